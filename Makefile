@@ -1,0 +1,54 @@
+# Everyday commands; CMake is the real build (CMakePresets.json has its presets). `make help` lists them.
+# Options: JOBS=2 compiles at once, ARGS="..." for the program of `make run`, PREFIX=... for `make install`,
+# CMAKE_ARGS="-D..." when a build folder is first configured.
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+CMAKE_ARGS ?=
+
+.PHONY: help run test bench install asan tsan format clean
+
+help:           ## list these commands
+	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
+
+# For the folder build/PRESET:  $(call configure,PRESET)  $(call switch_on,PRESET,OPTION)  $(call build,PRESET)
+configure = @[ build/$(1)/build.ninja -nt CMakePresets.json ] || cmake --preset $(1) $(CMAKE_ARGS)
+switch_on = @grep -q '^$(2):BOOL=ON' build/$(1)/CMakeCache.txt || cmake build/$(1) -D $(2)=ON
+build = @cmake --build build/$(1) --parallel $(JOBS)
+
+run:            ## build the library and train the Tree-LSTM example
+	@.ci/install-deps build
+	$(call configure,release)
+	$(call build,release) --target tree_lstm
+	@build/release/examples/tree_lstm/tree_lstm $(ARGS)
+
+test:           ## build and run every test
+	@.ci/install-deps build test
+	$(call configure,release)
+	$(call switch_on,release,TAPIR_TESTS)
+	$(call build,release)
+	@ctest --preset release
+
+bench:          ## build and run the benches
+	@.ci/install-deps build bench
+	$(call configure,release)
+	$(call switch_on,release,TAPIR_BENCH)
+	$(call build,release) --target bench
+
+install:        ## build the library and install it under PREFIX
+	@.ci/install-deps build
+	$(call configure,release)
+	$(call build,release) --target tapir
+	@cmake --install build/release --prefix $(PREFIX)
+
+asan tsan:      ## the tests under a sanitizer
+	@.ci/install-deps build test
+	$(call configure,$@)
+	$(call build,$@) --target tapir_tests
+	@ctest --preset $@
+
+format:         ## clang-format on every tracked source
+	@.ci/install-deps format
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.def' | xargs -r clang-format -i
+
+clean:          ## remove every build folder
+	@rm -rf build

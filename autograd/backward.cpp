@@ -1,0 +1,577 @@
+// The walk over the records, from the last to the first.
+//
+// Note [What an error leaves behind]
+// Everything that can be wrong with a backward is looked for before the first rule runs (check_reached): records used
+// up before, saved tensors written to since. Gradients of leaves are held in the walk and handed over at its end. So
+// a TapeError leaves every grad() as it was. An exception out of user code (a hook, a custom function) does too, but
+// the saved tensors that were released until then stay released.
+//
+// Note [Collected gradients]
+// A dynamic model uses one weight at many nodes. Each use gives a product g^T x of a few rows, as large as the weight
+// itself: memory traffic without end. So the rows are copied into two buffers and multiplied once the buffers are full
+// or the value's gradient is needed: when its own record is reached, or at the end for a leaf. The same products are
+// summed, only in another order. While rules are being recorded nothing is collected: the product is an op then.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+
+void release_saved(Record& record) noexcept;  // log.cpp
+
+namespace {
+
+constexpr std::int64_t kCollectBytes = 1 << 20;  // of rows, per value
+
+bool get(const std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { return bits[i >> 3] >> (i & 7) & 1; }
+void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
+    bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7));
+}
+
+std::string place(const Loc& loc) {
+    const char* slash = std::strrchr(loc.file_name(), '/');
+    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
+}
+
+// Nobody else can see this tensor's elements: it may be written to.
+bool only_owner(const Tensor& t) noexcept {
+    const TensorImpl* impl = t.impl();
+    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 && impl->is_contiguous();
+}
+
+bool same_sizes(const TensorImpl* t, Record& record) noexcept {
+    if (t->rank != record.rank) return false;
+    for (int d = 0; d < t->rank; ++d) {
+        if (t->sizes[d] != record.sizes()[d]) return false;
+    }
+    return true;
+}
+
+// Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones.
+struct WalkMemory {
+    std::vector<GradientSlot> slots;
+    std::vector<std::uint8_t> wanted, reached, kept;
+};
+thread_local std::unique_ptr<WalkMemory> spare_memory;
+
+}  // namespace
+
+// --- Adding gradients ----------------------------------------------------------------------------------------------------
+
+void Walk::add(std::uint32_t value, Tensor g) {
+    Record& record = *log.records[value];
+    if (!same_sizes(g.impl(), record)) [[unlikely]]
+        g = gradient_ops::sum_to(g, record.shape());
+    if (g.dtype() != record.dtype) [[unlikely]]
+        g = gradient_ops::cast(g, record.dtype);
+    GradientSlot& slot = slots[value];
+    if (!slot.grad.defined()) {
+        slot.grad = std::move(g);
+    } else if (!recording && only_owner(slot.grad)) {
+        gradient_ops::add_into(slot.grad, g);
+    } else {
+        slot.grad = gradient_ops::add(slot.grad, g);
+    }
+}
+
+void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
+    if (recording) return add(value, gradient_ops::product(g, x));
+    const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
+    const std::int64_t row_bytes = (out + in) * static_cast<std::int64_t>(itemsize(g.dtype()));
+    const std::int64_t capacity = std::clamp<std::int64_t>(kCollectBytes / std::max<std::int64_t>(row_bytes, 1), 16, 256);
+    GradientSlot& slot = slots[value];
+    if (n * 2 > capacity) {  // large enough to be worth a product of its own
+        if (slot.grad.defined() && only_owner(slot.grad)) {
+            gradient_ops::product_into(slot.grad, g, x);
+        } else {
+            add(value, gradient_ops::product(g, x));
+        }
+        return;
+    }
+    if (!slot.pending) slot.pending = std::make_unique<Pending>();
+    Pending& pending = *slot.pending;
+    if (!pending.g_rows.defined()) {
+        pending.g_rows = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
+        pending.x_rows = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
+    }
+    if (pending.rows + n > capacity) flush(value);
+    gradient_ops::copy_rows(pending.g_rows, pending.rows, g);
+    gradient_ops::copy_rows(pending.x_rows, pending.rows, x);
+    pending.rows += n;
+}
+
+void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
+    Record& record = *log.records[value];
+    if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
+    GradientSlot& slot = slots[value];
+    const bool sparse = (record.flags & Record::kLeaf) && record.saved()[0].impl->meta->sparse && !slot.grad.defined();
+    if (sparse) {
+        if (!slot.pending) slot.pending = std::make_unique<Pending>();
+        slot.pending->sparse_indices.push_back(indices);
+        slot.pending->sparse_values.push_back(g);
+        return;
+    }
+    if (!slot.grad.defined() || !only_owner(slot.grad)) {
+        Tensor zeros = gradient_ops::zeros(record.shape(), record.dtype, g.device());
+        if (slot.grad.defined()) gradient_ops::add_into(zeros, slot.grad);
+        slot.grad = std::move(zeros);
+    }
+    gradient_ops::rows_into(slot.grad, indices, g);
+}
+
+Tensor Backward::grad_to_write(int i) {
+    if (!needs(i) || walk_.recording) return {};
+    const std::uint32_t id = record_.inputs()[i];
+    GradientSlot& slot = walk_.slots[id];
+    if (!slot.grad.defined() || !only_owner(slot.grad)) {
+        Record& input = *walk_.log.records[id];
+        Tensor zeros = gradient_ops::zeros(input.shape(), input.dtype, grad().device());
+        if (slot.grad.defined()) gradient_ops::add_into(zeros, slot.grad);
+        slot.grad = std::move(zeros);
+    }
+    return slot.grad;
+}
+
+Tensor Backward::grad_or_zeros(int k) const {
+    const Tensor& g = grad(k);
+    if (g.defined()) return g;
+    Device device;
+    for (int j = 0; j < record_.output_count; ++j) {
+        if (grad(j).defined()) device = grad(j).device();
+    }
+    return gradient_ops::zeros(output_shape(k), output_dtype(k), device);
+}
+
+Tensor Backward::saved(int i) const noexcept {
+    TensorImpl* impl = record_.saved()[i].impl;
+    detail::add_ref(impl->refs);
+    return Tensor::adopt(impl);
+}
+
+void Walk::flush(std::uint32_t value) {
+    GradientSlot& slot = slots[value];
+    Pending& pending = *slot.pending;
+    if (pending.rows > 0) {
+        const std::int64_t rows = std::exchange(pending.rows, 0);
+        const auto first = [rows](const Tensor& t) {
+            return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0);
+        };
+        const Tensor g = first(pending.g_rows), x = first(pending.x_rows);
+        if (slot.grad.defined() && only_owner(slot.grad)) {
+            gradient_ops::product_into(slot.grad, g, x);
+        } else {
+            add(value, gradient_ops::product(g, x));
+        }
+    }
+    if (!pending.sparse_indices.empty() && slot.grad.defined()) {  // dense contributions came too
+        Tensor dense = std::move(slot.grad);
+        if (!only_owner(dense)) dense = gradient_ops::dense_copy(dense);
+        for (std::size_t i = 0; i < pending.sparse_indices.size(); ++i) {
+            gradient_ops::rows_into(dense, pending.sparse_indices[i], pending.sparse_values[i]);
+        }
+        pending.sparse_indices.clear();
+        pending.sparse_values.clear();
+        slot.grad = std::move(dense);
+    }
+}
+
+// --- The walk --------------------------------------------------------------------------------------------------------------
+
+void Walk::extend(std::size_t count) {
+    if (slots.size() < count) slots.resize(count);
+    const std::size_t bytes = std::max(count / 8 + 1, wanted.size());
+    wanted.resize(bytes, 0);
+    kept.resize(bytes, 0);
+    reached.resize(bytes, 0);
+    for (std::size_t i = extent; i < count; ++i) set(wanted, static_cast<std::uint32_t>(i));
+    extent = std::max(extent, count);
+}
+
+void Walk::run(std::size_t from, std::size_t to) {
+    Loc& caller = detail::thread.caller;
+    const Loc outer_caller = caller;
+    struct Restore {
+        Loc& place;
+        const Loc& value;
+        ~Restore() { place = value; }
+    } restore{caller, outer_caller};
+    for (std::size_t i = to; i-- > from;) {
+        const auto index = static_cast<std::uint32_t>(i);
+        Record& record = *log.records[i];
+        if (record.flags & (Record::kExtra | Record::kLeaf)) continue;
+        bool any = false;
+        for (std::uint32_t k = 0; k < record.output_count; ++k) {
+            GradientSlot& slot = slots[index + k];
+            if (slot.empty()) continue;
+            any = true;
+            if (slot.pending) [[unlikely]]
+                flush(index + k);
+            Record& output = *log.records[index + k];
+            if (output.flags & Record::kHooked) [[unlikely]] {
+                caller = output.loc;
+                for (std::size_t h = 0; h < log.hooks.size(); ++h) {
+                    if (log.hooks[h].first != index + k) continue;
+                    if (Tensor g = log.hooks[h].second(slot.grad); g.defined()) slot.grad = std::move(g);
+                }
+            }
+            if (get(kept, index + k)) kept_grads.emplace_back(index + k, slot.grad);
+        }
+        if (!any) continue;
+        caller = record.loc;
+        Backward context(*this, index);
+        record.op->backward(context);
+        for (std::uint32_t k = 0; k < record.output_count; ++k) {
+            slots[index + k].grad = Tensor();
+            slots[index + k].pending.reset();
+        }
+        if (releasing) release_saved(record);
+    }
+}
+
+// --- One call of backward() or gradient() ----------------------------------------------------------------------------------
+
+class BackwardRun {
+ public:
+    BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what);
+    ~BackwardRun();
+    BackwardRun(const BackwardRun&) = delete;
+    BackwardRun& operator=(const BackwardRun&) = delete;
+
+    void accumulate();
+    std::vector<Tensor> gradients(const std::vector<Tensor>& xs);
+
+ private:
+    void walk();
+    void check_reached();
+    void want_all();
+    void want(const std::vector<std::uint32_t>& sources);
+    Tensor finish(std::uint32_t leaf_value);
+
+    Tape& tape_;
+    Loc loc_;
+    const char* what_;
+    Walk walk_;
+    std::uint32_t y_value_;
+    Tensor seed_;
+    Log* previous_;
+};
+
+BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
+    : tape_(tape), loc_(detail::caller(loc)), what_(what), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log) {
+    if (!y.defined()) detail::fail_undefined(what, loc_);
+    Log& log = *tape.log_;
+    if (y.impl()->node.tape != 0 && y.impl()->node.tape != log.id) check_foreign(y.impl(), log, loc_);
+    y_value_ = log.value_of(y.impl(), loc_);
+    if (y_value_ == kNoValue) {
+        fail<TapeError>(loc_, "{}: this tensor was not recorded on the tape: {}", what,
+                        y.impl()->node.tape ? "the tape it was recorded on has ended"
+                                            : "no tensor it was computed from requires a gradient, or it was computed "
+                                              "before the tape began");
+    }
+    if (options.gradient.defined()) {
+        if (options.gradient.shape() != y.shape()) {
+            fail<ShapeError>(loc_, "{}: the gradient has shape {}, the tensor {}", what, options.gradient.shape(), y.shape());
+        }
+        seed_ = options.gradient;
+    } else {
+        if (y.numel() != 1) {
+            fail<TapeError>(loc_, "{}: needs a scalar, got shape {}; sum() it, or give the gradient of what follows", what,
+                            y.shape());
+        }
+        seed_ = gradient_ops::ones(y.shape(), y.dtype(), y.device());
+    }
+    // An outer tape needs the rules on record and the saved tensors in place.
+    const bool outermost = tape.outer_ == nullptr;
+    walk_.recording = options.create_graph || !outermost;
+    walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
+    detail::thread.log = walk_.recording ? &log : nullptr;
+
+    auto memory = std::move(spare_memory);
+    if (memory) {
+        walk_.slots = std::move(memory->slots);
+        walk_.wanted = std::move(memory->wanted);
+        walk_.reached = std::move(memory->reached);
+        walk_.kept = std::move(memory->kept);
+    }
+    const std::size_t count = log.records.size();
+    walk_.extent = count;
+    if (walk_.slots.size() < count) walk_.slots.resize(count);
+    walk_.wanted.assign(count / 8 + 1, 0);
+    walk_.reached.assign(count / 8 + 1, 0);
+    walk_.kept.assign(count / 8 + 1, 0);
+}
+
+BackwardRun::~BackwardRun() {
+    detail::thread.log = previous_;
+    for (std::size_t i = 0; i < walk_.extent; ++i) {
+        GradientSlot& slot = walk_.slots[i];
+        if (slot.empty()) continue;
+        slot.grad = Tensor();
+        slot.pending.reset();
+    }
+    auto memory = std::make_unique<WalkMemory>();
+    memory->slots = std::move(walk_.slots);
+    memory->wanted = std::move(walk_.wanted);
+    memory->reached = std::move(walk_.reached);
+    memory->kept = std::move(walk_.kept);
+    spare_memory = std::move(memory);
+}
+
+// Every value on the tape leads to a leaf, or it would not have been recorded. Of what came before an inner tape only the
+// leaves count.
+void BackwardRun::want_all() {
+    std::fill(walk_.wanted.begin(), walk_.wanted.end(), std::uint8_t{0xff});
+    if (walk_.begin == 0) return;
+    std::fill(walk_.wanted.begin(), walk_.wanted.begin() + static_cast<std::ptrdiff_t>(walk_.begin / 8), std::uint8_t{0});
+    for (auto i = static_cast<std::uint32_t>(walk_.begin / 8 * 8); i < walk_.begin; ++i) {
+        walk_.wanted[i >> 3] = static_cast<std::uint8_t>(walk_.wanted[i >> 3] & ~(1u << (i & 7)));
+    }
+    for (const std::uint32_t leaf : walk_.log.leaves) set(walk_.wanted, leaf);
+}
+
+// Marks the values that depend on one of the sources.
+void BackwardRun::want(const std::vector<std::uint32_t>& sources) {
+    for (const std::uint32_t source : sources) {
+        if (source == kNoValue) continue;
+        set(walk_.wanted, source);
+        set(walk_.kept, source);
+    }
+    for (auto i = static_cast<std::uint32_t>(walk_.begin); i <= y_value_; ++i) {
+        Record& record = *walk_.log.records[i];
+        if (record.flags & (Record::kLeaf | Record::kExtra)) continue;
+        bool any = false;
+        for (int k = 0; k < record.input_count && !any; ++k) {
+            any = record.inputs()[k] != kNoValue && get(walk_.wanted, record.inputs()[k]);
+        }
+        if (!any) continue;
+        for (std::uint32_t k = 0; k < record.output_count; ++k) set(walk_.wanted, i + k);
+    }
+}
+
+// See Note [What an error leaves behind].
+void BackwardRun::check_reached() {
+    set(walk_.reached, y_value_);
+    for (std::size_t i = y_value_ + std::size_t{1}; i-- > walk_.begin;) {
+        const auto index = static_cast<std::uint32_t>(i);
+        Record& record = *walk_.log.records[i];
+        if (record.flags & (Record::kLeaf | Record::kExtra)) continue;
+        bool any = false;
+        for (std::uint32_t k = 0; k < record.output_count; ++k) any |= get(walk_.reached, index + k);
+        if (!any) continue;
+        bool useful = false;
+        for (int k = 0; k < record.input_count; ++k) {
+            const std::uint32_t input = record.inputs()[k];
+            if (input == kNoValue || !get(walk_.wanted, input)) continue;
+            set(walk_.reached, input);
+            useful = true;
+        }
+        if (!useful) continue;
+        if (record.flags & Record::kReleased) [[unlikely]] {
+            fail<TapeError>(loc_, "{}: the saved tensors of {} at {} were used up by the backward at {}; make the tape "
+                            "persistent to run backward again", what_, record.op->name, place(record.loc),
+                            place(walk_.log.last_backward));
+        }
+        for (int k = 0; k < record.saved_count; ++k) {
+            const SavedTensor& saved = record.saved()[k];
+            const std::uint32_t version = __atomic_load_n(&saved.impl->storage->version, __ATOMIC_RELAXED);
+            if (version == saved.version) [[likely]]
+                continue;
+            fail<TapeError>(record.loc, "{}: a tensor of shape {} that it saved for backward was modified in place at {}, "
+                            "before the backward at {}", record.op->name,
+                            Shape(saved.impl->sizes, saved.impl->rank), place(saved.impl->storage->last_write), place(loc_));
+        }
+    }
+}
+
+void BackwardRun::walk() {
+    check_reached();
+    if (walk_.releasing) walk_.log.last_backward = loc_;
+    walk_.slots[y_value_].grad = std::move(seed_);
+    walk_.run(walk_.begin, std::max<std::size_t>(y_value_ + std::size_t{1}, walk_.begin));
+}
+
+// A leaf's complete gradient, hooks run.
+Tensor BackwardRun::finish(std::uint32_t leaf_value) {
+    GradientSlot& slot = walk_.slots[leaf_value];
+    if (slot.pending) walk_.flush(leaf_value);
+    Record& record = *walk_.log.records[leaf_value];
+    AutogradMeta& meta = *record.saved()[0].impl->meta;
+    if (!meta.hooks.empty()) {
+        if (slot.pending && !slot.pending->sparse_indices.empty()) {
+            const Pending& p = *slot.pending;
+            slot.grad = gradient_ops::rows_to_dense(gradient_ops::concatenate(p.sparse_indices),
+                                                    gradient_ops::concatenate(p.sparse_values), record.shape());
+            slot.pending.reset();
+        }
+        for (const auto& hook : meta.hooks) {
+            if (Tensor g = hook(slot.grad); g.defined()) slot.grad = std::move(g);
+        }
+    }
+    return slot.grad;
+}
+
+void BackwardRun::accumulate() {
+    want_all();
+    walk();
+    struct Result {
+        AutogradMeta* meta;
+        Tensor grad;
+        SparseRows rows;
+        bool add = false;  // to the gradient that is there, in place
+    };
+    std::vector<Result> results;
+    results.reserve(walk_.log.leaves.size());
+    for (std::size_t i = 0; i < walk_.log.leaves.size(); ++i) {
+        const std::uint32_t leaf = walk_.log.leaves[i];
+        if (leaf >= walk_.slots.size() || walk_.slots[leaf].empty()) continue;
+        const TensorImpl* impl = walk_.log.records[leaf]->saved()[0].impl;
+        Result result{impl->meta, finish(leaf), {}, false};
+        bool meta_grad_replaced = false;
+        GradientSlot& slot = walk_.slots[leaf];
+        slot.grad = Tensor();
+        if (slot.pending && !slot.pending->sparse_indices.empty()) {
+            result.rows = {gradient_ops::concatenate(slot.pending->sparse_indices),
+                           gradient_ops::concatenate(slot.pending->sparse_values)};
+        } else if (!walk_.recording && !only_owner(result.grad)) {
+            result.grad = gradient_ops::dense_copy(result.grad);
+        }
+        slot.pending.reset();
+        AutogradMeta& meta = *result.meta;
+        if (result.rows.defined() && meta.sparse_grad.defined()) {
+            result.rows = {gradient_ops::concatenate({meta.sparse_grad.indices, result.rows.indices}),
+                           gradient_ops::concatenate({meta.sparse_grad.values, result.rows.values})};
+        } else if (result.rows.defined() && meta.grad.defined()) {
+            result.grad = gradient_ops::rows_to_dense(result.rows.indices, result.rows.values, meta.grad.shape());
+            result.grad = gradient_ops::add(meta.grad, result.grad);
+            result.rows = {};
+            meta_grad_replaced = true;
+        } else if (result.grad.defined() && meta.sparse_grad.defined()) {
+            result.grad = gradient_ops::add(result.grad, gradient_ops::rows_to_dense(meta.sparse_grad.indices,
+                                                                                     meta.sparse_grad.values,
+                                                                                     result.grad.shape()));
+        } else if (result.grad.defined() && meta.grad.defined() && (walk_.recording || !only_owner(meta.grad))) {
+            result.grad = gradient_ops::add(meta.grad, result.grad);
+            meta_grad_replaced = true;
+        }
+        result.add = result.grad.defined() && meta.grad.defined() && !meta_grad_replaced && !result.rows.defined();
+        results.push_back(std::move(result));
+    }
+    for (Result& result : results) {  // from here on nothing fails
+        if (result.add) {
+            gradient_ops::add_into(result.meta->grad, result.grad);
+            continue;
+        }
+        result.meta->grad = std::move(result.grad);
+        result.meta->sparse_grad = std::move(result.rows);
+    }
+}
+
+std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
+    std::vector<std::uint32_t> values;
+    values.reserve(xs.size());
+    for (const Tensor& x : xs) {
+        if (!x.defined()) detail::fail_undefined(what_, loc_);
+        std::uint32_t value = walk_.log.value_of(x.impl(), loc_);
+        if (value == kNoValue) {
+            fail<TapeError>(loc_, "{}: an x of shape {} is neither a leaf with requires_grad_() nor recorded on this tape",
+                            what_, x.shape());
+        }
+        values.push_back(value);
+    }
+    walk_.extend(walk_.log.records.size());  // a leaf named for the first time here has just got its record
+    std::fill(walk_.wanted.begin(), walk_.wanted.end(), std::uint8_t{0});
+    want(values);
+    walk();
+    std::vector<Tensor> result;
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+        Tensor g;
+        GradientSlot& slot = walk_.slots[values[i]];
+        if (slot.pending) {
+            walk_.flush(values[i]);
+            if (!slot.pending->sparse_indices.empty()) {
+                slot.grad = gradient_ops::rows_to_dense(gradient_ops::concatenate(slot.pending->sparse_indices),
+                                                        gradient_ops::concatenate(slot.pending->sparse_values), xs[i].shape());
+                slot.pending.reset();
+            }
+        }
+        if (slot.grad.defined()) g = slot.grad;
+        for (const auto& [value, kept] : walk_.kept_grads) {
+            if (value == values[i]) g = kept;
+        }
+        if (!g.defined()) g = gradient_ops::zeros(xs[i].shape(), xs[i].dtype(), xs[i].device());
+        result.push_back(std::move(g));
+    }
+    return result;
+}
+
+void Tape::backward(const Tensor& loss, const BackwardOptions& options, Loc loc) {
+    BackwardRun(*this, loss, options, loc, "backward").accumulate();
+}
+
+std::vector<Tensor> Tape::gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options, Loc loc) {
+    return BackwardRun(*this, y, options, loc, "gradient").gradients(xs);
+}
+
+std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options, Loc loc) {
+    Tape* tape = Tape::current();
+    if (!tape) fail<TapeError>(loc, "gradient: no tape is active; make one before computing: Tape tape;");
+    return tape->gradient(y, xs, options, loc);
+}
+
+void Tensor::backward(Loc loc) const { backward(Tensor(), loc); }
+
+void Tensor::backward(const Tensor& gradient, Loc loc) const {
+    Tape* tape = Tape::current();
+    if (!tape) fail<TapeError>(loc, "backward: no tape is active; make one before computing the loss: Tape tape;");
+    tape->backward(*this, {.gradient = gradient}, loc);
+}
+
+Tensor Tensor::grad() const {
+    if (!impl_ || !impl_->meta) return {};
+    AutogradMeta& meta = *impl_->meta;
+    if (meta.sparse_grad.defined()) {
+        const detail::PauseRecording pause;
+        meta.grad = gradient_ops::rows_to_dense(meta.sparse_grad.indices, meta.sparse_grad.values, shape());
+        meta.sparse_grad = {};
+    }
+    return meta.grad;
+}
+
+void Tensor::set_grad(const Tensor& grad, Loc loc) {
+    if (!impl_) detail::fail_undefined("set_grad", loc);
+    if (grad.defined() && (grad.shape() != shape() || grad.dtype() != dtype())) {
+        fail<ShapeError>(loc, "set_grad: a gradient of shape {} {} for a tensor of shape {} {}", grad.shape(),
+                         name(grad.dtype()), shape(), name(dtype()));
+    }
+    AutogradMeta& meta = detail::meta_of(*this);
+    meta.grad = grad;
+    meta.sparse_grad = {};
+}
+
+void Tensor::zero_grad() {
+    if (!impl_ || !impl_->meta) return;
+    impl_->meta->grad = Tensor();
+    impl_->meta->sparse_grad = {};
+}
+
+void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc) const {
+    if (!impl_) detail::fail_undefined("register_hook", loc);
+    if (impl_->flags & TensorImpl::kRequiresGrad) {
+        impl_->meta->hooks.push_back(std::move(hook));
+        return;
+    }
+    Log* log = detail::thread.log;
+    if (!log || impl_->node.tape != log->id) {
+        fail<TapeError>(loc, "register_hook: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
+    }
+    log->records[impl_->node.index]->flags |= Record::kHooked;
+    log->hooks.emplace_back(impl_->node.index, std::move(hook));
+}
+
+}  // namespace tapir

@@ -1,0 +1,129 @@
+// Backward: what a rule sees of its record, and where it puts gradients. Walk: one pass over the records.
+//
+//     void tanh_rule(Backward& b) { b.give(0, b.grad() * (1 - square(b.saved(0)))); }
+//
+// Rules are written with the public ops, so that they are recorded (and can be differentiated) when asked for.
+#pragma once
+
+#include "tapir/autograd/log_impl.h"
+
+namespace tapir {
+
+/// Contributions to one value's gradient that are collected to be computed together.
+/// See Note [Collected gradients] in backward.cpp.
+struct Pending {
+    Tensor g_rows, x_rows;  // (capacity, out) and (capacity, in): together they stand for g_rows^T x_rows
+    std::int64_t rows = 0;
+    std::vector<Tensor> sparse_indices, sparse_values;  // rows of a gradient that is zero elsewhere
+};
+
+struct GradientSlot {
+    Tensor grad;
+    std::unique_ptr<Pending> pending;
+    bool empty() const noexcept { return !grad.defined() && !pending; }
+};
+
+/// One backward pass over a range of a log.
+struct Walk {
+    Log& log;
+    std::size_t begin;          // records before it belong to an outer tape
+    bool recording = false;     // the rules are recorded too
+    bool releasing = false;     // saved tensors are dropped as they are used up
+    std::size_t extent = 0;     // values below it have a place in the tables
+    std::vector<GradientSlot> slots{};   // by value
+    std::vector<std::uint8_t> wanted{};  // bitmap: the value leads to something whose gradient is asked for
+    std::vector<std::uint8_t> reached{};  // bitmap: the result depends on the value
+    std::vector<std::uint8_t> kept{};     // bitmap: gradients that the caller asked for
+    std::vector<std::pair<std::uint32_t, Tensor>> kept_grads{};
+
+    bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
+    /// Adds g to a value's gradient, summed over broadcast dimensions and converted as needed.
+    void add(std::uint32_t value, Tensor g);
+    void add_product(std::uint32_t value, const Tensor& g, const Tensor& x);
+    void add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g);
+    /// Computes what was collected for the value. Its gradient is complete then.
+    void flush(std::uint32_t value);
+    /// Runs the rules of the records [from, to), the last first.
+    void run(std::size_t from, std::size_t to);
+    /// Makes room for values up to `count`, all wanted (records appended during the walk).
+    void extend(std::size_t count);
+};
+
+class Backward {
+ public:
+    Backward(Walk& walk, std::uint32_t index) noexcept : walk_(walk), record_(*walk.log.records[index]), index_(index) {}
+
+    /// The gradient of output k. Undefined when nothing flowed into that output (only with several outputs).
+    const Tensor& grad(int k = 0) const noexcept { return walk_.slots[value(k)].grad; }
+    /// The same, with zeros in place of undefined.
+    Tensor grad_or_zeros(int k) const;
+    /// Takes the gradient out, so that the rule may write into it when it is its only owner.
+    Tensor take_grad(int k = 0) noexcept { return std::move(walk_.slots[value(k)].grad); }
+    int input_count() const noexcept { return record_.input_count; }
+    int output_count() const noexcept { return record_.output_count; }
+
+    /// Whether input i's gradient is wanted at all.
+    bool needs(int i) const noexcept {
+        const std::uint32_t id = record_.inputs()[i];
+        return id != kNoValue && walk_.is_wanted(id);
+    }
+    // Of inputs that are needed only: a constant has no record.
+    Shape input_shape(int i) const noexcept { return walk_.log.records[record_.inputs()[i]]->shape(); }
+    DType input_dtype(int i) const noexcept { return walk_.log.records[record_.inputs()[i]]->dtype; }
+    Shape output_shape(int k = 0) const noexcept { return walk_.log.records[value(k)]->shape(); }
+    DType output_dtype(int k = 0) const noexcept { return walk_.log.records[value(k)]->dtype; }
+
+    Tensor saved(int i) const noexcept;
+    template <class Attrs>
+    const Attrs& attrs() const noexcept {
+        return *static_cast<const Attrs*>(record_.attrs());
+    }
+    RecordObject* object() const noexcept { return *static_cast<RecordObject**>(record_.attrs()); }
+    const Record& record() const noexcept { return record_; }
+    Walk& walk() const noexcept { return walk_; }
+    /// True when the rule itself is being recorded: it must not write in place then.
+    bool recording() const noexcept { return walk_.recording; }
+
+    /// Adds to input i's gradient: summed over broadcast dimensions, converted to the input's dtype. Nothing happens
+    /// when it is not needed or g is undefined.
+    void give(int i, Tensor g) {
+        if (needs(i) && g.defined()) walk_.add(record_.inputs()[i], std::move(g));
+    }
+    /// Adds g^T x (g: (n, out), x: (n, in), result: (out, in)). Contributions to one value are collected.
+    void give_product(int i, const Tensor& g, const Tensor& x) {
+        if (needs(i)) walk_.add_product(record_.inputs()[i], g, x);
+    }
+    /// Adds row g[r] to row indices[r]; stays row-sparse for a leaf that asks for it.
+    void give_rows(int i, const Tensor& indices, const Tensor& g) {
+        if (needs(i)) walk_.add_rows(record_.inputs()[i], indices, g);
+    }
+    /// The gradient of input i so far, zeros if none yet, for rules that add to a part of it in place.
+    /// Undefined when recording: use give() then.
+    Tensor grad_to_write(int i);
+
+ private:
+    std::uint32_t value(int k) const noexcept { return index_ + static_cast<std::uint32_t>(k); }
+
+    Walk& walk_;
+    Record& record_;
+    std::uint32_t index_;
+};
+
+/// What the walk needs of the ops; defined in ops/gradient_ops.cpp. All are recorded while recording, but the `_into`s.
+namespace gradient_ops {
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sum_to(const Tensor& g, const Shape& shape);  // sums over broadcast dimensions
+Tensor cast(const Tensor& g, DType dtype);
+Tensor zeros(const Shape& shape, DType dtype, Device device);
+Tensor ones(const Shape& shape, DType dtype, Device device);
+Tensor product(const Tensor& g, const Tensor& x);  // g^T x
+Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape);
+Tensor concatenate(const std::vector<Tensor>& parts, int dim = 0);
+Tensor dense_copy(const Tensor& g);  // contiguous, owning its storage
+void add_into(const Tensor& into, const Tensor& g);    // same shape and dtype
+void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x
+void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g);
+void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows);  // into[row : row + n] = rows
+}  // namespace gradient_ops
+
+}  // namespace tapir

@@ -1,0 +1,104 @@
+// Recompute-checkpointing.
+//
+// The checkpoint's record has the inputs as its inputs and keeps fn. Its rule runs fn again with the log switched on:
+// the new records are appended behind all others, the walk goes through them with the same table of gradients (so that
+// leaves and outer values get theirs), and then they are taken off again.
+#include "tapir/autograd/checkpoint.h"
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/generator.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+namespace {
+
+struct CheckpointRecord : RecordObject {
+    std::function<Tensor(const std::vector<Tensor>&)> fn;
+    Generator::State state;
+};
+
+void checkpoint_rule(Backward& b);
+constexpr OpInfo checkpoint_op{"checkpoint", NoOnnx("the ops inside"), checkpoint_rule, "A function run again in backward."};
+constexpr OpInfo anchor_op{"checkpoint_input", NoOnnx("Identity"), NonDiff, "A checkpoint's input in the second run."};
+
+// Sets the default generator back for the second run, and forward again after it.
+class RandomState {
+ public:
+    explicit RandomState(const Generator::State& state) : previous_(default_generator().state()) {
+        default_generator().set_state(state);
+    }
+    ~RandomState() { default_generator().set_state(previous_); }
+    RandomState(const RandomState&) = delete;
+    RandomState& operator=(const RandomState&) = delete;
+
+ private:
+    Generator::State previous_;
+};
+
+void checkpoint_rule(Backward& b) {
+    Walk& walk = b.walk();
+    Log& log = walk.log;
+    const Tensor g = b.grad();
+    auto& object = *static_cast<CheckpointRecord*>(b.object());
+    std::vector<Tensor> inputs;
+    for (int i = 0; i < b.input_count(); ++i) inputs.push_back(b.saved(i));
+    const std::size_t begin = log.records.size();
+    Log* const paused = std::exchange(detail::thread.log, &log);
+    struct Restore {
+        Log* log;
+        ~Restore() { detail::thread.log = log; }
+    } restore{paused};
+    Tensor y;
+    {
+        const RandomState random(object.state);
+        y = object.fn(inputs);
+    }
+    if (y.shape() != b.output_shape()) {
+        fail<TapeError>(b.record().loc, "checkpoint: the second run gave shape {}, the first {}; the function must depend on "
+                        "its inputs only", y.shape(), b.output_shape());
+    }
+    const std::size_t end = log.records.size();
+    detail::thread.log = paused;
+    if (y.impl()->node.tape == log.id && y.impl()->node.index >= begin) {
+        walk.extend(end);
+        walk.add(y.impl()->node.index, g);
+        walk.run(begin, end);
+    } else if (y.impl()->node.tape == log.id) {  // fn returned one of its inputs
+        walk.add(y.impl()->node.index, g);
+    }
+    // Leaves that were met for the first time keep their records, and with them all before; they are few.
+    if (walk.recording) return;
+    std::size_t keep = begin;
+    for (const std::uint32_t leaf : log.leaves) keep = std::max<std::size_t>(keep, leaf + std::size_t{1});
+    log.truncate(keep);
+}
+
+}  // namespace
+
+Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs, Loc loc) {
+    auto object = std::make_unique<CheckpointRecord>();
+    object->state = default_generator().state();
+    Tensor y;
+    {
+        const detail::PauseRecording pause;
+        y = fn(inputs);
+    }
+    if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");
+    Log* log = detail::thread.log;
+    if (!log) return y;
+    for (const Tensor& x : inputs) {
+        if (y.is_same(x)) y = y.detach();
+    }
+    object->fn = std::move(fn);
+    std::vector<const Tensor*> ins;
+    for (const Tensor& x : inputs) ins.push_back(&x);
+    TensorImpl* out = y.impl();
+    RecordObject* raw = object.get();
+    append_record(*log, {checkpoint_op, loc, ins.data(), static_cast<int>(ins.size()), &out, 1, ins.data(),
+                         static_cast<int>(ins.size()), &raw, sizeof(raw), /*is_object=*/true});
+    static_cast<void>(object.release());
+    return y;
+}
+
+}  // namespace tapir

@@ -1,0 +1,86 @@
+// Recording custom functions.
+#include "tapir/autograd/function.h"
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+namespace {
+
+struct FunctionRecord : RecordObject {
+    CustomFunction::BackwardFn backward = nullptr;
+    FunctionContext context;
+};
+
+constexpr OpInfo custom_op{"custom", NoOnnx("the user's"), CustomFunction::rule, "A function of the user's own."};
+
+}  // namespace
+
+std::vector<Tensor> CustomFunction::apply(Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs,
+                                          const Loc& loc) {
+    for (const Tensor& x : inputs) detail::check_defined(In(x, loc), "Function::apply");
+    auto object = std::make_unique<FunctionRecord>();
+    object->backward = backward;
+    std::vector<Tensor> outputs;
+    {
+        const detail::PauseRecording pause;
+        outputs = forward(object->context, inputs);
+    }
+    if (outputs.empty()) fail<ValueError>(loc, "Function::apply: forward returned no tensor");
+    for (Tensor& y : outputs) {
+        if (!y.defined()) fail<ValueError>(loc, "Function::apply: forward returned an undefined tensor");
+    }
+    Log* log = recording(loc, inputs);
+    if (!log) return outputs;
+    // An input handed through becomes a value of its own, or its record would be overwritten. What the context saved of
+    // the outputs must be these.
+    for (Tensor& y : outputs) {
+        for (const Tensor& x : inputs) {
+            if (y.is_same(x)) y = y.detach();
+        }
+    }
+    // The record saves the context's tensors, so that their versions are checked; the context is given them back in
+    // the rule. It must not hold them itself: saved tensors are released by the record.
+    const std::vector<Tensor> saved = std::exchange(object->context.saved_, {});
+    std::vector<const Tensor*> ins, keeps;
+    std::vector<TensorImpl*> outs;
+    for (const Tensor& x : inputs) ins.push_back(&x);
+    for (const Tensor& s : saved) {
+        detail::check_defined(In(s, loc), "FunctionContext::save");
+        keeps.push_back(&s);
+    }
+    for (const Tensor& y : outputs) outs.push_back(y.impl());
+    RecordObject* raw = object.get();
+    append_record(*log, {custom_op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(),
+                         static_cast<int>(outs.size()), keeps.data(), static_cast<int>(keeps.size()), &raw, sizeof(raw),
+                         /*is_object=*/true});
+    static_cast<void>(object.release());
+    return outputs;
+}
+
+void CustomFunction::rule(Backward& b) {
+    auto& object = *static_cast<FunctionRecord*>(b.object());
+    FunctionContext context;
+    context.numbers = object.context.numbers;
+    for (int i = 0; i < b.record().saved_count; ++i) context.saved_.push_back(b.saved(i));
+    for (int i = 0; i < b.input_count(); ++i) context.needs_.push_back(b.needs(i));
+    std::vector<Tensor> grads;
+    for (int k = 0; k < b.output_count(); ++k) grads.push_back(b.grad_or_zeros(k));
+    std::vector<Tensor> result = object.backward(context, grads);
+    if (static_cast<int>(result.size()) != b.input_count()) {
+        fail<TapeError>(b.record().loc, "Function::apply: backward returned {} gradients for {} inputs", result.size(),
+                        b.input_count());
+    }
+    for (int i = 0; i < b.input_count(); ++i) {
+        Tensor& g = result[static_cast<std::size_t>(i)];
+        if (!g.defined() || !b.needs(i)) continue;
+        if (!(broadcast_shapes(g.shape(), b.input_shape(i), "Function::apply", b.record().loc) == g.shape())) {
+            fail<ShapeError>(b.record().loc, "Function::apply: backward returned a gradient of shape {} for an input of {}",
+                             g.shape(), b.input_shape(i));
+        }
+        b.give(i, std::move(g));
+    }
+}
+
+}  // namespace tapir

@@ -1,0 +1,69 @@
+// Functions of the user's own, with a backward of their own.
+//
+//     struct Clip : Function<Clip> {
+//         static Tensor forward(FunctionContext& context, const std::vector<Tensor>& x) {
+//             context.save({x[0]});
+//             return clamp(x[0], -1, 1);
+//         }
+//         static std::vector<Tensor> backward(FunctionContext& context, const std::vector<Tensor>& grads) {
+//             return {where(abs(context.saved(0)) <= 1, grads[0], 0.0)};
+//         }
+//     };
+//     Tensor y = Clip::apply({x});
+//
+// forward runs unrecorded. backward gets the gradient of each output (zeros where none came) and returns one for each
+// input, undefined for none; it is recorded when higher-order gradients are asked for, so write it with ops.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// What forward keeps for backward.
+class FunctionContext {
+ public:
+    /// Tensors for backward; checked then for modification in place. Inputs, outputs, or new ones.
+    void save(const std::vector<Tensor>& tensors) { saved_ = tensors; }
+    Tensor saved(int i) const { return saved_[static_cast<std::size_t>(i)]; }
+    /// Numbers for backward.
+    std::vector<double> numbers;
+    /// Whether input i's gradient is wanted; in backward only.
+    bool needs(int i) const { return needs_[static_cast<std::size_t>(i)]; }
+
+ private:
+    friend struct CustomFunction;
+    std::vector<Tensor> saved_;
+    std::vector<bool> needs_;
+};
+
+/// Internal: records a custom function.
+struct CustomFunction {
+    using Forward = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
+    using BackwardFn = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
+    static std::vector<Tensor> apply(Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs, const Loc& loc);
+    static void rule(class Backward& b);
+};
+
+template <class Self>
+struct Function {
+    /// One output.
+    static Tensor apply(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
+        return apply_many(inputs, loc)[0];
+    }
+    /// Any number of outputs.
+    static std::vector<Tensor> apply_many(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
+        return CustomFunction::apply(
+            [](FunctionContext& context, const std::vector<Tensor>& x) { return as_list(Self::forward(context, x)); },
+            [](FunctionContext& context, const std::vector<Tensor>& g) { return as_list(Self::backward(context, g)); },
+            inputs, loc);
+    }
+
+ private:
+    static std::vector<Tensor> as_list(Tensor t) { return {static_cast<Tensor&&>(t)}; }
+    static std::vector<Tensor> as_list(std::vector<Tensor> t) { return t; }
+};
+
+}  // namespace tapir

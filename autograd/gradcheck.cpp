@@ -1,0 +1,106 @@
+// Checking gradients against finite differences.
+#include "tapir/autograd/gradcheck.h"
+
+#include <cmath>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+namespace {
+
+using Fn = std::function<Tensor(const std::vector<Tensor>&)>;
+
+// A fixed weighting of outputs: it makes a scalar of them in which no two elements can cancel.
+double weight(std::int64_t i) { return 0.5 + std::fmod(static_cast<double>(i) * 0.6180339887498949, 1.0); }
+
+Tensor weights_like(const Tensor& y) {
+    Tensor w = detail::make_empty(y.shape(), float64, y.device(), Loc{});
+    for (std::int64_t i = 0; i < w.numel(); ++i) w.data<double>()[i] = weight(i);
+    return w;
+}
+
+double weighted_sum(const Tensor& y) {
+    double sum = 0;
+    const std::vector<double> values = y.to_vector<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) sum += values[i] * weight(static_cast<std::int64_t>(i));
+    return sum;
+}
+
+std::vector<Tensor> leaves_of(const std::vector<Tensor>& inputs, const Loc& loc) {
+    std::vector<Tensor> leaves;
+    for (const Tensor& x : inputs) {
+        if (!x.defined()) detail::fail_undefined("gradcheck", loc);
+        if (is_floating(x.dtype()) && x.dtype() != float64) {
+            fail<DTypeError>(loc, "gradcheck: inputs must be float64 for differences to mean anything, got {}", name(x.dtype()));
+        }
+        const NoGradScope pause;
+        leaves.push_back(x.clone());
+        if (is_floating(x.dtype())) leaves.back().requires_grad_();
+    }
+    return leaves;
+}
+
+// d(weighted sum of fn)/d(each input) as fn's own gradient has it.
+std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, const std::vector<Tensor>& wanted, bool create_graph) {
+    Tape tape;
+    const Tensor y = fn(leaves);
+    if (!y.requires_grad()) {
+        std::vector<Tensor> zeros;
+        for (const Tensor& x : wanted) zeros.push_back(Tensor(detail::make_empty_like(x.impl(), float64, Loc{})).zero_());
+        return zeros;
+    }
+    return tape.gradient(y, wanted, {.gradient = weights_like(y), .create_graph = create_graph});
+}
+
+}  // namespace
+
+GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    const std::vector<Tensor> leaves = leaves_of(inputs, loc);
+    std::vector<Tensor> wanted;
+    for (const Tensor& x : leaves) {
+        if (x.requires_grad()) wanted.push_back(x);
+    }
+    const std::vector<Tensor> gradients = analytic(fn, leaves, wanted, false);
+    const NoGradScope pause;
+    GradcheckResult result;
+    for (std::size_t k = 0; k < wanted.size(); ++k) {
+        const Tensor& x = wanted[k];
+        const std::vector<double> have = gradients[k].to_vector<double>();
+        for (std::int64_t i = 0; i < x.numel(); ++i) {
+            double& element = x.data<double>()[i];  // a clone is contiguous
+            const double before = element;
+            element = before + options.eps;
+            const double above = weighted_sum(fn(leaves));
+            element = before - options.eps;
+            const double below = weighted_sum(fn(leaves));
+            element = before;
+            const double numeric = (above - below) / (2 * options.eps);
+            const double analytic_value = have[static_cast<std::size_t>(i)];
+            if (std::abs(analytic_value - numeric) <= options.atol + options.rtol * std::abs(numeric)) continue;
+            result.ok = false;
+            result.message += fmt::format("{}input {} of shape {}, element {}: gradient {:.9g}, difference quotient {:.9g}",
+                                          result.message.empty() ? "" : "\n", k, x.shape(), i, analytic_value, numeric);
+        }
+    }
+    return result;
+}
+
+GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    // The function whose gradient is checked: all first gradients of fn, in one vector.
+    const Fn first = [&fn](const std::vector<Tensor>& x) {
+        std::vector<Tensor> wanted;
+        for (const Tensor& t : x) {
+            if (t.requires_grad()) wanted.push_back(t);
+        }
+        const std::vector<Tensor> gradients = analytic(fn, x, wanted, true);
+        std::vector<Tensor> flat;
+        for (const Tensor& g : gradients) flat.push_back(g.reshape({g.numel()}));
+        return gradient_ops::concatenate(flat);
+    };
+    return gradcheck(first, inputs, options, loc);
+}
+
+}  // namespace tapir

@@ -1,0 +1,35 @@
+// Checking gradients against finite differences.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+struct GradcheckOptions {
+    double eps = 1e-6;   ///< step of the central difference
+    double atol = 1e-5;  ///< |analytic - numeric| <= atol + rtol |numeric|
+    double rtol = 1e-3;
+};
+
+struct GradcheckResult {
+    bool ok = true;
+    std::string message;  ///< which element of which input disagrees, and by how much
+    explicit operator bool() const noexcept { return ok; }
+};
+
+/// Compares the gradients of fn, a function of its inputs to a tensor of any shape, with central differences
+/// (f(x + eps) - f(x - eps)) / 2 eps, for every element of every input and a random weighting of the outputs. Inputs must
+/// be float64 (DTypeError); fn must be smooth around them.
+GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
+                          const GradcheckOptions& options = {}, Loc loc = Loc::current());
+
+/// The same for the gradients of the gradients.
+GradcheckResult gradgradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
+                              const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
+                              Loc loc = Loc::current());
+
+}  // namespace tapir

@@ -1,0 +1,160 @@
+// Appending records, and giving them up.
+#include <atomic>
+#include <cstring>
+
+#include "tapir/autograd/log_impl.h"
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+
+void NonDiff(Backward&) {}
+
+// The row of the records that stand for leaves and for the further outputs of an op.
+constexpr OpInfo leaf_op{"leaf", NoOnnx("input"), NonDiff, "A leaf's first use on a tape."};
+
+void Arena::reset() noexcept {
+    oversized_.clear();
+    used_ = 0;
+    next_ = end_ = nullptr;
+}
+
+void Arena::grow(std::size_t bytes) {
+    if (bytes > kChunk) {
+        oversized_.push_back(std::make_unique<std::byte[]>(bytes));
+        next_ = end_ = oversized_.back().get();  // the next allocation takes a chunk again
+        end_ += bytes;
+        return;
+    }
+    if (used_ == chunks_.size()) chunks_.emplace_back(new std::byte[kChunk]);
+    next_ = chunks_[used_++].get();
+    end_ = next_ + kChunk;
+}
+
+namespace {
+
+struct RecordSize {
+    std::size_t attr_offset, input_offset, total;
+};
+
+RecordSize size_of(int rank, int saved, int inputs, std::size_t attr_bytes) noexcept {
+    RecordSize size{};
+    size.attr_offset = sizeof(Record) + static_cast<std::size_t>(rank) * sizeof(std::int64_t) +
+                       static_cast<std::size_t>(saved) * sizeof(SavedTensor);
+    size.input_offset = size.attr_offset + ((attr_bytes + 7) & ~std::size_t{7});
+    size.total = size.input_offset + static_cast<std::size_t>(inputs) * sizeof(std::uint32_t);
+    return size;
+}
+
+Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl* value, int inputs, int saved,
+                   std::size_t attr_bytes) {
+    const RecordSize size = size_of(value->rank, saved, inputs, attr_bytes);
+    auto* memory = static_cast<std::byte*>(log.arena.allocate(size.total));
+    auto* record = new (memory) Record;
+    record->op = &op;
+    record->loc = loc;
+    record->input_count = static_cast<std::uint8_t>(inputs);
+    record->output_count = 1;
+    record->saved_count = static_cast<std::uint8_t>(saved);
+    record->flags = 0;
+    record->dtype = value->dtype;
+    record->rank = value->rank;
+    record->attr_offset = static_cast<std::uint16_t>(size.attr_offset);
+    record->inputs_ = reinterpret_cast<std::uint32_t*>(memory + size.input_offset);
+    for (int d = 0; d < value->rank; ++d) record->sizes()[d] = value->sizes[d];
+    return record;
+}
+
+void save(SavedTensor& slot, TensorImpl* impl) noexcept {
+    detail::add_ref(impl->refs);
+    slot = {impl, impl->storage->version};
+}
+
+std::string where(const Loc& loc) {
+    const char* slash = std::strrchr(loc.file_name(), '/');
+    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
+}
+
+}  // namespace
+
+std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
+    if (input->node.tape == id) {
+        if (input->node_version != input->storage->version) [[unlikely]] {
+            fail<TapeError>(loc, "a recorded tensor of shape {} was modified in place at {} through another view of its "
+                            "storage; use the modified tensor itself, or clone() before modifying",
+                            Shape(input->sizes, input->rank), where(input->storage->last_write));
+        }
+        return input->node.index;
+    }
+    if (!(input->flags & TensorImpl::kRequiresGrad)) return kNoValue;
+    const std::uint32_t number = input->meta->leaf_number;
+    if (number >= leaf_slots.size()) leaf_slots.resize(number + 1);
+    LeafSlot& slot = leaf_slots[number];
+    if (slot.tape == id) return slot.index;
+    Record* record = new_record(*this, leaf_op, loc, input, 0, 1, 0);
+    record->flags = Record::kLeaf;
+    save(record->saved()[0], input);
+    slot = {id, static_cast<std::uint32_t>(records.size())};
+    leaves.push_back(slot.index);
+    records.push_back(record);
+    return slot.index;
+}
+
+void append_record(Log& log, const RecordArgs& args) {
+    if (args.input_count > 255 || args.output_count > 255 || args.saved_count > 255) {
+        fail<TapeError>(args.loc, "{}: at most 255 tensors can be recorded in one op", args.op.name);
+    }
+    std::uint32_t ids[255];
+    const Loc& loc = detail::caller(args.loc);
+    for (int i = 0; i < args.input_count; ++i) {
+        ids[i] = args.inputs[i]->defined() ? log.value_of(args.inputs[i]->impl(), loc) : kNoValue;
+    }
+    const auto index = static_cast<std::uint32_t>(log.records.size());
+    Record* record = new_record(log, args.op, loc, args.outputs[0], args.input_count, args.saved_count, args.attr_bytes);
+    for (int i = 0; i < args.input_count; ++i) record->inputs()[i] = ids[i];
+    for (int i = 0; i < args.saved_count; ++i) save(record->saved()[i], args.saved[i]->impl());
+    if (args.attr_bytes) std::memcpy(record->attrs(), args.attrs, args.attr_bytes);
+    if (args.is_object) record->flags = Record::kObject;
+    record->output_count = static_cast<std::uint8_t>(args.output_count);
+    log.records.push_back(record);
+    for (int k = 1; k < args.output_count; ++k) {
+        Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
+        extra->flags = Record::kExtra;
+        log.records.push_back(extra);
+    }
+    for (int k = 0; k < args.output_count; ++k) {
+        TensorImpl* out = args.outputs[k];
+        out->node = {log.id, index + static_cast<std::uint32_t>(k)};
+        out->node_version = out->storage->version;
+    }
+}
+
+void release_saved(Record& record) noexcept {
+    for (int i = 0; i < record.saved_count; ++i) Tensor::adopt(record.saved()[i].impl);  // destroys the handle
+    if (record.flags & Record::kObject) delete *static_cast<RecordObject**>(record.attrs());
+    record.saved_count = 0;
+    record.flags = static_cast<std::uint8_t>((record.flags | Record::kReleased) & ~Record::kObject);
+}
+
+void Log::truncate(std::size_t count) noexcept {
+    while (records.size() > count) {
+        release_saved(*records.back());
+        records.pop_back();
+    }
+    while (!leaves.empty() && leaves.back() >= count) leaves.pop_back();
+    while (!hooks.empty() && hooks.back().first >= count) hooks.pop_back();
+    for (LeafSlot& slot : leaf_slots) {
+        if (slot.index >= count) slot.tape = 0;
+    }
+}
+
+void Log::clear() noexcept {
+    for (Record* record : records) release_saved(*record);
+    records.clear();
+    leaves.clear();
+    hooks.clear();
+    arena.reset();
+}
+
+}  // namespace tapir

@@ -1,0 +1,190 @@
+// The tape's inside: records in arenas, and how an op appends one.
+//
+// A thread has at most one Log. Its outermost Tape opens it, nested tapes are ranges of it: an inner tape's records
+// are also the outer tape's, which is what makes gradients of gradients work without any further machinery.
+// A record's index is its place in the order of execution; a value is named by the index of the record that made it
+// (an op with several outputs occupies as many consecutive indices; the ones after the first only name its values).
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tapir/autograd/op.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir {
+
+inline constexpr std::uint32_t kNoValue = 0xffffffffu;
+
+/// What a record keeps for its rule: a reference, and the version of the storage at that time.
+struct SavedTensor {
+    TensorImpl* impl;
+    std::uint32_t version;
+};
+
+/// A user's object that lives as long as its record (custom functions, checkpoints).
+struct RecordObject {
+    virtual ~RecordObject() = default;
+};
+
+struct Record {
+    enum Flag : std::uint8_t {
+        kReleased = 1,  // backward has used up its saved tensors
+        kHooked = 2,    // the value has hooks
+        kExtra = 4,     // names a further output of the record before it
+        kLeaf = 8,      // a leaf's first use; saved[0] is the leaf
+        kObject = 16,   // attrs is a RecordObject*
+    };
+
+    const OpInfo* op;
+    Loc loc;
+    std::uint8_t input_count;
+    std::uint8_t output_count;
+    std::uint8_t saved_count;
+    std::uint8_t flags;
+    DType dtype;  // of the value
+    std::uint8_t rank;
+    std::uint16_t attr_offset;  // from the record's address, in bytes
+    // Then, without gaps: int64_t sizes[rank], SavedTensor saved[saved_count], attributes, uint32_t inputs[input_count]
+
+    std::int64_t* sizes() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
+    SavedTensor* saved() noexcept { return reinterpret_cast<SavedTensor*>(sizes() + rank); }
+    void* attrs() noexcept { return reinterpret_cast<std::byte*>(this) + attr_offset; }
+    std::uint32_t* inputs() noexcept { return inputs_; }
+    Shape shape() noexcept { return {sizes(), rank}; }
+
+    std::uint32_t* inputs_;
+};
+
+/// Bump-allocated memory that is kept warm between steps.
+class Arena {
+ public:
+    void* allocate(std::size_t bytes) {
+        bytes = (bytes + 7) & ~std::size_t{7};
+        if (static_cast<std::size_t>(end_ - next_) < bytes) [[unlikely]]
+            grow(bytes);
+        void* result = next_;
+        next_ += bytes;
+        return result;
+    }
+    void reset() noexcept;
+    std::size_t bytes() const noexcept { return chunks_.size() * kChunk; }
+
+ private:
+    static constexpr std::size_t kChunk = 256 * 1024;
+    void grow(std::size_t bytes);
+    std::vector<std::unique_ptr<std::byte[]>> chunks_;
+    std::vector<std::unique_ptr<std::byte[]>> oversized_;
+    std::size_t used_ = 0;  // chunks in use
+    std::byte* next_ = nullptr;
+    std::byte* end_ = nullptr;
+};
+
+struct Log {
+    std::uint32_t id = 0;  // the outermost tape's number; 0 while the log is not in use
+    int depth = 0;         // how many tapes are open on it
+    Loc opened{};          // where the outermost tape was made
+    Loc last_backward{};   // the line of the backward that released records
+    Arena arena;
+    std::vector<Record*> records;
+    struct LeafSlot {
+        std::uint32_t tape = 0, index = 0;
+    };
+    std::vector<LeafSlot> leaf_slots;  // by the leaf's number
+    std::vector<std::pair<std::uint32_t, std::function<Tensor(const Tensor&)>>> hooks;
+    std::vector<std::uint32_t> leaves;  // the indices of leaf records
+
+    /// The value an input names on this log, or kNoValue for a constant. Appends a leaf's record at its first use.
+    std::uint32_t value_of(TensorImpl* input, const Loc& loc);
+    void clear() noexcept;                       // releases every record and keeps the memory
+    void truncate(std::size_t count) noexcept;   // drops the records from `count` on
+};
+
+/// The description of a record to be appended.
+struct RecordArgs {
+    const OpInfo& op;
+    const Loc& loc;
+    const Tensor* const* inputs;
+    int input_count;
+    TensorImpl* const* outputs;
+    int output_count;
+    const Tensor* const* saved;
+    int saved_count;
+    const void* attrs = nullptr;
+    std::size_t attr_bytes = 0;
+    bool is_object = false;
+};
+void append_record(Log& log, const RecordArgs& args);
+
+/// Throws TapeError when `input` was made on a tape that is alive elsewhere.
+void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc);
+
+/// Whether the log must know what is made from this input.
+inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
+    if (input->flags & TensorImpl::kRequiresGrad) return true;
+    if (input->node.tape == log.id) return true;
+    if (input->node.tape != 0) [[unlikely]]
+        check_foreign(input, log, loc);
+    return false;
+}
+
+/// The log to record on, or null when none of the inputs is tracked: for ops, before append_record.
+inline Log* recording(const Loc& loc, std::initializer_list<const Tensor*> inputs) {
+    Log* log = detail::thread.log;
+    if (!log) return nullptr;
+    bool any = false;
+    for (const Tensor* input : inputs) any |= input->defined() && tracked(input->impl(), *log, loc);
+    return any ? log : nullptr;
+}
+
+inline Log* recording(const Loc& loc, const std::vector<Tensor>& inputs) {
+    Log* log = detail::thread.log;
+    if (!log) return nullptr;
+    bool any = false;
+    for (const Tensor& input : inputs) any |= input.defined() && tracked(input.impl(), *log, loc);
+    return any ? log : nullptr;
+}
+
+/// Records an op with one output, when an input is tracked. `attrs` must be trivially destructible.
+///     record(softmax_op, x.loc, {&x.tensor}, y, {&y}, Attrs{dim});
+template <class Attrs = std::nullptr_t>
+void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Tensor& output,
+            std::initializer_list<const Tensor*> saved, const Attrs& attrs = {}) {
+    static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
+    if (Log* log = recording(loc, inputs)) {
+        TensorImpl* out = output.impl();
+        append_record(*log, {op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(),
+                             static_cast<int>(saved.size()), &attrs,
+                             std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)});
+    }
+}
+
+/// The same for any number of inputs and outputs.
+template <class Attrs = std::nullptr_t>
+void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                 const std::vector<Tensor>& saved, const Attrs& attrs = {}) {
+    static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
+    Log* log = recording(loc, inputs);
+    if (!log) return;
+    const auto addresses = [](const std::vector<Tensor>& tensors) {
+        std::vector<const Tensor*> list;
+        list.reserve(tensors.size());
+        for (const Tensor& t : tensors) list.push_back(&t);
+        return list;
+    };
+    std::vector<TensorImpl*> outs;
+    outs.reserve(outputs.size());
+    for (const Tensor& t : outputs) outs.push_back(t.impl());
+    const auto ins = addresses(inputs);
+    const auto keeps = addresses(saved);
+    append_record(*log, {op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()),
+                         keeps.data(), static_cast<int>(keeps.size()), &attrs,
+                         std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)});
+}
+
+}  // namespace tapir

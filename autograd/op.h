@@ -1,0 +1,88 @@
+// OpInfo: the one row that describes an op to everything that is not the op itself: the tape, the docs, the tests,
+// the tracer. Each op defines its row with TAPIR_OP, beside its code.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+class Backward;
+
+/// How a row says what the op is in ONNX: the operator's name, or NoOnnx("what it is composed of").
+struct Onnx {
+    const char* name = nullptr;
+    const char* composition = nullptr;
+    constexpr Onnx() = default;
+    constexpr Onnx(const char* op) : name(op) {}  // NOLINT: implicit by design
+    constexpr Onnx(const char* op, const char* parts) : name(op), composition(parts) {}
+    constexpr bool stated() const { return name || composition; }
+};
+constexpr Onnx NoOnnx(const char* composition) { return {nullptr, composition}; }
+
+/// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results).
+using BackwardRule = void (*)(Backward&);
+void NonDiff(Backward&);
+
+/// An example call of an op: tests, the ONNX export and the CUDA port run it. The text is PyTorch code too, which is
+/// where the reference numbers come from (tests/goldens).
+///
+/// `inputs` describes the tensors x[0], x[1], ...: "f(3,4) i(5)<4"
+///   f normal values   p in (0.1, 0.9)   u in (0.3, 2)   d distinct, at least 0.05 apart   b bool   i(...)<n in [0, n)
+struct Sample {
+    const char* inputs;
+    const char* code;
+    std::vector<Tensor> (*call)(const std::vector<Tensor>& x);
+    const char* torch = nullptr;  // the same in PyTorch where the text differs; "" where PyTorch has no such op
+};
+
+struct OpInfo {
+    const char* name = nullptr;
+    Onnx onnx;
+    BackwardRule backward = nullptr;
+    const char* doc = nullptr;
+    const Sample* samples = nullptr;
+    int sample_count = 0;
+
+    constexpr bool complete() const { return name && onnx.stated() && backward && doc; }
+};
+
+/// Every op's row, sorted by name.
+std::vector<const OpInfo*> all_ops();
+const OpInfo* find_op(const char* name);
+
+namespace detail {
+inline std::vector<Tensor> outputs(Tensor t) { return {static_cast<Tensor&&>(t)}; }
+inline std::vector<Tensor> outputs(std::vector<Tensor> t) { return t; }
+template <class Pair>
+    requires requires(Pair pair) { pair.values, pair.indices; }
+std::vector<Tensor> outputs(const Pair& pair) {
+    return {pair.values, pair.indices};
+}
+}  // namespace detail
+
+}  // namespace tapir
+
+/// An example call for TAPIR_SAMPLES: TAPIR_SAMPLE("f(3,4)", softmax(x[0], 1)).
+#define TAPIR_SAMPLE(inputs, ...)                                                                                   \
+    {                                                                                                               \
+        inputs, #__VA_ARGS__, [](const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); } \
+    }
+/// The same where PyTorch writes it differently: TAPIR_SAMPLE_AS("f(3,4)", "x[0].softmax(1)", softmax(x[0], 1)).
+#define TAPIR_SAMPLE_AS(inputs, torch, ...)                                                                         \
+    {                                                                                                               \
+        inputs, #__VA_ARGS__, [](const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }, \
+            torch                                                                                                   \
+    }
+
+/// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
+#define TAPIR_OP(op, onnx_name, rule, documentation, ...)                                                     \
+    namespace {                                                                                               \
+    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                     \
+    }                                                                                                         \
+    extern const ::tapir::OpInfo op##_op;                                                                     \
+    constexpr ::tapir::OpInfo op##_op{#op, onnx_name, rule, documentation, op##_samples,                      \
+                                      sizeof(op##_samples) / sizeof(op##_samples[0])};                        \
+    static_assert(op##_op.complete(), "an op states its ONNX form, its rule or NonDiff, and its documentation")

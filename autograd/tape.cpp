@@ -1,0 +1,201 @@
+// Opening and closing tapes, and what a tensor knows of them.
+#include "tapir/autograd/tape.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "tapir/autograd/log_impl.h"
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+namespace {
+
+thread_local Tape* current_tape = nullptr;
+
+// The numbers of the tapes that are alive in the process, so that a tensor of another thread's tape is noticed.
+// A tape beyond the table's size is simply not listed: its tensors count as constants elsewhere.
+constexpr int kLiveSlots = 256;
+std::atomic<std::uint32_t> live_tapes[kLiveSlots];
+std::atomic<int> live_high{0};  // slots in use are below this
+std::atomic<std::uint32_t> next_number{1};
+
+std::uint32_t open_number() {
+    std::uint32_t number = next_number.fetch_add(1, std::memory_order_relaxed);
+    if (number == 0) number = next_number.fetch_add(1, std::memory_order_relaxed);
+    for (int i = 0; i < kLiveSlots; ++i) {
+        std::uint32_t expected = 0;
+        if (live_tapes[i].load(std::memory_order_relaxed) == 0 && live_tapes[i].compare_exchange_strong(expected, number)) {
+            int high = live_high.load(std::memory_order_relaxed);
+            while (high <= i && !live_high.compare_exchange_weak(high, i + 1)) {
+            }
+            break;
+        }
+    }
+    return number;
+}
+
+bool is_live(std::uint32_t number) {
+    const int high = live_high.load(std::memory_order_acquire);
+    for (int i = 0; i < high; ++i) {
+        if (live_tapes[i].load(std::memory_order_relaxed) == number) return true;
+    }
+    return false;
+}
+
+void close_number(std::uint32_t number) {
+    for (auto& slot : live_tapes) {
+        std::uint32_t expected = number;
+        if (slot.load(std::memory_order_relaxed) == number && slot.compare_exchange_strong(expected, 0)) return;
+    }
+}
+
+// Logs that are not in use, kept with their memory: the next tape on this thread appends without a malloc.
+std::vector<std::unique_ptr<Log>>& spare_logs() {
+    thread_local std::vector<std::unique_ptr<Log>> logs;
+    return logs;
+}
+
+Log* acquire_log() {
+    auto& spare = spare_logs();
+    if (spare.empty()) return new Log;
+    Log* log = spare.back().release();
+    spare.pop_back();
+    return log;
+}
+
+// Leaves are numbered so that a tape finds a leaf's record by an index, not by a hash.
+struct LeafNumbers {
+    std::mutex mutex;
+    std::vector<std::uint32_t> free;
+    std::uint32_t next = 0;
+};
+
+LeafNumbers& leaf_numbers() {
+    static auto* numbers = new LeafNumbers;  // never destroyed: static tensors may outlive it
+    return *numbers;
+}
+
+}  // namespace
+
+void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
+    if (!is_live(input->node.tape)) return;
+    fail<TapeError>(loc,
+                    "a tensor of shape {} was recorded on a tape of another thread; a tape takes only its own tensors "
+                    "and constants (this tape began on line {}): detach() it first",
+                    Shape(input->sizes, input->rank), log.opened.line());
+}
+
+Tape::Tape(TapeOptions options, Loc loc)
+    : log_(current_tape ? current_tape->log_ : acquire_log()),
+      paused_(detail::thread.log),
+      outer_(current_tape),
+      begin_(log_->records.size()),
+      options_(options),
+      loc_(detail::caller(loc)) {
+    if (log_->depth++ == 0) {
+        log_->id = open_number();
+        log_->opened = loc_;
+        log_->last_backward = Loc{};
+    }
+    current_tape = this;
+    detail::thread.log = log_;
+}
+
+Tape::~Tape() {
+    if (current_tape == this) {
+        current_tape = outer_;
+        detail::thread.log = paused_;
+    } else {  // not the innermost: take it out of the chain
+        for (Tape* inner = current_tape; inner; inner = inner->outer_) {
+            if (inner->outer_ != this) continue;
+            inner->outer_ = outer_;
+            inner->paused_ = paused_;
+            break;
+        }
+    }
+    if (--log_->depth > 0) return;
+    close_number(log_->id);
+    log_->clear();
+    log_->id = 0;
+    spare_logs().emplace_back(log_);
+}
+
+std::size_t Tape::size() const noexcept { return log_->records.size() - begin_; }
+
+Tape* Tape::current() noexcept { return current_tape; }
+
+NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log) { detail::thread.log = nullptr; }
+NoGradScope::~NoGradScope() { detail::thread.log = paused_; }
+
+bool is_recording() noexcept { return detail::thread.log != nullptr; }
+
+Tensor stop_gradient(In x) {
+    detail::check_defined(x, "stop_gradient");
+    return x.tensor.detach();
+}
+
+// --- A tensor's part ---------------------------------------------------------------------------------------------------
+
+AutogradMeta& detail::meta_of(const Tensor& tensor) {
+    TensorImpl* impl = tensor.impl();
+    if (!impl->meta) {
+        auto meta = std::make_unique<AutogradMeta>();
+        LeafNumbers& numbers = leaf_numbers();
+        const std::lock_guard lock(numbers.mutex);
+        if (numbers.free.empty()) {
+            meta->leaf_number = numbers.next++;
+        } else {
+            meta->leaf_number = numbers.free.back();
+            numbers.free.pop_back();
+        }
+        impl->meta = meta.release();
+    }
+    return *impl->meta;
+}
+
+void detail::destroy_meta(AutogradMeta* meta) noexcept {
+    LeafNumbers& numbers = leaf_numbers();
+    {
+        const std::lock_guard lock(numbers.mutex);
+        numbers.free.push_back(meta->leaf_number);
+    }
+    delete meta;
+}
+
+Tensor& Tensor::requires_grad_(bool on, Loc loc) {
+    if (!impl_) detail::fail_undefined("requires_grad_", loc);
+    if (on && !is_floating(dtype())) {
+        fail<DTypeError>(loc, "requires_grad_: only floating tensors have gradients, this one holds {}", name(dtype()));
+    }
+    const Log* log = detail::thread.log;
+    if (log && impl_->node.tape == log->id) {
+        fail<TapeError>(loc, "requires_grad_: the result of a recorded op is tracked already; detach() it to make a leaf");
+    }
+    if (on) {
+        detail::meta_of(*this);
+        impl_->flags |= TensorImpl::kRequiresGrad;
+    } else {
+        impl_->flags &= static_cast<std::uint8_t>(~TensorImpl::kRequiresGrad);
+    }
+    return *this;
+}
+
+bool Tensor::requires_grad() const noexcept {
+    if (!impl_) return false;
+    if (impl_->flags & TensorImpl::kRequiresGrad) return true;
+    const Log* log = current_tape ? &current_tape->log() : nullptr;
+    return log && impl_->node.tape == log->id;
+}
+
+bool Tensor::is_leaf() const noexcept {
+    return impl_ && ((impl_->flags & TensorImpl::kRequiresGrad) || !requires_grad());
+}
+
+Tensor Tensor::detach() const {
+    if (!impl_) return {};
+    return detail::alias(impl_);
+}
+
+}  // namespace tapir

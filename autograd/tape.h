@@ -1,0 +1,90 @@
+// Tape: while one is alive on this thread, ops with a tracked input are recorded, and backward can walk the records.
+//
+//     Tensor w = randn({3, 2}).requires_grad_();
+//     {
+//         Tape tape;
+//         Tensor loss = sum(tanh(matmul(x, w)));
+//         tape.backward(loss);            // adds to w.grad()
+//     }                                   // the records are gone; values stay
+//
+// Tapes nest: an inner tape's gradients are recorded by the outer one and can be differentiated again. Each thread has
+// its own; a tensor recorded on another thread's live tape is refused with a TapeError, one whose tape has ended is a
+// constant.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+struct Log;
+
+struct TapeOptions {
+    bool persistent = false;  ///< keep saved tensors after backward, so that it can run again
+};
+
+struct BackwardOptions {
+    Tensor gradient;            ///< of what follows y, of y's shape; ones for a scalar y
+    bool create_graph = false;  ///< record the backward rules too, for higher-order gradients
+    bool retain_graph = false;  ///< keep saved tensors, as a persistent tape does
+};
+
+class Tape {
+ public:
+    explicit Tape(TapeOptions options = {}, Loc loc = Loc::current());
+    ~Tape();
+    Tape(const Tape&) = delete;
+    Tape& operator=(const Tape&) = delete;
+
+    /// Adds the gradients of `loss` to the grad() of every leaf it depends on, as of this tape's records.
+    /// Throws TapeError: loss not recorded here, not a scalar and no gradient given, records already used up by an earlier
+    /// backward, a saved tensor modified in place since. No gradient has changed then.
+    void backward(const Tensor& loss, const BackwardOptions& options = {}, Loc loc = Loc::current());
+
+    /// d y / d x for each x; grad() is left alone. An x that y does not depend on gives zeros.
+    std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
+                                 Loc loc = Loc::current());
+
+    /// The number of records since this tape began.
+    std::size_t size() const noexcept;
+    bool persistent() const noexcept { return options_.persistent; }
+    /// Internal: the records.
+    Log& log() const noexcept { return *log_; }
+    /// The tape that records on this thread, or null.
+    static Tape* current() noexcept;
+
+ private:
+    friend class BackwardRun;
+    Log* log_;
+    Log* paused_;  // what was current before: another log, or null
+    Tape* outer_;
+    std::size_t begin_;
+    TapeOptions options_;
+    Loc loc_;
+};
+
+/// d y / d x on the thread's current tape: gradient(loss, {w})[0].
+std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
+                             Loc loc = Loc::current());
+
+/// Nothing is recorded while it lives. Only needed inside a tape.
+class NoGradScope {
+ public:
+    NoGradScope() noexcept;
+    ~NoGradScope();
+    NoGradScope(const NoGradScope&) = delete;
+    NoGradScope& operator=(const NoGradScope&) = delete;
+
+ private:
+    Log* paused_;
+};
+
+/// True when ops with tracked inputs are being recorded on this thread.
+bool is_recording() noexcept;
+
+/// The same values as constants: nothing flows back through them.
+Tensor stop_gradient(In x);
+
+}  // namespace tapir

@@ -1,0 +1,173 @@
+// bench_table OUT.json DIR: merges the results DIR/{tapir,torch}.*.json (Google Benchmark's form), prints the table and
+// writes it as a list of {name, unit, tapir, libtorch, ratio}. A row's value is the median over all of its runs; the
+// ratio says how many times better Tapir is, whether the unit is a time, a size or a rate.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Row {
+    std::string name, unit;
+    std::vector<double> tapir, torch;
+    std::vector<double> tapir_losses, torch_losses;  // loss_first, loss_epoch: must agree
+};
+
+// What Tapir must reach (issue "1 of 5", section 7), set for one thread of the machine named in README.md.
+const std::map<std::string, double> kGoals = {
+    {"add_float4", 60},
+    {"add_float4_recorded", 120},
+    {"backward_add_chain", 150},
+    {"backward_tanh_chain", 150},
+    {"linear_1x64_recorded", 400},
+    {"view", 30},
+    {"narrow", 30},
+    {"tree_lstm_train/64", 4000},
+    {"tree_lstm_train/150", 950},
+    {"tree_lstm_train/300", 160},
+    {"tree_lstm_infer/150", 2300},
+    {"compile_20_lines_time", 0.8},
+    {"compile_20_lines_memory", 150},
+    {"start_run_exit_time", 0.01},
+    {"start_run_exit_memory", 20},
+    {"library_stripped", 8},
+};
+
+bool is_rate(const std::string& unit) { return unit.ends_with("/s"); }
+
+/// An entry's value in its row's unit.
+double value_of(const Json& entry, const std::string& unit) {
+    if (entry.contains("value")) return entry["value"];
+    const double rate = entry.at("items_per_second");
+    return is_rate(unit) ? rate : (unit == "ns" ? 1e9 : unit == "us" ? 1e6 : 1.0) / rate;
+}
+
+double median(std::vector<double> values) {
+    if (values.empty()) return std::nan("");
+    std::sort(values.begin(), values.end());
+    const std::size_t half = values.size() / 2;
+    return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void read_results(const std::filesystem::path& path, std::vector<Row>& rows) {
+    std::ifstream file(path);
+    const Json result = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!result.contains("benchmarks")) {  // Google Benchmark leaves an empty file when no row matched
+        std::cerr << "bench_table: nothing in " << path.filename() << '\n';
+        return;
+    }
+    const bool tapir = path.filename().string().starts_with("tapir.");
+    for (const Json& entry : result["benchmarks"]) {
+        if (entry.value("run_type", "iteration") != "iteration" || entry.value("error_occurred", false)) continue;
+        std::string name = entry.at("name");
+        name = name.substr(0, name.find("/process_time"));  // added by MeasureProcessCPUTime
+        auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
+        if (row == rows.end()) row = rows.insert(row, Row{name, entry.at("label"), {}, {}, {}, {}});
+        (tapir ? row->tapir : row->torch).push_back(value_of(entry, row->unit));
+        if (entry.contains("loss_epoch")) {
+            (tapir ? row->tapir_losses : row->torch_losses) = {entry["loss_first"], entry["loss_epoch"]};
+        }
+    }
+}
+
+double ratio_of(const Row& row) {
+    const double quotient = median(row.tapir) / median(row.torch);
+    return is_rate(row.unit) ? quotient : 1 / quotient;
+}
+
+/// Three significant digits; nothing for a number that is not there.
+std::string text(double value) {
+    if (std::isnan(value)) return "";
+    char buffer[32];
+    const int digits = value == 0 ? 0 : std::clamp(2 - static_cast<int>(std::floor(std::log10(std::abs(value)))), 0, 6);
+    std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
+    return buffer;
+}
+
+void print_row(const Row& row) {
+    const double tapir = median(row.tapir), ratio = ratio_of(row);
+    const auto goal = kGoals.find(row.name);
+    const char* met = "";
+    if (goal != kGoals.end() && !std::isnan(tapir)) {
+        met = (is_rate(row.unit) ? tapir >= goal->second : tapir <= goal->second) ? "yes" : "NO";
+    }
+    std::printf("%-36s %-8s %10s %10s %8s %8s  %s\n", row.name.c_str(), row.unit.c_str(), text(tapir).c_str(),
+                text(median(row.torch)).c_str(), text(ratio).c_str(),
+                goal == kGoals.end() ? "" : text(goal->second).c_str(), met);
+}
+
+/// How far apart the runs of a row lie, (max - min) / median; the median over the rows.
+double noise(const std::vector<Row>& rows, std::vector<double> Row::*side) {
+    std::vector<double> spreads;
+    for (const Row& row : rows) {
+        const std::vector<double>& runs = row.*side;
+        if (runs.size() < 2) continue;
+        const auto [low, high] = std::minmax_element(runs.begin(), runs.end());
+        spreads.push_back((*high - *low) / median(runs));
+    }
+    return 100 * median(spreads);
+}
+
+void print_noise(const char* side, double percent) {
+    if (!std::isnan(percent)) std::printf(" %s: runs of a row lie %.0f%% apart.", side, percent);
+}
+
+/// The two programs must have computed the same: false when losses from the same weights differ.
+bool print_losses(const std::vector<Row>& rows) {
+    bool same = true;
+    for (const Row& row : rows) {
+        for (std::size_t i = 0; i < std::min(row.tapir_losses.size(), row.torch_losses.size()); ++i) {
+            const double a = row.tapir_losses[i], b = row.torch_losses[i];
+            if (std::abs(a - b) <= 1e-4 * std::abs(b)) continue;
+            std::printf("%s: %s differs: Tapir %.9g, libtorch %.9g\n", row.name.c_str(),
+                        i == 0 ? "the first step's loss" : "the pass's loss", a, b);
+            same = false;
+        }
+    }
+    return same;
+}
+
+Json or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+    if (argc != 3) throw std::runtime_error("usage: bench_table OUT.json DIR");
+    std::vector<std::filesystem::path> paths;
+    for (const auto& file : std::filesystem::directory_iterator(argv[2])) {
+        if (file.path().extension() == ".json") paths.push_back(file.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    std::vector<Row> rows;
+    for (const auto& path : paths) read_results(path, rows);
+
+    std::printf("%-36s %-8s %10s %10s %8s %8s  %s\n", "name", "unit", "Tapir", "libtorch", "ratio", "goal", "met?");
+    Json list = Json::array();
+    for (const Row& row : rows) {
+        print_row(row);
+        list.push_back({{"name", row.name},
+                        {"unit", row.unit},
+                        {"tapir", or_null(median(row.tapir))},
+                        {"libtorch", or_null(median(row.torch))},
+                        {"ratio", or_null(ratio_of(row))}});
+    }
+    std::printf("ratio: how many times better Tapir is. Values are medians.");
+    print_noise("Tapir", noise(rows, &Row::tapir));
+    print_noise("libtorch", noise(rows, &Row::torch));
+    std::printf("\n");
+    const bool same = print_losses(rows);
+    std::ofstream(argv[1]) << list.dump(1) << '\n';
+    return same ? 0 : 1;
+} catch (const std::exception& error) {
+    std::cerr << "bench_table: " << error.what() << '\n';
+    return 1;
+}

@@ -1,0 +1,312 @@
+// The work of work.h on libtorch's C++ API, written as fast as its public API makes it. What was tried for the
+// Tree-LSTM, and what won, is in README.md.
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "sst.h"
+#include "work.h"
+
+namespace bench {
+namespace {
+
+using torch::Tensor;
+namespace F = torch::nn::functional;
+
+Tensor leaf(std::vector<std::int64_t> sizes) { return torch::randn(sizes).requires_grad_(); }
+
+/// Cheaper than zero_grad(), which fills with zeros in libtorch 1.13.
+void drop_gradients(torch::optim::Optimizer& optimizer) {
+    for (const Tensor& p : optimizer.param_groups()[0].params()) p.mutable_grad() = Tensor();
+}
+
+/// `count` calls of op in each iteration.
+template <class Op>
+void time_op(State& state, int count, const Op& op) {
+    for (auto _ : state) {
+        for (int i = 0; i < count; ++i) benchmark::DoNotOptimize(op());
+    }
+    state.SetItemsProcessed(state.iterations() * count);
+}
+
+template <class Op>
+void time_backward_of_chain(State& state, const Op& op) {
+    Tensor x = leaf({4});
+    Tensor loss;
+    for (auto _ : state) {
+        state.PauseTiming();
+        loss = x;
+        for (int i = 0; i < kChain; ++i) loss = op(loss);
+        loss = loss.sum();
+        x.mutable_grad() = Tensor();
+        state.ResumeTiming();
+        loss.backward();
+    }
+    state.SetItemsProcessed(state.iterations() * kChain);
+}
+
+}  // namespace
+
+void start() { torch::set_num_threads(1); }
+
+void add_float4(State& state) {
+    const torch::NoGradGuard guard;
+    const Tensor a = torch::randn({4}), b = torch::randn({4});
+    time_op(state, 1, [&] { return a + b; });
+}
+
+void add_float4_recorded(State& state) {
+    const Tensor a = torch::randn({4}), b = leaf({4});
+    time_op(state, kChain, [&] { return a + b; });
+}
+
+void backward_add_chain(State& state) {
+    const Tensor b = torch::randn({4});
+    time_backward_of_chain(state, [&](const Tensor& y) { return y + b; });
+}
+
+void backward_tanh_chain(State& state) {
+    time_backward_of_chain(state, [](const Tensor& y) { return torch::tanh(y); });
+}
+
+void linear_1x64_recorded(State& state) {
+    const Tensor x = torch::randn({1, 64}), w = leaf({64, 64}), b = leaf({64});
+    time_op(state, kChain, [&] { return torch::linear(x, w, b); });
+}
+
+void view(State& state) {
+    const torch::NoGradGuard guard;
+    const Tensor x = torch::randn({4, 4});
+    time_op(state, 1, [&] { return x.view({2, 8}); });
+}
+
+void narrow(State& state) {
+    const torch::NoGradGuard guard;
+    const Tensor x = torch::randn({4, 4});
+    time_op(state, 1, [&] { return x.narrow(0, 1, 2); });
+}
+
+void add_n(State& state, std::int64_t n) {
+    const torch::NoGradGuard guard;
+    const Tensor a = torch::randn({n}), b = torch::randn({n});
+    time_op(state, 1, [&] { return a + b; });
+}
+
+void unary_n(State& state, Unary op, std::int64_t n) {
+    const torch::NoGradGuard guard;
+    const Tensor x = torch::randn({n});
+    switch (op) {
+        case Unary::kTanh:
+            return time_op(state, 1, [&] { return torch::tanh(x); });
+        case Unary::kSigmoid:
+            return time_op(state, 1, [&] { return torch::sigmoid(x); });
+        case Unary::kExp:
+            return time_op(state, 1, [&] { return torch::exp(x); });
+    }
+}
+
+void sum_n(State& state, std::int64_t n) {
+    const torch::NoGradGuard guard;
+    const Tensor x = torch::randn({n});
+    time_op(state, 1, [&] { return torch::sum(x); });
+}
+
+void softmax_rows(State& state, std::int64_t rows, std::int64_t columns) {
+    const torch::NoGradGuard guard;
+    const Tensor x = torch::randn({rows, columns});
+    time_op(state, 1, [&] { return torch::softmax(x, /*dim=*/1); });
+}
+
+void layer_norm_rows(State& state, std::int64_t rows, std::int64_t columns) {
+    const torch::NoGradGuard guard;
+    const Tensor x = torch::randn({rows, columns}), w = torch::randn({columns}), b = torch::randn({columns});
+    time_op(state, 1, [&] { return torch::layer_norm(x, {columns}, w, b); });
+}
+
+void matmul_square(State& state, std::int64_t n) {
+    const torch::NoGradGuard guard;
+    const Tensor a = torch::randn({n, n}), b = torch::randn({n, n});
+    time_op(state, 1, [&] { return torch::matmul(a, b); });
+}
+
+void mlp_step(State& state) {
+    torch::nn::Linear first(784, 256), second(256, 10);
+    std::vector<Tensor> parameters = first->parameters();
+    for (const Tensor& p : second->parameters()) parameters.push_back(p);
+    torch::optim::SGD optimizer(parameters, /*lr=*/0.01);
+    const Tensor x = torch::randn({64, 784}), target = torch::randint(10, {64}, torch::kLong);
+    for (auto _ : state) {
+        F::cross_entropy(second(torch::relu(first(x))), target).backward();
+        optimizer.step();
+        drop_gradients(optimizer);
+    }
+    state.SetItemsProcessed(state.iterations());
+}
+
+// --- Tree-LSTM
+// ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct Example {
+    const Tree* tree;
+    Tensor words;   // (leaves)
+    Tensor labels;  // (nodes)
+};
+
+/// Empty where there is no data.
+const std::vector<Example>& examples(std::size_t* words) {
+    static const Treebank bank = read_treebank(sst_dir() + "/train.txt", kTrees);
+    static const std::vector<Example> list = [] {
+        std::vector<Example> made;
+        for (const Tree& tree : bank.trees) {
+            std::vector<std::int64_t> leaves, labels;
+            for (const Node& node : tree) {
+                if (node.word >= 0) leaves.push_back(node.word);
+                labels.push_back(node.label);
+            }
+            made.push_back({&tree, torch::tensor(leaves), torch::tensor(labels)});
+        }
+        return made;
+    }();
+    *words = bank.words;
+    return list;
+}
+
+Tensor fixed(std::vector<std::int64_t> sizes, std::uint32_t seed) {
+    std::vector<float> weights = fixed_weights(static_cast<std::size_t>(c10::multiply_integers(sizes)), seed);
+    return torch::from_blob(weights.data(), sizes).clone().requires_grad_();
+}
+
+/// States are 1-d: a matrix-vector product is faster here than a (1, n) matrix product.
+struct TreeLstm {
+    TreeLstm(std::int64_t size, std::size_t words)
+        : h(size),
+          embedding(fixed({static_cast<std::int64_t>(words), size}, 1)),
+          leaf_w(fixed({3 * size, size}, 2)),
+          leaf_b(fixed({3 * size}, 3)),
+          inner_w(fixed({5 * size, 2 * size}, 4)),
+          inner_b(fixed({5 * size}, 5)),
+          class_w(fixed({5, size}, 6)),
+          class_b(fixed({5}, 7)) {}
+
+    struct State {
+        Tensor hidden, cell;
+    };
+
+    /// x: the tree's leaves, (leaves, h). Returns the logits of all nodes, (nodes, 5).
+    Tensor logits(const Tree& tree, const Tensor& x, bool leaves_together) const {
+        std::vector<State> states;
+        std::vector<Tensor> hidden;
+        states.reserve(tree.size());
+        hidden.reserve(tree.size());
+        std::vector<Tensor> inputs, leaf_hidden, leaf_cells;
+        if (leaves_together) {
+            const State all = leaf_state(torch::linear(x, leaf_w, leaf_b));
+            leaf_hidden = all.hidden.unbind();
+            leaf_cells = all.cell.unbind();
+        } else {
+            inputs = x.unbind();
+        }
+        std::size_t leaf = 0;
+        for (const Node& node : tree) {
+            if (node.word < 0) {
+                states.push_back(inner_state(states[static_cast<std::size_t>(node.left)],
+                                             states[static_cast<std::size_t>(node.right)]));
+            } else if (leaves_together) {
+                states.push_back({leaf_hidden[leaf], leaf_cells[leaf]});
+                ++leaf;
+            } else {
+                states.push_back(leaf_state(torch::addmv(leaf_b, leaf_w, inputs[leaf++])));
+            }
+            hidden.push_back(states.back().hidden);
+        }
+        return torch::linear(torch::stack(hidden), class_w, class_b);
+    }
+
+    State leaf_state(const Tensor& gates) const {
+        const std::vector<Tensor> parts = gates.split_with_sizes({2 * h, h}, -1);
+        const std::vector<Tensor> io = torch::sigmoid(parts[0]).chunk(2, -1);
+        const Tensor cell = io[0] * torch::tanh(parts[1]);
+        return {io[1] * torch::tanh(cell), cell};
+    }
+
+    State inner_state(const State& left, const State& right) const {
+        const Tensor gates = torch::addmv(inner_b, inner_w, torch::cat({left.hidden, right.hidden}));
+        const std::vector<Tensor> parts = gates.split_with_sizes({4 * h, h});
+        const std::vector<Tensor> s = torch::sigmoid(parts[0]).chunk(4);  // i, f_l, f_r, o
+        const Tensor cell = s[0] * torch::tanh(parts[1]) + s[1] * left.cell + s[2] * right.cell;
+        return {s[3] * torch::tanh(cell), cell};
+    }
+
+    std::int64_t h;
+    Tensor embedding, leaf_w, leaf_b, inner_w, inner_b, class_w, class_b;
+};
+
+/// Trains a pass over the examples. The embedding's rows are leaves of each tree's own graph; their gradients become
+/// one sparse gradient for the step, so neither backward nor Adagrad touches the whole table.
+void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::vector<Example>& list,
+           bool leaves_together, double* loss_first, double* loss_pass) {
+    std::vector<Tensor> words, gradients;
+    *loss_pass = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+        const Example& example = list[i];
+        const Tensor x = model.embedding.detach().index_select(0, example.words).requires_grad_();
+        const Tensor loss = F::cross_entropy(model.logits(*example.tree, x, leaves_together), example.labels,
+                                             F::CrossEntropyFuncOptions().reduction(torch::kSum));
+        loss.backward();
+        *loss_pass += loss.item<double>();
+        words.push_back(example.words);
+        gradients.push_back(x.grad());
+        if ((i + 1) % kTreesPerStep != 0) continue;
+        if (i + 1 == kTreesPerStep) *loss_first = *loss_pass;
+        Tensor table = model.embedding;
+        table.mutable_grad() =
+            torch::sparse_coo_tensor(torch::cat(words).unsqueeze(0), torch::cat(gradients), table.sizes());
+        optimizer.step();
+        drop_gradients(optimizer);
+        words.clear();
+        gradients.clear();
+    }
+}
+
+}  // namespace
+
+void tree_lstm_train(State& state, int hidden, bool leaves_together) {
+    std::size_t words = 0;
+    const std::vector<Example>& list = examples(&words);
+    if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
+    const TreeLstm model(hidden, words);
+    torch::optim::Adagrad optimizer(
+        {model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
+        torch::optim::AdagradOptions(kAdagradRate));
+    bool first_pass = true;
+    double loss_first = 0, loss_epoch = 0;
+    for (auto _ : state) {
+        double first = 0, pass = 0;
+        train(model, optimizer, list, leaves_together, &first, &pass);
+        if (first_pass) loss_first = first, loss_epoch = pass;
+        first_pass = false;
+    }
+    state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(list.size()));
+    state.counters["loss_first"] = loss_first;
+    state.counters["loss_epoch"] = loss_epoch;
+}
+
+void tree_lstm_infer(State& state, int hidden) {
+    const c10::InferenceMode guard;
+    std::size_t words = 0;
+    const std::vector<Example>& list = examples(&words);
+    if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
+    const TreeLstm model(hidden, words);
+    for (auto _ : state) {
+        for (const Example& example : list) {
+            const Tensor x = model.embedding.index_select(0, example.words);
+            benchmark::DoNotOptimize(model.logits(*example.tree, x, /*leaves_together=*/false));
+        }
+    }
+    state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(list.size()));
+}
+
+}  // namespace bench

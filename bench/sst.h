@@ -1,0 +1,84 @@
+// Reads the Stanford Sentiment Treebank (PTB style, binary: `(3 (2 Effective) (2 (1 but) ...))`) and makes the fixed
+// initial weights, for both sides of the Tree-LSTM benchmark: the two programs must do the very same work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace bench {
+
+struct Node {
+    int label = 0;
+    int word = -1;              // leaves only
+    int left = -1, right = -1;  // inner nodes only: positions in Tree, both below this node's own
+};
+
+using Tree = std::vector<Node>;  // children before parents, the root last
+
+struct Treebank {
+    std::vector<Tree> trees;
+    std::size_t nodes = 0;
+    std::size_t words = 0;  // distinct
+};
+
+inline Tree parse_tree(const std::string& line, std::unordered_map<std::string, int>& vocabulary) {
+    Tree tree;
+    std::vector<Node> open;
+    for (std::size_t at = 0; at < line.size();) {
+        if (line[at] == '(') {
+            open.push_back({.label = line.at(at + 1) - '0'});
+            at += 2;
+        } else if (line[at] == ')') {
+            if (open.empty()) throw std::runtime_error("unbalanced brackets: " + line);
+            tree.push_back(open.back());
+            open.pop_back();
+            if (!open.empty()) (open.back().left < 0 ? open.back().left : open.back().right) = int(tree.size()) - 1;
+            ++at;
+        } else if (line[at] == ' ') {
+            ++at;
+        } else {
+            const std::size_t end = std::min(line.find_first_of(" ()", at), line.size());
+            if (open.empty()) throw std::runtime_error("a word outside of the brackets: " + line);
+            open.back().word = vocabulary.try_emplace(line.substr(at, end - at), int(vocabulary.size())).first->second;
+            at = end;
+        }
+    }
+    return tree;
+}
+
+/// The first `limit` trees of a file; no trees where the file is not there.
+inline Treebank read_treebank(const std::string& path, std::size_t limit) {
+    Treebank bank;
+    std::unordered_map<std::string, int> vocabulary;
+    std::ifstream file(path);
+    for (std::string line; bank.trees.size() < limit && std::getline(file, line);) {
+        bank.trees.push_back(parse_tree(line, vocabulary));
+        bank.nodes += bank.trees.back().size();
+    }
+    bank.words = vocabulary.size();
+    return bank;
+}
+
+/// Where the data is: $TAPIR_SST_DIR, else shared/data/sst beside the source tree.
+inline std::string sst_dir() {
+    const char* given = std::getenv("TAPIR_SST_DIR");
+    return given && *given ? given : std::string(TAPIR_BENCH_SOURCE_DIR) + "/../shared/data/sst";
+}
+
+/// Uniform in [-scale, scale), the same on every machine: every step but the last product is exact in float.
+inline std::vector<float> fixed_weights(std::size_t count, std::uint32_t seed, float scale = 0.1f) {
+    std::vector<float> weights(count);
+    for (float& w : weights) {
+        seed = seed * 1664525u + 1013904223u;
+        w = scale * (float(seed >> 8) * 0x1p-23f - 1.0f);
+    }
+    return weights;
+}
+
+}  // namespace bench

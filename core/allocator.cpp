@@ -1,0 +1,312 @@
+// The caching allocator: thread-local free lists for small blocks, one shared pool for large ones.
+#include "tapir/core/allocator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace tapir {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kAlwaysSystem = true;
+#else
+constexpr bool kAlwaysSystem = false;
+#endif
+
+constexpr std::size_t kSmallLimit = 64 * 1024;
+constexpr std::size_t kFineLimit = 1024;  // up to here a class for every 64 bytes, then four to a power of two
+constexpr int kFineClasses = kFineLimit / detail::kAlignment;
+constexpr int kClasses = kFineClasses + 4 * 6;  // 1 KiB * 2^6 = 64 KiB
+constexpr std::size_t kSlabBytes = 64 * 1024;
+constexpr std::size_t kThreadListBytes = 1024 * 1024;  // a longer free list gives half to the shared lists
+
+// Sizes above 1 KiB are rounded up to 4, 5, 6 or 7 quarters of a power of two: at most a quarter is lost.
+constexpr int class_of(std::size_t bytes) noexcept {
+    if (bytes <= kFineLimit) return bytes == 0 ? 0 : static_cast<int>((bytes - 1) / detail::kAlignment);
+    const auto power = static_cast<int>(std::bit_width(bytes - 1)) - 1;  // 2^power <= bytes - 1
+    const auto quarter = static_cast<int>((bytes - 1) >> (power - 2)) & 3;
+    return kFineClasses + (power - 10) * 4 + quarter;
+}
+
+constexpr std::size_t class_bytes(int index) noexcept {
+    if (index < kFineClasses) return (static_cast<std::size_t>(index) + 1) * detail::kAlignment;
+    const int step = index - kFineClasses;
+    return (std::size_t{5} + static_cast<std::size_t>(step & 3)) << (8 + step / 4);
+}
+static_assert(class_bytes(class_of(1)) == 64 && class_bytes(class_of(1024)) == 1024);
+static_assert(class_bytes(class_of(1025)) == 1280 && class_bytes(class_of(1281)) == 1536);
+static_assert(class_bytes(class_of(2048)) == 2048 && class_of(kSmallLimit) == kClasses - 1);
+static_assert(class_bytes(kClasses - 1) == kSmallLimit);
+
+struct FreeBlock {
+    FreeBlock* next;
+};
+
+struct FreeList {
+    FreeBlock* head = nullptr;
+    std::int64_t count = 0;
+};
+
+// Counters are written by their thread only and read by memory_stats(), hence relaxed.
+struct Counter {
+    std::int64_t value = 0;
+    void add(std::int64_t n) noexcept { __atomic_store_n(&value, value + n, __ATOMIC_RELAXED); }
+    std::int64_t get() const noexcept { return __atomic_load_n(&value, __ATOMIC_RELAXED); }
+    void set(std::int64_t n) noexcept { __atomic_store_n(&value, n, __ATOMIC_RELAXED); }
+};
+
+struct ThreadCache {
+    FreeList lists[kClasses];
+    Counter live, peak, allocations;
+    bool registered = false;
+    bool finished = false;  // this thread's destructors have run: later frees go to the shared lists
+    ThreadCache* next = nullptr;
+};
+
+constinit thread_local ThreadCache cache __attribute__((tls_model("initial-exec")));
+
+// What all threads share. Never destroyed: tensors in static variables may outlive anything.
+struct Shared {
+    std::mutex mutex;
+    FreeList lists[kClasses];
+    std::multimap<std::size_t, void*> large;  // by size
+    std::size_t large_bytes = 0, large_live = 0;  // kept for reuse; handed out
+    std::size_t limit = std::size_t{1} << 30;     // of large_bytes
+    std::size_t slab_bytes = 0;                   // taken from the system for small blocks, never given back
+    std::vector<ThreadCache*> threads;
+    MemoryStats gone;  // the counters of threads that have ended
+    std::int64_t system_calls = 0;
+    const bool system_only = [] {
+        const char* wish = std::getenv("TAPIR_ALLOCATOR");
+        return kAlwaysSystem || (wish && std::strcmp(wish, "system") == 0);
+    }();
+};
+
+Shared& shared() noexcept {
+    alignas(Shared) static std::byte memory[sizeof(Shared)];
+    static auto* instance = new (memory) Shared;
+    return *instance;
+}
+
+void move_blocks(FreeList& from, FreeList& to, std::int64_t count) noexcept {
+    for (; count > 0 && from.head; --count) {
+        FreeBlock* block = from.head;
+        from.head = block->next;
+        --from.count;
+        block->next = to.head;
+        to.head = block;
+        ++to.count;
+    }
+}
+
+// Hands the thread's blocks and counters over when the thread ends.
+struct ThreadEnd {
+    ~ThreadEnd() {
+        Shared& s = shared();
+        const std::lock_guard lock(s.mutex);
+        for (int i = 0; i < kClasses; ++i) move_blocks(cache.lists[i], s.lists[i], cache.lists[i].count);
+        s.gone.live_bytes += cache.live.get();
+        s.gone.peak_bytes += cache.live.get();
+        s.gone.allocations += cache.allocations.get();
+        std::erase(s.threads, &cache);
+        cache.live.set(0);
+        cache.finished = true;
+    }
+};
+
+void register_thread() noexcept {
+    thread_local ThreadEnd end;
+    static_cast<void>(end);
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    s.threads.push_back(&cache);
+    cache.registered = true;
+}
+
+void count_allocation(std::size_t bytes) noexcept {
+    cache.allocations.add(1);
+    cache.live.add(static_cast<std::int64_t>(bytes));
+    if (cache.live.value > cache.peak.value) cache.peak.set(cache.live.value);
+}
+
+void* system_allocate(std::size_t bytes) noexcept {
+    ++shared().system_calls;
+    return std::aligned_alloc(detail::kAlignment, bytes);
+}
+
+// Fills the thread's empty list: from the shared list if that has blocks, else from a fresh slab.
+[[gnu::noinline]] bool refill(int index) noexcept {
+    if (!cache.registered && !cache.finished) register_thread();
+    Shared& s = shared();
+    const std::size_t bytes = class_bytes(index);
+    const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kSlabBytes / bytes));
+    FreeList& list = cache.lists[index];
+    const std::lock_guard lock(s.mutex);
+    move_blocks(s.lists[index], list, batch);
+    if (list.head) return true;
+    auto* slab = static_cast<std::byte*>(system_allocate(bytes * static_cast<std::size_t>(batch)));
+    if (!slab) return false;
+    for (std::int64_t i = batch; i-- > 0;) {
+        auto* block = reinterpret_cast<FreeBlock*>(slab + static_cast<std::size_t>(i) * bytes);
+        block->next = list.head;
+        list.head = block;
+    }
+    list.count += batch;
+    s.slab_bytes += bytes * static_cast<std::size_t>(batch);
+    return true;
+}
+
+std::size_t round_large(std::size_t bytes) noexcept {
+    const std::size_t step = std::bit_floor(bytes) / 8;  // at most an eighth is lost
+    return (bytes + step - 1) / step * step;
+}
+
+void release_large(Shared& s, std::size_t keep) noexcept {
+    while (s.large_bytes > keep) {
+        const auto biggest = std::prev(s.large.end());
+        s.large_bytes -= biggest->first;
+        std::free(biggest->second);
+        s.large.erase(biggest);
+    }
+}
+
+[[gnu::noinline]] void* allocate_large(std::size_t bytes) noexcept {
+    if (bytes > (std::size_t{1} << 62)) return nullptr;
+    if (!cache.registered && !cache.finished) register_thread();
+    bytes = round_large(bytes);
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    void* block = nullptr;
+    if (const auto found = s.large.find(bytes); found != s.large.end()) {
+        block = found->second;
+        s.large.erase(found);
+        s.large_bytes -= bytes;
+    } else {
+        block = system_allocate(bytes);
+        if (!block) {
+            release_large(s, 0);
+            block = system_allocate(bytes);
+        }
+    }
+    if (block) {
+        count_allocation(bytes);
+        s.large_live += bytes;
+    }
+    return block;
+}
+
+[[gnu::noinline]] void deallocate_large(void* block, std::size_t bytes) noexcept {
+    bytes = round_large(bytes);
+    cache.live.add(-static_cast<std::int64_t>(bytes));
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    s.large_live -= bytes;
+    if (s.system_only || bytes > s.limit) {
+        std::free(block);
+        return;
+    }
+    try {
+        s.large.emplace(bytes, block);
+        s.large_bytes += bytes;
+    } catch (const std::bad_alloc&) {
+        std::free(block);
+    }
+    release_large(s, s.limit);
+}
+
+[[gnu::noinline]] void spill(int index) noexcept {
+    Shared& s = shared();
+    FreeList& list = cache.lists[index];
+    const std::int64_t count = cache.finished ? list.count : list.count / 2;
+    const std::lock_guard lock(s.mutex);
+    move_blocks(list, s.lists[index], count);
+}
+
+const bool system_only = shared().system_only;
+
+}  // namespace
+
+void* detail::allocate(std::size_t bytes) noexcept {
+    if (bytes > kSmallLimit) [[unlikely]]
+        return allocate_large(bytes);
+    const int index = class_of(bytes);
+    const std::size_t size = class_bytes(index);
+    if (system_only) [[unlikely]] {
+        if (!cache.registered && !cache.finished) register_thread();
+        count_allocation(size);
+        return std::aligned_alloc(kAlignment, size);
+    }
+    FreeList& list = cache.lists[index];
+    if (!list.head) [[unlikely]] {
+        if (!refill(index)) return nullptr;
+    }
+    FreeBlock* block = list.head;
+    list.head = block->next;
+    --list.count;
+    count_allocation(size);
+    return block;
+}
+
+void detail::deallocate(void* block, std::size_t bytes) noexcept {
+    if (bytes > kSmallLimit) [[unlikely]]
+        return deallocate_large(block, bytes);
+    const int index = class_of(bytes);
+    const std::size_t size = class_bytes(index);
+    cache.live.add(-static_cast<std::int64_t>(size));
+    if (system_only) [[unlikely]] {
+        std::free(block);
+        return;
+    }
+    FreeList& list = cache.lists[index];
+    auto* free_block = static_cast<FreeBlock*>(block);
+    free_block->next = list.head;
+    list.head = free_block;
+    ++list.count;
+    if (list.count * static_cast<std::int64_t>(size) > static_cast<std::int64_t>(kThreadListBytes) || cache.finished)
+        [[unlikely]]
+        spill(index);
+}
+
+MemoryStats memory_stats() noexcept {
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    MemoryStats sum = s.gone;
+    for (const ThreadCache* t : s.threads) {
+        sum.live_bytes += t->live.get();
+        sum.peak_bytes += t->peak.get();
+        sum.allocations += t->allocations.get();
+    }
+    const auto live_small = sum.live_bytes - static_cast<std::int64_t>(s.large_live);
+    if (!s.system_only) sum.cached_bytes = static_cast<std::int64_t>(s.slab_bytes + s.large_bytes) - live_small;
+    sum.system_calls = s.system_calls;
+    return sum;
+}
+
+void reset_peak_memory() noexcept {
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    s.gone.peak_bytes = s.gone.live_bytes;
+    for (ThreadCache* t : s.threads) t->peak.set(t->live.get());
+}
+
+void empty_cache() noexcept {
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    release_large(s, 0);
+}
+
+void set_cache_limit(std::size_t bytes) noexcept {
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    s.limit = bytes;
+    release_large(s, bytes);
+}
+
+}  // namespace tapir

@@ -1,0 +1,72 @@
+// Typed errors. Every mistake of the caller throws one of these; nothing has changed then, and what() begins with the
+// caller's file and line:  tree.cpp:42: matmul: inner dimensions differ: (2, 3) x (4, 5)
+#pragma once
+
+#include <exception>
+#include <source_location>
+#include <string>
+
+namespace tapir {
+
+/// A line of the user's program. Functions take it as a defaulted last argument.
+using Loc = std::source_location;
+
+class Error : public std::exception {
+ public:
+    Error(const std::string& message, const Loc& loc);
+    const char* what() const noexcept override { return message_.c_str(); }
+    /// The line that made the mistake.
+    const Loc& where() const noexcept { return loc_; }
+
+ private:
+    std::string message_;
+    Loc loc_;
+};
+
+/// Shapes that do not fit together.
+class ShapeError : public Error {
+    using Error::Error;
+};
+/// An element type that the op does not take.
+class DTypeError : public Error {
+    using Error::Error;
+};
+/// A device that is not there, or operands on different ones.
+class DeviceError : public Error {
+    using Error::Error;
+};
+/// An index or a dimension number out of range.
+class IndexError : public Error {
+    using Error::Error;
+};
+/// A value that is not allowed: a negative size, a probability above 1, an undefined tensor.
+class ValueError : public Error {
+    using Error::Error;
+};
+/// A mistake in recording or in backward.
+class TapeError : public Error {
+    using Error::Error;
+};
+/// Memory could not be had.
+class OutOfMemory : public Error {
+    using Error::Error;
+};
+/// A file that cannot be read or written, or does not hold what it should.
+class FileError : public Error {
+    using Error::Error;
+};
+
+/// Ops called inside it name `loc` in errors and records instead of the line that calls them: for functions that are
+/// made of several ops and want to speak of THEIR caller.
+class CallerScope {
+ public:
+    explicit CallerScope(const Loc& loc) noexcept;
+    ~CallerScope();
+    CallerScope(const CallerScope&) = delete;
+    CallerScope& operator=(const CallerScope&) = delete;
+
+ private:
+    Loc previous_;
+};
+
+}  // namespace tapir

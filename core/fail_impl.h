@@ -1,0 +1,14 @@
+// Throwing typed errors with a formatted message, inside the library.
+#pragma once
+
+#include "tapir/core/format.h"
+
+namespace tapir {
+
+/// Throws E. `loc` is the caller's line; an enclosing CallerScope takes precedence.
+template <class E, class... Args>
+[[noreturn, gnu::cold, gnu::noinline]] void fail(const Loc& loc, fmt::format_string<Args...> format, Args&&... args) {
+    throw E(fmt::format(format, std::forward<Args>(args)...), loc);
+}
+
+}  // namespace tapir

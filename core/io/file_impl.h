@@ -1,0 +1,54 @@
+// Files inside the library: reading at a position, and writing that is all or nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tapir/core/error.h"
+
+namespace tapir::io {
+
+/// An open regular file. Every failure is a FileError that begins with `op` and names the path.
+class InputFile {
+ public:
+    InputFile(const char* op, const std::string& path, const Loc& loc);
+    ~InputFile();
+    InputFile(const InputFile&) = delete;
+    InputFile& operator=(const InputFile&) = delete;
+
+    std::uint64_t size() const noexcept { return size_; }
+    /// Exactly `count` bytes from `offset`.
+    void read(std::uint64_t offset, void* to, std::size_t count) const;
+
+ private:
+    const char* op_;
+    const std::string& path_;
+    Loc loc_;
+    int descriptor_;
+    std::uint64_t size_ = 0;
+};
+
+/// A new file beside `path` that takes its place in commit(), or vanishes.
+class AtomicFile {
+ public:
+    AtomicFile(const char* op, const std::string& path, const Loc& loc);
+    ~AtomicFile();
+    AtomicFile(const AtomicFile&) = delete;
+    AtomicFile& operator=(const AtomicFile&) = delete;
+
+    void write(const void* from, std::size_t count);
+    /// Flushes to the disk and renames.
+    void commit();
+
+ private:
+    [[noreturn]] void fail_system(const char* what) const;
+
+    const char* op_;
+    const std::string& path_;
+    Loc loc_;
+    std::string temporary_;
+    int descriptor_ = -1;
+};
+
+}  // namespace tapir::io

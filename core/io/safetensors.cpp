@@ -1,0 +1,347 @@
+// The safetensors format. The header is read with a SAX handler that knows the one structure it may have, so that no
+// document tree of a hostile header is ever built.
+#include "tapir/core/io/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/io/file_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian");
+
+constexpr std::uint64_t kLargestHeader = 100'000'000;  // as in the reference implementation
+constexpr char kMetadata[] = "__metadata__";
+
+struct TypeName {
+    const char* word;
+    DType dtype;
+};
+constexpr TypeName kTypeNames[] = {{"F64", float64},   {"F32", float32}, {"F16", float16}, {"BF16", bfloat16},
+                                   {"I64", int64},     {"I32", int32},   {"U8", uint8},    {"BOOL", bool_}};
+
+const char* word_of(DType dtype) {
+    for (const TypeName& type : kTypeNames) {
+        if (type.dtype == dtype) return type.word;
+    }
+    return "";
+}
+
+// A name as an error may show it: not longer than a line, no control characters.
+std::string shown(const std::string& name) {
+    std::string text = name.size() > 80 ? name.substr(0, 77) + "..." : name;
+    for (char& c : text) {
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    }
+    return "\"" + text + "\"";
+}
+
+// --- Reading ---------------------------------------------------------------------------------------------------------------
+
+struct Entry {
+    std::string name;
+    DType dtype{};
+    Shape shape;
+    std::uint64_t begin = 0, end = 0;  // in the data
+    bool has_dtype = false, has_shape = false;
+    int offsets = -1;  // how many were read; -1: none wanted yet
+};
+
+// {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"key": "value"}}
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+    std::vector<Entry> entries;
+    FileMetadata metadata;
+    std::string error;
+
+    bool key(std::string& word) override {
+        switch (place_) {
+            case Place::header:
+                if (!names_.insert(word).second) return stop("the name " + shown(word) + " appears twice");
+                if (word == kMetadata) {
+                    place_ = Place::before_metadata;
+                } else {
+                    entries.emplace_back();
+                    entries.back().name = word;
+                    place_ = Place::before_tensor;
+                }
+                return true;
+            case Place::metadata:
+                metadata.emplace_back(word, "");
+                place_ = Place::metadata_value;
+                return true;
+            case Place::tensor: return tensor_key(word);
+            default: return misplaced();
+        }
+    }
+    bool start_object(std::size_t) override {
+        switch (place_) {
+            case Place::start: place_ = Place::header; return true;
+            case Place::before_metadata: place_ = Place::metadata; return true;
+            case Place::before_tensor: place_ = Place::tensor; return true;
+            default: return misplaced();
+        }
+    }
+    bool end_object() override {
+        switch (place_) {
+            case Place::header: place_ = Place::done; return true;
+            case Place::metadata: place_ = Place::header; return true;
+            case Place::tensor: {
+                const Entry& e = entries.back();
+                if (!e.has_dtype || !e.has_shape || e.offsets != 2) {
+                    return stop("the tensor " + shown(e.name) + " needs dtype, shape and two data_offsets");
+                }
+                place_ = Place::header;
+                return true;
+            }
+            default: return misplaced();
+        }
+    }
+    bool start_array(std::size_t) override {
+        if (place_ == Place::before_shape) {
+            place_ = Place::shape;
+        } else if (place_ == Place::before_offsets) {
+            place_ = Place::offsets;
+        } else {
+            return misplaced();
+        }
+        return true;
+    }
+    bool end_array() override {
+        if (place_ != Place::shape && place_ != Place::offsets) return misplaced();
+        if (place_ == Place::shape) entries.back().has_shape = true;
+        place_ = Place::tensor;
+        return true;
+    }
+    bool string(std::string& word) override {
+        if (place_ == Place::metadata_value) {
+            metadata.back().second = word;
+            place_ = Place::metadata;
+            return true;
+        }
+        if (place_ != Place::before_dtype) return misplaced();
+        Entry& e = entries.back();
+        for (const TypeName& type : kTypeNames) {
+            if (word != type.word) continue;
+            e.dtype = type.dtype;
+            e.has_dtype = true;
+            place_ = Place::tensor;
+            return true;
+        }
+        return stop("the tensor " + shown(e.name) + " has the dtype " + shown(word) + ", which tapir does not have");
+    }
+    bool number_unsigned(std::uint64_t value) override {
+        if (place_ != Place::shape && place_ != Place::offsets) return misplaced();
+        Entry& e = entries.back();
+        if (place_ == Place::shape) {
+            if (e.shape.rank() == kMaxRank) return stop("the tensor " + shown(e.name) + " has more than 8 dimensions");
+            if (value > INT64_MAX) return stop("the tensor " + shown(e.name) + " has a size that is too large");
+            e.shape.push_back(static_cast<std::int64_t>(value));
+            return true;
+        }
+        if (e.offsets == 2) return stop("the tensor " + shown(e.name) + " has more than two data_offsets");
+        (e.offsets == 0 ? e.begin : e.end) = value;
+        ++e.offsets;
+        return true;
+    }
+    bool number_integer(std::int64_t) override { return misplaced(); }  // negative
+    bool number_float(double, const std::string&) override { return misplaced(); }
+    bool null() override { return misplaced(); }
+    bool boolean(bool) override { return misplaced(); }
+    bool binary(nlohmann::json::binary_t&) override { return misplaced(); }
+    bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+        return stop("the header is not JSON at byte " + std::to_string(position));
+    }
+
+ private:
+    enum class Place {
+        start, header, before_metadata, metadata, metadata_value, before_tensor, tensor, before_dtype, before_shape, shape,
+        before_offsets, offsets, done,
+    };
+
+    bool tensor_key(const std::string& word) {
+        Entry& e = entries.back();
+        if (word == "dtype" && !e.has_dtype) {
+            place_ = Place::before_dtype;
+        } else if (word == "shape" && !e.has_shape) {
+            place_ = Place::before_shape;
+        } else if (word == "data_offsets" && e.offsets < 0) {
+            e.offsets = 0;
+            place_ = Place::before_offsets;
+        } else {
+            return stop("the tensor " + shown(e.name) + " has " + shown(word) + " twice, or where only dtype, shape and "
+                        "data_offsets may be");
+        }
+        return true;
+    }
+    bool stop(std::string why) {
+        error = std::move(why);
+        return false;
+    }
+    bool misplaced() {
+        return stop(entries.empty() ? std::string("the header is not an object of tensors")
+                                    : "the header has a value of the wrong kind at the tensor " + shown(entries.back().name));
+    }
+
+    Place place_ = Place::start;
+    std::unordered_set<std::string> names_;
+};
+
+HeaderReader read_header(const io::InputFile& file, const std::string& path, std::uint64_t& data_start, const Loc& loc) {
+    std::uint64_t length = 0;
+    if (file.size() < sizeof length) fail<FileError>(loc, "load_safetensors: {}: shorter than 8 bytes", path);
+    file.read(0, &length, sizeof length);
+    if (length > kLargestHeader || length > file.size() - sizeof length) {
+        fail<FileError>(loc, "load_safetensors: {}: a header of {} bytes in a file of {}", path, length, file.size());
+    }
+    std::string text(static_cast<std::size_t>(length), '\0');
+    file.read(sizeof length, text.data(), text.size());
+    data_start = sizeof length + length;
+    HeaderReader header;
+    if (text.empty() || text.front() != '{') {
+        fail<FileError>(loc, "load_safetensors: {}: the header must begin with {{", path);
+    }
+    if (!nlohmann::json::sax_parse(text, &header)) fail<FileError>(loc, "load_safetensors: {}: {}", path, header.error);
+    return header;
+}
+
+// The tensors must cover the data exactly, without gaps and overlaps, each with as many bytes as its shape says.
+void check_layout(const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
+    std::vector<const Entry*> order;
+    for (const Entry& e : entries) {
+        std::uint64_t bytes = itemsize(e.dtype);
+        bool overflow = false, empty = false;
+        for (const std::int64_t size : e.shape) {
+            empty |= size == 0;
+            overflow |= __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
+        }
+        if (e.begin > e.end || e.end > data_bytes) {
+            fail<FileError>(loc, "load_safetensors: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", path,
+                            shown(e.name), e.begin, e.end, data_bytes);
+        }
+        if (empty) bytes = 0;
+        if ((overflow && !empty) || bytes != e.end - e.begin) {
+            fail<FileError>(loc, "load_safetensors: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", path,
+                            shown(e.name), e.shape, name(e.dtype), e.end - e.begin);
+        }
+        order.push_back(&e);
+    }
+    std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
+        return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
+    });
+    std::uint64_t position = 0;
+    for (const Entry* e : order) {
+        if (e->begin != position) {
+            fail<FileError>(loc, "load_safetensors: {}: the tensor {} {} the one before it", path, shown(e->name),
+                            e->begin < position ? "overlaps with" : "leaves a gap behind");
+        }
+        position = e->end;
+    }
+    if (position != data_bytes) {
+        fail<FileError>(loc, "load_safetensors: {}: {} bytes at its end belong to no tensor", path, data_bytes - position);
+    }
+}
+
+// --- Writing ---------------------------------------------------------------------------------------------------------------
+
+std::string quoted(const std::string& text, const Loc& loc) {
+    try {
+        return nlohmann::json(text).dump();
+    } catch (const nlohmann::json::exception&) {
+        fail<ValueError>(loc, "save_safetensors: the name {} is not UTF-8", shown(text));
+    }
+}
+
+void check_names(const NamedTensors& tensors, const FileMetadata& metadata, const Loc& loc) {
+    std::unordered_set<std::string> seen;
+    for (const NamedTensor& t : tensors) {
+        if (!t.tensor.defined()) fail<ValueError>(loc, "save_safetensors: the tensor {} is undefined", shown(t.name));
+        if (t.name == kMetadata) fail<ValueError>(loc, "save_safetensors: no tensor may be named {}", kMetadata);
+        if (!seen.insert(t.name).second) fail<ValueError>(loc, "save_safetensors: the name {} is used twice", shown(t.name));
+    }
+    seen.clear();
+    for (const auto& [key, value] : metadata) {
+        if (!seen.insert(key).second) fail<ValueError>(loc, "save_safetensors: the metadata {} appear twice", shown(key));
+    }
+}
+
+}  // namespace
+
+NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata, Loc loc) {
+    const io::InputFile file("load_safetensors", path, loc);
+    std::uint64_t data_start = 0;
+    HeaderReader header = read_header(file, path, data_start, loc);
+    check_layout(header.entries, file.size() - data_start, path, loc);
+    NamedTensors result;
+    result.reserve(header.entries.size());
+    for (Entry& e : header.entries) {
+        Tensor t = detail::make_empty(e.shape, e.dtype, cpu, loc);
+        file.read(data_start + e.begin, t.raw_data(), static_cast<std::size_t>(e.end - e.begin));
+        if (e.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
+            auto* bytes = static_cast<unsigned char*>(t.raw_data());
+            for (std::int64_t i = 0; i < t.numel(); ++i) bytes[i] = bytes[i] != 0;
+        }
+        result.push_back({std::move(e.name), std::move(t)});
+    }
+    if (metadata) *metadata = std::move(header.metadata);
+    return result;
+}
+
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata, Loc loc) {
+    check_names(tensors, metadata, loc);
+    // In the data, wider elements come first, so that every tensor is aligned.
+    std::vector<std::size_t> order(tensors.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return itemsize(tensors[a].tensor.dtype()) > itemsize(tensors[b].tensor.dtype());
+    });
+    std::vector<std::uint64_t> begin(tensors.size());
+    std::uint64_t position = 0;
+    for (const std::size_t i : order) {
+        begin[i] = position;
+        position += tensors[i].tensor.nbytes();
+    }
+    std::string header = "{";
+    const auto comma = [&] { return header.size() > 1 ? "," : ""; };
+    if (!metadata.empty()) {
+        header += quoted(kMetadata, loc) + ":{";
+        for (std::size_t i = 0; i < metadata.size(); ++i) {
+            header += (i ? "," : "") + quoted(metadata[i].first, loc) + ":" + quoted(metadata[i].second, loc);
+        }
+        header += "}";
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor& t = tensors[i].tensor;
+        header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", comma(),
+                              quoted(tensors[i].name, loc), word_of(t.dtype()), fmt::join(t.shape(), ","), begin[i],
+                              begin[i] + t.nbytes());
+    }
+    header += "}";
+    while (header.size() % 8 != 0) header += ' ';
+    if (header.size() > kLargestHeader) {
+        fail<ValueError>(loc, "save_safetensors: a header of {} bytes is too long for the format", header.size());
+    }
+
+    io::AtomicFile file("save_safetensors", path, loc);
+    const std::uint64_t length = header.size();
+    file.write(&length, sizeof length);
+    file.write(header.data(), header.size());
+    const detail::PauseRecording pause;
+    for (const std::size_t i : order) {
+        const Tensor packed = tensors[i].tensor.to(cpu, loc).contiguous(loc);
+        file.write(packed.raw_data(), packed.nbytes());
+    }
+    file.commit();
+}
+
+}  // namespace tapir

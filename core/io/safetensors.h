@@ -1,0 +1,32 @@
+// Files in the safetensors format (https://huggingface.co/docs/safetensors): named tensors, readable by Python and others.
+//
+//     save_safetensors("weights.safetensors", {{"w", w}, {"b", b}});
+//     for (const NamedTensor& t : load_safetensors("weights.safetensors")) ...
+//
+// A file is 8 bytes of header length (little-endian), a JSON header, and the elements of all tensors, row-major.
+// Whatever is in it, reading ends in tensors or in a FileError that names the path; nothing is read or allocated beyond
+// the file's own size.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tapir/core/named_tensor.h"
+
+namespace tapir {
+
+/// The header's "__metadata__": words about the file.
+using FileMetadata = std::vector<std::pair<std::string, std::string>>;
+
+/// Writes a new file beside `path`, flushes it to the disk and renames it: at any moment `path` is the old file or the whole
+/// new one. Throws FileError when writing fails, ValueError for undefined tensors, and for names that are used twice, are
+/// not UTF-8, or are "__metadata__".
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata = {},
+                      Loc loc = Loc::current());
+
+/// The tensors of a file in the order of its header; dtypes F64 F32 F16 BF16 I64 I32 U8 BOOL. Fills `metadata` where given.
+/// Throws FileError.
+NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata = nullptr, Loc loc = Loc::current());
+
+}  // namespace tapir

@@ -1,0 +1,56 @@
+// Making tensors inside the library: fresh ones, views, and the checks that come first.
+#pragma once
+
+#include "tapir/core/allocator.h"
+#include "tapir/core/tensor.h"
+
+namespace tapir::detail {
+
+/// The product of the sizes. Throws ValueError for negative ones, OutOfMemory where the bytes do not fit into int64.
+std::int64_t checked_numel(const Shape& shape, DType dtype, const Loc& loc);
+
+/// A fresh contiguous tensor with elements not set. Throws OutOfMemory.
+Tensor make_empty(const Shape& shape, DType dtype, Device device, const Loc& loc);
+/// The same for sizes known to be right.
+Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType dtype, Device device, const Loc& loc);
+/// A fresh contiguous tensor of x's shape and device.
+inline Tensor make_empty_like(const TensorImpl* x, DType dtype, const Loc& loc) {
+    return make_empty(x->sizes, x->rank, x->numel, dtype, x->device, loc);
+}
+/// Around memory that somebody else owns; release(storage) is called at the end when not null.
+Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes,
+                   void (*release)(Storage*), void* context, const Loc& loc);
+
+/// Another view of x's storage, starting `offset` elements after x's first; not recorded.
+Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, std::int64_t offset);
+/// A view of exactly x's geometry.
+Tensor alias(const TensorImpl* x);
+
+bool compute_contiguous(const std::int64_t* sizes, const std::int64_t* strides, int rank) noexcept;
+
+/// Throws ValueError "op: undefined tensor".
+[[noreturn]] void fail_undefined(const char* op, const Loc& loc);
+inline void check_defined(const In& x, const char* op) {
+    if (!x.tensor.defined()) [[unlikely]]
+        fail_undefined(op, x.loc);
+}
+void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc);
+
+/// Wraps a dimension number into [0, rank). Throws IndexError. 0-d tensors take 0 and -1.
+[[noreturn]] void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc);
+inline int wrap_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) {
+    const int range = rank > 0 ? rank : 1;
+    if (dim < -range || dim >= range) [[unlikely]]
+        fail_dim(dim, rank, op, loc);
+    return static_cast<int>(dim < 0 ? dim + range : dim);
+}
+
+/// One element, read or written through a double or an int64.
+double load_double(DType dtype, const void* element) noexcept;
+std::int64_t load_int(DType dtype, const void* element) noexcept;
+void store(DType dtype, void* element, Scalar value) noexcept;
+
+/// Frees impl's block; called by Tensor's destructor when the last handle goes.
+void destroy(TensorImpl* impl) noexcept;
+
+}  // namespace tapir::detail

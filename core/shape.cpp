@@ -1,0 +1,51 @@
+// Shape's less frequent members, and broadcasting.
+#include "tapir/core/shape.h"
+
+#include <algorithm>
+
+#include "tapir/core/fail_impl.h"
+
+namespace tapir {
+
+void Shape::fail_rank(int rank, const Loc& loc) {
+    fail<ShapeError>(loc, "a tensor has at most {} dimensions, got {}", kMaxRank, rank);
+}
+
+void Shape::push_back(std::int64_t size, Loc loc) { insert(rank_, size, loc); }
+
+void Shape::insert(int position, std::int64_t size, Loc loc) {
+    if (rank_ == kMaxRank) fail<ShapeError>(loc, "a tensor has at most {} dimensions", kMaxRank);
+    std::copy_backward(sizes_ + position, sizes_ + rank_, sizes_ + rank_ + 1);
+    sizes_[position] = size;
+    ++rank_;
+}
+
+void Shape::erase(int position) noexcept {
+    std::copy(sizes_ + position + 1, sizes_ + rank_, sizes_ + position);
+    --rank_;
+}
+
+std::string Shape::str() const {
+    std::string text = "(";
+    for (int i = 0; i < rank_; ++i) {
+        if (i > 0) text += ", ";
+        text += std::to_string(sizes_[i]);
+    }
+    return text + (rank_ == 1 ? ",)" : ")");
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op, Loc loc) {
+    const Shape& longer = a.rank() >= b.rank() ? a : b;
+    const Shape& shorter = a.rank() >= b.rank() ? b : a;
+    Shape result = longer;
+    const int skip = longer.rank() - shorter.rank();
+    for (int i = 0; i < shorter.rank(); ++i) {
+        std::int64_t& size = result[i + skip];
+        if (size == shorter[i] || shorter[i] == 1) continue;
+        if (size != 1) fail<ShapeError>(loc, "{}: shapes {} and {} do not broadcast", op, a, b);
+        size = shorter[i];
+    }
+    return result;
+}
+
+}  // namespace tapir

@@ -1,0 +1,82 @@
+// Shape: a short list of sizes (or of dimension numbers), at most 8 long, held in place.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+/// Tensors have at most this many dimensions.
+inline constexpr int kMaxRank = 8;
+
+/// The sizes of a tensor: `Shape{2, 3}`, `{batch, width}`. Also used for lists of dimension numbers (Dims).
+class Shape {
+ public:
+    Shape() = default;
+
+    template <class... I>
+        requires(sizeof...(I) > 0 && sizeof...(I) <= kMaxRank && (std::is_integral_v<I> && ...))
+    Shape(I... sizes) noexcept : rank_(sizeof...(I)), sizes_{static_cast<std::int64_t>(sizes)...} {}  // NOLINT
+
+    /// Throws ShapeError when there are more than 8.
+    Shape(const std::vector<std::int64_t>& sizes, Loc loc = Loc::current())  // NOLINT
+        : Shape(sizes.data(), static_cast<int>(sizes.size()), loc) {}
+    Shape(const std::int64_t* sizes, int rank, Loc loc = Loc::current()) : rank_(rank) {
+        if (rank > kMaxRank) fail_rank(rank, loc);
+        for (int i = 0; i < rank; ++i) sizes_[i] = sizes[i];
+    }
+
+    int rank() const noexcept { return rank_; }
+    std::size_t size() const noexcept { return static_cast<std::size_t>(rank_); }
+    bool empty() const noexcept { return rank_ == 0; }
+    std::int64_t operator[](int i) const noexcept { return sizes_[i]; }
+    std::int64_t& operator[](int i) noexcept { return sizes_[i]; }
+    const std::int64_t* begin() const noexcept { return sizes_; }
+    const std::int64_t* end() const noexcept { return sizes_ + rank_; }
+    std::int64_t* begin() noexcept { return sizes_; }
+    std::int64_t* end() noexcept { return sizes_ + rank_; }
+    const std::int64_t* data() const noexcept { return sizes_; }
+    std::int64_t back() const noexcept { return sizes_[rank_ - 1]; }
+
+    /// How many elements such a tensor has: the product of the sizes, 1 for the empty shape.
+    std::int64_t numel() const noexcept {
+        std::int64_t n = 1;
+        for (std::int64_t size : *this) n *= size;
+        return n;
+    }
+
+    /// Appends a size. Throws ShapeError beyond 8.
+    void push_back(std::int64_t size, Loc loc = Loc::current());
+    void insert(int position, std::int64_t size, Loc loc = Loc::current());
+    void erase(int position) noexcept;
+
+    bool operator==(const Shape& other) const noexcept {
+        if (rank_ != other.rank_) return false;
+        for (int i = 0; i < rank_; ++i) {
+            if (sizes_[i] != other.sizes_[i]) return false;
+        }
+        return true;
+    }
+
+    std::vector<std::int64_t> to_vector() const { return {begin(), end()}; }
+    /// "(2, 3)", "(4,)", "()"
+    std::string str() const;
+
+ private:
+    [[noreturn]] static void fail_rank(int rank, const Loc& loc);
+
+    int rank_ = 0;
+    std::int64_t sizes_[kMaxRank];
+};
+
+/// A list of dimension numbers; negative ones count from the end.
+using Dims = Shape;
+
+/// The shape that both broadcast to, by NumPy's rules; ShapeError when there is none. `op` names the op in the error.
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op = "broadcast_shapes", Loc loc = Loc::current());
+
+}  // namespace tapir

@@ -1,0 +1,63 @@
+// Storage: the bytes that one or several tensors (views) look at. Users meet it through Tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tapir/core/device.h"
+#include "tapir/core/error.h"
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#endif
+
+namespace tapir {
+namespace detail {
+
+// Reference counts. While the process has one thread no atomic instruction is spent on them; the last owner never
+// spends one, because nobody else can take a reference from it.
+inline void add_ref(std::uint32_t& count) noexcept {
+#if __has_include(<sys/single_threaded.h>)
+    if (__libc_single_threaded) {
+        __atomic_store_n(&count, __atomic_load_n(&count, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+        return;
+    }
+#endif
+    __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
+}
+
+/// True when this was the last reference.
+inline bool drop_ref(std::uint32_t& count) noexcept {
+    const std::uint32_t seen = __atomic_load_n(&count, __ATOMIC_ACQUIRE);
+    if (seen == 1) return true;
+#if __has_include(<sys/single_threaded.h>)
+    if (__libc_single_threaded) {
+        __atomic_store_n(&count, seen - 1, __ATOMIC_RELAXED);
+        return false;
+    }
+#endif
+    return __atomic_fetch_sub(&count, 1, __ATOMIC_ACQ_REL) == 1;
+}
+
+}  // namespace detail
+
+/// Reference-counted bytes on a device.
+struct Storage {
+    std::uint32_t refs = 1;
+    std::uint32_t version = 0;  ///< raised by every in-place write, through whichever view
+    std::byte* data = nullptr;
+    std::size_t nbytes = 0;
+    void (*release)(Storage*) = nullptr;  ///< gives `data` back; null: the bytes are part of the tensor's own block
+    void* context = nullptr;              ///< for release
+    void* stream = nullptr;               ///< the stream it was allocated on (devices with streams)
+    Loc last_write{};                     ///< the user's line of the last in-place write
+    Device device;
+    std::uint16_t block = 0;  ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
+
+    void mark_written(const Loc& loc) noexcept {
+        __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+        last_write = loc;
+    }
+};
+static_assert(sizeof(Storage) == 64);
+
+}  // namespace tapir

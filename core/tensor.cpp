@@ -1,0 +1,281 @@
+// Making, destroying and reading tensors.
+#include "tapir/core/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir {
+namespace detail {
+namespace {
+
+// Tensors of up to this many bytes are one block: TensorImpl, Storage, elements.
+constexpr std::size_t kInlineBytes = 16 * 1024;
+constexpr std::size_t kHeaderBytes = sizeof(TensorImpl) + sizeof(Storage);
+
+void release_block(Storage* storage) { deallocate(storage->data, storage->nbytes); }
+
+// A tensor with its own storage and `inline_bytes` of room behind it.
+TensorImpl* new_owner(std::size_t inline_bytes) noexcept {
+    const std::size_t bytes = (kHeaderBytes + inline_bytes + kAlignment - 1) & ~(kAlignment - 1);
+    auto* block = static_cast<std::byte*>(allocate(bytes));
+    if (!block) return nullptr;
+    auto* impl = new (block) TensorImpl;
+    auto* storage = new (block + sizeof(TensorImpl)) Storage;
+    storage->block = static_cast<std::uint16_t>(bytes / kAlignment);
+    impl->storage = storage;
+    impl->flags = TensorImpl::kOwnBlock;
+    return impl;
+}
+
+void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexcept {
+    impl->rank = static_cast<std::uint8_t>(rank);
+    std::int64_t stride = 1;
+    for (int d = rank; d-- > 0;) {
+        impl->sizes[d] = sizes[d];
+        impl->strides[d] = stride;
+        stride *= sizes[d] > 0 ? sizes[d] : 1;
+    }
+    impl->flags |= TensorImpl::kContiguous;
+}
+
+[[noreturn]] void fail_memory(std::int64_t numel, DType dtype, const Loc& loc) {
+    fail<OutOfMemory>(loc, "no memory for {} elements of {} ({} MiB); {} MiB are in use", numel, name(dtype),
+                      numel * static_cast<std::int64_t>(itemsize(dtype)) >> 20, memory_stats().live_bytes >> 20);
+}
+
+}  // namespace
+
+std::int64_t checked_numel(const Shape& shape, DType dtype, const Loc& loc) {
+    std::int64_t numel = 1;
+    bool overflow = false;
+    for (const std::int64_t size : shape) {
+        if (size < 0) fail<ValueError>(loc, "a size must not be negative: {}", shape);
+        overflow |= __builtin_mul_overflow(numel, size, &numel);
+    }
+    std::int64_t bytes = 0;
+    overflow |= __builtin_mul_overflow(numel, static_cast<std::int64_t>(itemsize(dtype)), &bytes);
+    if (overflow) {
+        for (const std::int64_t size : shape) {
+            if (size == 0) return 0;
+        }
+        fail<OutOfMemory>(loc, "a tensor of shape {} is larger than any memory", shape);
+    }
+    return numel;
+}
+
+Tensor make_empty(const Shape& shape, DType dtype, Device device, const Loc& loc) {
+    return make_empty(shape.data(), shape.rank(), checked_numel(shape, dtype, loc), dtype, device, loc);
+}
+
+Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType dtype, Device device, const Loc& loc) {
+    if (device.type != DeviceType::cpu) [[unlikely]]
+        fail<DeviceError>(loc, "cuda:{}: this build of tapir has no CUDA", device.index);
+    const std::size_t bytes = static_cast<std::size_t>(numel) * itemsize(dtype);
+    const bool is_small = bytes <= kInlineBytes;
+    TensorImpl* impl = new_owner(is_small ? bytes : 0);
+    if (!impl) fail_memory(numel, dtype, loc);
+    Storage* storage = impl->storage;
+    if (is_small) {
+        storage->data = reinterpret_cast<std::byte*>(impl) + kHeaderBytes;
+    } else {
+        storage->data = static_cast<std::byte*>(allocate(bytes));
+        if (!storage->data) {
+            deallocate(impl, std::size_t{storage->block} * kAlignment);
+            fail_memory(numel, dtype, loc);
+        }
+        storage->release = release_block;
+    }
+    storage->nbytes = bytes;
+    impl->dtype = dtype;
+    impl->data = storage->data;
+    impl->numel = numel;
+    set_contiguous(impl, sizes, rank);
+    return Tensor::adopt(impl);
+}
+
+Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes,
+                   void (*release)(Storage*), void* context, const Loc& loc) {
+    const std::int64_t numel = checked_numel(shape, dtype, loc);
+    TensorImpl* impl = new_owner(0);
+    if (!impl) fail_memory(numel, dtype, loc);
+    Storage* storage = impl->storage;
+    storage->data = static_cast<std::byte*>(data);
+    storage->nbytes = nbytes;
+    storage->release = release;
+    storage->context = context;
+    storage->device = device;
+    impl->dtype = dtype;
+    impl->device = device;
+    impl->data = storage->data;
+    impl->numel = numel;
+    impl->rank = static_cast<std::uint8_t>(shape.rank());
+    std::copy(shape.begin(), shape.end(), impl->sizes);
+    std::copy(strides.begin(), strides.end(), impl->strides);
+    if (compute_contiguous(impl->sizes, impl->strides, impl->rank)) impl->flags |= TensorImpl::kContiguous;
+    return Tensor::adopt(impl);
+}
+
+bool compute_contiguous(const std::int64_t* sizes, const std::int64_t* strides, int rank) noexcept {
+    std::int64_t expected = 1;
+    for (int d = rank; d-- > 0;) {
+        if (sizes[d] == 0) return true;
+        if (sizes[d] != 1 && strides[d] != expected) return false;
+        expected *= sizes[d];
+    }
+    return true;
+}
+
+Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, std::int64_t offset) {
+    void* block = allocate(sizeof(TensorImpl));
+    if (!block) [[unlikely]]
+        fail_memory(0, x->dtype, Loc{});
+    auto* impl = new (block) TensorImpl;
+    add_ref(x->storage->refs);
+    impl->storage = x->storage;
+    impl->dtype = x->dtype;
+    impl->device = x->device;
+    const int rank = sizes.rank();
+    impl->rank = static_cast<std::uint8_t>(rank);
+    std::int64_t numel = 1;
+    bool contiguous = true;
+    for (int d = rank; d-- > 0;) {
+        const std::int64_t size = sizes[d], stride = strides[d];
+        impl->sizes[d] = size;
+        impl->strides[d] = stride;
+        contiguous &= stride == numel || size == 1;
+        numel *= size;
+    }
+    impl->numel = numel;
+    impl->data = x->data + offset * static_cast<std::int64_t>(itemsize(x->dtype));
+    impl->flags = static_cast<std::uint8_t>(TensorImpl::kView | (contiguous || numel == 0 ? TensorImpl::kContiguous : 0));
+    return Tensor::adopt(impl);
+}
+
+Tensor alias(const TensorImpl* x) { return make_view(x, {x->sizes, x->rank}, {x->strides, x->rank}, 0); }
+
+void destroy(TensorImpl* impl) noexcept {
+    if (impl->meta) [[unlikely]]
+        destroy_meta(impl->meta);
+    Storage* storage = impl->storage;
+    if (!(impl->flags & TensorImpl::kOwnBlock)) deallocate(impl, sizeof(TensorImpl));
+    if (!drop_ref(storage->refs)) return;
+    if (storage->release) storage->release(storage);
+    // The storage stands in the block of the tensor that was made with it, right behind that tensor.
+    deallocate(reinterpret_cast<std::byte*>(storage) - sizeof(TensorImpl), std::size_t{storage->block} * kAlignment);
+}
+
+void fail_undefined(const char* op, const Loc& loc) { fail<ValueError>(loc, "{}: the tensor is undefined", op); }
+
+void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
+    if (a.device() == b.device()) return;
+    const auto text = [](Device d) { return d.type == DeviceType::cpu ? std::string("cpu") : fmt::format("cuda:{}", d.index); };
+    fail<DeviceError>(loc, "{}: operands are on different devices: {} and {}", op, text(a.device()), text(b.device()));
+}
+
+void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) {
+    fail<IndexError>(loc, "{}: dimension {} is out of range for a tensor of {} dimensions", op, dim, rank);
+}
+
+double load_double(DType dtype, const void* element) noexcept {
+    switch (dtype) {
+        case DType::boolean: return *static_cast<const std::uint8_t*>(element) != 0;
+        case DType::uint8: return *static_cast<const std::uint8_t*>(element);
+        case DType::int32: return *static_cast<const std::int32_t*>(element);
+        case DType::int64: return static_cast<double>(*static_cast<const std::int64_t*>(element));
+        case DType::float16: return *static_cast<const Half*>(element);
+        case DType::bfloat16: return *static_cast<const BFloat16*>(element);
+        case DType::float32: return *static_cast<const float*>(element);
+        case DType::float64: return *static_cast<const double*>(element);
+    }
+    return 0;
+}
+
+std::int64_t load_int(DType dtype, const void* element) noexcept {
+    if (dtype == DType::int64) return *static_cast<const std::int64_t*>(element);
+    const double value = load_double(dtype, element);
+    if (!(value >= -0x1p63)) return INT64_MIN;  // nan too
+    return value >= 0x1p63 ? INT64_MAX : static_cast<std::int64_t>(value);
+}
+
+void store(DType dtype, void* element, Scalar value) noexcept {
+    switch (dtype) {
+        case DType::boolean: *static_cast<std::uint8_t*>(element) = value.as_double() != 0 ? 1 : 0; break;
+        case DType::uint8: *static_cast<std::uint8_t*>(element) = static_cast<std::uint8_t>(value.as_int64()); break;
+        case DType::int32: *static_cast<std::int32_t*>(element) = static_cast<std::int32_t>(value.as_int64()); break;
+        case DType::int64: *static_cast<std::int64_t*>(element) = value.as_int64(); break;
+        case DType::float16: *static_cast<Half*>(element) = Half(static_cast<float>(value.as_double())); break;
+        case DType::bfloat16: *static_cast<BFloat16*>(element) = BFloat16(static_cast<float>(value.as_double())); break;
+        case DType::float32: *static_cast<float*>(element) = static_cast<float>(value.as_double()); break;
+        case DType::float64: *static_cast<double*>(element) = value.as_double(); break;
+    }
+}
+
+}  // namespace detail
+
+const Tensor& Tensor::checked(const Loc& loc) const {
+    if (!impl_) detail::fail_undefined("read", loc);
+    return *this;
+}
+
+std::int64_t Tensor::size(int d, Loc loc) const {
+    const int wrapped = detail::wrap_dim(d, checked(loc).dim(), "size", loc);
+    if (impl_->rank == 0) fail<IndexError>(loc, "size: a 0-d tensor has no dimension {}", d);
+    return impl_->sizes[wrapped];
+}
+
+double Tensor::item_double(const Loc& loc) const {
+    if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
+    return detail::load_double(impl_->dtype, impl_->data);
+}
+
+std::int64_t Tensor::item_int(const Loc& loc) const {
+    if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
+    return detail::load_int(impl_->dtype, impl_->data);
+}
+
+void* Tensor::checked_data(DType dtype, const Loc& loc) const {
+    if (checked(loc).dtype() != dtype) {
+        fail<DTypeError>(loc, "data: the tensor holds {}, not {}", name(impl_->dtype), name(dtype));
+    }
+    return impl_->data;
+}
+
+const void* Tensor::element(const Shape& position, DType dtype, const Loc& loc) const {
+    const std::byte* base = static_cast<const std::byte*>(checked_data(dtype, loc));
+    if (position.rank() != dim()) {
+        fail<IndexError>(loc, "at: {} indices for a tensor of {} dimensions", position.rank(), dim());
+    }
+    std::int64_t offset = 0;
+    for (int d = 0; d < dim(); ++d) {
+        const std::int64_t i = position[d] < 0 ? position[d] + impl_->sizes[d] : position[d];
+        if (i < 0 || i >= impl_->sizes[d]) {
+            fail<IndexError>(loc, "at: index {} is out of range for dimension {} of shape {}", position[d], d, shape());
+        }
+        offset += i * impl_->strides[d];
+    }
+    return base + offset * static_cast<std::int64_t>(itemsize(dtype));
+}
+
+void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
+    const detail::PauseRecording pause;
+    const Tensor packed = this->to(dtype, loc).contiguous(loc);
+    if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());
+}
+
+Tensor::Iterator Tensor::begin(Loc loc) const {
+    if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration over a 0-d tensor");
+    return {*this, 0, loc};
+}
+
+Tensor::Iterator Tensor::end(Loc loc) const {
+    if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration over a 0-d tensor");
+    return {*this, impl_->sizes[0], loc};
+}
+
+}  // namespace tapir

@@ -1,0 +1,342 @@
+// Tensor: an 8-byte handle to an n-dimensional array of one element type. Copying a handle shares the array, as in
+// PyTorch; clone() copies the elements. Ops are free functions (tapir/ops/*.h) and, most of them, methods too.
+//
+//     Tensor a = tensor({{1.0, 2.0}, {3.0, 4.0}});
+//     Tensor b = (a * 2 + 1)[0];
+//     float v = b[1].item<float>();       // 5
+//
+// Every method that can fail takes the caller's line as a last, defaulted argument and names it in its errors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "tapir/core/device.h"
+#include "tapir/core/dtype.h"
+#include "tapir/core/error.h"
+#include "tapir/core/index.h"
+#include "tapir/core/shape.h"
+#include "tapir/core/storage.h"
+
+namespace tapir {
+
+struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
+
+/// Which record made a tensor: the tape's number (0: none; numbers are never used twice) and the record's index.
+struct NodeRef {
+    std::uint32_t tape = 0;
+    std::uint32_t index = 0;
+};
+
+/// The array itself. A small one is a single block: this, its Storage, and the elements.
+struct TensorImpl {
+    enum Flag : std::uint8_t {
+        kContiguous = 1,    // row-major without gaps
+        kRequiresGrad = 2,  // a leaf whose gradient is wanted
+        kView = 4,          // made by a view op: shares its storage with another tensor
+        kOwnBlock = 8,      // its block also holds its storage, and is freed with that
+    };
+
+    std::uint32_t refs = 1;
+    DType dtype;
+    std::uint8_t rank = 0;
+    std::uint8_t flags = 0;
+    std::uint8_t spare = 0;
+    Storage* storage = nullptr;
+    std::byte* data = nullptr;  // the first element
+    std::int64_t numel = 0;
+    NodeRef node;
+    std::uint32_t node_version = 0;  // the storage's version when `node` was set
+    Device device;
+    std::uint16_t unused = 0;
+    AutogradMeta* meta = nullptr;
+    void* device_data = nullptr;  // for devices with state of their own
+    std::int64_t sizes[kMaxRank];
+    std::int64_t strides[kMaxRank];  // in elements
+
+    bool is_contiguous() const noexcept { return flags & kContiguous; }
+};
+static_assert(sizeof(TensorImpl) == 192, "three cache lines; with its Storage four");
+
+namespace detail {
+void destroy(TensorImpl* impl) noexcept;
+}
+
+class Tensor {
+ public:
+    /// An undefined tensor: defined() is false, and ops refuse it.
+    Tensor() noexcept = default;
+    Tensor(const Tensor& other) noexcept : impl_(other.impl_) {
+        if (impl_) detail::add_ref(impl_->refs);
+    }
+    Tensor(Tensor&& other) noexcept : impl_(other.impl_) { other.impl_ = nullptr; }
+    Tensor& operator=(const Tensor& other) noexcept {
+        Tensor(other).swap(*this);
+        return *this;
+    }
+    Tensor& operator=(Tensor&& other) noexcept {
+        Tensor(static_cast<Tensor&&>(other)).swap(*this);
+        return *this;
+    }
+    ~Tensor() {
+        if (impl_ && detail::drop_ref(impl_->refs)) detail::destroy(impl_);
+    }
+    void swap(Tensor& other) noexcept {
+        TensorImpl* mine = impl_;
+        impl_ = other.impl_;
+        other.impl_ = mine;
+    }
+
+    // --- What it is -------------------------------------------------------------------------------------------------
+
+    bool defined() const noexcept { return impl_ != nullptr; }
+    /// The number of dimensions.
+    int dim() const noexcept { return impl_->rank; }
+    Shape shape() const noexcept { return {impl_->sizes, impl_->rank}; }
+    /// The size of dimension d, which may be negative. Throws IndexError.
+    std::int64_t size(int d, Loc loc = Loc::current()) const;
+    /// Strides in elements.
+    Shape strides() const noexcept { return {impl_->strides, impl_->rank}; }
+    std::int64_t numel() const noexcept { return impl_->numel; }
+    DType dtype() const noexcept { return impl_->dtype; }
+    Device device() const noexcept { return impl_->device; }
+    std::size_t nbytes() const noexcept { return static_cast<std::size_t>(impl_->numel) * itemsize(impl_->dtype); }
+    /// Row-major, without gaps.
+    bool is_contiguous() const noexcept { return impl_->is_contiguous(); }
+    /// The same array, not only equal values.
+    bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
+    /// Shares bytes with the other's storage.
+    bool shares_storage(const Tensor& other) const noexcept { return impl_->storage == other.impl_->storage; }
+    TensorImpl* impl() const noexcept { return impl_; }
+
+    // --- Reading ----------------------------------------------------------------------------------------------------
+
+    /// The value of a tensor with exactly one element, converted to T. Throws ShapeError for any other.
+    template <class T = double>
+    T item(Loc loc = Loc::current()) const {
+        if constexpr (std::is_same_v<T, bool>) {
+            return item_int(loc) != 0;
+        } else if constexpr (std::is_integral_v<T>) {
+            return static_cast<T>(item_int(loc));
+        } else {
+            return static_cast<T>(item_double(loc));
+        }
+    }
+    /// One element, bounds-checked: x.at<float>({1, 2}). T must match the dtype (DTypeError); IndexError outside.
+    template <class T>
+    T at(const Shape& position, Loc loc = Loc::current()) const {
+        return *static_cast<const T*>(element(position, dtype_of<T>, loc));
+    }
+    /// The first element's address. T must match the dtype (DTypeError); look at strides() or is_contiguous() too.
+    /// Writing through it is not seen by the tape's checks.
+    template <class T>
+    T* data(Loc loc = Loc::current()) const {
+        return static_cast<T*>(checked_data(dtype_of<T>, loc));
+    }
+    void* raw_data() const noexcept { return impl_->data; }
+    /// All elements in row-major order, converted to T.
+    template <class T>
+    std::vector<T> to_vector(Loc loc = Loc::current()) const {
+        std::vector<T> values(static_cast<std::size_t>(checked(loc).impl_->numel));
+        if constexpr (std::is_same_v<T, bool>) {
+            const Tensor bytes = to(uint8, loc).contiguous(loc);
+            for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<unsigned char*>(bytes.raw_data())[i];
+        } else {
+            copy_out(dtype_of<T>, values.data(), loc);
+        }
+        return values;
+    }
+    /// NumPy's layout; see set_print_options().
+    std::string str() const;
+
+    /// Iterates over dimension 0: `for (Tensor row : x)`.
+    class Iterator;
+    Iterator begin(Loc loc = Loc::current()) const;
+    Iterator end(Loc loc = Loc::current()) const;
+
+    // --- Views: the result shares the elements ------------------------------------------------------------------------
+
+    /// x[i], x[Slice(1, 3)], x[None], x[mask]. Integers, slices, None and Ellipsis give views; bool and integer tensors
+    /// give copies. Throws IndexError.
+    Tensor operator[](const Index& index) const;
+    /// x.index({0, Slice(), Ellipsis, None, mask}), as NumPy's x[0, :, ..., None, mask].
+    Tensor index(std::initializer_list<Index> indices, Loc loc = Loc::current()) const;
+    /// Writes `value` (broadcast) where index(indices) would read.
+    Tensor& index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc = Loc::current());
+    Tensor& index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc = Loc::current());
+
+    /// The same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
+    Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
+    /// view() where possible, else a copy.
+    Tensor reshape(const Shape& shape, Loc loc = Loc::current()) const;
+    Tensor flatten(int start_dim = 0, int end_dim = -1, Loc loc = Loc::current()) const;
+    Tensor unflatten(int dim, const Shape& sizes, Loc loc = Loc::current()) const;
+    Tensor transpose(int dim0, int dim1, Loc loc = Loc::current()) const;
+    /// Transpose of a matrix; of at most 2 dimensions.
+    Tensor t(Loc loc = Loc::current()) const;
+    Tensor permute(const Dims& dims, Loc loc = Loc::current()) const;
+    Tensor squeeze(Loc loc = Loc::current()) const;
+    Tensor squeeze(int dim, Loc loc = Loc::current()) const;
+    Tensor unsqueeze(int dim, Loc loc = Loc::current()) const;
+    /// Repeats dimensions of size 1 without copying; -1 keeps a size.
+    Tensor expand(const Shape& shape, Loc loc = Loc::current()) const;
+    Tensor expand_as(const Tensor& other, Loc loc = Loc::current()) const { return expand(other.shape(), loc); }
+    Tensor narrow(int dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
+    Tensor select(int dim, std::int64_t index, Loc loc = Loc::current()) const;
+    Tensor slice(int dim, Slice slice, Loc loc = Loc::current()) const;
+    std::vector<Tensor> split(std::int64_t split_size, int dim = 0, Loc loc = Loc::current()) const;
+    std::vector<Tensor> split(const std::vector<std::int64_t>& sizes, int dim = 0, Loc loc = Loc::current()) const;
+    std::vector<Tensor> chunk(int chunks, int dim = 0, Loc loc = Loc::current()) const;
+    std::vector<Tensor> unbind(int dim = 0, Loc loc = Loc::current()) const;
+    Tensor diagonal(std::int64_t offset = 0, int dim1 = 0, int dim2 = 1, Loc loc = Loc::current()) const;
+
+    // --- Copies -----------------------------------------------------------------------------------------------------
+
+    /// Itself when contiguous already, else a contiguous copy.
+    Tensor contiguous(Loc loc = Loc::current()) const;
+    Tensor clone(Loc loc = Loc::current()) const;
+    /// Itself when it is so already, else a converted copy.
+    Tensor to(DType dtype, Loc loc = Loc::current()) const;
+    Tensor to(Device device, Loc loc = Loc::current()) const;
+
+    // --- Gradients (autograd/) --------------------------------------------------------------------------------------
+
+    /// Marks it as a leaf whose gradient backward() collects. Floating dtypes only (DTypeError); TapeError on the result
+    /// of a recorded op.
+    Tensor& requires_grad_(bool on = true, Loc loc = Loc::current());
+    /// A leaf with requires_grad_(), or recorded on a tape that is alive on this thread.
+    bool requires_grad() const noexcept;
+    bool is_leaf() const noexcept;
+    /// What backward() collected; undefined before that. A row-sparse gradient is made dense here.
+    Tensor grad() const;
+    void set_grad(const Tensor& grad, Loc loc = Loc::current());
+    /// Drops the gradient.
+    void zero_grad();
+    /// Gradients of this scalar for every leaf it depends on, added to their grad(). Throws TapeError.
+    void backward(Loc loc = Loc::current()) const;
+    /// The same for a tensor of any shape, given the gradient of what follows it (of this shape).
+    void backward(const Tensor& gradient, Loc loc = Loc::current()) const;
+    /// The same elements, cut off from the tape. Shares storage.
+    Tensor detach() const;
+    /// Calls hook(gradient) when this tensor's gradient is complete; a defined result replaces the gradient.
+    void register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc = Loc::current()) const;
+
+    // --- In place: write to the elements and raise the storage's version --------------------------------------------
+
+    Tensor& fill_(Scalar value, Loc loc = Loc::current());
+    Tensor& zero_(Loc loc = Loc::current());
+    /// Copies from `source`, broadcast and converted.
+    Tensor& copy_(const Tensor& source, Loc loc = Loc::current());
+
+// Arithmetic, from the table: x.tanh(), x.add(y), x.add_(y), ...
+#define TAPIR_UNARY0(name, ...)                    \
+    Tensor name(Loc loc = Loc::current()) const;   \
+    Tensor& name##_(Loc loc = Loc::current());
+#define TAPIR_UNARY1(name, p0, d0, ...)                           \
+    Tensor name(double p0 = d0, Loc loc = Loc::current()) const;  \
+    Tensor& name##_(double p0 = d0, Loc loc = Loc::current());
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                    \
+    Tensor name(double p0 = d0, double p1 = d1, Loc loc = Loc::current()) const;   \
+    Tensor& name##_(double p0 = d0, double p1 = d1, Loc loc = Loc::current());
+#define TAPIR_PREDICATE(name, ...) Tensor name(Loc loc = Loc::current()) const;
+#define TAPIR_BINARY(name, ...)                                           \
+    Tensor name(const Tensor& other, Loc loc = Loc::current()) const;     \
+    Tensor name(Scalar other, Loc loc = Loc::current()) const;            \
+    Tensor& name##_(const Tensor& other, Loc loc = Loc::current());       \
+    Tensor& name##_(Scalar other, Loc loc = Loc::current());
+#define TAPIR_COMPARE(name, ...)                                          \
+    Tensor name(const Tensor& other, Loc loc = Loc::current()) const;     \
+    Tensor name(Scalar other, Loc loc = Loc::current()) const;
+#include "tapir/ops/elementwise.def"
+
+    // --- Reductions and products ------------------------------------------------------------------------------------
+    // Without dims over all elements; see tapir/ops/reduce.h and tapir/ops/matmul.h.
+
+    Tensor sum(Loc loc = Loc::current()) const;
+    Tensor sum(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor mean(Loc loc = Loc::current()) const;
+    Tensor mean(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor amax(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor amin(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmax(Loc loc = Loc::current()) const;
+    Tensor argmax(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor all(Loc loc = Loc::current()) const;
+    Tensor any(Loc loc = Loc::current()) const;
+    Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor mm(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor softmax(int dim, Loc loc = Loc::current()) const;
+    Tensor log_softmax(int dim, Loc loc = Loc::current()) const;
+
+    /// Internal: takes over one reference.
+    static Tensor adopt(TensorImpl* impl) noexcept {
+        Tensor result;
+        result.impl_ = impl;
+        return result;
+    }
+    /// Internal: gives its reference away.
+    TensorImpl* release() noexcept {
+        TensorImpl* impl = impl_;
+        impl_ = nullptr;
+        return impl;
+    }
+
+ private:
+    const Tensor& checked(const Loc& loc) const;  // throws ValueError when undefined
+    std::int64_t item_int(const Loc& loc) const;
+    double item_double(const Loc& loc) const;
+    const void* element(const Shape& position, DType dtype, const Loc& loc) const;
+    void* checked_data(DType dtype, const Loc& loc) const;
+    void copy_out(DType dtype, void* to, const Loc& loc) const;
+
+    TensorImpl* impl_ = nullptr;
+};
+static_assert(sizeof(Tensor) == 8);
+
+/// How an op takes a tensor: with the line of the call, which the defaulted argument catches where a Tensor is
+/// converted. `In(x, loc)` passes a line on.
+struct In {
+    In(const Tensor& t, Loc line = Loc::current()) noexcept : tensor(t), loc(line) {}  // NOLINT: implicit by design
+    const Tensor& tensor;
+    Loc loc;
+
+    TensorImpl* operator->() const noexcept { return tensor.impl(); }
+};
+
+class Tensor::Iterator {
+ public:
+    Iterator(const Tensor& tensor, std::int64_t position, Loc loc) : tensor_(tensor), position_(position), loc_(loc) {}
+    Tensor operator*() const { return tensor_.select(0, position_, loc_); }
+    Iterator& operator++() {
+        ++position_;
+        return *this;
+    }
+    bool operator==(const Iterator& other) const { return position_ == other.position_; }
+
+ private:
+    Tensor tensor_;
+    std::int64_t position_;
+    Loc loc_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+/// How tensors are printed. As NumPy's set_printoptions, but 4 digits and 80 columns.
+struct PrintOptions {
+    int precision = 4;               ///< digits after the point
+    std::int64_t threshold = 1000;   ///< more elements than this are elided
+    std::int64_t edge_items = 3;     ///< shown at each end of an elided dimension, at least 1
+    int line_width = 80;
+    bool sci_mode = false;           ///< always use scientific notation
+};
+/// For the whole process. Throws ValueError for negative numbers.
+void set_print_options(const PrintOptions& options, Loc loc = Loc::current());
+PrintOptions print_options();
+/// Tensor::str() with other options.
+std::string to_string(const Tensor& tensor, const PrintOptions& options);
+
+}  // namespace tapir

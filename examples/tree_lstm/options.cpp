@@ -1,0 +1,50 @@
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace tree_lstm {
+
+Options parse_options(int argc, char** argv) {
+    Options o;
+    CLI::App app{"Trains a Tree-LSTM (Tai et al. 2015) on ListOps, made from a seed, or on a treebank of sentences."};
+    app.get_formatter()->column_width(34);
+    const auto above_zero = CLI::PositiveNumber;
+    app.add_option("--data", o.data, "folder with train.txt, dev.txt, test.txt as of the Stanford Sentiment Treebank");
+    app.add_option("--trees", o.trees, "ListOps trees to train on")->check(above_zero)->capture_default_str();
+    app.add_option("--test-trees", o.test_trees, "ListOps trees held out")->check(above_zero)->capture_default_str();
+    app.add_option("--max-depth", o.max_depth, "of ListOps expressions")->check(above_zero)->capture_default_str();
+    app.add_option("--max-length", o.max_length, "of ListOps expressions, in words")->check(above_zero)->capture_default_str();
+    app.add_option("--epochs", o.epochs, "passes over the training trees")->check(above_zero);
+    app.add_option("--hidden", o.hidden, "width of the states")->check(above_zero);
+    app.add_option("--embedding", o.embedding, "width of the word vectors [as hidden]")->check(above_zero);
+    app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
+    app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
+    app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
+    app.add_option("--embedding-lr", o.embedding_lr, "learning rate of the word vectors [as lr]")->check(CLI::NonNegativeNumber);
+    app.add_option("--dropout", o.dropout, "of word vectors and of the states that are classified")->check(CLI::Range(0.0, 0.99));
+    app.add_option("--weight-decay", o.weight_decay, "of all but the word vectors")->check(CLI::NonNegativeNumber);
+    app.add_option("--seed", o.seed, "of data, initial weights, order and dropout")->capture_default_str();
+    app.add_option("--threads", o.threads, "for large ops")->check(above_zero)->capture_default_str();
+    app.add_option("--glove", o.glove, "text file of word vectors to start from")->check(CLI::ExistingFile);
+    app.add_option("--save", o.save, "file for the state after each epoch (safetensors)");
+    app.add_option("--resume", o.resume, "go on from a saved state")->check(CLI::ExistingFile);
+    app.add_option("--drawing", o.drawing, "picture of test trees to write (\"\": none)")->capture_default_str();
+    app.add_option("--drawn", o.drawn, "trees on the picture")->check(CLI::NonNegativeNumber)->capture_default_str();
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        std::exit(app.exit(error));
+    }
+    const bool sst = o.is_treebank();
+    if (o.epochs == 0) o.epochs = sst ? 10 : 6;
+    if (o.hidden == 0) o.hidden = sst ? 150 : 64;
+    if (o.embedding == 0) o.embedding = o.hidden;
+    if (o.optimizer.empty()) o.optimizer = sst ? "adagrad" : "adam";
+    if (o.lr == 0) o.lr = sst ? 0.05 : 0.003;
+    if (o.embedding_lr < 0) o.embedding_lr = o.lr;
+    if (o.dropout < 0) o.dropout = sst ? 0.5 : 0;
+    if (o.weight_decay < 0) o.weight_decay = sst ? 1e-4 : 0;
+    return o;
+}
+
+}  // namespace tree_lstm

@@ -1,0 +1,38 @@
+// The program's command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tree_lstm {
+
+struct Options {
+    std::string data;  ///< folder of train.txt, dev.txt, test.txt; empty: ListOps
+    int trees = 10'000;
+    int test_trees = 1'000;
+    int max_depth = 5;
+    int max_length = 40;
+    int epochs = 0;     ///< 0: the data set's default
+    int hidden = 0;     ///< likewise
+    int embedding = 0;  ///< 0: as hidden
+    int batch = 25;
+    std::string optimizer;  ///< empty: the data set's default
+    double lr = 0;
+    double embedding_lr = -1;
+    double dropout = -1;
+    double weight_decay = -1;
+    std::uint64_t seed = 1;
+    int threads = 1;
+    std::string glove;
+    std::string save;
+    std::string resume;
+    std::string drawing = "trees.svg";
+    int drawn = 6;
+
+    bool is_treebank() const { return !data.empty(); }
+};
+
+/// Reads the command line; prints help or what is wrong with it and ends the program where that is asked for.
+Options parse_options(int argc, char** argv);
+
+}  // namespace tree_lstm

@@ -1,0 +1,81 @@
+#include "tree.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace tree_lstm {
+
+Tree::Tree(std::vector<Node> nodes, int depth, Source source)
+    : nodes_(std::move(nodes)), depth_(depth), source_(std::move(source)) {}
+
+Tree::Tree(const Tree& other) : nodes_(other.nodes_), depth_(other.depth_), source_(other.source_) {
+    for (Node& node : nodes_) {
+        if (node.is_leaf()) continue;
+        node.left = &nodes_[static_cast<std::size_t>(node.left->index)];
+        node.right = &nodes_[static_cast<std::size_t>(node.right->index)];
+    }
+}
+
+Tree& Tree::operator=(const Tree& other) {
+    if (this != &other) *this = Tree(other);
+    return *this;
+}
+
+std::string Tree::sentence() const {
+    std::string text;
+    for (const Node& node : nodes_) {
+        if (!node.is_leaf()) continue;
+        if (!text.empty()) text += ' ';
+        text += node.word;
+    }
+    return text;
+}
+
+int Tree::Builder::leaf(int label, std::string word, int token) {
+    Node node;
+    node.label = label;
+    node.token = token;
+    node.index = size();
+    node.word = std::move(word);
+    nodes_.push_back(std::move(node));
+    links_.emplace_back();
+    return size() - 1;
+}
+
+int Tree::Builder::inner(int label, int left, int right) {
+    const auto is_free = [this](int index) {
+        return index >= 0 && index < size() && !links_[static_cast<std::size_t>(index)].has_parent;
+    };
+    if (left >= right || !is_free(left) || !is_free(right)) {
+        throw std::invalid_argument("Tree::Builder::inner: two nodes without a parent are needed, in order");
+    }
+    Link& left_link = links_[static_cast<std::size_t>(left)];
+    Link& right_link = links_[static_cast<std::size_t>(right)];
+    left_link.has_parent = right_link.has_parent = true;
+    const int depth = 1 + std::max(left_link.depth, right_link.depth);
+
+    const int index = leaf(label, std::string());
+    links_.back() = {left, right, depth, /*has_parent=*/false};
+    return index;
+}
+
+void Tree::Builder::set_label(int index, int label) { nodes_.at(static_cast<std::size_t>(index)).label = label; }
+
+Tree Tree::Builder::build(Source source) {
+    if (nodes_.empty()) throw std::invalid_argument("Tree::Builder::build: no node");
+    const auto orphan = std::find_if(links_.begin(), links_.end() - 1, [](const Link& l) { return !l.has_parent; });
+    if (orphan != links_.end() - 1) throw std::invalid_argument("Tree::Builder::build: a node has no parent");
+
+    nodes_.shrink_to_fit();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        if (links_[i].left < 0) continue;
+        nodes_[i].left = &nodes_[static_cast<std::size_t>(links_[i].left)];
+        nodes_[i].right = &nodes_[static_cast<std::size_t>(links_[i].right)];
+    }
+    const int depth = links_.back().depth;
+    links_.clear();
+    return Tree(std::exchange(nodes_, {}), depth, std::move(source));
+}
+
+}  // namespace tree_lstm

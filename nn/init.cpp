@@ -1,0 +1,156 @@
+// Initialisers.
+#include "tapir/nn/init.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
+
+namespace tapir::nn::init {
+namespace {
+
+void check(const char* op, const Tensor& t, const Loc& loc) {
+    detail::check_defined(In(t, loc), op);
+    if (!is_floating(t.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(t.dtype()));
+}
+
+// What is drawn in: 16-bit floats are rounded from float32.
+DType drawn_in(const Tensor& t) { return t.dtype() == float64 ? float64 : float32; }
+
+struct Fans {
+    double in, out;
+};
+
+Fans fans(const char* op, const Tensor& t, const Loc& loc) {
+    check(op, t, loc);
+    if (t.dim() < 2) fail<ShapeError>(loc, "{}: needs at least 2 dimensions to have fans, got {}", op, t.shape());
+    double field = 1;
+    for (int d = 2; d < t.dim(); ++d) field *= static_cast<double>(t.shape()[d]);
+    return {static_cast<double>(t.shape()[1]) * field, static_cast<double>(t.shape()[0]) * field};
+}
+
+double kaiming_std(const char* op, const Tensor& t, const KaimingOptions& options, const Loc& loc) {
+    const Fans f = fans(op, t, loc);
+    return gain(options.nonlinearity, options.slope) / std::sqrt(options.fan == Fan::in ? f.in : f.out);
+}
+
+Tensor fill(const Tensor& t, const Tensor& values, const Loc& loc) {
+    Tensor to = t;
+    return to.copy_(values, loc);
+}
+
+// a: (m, n) with m >= n, by columns. Leaves the Q of its QR decomposition (Householder reflections, Golub and Van Loan
+// algorithms 5.1.1 and 5.2.1), each column with the sign that makes R's diagonal positive: only so Q is uniformly distributed
+// (Mezzadri 2007).
+void orthonormalise(std::vector<double>& a, std::size_t m, std::size_t n) {
+    std::vector<double> beta(n), sign(n), q(m * n, 0.0);
+    const auto reflect = [m](const double* v, double b, std::size_t from, double* column) {
+        double dot = 0;
+        for (std::size_t i = from; i < m; ++i) dot += v[i] * column[i];
+        for (std::size_t i = from; i < m; ++i) column[i] -= b * dot * v[i];
+    };
+    for (std::size_t k = 0; k < n; ++k) {
+        double* v = &a[k * m];
+        double norm = 0;
+        for (std::size_t i = k; i < m; ++i) norm += v[i] * v[i];
+        norm = std::sqrt(norm);
+        // v becomes the reflection's vector: x + sign(x_k) |x| e_k maps x to -sign(x_k) |x| e_k, R's diagonal element.
+        sign[k] = v[k] >= 0 ? -1.0 : 1.0;
+        v[k] -= sign[k] * norm;
+        double square = 0;
+        for (std::size_t i = k; i < m; ++i) square += v[i] * v[i];
+        beta[k] = square > 0 ? 2 / square : 0;
+        for (std::size_t j = k + 1; j < n; ++j) reflect(v, beta[k], k, &a[j * m]);
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+        q[j * m + j] = sign[j];
+        for (std::size_t k = j + 1; k-- > 0;) reflect(&a[k * m], beta[k], k, &q[j * m]);
+    }
+    a = std::move(q);
+}
+
+}  // namespace
+
+Tensor uniform_(const Tensor& t, double low, double high, Loc loc) {
+    check("uniform_", t, loc);
+    if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
+    const CallerScope caller(loc);
+    const detail::PauseRecording pause;
+    return fill(t, rand(t.shape(), drawn_in(t)) * (high - low) + low, loc);
+}
+
+Tensor normal_(const Tensor& t, double mean, double std, Loc loc) {
+    check("normal_", t, loc);
+    if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
+    const CallerScope caller(loc);
+    const detail::PauseRecording pause;
+    return fill(t, randn(t.shape(), drawn_in(t)) * std + mean, loc);
+}
+
+Tensor constant_(const Tensor& t, double value, Loc loc) {
+    detail::check_defined(In(t, loc), "constant_");
+    const detail::PauseRecording pause;
+    Tensor to = t;
+    return to.fill_(value, loc);
+}
+
+Tensor zeros_(const Tensor& t, Loc loc) { return constant_(t, 0, loc); }
+Tensor ones_(const Tensor& t, Loc loc) { return constant_(t, 1, loc); }
+
+Tensor xavier_uniform_(const Tensor& t, double gain, Loc loc) {
+    const Fans f = fans("xavier_uniform_", t, loc);
+    const double bound = gain * std::sqrt(6 / (f.in + f.out));
+    return t.numel() == 0 ? t : uniform_(t, -bound, bound, loc);
+}
+
+Tensor xavier_normal_(const Tensor& t, double gain, Loc loc) {
+    const Fans f = fans("xavier_normal_", t, loc);
+    return t.numel() == 0 ? t : normal_(t, 0, gain * std::sqrt(2 / (f.in + f.out)), loc);
+}
+
+double gain(Nonlinearity nonlinearity, double slope) noexcept {
+    switch (nonlinearity) {
+        case Nonlinearity::linear:
+        case Nonlinearity::sigmoid: return 1;
+        case Nonlinearity::tanh: return 5.0 / 3;
+        case Nonlinearity::relu: return std::sqrt(2.0);
+        case Nonlinearity::leaky_relu: return std::sqrt(2 / (1 + slope * slope));
+        case Nonlinearity::selu: return 0.75;
+    }
+    return 1;
+}
+
+Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options, Loc loc) {
+    const double bound = std::sqrt(3.0) * kaiming_std("kaiming_uniform_", t, options, loc);
+    return t.numel() == 0 ? t : uniform_(t, -bound, bound, loc);
+}
+
+Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Loc loc) {
+    const double std = kaiming_std("kaiming_normal_", t, options, loc);
+    return t.numel() == 0 ? t : normal_(t, 0, std, loc);
+}
+
+Tensor orthogonal_(const Tensor& t, double gain, Loc loc) {
+    fans("orthogonal_", t, loc);
+    if (t.numel() == 0) return t;
+    const CallerScope caller(loc);
+    const detail::PauseRecording pause;
+    const std::int64_t rows = t.shape()[0], cols = t.numel() / rows;
+    const auto m = static_cast<std::size_t>(std::max(rows, cols)), n = static_cast<std::size_t>(std::min(rows, cols));
+    const Tensor draw = randn({m * n}, float64);
+    std::vector<double> a(draw.data<double>(), draw.data<double>() + m * n);
+    orthonormalise(a, m, n);
+    for (double& x : a) x *= gain;
+    // By columns it is (n, m) row-major: already right when the rows are fewer.
+    Tensor q = tensor_from(a.data(), {n, m}, float64);
+    if (rows >= cols) q = q.t();
+    return fill(t, q.reshape(t.shape()), loc);
+}
+
+}  // namespace tapir::nn::init

@@ -1,0 +1,97 @@
+// Linear, Embedding, Dropout, LayerNorm.
+#include "tapir/nn/layers.h"
+
+#include <cmath>
+
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/nn/init.h"
+#include "tapir/nn/parameter_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/loss.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/normalization.h"
+
+namespace tapir::nn {
+
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias, Loc loc) {
+    const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
+    weight = uniform_parameter({out_features, in_features}, bound, loc);
+    if (with_bias) bias = uniform_parameter({out_features}, bound, loc);
+}
+
+Tensor Linear::forward(In x) const { return linear(x, In(weight, x.loc), bias); }
+
+void Linear::members(Members& m) { m("weight", weight)("bias", bias); }
+
+std::string Linear::describe() const {
+    return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], bias.defined() ? "" : ", no bias");
+}
+
+Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options, Loc loc) : options_(options) {
+    if (options.padding_idx < -1 || options.padding_idx >= count) {
+        fail<IndexError>(loc, "Embedding: padding_idx {} is outside the {} rows", options.padding_idx, count);
+    }
+    weight = empty_parameter({count, width}, loc);
+    init::normal_(weight, 0, 1, loc);
+    if (options.padding_idx >= 0) init::zeros_(weight.detach().select(0, options.padding_idx), loc);
+    detail::meta_of(weight).sparse = options.sparse;
+}
+
+Embedding Embedding::from_pretrained(const Tensor& table, bool freeze, EmbeddingOptions options, Loc loc) {
+    if (!table.defined() || table.dim() != 2 || !is_floating(table.dtype())) {
+        fail<ShapeError>(loc, "Embedding: a table must be a matrix of floating numbers, got {}",
+                         table.defined() ? table.shape().str() + " " + name(table.dtype()) : "an undefined tensor");
+    }
+    if (options.padding_idx < -1 || options.padding_idx >= table.shape()[0]) {
+        fail<IndexError>(loc, "Embedding: padding_idx {} is outside the {} rows", options.padding_idx, table.shape()[0]);
+    }
+    Embedding made;
+    made.options_ = options;
+    made.weight = table.detach();
+    made.weight.requires_grad_(!freeze, loc);
+    detail::meta_of(made.weight).sparse = options.sparse;
+    return made;
+}
+
+Tensor Embedding::forward(In indices) const {
+    return embedding(indices, In(weight, indices.loc), options_.padding_idx);
+}
+
+void Embedding::members(Members& m) { m("weight", weight); }
+
+std::string Embedding::describe() const {
+    std::string text = fmt::format("{}, {}", weight.shape()[0], weight.shape()[1]);
+    if (options_.padding_idx >= 0) text += fmt::format(", padding_idx {}", options_.padding_idx);
+    if (!options_.sparse) text += ", dense";
+    return text;
+}
+
+Dropout::Dropout(double p, Loc loc) : p_(p) {
+    if (!(p >= 0 && p <= 1)) fail<ValueError>(loc, "Dropout: the probability {} is outside [0, 1]", p);
+}
+
+Tensor Dropout::forward(In x) const { return dropout(x, p_, is_training()); }
+
+std::string Dropout::describe() const { return fmt::format("{}", p_); }
+
+LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Loc loc)
+    : shape_(normalized_shape), options_(options) {
+    if (normalized_shape.empty()) fail<ShapeError>(loc, "LayerNorm: needs at least one dimension to normalise over");
+    if (!options.affine) return;
+    weight = empty_parameter(normalized_shape, loc);
+    init::ones_(weight, loc);
+    if (!options.bias) return;
+    bias = empty_parameter(normalized_shape, loc);
+    init::zeros_(bias, loc);
+}
+
+Tensor LayerNorm::forward(In x) const { return layer_norm(x, shape_, weight, bias, options_.eps); }
+
+void LayerNorm::members(Members& m) { m("weight", weight)("bias", bias); }
+
+std::string LayerNorm::describe() const { return fmt::format("{}, eps {}", shape_, options_.eps); }
+
+}  // namespace tapir::nn

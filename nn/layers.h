@@ -1,0 +1,81 @@
+// Layers. Names, argument orders, initialisation and defaults are PyTorch's.
+#pragma once
+
+#include "tapir/nn/module.h"
+
+namespace tapir::nn {
+
+/// x W^T + b: (..., in) -> (..., out). weight (out, in) and bias (out,), both uniform on +-1 / sqrt(in).
+class Linear : public Module {
+ public:
+    Tensor weight, bias;
+
+    Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias = true, Loc loc = Loc::current());
+    Tensor forward(In x) const;
+    Tensor operator()(In x) const { return forward(x); }
+    void members(Members& m) override;
+    std::string describe() const override;
+};
+
+struct EmbeddingOptions {
+    std::int64_t padding_idx = -1;  ///< a row that is zero and gets no gradient; -1: none
+    bool sparse = true;  ///< gradients hold only the rows that were used, and optimizers update only those
+};
+
+/// Rows of a table by their indices: (...) -> (..., width). weight (count, width), normal.
+///
+/// With a sparse gradient a step costs what was used, not the whole table. SGD and Adagrad without momentum and weight decay
+/// make the same step either way; see optim/optimizer.h for the others.
+class Embedding : public Module {
+ public:
+    Tensor weight;
+
+    Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options = {}, Loc loc = Loc::current());
+    /// A table that is there already: word vectors.
+    static Embedding from_pretrained(const Tensor& table, bool freeze = true, EmbeddingOptions options = {},
+                                     Loc loc = Loc::current());
+    Tensor forward(In indices) const;
+    Tensor operator()(In indices) const { return forward(indices); }
+    void members(Members& m) override;
+    std::string describe() const override;
+
+ private:
+    Embedding() = default;
+    EmbeddingOptions options_;
+};
+
+/// Zeroes each element with probability p and scales the others by 1 / (1 - p), while training (Srivastava et al. 2014).
+class Dropout : public Module {
+ public:
+    explicit Dropout(double p = 0.5, Loc loc = Loc::current());
+    Tensor forward(In x) const;
+    Tensor operator()(In x) const { return forward(x); }
+    std::string describe() const override;
+
+ private:
+    double p_;
+};
+
+struct LayerNormOptions {
+    double eps = 1e-5;
+    bool affine = true;  ///< has weight (ones) and bias (zeros)
+    bool bias = true;
+};
+
+/// Mean 0 and variance 1 over the last dimensions, then weight and bias of `normalized_shape` (Ba et al. 2016).
+class LayerNorm : public Module {
+ public:
+    Tensor weight, bias;
+
+    explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {}, Loc loc = Loc::current());
+    Tensor forward(In x) const;
+    Tensor operator()(In x) const { return forward(x); }
+    void members(Members& m) override;
+    std::string describe() const override;
+
+ private:
+    Shape shape_;
+    LayerNormOptions options_;
+};
+
+}  // namespace tapir::nn

@@ -1,0 +1,274 @@
+// Walking through a module's members, and what is made of that.
+#include "tapir/nn/module.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ostream>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/io/safetensors.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir::nn {
+namespace {
+
+// Goes down the tree of modules; what happens at each tensor and module is up to the two functions.
+template <class OnTensor, class OnModule>
+class Walk : public Members {
+ public:
+    Walk(OnTensor on_tensor, OnModule on_module) : tensor_(std::move(on_tensor)), module_(std::move(on_module)) {}
+
+    void enter(Module& module) { module_(path_, module, [&] { module.members(*this); }); }
+
+ private:
+    void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer) override {
+        if (!tensor.defined()) return;
+        const std::size_t length = extend(name, index);
+        tensor_(path_, tensor, is_buffer);
+        path_.resize(length);
+    }
+    void on_module(const char* name, std::int64_t index, Module& module) override {
+        const std::size_t length = extend(name, index);
+        enter(module);
+        path_.resize(length);
+    }
+    std::size_t extend(const char* name, std::int64_t index) {
+        const std::size_t length = path_.size();
+        if (length) path_ += '.';
+        path_ += name;
+        if (index >= 0) {
+            if (*name) path_ += '.';
+            path_ += std::to_string(index);
+        }
+        return length;
+    }
+
+    OnTensor tensor_;
+    OnModule module_;
+    std::string path_;
+};
+
+// Calls on_tensor(path, tensor, is_buffer) for all, repeated ones too.
+template <class OnTensor>
+void for_tensors(const Module& module, OnTensor on_tensor) {
+    Walk walk(std::move(on_tensor), [](const std::string&, Module&, auto&& inside) { inside(); });
+    walk.enter(const_cast<Module&>(module));  // members() hands out references; const callers only read
+}
+
+template <class OnModule>
+void for_modules(Module& module, OnModule on_module) {
+    Walk walk([](const std::string&, Tensor&, bool) {}, std::move(on_module));
+    walk.enter(module);
+}
+
+NamedTensors collect(const Module& module, bool buffers) {
+    NamedTensors result;
+    std::unordered_set<const TensorImpl*> seen;
+    for_tensors(module, [&](const std::string& path, Tensor& t, bool is_buffer) {
+        if (is_buffer == buffers && seen.insert(t.impl()).second) result.push_back({path, t});
+    });
+    return result;
+}
+
+std::vector<Tensor> tensors_of(NamedTensors named) {
+    std::vector<Tensor> result;
+    result.reserve(named.size());
+    for (NamedTensor& t : named) result.push_back(std::move(t.tensor));
+    return result;
+}
+
+// Replaces every floating tensor, a shared one by the same new one everywhere.
+template <class Convert>
+void replace(Module& module, const Convert& convert) {
+    const detail::PauseRecording pause;
+    std::unordered_map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // old, kept so that its address stays taken; new
+    for_tensors(module, [&](const std::string&, Tensor& t, bool) {
+        if (const auto found = done.find(t.impl()); found != done.end()) {
+            t = found->second.second;
+            return;
+        }
+        Tensor made = convert(t.detach());
+        if (made.is_same(t) || (made.dtype() == t.dtype() && made.device() == t.device())) return;
+        if (t.impl()->flags & TensorImpl::kRequiresGrad) made.requires_grad_();
+        if (t.impl()->meta && t.impl()->meta->sparse) detail::meta_of(made).sparse = true;
+        done.emplace(t.impl(), std::pair(t, made));
+        t = made;
+    });
+}
+
+// The class's name without namespaces and template arguments.
+std::string type_name(const Module& module) {
+    int status = 0;
+    char* full = abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status);
+    std::string name = status == 0 ? full : "Module";
+    std::free(full);
+    if (const std::size_t bracket = name.find('<'); bracket != std::string::npos) name.resize(bracket);
+    if (const std::size_t colon = name.rfind("::"); colon != std::string::npos) name.erase(0, colon + 2);
+    return name;
+}
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// Why a state does not fit, one line for each kind of trouble; empty when it does.
+std::string misfit(const NamedTensors& own, const NamedTensors& state, bool strict) {
+    std::unordered_map<std::string, const Tensor*> given;
+    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
+    std::unordered_set<std::string> names;
+    std::unordered_set<const void*> filled;  // by what was given, under whichever name
+    std::string missing, unexpected, different;
+    const auto append = [](std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; };
+    for (const NamedTensor& t : own) {
+        names.insert(t.name);
+        const auto found = given.find(t.name);
+        if (found == given.end()) continue;
+        filled.insert(t.tensor.raw_data());
+        if (!found->second->defined() || found->second->shape() != t.tensor.shape()) {
+            append(different, fmt::format("{} is {}, not {}", t.name, t.tensor.shape(),
+                                          found->second->defined() ? found->second->shape().str() : "undefined"));
+        }
+    }
+    for (const NamedTensor& t : own) {
+        if (!given.contains(t.name) && !filled.contains(t.tensor.raw_data())) append(missing, t.name);
+    }
+    for (const NamedTensor& t : state) {
+        if (!names.contains(t.name)) append(unexpected, t.name);
+    }
+    std::string text;
+    if (strict && !missing.empty()) text += "\n  missing: " + missing;
+    if (strict && !unexpected.empty()) text += "\n  unexpected: " + unexpected;
+    if (!different.empty()) text += "\n  of another shape: " + different;
+    return text;
+}
+
+void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& loc) {
+    const detail::PauseRecording pause;
+    std::unordered_map<std::string, const Tensor*> given;
+    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
+    for (const NamedTensor& t : own) {
+        if (const auto found = given.find(t.name); found != given.end()) Tensor(t.tensor).copy_(*found->second, loc);
+    }
+}
+
+}  // namespace
+
+std::vector<Tensor> Module::parameters() const { return tensors_of(collect(*this, false)); }
+NamedTensors Module::named_parameters() const { return collect(*this, false); }
+std::vector<Tensor> Module::buffers() const { return tensors_of(collect(*this, true)); }
+NamedTensors Module::named_buffers() const { return collect(*this, true); }
+
+std::vector<NamedModule> Module::named_modules() {
+    std::vector<NamedModule> result;
+    for_modules(*this, [&](const std::string& path, Module& module, auto&& inside) {
+        result.push_back({path, &module});
+        inside();
+    });
+    return result;
+}
+
+std::vector<Module*> Module::modules() {
+    std::vector<Module*> result;
+    for (const NamedModule& m : named_modules()) result.push_back(m.module);
+    return result;
+}
+
+std::int64_t Module::parameter_count() const {
+    std::int64_t count = 0;
+    for (const Tensor& t : parameters()) count += t.numel();
+    return count;
+}
+
+void Module::train(bool on) {
+    for_modules(*this, [on](const std::string&, Module& module, auto&& inside) {
+        module.training_ = on;
+        inside();
+    });
+}
+
+void Module::requires_grad_(bool on, Loc loc) {
+    for (Tensor& t : parameters()) t.requires_grad_(on, loc);
+}
+
+void Module::zero_grad() {
+    for_tensors(*this, [](const std::string&, Tensor& t, bool) { t.zero_grad(); });
+}
+
+void Module::to(DType dtype, Loc loc) {
+    if (!is_floating(dtype)) fail<DTypeError>(loc, "to: parameters need a floating dtype, got {}", name(dtype));
+    replace(*this, [&](const Tensor& t) { return is_floating(t.dtype()) ? t.to(dtype, loc) : t; });
+}
+
+void Module::to(Device device, Loc loc) {
+    replace(*this, [&](const Tensor& t) { return t.to(device, loc); });
+}
+
+void Module::apply(const std::function<void(Module&)>& fn) {
+    for_modules(*this, [&](const std::string&, Module& module, auto&& inside) {
+        inside();
+        fn(module);
+    });
+}
+
+NamedTensors Module::state_dict() const {
+    NamedTensors result;
+    for_tensors(*this, [&](const std::string& path, Tensor& t, bool) { result.push_back({path, t.detach()}); });
+    return result;
+}
+
+void Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
+    const NamedTensors own = state_dict();
+    if (const std::string trouble = misfit(own, state, strict); !trouble.empty()) {
+        fail<ValueError>(loc, "load_state_dict: the state does not fit this {}:{}", type_name(*this), trouble);
+    }
+    copy_state(own, state, loc);
+}
+
+std::string Module::str() const {
+    std::string text;
+    std::unordered_map<const TensorImpl*, std::string> first;  // the name a tensor was shown under
+    int depth = 0;
+    const auto indent = [&] { return std::string(static_cast<std::size_t>(depth) * 2, ' '); };
+    Walk walk(
+        [&](const std::string& path, Tensor& t, bool is_buffer) {
+            const auto [place, is_new] = first.emplace(t.impl(), path);
+            text += fmt::format("{}{} {}", indent(), last_part(path), t.shape());
+            if (t.dtype() != float32) text += fmt::format(" {}", name(t.dtype()));
+            if (is_buffer) text += ", buffer";
+            if (!is_buffer && !(t.impl()->flags & TensorImpl::kRequiresGrad)) text += ", frozen";
+            if (!is_new) text += ", shared with " + place->second;
+            text += '\n';
+        },
+        [&](const std::string& path, Module& module, auto&& inside) {
+            const std::string details = module.describe();
+            text += indent() + (path.empty() ? "" : last_part(path) + ": ") + type_name(module);
+            if (!details.empty()) text += "(" + details + ")";
+            if (path.empty()) text += fmt::format(", {} parameters", parameter_count());
+            text += '\n';
+            ++depth;
+            inside();
+            --depth;
+        });
+    walk.enter(const_cast<Module&>(*this));
+    text.pop_back();
+    return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str(); }
+
+void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, module.state_dict(), {}, loc); }
+
+void load(Module& module, const std::string& path, bool strict, Loc loc) {
+    const NamedTensors state = load_safetensors(path, nullptr, loc);
+    const NamedTensors own = module.state_dict();
+    if (const std::string trouble = misfit(own, state, strict); !trouble.empty()) {
+        fail<FileError>(loc, "load: {} does not fit this {}:{}", path, type_name(module), trouble);
+    }
+    copy_state(own, state, loc);
+}
+
+}  // namespace tapir::nn

@@ -1,0 +1,141 @@
+// Module: a part of a model that owns parameters. A model is a struct with its parts as members and one function that
+// names them:
+//
+//     struct Model : nn::Module {
+//         nn::Linear a{10, 20}, b{20, 5};
+//         void members(nn::Members& m) override { m("a", a)("b", b); }
+//         Tensor forward(In x) const { return b(relu(a(x))); }
+//     };
+//     Model model;
+//     optim::SGD sgd(model.parameters(), {.lr = 0.1});
+//     std::cout << model;                                 // its tree, with shapes
+//     nn::save(model, "model.safetensors");
+//
+// A module is a value, made of handles: a copy has its own members, which share the tensors of the original, just as
+// copies of a Tensor share elements. So one layer in two places (a copy, a reference, or `b.weight = a.weight`) is trained
+// as one, and its tensors appear once in parameters(). Nothing is registered anywhere: members() is asked each time, and no
+// copy, move or assignment can leave anything dangling.
+#pragma once
+
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tapir/core/named_tensor.h"
+
+namespace tapir::nn {
+
+class Module;
+
+/// Takes the names of a module's members, in Module::members(). Undefined tensors are left out.
+class Members {
+ public:
+    /// A parameter.
+    Members& operator()(const char* name, Tensor& parameter) {
+        on_tensor(name, -1, parameter, false);
+        return *this;
+    }
+    /// A tensor that belongs to the state but is not trained.
+    Members& buffer(const char* name, Tensor& tensor) {
+        on_tensor(name, -1, tensor, true);
+        return *this;
+    }
+    Members& operator()(const char* name, Module& submodule) {
+        on_module(name, -1, submodule);
+        return *this;
+    }
+    /// A list of parameters or of submodules, named name.0, name.1, ...
+    template <class T>
+    Members& operator()(const char* name, std::vector<T>& list) {
+        for (std::size_t i = 0; i < list.size(); ++i) one_of(name, static_cast<std::int64_t>(i), list[i]);
+        return *this;
+    }
+    /// One of a list.
+    Members& operator()(const char* name, std::size_t index, Module& submodule) {
+        on_module(name, static_cast<std::int64_t>(index), submodule);
+        return *this;
+    }
+
+ protected:
+    Members() = default;
+    ~Members() = default;
+    virtual void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer) = 0;
+    virtual void on_module(const char* name, std::int64_t index, Module& module) = 0;
+
+ private:
+    void one_of(const char* name, std::int64_t index, Tensor& t) { on_tensor(name, index, t, false); }
+    void one_of(const char* name, std::int64_t index, Module& m) { on_module(name, index, m); }
+};
+
+struct NamedModule {
+    std::string name;  // "" for the module that was asked
+    Module* module;
+};
+
+class Module {
+ public:
+    virtual ~Module() = default;
+
+    /// Names the members. Every parameter, buffer and submodule stands here, and nothing else.
+    virtual void members(Members&) {}
+    /// What printing shows between the brackets: "10, 20".
+    virtual std::string describe() const { return {}; }
+
+    /// Parameters of this module and all below it, each tensor once, in the order of members().
+    std::vector<Tensor> parameters() const;
+    /// The same with names: "encoder.cell.weight".
+    NamedTensors named_parameters() const;
+    std::vector<Tensor> buffers() const;
+    NamedTensors named_buffers() const;
+    /// This module and all below it, parents first.
+    std::vector<Module*> modules();
+    std::vector<NamedModule> named_modules();
+    /// How many numbers the parameters hold.
+    std::int64_t parameter_count() const;
+
+    /// Tells this module and all below it whether they are being trained (dropout does something only then).
+    void train(bool on = true);
+    void eval() { train(false); }
+    bool is_training() const noexcept { return training_; }
+
+    /// Freezes the parameters, or thaws them.
+    void requires_grad_(bool on = true, Loc loc = Loc::current());
+    void zero_grad();
+    /// Converts floating parameters and buffers: they are new tensors then, without gradients, so optimizers are made
+    /// after it, and copies of the module keep the old ones. Throws DTypeError for a dtype that is not floating.
+    void to(DType dtype, Loc loc = Loc::current());
+    void to(Device device, Loc loc = Loc::current());
+    /// Calls fn for every module below, then for this one.
+    void apply(const std::function<void(Module&)>& fn);
+
+    /// All parameters and buffers under all their names; they share the module's elements.
+    NamedTensors state_dict() const;
+    /// Copies the tensors into those of the same names, converting dtypes. Throws ValueError, and changes nothing, when
+    /// names are missing or unexpected (unless strict is false) or shapes differ; it lists them all. A name may be missing
+    /// if another one of the same tensor is there.
+    void load_state_dict(const NamedTensors& state, bool strict = true, Loc loc = Loc::current());
+
+    /// The tree of modules with the shapes of their tensors.
+    std::string str() const;
+
+ protected:
+    Module() = default;
+    Module(const Module&) = default;
+    Module(Module&&) = default;
+    Module& operator=(const Module&) = default;
+    Module& operator=(Module&&) = default;
+
+ private:
+    bool training_ = true;
+};
+
+std::ostream& operator<<(std::ostream& out, const Module& module);
+
+/// Writes state_dict() as a safetensors file, atomically. Throws FileError.
+void save(const Module& module, const std::string& path, Loc loc = Loc::current());
+/// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module.
+void load(Module& module, const std::string& path, bool strict = true, Loc loc = Loc::current());
+
+}  // namespace tapir::nn

@@ -1,0 +1,9 @@
+// All of nn.
+#pragma once
+
+#include "tapir/nn/init.h"
+#include "tapir/nn/layers.h"
+#include "tapir/nn/module.h"
+#include "tapir/nn/recurrent.h"
+#include "tapir/nn/sequential.h"
+#include "tapir/nn/tree_lstm.h"

@@ -1,0 +1,21 @@
+// Making parameters.
+#pragma once
+
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/nn/init.h"
+
+namespace tapir::nn {
+
+/// A leaf of the default dtype, its elements not set.
+inline Tensor empty_parameter(const Shape& shape, const Loc& loc) {
+    Tensor made = tapir::detail::make_empty(shape, default_dtype(), cpu, loc);
+    return made.requires_grad_(true, loc);
+}
+
+/// Uniform on [-bound, bound].
+inline Tensor uniform_parameter(const Shape& shape, double bound, const Loc& loc) {
+    return init::uniform_(empty_parameter(shape, loc), -bound, bound, loc);
+}
+
+}  // namespace tapir::nn

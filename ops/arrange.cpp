@@ -1,0 +1,338 @@
+// Elements in another arrangement: tril, triu, flip, roll, repeat, pad.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+// Padding of each dimension; negative: elements cut off.
+struct Padding {
+    Shape before, after;
+};
+
+void tril_rule(Backward& b) { b.give(0, tril(b.grad(), b.attrs<int64_t>())); }
+void triu_rule(Backward& b) { b.give(0, triu(b.grad(), b.attrs<int64_t>())); }
+void flip_rule(Backward& b) { b.give(0, flip(b.grad(), b.attrs<Dims>())); }
+void roll_rule(Backward& b);
+void repeat_rule(Backward& b);
+void pad_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(tril, "Trilu", tril_rule, "The lower triangle of matrices, 0 above it.", TAPIR_SAMPLE("f(3,4)", tril(x[0])),
+         TAPIR_SAMPLE("f(4,3)", tril(x[0], 1)), TAPIR_SAMPLE("f(2,4,4)", tril(x[0], -1)), TAPIR_SAMPLE("f(3,4)", tril(x[0], -9)),
+         TAPIR_SAMPLE("f(3,4)", tril(x[0], 9)));
+TAPIR_OP(triu, "Trilu", triu_rule, "The upper triangle of matrices, 0 below it.", TAPIR_SAMPLE("f(3,4)", triu(x[0])),
+         TAPIR_SAMPLE("f(4,3)", triu(x[0], 1)), TAPIR_SAMPLE("f(2,2,4,4)", triu(x[0], -1)), TAPIR_SAMPLE("f(3,4)", triu(x[0], 9)));
+TAPIR_OP(flip, NoOnnx("Slice(step -1)"), flip_rule, "Dimensions in reverse order.", TAPIR_SAMPLE("f(5)", flip(x[0], {0})),
+         TAPIR_SAMPLE("f(3,4)", flip(x[0], {0, 1})), TAPIR_SAMPLE("f(2,3,4)", flip(x[0], {-1, 0})),
+         TAPIR_SAMPLE("f(2,3)", flip(x[0], {1})));
+TAPIR_OP(roll, NoOnnx("Slice, Concat"), roll_rule, "Elements moved along dimensions, around the end.",
+         TAPIR_SAMPLE("f(5)", roll(x[0], {2}, {0})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {1, -1}, {0, 1})),
+         TAPIR_SAMPLE("f(3,4)", roll(x[0], {5})), TAPIR_SAMPLE("f(2,3,4)", roll(x[0], {-7}, {-1})),
+         TAPIR_SAMPLE("f(3,4)", roll(x[0], {0}, {1})));
+TAPIR_OP(repeat, "Tile", repeat_rule, "Copies side by side.",
+         TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2)", repeat(x[0], {2})),
+         TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(2, 3)", repeat(x[0], {2, 3})),
+         TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2, 1, 2)", repeat(x[0], {2, 1, 2})),
+         TAPIR_SAMPLE_AS("f(2,1,3)", "x[0].repeat(1, 4, 1)", repeat(x[0], {1, 4, 1})),
+         TAPIR_SAMPLE_AS("f()", "x[0].repeat(3)", repeat(x[0], {3})),
+         TAPIR_SAMPLE_AS("f(2,2,2,2,2)", "x[0].repeat(2, 2, 2, 2, 2)", repeat(x[0], {2, 2, 2, 2, 2})),
+         TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(0, 2)", repeat(x[0], {0, 2})));
+TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("f(3)", pad(x[0], {1, 2})),
+         TAPIR_SAMPLE_AS("f(2,3)", "pad(x[0], (1, 0, 2, 1), value=0.5)", pad(x[0], {1, 0, 2, 1}, 0.5)),
+         TAPIR_SAMPLE("f(2,3,4)", pad(x[0], {0, 0, 1, 1})), TAPIR_SAMPLE("f(3,5)", pad(x[0], {-1, 2})),
+         TAPIR_SAMPLE("f(4,5)", pad(x[0], {-1, -2, 1, -1})), TAPIR_SAMPLE("f(2,3)", pad(x[0], {0, 0})));
+
+// --- Triangles -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor packed(const Tensor& x, const Loc& loc) {
+    const detail::PauseRecording pause;
+    return x.contiguous(loc);
+}
+
+// Row r keeps its columns below r + diagonal + 1 (lower), or from r + diagonal on (upper).
+Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
+    detail::check_defined(x, op.name);
+    const int rank = x.tensor.dim();
+    if (rank < 2) fail<ShapeError>(x.loc, "{}: needs a matrix, got shape {}", op.name, x.tensor.shape());
+    const int64_t rows = x->sizes[rank - 2], columns = x->sizes[rank - 1];
+    const int64_t first = std::clamp(diagonal, -rows - 1, columns + 1) + (lower ? 1 : 0);
+    const Tensor source = packed(x.tensor, x.loc);
+    Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    const auto size = static_cast<int64_t>(itemsize(x->dtype));
+    parallel_for(columns ? out.numel() / columns : 0, 32 * 1024 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const int64_t left = std::clamp<int64_t>(row % rows + first, 0, columns) * size, right = columns * size - left;
+            const std::byte* from = source.impl()->data + row * columns * size;
+            std::byte* to = out.impl()->data + row * columns * size;
+            if (lower) {
+                std::memcpy(to, from, static_cast<std::size_t>(left));
+                std::memset(to + left, 0, static_cast<std::size_t>(right));
+            } else {
+                std::memset(to, 0, static_cast<std::size_t>(left));
+                std::memcpy(to + left, from + left, static_cast<std::size_t>(right));
+            }
+        }
+    });
+    record(op, x.loc, {&x.tensor}, out, {}, diagonal);
+    return out;
+}
+
+}  // namespace
+
+Tensor tril(In x, int64_t diagonal) { return triangle(tril_op, x, diagonal, true); }
+Tensor triu(In x, int64_t diagonal) { return triangle(triu_op, x, diagonal, false); }
+
+// --- flip and roll ---------------------------------------------------------------------------------------------------------------
+
+Tensor flip(In x, const Dims& dims) {
+    detail::check_defined(x, "flip");
+    Dims wrapped = dims;
+    Shape strides = x.tensor.strides();
+    int64_t offset = 0;
+    unsigned seen = 0;
+    for (int i = 0; i < dims.rank(); ++i) {
+        const int d = detail::wrap_dim(dims[i], x.tensor.dim(), "flip", x.loc);
+        if (seen >> d & 1) fail<IndexError>(x.loc, "flip: dimension {} is named twice in {}", d, dims);
+        seen |= 1u << d;
+        wrapped[i] = d;
+        if (x.tensor.dim() == 0) continue;
+        offset += (x->sizes[d] - 1) * x->strides[d];
+        strides[d] = -x->strides[d];
+    }
+    Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    if (out.numel() > 0) copy_elements(out, detail::make_view(x.tensor.impl(), x.tensor.shape(), strides, offset));
+    record(flip_op, x.loc, {&x.tensor}, out, {}, wrapped);
+    return out;
+}
+
+namespace {
+
+// Attributes: by how much each dimension moves, in [0, size).
+void roll_rule(Backward& b) {
+    Shape back = b.attrs<Shape>();
+    Dims dims = back;
+    for (int d = 0; d < dims.rank(); ++d) {
+        dims[d] = d;
+        back[d] = -back[d];
+    }
+    b.give(0, dims.empty() ? b.grad() : roll(b.grad(), back, dims));
+}
+
+// Each moved dimension splits into two parts that change places; 2^n blocks in all.
+void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
+    const Shape shape = x.shape(), to_strides = out.strides(), from_strides = x.strides();
+    for (unsigned block = 0; block < 1u << shape.rank(); ++block) {
+        Shape sizes = shape;
+        int64_t to = 0, from = 0;
+        bool is_empty = false;
+        for (int d = 0; d < shape.rank(); ++d) {
+            if (block >> d & 1) {  // the end, which comes to the beginning
+                sizes[d] = shifts[d];
+                from += (shape[d] - shifts[d]) * from_strides[d];
+            } else {
+                sizes[d] = shape[d] - shifts[d];
+                to += shifts[d] * to_strides[d];
+            }
+            is_empty |= sizes[d] == 0;
+        }
+        if (is_empty) continue;
+        copy_elements(detail::make_view(out.impl(), sizes, to_strides, to), detail::make_view(x.impl(), sizes, from_strides, from));
+    }
+}
+
+}  // namespace
+
+Tensor roll(In x, const Shape& shifts, const Dims& dims) {
+    detail::check_defined(x, "roll");
+    if (dims.empty() && shifts.rank() == 1) {
+        const CallerScope caller(x.loc);
+        return reshape(roll(reshape(x, {-1}), shifts, {0}), x.tensor.shape());
+    }
+    if (shifts.rank() != dims.rank() || shifts.empty()) {
+        fail<ShapeError>(x.loc, "roll: {} shifts for {} dimensions", shifts.rank(), dims.rank());
+    }
+    Shape moves = x.tensor.shape();
+    for (int64_t& move : moves) move = 0;
+    for (int i = 0; i < dims.rank(); ++i) {
+        const int d = detail::wrap_dim(dims[i], x.tensor.dim(), "roll", x.loc);
+        const int64_t size = x.tensor.dim() ? x->sizes[d] : 0;
+        if (size == 0) continue;
+        moves[d] = (moves[d] + shifts[i] % size + size) % size;
+    }
+    Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    if (out.numel() > 0) copy_rolled(out, x.tensor, moves);
+    record(roll_op, x.loc, {&x.tensor}, out, {}, moves);
+    return out;
+}
+
+// --- repeat ----------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Each dimension of the result is (times, size). Summed over times one dimension after the other, since all of them at
+// once could be more than 8.
+void repeat_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Shape shape = b.input_shape(0), result = b.output_shape();
+    const auto& times = b.attrs<Shape>();
+    const int extra = result.rank() - shape.rank();
+    Tensor g = b.grad();
+    Shape left = result;
+    for (int d = 0; d < result.rank(); ++d) {
+        if (times[d] == 1) continue;
+        const int64_t size = d < extra ? 1 : shape[d - extra];
+        int64_t before = 1, after = 1;
+        for (int k = 0; k < d; ++k) before *= left[k];
+        for (int k = d + 1; k < left.rank(); ++k) after *= left[k];
+        left[d] = size;
+        g = reshape(sum(reshape(g, {before, times[d], size, after}), {1}), left);
+    }
+    b.give(0, reshape(g, shape));
+}
+
+// The loops of repeat, outermost first: for each dimension one over the times and one over the elements.
+struct RepeatLoops {
+    int count = 0;
+    int64_t sizes[2 * kMaxRank], to[2 * kMaxRank], from[2 * kMaxRank];
+
+    void add(int64_t size, int64_t to_stride, int64_t from_stride) {
+        if (size == 1) return;
+        sizes[count] = size;
+        to[count] = to_stride;
+        from[count++] = from_stride;
+    }
+};
+
+void copy_repeated(const Tensor& out, const Tensor& x, const Shape& times) {
+    const TensorImpl *y = out.impl(), *source = x.impl();
+    const int extra = y->rank - source->rank;
+    RepeatLoops loops;
+    for (int d = 0; d < y->rank; ++d) {
+        const int64_t size = d < extra ? 1 : source->sizes[d - extra];
+        loops.add(times[d], y->strides[d] * size, 0);
+        if (d >= extra) loops.add(size, y->strides[d], source->strides[d - extra]);
+    }
+    // A tensor has at most 8 dimensions: the loops before the last 8 are run here.
+    const int counted = std::max(loops.count - kMaxRank, 0), inner = loops.count - counted;
+    int64_t rounds = 1;
+    for (int i = 0; i < counted; ++i) rounds *= loops.sizes[i];
+    const Shape sizes(loops.sizes + counted, inner), to_strides(loops.to + counted, inner);
+    const Shape from_strides(loops.from + counted, inner);
+    for (int64_t round = 0; round < rounds; ++round) {
+        int64_t to = 0, from = 0, rest = round;
+        for (int i = counted; i-- > 0;) {
+            to += rest % loops.sizes[i] * loops.to[i];
+            from += rest % loops.sizes[i] * loops.from[i];
+            rest /= loops.sizes[i];
+        }
+        copy_elements(detail::make_view(y, sizes, to_strides, to), detail::make_view(source, sizes, from_strides, from));
+    }
+}
+
+}  // namespace
+
+Tensor repeat(In x, const Shape& times) {
+    detail::check_defined(x, "repeat");
+    const int extra = times.rank() - x.tensor.dim();
+    if (extra < 0) {
+        fail<ShapeError>(x.loc, "repeat: {} has fewer dimensions than shape {}", times, x.tensor.shape());
+    }
+    Shape shape = times;
+    for (int d = 0; d < times.rank(); ++d) {
+        if (times[d] < 0) fail<ValueError>(x.loc, "repeat: a number of copies must not be negative: {}", times);
+        if (d >= extra && __builtin_mul_overflow(times[d], x->sizes[d - extra], &shape[d])) {
+            fail<OutOfMemory>(x.loc, "repeat: shape {} {} times is larger than any memory", x.tensor.shape(), times);
+        }
+    }
+    Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
+    if (out.numel() > 0) copy_repeated(out, x.tensor, times);
+    record(repeat_op, x.loc, {&x.tensor}, out, {}, times);
+    return out;
+}
+
+// --- pad -------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kMaxWidth = INT64_MAX / 4;  // so that sums of sizes and widths do not overflow
+
+Tensor pad_by(const In& x, const Padding& padding, Scalar value);
+
+// Cutting off what was added, and adding zeros where something was cut off, is padding by the negative widths.
+void pad_rule(Backward& b) {
+    Padding padding = b.attrs<Padding>();
+    for (int64_t& width : padding.before) width = -width;
+    for (int64_t& width : padding.after) width = -width;
+    if (b.needs(0)) b.give(0, pad_by(In(b.grad(), b.record().loc), padding, 0));
+}
+
+Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
+    Shape shape = x.tensor.shape(), sizes = shape;  // of the result, and of the part of x that is in it
+    int64_t from = 0;
+    bool grows = false;
+    for (int d = 0; d < shape.rank(); ++d) {
+        const int64_t before = padding.before[d], after = padding.after[d];
+        shape[d] += before + after;
+        sizes[d] += std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+        if (shape[d] < 0) {
+            fail<ShapeError>(x.loc, "pad: widths {} and {} cut off more than dimension {} of shape {} has", before, after, d,
+                             x.tensor.shape());
+        }
+        from += std::max<int64_t>(-before, 0) * x->strides[d];
+        grows |= before > 0 || after > 0;
+    }
+    Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
+    if (grows) {
+        const detail::PauseRecording pause;
+        out.fill_(value);
+    }
+    const bool is_empty = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; });
+    if (!is_empty) {
+        int64_t to = 0;
+        for (int d = 0; d < shape.rank(); ++d) to += std::max<int64_t>(padding.before[d], 0) * out.strides()[d];
+        copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to),
+                      detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));
+    }
+    record(pad_op, x.loc, {&x.tensor}, out, {}, padding);
+    return out;
+}
+
+}  // namespace
+
+Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
+    detail::check_defined(x, "pad");
+    const int rank = x.tensor.dim();
+    if (widths.size() % 2 != 0 || widths.size() > 2 * static_cast<std::size_t>(rank)) {
+        fail<ShapeError>(x.loc, "pad: {} widths for shape {}; two are needed for each padded dimension", widths.size(),
+                         x.tensor.shape());
+    }
+    for (const int64_t width : widths) {
+        if (width > kMaxWidth || width < -kMaxWidth) fail<ValueError>(x.loc, "pad: width {} is larger than any memory", width);
+    }
+    Padding padding{x.tensor.shape(), x.tensor.shape()};
+    for (int d = 0; d < rank; ++d) {
+        const auto i = static_cast<std::size_t>(2 * (rank - 1 - d));
+        padding.before[d] = i < widths.size() ? widths[i] : 0;
+        padding.after[d] = i < widths.size() ? widths[i + 1] : 0;
+    }
+    static_cast<void>(number_as("pad", value, x->dtype, x.loc));
+    return pad_by(x, padding, value);
+}
+
+}  // namespace tapir

@@ -1,0 +1,47 @@
+// Kernels of layer normalisation: rows of `width` elements, each normalised for itself.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/ops/cpu/isa.h"
+
+namespace tapir::kernels {
+
+template <class T>
+struct LayerNorm {
+    std::int64_t width;
+    double eps;
+    const T* x;
+    const T *weight, *bias;  // [width] or null
+    T* y;
+    T* mean;  // [rows]; null: not wanted, and rstd neither
+    T* rstd;
+};
+
+template <class T>
+struct LayerNormBackward {
+    std::int64_t width;
+    const T *grad, *x, *weight, *mean, *rstd;  // weight may be null
+    T* grad_x;                                 // null: not wanted
+    T *grad_weight, *grad_bias;                // [width], added to; null: not wanted
+};
+
+}  // namespace tapir::kernels
+
+TAPIR_CPU_KERNEL(layer_norm_f32, void(const tapir::kernels::LayerNorm<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(layer_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(layer_norm_backward_f32,
+                 void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(layer_norm_backward_f64,
+                 void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
+
+namespace tapir::kernels {
+inline void layer_norm(const LayerNorm<float>& a, std::int64_t begin, std::int64_t end) { layer_norm_f32(a, begin, end); }
+inline void layer_norm(const LayerNorm<double>& a, std::int64_t begin, std::int64_t end) { layer_norm_f64(a, begin, end); }
+inline void layer_norm_backward(const LayerNormBackward<float>& a, std::int64_t begin, std::int64_t end) {
+    layer_norm_backward_f32(a, begin, end);
+}
+inline void layer_norm_backward(const LayerNormBackward<double>& a, std::int64_t begin, std::int64_t end) {
+    layer_norm_backward_f64(a, begin, end);
+}
+}  // namespace tapir::kernels

@@ -1,0 +1,104 @@
+// Gate kernels of the recurrent cells: everything of a step that follows its matrix products, in one pass.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/ops/cpu/isa.h"
+
+namespace tapir::kernels {
+
+/// An LSTM step with any number of forget gates, one to a child (or predecessor):
+///     i, f_k, o = sigmoid(a + b),  u = tanh(a + b),  c = i u + sum_k f_k c_k,  h = o tanh(c)
+/// Gates are numbered i, f_1 ... f_n, o, u. A gate's pre-activation is the sum of one or two places in memory.
+template <class T>
+struct LstmGates {
+    struct Gate {
+        const T* a;  // row 0; never null
+        const T* b;  // null: a alone
+        std::int64_t a_row, b_row;
+    };
+    struct Child {
+        const T* c;
+        std::int64_t row;
+    };
+    std::int64_t rows, width;
+    int children;
+    const Gate* gates;  // [children + 3]
+    const Child* child;  // [children]
+    T* h;                // (rows, width)
+    T* c;                // (rows, width)
+    T* activations;      // (rows, children + 4, width): the gates in their order, then tanh(c). Null: not wanted
+};
+
+template <class T>
+struct LstmGatesBackward {
+    struct Gate {
+        T* a;         // null: not wanted
+        T* b;
+        std::int64_t a_row, b_row;
+        bool a_adds;  // a is the place of the gate before it too
+    };
+    struct Child {
+        const T* c;
+        T* grad;  // (rows, width); null: not wanted
+        std::int64_t row;
+    };
+    std::int64_t rows, width;
+    int children;
+    const Gate* gates;
+    const Child* child;
+    const T* activations;
+    const T* grad_h;  // (rows, width); null: zero
+    const T* grad_c;
+};
+
+/// A GRU step: r, z = sigmoid(x + y), n = tanh(x_n + r y_n), h' = (1 - z) n + z h, with x, y: (rows, 3 width) in the
+/// order r, z, n.
+template <class T>
+struct GruGates {
+    std::int64_t rows, width;
+    const T *x, *y, *h;
+    T* out;          // (rows, width)
+    T* activations;  // (rows, 3, width): r, z, n. Null: not wanted
+};
+
+template <class T>
+struct GruGatesBackward {
+    std::int64_t rows, width;
+    const T *activations, *y, *h, *grad;
+    T *grad_x, *grad_y, *grad_h;
+};
+
+}  // namespace tapir::kernels
+
+TAPIR_CPU_KERNEL(lstm_gates_f32, void(const tapir::kernels::LstmGates<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(lstm_gates_f64, void(const tapir::kernels::LstmGates<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(lstm_gates_backward_f32,
+                 void(const tapir::kernels::LstmGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(lstm_gates_backward_f64,
+                 void(const tapir::kernels::LstmGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(gru_gates_f32, void(const tapir::kernels::GruGates<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(gru_gates_f64, void(const tapir::kernels::GruGates<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(gru_gates_backward_f32,
+                 void(const tapir::kernels::GruGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(gru_gates_backward_f64,
+                 void(const tapir::kernels::GruGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
+
+namespace tapir::kernels {
+inline void lstm_gates(const LstmGates<float>& a, std::int64_t begin, std::int64_t end) { lstm_gates_f32(a, begin, end); }
+inline void lstm_gates(const LstmGates<double>& a, std::int64_t begin, std::int64_t end) { lstm_gates_f64(a, begin, end); }
+inline void lstm_gates_backward(const LstmGatesBackward<float>& a, std::int64_t begin, std::int64_t end) {
+    lstm_gates_backward_f32(a, begin, end);
+}
+inline void lstm_gates_backward(const LstmGatesBackward<double>& a, std::int64_t begin, std::int64_t end) {
+    lstm_gates_backward_f64(a, begin, end);
+}
+inline void gru_gates(const GruGates<float>& a, std::int64_t begin, std::int64_t end) { gru_gates_f32(a, begin, end); }
+inline void gru_gates(const GruGates<double>& a, std::int64_t begin, std::int64_t end) { gru_gates_f64(a, begin, end); }
+inline void gru_gates_backward(const GruGatesBackward<float>& a, std::int64_t begin, std::int64_t end) {
+    gru_gates_backward_f32(a, begin, end);
+}
+inline void gru_gates_backward(const GruGatesBackward<double>& a, std::int64_t begin, std::int64_t end) {
+    gru_gates_backward_f64(a, begin, end);
+}
+}  // namespace tapir::kernels

@@ -1,0 +1,45 @@
+// Reduction kernels: sums, products and extremes over any dimensions, and their variants.
+//
+// A reduction is described by two sets of dimensions: the kept ones, one output for each of their positions, and the
+// reduced ones. Dimensions that lie behind each other in memory have been merged by the caller, so that most problems
+// arrive as one long row or as one block of columns.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/core/dtype.h"
+#include "tapir/ops/cpu/isa.h"
+
+namespace tapir::kernels {
+
+enum class Reduction : std::uint8_t { sum, prod, max, min, all, any };
+
+/// What is done to an element before it is combined.
+enum class Map : std::uint8_t { none, not_zero, abs, square, power };
+
+/// What is done to the result.
+enum class Finish : std::uint8_t { none, divide, sqrt, root };
+
+struct ReduceArgs {
+    Reduction reduction;
+    Map map = Map::none;
+    Finish finish = Finish::none;
+    DType compute;        // float32, float64 or int64; boolean for all and any
+    double divisor = 1;   // of Finish::divide
+    double exponent = 1;  // of Map::power and Finish::root
+    const void* x;
+    DType dtype;
+    void* out;  // contiguous
+    DType out_dtype;
+    bool columns;  // memory runs along the last kept dimension, not along the last reduced one
+    int kept, reduced;
+    std::int64_t kept_sizes[8], kept_strides[8];        // in the order of the output
+    std::int64_t reduced_sizes[8], reduced_strides[8];  // by falling stride; no size is 0
+};
+
+}  // namespace tapir::kernels
+
+/// Outputs [begin, end), counted in row-major order.
+TAPIR_CPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
+/// The sum of n contiguous floats: the fast path.
+TAPIR_CPU_KERNEL(sum_floats, double(const float* x, std::int64_t n))

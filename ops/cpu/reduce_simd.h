@@ -1,0 +1,228 @@
+// What reduction kernels are made of: the ways to combine two values (or vectors of values), and folds over contiguous
+// elements with them. For ops/cpu/*.cpp: everything is in an anonymous namespace, one copy per instruction set.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#ifndef TAPIR_ISA
+#error "for files of ops/cpu/ only"
+#endif
+
+namespace tapir::kernels {
+namespace TAPIR_ISA {
+namespace {
+
+using i64 = std::int64_t;
+using u64 = std::uint64_t;
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <class T>
+struct VectorOf {
+    typedef T type __attribute__((vector_size(kVectorBytes)));
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+template <class T>
+constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
+
+template <class T>
+[[gnu::always_inline]] inline Vector<T> load(const T* x) {
+    Vector<T> v;
+    __builtin_memcpy(&v, x, sizeof v);
+    return v;
+}
+
+// The same size as T, for masks.
+template <int Bytes>
+struct IntOf;
+template <> struct IntOf<1> { using type = std::int8_t; };
+template <> struct IntOf<4> { using type = std::int32_t; };
+template <> struct IntOf<8> { using type = i64; };
+template <class T>
+using MaskInt = typename IntOf<sizeof(T)>::type;
+
+template <class T, int... I>
+[[gnu::always_inline]] inline Vector<MaskInt<T>> lane_numbers(std::integer_sequence<int, I...>) {
+    return Vector<MaskInt<T>>{static_cast<MaskInt<T>>(I)...};
+}
+
+/// Partial results are added up in this type: blocks of float32 in float64.
+template <class T>
+struct WideOf {
+    using type = T;
+};
+template <>
+struct WideOf<float> {
+    using type = double;
+};
+template <class T>
+using Wide = typename WideOf<T>::type;
+
+template <class T>
+constexpr T lowest() {
+    if constexpr (__is_same(T, i64)) {
+        return INT64_MIN;
+    } else {
+        return static_cast<T>(-__builtin_inf());
+    }
+}
+template <class T>
+constexpr T highest() {
+    if constexpr (__is_same(T, i64)) {
+        return INT64_MAX;
+    } else {
+        return static_cast<T>(__builtin_inf());
+    }
+}
+
+struct Sum {
+    template <class T> static constexpr T identity() { return T(0); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a + b); }
+};
+struct Prod {
+    template <class T> static constexpr T identity() { return T(1); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a * b); }
+};
+// A nan that was met stays: nothing is larger than it.
+struct Max {
+    template <class T> static constexpr T identity() { return lowest<T>(); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return (b > a) | (b != b) ? b : a; }
+};
+struct Min {
+    template <class T> static constexpr T identity() { return highest<T>(); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return (b < a) | (b != b) ? b : a; }
+};
+// Of bytes that are 0 or 1.
+struct All {
+    template <class T> static constexpr T identity() { return T(1); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a & b); }
+};
+struct Any {
+    template <class T> static constexpr T identity() { return T(0); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a | b); }
+};
+
+template <int Distance, class T, int... I>
+[[gnu::always_inline]] inline Vector<T> rotated(Vector<T> v, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(v, v, ((I + Distance) % kWidth<T>)...);
+}
+
+/// All lanes combined, in a tree.
+template <class Op, class T, int Distance = kWidth<T> / 2>
+[[gnu::always_inline]] inline T across(Vector<T> v) {
+    if constexpr (Distance == 0) {
+        return v[0];
+    } else {
+        return across<Op, T, Distance / 2>(
+            Op::combine(v, rotated<Distance, T>(v, std::make_integer_sequence<int, kWidth<T>>{})));
+    }
+}
+
+/// n contiguous elements combined, in 4 vectors of independent lanes.
+template <class Op, class T>
+inline T fold_block(const T* x, i64 n) {
+    constexpr i64 width = kWidth<T>;
+    if (n < width) {
+        T result = Op::template identity<T>();
+        for (i64 i = 0; i < n; ++i) result = Op::combine(result, x[i]);
+        return result;
+    }
+    Vector<T> a = load(x);
+    i64 i = width;
+    if (n >= 4 * width) {
+        Vector<T> b = load(x + width), c = load(x + 2 * width), d = load(x + 3 * width);
+        for (i = 4 * width; i + 4 * width <= n; i += 4 * width) {
+            a = Op::combine(a, load(x + i));
+            b = Op::combine(b, load(x + i + width));
+            c = Op::combine(c, load(x + i + 2 * width));
+            d = Op::combine(d, load(x + i + 3 * width));
+        }
+        a = Op::combine(Op::combine(a, b), Op::combine(c, d));
+    }
+    for (; i + width <= n; i += width) a = Op::combine(a, load(x + i));
+    if (i < n) {  // the last vector of the row, without what has been combined already
+        const Vector<MaskInt<T>> lanes = lane_numbers<T>(std::make_integer_sequence<int, static_cast<int>(width)>{});
+        const Vector<T> identity = Vector<T>{} + Op::template identity<T>();
+        a = Op::combine(a, lanes < static_cast<MaskInt<T>>(width - (n - i)) ? identity : load(x + n - width));
+    }
+    return across<Op, T>(a);
+}
+
+constexpr i64 kFoldBlock = 2048;
+
+template <class Op, class T>
+inline Wide<T> fold(const T* x, i64 n) {
+    if (n <= kFoldBlock) return fold_block<Op>(x, n);
+    Wide<T> result = Op::template identity<Wide<T>>();
+    for (; n > 0; x += kFoldBlock, n -= kFoldBlock) {
+        result = Op::combine(result, static_cast<Wide<T>>(fold_block<Op>(x, n < kFoldBlock ? n : kFoldBlock)));
+    }
+    return result;
+}
+
+/// acc[j] is combined with the elements of `rows` rows at x, x + stride, ...
+template <class Op, class T>
+inline void fold_rows(T* __restrict acc, const T* x, i64 stride, i64 rows, i64 width) {
+    for (; rows >= 4; rows -= 4, x += 4 * stride) {
+        const T *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride;
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) {
+            acc[j] = Op::combine(acc[j], Op::combine(Op::combine(x[j], x1[j]), Op::combine(x2[j], x3[j])));
+        }
+    }
+    for (; rows > 0; --rows, x += stride) {
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) acc[j] = Op::combine(acc[j], x[j]);
+    }
+}
+
+inline i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
+
+/// Walks positions of a strided array in row-major order; the last dimension is handed out as a run.
+struct Runs {
+    const i64* sizes;
+    const i64* strides;
+    int rank;
+    i64 index[8] = {};
+    i64 offset = 0;
+
+    Runs(const i64* all_sizes, const i64* all_strides, int dims) : sizes(all_sizes), strides(all_strides), rank(dims) {}
+    /// Starts at the linear position `position`.
+    void seek(i64 position) {
+        offset = 0;
+        for (int d = rank; d-- > 0;) {
+            index[d] = position % sizes[d];
+            position /= sizes[d];
+            offset += index[d] * strides[d];
+        }
+    }
+    i64 length() const { return rank == 0 ? 1 : sizes[rank - 1]; }
+    i64 stride() const { return rank == 0 ? 0 : strides[rank - 1]; }
+    /// What is left of the current run.
+    i64 left() const { return rank == 0 ? 1 : sizes[rank - 1] - index[rank - 1]; }
+    void advance(i64 n) {  // n <= left()
+        if (rank == 0) return;
+        int d = rank - 1;
+        index[d] += n;
+        offset += n * strides[d];
+        while (d > 0 && index[d] == sizes[d]) {
+            offset -= sizes[d] * strides[d];
+            index[d] = 0;
+            --d;
+            ++index[d];
+            offset += strides[d];
+        }
+    }
+};
+
+}  // namespace
+}  // namespace TAPIR_ISA
+}  // namespace tapir::kernels

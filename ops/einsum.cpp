@@ -1,0 +1,261 @@
+// einsum: the equation is worked out into diagonals, sums, permutations and matrix products, operands from left to right.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+// A dimension's name: a letter, or kEllipsis + k for dimension k, from the right, of those that "..." stands for.
+using Label = int;
+using Labels = std::vector<Label>;
+constexpr Label kEllipsis = 256;
+
+bool contains(const Labels& labels, Label label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
+
+int place_of(const Labels& labels, Label label) {
+    return static_cast<int>(std::find(labels.begin(), labels.end(), label) - labels.begin());
+}
+
+// A term as written: letters, and where "..." stands (-1: nowhere).
+struct Term {
+    Labels letters;
+    int ellipsis = -1;
+    std::string text;
+
+    Labels labels(int ellipsis_dims) const {
+        Labels all = letters;
+        for (int k = 0; ellipsis >= 0 && k < ellipsis_dims; ++k) all.insert(all.begin() + ellipsis, kEllipsis + k);
+        return all;
+    }
+};
+
+struct Equation {
+    std::vector<Term> inputs;
+    Term output;
+    bool has_output = false;
+};
+
+Term parse_term(const std::string& text, const std::string& equation, const Loc& loc) {
+    Term term;
+    term.text = text;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+            term.letters.push_back(c);
+        } else if (text.compare(i, 3, "...") == 0 && term.ellipsis < 0) {
+            term.ellipsis = static_cast<int>(term.letters.size());
+            i += 2;
+        } else {
+            fail<ValueError>(loc, "einsum: \"{}\" is not made of letters and one \"...\", in \"{}\"", text, equation);
+        }
+    }
+    return term;
+}
+
+Equation parse(const char* text, std::size_t operands, const Loc& loc) {
+    std::string equation = text;
+    equation.erase(std::remove(equation.begin(), equation.end(), ' '), equation.end());
+    Equation result;
+    const std::size_t arrow = equation.find("->");
+    if (arrow != std::string::npos) {
+        result.has_output = true;
+        result.output = parse_term(equation.substr(arrow + 2), text, loc);
+        equation.erase(arrow);
+    }
+    for (std::size_t start = 0; start <= equation.size();) {
+        const std::size_t end = std::min(equation.find(',', start), equation.size());
+        result.inputs.push_back(parse_term(equation.substr(start, end - start), text, loc));
+        start = end + 1;
+    }
+    if (result.inputs.size() != operands) {
+        fail<ValueError>(loc, "einsum: \"{}\" is for {} operands, got {}", text, result.inputs.size(), operands);
+    }
+    return result;
+}
+
+struct Operand {
+    Tensor tensor;
+    Labels labels;  // of its dimensions, each once
+};
+
+// Repeated letters take the diagonal.
+Operand make_operand(const Tensor& x, const Term& term, const Loc& loc) {
+    const int rank = x.dim(), letters = static_cast<int>(term.letters.size());
+    if (term.ellipsis < 0 ? letters != rank : letters > rank) {
+        fail<ShapeError>(loc, "einsum: \"{}\" does not fit the {} dimensions of shape {}", term.text, rank, x.shape());
+    }
+    Operand operand{x, term.labels(rank - letters)};
+    for (int a = 0; a < operand.tensor.dim(); ++a) {
+        const Label label = operand.labels[static_cast<std::size_t>(a)];
+        for (int b = operand.tensor.dim(); --b > a;) {
+            if (operand.labels[static_cast<std::size_t>(b)] != label) continue;
+            if (operand.tensor.shape()[a] != operand.tensor.shape()[b]) {
+                fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label),
+                                 operand.tensor.shape()[a], operand.tensor.shape()[b]);
+            }
+            operand.tensor = diagonal(operand.tensor, 0, a, b);  // the diagonal comes last
+            operand.labels.erase(operand.labels.begin() + b);
+            operand.labels.erase(operand.labels.begin() + a);
+            operand.labels.push_back(label);
+            a = -1;  // all over again: the dimensions have moved
+            break;
+        }
+    }
+    return operand;
+}
+
+// Letters have one size wherever they stand; the dimensions of "..." broadcast.
+void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
+    for (Operand& x : operands) {
+        Shape wish = x.tensor.shape();
+        for (int d = 0; d < x.tensor.dim(); ++d) {
+            const Label label = x.labels[static_cast<std::size_t>(d)];
+            for (const Operand& y : operands) {
+                if (!contains(y.labels, label)) continue;
+                const int64_t size = y.tensor.shape()[place_of(y.labels, label)];
+                if (size == wish[d]) continue;
+                if (label < kEllipsis) {
+                    fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label), wish[d], size);
+                }
+                if (wish[d] != 1 && size != 1) {
+                    fail<ShapeError>(loc, "einsum: the dimensions of \"...\" do not broadcast: {} and {}", wish[d], size);
+                }
+                if (wish[d] == 1) wish[d] = size;
+            }
+        }
+        if (!(wish == x.tensor.shape())) x.tensor = expand(x.tensor, wish);
+    }
+}
+
+// As written, or else "..." and then every letter that occurs once, sorted.
+Labels output_labels(const Equation& equation, const std::vector<Operand>& operands, int ellipsis_dims, const char* text,
+                     const Loc& loc) {
+    if (!equation.has_output) {
+        Labels seen, once;
+        for (const Term& term : equation.inputs) seen.insert(seen.end(), term.letters.begin(), term.letters.end());
+        for (const Label label : seen) {
+            if (std::count(seen.begin(), seen.end(), label) == 1) once.push_back(label);
+        }
+        std::sort(once.begin(), once.end());
+        return Term{once, 0, ""}.labels(ellipsis_dims);
+    }
+    const Labels labels = equation.output.labels(ellipsis_dims);
+    for (const Label label : labels) {
+        const bool is_known = std::any_of(operands.begin(), operands.end(), [&](const Operand& x) { return contains(x.labels, label); });
+        if (!is_known) fail<ValueError>(loc, "einsum: '{}' of the result is in no operand: \"{}\"", static_cast<char>(label), text);
+        if (std::count(labels.begin(), labels.end(), label) > 1) {
+            fail<ValueError>(loc, "einsum: '{}' stands twice in the result: \"{}\"", static_cast<char>(label), text);
+        }
+    }
+    return labels;
+}
+
+// Sums over the dimensions that nobody needs any more.
+void sum_out(Operand& x, const Labels& needed) {
+    Dims dims;
+    Labels left;
+    for (int d = 0; d < x.tensor.dim(); ++d) {
+        const Label label = x.labels[static_cast<std::size_t>(d)];
+        if (contains(needed, label)) {
+            left.push_back(label);
+        } else {
+            dims.push_back(d);
+        }
+    }
+    if (dims.empty()) return;
+    x.tensor = sum(x.tensor, dims);
+    x.labels = left;
+}
+
+Tensor arranged(const Operand& x, const Labels& order) {
+    Dims dims;
+    bool same = true;
+    for (const Label label : order) {
+        same &= place_of(x.labels, label) == dims.rank();
+        dims.push_back(place_of(x.labels, label));
+    }
+    return same ? x.tensor : permute(x.tensor, dims);
+}
+
+Labels joined(const Labels& a, const Labels& b) {
+    Labels all = a;
+    all.insert(all.end(), b.begin(), b.end());
+    return all;
+}
+
+// One matrix product: (shared, left, contracted) x (shared, contracted, right).
+Operand contract(const Operand& a, const Operand& b, const Labels& needed) {
+    Labels shared, left, right, contracted;
+    Shape shape;
+    for (const Label label : a.labels) {
+        (!contains(b.labels, label) ? left : contains(needed, label) ? shared : contracted).push_back(label);
+    }
+    for (const Label label : b.labels) {
+        if (!contains(a.labels, label)) right.push_back(label);
+    }
+    const auto sizes = [&shape](const Operand& x, const Labels& labels, bool keep) {
+        int64_t numel = 1;
+        for (const Label label : labels) {
+            const int64_t size = x.tensor.shape()[place_of(x.labels, label)];
+            if (keep) shape.push_back(size);
+            numel *= size;
+        }
+        return numel;
+    };
+    const int64_t s = sizes(a, shared, true), l = sizes(a, left, true), c = sizes(a, contracted, false), r = sizes(b, right, true);
+    Tensor x = arranged(a, joined(joined(shared, left), contracted));
+    Tensor y = arranged(b, joined(joined(shared, contracted), right));
+    Tensor product;
+    if (contracted.empty()) {
+        product = mul(reshape(x, {s, l, 1}), reshape(y, {s, 1, r}));
+    } else if (shared.empty()) {
+        product = matmul(reshape(x, {l, c}), reshape(y, {c, r}));
+    } else {
+        product = matmul(reshape(x, {s, l, c}), reshape(y, {s, c, r}));
+    }
+    return {reshape(product, shape), joined(joined(shared, left), right)};
+}
+
+}  // namespace
+
+Tensor einsum(const char* equation, TensorList list) {
+    const Loc& loc = list.loc;
+    const CallerScope caller(loc);
+    const Equation parsed = parse(equation, list.size, loc);
+    std::vector<Operand> operands;
+    int ellipsis_dims = 0;
+    for (std::size_t i = 0; i < list.size; ++i) {
+        detail::check_defined(In(list[i], loc), "einsum");
+        operands.push_back(make_operand(list[i], parsed.inputs[i], loc));
+        if (parsed.inputs[i].ellipsis >= 0) {
+            ellipsis_dims = std::max(ellipsis_dims, list[i].dim() - static_cast<int>(parsed.inputs[i].letters.size()));
+        }
+    }
+    check_sizes(operands, loc);
+    const Labels output = output_labels(parsed, operands, ellipsis_dims, equation, loc);
+    const auto needed_from = [&](std::size_t i) {  // by the result and by operand i and the following ones
+        Labels needed = output;
+        for (; i < operands.size(); ++i) needed = joined(needed, operands[i].labels);
+        return needed;
+    };
+    Operand result = operands[0];
+    sum_out(result, needed_from(1));
+    for (std::size_t i = 1; i < operands.size(); ++i) {
+        const Labels later = needed_from(i + 1);
+        sum_out(operands[i], joined(later, result.labels));
+        result = contract(result, operands[i], later);
+    }
+    return arranged(result, output);
+}
+
+}  // namespace tapir

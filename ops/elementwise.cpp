@@ -1,0 +1,643 @@
+// Element-wise ops: rows, promotion, the fast path, backward.
+#include "tapir/ops/elementwise.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/parallel_impl.h"
+
+namespace tapir {
+
+using kernels::Compute;
+using kernels::Loop;
+using enum ElementTypes;
+
+// --- Rows ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void elementwise_rule(Backward& b);
+
+// The backward expressions on tensors: ordinary functions, one for each operand of each row.
+namespace rules {
+
+using K = double;
+#define ZeroGrad (g * K(0))
+#define TAPIR_RULE(function, expression)                                                                           \
+    Tensor function([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& a,                            \
+                    [[maybe_unused]] const Tensor& b, [[maybe_unused]] const Tensor& c,                            \
+                    [[maybe_unused]] const Tensor& y) {                                                            \
+        return expression;                                                                                         \
+    }
+#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                                  \
+    Tensor name##_backward([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& x,                     \
+                           [[maybe_unused]] const Tensor& y) {                                                     \
+        return backward;                                                                                           \
+    }
+#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                          \
+    Tensor name##_backward([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& x,                     \
+                           [[maybe_unused]] const Tensor& y, [[maybe_unused]] double p0) {                         \
+        return backward;                                                                                           \
+    }
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)                  \
+    Tensor name##_backward([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& x,                     \
+                           [[maybe_unused]] const Tensor& y, [[maybe_unused]] double p0,                           \
+                           [[maybe_unused]] double p1) {                                                           \
+        return backward;                                                                                           \
+    }
+#define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
+    TAPIR_RULE(name##_backward_a, backward_a)                                                   \
+    TAPIR_RULE(name##_backward_b, backward_b)
+#define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c) \
+    TAPIR_RULE(name##_backward_a, backward_a)                                                                \
+    TAPIR_RULE(name##_backward_b, backward_b)                                                                \
+    TAPIR_RULE(name##_backward_c, backward_c)
+#include "tapir/ops/elementwise.def"
+#undef TAPIR_RULE
+#undef ZeroGrad
+
+}  // namespace rules
+
+constexpr bool is_g(const char* expression) { return expression[0] == 'g' && expression[1] == '\0'; }
+
+constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, BackwardRule rule = elementwise_rule) {
+    return {name, onnx, rule, doc};
+}
+
+// Calls a rule with the operands [g, a, b, c, y].
+#define TAPIR_CALL(...) [](const Tensor* const* t, [[maybe_unused]] const double* p) -> Tensor { return rules::__VA_ARGS__; }
+
+}  // namespace
+
+const ElementwiseOp elementwise_ops[kElementwiseOps] = {
+#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                               \
+    {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
+     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4]))}, 0},
+#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                       \
+    {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
+     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0]))}, 1},
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)               \
+    {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
+     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0], p[1]))}, 2},
+#define TAPIR_PREDICATE(name, onnx, doc, forward) \
+    {info(#name, onnx, doc, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}, 0},
+#define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b)                 \
+    {info(#name, onnx, doc), Elementwise::name, saves, 2, types, false, {is_g(#backward_a), is_g(#backward_b)}, \
+     low, high,                                                                                                 \
+     {TAPIR_CALL(name##_backward_a(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
+      TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4]))}, 0},
+#define TAPIR_COMPARE(name, onnx, doc, forward) \
+    {info(#name, onnx, doc, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}, 0},
+#define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c)    \
+    {info(#name, onnx, doc), Elementwise::name, saves, 3, types, false,                                         \
+     {is_g(#backward_a), is_g(#backward_b), is_g(#backward_c)}, low, high,                                      \
+     {TAPIR_CALL(name##_backward_a(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
+      TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
+      TAPIR_CALL(name##_backward_c(*t[0], *t[1], *t[2], *t[3], *t[4]))}, 0},
+#include "tapir/ops/elementwise.def"
+};
+#undef TAPIR_CALL
+
+namespace {
+
+// The loops of this machine. Looked up on first use, since a static tensor may be made before this file's statics are.
+inline Loop forward_loop(Elementwise op, Compute compute) {
+    static const kernels::ForwardTable* const table = kernels::elementwise_forward();
+    return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
+}
+inline Loop backward_loop(Elementwise op, int operand, Compute compute) {
+    static const kernels::BackwardTable* const table = kernels::elementwise_backward();
+    return table->loop[static_cast<int>(op)][operand][static_cast<int>(compute) - static_cast<int>(Compute::f32)];
+}
+
+// The dtype a loop computes this dtype in without conversion, or false.
+inline bool computed_directly(DType dtype) noexcept {
+    return dtype == float32 || dtype == float64 || dtype == int64 || dtype == int32;
+}
+
+inline bool same_sizes(const TensorImpl* a, const TensorImpl* b) noexcept {
+    if (a->rank != b->rank || a->numel != b->numel) return false;
+    for (int d = 0; d < a->rank; ++d) {
+        if (a->sizes[d] != b->sizes[d]) return false;
+    }
+    return true;
+}
+
+inline bool is_plain(const TensorImpl* t) noexcept { return t->is_contiguous() && t->device.type == DeviceType::cpu; }
+
+constexpr std::int64_t kParallelElements = 32 * 1024;  // below, waking threads costs more than it gains
+
+void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int count,
+               const double* params) {
+    if (n < kParallelElements || num_threads() == 1) [[likely]] {
+        kernels::run_contiguous(loop, n, out, out_size, in, in_size, count, params);
+        return;
+    }
+    parallel_for(n, kParallelElements / 2, [&](std::int64_t begin, std::int64_t end) {
+        const void* parts[kernels::kMaxOperands];
+        for (int k = 0; k < count; ++k) parts[k] = static_cast<const std::byte*>(in[k]) + begin * in_size;
+        kernels::run_contiguous(loop, end - begin, static_cast<std::byte*>(out) + begin * out_size, out_size, parts, in_size,
+                            count, params);
+    });
+}
+
+// The dtype of the result of an op whose operands promote to `common`.
+DType compute_dtype(const ElementwiseOp& op, DType common) {
+    if (op.types == Float && !is_floating(common)) return default_dtype();
+    return common;
+}
+
+// What decides promotion: tensors with dimensions over 0-d tensors over numbers, as far as the category goes.
+struct Promotion {
+    DType dims = bool_, zero = bool_, numbers = bool_;
+    bool has_dims = false, has_zero = false, has_numbers = false;
+
+    static int category(DType d) { return is_floating(d) ? 2 : d == DType::boolean ? 0 : 1; }
+    void tensor(const Tensor& t) {
+        DType& slot = t.dim() > 0 ? dims : zero;
+        bool& has = t.dim() > 0 ? has_dims : has_zero;
+        slot = has ? promote(slot, t.dtype()) : t.dtype();
+        has = true;
+    }
+    void number(Scalar s) {
+        numbers = has_numbers ? promote(numbers, s.dtype()) : s.dtype();
+        has_numbers = true;
+    }
+    static DType combine(DType strong, bool has_strong, DType weak, bool has_weak) {
+        if (!has_strong) return weak;
+        if (!has_weak || category(weak) <= category(strong)) return strong;
+        return weak;
+    }
+    DType result() const {
+        const DType zero_and_numbers = combine(zero, has_zero, numbers, has_numbers);
+        return combine(dims, has_dims, zero_and_numbers, has_zero || has_numbers);
+    }
+};
+
+// A number as an operand: a 0-d tensor that lives on the stack of the call.
+Tensor number_tensor(Scalar value, DType dtype) {
+    Tensor t = detail::make_empty({}, dtype, Device{}, Loc{});
+    detail::store(dtype, t.raw_data(), value);
+    return t;
+}
+
+// The dtype that a number takes beside a tensor: the one that the op computes in.
+DType number_dtype(DType common) { return kernels::stored_as(kernels::compute_of(common)); }
+
+Shape shape_of(const ElementwiseOp& op, const Tensor* const* in, int count, const Loc& loc) {
+    Shape shape = in[0]->shape();
+    for (int k = 1; k < count; ++k) shape = broadcast_shapes(shape, in[k]->shape(), op.info.name, loc);
+    return shape;
+}
+
+void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* const* in, int count, const Tensor& out,
+                        const double* params) {
+    Log* log = detail::thread.log;
+    bool any = false;
+    for (int k = 0; k < count; ++k) any |= tracked(in[k]->impl(), *log, loc);
+    if (!any || op.to_bool || !is_floating(out.dtype())) return;
+    const Tensor* saved[4];
+    int saved_count = 0;
+    for (int k = 0; k < count; ++k) {
+        if (op.saves >> k & 1) saved[saved_count++] = in[k];
+    }
+    if (op.saves & SaveY) saved[saved_count++] = &out;
+    TensorImpl* result = out.impl();
+    append_record(*log, {op.info, loc, in, count, &result, 1, saved, saved_count, params,
+                         static_cast<std::size_t>(op.params) * sizeof(double)});
+}
+
+// Everything that the fast path does not take.
+[[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common,
+                                 const double* params, const Loc& loc) {
+    for (int k = 1; k < count; ++k) detail::check_same_device(op.info.name, *in[0], *in[k], loc);
+    const DType dtype = compute_dtype(op, common);
+    const Compute compute = kernels::compute_of(dtype);
+    const Loop loop = forward_loop(op.index, compute);
+    if (!loop) fail<DTypeError>(loc, "{}: not defined for {}", op.info.name, name(dtype));
+    const Shape shape = shape_of(op, in, count, loc);
+    const Tensor out = detail::make_empty(shape, op.to_bool ? bool_ : dtype, in[0]->device(), loc);
+    elementwise::run(loop, compute, op.to_bool, out, in, count, params);
+    if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
+    return out;
+}
+
+}  // namespace
+
+// --- Running -------------------------------------------------------------------------------------------------------------
+
+namespace elementwise {
+
+DType result_type(const Tensor* const* operands, int count) {
+    Promotion promotion;
+    for (int k = 0; k < count; ++k) promotion.tensor(*operands[k]);
+    return promotion.result();
+}
+
+void run(Loop loop, Compute compute, bool to_bool, const Tensor& out, const Tensor* const* in, int count,
+         const double* params) {
+    const TensorImpl* y = out.impl();
+    if (y->numel == 0) return;
+    const DType dtype = kernels::stored_as(compute);
+    bool plain = is_plain(y) && y->dtype == (to_bool ? bool_ : dtype);
+    unsigned repeated = 0;
+    const void* data[kernels::kMaxOperands];
+    for (int k = 0; k < count && plain; ++k) {
+        const TensorImpl* x = in[k]->impl();
+        plain = x->dtype == dtype && x->device.type == DeviceType::cpu;
+        data[k] = x->data;
+        if (x->is_contiguous() && same_sizes(y, x)) continue;
+        plain = plain && x->numel == 1;
+        repeated |= 1u << k;
+    }
+    if (plain) {
+        const auto out_size = static_cast<unsigned>(itemsize(y->dtype)), in_size = static_cast<unsigned>(itemsize(dtype));
+        if (repeated == 0) return run_plain(loop, y->numel, y->data, out_size, data, in_size, count, params);
+        if (y->numel < kParallelElements) {
+            return kernels::run_repeated(loop, y->numel, y->data, out_size, data, in_size, count, params, repeated);
+        }
+    }
+    kernels::ElementwiseArgs args{};
+    args.loop = loop;
+    args.compute = compute;
+    args.to_bool = to_bool;
+    args.params = params;
+    args.operands = count;
+    args.out = y->data;
+    args.out_dtype = y->dtype;
+    // Dimensions that are contiguous in every operand are merged: longer runs.
+    int rank = 0;
+    for (int d = 0; d < y->rank; ++d) {
+        if (y->sizes[d] == 1) continue;
+        std::int64_t strides[kernels::kMaxOperands];
+        for (int k = 0; k < count; ++k) {
+            const TensorImpl* x = in[k]->impl();
+            const int own = d - (y->rank - x->rank);
+            strides[k] = own < 0 || x->sizes[own] == 1 ? 0 : x->strides[own];
+        }
+        bool merge = rank > 0 && args.out_strides[rank - 1] == y->strides[d] * y->sizes[d];
+        for (int k = 0; k < count && merge; ++k) merge = args.in[k].strides[rank - 1] == strides[k] * y->sizes[d];
+        if (!merge) args.sizes[rank++] = 1;
+        args.sizes[rank - 1] *= y->sizes[d];
+        args.out_strides[rank - 1] = y->strides[d];
+        for (int k = 0; k < count; ++k) args.in[k].strides[rank - 1] = strides[k];
+    }
+    args.rank = rank;
+    for (int k = 0; k < count; ++k) {
+        args.in[k].data = in[k]->raw_data();
+        args.in[k].dtype = in[k]->dtype();
+    }
+    if (y->numel < kParallelElements || num_threads() == 1) {
+        kernels::run_general(args, 0, y->numel);
+    } else {
+        parallel_for(y->numel, kParallelElements / 2,
+                     [&](std::int64_t begin, std::int64_t end) { kernels::run_general(args, begin, end); });
+    }
+}
+
+Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, const Loc& loc) {
+    if (!x.defined()) [[unlikely]]
+        detail::fail_undefined(op.info.name, loc);
+    const TensorImpl* impl = x.impl();
+    const Tensor* in[] = {&x};
+    const Loop loop = computed_directly(impl->dtype) ? forward_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
+    if (!is_plain(impl) || !loop) [[unlikely]]
+        return general(op, in, 1, impl->dtype, params, loc);
+    const DType dtype = op.to_bool ? bool_ : impl->dtype;
+    Tensor out = detail::make_empty_like(impl, dtype, loc);
+    const void* data[] = {impl->data};
+    run_plain(loop, impl->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
+              static_cast<unsigned>(itemsize(impl->dtype)), 1, params);
+    if (detail::thread.log) record_elementwise(op, loc, in, 1, out, params);
+    return out;
+}
+
+Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const Loc& loc) {
+    if (!a.defined() || !b.defined()) [[unlikely]]
+        detail::fail_undefined(op.info.name, loc);
+    const TensorImpl *x = a.impl(), *z = b.impl();
+    const Tensor* in[] = {&a, &b};
+    const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
+    if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z)) [[unlikely]]
+        return general(op, in, 2, result_type(in, 2), nullptr, loc);
+    const DType dtype = op.to_bool ? bool_ : x->dtype;
+    Tensor out = detail::make_empty_like(x, dtype, loc);
+    const void* data[] = {x->data, z->data};
+    run_plain(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
+              static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr);
+    if (detail::thread.log) record_elementwise(op, loc, in, 2, out, nullptr);
+    return out;
+}
+
+namespace {
+
+// A tensor and a number, the number being operand `place`. The fast path keeps it on the stack.
+Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc) {
+    if (!t.defined()) [[unlikely]]
+        detail::fail_undefined(op.info.name, loc);
+    const TensorImpl* x = t.impl();
+    const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
+    const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
+    if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements) [[likely]] {
+        const DType dtype = op.to_bool ? bool_ : x->dtype;
+        Tensor out = detail::make_empty_like(x, dtype, loc);
+        alignas(8) std::byte element[8];
+        detail::store(x->dtype, element, number);
+        const void* data[2];
+        data[1 - place] = x->data;
+        data[place] = element;
+        kernels::run_repeated(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
+                              static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr, 1u << place);
+        if (Log* log = detail::thread.log; log && tracked(x, *log, loc)) {
+            const Tensor operand = number_tensor(number, x->dtype);
+            const Tensor* in[2];
+            in[1 - place] = &t;
+            in[place] = &operand;
+            record_elementwise(op, loc, in, 2, out, nullptr);
+        }
+        return out;
+    }
+    Promotion promotion;
+    promotion.tensor(t);
+    promotion.number(number);
+    const DType common = promotion.result();
+    const Tensor operand = number_tensor(number, number_dtype(compute_dtype(op, common)));
+    const Tensor* in[2];
+    in[1 - place] = &t;
+    in[place] = &operand;
+    return general(op, in, 2, common, nullptr, loc);
+}
+
+}  // namespace
+
+Tensor binary(const ElementwiseOp& op, const Tensor& a, Scalar b, const Loc& loc) { return with_number(op, a, b, 1, loc); }
+Tensor binary(const ElementwiseOp& op, Scalar a, const Tensor& b, const Loc& loc) { return with_number(op, b, a, 0, loc); }
+
+Tensor ternary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const Tensor& c, const Loc& loc) {
+    if (!a.defined() || !b.defined() || !c.defined()) detail::fail_undefined(op.info.name, loc);
+    const Tensor* in[] = {&a, &b, &c};
+    return general(op, in, 3, result_type(in, 3), nullptr, loc);
+}
+
+// --- In place ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Writes op(self, others) into self. `in[0]` is self.
+void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, int count, DType common,
+              const double* params, const Loc& loc) {
+    for (int k = 0; k < count; ++k) {
+        if (!in[k]->defined()) detail::fail_undefined(op.info.name, loc);
+        detail::check_same_device(op.info.name, self, *in[k], loc);
+    }
+    const DType dtype = compute_dtype(op, common);
+    const Loop loop = forward_loop(op.index, kernels::compute_of(dtype));
+    if (!loop) fail<DTypeError>(loc, "{}_: not defined for {}", op.info.name, name(dtype));
+    if (Promotion::category(dtype) > Promotion::category(self.dtype())) {
+        fail<DTypeError>(loc, "{}_: a result of {} cannot be written into {}", op.info.name, name(dtype), name(self.dtype()));
+    }
+    const Shape shape = shape_of(op, in, count, loc);
+    if (!(shape == self.shape())) {
+        fail<ShapeError>(loc, "{}_: a result of shape {} cannot be written into {}", op.info.name, shape, self.shape());
+    }
+    check_in_place(op.info.name, self, {in[count - 1]}, loc);
+    Log* log = detail::thread.log;
+    const bool record_it = log && (tracked(self.impl(), *log, loc) || (count > 1 && tracked(in[1]->impl(), *log, loc)));
+    // Operands that are overwritten but read again: by the loop when they overlap, by the rule when it saved them.
+    Tensor copies[2];
+    const Tensor* operands[2] = {in[0], count > 1 ? in[1] : nullptr};
+    const detail::PauseRecording pause;
+    if (count > 1 && !in[1]->is_same(self) && in[1]->shares_storage(self)) {
+        copies[1] = in[1]->clone(loc);
+        copies[1].impl()->node = in[1]->impl()->node;
+        operands[1] = &copies[1];
+    }
+    if (record_it && (op.saves & SaveA)) {
+        copies[0] = self.clone(loc);
+        copies[0].impl()->node = self.impl()->node;
+        operands[0] = &copies[0];
+        if (count > 1 && in[1]->is_same(self)) operands[1] = &copies[0];
+    }
+    run(loop, kernels::compute_of(dtype), op.to_bool, self, operands, count, params);
+    mark_written(self, loc);
+    if (!record_it) return;
+    detail::thread.log = log;
+    record_elementwise(op, loc, operands, count, self, params);
+    detail::thread.log = nullptr;
+}
+
+}  // namespace
+
+void unary_(const ElementwiseOp& op, Tensor& x, const double* params, const Loc& loc) {
+    const Tensor* in[] = {&x};
+    if (!x.defined()) detail::fail_undefined(op.info.name, loc);
+    in_place(op, x, in, 1, x.dtype(), params, loc);
+}
+
+void binary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Loc& loc) {
+    if (!a.defined() || !b.defined()) detail::fail_undefined(op.info.name, loc);
+    const Tensor* in[] = {&a, &b};
+    in_place(op, a, in, 2, result_type(in, 2), nullptr, loc);
+}
+
+void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
+    if (!a.defined()) detail::fail_undefined(op.info.name, loc);
+    Promotion promotion;
+    promotion.tensor(a);
+    promotion.number(b);
+    const DType common = promotion.result();
+    const Tensor number = number_tensor(b, number_dtype(compute_dtype(op, common)));
+    const Tensor* in[] = {&a, &number};
+    in_place(op, a, in, 2, common, nullptr, loc);
+}
+
+}  // namespace elementwise
+
+void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc) {
+    Log* log = detail::thread.log;
+    if (!log) return;
+    const TensorImpl* impl = self.impl();
+    if (impl->flags & TensorImpl::kRequiresGrad) {
+        fail<TapeError>(loc, "{}_: a leaf that requires a gradient is written to while the tape records; end the tape first, "
+                        "or use NoGradScope", op);
+    }
+    bool any = tracked(impl, *log, loc);
+    if (any) log->value_of(self.impl(), loc);  // refuses a tensor that was overwritten through another view
+    for (const Tensor* source : sources) any |= source->defined() && tracked(source->impl(), *log, loc);
+    if (any && (impl->flags & TensorImpl::kView)) {
+        fail<TapeError>(loc, "{}_: writing into a view is not recorded; write through the tensor it is a view of: "
+                        "x.index_put_({{...}}, value)", op);
+    }
+}
+
+void mark_written(const Tensor& self, const Loc& loc) {
+    TensorImpl* impl = self.impl();
+    impl->storage->mark_written(detail::caller(loc));
+    impl->node_version = impl->storage->version;
+}
+
+// --- Backward ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const* in, int count, const double* params,
+                      bool into_g) {
+    const Tensor& g = *in[0];
+    const Compute compute = kernels::compute_of(g.dtype());
+    const Loop loop = backward_loop(op.index, operand, compute);
+    if (into_g) {
+        elementwise::run(loop, compute, false, g, in, count, params);
+        return g;
+    }
+    Tensor out = detail::make_empty_like(g.impl(), g.dtype(), Loc{});
+    elementwise::run(loop, compute, false, out, in, count, params);
+    return out;
+}
+
+void elementwise_rule(Backward& b) {
+    const auto& op = *reinterpret_cast<const ElementwiseOp*>(b.record().op);
+    const Tensor g = b.grad();
+    Tensor saved[4];
+    const Tensor* fused[kernels::kMaxOperands] = {&g};  // g and what was saved
+    const Tensor* all[kernels::kMaxOperands] = {&g, nullptr, nullptr, nullptr, nullptr};  // at their places, for the rules
+    int count = 1;
+    for (int k = 0; k < 4; ++k) {
+        if (!(op.saves >> k & 1)) continue;
+        saved[k] = b.saved(count - 1);
+        fused[count++] = &saved[k];
+        all[k + 1] = &saved[k];
+    }
+    static const Tensor undefined;
+    for (const Tensor*& t : all) {
+        if (!t) t = &undefined;
+    }
+    const double* params = op.params ? &b.attrs<double>() : nullptr;
+    for (int k = 0; k < op.operands; ++k) {
+        if (!b.needs(k)) continue;
+        if (op.passes[k]) {
+            b.give(k, g);
+        } else if (b.recording()) {
+            b.give(k, op.rule[k](all, params));
+        } else {
+            b.give(k, fused_gradient(op, k, fused, count, params, false));
+        }
+    }
+}
+
+}  // namespace
+
+// --- The public functions --------------------------------------------------------------------------------------------------
+
+#define TAPIR_UNARY0(name, ...)                                                                                      \
+    Tensor name(In x) { return elementwise::unary(row_of(Elementwise::name), x.tensor, nullptr, x.loc); }            \
+    Tensor Tensor::name(Loc loc) const { return elementwise::unary(row_of(Elementwise::name), *this, nullptr, loc); } \
+    Tensor& Tensor::name##_(Loc loc) {                                                                               \
+        elementwise::unary_(row_of(Elementwise::name), *this, nullptr, loc);                                         \
+        return *this;                                                                                                \
+    }
+#define TAPIR_UNARY1(name, p0, d0, ...)                                                              \
+    Tensor name(In x, double p0) {                                                                   \
+        const double params[] = {p0};                                                                \
+        return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);               \
+    }                                                                                                \
+    Tensor Tensor::name(double p0, Loc loc) const { return tapir::name(In(*this, loc), p0); }        \
+    Tensor& Tensor::name##_(double p0, Loc loc) {                                                    \
+        const double params[] = {p0};                                                                \
+        elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                          \
+        return *this;                                                                                \
+    }
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                                                        \
+    Tensor name(In x, double p0, double p1) {                                                                          \
+        const double params[] = {p0, p1};                                                                              \
+        return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);                                 \
+    }                                                                                                                  \
+    Tensor Tensor::name(double p0, double p1, Loc loc) const { return tapir::name(In(*this, loc), p0, p1); }           \
+    Tensor& Tensor::name##_(double p0, double p1, Loc loc) {                                                           \
+        const double params[] = {p0, p1};                                                                              \
+        elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                                            \
+        return *this;                                                                                                  \
+    }
+#define TAPIR_PREDICATE(name, ...)                                                                        \
+    Tensor name(In x) { return elementwise::unary(row_of(Elementwise::name), x.tensor, nullptr, x.loc); } \
+    Tensor Tensor::name(Loc loc) const { return tapir::name(In(*this, loc)); }
+#define TAPIR_COMPARE(name, ...)                                                                                        \
+    Tensor name(In a, In b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b.tensor, a.loc); }       \
+    Tensor name(In a, Scalar b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b, a.loc); }          \
+    Tensor name(Scalar a, In b) { return elementwise::binary(row_of(Elementwise::name), a, b.tensor, b.loc); }          \
+    Tensor Tensor::name(const Tensor& other, Loc loc) const {                                                           \
+        return elementwise::binary(row_of(Elementwise::name), *this, other, loc);                                       \
+    }                                                                                                                   \
+    Tensor Tensor::name(Scalar other, Loc loc) const {                                                                  \
+        return elementwise::binary(row_of(Elementwise::name), *this, other, loc);                                       \
+    }
+#define TAPIR_BINARY(name, ...)                                                          \
+    TAPIR_COMPARE(name, )                                                                \
+    Tensor& Tensor::name##_(const Tensor& other, Loc loc) {                              \
+        elementwise::binary_(row_of(Elementwise::name), *this, other, loc);              \
+        return *this;                                                                    \
+    }                                                                                    \
+    Tensor& Tensor::name##_(Scalar other, Loc loc) {                                     \
+        elementwise::binary_(row_of(Elementwise::name), *this, other, loc);              \
+        return *this;                                                                    \
+    }
+#define TAPIR_TERNARY(name, ...)                                                                          \
+    Tensor name(In a, In b, In c) {                                                                       \
+        return elementwise::ternary(row_of(Elementwise::name), a.tensor, b.tensor, c.tensor, a.loc);      \
+    }
+#include "tapir/ops/elementwise.def"
+
+#define TAPIR_OPERATOR(symbol, name)                                                                                         \
+    Tensor operator symbol(In a, In b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b.tensor, a.loc); } \
+    Tensor operator symbol(In a, Scalar b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b, a.loc); }    \
+    Tensor operator symbol(Scalar a, In b) { return elementwise::binary(row_of(Elementwise::name), a, b.tensor, b.loc); }
+TAPIR_OPERATOR(+, add)
+TAPIR_OPERATOR(-, sub)
+TAPIR_OPERATOR(*, mul)
+TAPIR_OPERATOR(/, div)
+TAPIR_OPERATOR(%, remainder)
+TAPIR_OPERATOR(==, eq)
+TAPIR_OPERATOR(!=, ne)
+TAPIR_OPERATOR(<, lt)
+TAPIR_OPERATOR(<=, le)
+TAPIR_OPERATOR(>, gt)
+TAPIR_OPERATOR(>=, ge)
+#undef TAPIR_OPERATOR
+
+Tensor operator-(In x) { return elementwise::unary(row_of(Elementwise::neg), x.tensor, nullptr, x.loc); }
+Tensor operator!(In x) { return logical_not(x); }
+Tensor operator&(In a, In b) { return logical_and(a, b); }
+Tensor operator|(In a, In b) { return logical_or(a, b); }
+Tensor operator^(In a, In b) { return logical_xor(a, b); }
+
+#define TAPIR_ASSIGN(symbol, name)                                                   \
+    Tensor& operator symbol(Tensor& a, In b) { return a.name##_(b.tensor, b.loc); }  \
+    Tensor& operator symbol(Tensor& a, NumberIn b) { return a.name##_(b.value, b.loc); }
+TAPIR_ASSIGN(+=, add)
+TAPIR_ASSIGN(-=, sub)
+TAPIR_ASSIGN(*=, mul)
+TAPIR_ASSIGN(/=, div)
+#undef TAPIR_ASSIGN
+
+Tensor lerp(In start, In end, Scalar weight) {
+    detail::check_defined(start, "lerp");
+    return lerp(start, end, number_tensor(weight, is_floating(start.tensor.dtype()) ? start.tensor.dtype() : float32));
+}
+
+Tensor gelu(In x, const char* approximate) {
+    const std::string word = approximate;
+    if (word == "tanh") return gelu_tanh(x);
+    if (word != "none") fail<ValueError>(x.loc, "gelu: approximate must be \"none\" or \"tanh\", got \"{}\"", word);
+    return gelu(x);
+}
+
+Tensor clamp_min(In x, Scalar min) { return clamp(x, min.as_double()); }
+Tensor clamp_max(In x, Scalar max) { return clamp(x, -std::numeric_limits<double>::infinity(), max.as_double()); }
+Tensor clamp(In x, In min, In max) {
+    const CallerScope caller(x.loc);
+    return minimum(maximum(x, min), max);
+}
+
+}  // namespace tapir

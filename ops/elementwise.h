@@ -1,0 +1,81 @@
+// Element-wise ops. The functions are made from elementwise.def, where each has its row with a line of documentation:
+//
+//     Tensor tanh(In x)                                     Tensor leaky_relu(In x, double negative_slope = 0.01)
+//     Tensor add(In a, In b)  add(In a, Scalar b)  add(Scalar a, In b)  a + b
+//
+// Operands broadcast (ShapeError when they cannot) and promote as in PyTorch: among dtypes of one category the widest
+// tensor decides; numbers and 0-d tensors count only by category. Float ops compute integers in the default dtype.
+#pragma once
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// A number handed to an in-place operator, with the line of the call.
+struct NumberIn {
+    template <class T>
+        requires(std::is_arithmetic_v<T> && !std::is_same_v<T, char>)
+    NumberIn(T number, Loc line = Loc::current()) noexcept : value(number), loc(line) {}  // NOLINT: implicit by design
+    Scalar value;
+    Loc loc;
+};
+
+#define TAPIR_UNARY0(name, ...) Tensor name(In x);
+#define TAPIR_UNARY1(name, p0, d0, ...) Tensor name(In x, double p0 = d0);
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) Tensor name(In x, double p0 = d0, double p1 = d1);
+#define TAPIR_PREDICATE(name, ...) Tensor name(In x);
+#define TAPIR_BINARY(name, ...)    \
+    Tensor name(In a, In b);       \
+    Tensor name(In a, Scalar b);   \
+    Tensor name(Scalar a, In b);
+#define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
+#define TAPIR_TERNARY(name, ...) Tensor name(In a, In b, In c);
+#include "tapir/ops/elementwise.def"
+
+Tensor lerp(In start, In end, Scalar weight);
+/// gelu with approximate = "none" or "tanh". Throws ValueError for other words.
+Tensor gelu(In x, const char* approximate);
+
+/// a where the condition (bool) holds, else b. All three broadcast. Throws DTypeError when the condition is not bool.
+Tensor where(In condition, In a, In b);
+Tensor where(In condition, In a, Scalar b);
+Tensor where(In condition, Scalar a, In b);
+Tensor where(In condition, Scalar a, Scalar b);
+
+/// clamp with tensors as bounds; all three broadcast.
+Tensor clamp(In x, In min, In max);
+Tensor clamp_min(In x, Scalar min);
+Tensor clamp_max(In x, Scalar max);
+
+#define TAPIR_OPERATOR(symbol)                 \
+    Tensor operator symbol(In a, In b);        \
+    Tensor operator symbol(In a, Scalar b);    \
+    Tensor operator symbol(Scalar a, In b);
+TAPIR_OPERATOR(+)
+TAPIR_OPERATOR(-)
+TAPIR_OPERATOR(*)
+TAPIR_OPERATOR(/)
+TAPIR_OPERATOR(%)  ///< remainder
+TAPIR_OPERATOR(==)
+TAPIR_OPERATOR(!=)
+TAPIR_OPERATOR(<)
+TAPIR_OPERATOR(<=)
+TAPIR_OPERATOR(>)
+TAPIR_OPERATOR(>=)
+#undef TAPIR_OPERATOR
+Tensor operator-(In x);
+Tensor operator!(In x);         ///< logical_not
+Tensor operator&(In a, In b);   ///< logical_and of bool tensors
+Tensor operator|(In a, In b);   ///< logical_or of bool tensors
+Tensor operator^(In a, In b);   ///< logical_xor of bool tensors
+
+Tensor& operator+=(Tensor& a, In b);
+Tensor& operator-=(Tensor& a, In b);
+Tensor& operator*=(Tensor& a, In b);
+Tensor& operator/=(Tensor& a, In b);
+Tensor& operator+=(Tensor& a, NumberIn b);
+Tensor& operator-=(Tensor& a, NumberIn b);
+Tensor& operator*=(Tensor& a, NumberIn b);
+Tensor& operator/=(Tensor& a, NumberIn b);
+
+}  // namespace tapir

@@ -1,0 +1,55 @@
+// The rows of elementwise.def as the library sees them, and the calls that other ops make.
+#pragma once
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/elementwise.h"
+
+namespace tapir {
+
+struct ElementwiseOp {
+    OpInfo info;  // first: a record's op is the address of this
+    Elementwise index;
+    std::uint8_t saves;
+    std::uint8_t operands;
+    ElementTypes types;
+    bool to_bool;
+    bool passes[3];  // the gradient of that operand is g itself
+    double low, high;
+    // The backward expressions on tensors, recorded for higher order. [g, a, b, c, y]
+    Tensor (*rule[3])(const Tensor* const* operands, const double* params);
+    int params;
+};
+extern const ElementwiseOp elementwise_ops[kElementwiseOps];
+
+inline const ElementwiseOp& row_of(Elementwise op) { return elementwise_ops[static_cast<int>(op)]; }
+
+namespace elementwise {
+
+/// The dtype that operands are computed in: PyTorch's result_type.
+DType result_type(const Tensor* const* operands, int count);
+
+Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, const Loc& loc);
+Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const Loc& loc);
+Tensor binary(const ElementwiseOp& op, const Tensor& a, Scalar b, const Loc& loc);
+Tensor binary(const ElementwiseOp& op, Scalar a, const Tensor& b, const Loc& loc);
+void unary_(const ElementwiseOp& op, Tensor& x, const double* params, const Loc& loc);
+void binary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Loc& loc);
+void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc);
+
+/// Runs a loop over any operands into `out` (sizes known to be right): no checks, no record.
+void run(kernels::Loop loop, kernels::Compute compute, bool to_bool, const Tensor& out, const Tensor* const* in, int count,
+         const double* params);
+
+}  // namespace elementwise
+
+/// What every in-place op does before it writes to `self`. Throws TapeError for a leaf that requires a gradient and for
+/// views, where the write would be lost to the tape; `sources` are the op's other operands.
+void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc);
+/// After the write: raises the version.
+void mark_written(const Tensor& self, const Loc& loc);
+
+/// to[...] = from[...], broadcast and converted; not recorded.
+void copy_elements(const Tensor& to, const Tensor& from);
+
+}  // namespace tapir

@@ -1,0 +1,137 @@
+// embedding and one_hot: from class numbers to vectors.
+#include <cstring>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+// Attributes: padding_idx. Saved: the checked indices.
+void embedding_rule(Backward& b) {
+    if (!b.needs(1)) return;
+    const auto padding = b.attrs<int64_t>();
+    Tensor indices = reshape(b.saved(0), {-1});
+    Tensor rows = reshape(b.grad(), {indices.numel(), b.output_shape().back()});
+    if (padding >= 0) {
+        const Tensor kept = reshape(nonzero(indices != padding), {-1});
+        if (kept.numel() < indices.numel()) {
+            indices = index_select(indices, 0, kept);
+            rows = index_select(rows, 0, kept);
+        }
+    }
+    b.give_rows(1, indices, rows);
+}
+
+}  // namespace
+
+TAPIR_OP(embedding, "Gather", embedding_rule, "Rows of a matrix, by number.",
+         TAPIR_SAMPLE_AS("i(5)<4 f(4,3)", "torch.nn.functional.embedding(x[0], x[1])", embedding(x[0], x[1])), TAPIR_SAMPLE_AS("i(2,3)<7 f(7,2)", "torch.nn.functional.embedding(x[0], x[1])", embedding(x[0], x[1])),
+         TAPIR_SAMPLE_AS("i()<4 f(4,3)", "torch.nn.functional.embedding(x[0], x[1])", embedding(x[0], x[1])), TAPIR_SAMPLE_AS("i(1)<4 f(4,37)", "torch.nn.functional.embedding(x[0], x[1])", embedding(x[0], x[1])),
+         TAPIR_SAMPLE_AS("i(6)<3 f(3,2)", "torch.nn.functional.embedding(x[0], x[1], 1)", embedding(x[0], x[1], 1)), TAPIR_SAMPLE_AS("i(0)<3 f(3,2)", "torch.nn.functional.embedding(x[0], x[1])", embedding(x[0], x[1])));
+TAPIR_OP(one_hot, "OneHot", NonDiff, "Class numbers as vectors with a single 1.",
+         TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)), TAPIR_SAMPLE("i(2,3)<3", one_hot(x[0], 5)), TAPIR_SAMPLE("i(6)<4", one_hot(x[0])),
+         TAPIR_SAMPLE("i()<4", one_hot(x[0], 4)));
+
+namespace {
+
+// out[r] = weight[index[r]] for contiguous rows.
+void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index, int64_t count, int64_t row_bytes) {
+    constexpr int64_t grain = 1 << 18;  // bytes
+    const auto bytes = static_cast<std::size_t>(row_bytes);
+    parallel_for(count, grain / (row_bytes + 1) + 1, [&](int64_t begin, int64_t end) {
+        std::byte* to = out.impl()->data + begin * row_bytes;
+        for (int64_t r = begin; r < end; ++r, to += row_bytes) std::memcpy(to, weight->data + index[r] * row_bytes, bytes);
+    });
+}
+
+[[gnu::noinline]] Tensor embedding_rows(const In& indices, const In& weight, Tensor& checked) {
+    checked = checked_index("embedding", indices.tensor, weight.tensor.shape(), 0, indices.loc);
+    detail::check_same_device("embedding", indices.tensor, weight.tensor, indices.loc);
+    const int64_t width = weight->sizes[1];
+    Shape shape = indices.tensor.shape();
+    shape.push_back(width, indices.loc);
+    Tensor out = detail::make_empty(shape, weight->dtype, weight->device, indices.loc);
+    if (out.numel() == 0) return out;
+    const detail::PauseRecording pause;
+    if (weight->is_contiguous()) {
+        copy_rows(out, weight.tensor.impl(), static_cast<const int64_t*>(checked.raw_data()), checked.numel(),
+                  width * static_cast<int64_t>(itemsize(weight->dtype)));
+    } else {
+        Region region{Shape(width), Shape(weight->strides[1]), 0, 0};
+        read_region(out, weight.tensor.impl(), region, checked * weight->strides[0]);
+    }
+    return out;
+}
+
+}  // namespace
+
+Tensor embedding(In indices, In weight, int64_t padding_idx) {
+    detail::check_defined(indices, "embedding");
+    detail::check_defined(weight, "embedding");
+    const TensorImpl *index = indices.tensor.impl(), *table = weight.tensor.impl();
+    if (table->rank != 2) [[unlikely]]
+        fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}", weight.tensor.shape());
+    if (padding_idx < -1 || padding_idx >= table->sizes[0]) [[unlikely]] {
+        fail<IndexError>(indices.loc, "embedding: padding_idx {} is out of range for {} rows", padding_idx, table->sizes[0]);
+    }
+    // One vector, as a tree's leaf asks for: nothing to check but one number.
+    if (index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
+        const int64_t row = *reinterpret_cast<const int64_t*>(index->data);
+        if (row >= 0 && row < table->sizes[0] && index->device.type == DeviceType::cpu) [[likely]] {
+            const int64_t width = table->sizes[1];
+            int64_t sizes[kMaxRank];
+            for (int d = 0; d < index->rank; ++d) sizes[d] = 1;
+            sizes[index->rank] = width;
+            Tensor out = detail::make_empty(sizes, index->rank + 1, width, table->dtype, table->device, indices.loc);
+            const std::size_t bytes = static_cast<std::size_t>(width) * itemsize(table->dtype);
+            std::memcpy(out.raw_data(), table->data + static_cast<std::size_t>(row) * bytes, bytes);
+            if (detail::thread.log) {
+                record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor}, padding_idx);
+            }
+            return out;
+        }
+    }
+    Tensor checked;
+    Tensor out = embedding_rows(indices, weight, checked);
+    record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&checked}, padding_idx);
+    return out;
+}
+
+Tensor one_hot(In indices, int64_t classes) {
+    detail::check_defined(indices, "one_hot");
+    const DType dtype = indices->dtype;
+    if (dtype != int64 && dtype != int32) {
+        fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}", name(dtype));
+    }
+    const detail::PauseRecording pause;
+    const Tensor packed = to(indices, int64).contiguous(indices.loc);
+    const auto* index = static_cast<const int64_t*>(packed.raw_data());
+    const int64_t count = packed.numel();
+    if (classes < -1 || (classes <= 0 && (classes == 0 ? count > 0 : count == 0))) {
+        fail<ValueError>(indices.loc, "one_hot: {} classes for {} elements", classes, count);
+    }
+    int64_t low = 0, high = -1;
+    if (count > 0) kernels::index_range(index, count, &low, &high);
+    if (classes == -1) classes = high + 1;
+    if (low < 0 || high >= classes) {
+        fail<IndexError>(indices.loc, "one_hot: class {} is out of range for {} classes", low < 0 ? low : high, classes);
+    }
+    const CallerScope caller(indices.loc);
+    Shape shape = packed.shape();
+    shape.push_back(classes, indices.loc);
+    Tensor out = gradient_ops::zeros(shape, int64, packed.device());
+    auto* to = static_cast<int64_t*>(out.raw_data());
+    for (int64_t i = 0; i < count; ++i) to[i * classes + index[i]] = 1;
+    return out;
+}
+
+}  // namespace tapir

@@ -1,0 +1,378 @@
+// gather, scatter and scatter_add, one position for each element; index_select and index_add, one for each slice.
+#include <algorithm>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/view.h"
+#include "tapir/ops/view_impl.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void gather_rule(Backward& b);
+void scatter_rule(Backward& b);
+void scatter_add_rule(Backward& b);
+void index_select_rule(Backward& b);
+void index_add_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(gather, "GatherElements", gather_rule, "Elements picked along a dimension, one index for each.",
+         TAPIR_SAMPLE("f(4,3) i(2,3)<4", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(4,5)<3", gather(x[0], 1, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])), TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])),
+         TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
+TAPIR_OP(scatter, "ScatterElements", scatter_rule, "A tensor overwritten where gather would read.",
+         TAPIR_SAMPLE_AS("f(4,3) i(2,3)<4 f(2,3)", "", scatter(x[0], 0, x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(4,3) i(4,2)<3 f(4,4)", "", scatter(x[0], 1, x[1], x[2])),
+         TAPIR_SAMPLE("f(4,3) i(4,1)<3 f(4,1)", scatter(x[0], 1, x[1], x[2])),
+         TAPIR_SAMPLE("f(4,3) i(4,2)<3", scatter(x[0], 1, x[1], 2.5)),
+         TAPIR_SAMPLE_AS("f(2,4,3) i(2,5,2)<4 f(2,5,2)", "", scatter(x[0], 1, x[1], x[2])));
+TAPIR_OP(scatter_add, NoOnnx("ScatterElements(add)"), scatter_add_rule, "A tensor added to where gather would read.",
+         TAPIR_SAMPLE("f(4,3) i(2,3)<4 f(2,3)", scatter_add(x[0], 0, x[1], x[2])),
+         TAPIR_SAMPLE("f(4,3) i(4,5)<3 f(4,5)", scatter_add(x[0], -1, x[1], x[2])),
+         TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4 f(3,5,2)", scatter_add(x[0], 1, x[1], x[2])),
+         TAPIR_SAMPLE("f(5) i(7)<5 f(7)", scatter_add(x[0], 0, x[1], x[2])));
+TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimension.",
+         TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])),
+         TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])), TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
+TAPIR_OP(index_add, NoOnnx("ScatterND(add)"), index_add_rule, "A tensor with slices added to it.",
+         TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)",
+                         index_add(x[0], 1, x[1], x[2], 2)),
+         TAPIR_SAMPLE("f(2,4,3) i(5)<4 f(2,5,3)", index_add(x[0], -2, x[1], x[2])));
+
+// --- Loops -----------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kParallelElements = 32 * 1024;
+
+// A row along the last dimension of the index tensor.
+struct IndexRow {
+    const int64_t* index;
+    int64_t n;
+    int64_t x;      // offset in x of what index 0 of the row speaks of
+    int64_t other;  // offset of the row in the tensor that is read or written beside x
+    int64_t place;  // elements of the index before it
+};
+
+// The loops of gather and its kin. Rows that may meet in x, since they differ in the indexed dimension, are in one group,
+// which stays on one thread.
+class ElementLoop {
+ public:
+    ElementLoop(const Tensor& index, int dim, const Shape& x_strides, const Shape& other_strides)
+        : index_(static_cast<const int64_t*>(index.raw_data())), sizes_(index.shape()), dim_(dim), x_(x_strides),
+          other_(other_strides) {
+        for (int d = 0; d < sizes_.rank(); ++d) (d < dim ? groups_ : group_numel_) *= sizes_[d];
+    }
+
+    // Number i of a row is at x + index[i] * stride() + i * step().
+    int64_t stride() const { return x_[dim_]; }
+    int64_t step() const { return dim_ == last() ? 0 : x_[last()]; }
+    int64_t other_step() const { return other_[last()]; }
+
+    template <bool Backwards = false, class Body>
+    void rows(const Body& body) const {
+        if (groups_ * group_numel_ == 0) return;
+        const int64_t rows = group_numel_ / sizes_[last()];
+        const auto part = [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin * rows; i < end * rows; ++i) body(row(Backwards ? (begin + end) * rows - 1 - i : i));
+        };
+        if (groups_ * group_numel_ < 2 * kParallelElements) return part(0, groups_);
+        parallel_for(groups_, kParallelElements / group_numel_ + 1, part);
+    }
+
+ private:
+    int last() const { return sizes_.rank() - 1; }
+
+    IndexRow row(int64_t number) const {
+        const int64_t width = sizes_[last()];
+        IndexRow result{index_ + number * width, width, 0, 0, number * width};
+        for (int d = last(); d-- > 0;) {
+            const int64_t place = number % sizes_[d];
+            number /= sizes_[d];
+            if (d != dim_) result.x += place * x_[d];
+            result.other += place * other_[d];
+        }
+        return result;
+    }
+
+    const int64_t* index_;
+    Shape sizes_;
+    int dim_;
+    Shape x_, other_;
+    int64_t groups_ = 1, group_numel_ = 1;
+};
+
+unsigned size_of(const Tensor& t) { return static_cast<unsigned>(itemsize(t.dtype())); }
+
+// out = x at the indices; out is contiguous and of the index's shape.
+void gather_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
+    const ElementLoop loop(index, dim, x.strides(), out.strides());
+    const unsigned size = size_of(x);
+    loop.rows([&](const IndexRow& row) {
+        kernels::gather_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index,
+                            loop.stride(), loop.step());
+    });
+}
+
+// x at the indices = src, of the index's shape and x's dtype. Of equal indices the last wins.
+void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
+    const ElementLoop loop(index, dim, x.strides(), src.strides());
+    const unsigned size = size_of(x);
+    loop.rows([&](const IndexRow& row) {
+        kernels::scatter_run(size, row.n, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step(),
+                             src.impl()->data + row.other * size, loop.other_step());
+    });
+}
+
+// Undoes it: out = x at the indices, zero but for the last of equal ones; x is 0 there afterwards.
+void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
+    const ElementLoop loop(index, dim, x.strides(), out.strides());
+    const unsigned size = size_of(x);
+    loop.rows<true>([&](const IndexRow& row) {
+        kernels::take_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index,
+                          loop.stride(), loop.step());
+    });
+}
+
+// x at the indices += src.
+void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
+    const kernels::Compute type = kernels::compute_of(x.dtype());
+    const DType dtype = kernels::stored_as(type);
+    const detail::PauseRecording pause;
+    if (x.dtype() != dtype) {  // sums of many small numbers need the wider type
+        const Tensor wide = x.to(dtype);
+        add_elements(wide, dim, index, src);
+        copy_elements(x, wide);
+        return;
+    }
+    const Tensor values = src.to(dtype);
+    const ElementLoop loop(index, dim, x.strides(), values.strides());
+    const unsigned size = size_of(x);
+    loop.rows([&](const IndexRow& row) {
+        kernels::scatter_add_run(type, row.n, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step(),
+                                 values.impl()->data + row.other * size, loop.other_step());
+    });
+}
+
+// --- gather, scatter, scatter_add --------------------------------------------------------------------------------------------------
+
+// Checks x, dim and index; the dimension wrapped.
+int check_gather(const char* op, const In& x, int dim, const In& index) {
+    detail::check_defined(x, op);
+    detail::check_defined(index, op);
+    detail::check_same_device(op, x.tensor, index.tensor, x.loc);
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
+    bool fits = index.tensor.dim() == x.tensor.dim();
+    for (int k = 0; k < x.tensor.dim() && fits; ++k) fits = k == d || index->sizes[k] <= x->sizes[k];
+    if (!fits) {
+        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op, index.tensor.shape(),
+                         x.tensor.shape(), d);
+    }
+    return d;
+}
+
+// src as far as the index goes.
+Tensor check_source(const char* op, const In& x, const In& index, const In& src) {
+    detail::check_defined(src, op);
+    detail::check_same_device(op, x.tensor, src.tensor, x.loc);
+    if (src->dtype != x->dtype) {
+        fail<DTypeError>(x.loc, "{}: src is {}, but x is {}", op, name(src->dtype), name(x->dtype));
+    }
+    bool fits = index.tensor.dim() == src.tensor.dim();
+    for (int k = 0; k < src.tensor.dim() && fits; ++k) fits = index->sizes[k] <= src->sizes[k];
+    if (!fits) {
+        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit src of shape {}", op, index.tensor.shape(),
+                         src.tensor.shape());
+    }
+    if (index.tensor.shape() == src.tensor.shape()) return src.tensor;
+    const Part part{index.tensor.shape(), contiguous_strides(src.tensor.impl()), 0};
+    return record_part(In(src.tensor, x.loc), detail::make_view(src.tensor.impl(), part.sizes, src.tensor.strides(), 0), part);
+}
+
+Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
+    const detail::PauseRecording pause;
+    return x.clone(loc);
+}
+
+// 0-d tensors are handled as one element in one dimension.
+Tensor in_1d(const In& x) { return reshape(x, {1}); }
+
+Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values) {
+    const Tensor checked = checked_index("scatter", index.tensor, x.tensor.shape(), d, x.loc);
+    Tensor out = clone_unrecorded(x.tensor, x.loc);
+    scatter_elements(out, d, checked, values);
+    record(scatter_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked}, d);
+    return out;
+}
+
+// --- Rules -------------------------------------------------------------------------------------------------------------------------
+
+void gather_rule(Backward& b) {
+    const int dim = b.attrs<int>();
+    const Tensor index = b.saved(0);
+    if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
+        add_elements(whole, dim, index, b.grad());
+    } else if (b.needs(0)) {
+        const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
+        b.give(0, scatter_add(zeros, dim, index, b.grad()));
+    }
+}
+
+// src gets the gradient where it was the last to be written; what was overwritten in x gets none.
+void scatter_rule(Backward& b) {
+    const int dim = b.attrs<int>();
+    const Tensor index = b.saved(0);
+    const Tensor g = contiguous(b.take_grad());
+    if (!b.recording()) {
+        const Tensor rest = is_only_owner(g) ? g : clone(g);
+        const Tensor values = detail::make_empty(index.shape(), g.dtype(), g.device(), Loc{});
+        take_elements(values, rest, dim, index);
+        b.give(2, values);
+        b.give(0, rest);
+        return;
+    }
+    if (b.needs(0)) b.give(0, scatter(g, dim, index, 0));
+    if (b.needs(2)) {
+        Tensor last = detail::make_empty(index.shape(), g.dtype(), g.device(), Loc{});
+        take_elements(last, gradient_ops::ones(g.shape(), g.dtype(), g.device()), dim, index);
+        b.give(2, gather(g, dim, index) * last);
+    }
+}
+
+void scatter_add_rule(Backward& b) {
+    b.give(0, b.grad());
+    if (b.needs(2)) b.give(2, gather(b.grad(), b.attrs<int>(), b.saved(0)));
+}
+
+// The slices of a tensor of this shape and these strides at the positions along d.
+Region slices(Shape sizes, Shape strides, int d) {
+    sizes.erase(d);
+    strides.erase(d);
+    return {sizes, strides, 0, d};
+}
+
+// The indices in elements.
+Tensor positions_of(const Tensor& index, int64_t stride) {
+    const detail::PauseRecording pause;
+    return stride == 1 ? index : index * stride;
+}
+
+void index_select_rule(Backward& b) {
+    const int dim = b.attrs<int>();
+    const Tensor index = b.saved(0);
+    if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
+        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), positions_of(index, whole.strides()[dim]), b.grad());
+    } else if (b.needs(0)) {
+        const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
+        b.give(0, index_add(zeros, dim, index, b.grad()));
+    }
+}
+
+void index_add_rule(Backward& b) {
+    b.give(0, b.grad());
+    if (b.needs(2)) b.give(2, index_select(b.grad(), b.attrs<int>(), b.saved(0)));
+}
+
+}  // namespace
+
+Tensor gather(In x, int dim, In index) {
+    const int d = check_gather("gather", x, dim, index);
+    if (x.tensor.dim() == 0) return reshape(gather(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc)), {});
+    const Tensor checked = checked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
+    Tensor out = detail::make_empty(index.tensor.shape(), x->dtype, x->device, x.loc);
+    gather_elements(out, x.tensor, d, checked);
+    record(gather_op, x.loc, {&x.tensor, &index.tensor}, out, {&checked}, d);
+    return out;
+}
+
+Tensor scatter(In x, int dim, In index, In src) {
+    const int d = check_gather("scatter", x, dim, index);
+    const Tensor values = check_source("scatter", x, index, src);
+    if (x.tensor.dim() == 0) {
+        return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), in_1d(In(values, x.loc))), {});
+    }
+    return scatter_values(x, d, index, values);
+}
+
+Tensor scatter(In x, int dim, In index, Scalar value) {
+    const int d = check_gather("scatter", x, dim, index);
+    const Tensor number = number_as("scatter", value, x->dtype, x.loc);
+    if (x.tensor.dim() == 0) return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), value), {});
+    Shape none = index.tensor.shape();
+    for (int64_t& stride : none) stride = 0;
+    return scatter_values(x, d, index, detail::make_view(number.impl(), index.tensor.shape(), none, 0));
+}
+
+Tensor scatter_add(In x, int dim, In index, In src) {
+    const int d = check_gather("scatter_add", x, dim, index);
+    const Tensor values = check_source("scatter_add", x, index, src);
+    if (x.tensor.dim() == 0) {
+        return reshape(scatter_add(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), in_1d(In(values, x.loc))), {});
+    }
+    const Tensor checked = checked_index("scatter_add", index.tensor, x.tensor.shape(), d, x.loc);
+    Tensor out = clone_unrecorded(x.tensor, x.loc);
+    add_elements(out, d, checked, values);
+    record(scatter_add_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked}, d);
+    return out;
+}
+
+// --- index_select, index_add -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Checks x, dim and index; the dimension wrapped.
+int check_slices(const char* op, const In& x, int dim, const In& index) {
+    detail::check_defined(x, op);
+    detail::check_defined(index, op);
+    detail::check_same_device(op, x.tensor, index.tensor, x.loc);
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
+    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: a 0-d tensor has no slices", op);
+    if (index.tensor.dim() != 1) fail<ShapeError>(x.loc, "{}: the index must be 1-d, got shape {}", op, index.tensor.shape());
+    return d;
+}
+
+}  // namespace
+
+Tensor index_select(In x, int dim, In index) {
+    const int d = check_slices("index_select", x, dim, index);
+    const Tensor checked = checked_index("index_select", index.tensor, x.tensor.shape(), d, x.loc);
+    Shape shape = x.tensor.shape();
+    shape[d] = checked.numel();
+    Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
+    read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d), positions_of(checked, x->strides[d]));
+    record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&checked}, d);
+    return out;
+}
+
+Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
+    const int d = check_slices("index_add", x, dim, index);
+    detail::check_defined(src, "index_add");
+    Shape shape = x.tensor.shape();
+    shape[d] = index.tensor.numel();
+    if (!(src.tensor.shape() == shape)) {
+        fail<ShapeError>(x.loc, "index_add: src must be of shape {}, got {}", shape, src.tensor.shape());
+    }
+    if (src->dtype != x->dtype) {
+        fail<DTypeError>(x.loc, "index_add: src is {}, but x is {}", name(src->dtype), name(x->dtype));
+    }
+    if (alpha.as_double() != 1) {
+        const CallerScope caller(x.loc);
+        return index_add(x, dim, index, mul(src, number_as("index_add", alpha, x->dtype, x.loc)), 1);
+    }
+    const Tensor checked = checked_index("index_add", index.tensor, x.tensor.shape(), d, x.loc);
+    Tensor out = clone_unrecorded(x.tensor, x.loc);
+    add_region(out.impl(), slices(out.shape(), out.strides(), d), positions_of(checked, out.strides()[d]), src.tensor);
+    record(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, out, {&checked}, d);
+    return out;
+}
+
+}  // namespace tapir

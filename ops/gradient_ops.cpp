@@ -1,0 +1,93 @@
+// What backward needs of the ops: adding, summing over broadcast dimensions, collected products and rows.
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir::gradient_ops {
+
+Tensor add(const Tensor& a, const Tensor& b) { return a + b; }
+
+Tensor sum_to(const Tensor& g, const Shape& shape) {
+    const int extra = g.dim() - shape.rank();
+    Dims dims;
+    for (int d = 0; d < g.dim(); ++d) {
+        const std::int64_t size = g.impl()->sizes[d];
+        if (size != 1 && (d < extra || shape[d - extra] == 1)) dims.push_back(d);
+    }
+    const Tensor summed = dims.empty() ? g : sum(g, dims, /*keepdim=*/true);
+    return summed.shape() == shape ? summed : reshape(summed, shape);
+}
+
+Tensor cast(const Tensor& g, DType dtype) { return to(g, dtype); }
+
+Tensor zeros(const Shape& shape, DType dtype, Device device) {
+    Tensor out = detail::make_empty(shape, dtype, device, Loc{});
+    std::memset(out.raw_data(), 0, out.nbytes());
+    return out;
+}
+
+Tensor ones(const Shape& shape, DType dtype, Device device) {
+    Tensor out = detail::make_empty(shape, dtype, device, Loc{});
+    alignas(8) std::byte one[8];
+    detail::store(dtype, one, 1);
+    copy_elements(out, detail::make_around(one, {}, {}, dtype, device, sizeof(one), nullptr, nullptr, Loc{}));
+    return out;
+}
+
+Tensor product(const Tensor& g, const Tensor& x) { return matmul(transpose(g, 0, 1), x); }
+
+void product_into(const Tensor& into, const Tensor& g, const Tensor& x) {
+    const TensorImpl *a = g.impl(), *b = x.impl(), *c = into.impl();
+    if ((c->dtype == float32 || c->dtype == float64) && a->dtype == c->dtype && b->dtype == c->dtype) {
+        multiply({c->dtype, a->sizes[1], b->sizes[1], a->sizes[0], a->data, a->strides[1], a->strides[0], b->data,
+                  b->strides[0], b->strides[1], c->data, b->sizes[1], nullptr, /*accumulate=*/true});
+    } else {
+        add_into(into, product(g, x).to(into.dtype()));
+    }
+}
+
+void add_into(const Tensor& into, const Tensor& g) {
+    static const ElementwiseOp& op = row_of(Elementwise::add);
+    const Tensor* in[] = {&into, &g};
+    const kernels::Compute compute = kernels::compute_of(into.dtype());
+    elementwise::run(kernels::elementwise_forward()->loop[static_cast<int>(op.index)][static_cast<int>(compute)], compute,
+                     false, into, in, 2, nullptr);
+}
+
+Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape) {
+    return index_add(tapir::zeros(shape, g.dtype()), 0, indices, g);
+}
+
+void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
+    const std::int64_t n = indices.numel(), width = n > 0 ? g.numel() / n : 0;
+    const Tensor positions = contiguous(to(indices, int64)), rows = contiguous(g);
+    for (std::int64_t r = 0; r < n; ++r) {
+        const std::int64_t row = positions.data<std::int64_t>()[r];
+        add_into(detail::make_view(into.impl(), {width}, {1}, row * width), detail::make_view(rows.impl(), {width}, {1}, r * width));
+    }
+}
+
+Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(parts, dim); }
+
+Tensor dense_copy(const Tensor& g) { return clone(g); }
+
+void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows) {
+    const TensorImpl* to = into.impl();
+    const TensorImpl* from = rows.impl();
+    const std::int64_t n = from->sizes[0], width = to->sizes[1];
+    if (from->is_contiguous() && from->dtype == to->dtype) [[likely]] {
+        const auto size = static_cast<std::int64_t>(itemsize(to->dtype));
+        std::memcpy(to->data + row * width * size, from->data, static_cast<std::size_t>(n * width * size));
+        return;
+    }
+    copy_elements(detail::make_view(to, {n, width}, {width, 1}, row * width), rows);
+}
+
+}  // namespace tapir::gradient_ops

@@ -1,0 +1,401 @@
+// x[...], x.index({...}) and x.index_put_({...}, value).
+//
+// An index is worked out into a Region: sizes, strides and an offset, as for a view, and, where tensors are among the
+// indices, one table of positions made of all of them. Where NumPy and PyTorch put the dimensions of index tensors in
+// different places (integers between index tensors), it is as in PyTorch: integers select first.
+#include <algorithm>
+#include <array>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/view.h"
+#include "tapir/ops/view_impl.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void index_rule(Backward& b);
+void index_place_rule(Backward& b);
+void index_put_rule(Backward& b);
+
+Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, const Tensor& positions, const Loc& loc);
+
+}  // namespace
+
+TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensors and masks.",
+         TAPIR_SAMPLE("f(5,3) i(4)<5", x[0][x[1]]), TAPIR_SAMPLE("f(5,3) i(2,2)<5", x[0][x[1]]),
+         TAPIR_SAMPLE("f(4,3) b(4)", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4,3)", x[0][x[1]]),
+         TAPIR_SAMPLE("f(4,3) b(4,3)", masked_select(x[0], x[1])), TAPIR_SAMPLE("f(4,3) b(3)", masked_select(x[0], x[1])),
+         TAPIR_SAMPLE("f(3) b(4,1)", masked_select(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(4,5) i(3)<5", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
+         TAPIR_SAMPLE_AS("f(4,5) i(3)<4 i(3)<5", "x[0][x[1], x[2]]", x[0].index({x[1], x[2]})),
+         TAPIR_SAMPLE_AS("f(2,4,5) i(3,1)<4 i(2)<5", "x[0][:, x[1], x[2]]", x[0].index({Slice(), x[1], x[2]})),
+         TAPIR_SAMPLE_AS("f(4,3,5) i(2)<4 i(2)<5", "x[0][x[1], :, x[2]]", x[0].index({x[1], Slice(), x[2]})),
+         TAPIR_SAMPLE_AS("f(4,3,5) i(2)<5", "x[0][1, :, x[1]]", x[0].index({1, Slice(), x[1]})),
+         TAPIR_SAMPLE_AS("f(4,3,5) i(2)<3", "x[0][..., x[1], None, 1:4:2]",
+                         x[0].index({Ellipsis, x[1], None, Slice(1, 4, 2)})),
+         TAPIR_SAMPLE_AS("f(4,3,5) b(3,5)", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
+         TAPIR_SAMPLE_AS("f(3,3,2) b(3) i(1)<3", "x[0][x[2], x[1]]", x[0].index({x[2], x[1]})),
+         TAPIR_SAMPLE_AS("f(4,3) i()<4", "x[0][x[1]]", x[0].index({x[1]})));
+TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule, "Zeros with values added where index would read: its gradient.",
+         TAPIR_SAMPLE_AS("f(3,2) i(3)<4", "",
+                         index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc{})));
+TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an index picks.",
+         TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])", x[0].clone().index_put_({1}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[1].expand(2, 3), x[0][3:]))",
+                         x[0].clone().index_put_({Slice(1, 3)}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) f()", "torch.cat((x[0][:, :2], x[1].expand(4, 1)), 1)",
+                         x[0].clone().index_put_({Ellipsis, -1}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) b(4)", "x[0].clone().index_put_((x[1],), torch.tensor(0.5, dtype=x[0].dtype))",
+                         x[0].clone().index_put_({x[1]}, 0.5)),
+         TAPIR_SAMPLE_AS("f(4,3) b(4,3) f()", "x[0].clone().index_put_((x[1],), x[2])",
+                         x[0].clone().index_put_({x[1]}, x[2])),
+         TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "", x[0].clone().index_put_({x[1]}, x[2])),
+         TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(2)", "", x[0].clone().index_put_({Slice(1, 4), x[1]}, x[2])));
+
+// --- From indices to a region ------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct Plan {
+    Region region;
+    Tensor positions;  // undefined: the region is a view
+};
+
+class Planner {
+ public:
+    Planner(const TensorImpl* x, const Shape& strides, const Loc& loc) : x_(x), strides_(strides), loc_(loc) {}
+
+    Plan make(const Index* indices, std::size_t count) {
+        const int whole = x_->rank - dims_taken(indices, count);
+        bool expanded = false;
+        for (std::size_t i = 0; i < count; ++i) {
+            if (indices[i].kind == Index::Kind::ellipsis) {
+                keep(whole);
+                expanded = true;
+            } else {
+                add(indices[i]);
+            }
+        }
+        if (!expanded) keep(whole);
+        if (!positions_.defined()) return {plan_.region, {}};
+        plan_.region.at = is_split_ || at_ < 0 ? 0 : at_;
+        plan_.region.shape(positions_.shape());  // throws where there are more than 8 dimensions
+        plan_.positions = std::move(positions_);
+        return std::move(plan_);
+    }
+
+ private:
+    // How many of x's dimensions the indices speak of.
+    int dims_taken(const Index* indices, std::size_t count) const {
+        int taken = 0, ellipses = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            switch (indices[i].kind) {
+                case Index::Kind::integer:
+                case Index::Kind::slice: ++taken; break;
+                case Index::Kind::none: break;
+                case Index::Kind::ellipsis: ++ellipses; break;
+                case Index::Kind::tensor: {
+                    const Tensor& t = *indices[i].tensor;
+                    if (!t.defined()) detail::fail_undefined("index", loc_);
+                    taken += t.dtype() == bool_ ? t.dim() : 1;
+                }
+            }
+        }
+        if (ellipses > 1) fail<IndexError>(loc_, "index: only one Ellipsis can be given, got {}", ellipses);
+        if (taken > x_->rank) {
+            fail<IndexError>(loc_, "index: {} indices are too many for shape {}", taken, shape());
+        }
+        return taken;
+    }
+
+    void keep(int dims) {
+        for (; dims > 0; --dims, ++dim_) append(x_->sizes[dim_], strides_[dim_]);
+    }
+    void append(int64_t size, int64_t stride) {
+        plan_.region.sizes.push_back(size, loc_);
+        plan_.region.strides.push_back(stride, loc_);
+    }
+
+    void add(const Index& index) {
+        switch (index.kind) {
+            case Index::Kind::integer: return add_integer(index.slice.start);
+            case Index::Kind::slice: return add_slice(index.slice);
+            case Index::Kind::none: return append(1, 1);
+            default: return add_tensor(*index.tensor);
+        }
+    }
+
+    void add_integer(int64_t wish) {
+        const int64_t size = x_->sizes[dim_], i = wish < 0 ? wish + size : wish;
+        if (i < 0 || i >= size) {
+            fail<IndexError>(loc_, "index {} is out of range for dimension {} of shape {}", wish, dim_, shape());
+        }
+        plan_.region.offset += i * strides_[dim_++];
+    }
+
+    void add_slice(const Slice& range) {
+        if (range.step <= 0) fail<ValueError>(loc_, "index: the step of a slice must be positive, got {}", range.step);
+        const int64_t size = x_->sizes[dim_];
+        const auto position = [size](int64_t p, int64_t open) {
+            return p == Slice::kOpen ? open : std::clamp<int64_t>(p < 0 ? p + size : p, 0, size);
+        };
+        const int64_t start = position(range.start, 0), stop = std::max(position(range.stop, size), start);
+        const int64_t length = (stop - start) / range.step + ((stop - start) % range.step != 0);
+        if (length > 0) plan_.region.offset += start * strides_[dim_];
+        append(length, length > 1 ? strides_[dim_] * range.step : strides_[dim_]);
+        ++dim_;
+    }
+
+    void add_tensor(const Tensor& t) {
+        Tensor part;
+        if (t.dtype() == bool_) {
+            part = add_mask(t);
+        } else {
+            const detail::PauseRecording pause;
+            part = checked_index("index", t, shape(), dim_, loc_);
+            if (strides_[dim_] != 1) part = part * strides_[dim_];
+            ++dim_;
+        }
+        const int place = plan_.region.sizes.rank();
+        if (t.dim() > 0 || t.dtype() == bool_) {  // a 0-d integer tensor takes no place, like an integer
+            is_split_ |= at_ >= 0 && at_ != place;
+            at_ = place;
+        }
+        if (positions_.defined()) {
+            broadcast_shapes(positions_.shape(), part.shape(), "index", loc_);
+            const detail::PauseRecording pause;
+            positions_ = positions_ + part;
+        } else {
+            positions_ = std::move(part);
+        }
+    }
+
+    Tensor add_mask(const Tensor& mask) {
+        Shape strides = mask.shape();
+        for (int d = 0; d < mask.dim(); ++d, ++dim_) {
+            if (mask.shape()[d] != x_->sizes[dim_]) {
+                fail<IndexError>(loc_, "index: a mask of shape {} does not fit dimension {} of shape {}", mask.shape(), dim_,
+                                 shape());
+            }
+            strides[d] = strides_[dim_];
+        }
+        return mask_positions(mask.impl(), strides, loc_);
+    }
+
+    Shape shape() const { return {x_->sizes, x_->rank}; }
+
+    const TensorImpl* x_;
+    const Shape& strides_;
+    const Loc& loc_;
+    Plan plan_;
+    Tensor positions_;
+    int dim_ = 0;            // the next dimension of x
+    int at_ = -1;            // where the index tensors stand among the other dimensions
+    bool is_split_ = false;  // they stand in several places
+};
+
+Plan make_plan(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
+    const Shape strides = x.strides();
+    return Planner(x.impl(), strides, loc).make(indices, count);
+}
+
+// The same in a contiguous tensor of x's shape: what a rule needs.
+Plan contiguous_plan(const Plan& plan, const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
+    if (x.is_contiguous()) return plan;
+    const Shape strides = contiguous_strides(x.impl());
+    return Planner(x.impl(), strides, loc).make(indices, count);
+}
+
+Tensor view_of(const Tensor& x, const Region& region) {
+    return detail::make_view(x.impl(), region.sizes, region.strides, region.offset);
+}
+Part part_of(const Region& region) { return {region.sizes, region.strides, region.offset}; }
+
+Tensor read(const Tensor& x, const Plan& plan, const Loc& loc) {
+    Tensor out = detail::make_empty(plan.region.shape(plan.positions.shape()), x.dtype(), x.device(), loc);
+    read_region(out, x.impl(), plan.region, plan.positions);
+    return out;
+}
+
+Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
+    detail::check_defined(In(x, loc), "index");
+    const Plan plan = make_plan(x, indices, count, loc);
+    const bool is_view = !plan.positions.defined();
+    Tensor out = is_view ? view_of(x, plan.region) : read(x, plan, loc);
+    if (!recording(loc, {&x})) return out;
+    const Plan saved = contiguous_plan(plan, x, indices, count, loc);
+    if (is_view) return record_part(In(x, loc), std::move(out), part_of(saved.region));
+    record(index_op, loc, {&x}, out, {&saved.positions}, saved.region);
+    return out;
+}
+
+// --- Rules -------------------------------------------------------------------------------------------------------------------
+
+// The gradient of index, a linear op; so its own gradient is index again.
+Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, const Tensor& positions, const Loc& loc) {
+    Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
+    add_region(out.impl(), region, positions, g);
+    record(index_place_op, loc, {&g}, out, {&positions}, region);
+    return out;
+}
+
+void index_rule(Backward& b) {
+    const auto& region = b.attrs<Region>();
+    if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
+        add_region(whole.impl(), region, b.saved(0), b.grad());
+    } else if (b.needs(0)) {
+        b.give(0, index_place(b.grad(), b.input_shape(0), region, b.saved(0), b.record().loc));
+    }
+}
+
+// What the region of a contiguous g holds, recorded.
+Tensor taken(const Tensor& g, const Plan& plan, const Loc& loc) {
+    if (!plan.positions.defined()) return record_part(In(g, loc), view_of(g, plan.region), part_of(plan.region));
+    Tensor out = read(g, plan, loc);
+    record(index_op, loc, {&g}, out, {&plan.positions}, plan.region);
+    return out;
+}
+
+void index_place_rule(Backward& b) {
+    b.give(0, taken(contiguous(b.grad()), {b.attrs<Region>(), b.saved(0)}, b.record().loc));
+}
+
+// --- Writing -----------------------------------------------------------------------------------------------------------------
+
+// value: broadcasts to the region's shape; does not overlap with self.
+void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
+    if (!plan.positions.defined()) return copy_elements(view_of(self, plan.region), value);
+    const detail::PauseRecording pause;
+    const Tensor values = value.numel() == 1 ? value : value.expand(plan.region.shape(plan.positions.shape()), loc);
+    write_region(self.impl(), plan.region, plan.positions, values.to(self.dtype(), loc).contiguous(loc));
+}
+
+void record_put(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
+    if (plan.positions.defined()) {
+        record(index_put_op, loc, {&self, &value}, self, {&plan.positions}, plan.region);
+    } else {
+        record(index_put_op, loc, {&self, &value}, self, {}, plan.region);
+    }
+}
+
+void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& value, const Loc& loc) {
+    const Plan plan = make_plan(self, indices, count, loc);
+    const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
+    if (!(value.shape() == shape) && !(broadcast_shapes(shape, value.shape(), "index_put_", loc) == shape)) {
+        fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}", value.shape(), shape);
+    }
+    detail::check_same_device("index_put_", self, value, loc);
+    check_in_place("index_put", self, {&value}, loc);
+    Log* log = is_floating(self.dtype()) ? recording(loc, {&self, &value}) : nullptr;
+    Plan saved;
+    if (log) saved = contiguous_plan(plan, self, indices, count, loc);
+    Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
+    if (value.shares_storage(self)) {
+        const detail::PauseRecording pause;
+        copy = value.clone(loc);
+        copy.impl()->node = value.impl()->node;
+    }
+    const Tensor& source = copy.defined() ? copy : value;
+    write(self, plan, source, loc);
+    mark_written(self, loc);
+    if (log) record_put(self, saved, source, loc);
+}
+
+// 1 where a value was the last to be written to its position, else 0; undefined where all were.
+Tensor last_writers(const Plan& plan, const Shape& whole, const Tensor& like) {
+    if (!plan.positions.defined()) return {};
+    const detail::PauseRecording pause;
+    const Tensor ones = gradient_ops::ones(whole, uint8, like.device());
+    const Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
+    take_region(kept, ones.impl(), plan.region, plan.positions);
+    const auto* flags = static_cast<const std::uint8_t*>(kept.raw_data());
+    return std::find(flags, flags + kept.numel(), 0) == flags + kept.numel() ? Tensor() : kept.to(like.dtype());
+}
+
+void recorded_index_put_rule(Backward& b, const Plan& plan) {
+    const Loc& loc = b.record().loc;
+    const Tensor g = contiguous(b.grad());
+    if (b.needs(1)) {
+        const Tensor kept = last_writers(plan, b.output_shape(), g);
+        const Tensor values = taken(g, plan, loc);
+        b.give(1, kept.defined() ? values * kept : values);
+    }
+    if (b.needs(0)) {
+        const Tensor rest = clone(g), zero = gradient_ops::zeros({}, g.dtype(), g.device());
+        write(rest, plan, zero, loc);
+        mark_written(rest, loc);
+        record_put(rest, plan, zero, loc);
+        b.give(0, rest);
+    }
+}
+
+// The values get the region's gradient, and what was overwritten gets none. A tensor that is filled piece by piece has
+// many such records, so the gradient is changed in place and passed on.
+void index_put_rule(Backward& b) {
+    const Plan plan{b.attrs<Region>(), b.record().saved_count ? b.saved(0) : Tensor()};
+    if (b.recording()) return recorded_index_put_rule(b, plan);
+    Tensor g = b.take_grad();
+    const Loc& loc = b.record().loc;
+    if (!b.needs(0) && !plan.positions.defined()) {
+        const Tensor packed = contiguous(g);
+        b.give(1, view_of(packed, plan.region));
+        return;
+    }
+    if (!is_only_owner(g)) g = clone(g);
+    const Tensor zero = gradient_ops::zeros({}, g.dtype(), g.device());
+    if (!b.needs(1)) {
+        write(g, plan, zero, loc);
+    } else if (plan.positions.defined()) {
+        const Tensor values = detail::make_empty(plan.region.shape(plan.positions.shape()), g.dtype(), g.device(), loc);
+        take_region(values, g.impl(), plan.region, plan.positions);
+        b.give(1, values);
+    } else {
+        b.give(1, clone(view_of(g, plan.region)));
+        write(g, plan, zero, loc);
+    }
+    b.give(0, std::move(g));
+}
+
+}  // namespace
+
+// --- Methods -----------------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::operator[](const Index& index) const {
+    const In self(*this, index.loc);
+    detail::check_defined(self, "index");
+    switch (index.kind) {
+        case Index::Kind::integer: return tapir::select(self, 0, index.slice.start);
+        case Index::Kind::slice: return tapir::slice(self, 0, index.slice);
+        case Index::Kind::none: return tapir::unsqueeze(self, 0);
+        default: return index_with(*this, &index, 1, index.loc);
+    }
+}
+
+Tensor Tensor::index(std::initializer_list<Index> indices, Loc loc) const {
+    return index_with(*this, indices.begin(), indices.size(), loc);
+}
+
+Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc) {
+    detail::check_defined(In(*this, loc), "index_put_");
+    detail::check_defined(In(value, loc), "index_put_");
+    index_put(*this, indices.begin(), indices.size(), value, loc);
+    return *this;
+}
+
+Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc) {
+    detail::check_defined(In(*this, loc), "index_put_");
+    const Tensor number = detail::make_empty({}, dtype(), device(), loc);
+    detail::store(dtype(), number.raw_data(), value);
+    index_put(*this, indices.begin(), indices.size(), number, loc);
+    return *this;
+}
+
+}  // namespace tapir

@@ -1,0 +1,41 @@
+// What the ops of indexing share: checked indices, and regions of a tensor.
+#pragma once
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/ops/cpu/indexing.h"
+
+namespace tapir {
+
+/// The index tensor as int64, contiguous, and without negative numbers: itself where it is so already. Throws DTypeError
+/// unless it is int64 or int32, IndexError "op: index 7 is out of range for dimension 1 of shape (3, 4)".
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
+
+/// What indexing picks out of a tensor. Its shape is `sizes` with the positions' shape put in before dimension `at`;
+/// the element there is at offset + (its place in `sizes`) . strides + position. Without positions it is a view.
+struct Region {
+    Shape sizes, strides;
+    std::int64_t offset = 0;
+    int at = 0;
+
+    Shape shape(const Shape& positions) const;
+};
+
+/// out = x[region], contiguous. `positions`: int64, contiguous, in elements of x's memory.
+void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions);
+/// x[region] = value (of the region's shape and x's dtype, contiguous; or one element). The last of equal positions wins.
+void write_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value);
+/// Undoes it: out = x[region], zero but for the last of equal positions, and x[region] = 0.
+void take_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions);
+/// x[region] += value (of the region's shape, or one element). x is contiguous.
+void add_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value);
+
+/// Positions where the mask (bool) holds, as sum of coordinates * strides: int64, 1-d.
+Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc);
+
+/// Nobody else can see this tensor's elements: a rule that is not recorded may write to it.
+bool is_only_owner(const Tensor& t) noexcept;
+
+/// A number as a 0-d tensor of this dtype. Throws DTypeError for a fraction that would have to become an integer.
+Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc);
+
+}  // namespace tapir

@@ -1,0 +1,67 @@
+// Joining tensors, and reading and writing them at computed positions. Index tensors are int64 or int32; an index out of
+// range throws IndexError before anything is written. Negative indices count from the end.
+#pragma once
+
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// Several tensors as an argument, with the line of the call.
+struct TensorList {
+    TensorList(const std::vector<Tensor>& list, Loc line = Loc::current()) noexcept  // NOLINT: implicit by design
+        : data(list.data()), size(list.size()), loc(line) {}
+    TensorList(std::initializer_list<Tensor> list, Loc line = Loc::current()) noexcept  // NOLINT
+        : data(list.end() - list.size()), size(list.size()), loc(line) {}
+    TensorList(const Tensor* first, std::size_t count, Loc line) noexcept : data(first), size(count), loc(line) {}
+    const Tensor* begin() const noexcept { return data; }
+    const Tensor* end() const noexcept { return data + size; }
+    const Tensor& operator[](std::size_t i) const noexcept { return data[i]; }
+    const Tensor* data;
+    std::size_t size;
+    Loc loc;
+};
+
+/// Joined along an existing dimension; other sizes must agree (ShapeError). Dtypes promote. 1-d tensors of size 0 are
+/// skipped, as in PyTorch.
+Tensor cat(TensorList tensors, int dim = 0);
+/// Joined along a new dimension; shapes must be equal.
+Tensor stack(TensorList tensors, int dim = 0);
+
+/// out[i][j] = x[index[i][j]][j] for dim 0, and so on. index has x's number of dimensions.
+Tensor gather(In x, int dim, In index);
+/// A copy of x with src written (or a number, or added) where gather would read.
+Tensor scatter(In x, int dim, In index, In src);
+Tensor scatter(In x, int dim, In index, Scalar value);
+Tensor scatter_add(In x, int dim, In index, In src);
+/// The slices of x at the positions in index (1-d).
+Tensor index_select(In x, int dim, In index);
+/// A copy of x with alpha * src's slices added at these positions.
+Tensor index_add(In x, int dim, In index, In src, Scalar alpha = 1);
+/// x with value where the mask (bool, broadcast) holds.
+Tensor masked_fill(In x, In mask, Scalar value);
+Tensor masked_fill(In x, In mask, In value);
+/// The elements where the mask holds, 1-d.
+Tensor masked_select(In x, In mask);
+/// Positions of what is not 0: int64 (n, dim).
+Tensor nonzero(In x);
+
+/// Rows of the weight: weight (n, d), indices (...) -> (..., d). padding_idx's row gets no gradient.
+Tensor embedding(In indices, In weight, std::int64_t padding_idx = -1);
+/// int64 (..., classes). classes -1: the largest index + 1.
+Tensor one_hot(In indices, std::int64_t classes = -1);
+
+/// Lower and upper triangles of the last two dimensions; the rest is 0.
+Tensor tril(In x, std::int64_t diagonal = 0);
+Tensor triu(In x, std::int64_t diagonal = 0);
+Tensor flip(In x, const Dims& dims);
+/// Elements moved around by shifts[i] along dims[i]; without dims over the flattened tensor.
+Tensor roll(In x, const Shape& shifts, const Dims& dims = {});
+/// Copies side by side, as torch.Tensor.repeat.
+Tensor repeat(In x, const Shape& times);
+/// Constant padding. `widths`: before and after for the last dimension, then for the one before it, and so on, as in
+/// torch.nn.functional.pad. Negative widths cut.
+Tensor pad(In x, const std::vector<std::int64_t>& widths, Scalar value = 0);
+
+}  // namespace tapir

@@ -1,0 +1,194 @@
+// Layer normalisation.
+#include <algorithm>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/cpu/normalization.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/normalization.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void layer_norm_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(layer_norm, "LayerNormalization", layer_norm_rule, "Each row to mean 0 and variance 1, then scaled and shifted.",
+         TAPIR_SAMPLE_AS("f(3,5)", "nn.functional.layer_norm(x[0], (5,))", layer_norm(x[0], {5})),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(3,4) f(3,4)", "nn.functional.layer_norm(x[0], (3, 4), x[1], x[2], 0.001)",
+                         layer_norm(x[0], {3, 4}, x[1], x[2], 1e-3)),
+         TAPIR_SAMPLE_AS("f(4,6) f(6)", "nn.functional.layer_norm(x[0], (6,), x[1])", layer_norm(x[0], {6}, x[1])),
+         TAPIR_SAMPLE_AS("f(7) f(7)", "nn.functional.layer_norm(x[0], (7,), None, x[1])", layer_norm(x[0], {7}, {}, x[1])));
+
+namespace {
+
+struct Attrs {
+    double eps;
+    int dims;  // how many of the last dimensions are normalised
+    bool has_weight, has_bias;
+};
+
+DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+Tensor ready(const Tensor& x, DType compute) {
+    if (!x.defined() || (x.dtype() == compute && x.is_contiguous())) return x;
+    const detail::PauseRecording pause;
+    return x.to(compute).contiguous();
+}
+
+template <class T>
+T* data(const Tensor& t) {
+    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
+
+template <class T>
+void run(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
+    const int64_t rows = x.numel() / width;
+    const kernels::LayerNorm<T> args{width,      eps,           data<T>(x), data<T>(weight), data<T>(bias), data<T>(y),
+                                     data<T>(stats), stats.defined() ? data<T>(stats) + rows : nullptr};
+    parallel_for(rows, 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::layer_norm(args, begin, end); });
+}
+
+// The sums over rows go to as many buffers as the rows alone say, so that the number of threads does not change them.
+template <class T>
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x,
+                  const Tensor& grad_weight, const Tensor& grad_bias, int64_t width) {
+    const int64_t rows = x.numel() / width;
+    const int64_t block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
+    const int64_t blocks = (rows + block - 1) / block;
+    const auto sums = [&](const Tensor& total) -> Tensor {
+        if (!total.defined() || blocks <= 1) return total;
+        return detail::make_empty({blocks, width}, total.dtype(), total.device(), Loc{});
+    };
+    const Tensor weight_sums = sums(grad_weight), bias_sums = sums(grad_bias);
+    for (const Tensor* t : {&weight_sums, &bias_sums}) {
+        if (t->defined()) std::fill_n(data<T>(*t), t->numel(), T(0));
+    }
+    const auto part = [&](const Tensor& t, int64_t i) { return t.defined() ? data<T>(t) + i * width : nullptr; };
+    const auto one_block = [&](int64_t i) {
+        const kernels::LayerNormBackward<T> args{width, data<T>(g), data<T>(x), data<T>(weight), data<T>(stats),
+                                                 data<T>(stats) + rows, data<T>(grad_x), part(weight_sums, i), part(bias_sums, i)};
+        kernels::layer_norm_backward(args, i * block, std::min((i + 1) * block, rows));
+    };
+#pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
+    for (int64_t i = 0; i < blocks; ++i) one_block(i);
+    if (blocks <= 1) return;
+    const auto add_up = [&](const Tensor& total, const Tensor& parts) {
+        if (!total.defined()) return;
+        T* out = data<T>(total);
+        std::copy_n(data<T>(parts), width, out);
+        for (int64_t i = 1; i < blocks; ++i) {
+            for (int64_t j = 0; j < width; ++j) out[j] += data<T>(parts)[i * width + j];
+        }
+    };
+    add_up(grad_weight, weight_sums);
+    add_up(grad_bias, bias_sums);
+}
+
+// saved: mean and rstd, x, the weight if there is one
+void recorded_rule(Backward& b, const Attrs& attrs) {
+    const Tensor x = b.saved(1), &g = b.grad();
+    Dims dims, leading;
+    for (int d = 0; d < x.dim(); ++d) (d < x.dim() - attrs.dims ? leading : dims).push_back(d);
+    const Tensor centred = x - mean(x, dims, true);
+    const Tensor rstd = rsqrt(mean(square(centred), dims, true) + attrs.eps);
+    const Tensor normal = centred * rstd;
+    const Tensor d = attrs.has_weight ? g * b.saved(2) : g;
+    b.give(0, rstd * (d - mean(d, dims, true) - normal * mean(d * normal, dims, true)));
+    if (attrs.has_weight) b.give(1, leading.empty() ? g * normal : sum(g * normal, leading));
+    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, leading.empty() ? g : sum(g, leading));
+}
+
+void layer_norm_rule(Backward& b) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    if (b.recording()) return recorded_rule(b, attrs);
+    const Tensor stats = b.saved(0);
+    const DType compute = stats.dtype();
+    const Tensor x = ready(b.saved(1), compute), g = ready(b.grad(), compute);
+    const Tensor weight = attrs.has_weight ? ready(b.saved(2), compute) : Tensor();
+    const int bias_input = attrs.has_weight ? 2 : 1;
+    Shape row_shape;
+    for (int d = x.dim() - attrs.dims; d < x.dim(); ++d) row_shape.push_back(x.shape()[d]);
+    const auto wanted = [&](bool has, int input, const Shape& shape) {
+        return has && b.needs(input) ? detail::make_empty(shape, compute, x.device(), b.record().loc) : Tensor();
+    };
+    const Tensor grad_x = wanted(true, 0, x.shape()), grad_weight = wanted(attrs.has_weight, 1, row_shape);
+    const Tensor grad_bias = wanted(attrs.has_bias, bias_input, row_shape);
+    const int64_t width = row_shape.numel();
+    if (width > 0 && compute == DType::float64) {
+        run_backward<double>(g, x, weight, stats, grad_x, grad_weight, grad_bias, width);
+    } else if (width > 0) {
+        run_backward<float>(g, x, weight, stats, grad_x, grad_weight, grad_bias, width);
+    }
+    b.give(0, grad_x);
+    if (grad_weight.defined()) b.give(1, grad_weight);
+    if (grad_bias.defined()) b.give(bias_input, grad_bias);
+}
+
+void check(const In& x, const Shape& row_shape, const Tensor& parameter, const char* what) {
+    if (!parameter.defined()) return;
+    if (parameter.shape() != row_shape) {
+        fail<ShapeError>(x.loc, "layer_norm: the {} has shape {}, expected {}", what, parameter.shape(), row_shape);
+    }
+    if (parameter.dtype() != x.tensor.dtype()) {
+        fail<DTypeError>(x.loc, "layer_norm: the {} has dtype {}, the input {}", what, name(parameter.dtype()),
+                         name(x.tensor.dtype()));
+    }
+    detail::check_same_device("layer_norm", x.tensor, parameter, x.loc);
+}
+
+}  // namespace
+
+Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, const Tensor& bias, double eps) {
+    detail::check_defined(x, "layer_norm");
+    const DType dtype = x.tensor.dtype();
+    if (!is_floating(dtype)) fail<DTypeError>(x.loc, "layer_norm: needs a floating dtype, got {}", name(dtype));
+    const Shape shape = x.tensor.shape();
+    const int dims = normalized_shape.rank(), leading = shape.rank() - dims;
+    bool fits = dims > 0 && leading >= 0;
+    for (int d = 0; fits && d < dims; ++d) fits = shape[leading + d] == normalized_shape[d];
+    if (!fits) {
+        fail<ShapeError>(x.loc, "layer_norm: the last dimensions of {} must be {}", shape, normalized_shape);
+    }
+    check(x, normalized_shape, weight, "weight");
+    check(x, normalized_shape, bias, "bias");
+
+    const DType compute = computed_in(dtype);
+    const int64_t width = normalized_shape.numel();
+    Tensor y = detail::make_empty_like(x.tensor.impl(), compute, x.loc), stats;
+    const bool record_it = recording(x.loc, {&x.tensor, &weight, &bias}) != nullptr;
+    if (record_it) {
+        stats = detail::make_empty({2, width > 0 ? shape.numel() / width : 0}, compute, x.tensor.device(), x.loc);
+    }
+    if (width > 0 && compute == DType::float64) {
+        run<double>(ready(x.tensor, compute), ready(weight, compute), ready(bias, compute), eps, y, stats, width);
+    } else if (width > 0) {
+        run<float>(ready(x.tensor, compute), ready(weight, compute), ready(bias, compute), eps, y, stats, width);
+    }
+    if (dtype != compute) {
+        const detail::PauseRecording pause;
+        y = y.to(dtype);
+    }
+    if (!record_it) return y;
+    const Attrs attrs{eps, dims, weight.defined(), bias.defined()};
+    if (weight.defined() && bias.defined()) {
+        record(layer_norm_op, x.loc, {&x.tensor, &weight, &bias}, y, {&stats, &x.tensor, &weight}, attrs);
+    } else if (weight.defined()) {
+        record(layer_norm_op, x.loc, {&x.tensor, &weight}, y, {&stats, &x.tensor, &weight}, attrs);
+    } else if (bias.defined()) {
+        record(layer_norm_op, x.loc, {&x.tensor, &bias}, y, {&stats, &x.tensor}, attrs);
+    } else {
+        record(layer_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
+    }
+    return y;
+}
+
+}  // namespace tapir

@@ -1,0 +1,355 @@
+// The LSTM step of any number of forget gates: LSTMCell, Tree-LSTM leaves and nodes.
+#include <new>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/cpu/recurrent.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/recurrent_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+constexpr int kMaxSources = 3;
+
+struct Step {
+    GateLayout layouts[kMaxSources];
+    int sources, children;
+    int64_t rows, width;
+};
+
+void lstm_gates_rule(Backward& b);
+
+// For the samples.
+std::vector<Tensor> both(const LSTMState& state) { return {state.h, state.c}; }
+Tensor add_both(const LSTMState& state) { return state.h + state.c; }
+
+}  // namespace
+
+TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule,
+         "All gates of an LSTM or Tree-LSTM step; the results are h and c.",
+         TAPIR_SAMPLE_AS("f(2,12) f(2,3)",
+                         "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
+                         "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0], x[1])",
+                         both(lstm_gates(x[0], x[1]))),
+         TAPIR_SAMPLE_AS("f(2,12) f(2,3) f(2,12)",
+                         "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
+                         "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0] + x[2], x[1])",
+                         both(lstm_gates(x[0], x[1], x[2]))),
+         TAPIR_SAMPLE_AS("f(9)",
+                         "(lambda g: (lambda d: sigmoid(g[3:6]) * tanh(d) + d)(sigmoid(g[:3]) * tanh(g[6:])))(x[0])",
+                         add_both(tree_lstm_gates(x[0], {}))),
+         TAPIR_SAMPLE_AS("f(2,15) f(2,3) f(2,3)",
+                         "(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
+                         "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b))(x[0], x[1], x[2])",
+                         both(tree_lstm_gates(x[0], {x[1], x[2]}))));
+
+namespace {
+
+// As many tensors as are put in, on the stack.
+class Handles {
+ public:
+    Handles() noexcept {}
+    Handles(const Handles&) = delete;
+    Handles& operator=(const Handles&) = delete;
+    ~Handles() {
+        for (int i = 0; i < size_; ++i) (*this)[i].~Tensor();
+    }
+    Tensor& push(Tensor t) noexcept { return *new (memory_ + sizeof(Tensor) * static_cast<unsigned>(size_++)) Tensor(std::move(t)); }
+    Tensor& operator[](int i) noexcept { return *std::launder(reinterpret_cast<Tensor*>(memory_) + i); }
+
+ private:
+    int size_ = 0;
+    alignas(Tensor) std::byte memory_[sizeof(Tensor) * (kMaxSources + kMaxFusedChildren)];
+};
+
+int block_of(const GateLayout& layout, int gate, int children) {
+    if (gate == 0) return layout.input;
+    if (gate == children + 1) return layout.output;
+    if (gate == children + 2) return layout.update;
+    return layout.forget < 0 ? -1 : layout.forget + (gate - 1) * layout.forget_step;
+}
+
+// --- Forward -----------------------------------------------------------------------------------------------------------------
+
+// The shape of the state that the first source's shape implies.
+Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& loc) {
+    Shape shape = gates.shape();
+    if (shape.empty() || shape.back() % blocks != 0) {
+        fail<ShapeError>(loc, "{}: the last dimension of the gates, {}, must be a multiple of {}", op, shape, blocks);
+    }
+    shape[shape.rank() - 1] /= blocks;
+    return shape;
+}
+
+void check(const char* op, const Tensor& x, const char* what, const Tensor& gates, const Shape& wanted, const Loc& loc) {
+    if (x.shape() != wanted) fail<ShapeError>(loc, "{}: {} has shape {}, expected {}", op, what, x.shape(), wanted);
+    if (x.dtype() != gates.dtype()) {
+        fail<DTypeError>(loc, "{}: {} has dtype {}, the gates {}", op, what, name(x.dtype()), name(gates.dtype()));
+    }
+    detail::check_same_device(op, gates, x, loc);
+}
+
+// Of a source: (..., blocks * h), or (..., blocks, h) where it holds nothing but one forget gate to a child.
+Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc) {
+    Shape shape = state;
+    if (layout.input < 0) {
+        shape.insert(shape.rank() - 1, layout.blocks, loc);
+    } else {
+        shape[shape.rank() - 1] *= layout.blocks;
+    }
+    return shape;
+}
+
+template <class T>
+void run(const Step& step, Handles& inputs, const Tensor& h, const Tensor& c, const Tensor& kept) {
+    using Args = kernels::LstmGates<T>;
+    typename Args::Gate gates[kMaxFusedChildren + 3];
+    typename Args::Child child[kMaxFusedChildren];
+    for (int g = 0; g < step.children + 3; ++g) {
+        typename Args::Gate& gate = gates[g];
+        gate = {nullptr, nullptr, 0, 0};
+        for (int s = 0; s < step.sources; ++s) {
+            const int block = block_of(step.layouts[s], g, step.children);
+            if (block < 0) continue;
+            const T* place = static_cast<const T*>(inputs[s].raw_data()) + block * step.width;
+            const int64_t row = step.layouts[s].blocks * step.width;
+            if (!gate.a) {
+                gate.a = place;
+                gate.a_row = row;
+            } else {
+                gate.b = place;
+                gate.b_row = row;
+            }
+        }
+    }
+    for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k].raw_data()), step.width};
+    const Args args{step.rows, step.width, step.children, gates, child, static_cast<T*>(h.raw_data()),
+                    static_cast<T*>(c.raw_data()), kept.defined() ? static_cast<T*>(kept.raw_data()) : nullptr};
+    const int64_t row_cost = step.width * (step.children + 3);
+    if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
+    parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1,
+                 [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
+}
+
+// --- The same with public ops ----------------------------------------------------------------------------------------------
+
+// Block `block` of a source as (..., h).
+Tensor take_block(const Tensor& source, const GateLayout& layout, int block, int64_t width) {
+    return layout.input < 0 ? select(source, -2, block) : narrow(source, -1, block * width, width);
+}
+
+Tensor pre_activation(const Step& step, const Tensor* sources, int gate) {
+    Tensor sum;
+    for (int s = 0; s < step.sources; ++s) {
+        const int block = block_of(step.layouts[s], gate, step.children);
+        if (block < 0) continue;
+        const Tensor part = take_block(sources[s], step.layouts[s], block, step.width);
+        sum = sum.defined() ? sum + part : part;
+    }
+    return sum;
+}
+
+// Each gate, activated, in the order i, f_1 ... f_n, o, u; then c, then tanh(c).
+std::vector<Tensor> activate(const Step& step, const Tensor* sources, const Tensor* const* children) {
+    std::vector<Tensor> gates;
+    for (int g = 0; g < step.children + 3; ++g) {
+        const Tensor pre = pre_activation(step, sources, g);
+        gates.push_back(g == step.children + 2 ? tanh(pre) : sigmoid(pre));
+    }
+    Tensor c = gates.front() * gates.back();
+    for (int k = 0; k < step.children; ++k) c = c + gates[static_cast<std::size_t>(1 + k)] * *children[k];
+    gates.push_back(c);
+    gates.push_back(tanh(c));
+    return gates;
+}
+
+// --- Backward ------------------------------------------------------------------------------------------------------------------
+
+// saved: the kept activations, the sources, the children's c.
+void recorded_rule(Backward& b, const Step& step) {
+    std::vector<Tensor> sources, children;
+    std::vector<const Tensor*> c;
+    for (int s = 0; s < step.sources; ++s) sources.push_back(b.saved(1 + s));
+    for (int k = 0; k < step.children; ++k) children.push_back(b.saved(1 + step.sources + k));
+    for (const Tensor& child : children) c.push_back(&child);
+    const std::vector<Tensor> gates = activate(step, sources.data(), c.data());
+    const auto n = static_cast<std::size_t>(step.children);
+    const Tensor &i = gates[0], &o = gates[n + 1], &u = gates[n + 2], &tanh_c = gates[n + 4];
+    const Tensor grad_h = b.grad_or_zeros(0);
+    const Tensor grad_c = b.grad_or_zeros(1) + grad_h * o * (1 - square(tanh_c));
+    std::vector<Tensor> grads(n + 3);  // of the pre-activations
+    grads[0] = grad_c * u * i * (1 - i);
+    for (std::size_t k = 0; k < n; ++k) {
+        const Tensor& f = gates[1 + k];
+        grads[1 + k] = grad_c * children[k] * f * (1 - f);
+        b.give(step.sources + static_cast<int>(k), grad_c * f);
+    }
+    grads[n + 1] = grad_h * tanh_c * o * (1 - o);
+    grads[n + 2] = grad_c * i * (1 - square(u));
+    for (int s = 0; s < step.sources; ++s) {
+        if (!b.needs(s)) continue;
+        std::vector<Tensor> blocks(static_cast<std::size_t>(step.layouts[s].blocks));
+        for (std::size_t g = 0; g < n + 3; ++g) {
+            const int block = block_of(step.layouts[s], static_cast<int>(g), step.children);
+            if (block < 0) continue;
+            Tensor& place = blocks[static_cast<std::size_t>(block)];
+            place = place.defined() ? place + grads[g] : grads[g];
+        }
+        for (Tensor& block : blocks) {  // a shared forget gate without children
+            if (!block.defined()) block = gradient_ops::zeros(i.shape(), i.dtype(), i.device());
+        }
+        b.give(s, step.layouts[s].input < 0 ? stack(blocks, -2) : cat(blocks, -1));
+    }
+}
+
+template <class T>
+void fused_rule(Backward& b, const Step& step, DType compute) {
+    using Args = kernels::LstmGatesBackward<T>;
+    typename Args::Gate gates[kMaxFusedChildren + 3];
+    typename Args::Child child[kMaxFusedChildren];
+    Handles grads, child_c;  // grads: of the sources, then of the children's c; undefined where not needed
+    const Tensor kept = b.saved(0);
+    const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), compute) : Tensor();
+    const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), compute) : Tensor();
+    for (int s = 0; s < step.sources; ++s) {
+        Tensor& grad = grads.push(Tensor());
+        if (!b.needs(s)) continue;
+        grad = detail::make_empty(b.input_shape(s), compute, kept.device(), b.record().loc);
+        const bool has_gap = step.layouts[s].forget_step == 0 && step.layouts[s].forget >= 0 && step.children == 0;
+        if (has_gap) grad.zero_();
+    }
+    for (int g = 0; g < step.children + 3; ++g) {
+        typename Args::Gate& gate = gates[g];
+        gate = {nullptr, nullptr, 0, 0, false};
+        for (int s = 0; s < step.sources; ++s) {
+            const GateLayout& layout = step.layouts[s];
+            const int block = block_of(layout, g, step.children);
+            if (block < 0 || !grads[s].defined()) continue;
+            T* place = static_cast<T*>(grads[s].raw_data()) + block * step.width;
+            const bool shared = layout.forget_step == 0 && g >= 1 && g <= step.children;
+            if (!gate.a && (shared || !gate.b)) {
+                gate.a = place;
+                gate.a_row = layout.blocks * step.width;
+                gate.a_adds = shared && g > 1;
+            } else {
+                gate.b = place;
+                gate.b_row = layout.blocks * step.width;
+            }
+        }
+    }
+    for (int k = 0; k < step.children; ++k) {
+        const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), compute));
+        Tensor& grad = grads.push(Tensor());
+        if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), compute, b.record().loc);
+        child[k] = {static_cast<const T*>(c.raw_data()), grad.defined() ? static_cast<T*>(grad.raw_data()) : nullptr, step.width};
+    }
+    const auto data = [](const Tensor& t) { return t.defined() ? static_cast<const T*>(t.raw_data()) : nullptr; };
+    const Args args{step.rows, step.width, step.children, gates, child, data(kept), data(grad_h), data(grad_c)};
+    const int64_t row_cost = step.width * (step.children + 3);
+    parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1,
+                 [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
+    for (int i = 0; i < step.sources + step.children; ++i) b.give(i, std::move(grads[i]));
+}
+
+void lstm_gates_rule(Backward& b) {
+    const Step& step = b.attrs<Step>();
+    if (b.recording()) return recorded_rule(b, step);
+    if (computed_in(b.output_dtype()) == DType::float64) {
+        fused_rule<double>(b, step, DType::float64);
+    } else {
+        fused_rule<float>(b, step, DType::float32);
+    }
+}
+
+// --- The op ----------------------------------------------------------------------------------------------------------------------
+
+LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tensor* const* children_c, const Loc& loc) {
+    const CallerScope caller(loc);
+    Tensor tensors[kMaxSources];
+    for (int s = 0; s < step.sources; ++s) tensors[s] = *sources[s].tensor;
+    const std::vector<Tensor> gates = activate(step, tensors, children_c);
+    const auto n = static_cast<std::size_t>(step.children);
+    return {gates[n + 1] * gates[n + 4], gates[n + 3]};
+}
+
+}  // namespace
+
+LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
+                    int children, const Loc& loc) {
+    for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
+    for (int k = 0; k < children; ++k) detail::check_defined(In(*children_c[k], loc), op);
+    const Tensor& gates = *sources[0].tensor;
+    const DType dtype = gates.dtype();
+    if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(dtype));
+    const Shape shape = state_shape(op, gates, sources[0].layout.blocks, loc);
+    Step step;
+    for (int s = 0; s < source_count; ++s) {
+        step.layouts[s] = sources[s].layout;
+        if (s > 0) check(op, *sources[s].tensor, "the second part of the gates", gates, source_shape(shape, sources[s].layout, loc), loc);
+    }
+    for (int k = 0; k < children; ++k) check(op, *children_c[k], "c", gates, shape, loc);
+    step.sources = source_count;
+    step.children = children;
+    step.width = shape.back();
+    step.rows = step.width > 0 ? shape.numel() / step.width : 0;
+    if (children > kMaxFusedChildren) return step_with_ops(step, sources, children_c, loc);
+
+    const Tensor* inputs[kMaxSources + kMaxFusedChildren];
+    Handles ready_inputs;
+    Log* log = detail::thread.log;
+    bool record_it = false;
+    const DType compute = computed_in(dtype);
+    const int input_count = source_count + children;
+    for (int i = 0; i < input_count; ++i) {
+        inputs[i] = i < source_count ? sources[i].tensor : children_c[i - source_count];
+        record_it |= log && tracked(inputs[i]->impl(), *log, loc);
+        ready_inputs.push(ready(*inputs[i], compute));
+    }
+    Tensor kept;
+    if (record_it) kept = detail::make_empty({step.rows, children + 4, step.width}, compute, gates.device(), loc);
+    LSTMState out{detail::make_empty(shape, compute, gates.device(), loc), detail::make_empty(shape, compute, gates.device(), loc)};
+    if (compute == DType::float64) {
+        run<double>(step, ready_inputs, out.h, out.c, kept);
+    } else {
+        run<float>(step, ready_inputs, out.h, out.c, kept);
+    }
+    if (dtype != compute) {
+        const detail::PauseRecording pause;
+        out = {out.h.to(dtype), out.c.to(dtype)};
+    }
+    if (record_it) {
+        const Tensor* saved[1 + kMaxSources + kMaxFusedChildren];
+        saved[0] = &kept;
+        for (int i = 0; i < input_count; ++i) saved[1 + i] = inputs[i];
+        TensorImpl* const outputs[] = {out.h.impl(), out.c.impl()};
+        append_record(*log, {lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step});
+    }
+    return out;
+}
+
+LSTMState lstm_gates(In gates, In c, const Tensor& more) {
+    const GateSource sources[] = {{&gates.tensor, kLstmLayout}, {&more, kLstmLayout}};
+    const Tensor* const child[] = {&c.tensor};
+    return lstm_step("lstm_gates", sources, more.defined() ? 2 : 1, child, 1, gates.loc);
+}
+
+LSTMState tree_lstm_gates(In gates, TensorList children_c) {
+    const auto n = static_cast<int>(children_c.size);
+    std::vector<const Tensor*> c;
+    c.reserve(children_c.size);
+    for (const Tensor& child : children_c) c.push_back(&child);
+    if (n > kMaxFusedChildren) {
+        fail<ValueError>(gates.loc, "tree_lstm_gates: {} children, at most {} are possible", n, kMaxFusedChildren);
+    }
+    const GateSource source{&gates.tensor, tree_layout(n)};
+    return lstm_step("tree_lstm_gates", &source, 1, c.data(), n, gates.loc);
+}
+
+}  // namespace tapir

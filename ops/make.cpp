@@ -1,0 +1,351 @@
+// Making tensors from constants, ranges, literals and memory that is there already. Random ones: random.cpp.
+#include "tapir/ops/make.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/make_impl.h"
+#include "tapir/ops/parallel_impl.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+constexpr int64_t kGrain = 128 * 1024;  // elements that one thread sets at least
+
+template <class T>
+void fill_elements(std::byte* to, const std::byte* element, int64_t n) {
+    T value;
+    std::memcpy(&value, element, sizeof(T));
+    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+        std::fill(reinterpret_cast<T*>(to) + begin, reinterpret_cast<T*>(to) + end, value);
+    });
+}
+
+void fill_fresh(const Tensor& t, Scalar value) {
+    TensorImpl* impl = t.impl();
+    alignas(8) std::byte element[8];
+    detail::store(impl->dtype, element, value);
+    switch (itemsize(impl->dtype)) {
+        case 1: return fill_elements<std::uint8_t>(impl->data, element, impl->numel);
+        case 2: return fill_elements<std::uint16_t>(impl->data, element, impl->numel);
+        case 4: return fill_elements<std::uint32_t>(impl->data, element, impl->numel);
+        default: return fill_elements<std::uint64_t>(impl->data, element, impl->numel);
+    }
+}
+
+void zero_fresh(const Tensor& t) {
+    TensorImpl* impl = t.impl();
+    const std::size_t bytes = t.nbytes();
+    if (bytes < static_cast<std::size_t>(kGrain)) [[likely]] {
+        std::memset(impl->data, 0, bytes);
+        return;
+    }
+    parallel_for(static_cast<int64_t>(bytes), 4 * kGrain, [&](int64_t begin, int64_t end) {
+        std::memset(impl->data + begin, 0, static_cast<std::size_t>(end - begin));
+    });
+}
+
+// Element i of the fresh 1-d tensor t becomes value(i), computed in T.
+template <class T, class Value>
+void fill_with(const Tensor& t, const Value& value) {
+    TensorImpl* impl = t.impl();
+    const auto size = static_cast<int64_t>(itemsize(impl->dtype));
+    parallel_for(impl->numel, kGrain, [&](int64_t begin, int64_t end) {
+        T block[256];
+        for (int64_t done = begin; done < end; done += 256) {
+            const int64_t count = std::min<int64_t>(256, end - done);
+            for (int64_t i = 0; i < count; ++i) block[i] = value(done + i);
+            kernels::convert(dtype_of<T>, block, 1, impl->dtype, impl->data + done * size, 1, count);
+        }
+    });
+}
+
+// How many steps lie in [start, end).
+int64_t count_steps(int64_t start, int64_t end, int64_t step, const Loc& loc) {
+    if (step == 0) fail<ValueError>(loc, "arange: step is 0");
+    if (step > 0 ? start > end : start < end) {
+        fail<ValueError>(loc, "arange: step {} does not lead from {} to {}", step, start, end);
+    }
+    // Unsigned, since the distance may be beyond int64.
+    const auto from = static_cast<std::uint64_t>(start), to = static_cast<std::uint64_t>(end);
+    const std::uint64_t distance = step > 0 ? to - from : from - to;
+    const std::uint64_t stride = step > 0 ? static_cast<std::uint64_t>(step) : 0 - static_cast<std::uint64_t>(step);
+    const std::uint64_t count = distance / stride + (distance % stride != 0 ? 1 : 0);
+    return count > INT64_MAX ? INT64_MAX : static_cast<int64_t>(count);
+}
+
+int64_t count_steps(double start, double end, double step, const Loc& loc) {
+    if (!std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step)) {
+        fail<ValueError>(loc, "arange: {}, {}, {} must be finite", start, end, step);
+    }
+    if (step == 0) fail<ValueError>(loc, "arange: step is 0");
+    if (step > 0 ? start > end : start < end) {
+        fail<ValueError>(loc, "arange: step {} does not lead from {} to {}", step, start, end);
+    }
+    const double count = std::ceil((end - start) / step);
+    return count >= 0x1p62 ? INT64_MAX : static_cast<int64_t>(count);  // too large for memory, as make_empty will say
+}
+
+bool is_whole(Scalar s) { return s.kind() != Scalar::Kind::floating; }
+
+// --- Literals --------------------------------------------------------------------------------------------------------------
+
+using Kind = Scalar::Kind;
+
+// The shape, taken along the first entries; checked against all others by copy_literal.
+Shape literal_shape(const Literal& literal, const Loc& loc) {
+    Shape shape;
+    for (const Literal* l = &literal; l->is_list(); l = l->begin()) {
+        shape.push_back(static_cast<int64_t>(l->size()), loc);
+        if (l->size() == 0) break;
+    }
+    return shape;
+}
+
+// Checks that it has the shape from dimension d on, and finds the widest category of its numbers.
+void check_literal(const Literal& literal, const Shape& shape, int d, Kind& widest, const Loc& loc) {
+    if (!literal.is_list()) {
+        if (d < shape.rank()) fail<ShapeError>(loc, "tensor: a number stands where a list of {} is due", shape[d]);
+        widest = std::max(widest, literal.value().kind());
+        return;
+    }
+    if (d == shape.rank()) fail<ShapeError>(loc, "tensor: a list of {} stands where a number is due", literal.size());
+    if (static_cast<int64_t>(literal.size()) != shape[d]) {
+        fail<ShapeError>(loc, "tensor: lists of {} and of {} stand side by side", shape[d], literal.size());
+    }
+    for (const Literal& entry : literal) check_literal(entry, shape, d + 1, widest, loc);
+}
+
+std::byte* copy_literal(const Literal& literal, DType dtype, std::byte* to) {
+    if (!literal.is_list()) {
+        detail::store(dtype, to, literal.value());
+        return to + itemsize(dtype);
+    }
+    for (const Literal& entry : literal) to = copy_literal(entry, dtype, to);
+    return to;
+}
+
+Tensor from_literal(const Literal& literal, const Shape& shape, const TensorOptions& options, const Loc& loc) {
+    detail::check_options("tensor", options, loc);
+    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    copy_literal(literal, options.dtype, t.impl()->data);
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+}  // namespace
+
+void detail::fail_options(const char* op, const TensorOptions& options, const Loc& loc) {
+    fail<DTypeError>(loc, "{}: only floating dtypes can require a gradient, not {}", op, name(options.dtype));
+}
+
+// --- Constants -------------------------------------------------------------------------------------------------------------
+
+Tensor empty(const Shape& shape, TensorOptions options, Loc loc) {
+    detail::check_options("empty", options, loc);
+    return detail::with_gradient(detail::make_empty(shape, options.dtype, options.device, loc), options, loc);
+}
+
+Tensor zeros(const Shape& shape, TensorOptions options, Loc loc) {
+    detail::check_options("zeros", options, loc);
+    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    zero_fresh(t);
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+Tensor ones(const Shape& shape, TensorOptions options, Loc loc) { return full(shape, 1, options, loc); }
+
+Tensor full(const Shape& shape, Scalar value, Loc loc) { return full(shape, value, value.dtype(), loc); }
+
+Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc) {
+    detail::check_options("full", options, loc);
+    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    fill_fresh(t, value);
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+Tensor empty_like(In x) {
+    detail::check_defined(x, "empty_like");
+    return detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+}
+
+Tensor zeros_like(In x) {
+    detail::check_defined(x, "zeros_like");
+    Tensor t = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+    zero_fresh(t);
+    return t;
+}
+
+Tensor ones_like(In x) {
+    detail::check_defined(x, "ones_like");
+    return full_like(x, 1);
+}
+
+Tensor full_like(In x, Scalar value) {
+    detail::check_defined(x, "full_like");
+    Tensor t = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+    fill_fresh(t, value);
+    return t;
+}
+
+// --- Ranges ----------------------------------------------------------------------------------------------------------------
+
+Tensor arange(Scalar end, Loc loc) { return arange(0, end, 1, loc); }
+Tensor arange(Scalar start, Scalar end, Loc loc) { return arange(start, end, 1, loc); }
+
+Tensor arange(Scalar start, Scalar end, Scalar step, Loc loc) {
+    const bool whole = is_whole(start) && is_whole(end) && is_whole(step);
+    return arange(start, end, step, whole ? int64 : default_dtype(), loc);
+}
+
+Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc loc) {
+    detail::check_options("arange", options, loc);
+    const bool whole = is_whole(start) && is_whole(end) && is_whole(step);
+    const int64_t count = whole ? count_steps(start.as_int64(), end.as_int64(), step.as_int64(), loc)
+                                : count_steps(start.as_double(), end.as_double(), step.as_double(), loc);
+    Tensor t = detail::make_empty({count}, options.dtype, options.device, loc);
+    if (whole) {
+        const int64_t from = start.as_int64(), by = step.as_int64();
+        fill_with<int64_t>(t, [=](int64_t i) { return from + i * by; });
+    } else {
+        const double from = start.as_double(), by = step.as_double();
+        fill_with<double>(t, [=](int64_t i) { return from + static_cast<double>(i) * by; });
+    }
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+Tensor linspace(double start, double end, int64_t steps, TensorOptions options, Loc loc) {
+    detail::check_options("linspace", options, loc);
+    if (steps < 0) fail<ValueError>(loc, "linspace: the number of steps is negative: {}", steps);
+    Tensor t = detail::make_empty({steps}, options.dtype, options.device, loc);
+    const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+    // From both ends, so that each is hit exactly.
+    fill_with<double>(t, [=](int64_t i) {
+        return i < (steps + 1) / 2 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(steps - 1 - i);
+    });
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
+    detail::check_options("eye", options, loc);
+    if (m == -1) m = n;
+    Tensor t = detail::make_empty({n, m}, options.dtype, options.device, loc);
+    zero_fresh(t);
+    const auto size = static_cast<int64_t>(itemsize(options.dtype));
+    for (int64_t i = 0; i < std::min(n, m); ++i) detail::store(options.dtype, t.impl()->data + i * (m + 1) * size, 1);
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+// --- Literals and memory ---------------------------------------------------------------------------------------------------
+
+Tensor tensor(const Literal& literal, Loc loc) {
+    if (!literal.is_list()) {  // tensor(1.0)
+        Tensor t = detail::make_empty(nullptr, 0, 1, literal.value().dtype(), Device{}, loc);
+        detail::store(t.dtype(), t.impl()->data, literal.value());
+        return t;
+    }
+    const Shape shape = literal_shape(literal, loc);
+    Kind widest = shape.numel() == 0 ? Kind::floating : Kind::boolean;
+    check_literal(literal, shape, 0, widest, loc);
+    const DType dtype = widest == Kind::floating ? default_dtype() : widest == Kind::integer ? int64 : bool_;
+    return from_literal(literal, shape, dtype, loc);
+}
+
+Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
+    const Shape shape = literal_shape(literal, loc);
+    Kind widest = Kind::boolean;
+    check_literal(literal, shape, 0, widest, loc);
+    return from_literal(literal, shape, options, loc);
+}
+
+Tensor tensor_from(const void* values, const Shape& shape, DType dtype, Loc loc) {
+    Tensor t = detail::make_empty(shape, dtype, Device{}, loc);
+    if (t.numel() == 0) return t;
+    if (!values) fail<ValueError>(loc, "tensor_from: values is null");
+    if (dtype == bool_) {  // any byte that is not 0 means true
+        kernels::convert(uint8, values, 1, bool_, t.impl()->data, 1, t.numel());
+    } else {
+        std::memcpy(t.impl()->data, values, t.nbytes());
+    }
+    return t;
+}
+
+namespace {
+
+void run_deleter(Storage* storage) {
+    const std::unique_ptr<std::function<void(void*)>> deleter(static_cast<std::function<void(void*)>*>(storage->context));
+    (*deleter)(storage->data);
+}
+
+// The bytes from the first element to the end of the last one.
+std::size_t span_bytes(const Shape& shape, const Shape& strides, DType dtype, const Loc& loc) {
+    int64_t last = 0;
+    bool overflow = false;
+    for (int d = 0; d < shape.rank(); ++d) {
+        if (shape[d] == 0) return 0;
+        if (strides[d] < 0) fail<ValueError>(loc, "from_blob: a stride must not be negative: {}", strides);
+        int64_t reach = 0;
+        overflow |= __builtin_mul_overflow(shape[d] - 1, strides[d], &reach);
+        overflow |= __builtin_add_overflow(last, reach, &last);
+    }
+    int64_t bytes = 0;
+    overflow |= __builtin_mul_overflow(last + 1, static_cast<int64_t>(itemsize(dtype)), &bytes);
+    if (overflow) fail<ValueError>(loc, "from_blob: shape {} with strides {} is larger than any memory", shape, strides);
+    return static_cast<std::size_t>(bytes);
+}
+
+Shape row_major(const Shape& shape) {
+    Shape strides = shape;
+    int64_t stride = 1;
+    for (int d = shape.rank(); d-- > 0;) {
+        strides[d] = stride;
+        stride *= std::max<int64_t>(shape[d], 1);
+    }
+    return strides;
+}
+
+}  // namespace
+
+Tensor from_blob(void* data, const Shape& shape, TensorOptions options, Loc loc) {
+    return from_blob(data, shape, nullptr, options, loc);
+}
+
+Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options, Loc loc) {
+    detail::checked_numel(shape, options.dtype, loc);
+    return from_blob(data, shape, row_major(shape), std::move(deleter), options, loc);
+}
+
+// Everything that can fail comes before the tensor takes the memory over.
+Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter,
+                 TensorOptions options, Loc loc) {
+    detail::check_options("from_blob", options, loc);
+    if (options.device.type != DeviceType::cpu) {
+        fail<DeviceError>(loc, "from_blob: cuda:{}: this build of tapir has no CUDA", options.device.index);
+    }
+    if (strides.rank() != shape.rank()) {
+        fail<ShapeError>(loc, "from_blob: {} strides for {} dimensions", strides.rank(), shape.rank());
+    }
+    const int64_t numel = detail::checked_numel(shape, options.dtype, loc);
+    if (!data && numel > 0) fail<ValueError>(loc, "from_blob: data is null");
+    const std::size_t bytes = span_bytes(shape, strides, options.dtype, loc);
+    if (reinterpret_cast<std::uintptr_t>(data) % itemsize(options.dtype) != 0) {
+        fail<ValueError>(loc, "from_blob: data is not aligned for {}", name(options.dtype));
+    }
+    std::unique_ptr<std::function<void(void*)>> kept;
+    if (deleter) kept = std::make_unique<std::function<void(void*)>>(std::move(deleter));
+    Tensor t = detail::with_gradient(
+        detail::make_around(data, shape, strides, options.dtype, options.device, bytes, nullptr, nullptr, loc), options, loc);
+    if (kept) {
+        t.impl()->storage->release = run_deleter;
+        t.impl()->storage->context = kept.release();
+    }
+    return t;
+}
+
+}  // namespace tapir

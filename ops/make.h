@@ -1,0 +1,118 @@
+// Making tensors: constants, ranges, random numbers, literals, and memory that is there already.
+//
+// Shapes are given as in zeros({2, 3}). `dtype` defaults to default_dtype() for real numbers and to int64 for whole ones.
+// Negative sizes throw ValueError. Random functions draw from default_generator() unless one is given.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <type_traits>
+#include <vector>
+
+#include "tapir/core/generator.h"
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+struct TensorOptions {
+    DType dtype = default_dtype();
+    Device device = {};
+    bool requires_grad = false;
+    TensorOptions() = default;
+    TensorOptions(DType d) : dtype(d) {}  // NOLINT: zeros({2}, float64)
+    TensorOptions(Device d) : device(d) {}  // NOLINT
+};
+
+Tensor empty(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor zeros(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor ones(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+/// dtype: that of the value, unless given.
+Tensor full(const Shape& shape, Scalar value, Loc loc = Loc::current());
+Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc = Loc::current());
+Tensor empty_like(In x);
+Tensor zeros_like(In x);
+Tensor ones_like(In x);
+Tensor full_like(In x, Scalar value);
+
+/// start, start + step, ... below end. int64 when all are integers. Throws ValueError for step 0 or of the wrong sign.
+Tensor arange(Scalar end, Loc loc = Loc::current());
+Tensor arange(Scalar start, Scalar end, Loc loc = Loc::current());
+Tensor arange(Scalar start, Scalar end, Scalar step, Loc loc = Loc::current());
+Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc loc = Loc::current());
+/// `steps` numbers from start to end, both included.
+Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {}, Loc loc = Loc::current());
+/// Ones on the diagonal. (n, m), m = n unless given.
+Tensor eye(std::int64_t n, std::int64_t m = -1, TensorOptions options = {}, Loc loc = Loc::current());
+
+/// Uniform on [0, 1).
+Tensor rand(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor rand(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
+/// Normal, mean 0 and variance 1.
+Tensor randn(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor randn(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
+/// Integers in [low, high), int64 unless given. Throws ValueError when low >= high.
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = int64, Loc loc = Loc::current());
+Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = int64, Loc loc = Loc::current());
+/// 0 ... n-1 in random order, int64.
+Tensor randperm(std::int64_t n, Loc loc = Loc::current());
+Tensor rand_like(In x);
+Tensor randn_like(In x);
+/// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1]. Not differentiable.
+Tensor bernoulli(In p);
+Tensor bernoulli(const Shape& shape, double p, TensorOptions options = {}, Loc loc = Loc::current());
+/// Draws row indices with probability proportional to weights (n,) or (rows, n); int64 (samples,) or (rows, samples).
+/// Throws ValueError for negative, infinite or all-zero weights and for more samples than there are when not replacing.
+Tensor multinomial(In weights, std::int64_t samples, bool replacement = false);
+
+/// A nested list of numbers, of any depth: tensor({{1, 2}, {3, 4}}).
+class Literal {
+ public:
+    template <class T>
+        requires(std::is_arithmetic_v<T>)
+    Literal(T value) noexcept : value_(value) {}  // NOLINT: implicit by design
+    Literal(std::initializer_list<Literal> list) noexcept
+        : value_(0), list_(list.end() - list.size()), size_(list.size()), is_list_(true) {}
+
+    bool is_list() const noexcept { return is_list_; }
+    Scalar value() const noexcept { return value_; }
+    const Literal* begin() const noexcept { return list_; }
+    const Literal* end() const noexcept { return list_ + size_; }
+    std::size_t size() const noexcept { return size_; }
+
+ private:
+    Scalar value_;
+    const Literal* list_ = nullptr;  // as long as the full expression that wrote the list
+    std::size_t size_ = 0;
+    bool is_list_ = false;
+};
+
+/// From nested lists: int64, bool or default_dtype() by the numbers' widest category, or as given. Throws ShapeError for
+/// ragged lists.
+Tensor tensor(const Literal& literal, Loc loc = Loc::current());
+Tensor tensor(const Literal& literal, TensorOptions options, Loc loc = Loc::current());
+
+/// `numel` values of the dtype at `values` are copied.
+Tensor tensor_from(const void* values, const Shape& shape, DType dtype, Loc loc = Loc::current());
+
+/// A copy of a vector, 1-d, or of another shape. The vector's element type is the dtype.
+template <class T>
+    requires(std::is_arithmetic_v<T>)
+Tensor tensor(const std::vector<T>& values, Loc loc = Loc::current()) {
+    if constexpr (std::is_same_v<T, bool>) {
+        const std::vector<unsigned char> bytes(values.begin(), values.end());
+        return tensor_from(bytes.data(), Shape(bytes.size()), bool_, loc);
+    } else {
+        return tensor_from(values.data(), Shape(values.size()), dtype_of<T>, loc);
+    }
+}
+
+/// A tensor around memory that stays the caller's, or, with a deleter, becomes the tensor's: deleter(data) runs when
+/// the last view is gone, and must not throw. When from_blob itself throws, the memory is still the caller's. Strides are
+/// in elements (row-major unless given). Throws ValueError for null or misaligned data and for negative strides.
+Tensor from_blob(void* data, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options = {},
+                 Loc loc = Loc::current());
+Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter,
+                 TensorOptions options = {}, Loc loc = Loc::current());
+
+}  // namespace tapir

@@ -1,0 +1,288 @@
+// Ops with masks: where, masked_fill, masked_select, nonzero.
+#include <algorithm>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void where_rule(Backward& b) {
+    const Tensor mask = b.saved(0);
+    if (b.needs(1)) b.give(1, where(mask, b.grad(), 0));
+    if (b.needs(2)) b.give(2, where(mask, 0, b.grad()));
+}
+
+void masked_fill_rule(Backward& b) {
+    const Tensor mask = b.saved(0);
+    if (b.needs(0)) b.give(0, masked_fill(b.grad(), mask, 0));
+    if (b.needs(2)) b.give(2, where(mask, b.grad(), 0));
+}
+
+}  // namespace
+
+TAPIR_OP(where, "Where", where_rule, "One of two tensors, element by element, as a condition says.",
+         TAPIR_SAMPLE("b(3,4) f(3,4) f(3,4)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(3,4) f(3,4)", where(x[0], x[1], 0.5)), TAPIR_SAMPLE("b(3,4) f(4)", where(x[0], 2, x[1])),
+         TAPIR_SAMPLE("b(3,4)", where(x[0], 1.0, -1.0)), TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
+TAPIR_OP(masked_fill, "Where", masked_fill_rule, "A tensor with a number where a mask holds.",
+         TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)), TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),
+         TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])), TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
+TAPIR_OP(nonzero, "NonZero", NonDiff, "The positions of what is not 0.", TAPIR_SAMPLE("b(3,4)", nonzero(x[0])),
+         TAPIR_SAMPLE("i(2,3,2)<2", nonzero(x[0])), TAPIR_SAMPLE("b(7)", nonzero(x[0])));
+
+// --- Choosing --------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kParallelElements = 32 * 1024;
+
+// The operands of a choice: the result, then mask, a and b broadcast to it. Dimensions that are contiguous in all are
+// merged into one.
+struct Choice {
+    int rank = 0;
+    int64_t sizes[kMaxRank];
+    int64_t strides[4][kMaxRank];  // of the result, the mask, a, b
+
+    explicit Choice(const TensorImpl* const (&operands)[4]) {
+        const TensorImpl* y = operands[0];
+        for (int d = 0; d < y->rank; ++d) {
+            if (y->sizes[d] == 1) continue;
+            int64_t own[4];
+            for (int k = 0; k < 4; ++k) {
+                const TensorImpl* x = operands[k];
+                const int e = d - (y->rank - x->rank);
+                own[k] = e < 0 || x->sizes[e] == 1 ? 0 : x->strides[e];
+            }
+            bool merge = rank > 0;
+            for (int k = 0; k < 4 && merge; ++k) merge = strides[k][rank - 1] == own[k] * y->sizes[d];
+            if (!merge) sizes[rank++] = 1;
+            sizes[rank - 1] *= y->sizes[d];
+            for (int k = 0; k < 4; ++k) strides[k][rank - 1] = own[k];
+        }
+        if (rank == 0) {
+            rank = 1;
+            sizes[0] = 1;
+            for (auto& s : strides) s[0] = 0;
+        }
+    }
+};
+
+// out = mask ? a : b; all but the mask of out's dtype, broadcast to out's shape.
+void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor& b) {
+    const TensorImpl* const operands[4] = {out.impl(), mask.impl(), a.impl(), b.impl()};
+    const int64_t numel = out.numel();
+    if (numel == 0) return;
+    const auto size = static_cast<unsigned>(itemsize(out.dtype()));
+    const Choice choice(operands);
+    const int last = choice.rank - 1;
+    const int64_t width = choice.sizes[last];
+    const auto run = [&](const int64_t (&at)[4], int64_t n) {
+        const auto address = [&](int k, unsigned bytes) { return operands[k]->data + at[k] * bytes; };
+        kernels::choose_run(size, n, reinterpret_cast<const std::uint8_t*>(address(1, 1)), choice.strides[1][last],
+                            address(2, size), choice.strides[2][last], address(3, size), choice.strides[3][last],
+                            address(0, size));
+    };
+    if (last == 0) {
+        const auto part = [&](int64_t begin, int64_t end) {
+            int64_t at[4];
+            for (int k = 0; k < 4; ++k) at[k] = begin * choice.strides[k][0];
+            run(at, end - begin);
+        };
+        if (numel < 2 * kParallelElements) return part(0, numel);
+        return parallel_for(numel, kParallelElements, part);
+    }
+    parallel_for(numel / width, kParallelElements / width + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            int64_t at[4] = {}, rest = row;
+            for (int d = last; d-- > 0;) {
+                for (int k = 0; k < 4; ++k) at[k] += rest % choice.sizes[d] * choice.strides[k][d];
+                rest /= choice.sizes[d];
+            }
+            run(at, width);
+        }
+    });
+}
+
+void check_mask(const char* op, const In& mask) {
+    detail::check_defined(mask, op);
+    if (mask.tensor.dtype() != bool_) {
+        fail<DTypeError>(mask.loc, "{}: the mask must be bool, not {}", op, name(mask.tensor.dtype()));
+    }
+}
+
+Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
+    if (t.dtype() == dtype) [[likely]]
+        return t;
+    const detail::PauseRecording pause;
+    return t.to(dtype, loc);
+}
+
+Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tensor& b, DType dtype, const Loc& loc) {
+    detail::check_same_device(op, a, mask, loc);
+    Shape shape = broadcast_shapes(a.shape(), b.shape(), op, loc);
+    if (!(mask.shape() == shape)) shape = broadcast_shapes(mask.shape(), shape, op, loc);
+    Tensor out = detail::make_empty(shape, dtype, a.device(), loc);
+    choose(out, mask, converted(a, dtype, loc), converted(b, dtype, loc));
+    return out;
+}
+
+Tensor where_as(const In& condition, const Tensor& a, const Tensor& b, DType dtype) {
+    const Loc& loc = condition.loc;
+    Tensor out = choose_as("where", condition.tensor, a, b, dtype, loc);
+    if (detail::thread.log && is_floating(dtype)) record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
+    return out;
+}
+
+// The dtype of a tensor beside a number: the number's only where its category is a higher one.
+DType beside_number(DType tensor, Scalar number) {
+    if (is_floating(tensor) || number.kind() == Scalar::Kind::boolean) return tensor;
+    if (number.kind() == Scalar::Kind::floating) return default_dtype();
+    return tensor == bool_ ? int64 : tensor;
+}
+
+Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
+    Tensor t = detail::make_empty({}, dtype, Device{}, loc);
+    detail::store(dtype, t.raw_data(), value);
+    return t;
+}
+
+Tensor fill_masked(const In& x, const In& mask, const Tensor& value) {
+    Tensor out = choose_as("masked_fill", mask.tensor, value, x.tensor, x.tensor.dtype(), x.loc);
+    if (detail::thread.log && is_floating(out.dtype())) {
+        record(masked_fill_op, x.loc, {&x.tensor, &mask.tensor, &value}, out, {&mask.tensor});
+    }
+    return out;
+}
+
+void check_number(const char* op, bool is_fraction, DType dtype, const Loc& loc) {
+    if (is_fraction && !is_floating(dtype)) {
+        fail<DTypeError>(loc, "{}: a floating-point value cannot be written into {}", op, name(dtype));
+    }
+}
+
+}  // namespace
+
+Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc) {
+    check_number(op, value.kind() == Scalar::Kind::floating, dtype, loc);
+    return number_tensor(value, dtype, loc);
+}
+
+Tensor where(In condition, In a, In b) {
+    check_mask("where", condition);
+    detail::check_defined(a, "where");
+    detail::check_defined(b, "where");
+    detail::check_same_device("where", a.tensor, b.tensor, condition.loc);
+    const Tensor* values[] = {&a.tensor, &b.tensor};
+    const DType dtype = a->dtype == b->dtype ? a->dtype : elementwise::result_type(values, 2);
+    return where_as(condition, a.tensor, b.tensor, dtype);
+}
+
+Tensor where(In condition, In a, Scalar b) {
+    check_mask("where", condition);
+    detail::check_defined(a, "where");
+    const DType dtype = beside_number(a->dtype, b);
+    return where_as(condition, a.tensor, number_tensor(b, dtype, condition.loc), dtype);
+}
+
+Tensor where(In condition, Scalar a, In b) {
+    check_mask("where", condition);
+    detail::check_defined(b, "where");
+    const DType dtype = beside_number(b->dtype, a);
+    return where_as(condition, number_tensor(a, dtype, condition.loc), b.tensor, dtype);
+}
+
+Tensor where(In condition, Scalar a, Scalar b) {
+    check_mask("where", condition);
+    const DType dtype = promote(a.dtype(), b.dtype());
+    const Loc& loc = condition.loc;
+    return where_as(condition, number_tensor(a, dtype, loc), number_tensor(b, dtype, loc), dtype);
+}
+
+Tensor masked_fill(In x, In mask, Scalar value) {
+    detail::check_defined(x, "masked_fill");
+    check_mask("masked_fill", mask);
+    return fill_masked(x, mask, number_as("masked_fill", value, x->dtype, x.loc));
+}
+
+Tensor masked_fill(In x, In mask, In value) {
+    detail::check_defined(x, "masked_fill");
+    detail::check_defined(value, "masked_fill");
+    check_mask("masked_fill", mask);
+    if (value.tensor.dim() != 0) {
+        fail<ShapeError>(x.loc, "masked_fill: the value must be a number or a 0-d tensor, got shape {}", value.tensor.shape());
+    }
+    check_number("masked_fill", is_floating(value->dtype), x->dtype, x.loc);
+    return fill_masked(x, mask, value.tensor);
+}
+
+// --- Selecting -------------------------------------------------------------------------------------------------------------
+
+Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc) {
+    const detail::PauseRecording pause;
+    const Tensor packed = detail::alias(mask).contiguous(loc);
+    const auto* holds = static_cast<const std::uint8_t*>(packed.raw_data());
+    int64_t count = 0;
+    for (int64_t i = 0; i < mask->numel; ++i) count += holds[i] != 0;
+    Tensor positions = detail::make_empty({count}, int64, mask->device, loc);
+    auto* out = static_cast<int64_t*>(positions.raw_data());
+    const int last = mask->rank - 1;
+    const int64_t width = mask->rank ? mask->sizes[last] : 1, step = mask->rank ? strides[last] : 0;
+    for (int64_t row = 0; row < (count ? mask->numel / width : 0); ++row, holds += width) {
+        int64_t offset = 0, rest = row;
+        for (int d = last; d-- > 0;) {
+            offset += rest % mask->sizes[d] * strides[d];
+            rest /= mask->sizes[d];
+        }
+        for (int64_t i = 0; i < width; ++i) {
+            if (holds[i]) *out++ = offset + i * step;
+        }
+    }
+    return positions;
+}
+
+Tensor masked_select(In x, In mask) {
+    detail::check_defined(x, "masked_select");
+    check_mask("masked_select", mask);
+    const CallerScope caller(x.loc);
+    const Shape shape = broadcast_shapes(x.tensor.shape(), mask.tensor.shape(), "masked_select", x.loc);
+    const Tensor values = x.tensor.shape() == shape ? x.tensor : expand(x, shape);
+    const Tensor holds = mask.tensor.shape() == shape ? mask.tensor : expand(mask, shape);
+    return values.index({holds});
+}
+
+Tensor nonzero(In x) {
+    detail::check_defined(x, "nonzero");
+    const detail::PauseRecording pause;
+    const Tensor mask = x->dtype == bool_ ? x.tensor : to(x, bool_);
+    Shape strides = x.tensor.shape();  // positions in row-major order
+    int64_t stride = 1;
+    for (int d = x->rank; d-- > 0;) {
+        strides[d] = stride;
+        stride *= std::max<int64_t>(x->sizes[d], 1);
+    }
+    const Tensor positions = mask_positions(mask.impl(), strides, x.loc);
+    const auto* position = static_cast<const int64_t*>(positions.raw_data());
+    Tensor out = detail::make_empty({positions.numel(), x->rank}, int64, x->device, x.loc);
+    auto* to = static_cast<int64_t*>(out.raw_data());
+    for (int64_t i = 0; i < positions.numel(); ++i) {
+        int64_t rest = position[i];
+        for (int d = 0; d < x->rank; ++d) {
+            *to++ = rest / strides[d];
+            rest %= strides[d];
+        }
+    }
+    return out;
+}
+
+}  // namespace tapir

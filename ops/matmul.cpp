@@ -1,0 +1,350 @@
+// Matrix products: shapes and strides here, arithmetic in kernels::gemm.
+#include "tapir/ops/matmul.h"
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/gemm_impl.h"
+#include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void matmul_rule(Backward& b);
+void linear_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(matmul, "MatMul", matmul_rule, "Matrix product with broadcast batch dimensions.",
+         TAPIR_SAMPLE("f(2,3) f(3,4)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(3) f(3)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3) f(3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(3) f(3,2)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) f(4,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(4)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(4) f(2,4,3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,1,3,4) f(3,4,2)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3) f(2,3,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3,4)", mm(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) f(2,4,2)", bmm(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3)", mv(x[0], x[1])),
+         TAPIR_SAMPLE("f(3) f(3)", dot(x[0], x[1])), TAPIR_SAMPLE("f(3) f(2)", outer(x[0], x[1])));
+TAPIR_OP(linear, "Gemm", linear_rule, "x W^T + b.", TAPIR_SAMPLE("f(2,3) f(4,3) f(4)", linear(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("f(3) f(4,3) f(4)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2,3) f(4,3)", linear(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) f(2,4) f(2)", linear(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("f(1,5) f(3,5) f(3)", linear(x[0], x[1], x[2])));
+
+// --- Arithmetic ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <class T>
+void naive(const MatrixProduct& p) {
+    for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t j = 0; j < p.n; ++j) {
+            T sum = 0;
+            for (int64_t q = 0; q < p.k; ++q) {
+                // Unsigned: wraps instead of overflowing.
+                sum += static_cast<const T*>(p.a)[i * p.a_row + q * p.a_col] * static_cast<const T*>(p.b)[q * p.b_row + j * p.b_col];
+            }
+            static_cast<T*>(p.c)[i * p.c_row + j] = sum;
+        }
+    }
+}
+
+template <class T>
+void call_gemm(const MatrixProduct& p) {
+    kernels::gemm(kernels::Gemm<T>{p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b),
+                                   p.b_row, p.b_col, static_cast<T*>(p.c), p.c_row, p.accumulate ? T(1) : T(0), T(1),
+                                   static_cast<const T*>(p.bias)});
+}
+
+template <class T>
+void call_batch(const MatrixProduct& p, int64_t batch, int64_t a_batch, int64_t b_batch, int64_t c_batch) {
+    kernels::gemm(kernels::GemmBatch<T>{
+        {p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b), p.b_row, p.b_col,
+         static_cast<T*>(p.c), p.c_row, T(0), T(1), nullptr},
+        batch, a_batch, b_batch, c_batch});
+}
+
+}  // namespace
+
+void multiply(const MatrixProduct& p) {
+    switch (p.dtype) {
+        case DType::float32: return call_gemm<float>(p);
+        case DType::float64: return call_gemm<double>(p);
+        case DType::int32: return naive<std::uint32_t>(p);
+        default: return naive<std::uint64_t>(p);  // int64
+    }
+}
+
+namespace {
+
+// The dtype a product is computed in.
+DType product_dtype(DType dtype) {
+    if (dtype == float16 || dtype == bfloat16) return float32;
+    if (dtype == bool_ || dtype == uint8) return int64;
+    return dtype;
+}
+
+struct Side {
+    const std::byte* data;
+    int64_t row, col;
+    Shape batch, batch_strides;
+};
+
+// The last two dimensions as a matrix, the others as a batch. A vector is a row on the left, a column on the right.
+Side side_of(const Tensor& t, bool left) {
+    const TensorImpl* x = t.impl();
+    Side side{x->data, 0, 0, {}, {}};
+    if (x->rank == 1) {
+        (left ? side.col : side.row) = x->strides[0];
+        return side;
+    }
+    side.row = x->strides[x->rank - 2];
+    side.col = x->strides[x->rank - 1];
+    side.batch = Shape(x->sizes, x->rank - 2);
+    side.batch_strides = Shape(x->strides, x->rank - 2);
+    return side;
+}
+
+int64_t batch_stride(const Side& side, int d, int rank) {
+    const int own = d - (rank - side.batch.rank());
+    return own < 0 || side.batch[own] == 1 ? 0 : side.batch_strides[own];
+}
+
+// out (contiguous) = a b, for a and b of the computed dtype.
+void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m, int64_t n, int64_t k) {
+    const Side left = side_of(a, true), right = side_of(b, false);
+    MatrixProduct p{out.dtype(), m, n, k, left.data, left.row, left.col, right.data, right.row, right.col, out.raw_data(), n};
+    const Shape batch = broadcast_shapes(left.batch, right.batch);
+    const int64_t count = batch.numel();
+    if (count == 0 || m * n == 0) return;
+    // Leading dimensions of a are rows of one product when b is the same for all of them.
+    int64_t stride = m * left.row;
+    bool rows = true;
+    for (int d = left.batch.rank(); d-- > 0;) {
+        rows &= left.batch[d] == 1 || left.batch_strides[d] == stride;
+        stride *= left.batch[d];
+    }
+    if (right.batch.numel() == 1 && (count == 1 || (rows && left.batch.numel() == count))) {
+        p.m = count * m;
+        if (m == 1 && count > 1 && a.dim() > 1) p.a_row = left.batch_strides[left.batch.rank() - 1];
+        return multiply(p);
+    }
+    const auto size = static_cast<int64_t>(itemsize(out.dtype()));
+    int64_t index[kMaxRank] = {};
+    const int rank = batch.rank();
+    // The last batch dimension is one call; the others are counted up.
+    const int64_t inner = batch[rank - 1], a_inner = batch_stride(left, rank - 1, rank), b_inner = batch_stride(right, rank - 1, rank);
+    for (int64_t done = 0; done < count; done += inner) {
+        int64_t a_offset = 0, b_offset = 0;
+        for (int d = 0; d + 1 < rank; ++d) {
+            a_offset += index[d] * batch_stride(left, d, rank);
+            b_offset += index[d] * batch_stride(right, d, rank);
+        }
+        p.a = left.data + a_offset * size;
+        p.b = right.data + b_offset * size;
+        p.c = static_cast<std::byte*>(out.raw_data()) + done * m * n * size;
+        if (out.dtype() == float32) {
+            call_batch<float>(p, inner, a_inner, b_inner, m * n);
+        } else if (out.dtype() == float64) {
+            call_batch<double>(p, inner, a_inner, b_inner, m * n);
+        } else {
+            for (int64_t i = 0; i < inner; ++i) {
+                MatrixProduct one = p;
+                one.a = static_cast<const std::byte*>(p.a) + i * a_inner * size;
+                one.b = static_cast<const std::byte*>(p.b) + i * b_inner * size;
+                one.c = static_cast<std::byte*>(p.c) + i * m * n * size;
+                multiply(one);
+            }
+        }
+        for (int d = rank - 1; d-- > 0;) {
+            if (++index[d] < batch[d]) break;
+            index[d] = 0;
+        }
+    }
+}
+
+// a b without a record. The result has the promoted dtype.
+Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
+    detail::check_same_device(op, a, b, loc);
+    const TensorImpl *x = a.impl(), *y = b.impl();
+    if (x->rank == 0 || y->rank == 0) {
+        fail<ShapeError>(loc, "{}: both operands need at least 1 dimension: {} x {}", op, a.shape(), b.shape());
+    }
+    const int64_t m = x->rank == 1 ? 1 : x->sizes[x->rank - 2], k = x->sizes[x->rank - 1];
+    const int64_t n = y->rank == 1 ? 1 : y->sizes[y->rank - 1], k2 = y->rank == 1 ? y->sizes[0] : y->sizes[y->rank - 2];
+    if (k != k2) fail<ShapeError>(loc, "{}: inner dimensions differ: {} x {}", op, a.shape(), b.shape());
+    Shape shape = x->rank > 2 || y->rank > 2
+                      ? broadcast_shapes(Shape(x->sizes, std::max(x->rank - 2, 0)), Shape(y->sizes, std::max(y->rank - 2, 0)), op, loc)
+                      : Shape();
+    if (x->rank > 1) shape.push_back(m, loc);
+    if (y->rank > 1) shape.push_back(n, loc);
+    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype);
+    if (x->dtype == computed && y->dtype == computed) [[likely]] {
+        Tensor out = detail::make_empty(shape, dtype, x->device, loc);
+        multiply_all(out, a, b, m, n, k);
+        return out;
+    }
+    const detail::PauseRecording pause;
+    Tensor out = detail::make_empty(shape, computed, x->device, loc);
+    multiply_all(out, a.to(computed, loc), b.to(computed, loc), m, n, k);
+    return out.to(dtype, loc);
+}
+
+// A tensor as a matrix: leading dimensions become rows, a vector one row.
+Tensor rows_of(const Tensor& t) {
+    const int64_t width = t.impl()->sizes[t.dim() - 1];
+    if (t.dim() == 2) return t;
+    const int64_t rows = width > 0 ? t.numel() / width : t.numel();
+    return reshape(t, {rows, width});
+}
+
+void matmul_rule(Backward& b) {
+    const Tensor x = b.saved(0), y = b.saved(1), &g = b.grad();
+    if (x.dim() == 1 && y.dim() == 1) {
+        if (b.needs(0)) b.give(0, g * y);
+        if (b.needs(1)) b.give(1, g * x);
+        return;
+    }
+    // Vectors become the matrices that they stand for, and the gradient gets their dimension back.
+    if (y.dim() == 1) {  // (..., n, k) x (k,): g is (..., n)
+        if (b.needs(0)) {
+            if (x.dim() == 2) {
+                b.give_product(0, unsqueeze(g, 0), unsqueeze(y, 0));
+            } else {
+                b.give(0, unsqueeze(g, -1) * y);
+            }
+        }
+        if (b.needs(1)) b.give(1, squeeze(matmul(transpose(x, -1, -2), unsqueeze(g, -1)), -1));
+        return;
+    }
+    if (x.dim() == 1) {  // (k,) x (..., k, m): g is (..., m)
+        if (b.needs(0)) b.give(0, squeeze(matmul(y, unsqueeze(g, -1)), -1));
+        if (b.needs(1)) {
+            if (y.dim() == 2) {
+                b.give_product(1, unsqueeze(x, 0), unsqueeze(g, 0));
+            } else {
+                b.give(1, unsqueeze(x, -1) * unsqueeze(g, -2));
+            }
+        }
+        return;
+    }
+    if (b.needs(0)) {
+        if (x.dim() == 2 && y.dim() == 2) {
+            b.give_product(0, transpose(g, 0, 1), transpose(y, 0, 1));
+        } else {
+            b.give(0, matmul(g, transpose(y, -1, -2)));
+        }
+    }
+    if (b.needs(1)) {
+        if (y.dim() == 2) {
+            b.give_product(1, rows_of(x), rows_of(g));
+        } else {
+            b.give(1, matmul(transpose(x, -1, -2), g));
+        }
+    }
+}
+
+void linear_rule(Backward& b) {
+    const Tensor &g = b.grad(), x = b.saved(0), weight = b.saved(1);
+    if (b.needs(0)) b.give(0, b.recording() ? matmul(g, weight) : product("linear", g, weight, b.record().loc));
+    if (b.needs(1)) b.give_product(1, rows_of(g), rows_of(x));
+    if (b.input_count() > 2) b.give(2, g);
+}
+
+}  // namespace
+
+// --- The public functions ----------------------------------------------------------------------------------------------------
+
+Tensor matmul(In a, In b) {
+    detail::check_defined(a, "matmul");
+    detail::check_defined(b, "matmul");
+    Tensor out = product("matmul", a.tensor, b.tensor, a.loc);
+    record(matmul_op, a.loc, {&a.tensor, &b.tensor}, out, {&a.tensor, &b.tensor});
+    return out;
+}
+
+namespace {
+
+Tensor matmul_of(const char* op, const In& a, int a_dim, const In& b, int b_dim) {
+    detail::check_defined(a, op);
+    detail::check_defined(b, op);
+    if (a.tensor.dim() != a_dim || b.tensor.dim() != b_dim) {
+        fail<ShapeError>(a.loc, "{}: needs a tensor of {} and one of {} dimensions, got {} and {}", op, a_dim, b_dim,
+                         a.tensor.shape(), b.tensor.shape());
+    }
+    if (a_dim == 3 && a->sizes[0] != b->sizes[0]) {
+        fail<ShapeError>(a.loc, "{}: batch sizes differ: {} x {}", op, a.tensor.shape(), b.tensor.shape());
+    }
+    return matmul(a, b);
+}
+
+}  // namespace
+
+Tensor mm(In a, In b) { return matmul_of("mm", a, 2, b, 2); }
+Tensor bmm(In a, In b) { return matmul_of("bmm", a, 3, b, 3); }
+Tensor mv(In a, In x) { return matmul_of("mv", a, 2, x, 1); }
+Tensor dot(In a, In b) { return matmul_of("dot", a, 1, b, 1); }
+
+Tensor outer(In a, In b) {
+    detail::check_defined(a, "outer");
+    detail::check_defined(b, "outer");
+    if (a.tensor.dim() != 1 || b.tensor.dim() != 1) {
+        fail<ShapeError>(a.loc, "outer: needs two vectors, got {} and {}", a.tensor.shape(), b.tensor.shape());
+    }
+    const CallerScope caller(a.loc);
+    return unsqueeze(a, 1) * b.tensor;
+}
+
+Tensor linear(In x, In weight, const Tensor& bias) {
+    detail::check_defined(x, "linear");
+    detail::check_defined(weight, "linear");
+    const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
+    const TensorImpl* b = bias.impl();
+    if (w->rank != 2 || in->rank == 0 || in->sizes[in->rank - 1] != w->sizes[1]) {
+        fail<ShapeError>(x.loc, "linear: input {} does not fit weight {} (out, in)", x.tensor.shape(), weight.tensor.shape());
+    }
+    if (b && (b->rank != 1 || b->sizes[0] != w->sizes[0])) {
+        fail<ShapeError>(x.loc, "linear: bias {} does not fit weight {} (out, in)", bias.shape(), weight.tensor.shape());
+    }
+    if (in->dtype != w->dtype || (b && b->dtype != w->dtype)) {
+        fail<DTypeError>(x.loc, "linear: input, weight and bias must have one dtype, got {}, {} and {}", name(in->dtype),
+                         name(w->dtype), b ? name(b->dtype) : "no bias");
+    }
+    detail::check_same_device("linear", x.tensor, weight.tensor, x.loc);
+    Tensor out;
+    const bool direct = (in->dtype == float32 || in->dtype == float64) && in->is_contiguous() && (!b || b->is_contiguous());
+    if (direct) [[likely]] {
+        std::int64_t sizes[kMaxRank];
+        for (int d = 0; d < in->rank; ++d) sizes[d] = in->sizes[d];
+        const std::int64_t rows = w->sizes[1] > 0 ? in->numel / w->sizes[1] : Shape(sizes, in->rank - 1).numel();
+        sizes[in->rank - 1] = w->sizes[0];
+        out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
+        multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
+                  out.raw_data(), w->sizes[0], b ? b->data : nullptr});
+    } else {
+        const detail::PauseRecording pause;
+        out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);
+        if (b) out = out + bias;
+    }
+    if (b) {
+        record(linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, out, {&x.tensor, &weight.tensor});
+    } else {
+        record(linear_op, x.loc, {&x.tensor, &weight.tensor}, out, {&x.tensor, &weight.tensor});
+    }
+    return out;
+}
+
+Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+    detail::check_defined(c, "addmm");
+    const CallerScope caller(c.loc);
+    const Tensor ab = mm(a, b);
+    return c.tensor * beta + ab * alpha;
+}
+
+Tensor Tensor::matmul(const Tensor& other, Loc loc) const { return tapir::matmul(In(*this, loc), other); }
+Tensor Tensor::mm(const Tensor& other, Loc loc) const { return tapir::mm(In(*this, loc), other); }
+
+}  // namespace tapir

@@ -1,0 +1,25 @@
+// Matrix products.
+#pragma once
+
+#include "tapir/core/tensor.h"
+#include "tapir/ops/indexing.h"
+
+namespace tapir {
+
+/// PyTorch's matmul: 1-d x 1-d is a dot product, 2-d a matrix product, 1-d operands get a dimension that is removed
+/// again, and leading (batch) dimensions broadcast. Throws ShapeError when the inner dimensions differ. Dtypes promote.
+Tensor matmul(In a, In b);
+Tensor mm(In a, In b);     ///< (n, k) x (k, m)
+Tensor bmm(In a, In b);    ///< (b, n, k) x (b, k, m)
+Tensor mv(In a, In x);     ///< (n, k) x (k,)
+Tensor dot(In a, In b);    ///< (k,) . (k,)
+Tensor outer(In a, In b);  ///< (n,) x (m,) -> (n, m)
+/// x W^T + b. x: (..., in), weight: (out, in), bias: (out,) or undefined -> (..., out).
+Tensor linear(In x, In weight, const Tensor& bias = {});
+/// beta * c + alpha * a b
+Tensor addmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);
+/// Einstein summation: einsum("bij,bjk->bik", {a, b}). Letters, "...", "->"; repeated letters take the diagonal.
+/// Throws ValueError for a malformed equation, ShapeError where sizes of a letter differ.
+Tensor einsum(const char* equation, TensorList operands);
+
+}  // namespace tapir

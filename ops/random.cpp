@@ -1,0 +1,261 @@
+// Random tensors. The numbers: see Note [The numbers of a draw] in core/generator.h.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "tapir/autograd/op.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/cpu/random.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/make_impl.h"
+#include "tapir/ops/parallel_impl.h"
+
+namespace tapir {
+
+TAPIR_OP(bernoulli, "Bernoulli", NonDiff, "1 with probability p, else 0.",
+         TAPIR_SAMPLE_AS("i(3,4)<2", "torch.bernoulli(x[0].to(torch.float32))", bernoulli(to(x[0], float32))));
+TAPIR_OP(multinomial, "Multinomial", NonDiff, "Indices drawn with probability proportional to weights.",
+         TAPIR_SAMPLE_AS("i(3)<4", "torch.multinomial(one_hot(x[0], 4).to(torch.float32), 2, True)",
+                         multinomial(to(one_hot(x[0], 4), float32), 2, true)));
+
+namespace {
+
+using std::int64_t;
+using kernels::Draw;
+
+constexpr int64_t kGrain = 16 * 1024;  // numbers that one thread draws at least
+
+// Takes the counters for n elements of `words` 32-bit words each.
+Draw take(Generator& generator, int64_t n, int words) {
+    const auto counters = (static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(words) + 3) / 4;
+    return {generator.seed(), generator.take(counters)};
+}
+
+// The draw that begins at element `first`, a multiple of 4.
+Draw at(Draw draw, int64_t first, int words) {
+    return {draw.seed, draw.counter + static_cast<std::uint64_t>(first / 4 * words)};
+}
+
+// Calls body(part of the draw, first, count) for parts of n elements.
+template <class Body>
+void in_parts(Draw draw, int64_t n, int words, const Body& body) {
+    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) { body(at(draw, begin, words), begin, end - begin); });
+}
+
+using Fill = void(Draw draw, DType dtype, void* out, int64_t n);
+
+void fill(const kernels::PerIsa<Fill>& kernel, const Tensor& t, Generator& generator) {
+    TensorImpl* impl = t.impl();
+    const int words = impl->dtype == float64 ? 2 : 1;
+    const auto size = static_cast<int64_t>(itemsize(impl->dtype));
+    in_parts(take(generator, impl->numel, words), impl->numel, words, [&](Draw part, int64_t first, int64_t count) {
+        kernel(part, impl->dtype, impl->data + first * size, count);
+    });
+}
+
+void check_floating(const char* op, DType dtype, const Loc& loc) {
+    if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, not {}", op, name(dtype));
+}
+
+Tensor filled(const char* op, const kernels::PerIsa<Fill>& kernel, const Shape& shape, Generator& generator,
+              const TensorOptions& options, const Loc& loc) {
+    check_floating(op, options.dtype, loc);
+    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    fill(kernel, t, generator);
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+Tensor filled_like(const char* op, const kernels::PerIsa<Fill>& kernel, const In& x) {
+    detail::check_defined(x, op);
+    check_floating(op, x.tensor.dtype(), x.loc);
+    Tensor t = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+    fill(kernel, t, default_generator());
+    return t;
+}
+
+// The integers that a dtype holds exactly and that randint may be asked for: [first, second).
+std::pair<int64_t, int64_t> integer_range(DType dtype) {
+    switch (dtype) {
+        case DType::boolean: return {0, 2};
+        case DType::uint8: return {0, 256};
+        case DType::int32: return {INT32_MIN, int64_t{INT32_MAX} + 1};
+        case DType::float16: return {-2048, 2049};
+        case DType::bfloat16: return {-256, 257};
+        case DType::float32: return {-(int64_t{1} << 24), (int64_t{1} << 24) + 1};
+        case DType::float64: return {-(int64_t{1} << 53), (int64_t{1} << 53) + 1};
+        default: return {INT64_MIN, INT64_MAX};
+    }
+}
+
+// A number for each element in turn, from double uniforms drawn ahead.
+class Uniforms {
+ public:
+    Uniforms(Generator& generator, int64_t n) : values_(static_cast<std::size_t>(n)) {
+        in_parts(take(generator, n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
+            kernels::random_uniform(part, float64, values_.data() + first, count);
+        });
+    }
+    double operator[](int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
+
+ private:
+    std::vector<double> values_;
+};
+
+// `samples` indices by bisection of the running sums.
+void draw_replacing(const double* weights, int64_t n, const Uniforms& u, int64_t first, int64_t samples, int64_t* out) {
+    std::vector<double> sums(static_cast<std::size_t>(n));
+    std::partial_sum(weights, weights + n, sums.begin());
+    for (int64_t s = 0; s < samples; ++s) {
+        const auto place = std::upper_bound(sums.begin(), sums.end(), u[first + s] * sums.back());
+        out[s] = std::min<int64_t>(place - sums.begin(), n - 1);
+    }
+}
+
+// Efraimidis & Spirakis 2006: the smallest of exponential times with rates `weights`; those are in the order of a draw
+// one by one.
+void draw_distinct(const double* weights, int64_t n, const Uniforms& u, int64_t first, int64_t samples, int64_t* out) {
+    std::vector<std::pair<double, int64_t>> times;
+    times.reserve(static_cast<std::size_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+        if (weights[i] > 0) times.emplace_back(-std::log1p(-u[first + i]) / weights[i], i);
+    }
+    std::partial_sort(times.begin(), times.begin() + samples, times.end());
+    for (int64_t s = 0; s < samples; ++s) out[s] = times[static_cast<std::size_t>(s)].second;
+}
+
+void check_weights(const double* weights, int64_t n, int64_t samples, bool replacement, const Loc& loc) {
+    int64_t positive = 0;
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (!(weights[i] >= 0) || std::isinf(weights[i])) {
+            fail<ValueError>(loc, "multinomial: weight {} is {}; weights must be finite and not negative", i, weights[i]);
+        }
+        positive += weights[i] > 0 ? 1 : 0;
+        total += weights[i];
+    }
+    if (positive == 0) fail<ValueError>(loc, "multinomial: all weights are 0");
+    if (std::isinf(total)) fail<ValueError>(loc, "multinomial: the sum of the weights is infinite");
+    if (!replacement && samples > positive) {
+        fail<ValueError>(loc, "multinomial: {} samples without replacement from {} weights above 0", samples, positive);
+    }
+}
+
+// For p in [0, 1]; nan is not.
+bool is_probability(double p) { return p >= 0 && p <= 1; }
+
+}  // namespace
+
+Tensor rand(const Shape& shape, TensorOptions options, Loc loc) { return rand(shape, default_generator(), options, loc); }
+Tensor rand(const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
+    return filled("rand", kernels::random_uniform, shape, generator, options, loc);
+}
+
+Tensor randn(const Shape& shape, TensorOptions options, Loc loc) { return randn(shape, default_generator(), options, loc); }
+Tensor randn(const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
+    return filled("randn", kernels::random_normal, shape, generator, options, loc);
+}
+
+Tensor rand_like(In x) { return filled_like("rand_like", kernels::random_uniform, x); }
+Tensor randn_like(In x) { return filled_like("randn_like", kernels::random_normal, x); }
+
+Tensor randint(int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
+    return randint(0, high, shape, options, loc);
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
+    detail::check_options("randint", options, loc);
+    if (low >= high) fail<ValueError>(loc, "randint: there is no integer in [{}, {})", low, high);
+    const auto [first_held, end_held] = integer_range(options.dtype);
+    if (low < first_held || high > end_held) {
+        fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(options.dtype), low, high);
+    }
+    const detail::PauseRecording pause;
+    Tensor t = detail::make_empty(shape, int64, options.device, loc);
+    const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+    auto* out = static_cast<int64_t*>(t.raw_data());
+    in_parts(take(default_generator(), t.numel(), 2), t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
+        kernels::random_integers(part, low, range, out + first, count);
+    });
+    return detail::with_gradient(t.to(options.dtype, loc), options, loc);
+}
+
+Tensor randperm(int64_t n, Loc loc) {
+    if (n < 0) fail<ValueError>(loc, "randperm: n is negative: {}", n);
+    Tensor t = detail::make_empty({n}, int64, Device{}, loc);
+    std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
+    std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
+    in_parts(take(default_generator(), n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
+        kernels::random_words(part, words.data() + 2 * first, 2 * count);
+    });
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+        keys[i] = {words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32, static_cast<int64_t>(i)};
+    }
+    std::sort(keys.begin(), keys.end());
+    auto* out = static_cast<int64_t*>(t.raw_data());
+    for (std::size_t i = 0; i < keys.size(); ++i) out[i] = keys[i].second;
+    return t;
+}
+
+Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
+    detail::check_options("bernoulli", options, loc);
+    if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
+    const detail::PauseRecording pause;
+    Tensor t = detail::make_empty(shape, uint8, options.device, loc);
+    auto* out = static_cast<std::uint8_t*>(t.raw_data());
+    in_parts(take(default_generator(), t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
+        kernels::random_bernoulli(part, p, out + first, count);
+    });
+    return detail::with_gradient(t.to(options.dtype, loc), options, loc);
+}
+
+Tensor bernoulli(In p) {
+    detail::check_defined(p, "bernoulli");
+    check_floating("bernoulli", p.tensor.dtype(), p.loc);
+    const detail::PauseRecording pause;
+    const Tensor values = to(contiguous(p), float64);
+    const auto* probability = static_cast<const double*>(values.raw_data());
+    for (int64_t i = 0; i < values.numel(); ++i) {
+        if (!is_probability(probability[i])) fail<ValueError>(p.loc, "bernoulli: p must be in [0, 1], got {}", probability[i]);
+    }
+    Tensor t = detail::make_empty_like(p.tensor.impl(), uint8, p.loc);
+    auto* out = static_cast<std::uint8_t*>(t.raw_data());
+    in_parts(take(default_generator(), t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
+        std::uint32_t words[256];
+        for (int64_t done = 0; done < count; done += 256) {
+            const int64_t n = std::min<int64_t>(256, count - done);
+            kernels::random_words(at(part, done, 1), words, n);
+            for (int64_t i = 0; i < n; ++i) out[first + done + i] = words[i] < probability[first + done + i] * 0x1p32 ? 1 : 0;
+        }
+    });
+    return to(t, p.tensor.dtype());
+}
+
+Tensor multinomial(In weights, int64_t samples, bool replacement) {
+    detail::check_defined(weights, "multinomial");
+    check_floating("multinomial", weights.tensor.dtype(), weights.loc);
+    const int rank = weights.tensor.dim();
+    if (rank != 1 && rank != 2) {
+        fail<ShapeError>(weights.loc, "multinomial: weights must be (n,) or (rows, n), got {}", weights.tensor.shape());
+    }
+    if (samples < 0) fail<ValueError>(weights.loc, "multinomial: the number of samples is negative: {}", samples);
+    const detail::PauseRecording pause;
+    const Tensor values = to(contiguous(weights), float64);
+    const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
+    const auto* w = static_cast<const double*>(values.raw_data());
+    for (int64_t row = 0; row < rows; ++row) check_weights(w + row * n, n, samples, replacement, weights.loc);
+    Tensor t = detail::make_empty(rank == 2 ? Shape(rows, samples) : Shape(samples), int64, Device{}, weights.loc);
+    auto* out = static_cast<int64_t*>(t.raw_data());
+    const int64_t per_row = replacement ? samples : n;
+    const Uniforms u(default_generator(), rows * per_row);
+    for (int64_t row = 0; row < rows; ++row) {
+        const auto draw = replacement ? draw_replacing : draw_distinct;
+        draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
+    }
+    return t;
+}
+
+}  // namespace tapir

@@ -1,0 +1,46 @@
+// The LSTM step with its pre-activations in any layout.
+#pragma once
+
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/recurrent.h"
+
+namespace tapir {
+
+/// What the gate kernels compute in, and x as they want it: contiguous and of that dtype.
+inline DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+inline Tensor ready(const Tensor& x, DType compute) {
+    if (x.dtype() == compute && x.is_contiguous()) [[likely]]
+        return x;
+    const detail::PauseRecording pause;
+    return x.to(compute).contiguous();
+}
+
+/// Where a tensor of pre-activations (..., blocks, h) holds each gate: a block's number, or -1 where it has none. Child k's
+/// forget gate is block forget + k * forget_step: a step of 0 is one pre-activation that all children's gates share.
+struct GateLayout {
+    std::int32_t blocks;
+    std::int8_t input, forget, forget_step, output, update;
+};
+inline constexpr GateLayout kLstmLayout{4, 0, 1, 0, 3, 2};            // i f g o
+inline constexpr GateLayout kSharedForgetLayout{4, 0, 1, 0, 2, 3};    // i f o u
+inline constexpr GateLayout kNoForgetLayout{3, 0, -1, 0, 1, 2};       // i o u
+inline constexpr GateLayout kOnlyForgetLayout{0, -1, 0, 1, -1, -1};   // f_1 ... f_n
+/// i f_1 ... f_n o u, n at most kMaxFusedChildren
+constexpr GateLayout tree_layout(int n) noexcept {
+    return {3 + n, 0, 1, 1, static_cast<std::int8_t>(1 + n), static_cast<std::int8_t>(2 + n)};
+}
+
+/// More children than this are summed up by ops of their own.
+inline constexpr int kMaxFusedChildren = 100;
+
+struct GateSource {
+    const Tensor* tensor = nullptr;
+    GateLayout layout{};
+};
+
+/// One LSTM step from one to three sources. Each of i, o, u and f_k must be in one or two of them;
+/// a source whose forget gate is shared comes first.
+LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
+                    int children, const Loc& loc);
+
+}  // namespace tapir

@@ -1,0 +1,61 @@
+// Reductions and scans. `dims` names the dimensions that go (negative ones count from the end; none: all of them);
+// keepdim leaves them with size 1. Dims out of range or named twice throw IndexError.
+//
+// Sums of float16, bfloat16 and float32 accumulate in float32 blocks, pairwise, so that the error grows with log(n).
+#pragma once
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+struct ValuesIndices {
+    Tensor values;
+    Tensor indices;  // int64
+};
+
+/// Integers and bool sum to int64.
+Tensor sum(In x, const Dims& dims = {}, bool keepdim = false);
+/// Floating dtypes only (DTypeError).
+Tensor mean(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor prod(In x);
+Tensor prod(In x, int dim, bool keepdim = false);
+/// Extremes over several dimensions; ties share the gradient equally. nan wins. Empty dimensions throw ShapeError.
+Tensor amax(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor amin(In x, const Dims& dims = {}, bool keepdim = false);
+/// The extreme over all elements (ties share the gradient), or along one dimension with the index of the first.
+Tensor max(In x);
+Tensor min(In x);
+ValuesIndices max(In x, int dim, bool keepdim = false);
+ValuesIndices min(In x, int dim, bool keepdim = false);
+Tensor max(In a, In b);  ///< maximum
+Tensor min(In a, In b);  ///< minimum
+/// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor.
+Tensor argmax(In x);
+Tensor argmin(In x);
+Tensor argmax(In x, int dim, bool keepdim = false);
+Tensor argmin(In x, int dim, bool keepdim = false);
+/// bool: nothing is 0, something is not 0. true and false for empty ones.
+Tensor all(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor any(In x, const Dims& dims = {}, bool keepdim = false);
+/// Variance and standard deviation, divided by n - correction (1: unbiased).
+Tensor var(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+Tensor std(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+/// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0).
+Tensor norm(In x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+/// log(sum(exp(x))) without overflow.
+Tensor logsumexp(In x, const Dims& dims, bool keepdim = false);
+/// Running sums and products along one dimension, of x's shape. Integers give int64.
+Tensor cumsum(In x, int dim);
+Tensor cumprod(In x, int dim);
+
+/// exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow.
+Tensor softmax(In x, int dim);
+Tensor log_softmax(In x, int dim);
+
+/// Sorted along dim; nan last in ascending order. stable keeps equal elements in order (it always does).
+ValuesIndices sort(In x, int dim = -1, bool descending = false);
+Tensor argsort(In x, int dim = -1, bool descending = false);
+/// The k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.
+ValuesIndices topk(In x, std::int64_t k, int dim = -1, bool largest = true);
+
+}  // namespace tapir

@@ -1,0 +1,219 @@
+// Reading and writing regions of a tensor (see index_impl.h), and checking indices.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
+#include "tapir/ops/parallel_impl.h"
+
+namespace tapir {
+
+using std::int64_t;
+
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
+    if (!index.defined()) detail::fail_undefined(op, loc);
+    const DType dtype = index.dtype();
+    if (dtype != int64 && dtype != int32) {
+        fail<DTypeError>(loc, "{}: an index tensor must be int64 or int32, not {}", op, name(dtype));
+    }
+    const detail::PauseRecording pause;
+    Tensor packed = index.to(int64, loc).contiguous(loc);
+    const int64_t n = packed.numel(), size = shape[dim];
+    if (n == 0) return packed;
+    int64_t low, high;
+    kernels::index_range(static_cast<const int64_t*>(packed.raw_data()), n, &low, &high);
+    if (low < -size || high >= size) {
+        fail<IndexError>(loc, "{}: index {} is out of range for dimension {} of shape {}", op, high >= size ? high : low, dim,
+                         shape);
+    }
+    if (low >= 0) return packed;
+    Tensor wrapped = detail::make_empty_like(packed.impl(), int64, loc);
+    const auto* from = static_cast<const int64_t*>(packed.raw_data());
+    auto* to = static_cast<int64_t*>(wrapped.raw_data());
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] < 0 ? from[i] + size : from[i];
+    return wrapped;
+}
+
+bool is_only_owner(const Tensor& t) noexcept {
+    const TensorImpl* impl = t.impl();
+    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 && impl->is_contiguous();
+}
+
+Shape Region::shape(const Shape& positions) const {
+    Shape all = sizes;
+    for (int d = 0; d < positions.rank(); ++d) all.insert(at + d, positions[d]);
+    return all;
+}
+
+namespace {
+
+// The loops over a region: every place in the dimensions before `at`, every position, and, in the dimensions from `at`
+// on, runs of elements at one step. Items are the pairs of the first two, in order.
+class RegionLoop {
+ public:
+    RegionLoop(const Region& region, const Tensor& positions)
+        : region_(region), index_(static_cast<const int64_t*>(positions.raw_data())), count_(positions.numel()) {
+        for (int d = 0; d < region.at; ++d) outer_ *= region.sizes[d];
+        for (int d = region.sizes.rank(); d-- > region.at;) {  // runs: the last dimensions, as far as they are one step apart
+            if (region.sizes[d] == 1) continue;
+            if (run_ == 1) {
+                run_step_ = region.strides[d];
+            } else if (runs_ > 1 || region.strides[d] != run_ * run_step_) {
+                runs_ *= region.sizes[d];
+                continue;
+            }
+            run_ *= region.sizes[d];
+        }
+    }
+
+    int64_t outer() const { return outer_; }
+    int64_t items() const { return outer_ * count_; }
+    int64_t inner() const { return runs_ * run_; }  // elements an item
+    int64_t numel() const { return items() * inner(); }
+    int64_t step() const { return run_step_; }
+
+    // Where inner() is 1: elements(first item, memory offset of position 0, indices, how many).
+    template <class Elements>
+    void elements(int64_t begin, int64_t end, const Elements& body) const {
+        for (int64_t item = begin; item < end;) {
+            const int64_t first = item % count_, n = std::min(count_ - first, end - item);
+            body(item, outer_offset(item / count_), index_ + first, n);
+            item += n;
+        }
+    }
+    // Elsewhere: run(first element, memory offset, how many), the items forwards or backwards.
+    template <bool Backwards = false, class Run>
+    void runs(int64_t begin, int64_t end, const Run& body) const {
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t item = Backwards ? begin + end - 1 - i : i;
+            const int64_t offset = outer_offset(item / count_) + index_[item % count_];
+            for (int64_t r = 0; r < runs_; ++r) body((item * runs_ + r) * run_, offset + run_offset(r), run_);
+        }
+    }
+
+ private:
+    int64_t outer_offset(int64_t place) const { return region_.offset + offset_in(place, 0, region_.at); }
+    int64_t run_offset(int64_t r) const {
+        return runs_ == 1 ? 0 : offset_in(r * run_, region_.at, region_.sizes.rank());
+    }
+    int64_t offset_in(int64_t place, int from, int to) const {
+        int64_t offset = 0;
+        for (int d = to; d-- > from && place > 0;) {
+            offset += place % region_.sizes[d] * region_.strides[d];
+            place /= region_.sizes[d];
+        }
+        return offset;
+    }
+
+    const Region& region_;
+    const int64_t* index_;
+    int64_t count_;
+    int64_t outer_ = 1, runs_ = 1, run_ = 1, run_step_ = 1;
+};
+
+constexpr int64_t kParallelElements = 32 * 1024;
+
+// Shares the items out to threads. Where items may meet in memory, all items of one place stay on one thread.
+template <class Body>
+void share(const RegionLoop& loop, bool may_meet, const Body& body) {
+    if (loop.numel() == 0) return;
+    if (loop.numel() < 2 * kParallelElements) return body(int64_t{0}, loop.items());
+    const int64_t group = may_meet ? loop.items() / loop.outer() : 1;
+    parallel_for(loop.items() / group, kParallelElements / (group * loop.inner()) + 1,
+                 [&](int64_t begin, int64_t end) { body(begin * group, end * group); });
+}
+
+}  // namespace
+
+void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions) {
+    const RegionLoop loop(region, positions);
+    const auto size = static_cast<unsigned>(itemsize(x->dtype));
+    std::byte* to = out.impl()->data;
+    share(loop, false, [&](int64_t begin, int64_t end) {
+        if (loop.inner() == 1) {
+            loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
+                kernels::gather_run(size, n, to + item * size, x->data + offset * size, index, 1, 0);
+            });
+        } else if (loop.step() == 1) {
+            loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                std::memcpy(to + element * size, x->data + offset * size, static_cast<std::size_t>(n) * size);
+            });
+        } else {
+            loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                kernels::convert(x->dtype, x->data + offset * size, loop.step(), x->dtype, to + element * size, 1, n);
+            });
+        }
+    });
+}
+
+void write_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
+    const RegionLoop loop(region, positions);
+    const auto size = static_cast<unsigned>(itemsize(x->dtype));
+    const std::byte* from = value.impl()->data;
+    const int64_t step = value.numel() == 1 ? 0 : 1;
+    share(loop, true, [&](int64_t begin, int64_t end) {
+        if (loop.inner() == 1) {
+            loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
+                kernels::scatter_run(size, n, x->data + offset * size, index, 1, 0, from + item * step * size, step);
+            });
+        } else {
+            loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                kernels::convert(x->dtype, from + element * step * size, step, x->dtype, x->data + offset * size, loop.step(), n);
+            });
+        }
+    });
+}
+
+void take_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions) {
+    const RegionLoop loop(region, positions);
+    const auto size = static_cast<unsigned>(itemsize(x->dtype));
+    std::byte* to = out.impl()->data;
+    const std::uint64_t zero = 0;
+    share(loop, true, [&](int64_t begin, int64_t end) {
+        if (loop.inner() == 1) {
+            loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
+                kernels::take_run(size, n, to + item * size, x->data + offset * size, index, 1, 0);
+            });
+        } else {
+            loop.runs<true>(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                std::byte* taken = x->data + offset * size;
+                kernels::convert(x->dtype, taken, loop.step(), x->dtype, to + element * size, 1, n);
+                kernels::convert(x->dtype, &zero, 0, x->dtype, taken, loop.step(), n);
+            });
+        }
+    });
+}
+
+void add_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
+    const kernels::Compute type = kernels::compute_of(x->dtype);
+    const DType dtype = kernels::stored_as(type);
+    const detail::PauseRecording pause;
+    if (x->dtype != dtype) {  // sums of many small numbers need the wider type
+        const Tensor narrow = detail::alias(x), wide = narrow.to(dtype);
+        add_region(wide.impl(), region, positions, value);
+        copy_elements(narrow, wide);
+        return;
+    }
+    const Tensor values = value.to(dtype).contiguous();
+    const RegionLoop loop(region, positions);
+    const auto size = static_cast<unsigned>(itemsize(dtype));
+    const std::byte* from = values.impl()->data;
+    const int64_t step = values.numel() == 1 ? 0 : 1;
+    share(loop, true, [&](int64_t begin, int64_t end) {
+        if (loop.inner() == 1) {
+            loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
+                kernels::scatter_add_run(type, n, x->data + offset * size, index, 1, 0, from + item * step * size, step);
+            });
+        } else {
+            loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                kernels::add_run(type, n, x->data + offset * size, loop.step(), from + element * step * size, step);
+            });
+        }
+    });
+}
+
+}  // namespace tapir

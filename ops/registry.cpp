@@ -1,0 +1,32 @@
+// The table of all ops: the rows of elementwise.def, and what TAPIR_OP declares in the other files (op_list.inc is made
+// from those lines by the build).
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/ops/elementwise_impl.h"
+
+namespace tapir {
+
+#define TAPIR_OP_NAME(name) extern const OpInfo name##_op;
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_OP_NAME
+
+std::vector<const OpInfo*> all_ops() {
+    std::vector<const OpInfo*> ops = {
+#define TAPIR_OP_NAME(name) &name##_op,
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_OP_NAME
+    };
+    for (const ElementwiseOp& op : elementwise_ops) ops.push_back(&op.info);
+    std::sort(ops.begin(), ops.end(), [](const OpInfo* a, const OpInfo* b) { return std::strcmp(a->name, b->name) < 0; });
+    return ops;
+}
+
+const OpInfo* find_op(const char* name) {
+    for (const OpInfo* op : all_ops()) {
+        if (std::strcmp(op->name, name) == 0) return op;
+    }
+    return nullptr;
+}
+
+}  // namespace tapir

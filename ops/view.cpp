@@ -1,0 +1,565 @@
+// View ops. Each computes sizes, strides and offset, and says how a gradient goes back through it.
+#include "tapir/ops/view.h"
+
+#include <algorithm>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/view_impl.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+// --- Rules -----------------------------------------------------------------------------------------------------------------
+
+Tensor take(const Tensor& whole, const Part& part) {
+    return detail::make_view(whole.impl(), part.sizes, part.strides, part.offset);
+}
+
+// The gradient of a part is the gradient of the whole, zero elsewhere: a linear op, so its rule is to take the part.
+Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc);
+void part_rule(Backward& b) {
+    const Part& part = b.attrs<Part>();
+    if (Tensor whole = b.grad_to_write(0); whole.defined()) {
+        gradient_ops::add_into(take(whole, part), b.grad());
+    } else if (b.needs(0)) {
+        b.give(0, place(b.grad(), b.input_shape(0), part, b.record().loc));
+    }
+}
+
+void reshape_rule(Backward& b) {
+    if (b.needs(0)) b.give(0, reshape(b.grad(), b.input_shape(0)));
+}
+void transpose_rule(Backward& b) {
+    const auto& dims = b.attrs<Shape>();
+    b.give(0, transpose(b.grad(), static_cast<int>(dims[0]), static_cast<int>(dims[1])));
+}
+void permute_rule(Backward& b) {
+    const auto& dims = b.attrs<Shape>();
+    Shape inverse = dims;
+    for (int d = 0; d < dims.rank(); ++d) inverse[static_cast<int>(dims[d])] = d;
+    b.give(0, permute(b.grad(), inverse));
+}
+void expand_rule(Backward& b) { b.give(0, b.grad()); }  // give() sums over what was repeated
+
+void place_rule(Backward& b);
+
+// The pieces of split and unbind: one record, whose gradient is put together in one buffer.
+void pieces_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(part, "Slice", part_rule, "A part of a tensor: select, narrow, slice, diagonal, and indexing with these.",
+         TAPIR_SAMPLE("f(3,4)", select(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, 1, 2)),
+         TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))),
+         TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)), TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]));
+TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of `part`.",
+         TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc{})));
+TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.",
+         TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})), TAPIR_SAMPLE("f(3,4)", flatten(x[0])),
+         TAPIR_SAMPLE("f(3,1)", squeeze(x[0])), TAPIR_SAMPLE("f(3,4)", unsqueeze(x[0], 1)));
+TAPIR_OP(transpose, "Transpose", transpose_rule, "Two dimensions exchanged.",
+         TAPIR_SAMPLE("f(3,4)", transpose(x[0], 0, 1)), TAPIR_SAMPLE("f(2,3,4)", transpose(x[0], 0, 2)));
+TAPIR_OP(permute, "Transpose", permute_rule, "Dimensions in another order.",
+         TAPIR_SAMPLE("f(2,3,4)", permute(x[0], {2, 0, 1})));
+TAPIR_OP(expand, "Expand", expand_rule, "Dimensions of size 1 repeated, without copying.",
+         TAPIR_SAMPLE_AS("f(3,1)", "x[0].expand(2, 3, 4)", expand(x[0], {2, 3, 4})));
+TAPIR_OP(pieces, "Split", pieces_rule, "All pieces along a dimension: split, chunk, unbind.",
+         TAPIR_SAMPLE("f(3,5)", split(x[0], 2, 1)), TAPIR_SAMPLE("f(6,2)", chunk(x[0], 3)),
+         TAPIR_SAMPLE("f(3,4)", unbind(x[0], 0)));
+
+Tensor record_part(const In& x, Tensor view, const Part& part) {
+    record(part_op, x.loc, {&x.tensor}, view, {}, part);
+    return view;
+}
+
+Shape contiguous_strides(const TensorImpl* x) {
+    Shape strides(x->sizes, x->rank);
+    int64_t stride = 1;
+    for (int d = x->rank; d-- > 0;) {
+        strides[d] = stride;
+        stride *= x->sizes[d];
+    }
+    return strides;
+}
+
+namespace {
+
+Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc) {
+    Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
+    copy_elements(take(out, part), g);
+    record(place_op, loc, {&g}, out, {}, part);
+    return out;
+}
+
+void place_rule(Backward& b) {
+    const Part& part = b.attrs<Part>();
+    const Tensor g = contiguous(b.grad());
+    b.give(0, record_part(In(g, b.record().loc), take(g, part), part));
+}
+
+struct Pieces {
+    int dim;
+    bool drop;  // unbind: the pieces lose the dimension
+};
+
+void pieces_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const auto& pieces = b.attrs<Pieces>();
+    if (b.recording()) {
+        std::vector<Tensor> grads;
+        for (int k = 0; k < b.output_count(); ++k) {
+            Tensor g = b.grad_or_zeros(k);
+            grads.push_back(pieces.drop ? unsqueeze(g, pieces.dim) : g);
+        }
+        b.give(0, gradient_ops::concatenate(grads, pieces.dim));
+        return;
+    }
+    const Shape shape = b.input_shape(0);
+    Tensor whole = detail::make_empty(shape, b.input_dtype(0), b.grad_or_zeros(0).device(), Loc{});
+    int64_t start = 0;
+    for (int k = 0; k < b.output_count(); ++k) {
+        Shape sizes = b.output_shape(k);
+        if (pieces.drop) sizes.insert(pieces.dim, 1);
+        const Tensor part = detail::make_view(whole.impl(), sizes, whole.strides(), start * whole.strides()[pieces.dim]);
+        start += sizes[pieces.dim];
+        const Tensor& g = b.grad(k);
+        if (!g.defined()) {
+            const detail::PauseRecording pause;
+            Tensor(part).fill_(0);
+        } else if (pieces.drop) {
+            Shape strides = g.strides();
+            strides.insert(pieces.dim, 0);
+            copy_elements(part, detail::make_view(g.impl(), sizes, strides, 0));
+        } else {
+            copy_elements(part, g);
+        }
+    }
+    b.give(0, std::move(whole));
+}
+
+// The strides that show x's elements in another shape, or false when a copy is needed.
+bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
+    strides = shape;
+    if (x->numel == 0 || x->is_contiguous()) {
+        int64_t stride = 1;
+        for (int d = shape.rank(); d-- > 0;) {
+            strides[d] = stride;
+            stride *= std::max<int64_t>(shape[d], 1);
+        }
+        return true;
+    }
+    // Runs of dimensions of x that are contiguous among themselves are matched with runs of new dimensions.
+    int d = shape.rank() - 1;
+    int64_t run_stride = x->rank ? x->strides[x->rank - 1] : 1;
+    int64_t old_numel = 1, new_numel = 1;
+    for (int o = x->rank - 1; o >= 0; --o) {
+        old_numel *= x->sizes[o];
+        if (o > 0 && (x->sizes[o - 1] == 1 || x->strides[o - 1] == old_numel * run_stride)) continue;
+        while (d >= 0 && (new_numel < old_numel || shape[d] == 1)) {
+            strides[d] = new_numel * run_stride;
+            new_numel *= shape[d];
+            --d;
+        }
+        if (new_numel != old_numel) return false;
+        if (o > 0) {
+            run_stride = x->strides[o - 1];
+            old_numel = new_numel = 1;
+        }
+    }
+    return d == -1;
+}
+
+// The shape with -1 worked out.
+Shape complete_shape(const char* op, const Tensor& x, const Shape& wish, const Loc& loc) {
+    Shape shape = wish;
+    int unknown = -1;
+    int64_t known = 1;
+    for (int d = 0; d < shape.rank(); ++d) {
+        if (shape[d] == -1 && unknown < 0) {
+            unknown = d;
+        } else if (shape[d] < 0) {
+            fail<ShapeError>(loc, "{}: {} is not a shape", op, wish);
+        } else {
+            known *= shape[d];
+        }
+    }
+    if (unknown >= 0) {
+        if (known == 0 || x.numel() % known != 0) {
+            fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, x.numel(), x.shape(), wish);
+        }
+        shape[unknown] = x.numel() / known;
+    } else if (known != x.numel()) {
+        fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, x.numel(), x.shape(), wish);
+    }
+    return shape;
+}
+
+// reshape to a shape known to fit, of x's own making (squeeze, flatten, ...).
+Tensor reshape_to(const In& x, const Shape& shape, const Shape& strides) {
+    Tensor view = detail::make_view(x.tensor.impl(), shape, strides, 0);
+    record(reshape_op, x.loc, {&x.tensor}, view, {});
+    return view;
+}
+
+std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int dim, bool drop) {
+    if (Log* log = recording(x.loc, {&x.tensor}); log && !pieces.empty()) {
+        if (pieces.size() > 255) {  // more than one record holds: each piece for itself
+            int64_t start = 0;
+            const Shape whole = contiguous_strides(x.tensor.impl());
+            for (Tensor& piece : pieces) {
+                Shape strides = whole;
+                const int64_t length = drop ? 1 : piece.shape()[dim];
+                if (drop) strides.erase(dim);
+                record(part_op, x.loc, {&x.tensor}, piece, {}, Part{piece.shape(), strides, start * whole[dim]});
+                start += length;
+            }
+            return pieces;
+        }
+        record_many(pieces_op, x.loc, {x.tensor}, pieces, {}, Pieces{dim, drop});
+    }
+    return pieces;
+}
+
+}  // namespace
+
+// --- Other shapes ------------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::view(const Shape& wish, Loc loc) const {
+    detail::check_defined(In(*this, loc), "view");
+    const Shape shape = complete_shape("view", *this, wish, loc);
+    Shape strides;
+    if (!view_strides(impl_, shape, strides)) {
+        fail<ShapeError>(loc, "view: strides {} of shape {} do not allow {} without a copy; use reshape()", this->strides(),
+                         this->shape(), shape);
+    }
+    return reshape_to(In(*this, loc), shape, strides);
+}
+
+Tensor reshape(In x, const Shape& wish) {
+    detail::check_defined(x, "reshape");
+    const Shape shape = complete_shape("reshape", x.tensor, wish, x.loc);
+    Shape strides;
+    if (view_strides(x.tensor.impl(), shape, strides)) return reshape_to(x, shape, strides);
+    const Tensor packed = clone(x);
+    view_strides(packed.impl(), shape, strides);
+    return reshape_to(In(packed, x.loc), shape, strides);
+}
+
+Tensor flatten(In x, int start_dim, int end_dim) {
+    detail::check_defined(x, "flatten");
+    const int rank = x.tensor.dim();
+    const int start = detail::wrap_dim(start_dim, rank, "flatten", x.loc);
+    const int end = detail::wrap_dim(end_dim, rank, "flatten", x.loc);
+    if (start > end) fail<IndexError>(x.loc, "flatten: start_dim {} comes after end_dim {}", start_dim, end_dim);
+    if (rank == 0) return reshape(x, {1});
+    Shape shape;
+    for (int d = 0; d < rank; ++d) {
+        if (d <= start || d > end) {
+            shape.push_back(x->sizes[d]);
+        } else {
+            shape[start] *= x->sizes[d];
+        }
+    }
+    return reshape(x, shape);
+}
+
+Tensor unflatten(In x, int dim, const Shape& sizes) {
+    detail::check_defined(x, "unflatten");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "unflatten", x.loc);
+    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "unflatten: a 0-d tensor has no dimension {}", dim);
+    int64_t known = 1;
+    for (const int64_t size : sizes) known *= size == -1 ? 1 : size;
+    Shape shape = x.tensor.shape();
+    shape.erase(d);
+    for (int i = 0; i < sizes.rank(); ++i) {
+        shape.insert(d + i, sizes[i] == -1 && known > 0 ? x->sizes[d] / known : sizes[i], x.loc);
+    }
+    if (shape.numel() != x.tensor.numel()) {
+        fail<ShapeError>(x.loc, "unflatten: dimension {} of shape {} does not split into {}", dim, x.tensor.shape(), sizes);
+    }
+    return reshape(x, shape);
+}
+
+Tensor transpose(In x, int dim0, int dim1) {
+    detail::check_defined(x, "transpose");
+    const int rank = x.tensor.dim();
+    const int a = detail::wrap_dim(dim0, rank, "transpose", x.loc), b = detail::wrap_dim(dim1, rank, "transpose", x.loc);
+    Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
+    if (rank > 0) {
+        std::swap(sizes[a], sizes[b]);
+        std::swap(strides[a], strides[b]);
+    }
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
+    record(transpose_op, x.loc, {&x.tensor}, view, {}, Shape(a, b));
+    return view;
+}
+
+Tensor permute(In x, const Dims& dims) {
+    detail::check_defined(x, "permute");
+    const int rank = x.tensor.dim();
+    if (dims.rank() != rank) fail<ShapeError>(x.loc, "permute: {} dimensions given for a tensor of {}", dims.rank(), rank);
+    Shape order = dims, sizes = dims, strides = dims;
+    unsigned seen = 0;
+    for (int d = 0; d < rank; ++d) {
+        const int from = detail::wrap_dim(dims[d], rank, "permute", x.loc);
+        if (seen >> from & 1) fail<IndexError>(x.loc, "permute: dimension {} is named twice in {}", from, dims);
+        seen |= 1u << from;
+        order[d] = from;
+        sizes[d] = x->sizes[from];
+        strides[d] = x->strides[from];
+    }
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
+    record(permute_op, x.loc, {&x.tensor}, view, {}, order);
+    return view;
+}
+
+Tensor squeeze(In x) {
+    detail::check_defined(x, "squeeze");
+    Shape sizes, strides;
+    for (int d = 0; d < x.tensor.dim(); ++d) {
+        if (x->sizes[d] == 1) continue;
+        sizes.push_back(x->sizes[d]);
+        strides.push_back(x->strides[d]);
+    }
+    return reshape_to(x, sizes, strides);
+}
+
+Tensor squeeze(In x, int dim) {
+    detail::check_defined(x, "squeeze");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "squeeze", x.loc);
+    Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
+    if (sizes.rank() > 0 && sizes[d] == 1) {
+        sizes.erase(d);
+        strides.erase(d);
+    }
+    return reshape_to(x, sizes, strides);
+}
+
+Tensor unsqueeze(In x, int dim) {
+    detail::check_defined(x, "unsqueeze");
+    const int d = detail::wrap_dim(dim, x.tensor.dim() + 1, "unsqueeze", x.loc);
+    Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
+    const int64_t stride = d < sizes.rank() ? sizes[d] * strides[d] : 1;
+    sizes.insert(d, 1, x.loc);
+    strides.insert(d, stride, x.loc);
+    return reshape_to(x, sizes, strides);
+}
+
+Tensor expand(In x, const Shape& wish) {
+    detail::check_defined(x, "expand");
+    const int extra = wish.rank() - x.tensor.dim();
+    if (extra < 0) fail<ShapeError>(x.loc, "expand: {} has fewer dimensions than {}", wish, x.tensor.shape());
+    Shape sizes = wish, strides = wish;
+    for (int d = 0; d < wish.rank(); ++d) {
+        const int64_t have = d < extra ? 1 : x->sizes[d - extra];
+        if (sizes[d] == -1 && d >= extra) sizes[d] = have;
+        if (sizes[d] < 0 || (have != 1 && sizes[d] != have)) {
+            fail<ShapeError>(x.loc, "expand: shape {} cannot be expanded to {}", x.tensor.shape(), wish);
+        }
+        strides[d] = d < extra || (have == 1 && sizes[d] != 1) ? 0 : x->strides[d - extra];
+    }
+    detail::checked_numel(sizes, x.tensor.dtype(), x.loc);
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
+    record(expand_op, x.loc, {&x.tensor}, view, {});
+    return view;
+}
+
+Tensor broadcast_to(In x, const Shape& shape) { return expand(x, shape); }
+
+// --- Parts ---------------------------------------------------------------------------------------------------------------------
+
+Tensor narrow(In x, int dim, int64_t start, int64_t length) {
+    detail::check_defined(x, "narrow");
+    const int rank = x.tensor.dim();
+    if (rank == 0) fail<ShapeError>(x.loc, "narrow: a 0-d tensor has no parts");
+    const int d = detail::wrap_dim(dim, rank, "narrow", x.loc);
+    const int64_t size = x->sizes[d], from = start < 0 ? start + size : start;
+    if (from < 0 || length < 0 || from > size || length > size - from) {
+        fail<IndexError>(x.loc, "narrow: {} elements from {} are out of range for dimension {} of shape {}", length, start, d,
+                         x.tensor.shape());
+    }
+    Shape sizes = x.tensor.shape();
+    sizes[d] = length;
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from * x->strides[d]);
+    if (!detail::thread.log) return view;
+    const Shape whole = contiguous_strides(x.tensor.impl());
+    return record_part(x, std::move(view), {sizes, whole, from * whole[d]});
+}
+
+Tensor select(In x, int dim, int64_t index) {
+    detail::check_defined(x, "select");
+    const int rank = x.tensor.dim();
+    if (rank == 0) fail<IndexError>(x.loc, "select: a 0-d tensor cannot be indexed");
+    const int d = detail::wrap_dim(dim, rank, "select", x.loc);
+    const int64_t size = x->sizes[d], i = index < 0 ? index + size : index;
+    if (i < 0 || i >= size) {
+        fail<IndexError>(x.loc, "index {} is out of range for dimension {} of shape {}", index, d, x.tensor.shape());
+    }
+    Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
+    sizes.erase(d);
+    strides.erase(d);
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, i * x->strides[d]);
+    if (!detail::thread.log) return view;
+    Shape whole = contiguous_strides(x.tensor.impl());
+    const int64_t offset = i * whole[d];
+    whole.erase(d);
+    return record_part(x, std::move(view), {sizes, whole, offset});
+}
+
+Tensor slice(In x, int dim, Slice range) {
+    detail::check_defined(x, "slice");
+    const int rank = x.tensor.dim();
+    if (rank == 0) fail<IndexError>(x.loc, "slice: a 0-d tensor cannot be sliced");
+    if (range.step <= 0) fail<ValueError>(x.loc, "slice: the step must be positive, got {}", range.step);
+    const int d = detail::wrap_dim(dim, rank, "slice", x.loc);
+    const int64_t size = x->sizes[d];
+    const auto position = [size](int64_t p, int64_t open) {
+        if (p == Slice::kOpen) return open;
+        return std::clamp<int64_t>(p < 0 ? p + size : p, 0, size);
+    };
+    const int64_t start = position(range.start, 0), stop = std::max(position(range.stop, size), start);
+    Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
+    sizes[d] = (stop - start + range.step - 1) / range.step;
+    const int64_t offset = sizes[d] > 0 ? start * strides[d] : 0;
+    strides[d] *= range.step;
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, offset);
+    if (!detail::thread.log) return view;
+    Shape whole = contiguous_strides(x.tensor.impl());
+    const int64_t whole_offset = sizes[d] > 0 ? start * whole[d] : 0;
+    whole[d] *= range.step;
+    return record_part(x, std::move(view), {sizes, whole, whole_offset});
+}
+
+Tensor diagonal(In x, int64_t offset, int dim1, int dim2) {
+    detail::check_defined(x, "diagonal");
+    const int rank = x.tensor.dim();
+    const int a = detail::wrap_dim(dim1, rank, "diagonal", x.loc), b = detail::wrap_dim(dim2, rank, "diagonal", x.loc);
+    if (rank < 2 || a == b) fail<ShapeError>(x.loc, "diagonal: needs two different dimensions of shape {}", x.tensor.shape());
+    const int64_t rows = x->sizes[a] + std::min<int64_t>(offset, 0), columns = x->sizes[b] - std::max<int64_t>(offset, 0);
+    const int64_t length = std::max<int64_t>(std::min(rows, columns), 0);
+    const auto taken = [&](Shape strides, int64_t& start) {
+        start = length == 0 ? 0 : offset >= 0 ? offset * strides[b] : -offset * strides[a];
+        const int64_t step = strides[a] + strides[b];
+        strides.erase(std::max(a, b));
+        strides.erase(std::min(a, b));
+        strides.push_back(step);
+        return strides;
+    };
+    Shape sizes = x.tensor.shape();
+    sizes.erase(std::max(a, b));
+    sizes.erase(std::min(a, b));
+    sizes.push_back(length);
+    int64_t start = 0;
+    const Shape strides = taken(x.tensor.strides(), start);
+    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, start);
+    if (!detail::thread.log) return view;
+    const Shape whole = taken(contiguous_strides(x.tensor.impl()), start);
+    return record_part(x, std::move(view), {sizes, whole, start});
+}
+
+// --- Pieces ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Views of x along dimension d, of the given sizes one after the other. drop: without the dimension (sizes are 1).
+std::vector<Tensor> cut(const In& x, const std::vector<int64_t>& sizes, int d, bool drop) {
+    std::vector<Tensor> pieces;
+    pieces.reserve(sizes.size());
+    Shape shape = x.tensor.shape(), strides = x.tensor.strides();
+    const int64_t step = x->strides[d];
+    if (drop) {
+        shape.erase(d);
+        strides.erase(d);
+    }
+    int64_t start = 0;
+    for (const int64_t size : sizes) {
+        if (!drop) shape[d] = size;
+        pieces.push_back(detail::make_view(x.tensor.impl(), shape, strides, start * step));
+        start += size;
+    }
+    return record_pieces(x, std::move(pieces), d, drop);
+}
+
+int pieces_dim(const char* op, const In& x, int dim) {
+    detail::check_defined(x, op);
+    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: a 0-d tensor has no pieces", op);
+    return detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
+}
+
+std::vector<int64_t> equal_pieces(int64_t size, int64_t piece) {
+    std::vector<int64_t> sizes;
+    for (int64_t start = 0; start < size; start += piece) sizes.push_back(std::min(piece, size - start));
+    if (sizes.empty()) sizes.push_back(0);
+    return sizes;
+}
+
+}  // namespace
+
+std::vector<Tensor> split(In x, int64_t split_size, int dim) {
+    const int d = pieces_dim("split", x, dim);
+    if (split_size <= 0) fail<ValueError>(x.loc, "split: the size of a piece must be positive, got {}", split_size);
+    return cut(x, equal_pieces(x->sizes[d], split_size), d, false);
+}
+
+std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, int dim) {
+    const int d = pieces_dim("split", x, dim);
+    int64_t sum = 0;
+    for (const int64_t size : sizes) {
+        if (size < 0) fail<ValueError>(x.loc, "split: a size must not be negative, got {}", size);
+        sum += size;
+    }
+    if (sum != x->sizes[d]) {
+        fail<ShapeError>(x.loc, "split: the sizes add up to {}, dimension {} of shape {} does not", sum, dim, x.tensor.shape());
+    }
+    return cut(x, sizes, d, false);
+}
+
+std::vector<Tensor> chunk(In x, int chunks, int dim) {
+    const int d = pieces_dim("chunk", x, dim);
+    if (chunks <= 0) fail<ValueError>(x.loc, "chunk: the number of chunks must be positive, got {}", chunks);
+    const int64_t piece = std::max<int64_t>((x->sizes[d] + chunks - 1) / chunks, 1);
+    return cut(x, equal_pieces(x->sizes[d], piece), d, false);
+}
+
+std::vector<Tensor> unbind(In x, int dim) {
+    const int d = pieces_dim("unbind", x, dim);
+    return cut(x, std::vector<int64_t>(static_cast<std::size_t>(x->sizes[d]), 1), d, true);
+}
+
+// --- Methods ---------------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::reshape(const Shape& shape, Loc loc) const { return tapir::reshape(In(*this, loc), shape); }
+Tensor Tensor::flatten(int start, int end, Loc loc) const { return tapir::flatten(In(*this, loc), start, end); }
+Tensor Tensor::unflatten(int dim, const Shape& sizes, Loc loc) const { return tapir::unflatten(In(*this, loc), dim, sizes); }
+Tensor Tensor::transpose(int a, int b, Loc loc) const { return tapir::transpose(In(*this, loc), a, b); }
+Tensor Tensor::t(Loc loc) const {
+    detail::check_defined(In(*this, loc), "t");
+    if (dim() > 2) fail<ShapeError>(loc, "t: needs at most 2 dimensions, got shape {}", shape());
+    return dim() < 2 ? *this : tapir::transpose(In(*this, loc), 0, 1);
+}
+Tensor Tensor::permute(const Dims& dims, Loc loc) const { return tapir::permute(In(*this, loc), dims); }
+Tensor Tensor::squeeze(Loc loc) const { return tapir::squeeze(In(*this, loc)); }
+Tensor Tensor::squeeze(int dim, Loc loc) const { return tapir::squeeze(In(*this, loc), dim); }
+Tensor Tensor::unsqueeze(int dim, Loc loc) const { return tapir::unsqueeze(In(*this, loc), dim); }
+Tensor Tensor::expand(const Shape& shape, Loc loc) const { return tapir::expand(In(*this, loc), shape); }
+Tensor Tensor::narrow(int dim, int64_t start, int64_t length, Loc loc) const {
+    return tapir::narrow(In(*this, loc), dim, start, length);
+}
+Tensor Tensor::select(int dim, int64_t index, Loc loc) const { return tapir::select(In(*this, loc), dim, index); }
+Tensor Tensor::slice(int dim, Slice range, Loc loc) const { return tapir::slice(In(*this, loc), dim, range); }
+std::vector<Tensor> Tensor::split(int64_t size, int dim, Loc loc) const { return tapir::split(In(*this, loc), size, dim); }
+std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int dim, Loc loc) const {
+    return tapir::split(In(*this, loc), sizes, dim);
+}
+std::vector<Tensor> Tensor::chunk(int chunks, int dim, Loc loc) const { return tapir::chunk(In(*this, loc), chunks, dim); }
+std::vector<Tensor> Tensor::unbind(int dim, Loc loc) const { return tapir::unbind(In(*this, loc), dim); }
+Tensor Tensor::diagonal(int64_t offset, int dim1, int dim2, Loc loc) const {
+    return tapir::diagonal(In(*this, loc), offset, dim1, dim2);
+}
+
+}  // namespace tapir

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens/ops.txt: what PyTorch computes for the example calls of the op table.
+
+Needs PyTorch (any environment that has it). From the project's root, after `make test`:
+    python3 tests/goldens/ops.py build/release/tests/tapir_tests
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import torch
+import torch.nn.functional
+
+NAMES = {**{k: getattr(torch.nn.functional, k) for k in dir(torch.nn.functional)},
+         **{k: getattr(torch, k) for k in dir(torch)}}
+for functional in ("softplus", "celu", "selu", "elu", "hardtanh", "hardsigmoid", "hardswish", "mish", "silu", "gelu",
+                   "logsigmoid", "leaky_relu", "softsign", "linear", "embedding", "one_hot", "pad", "cross_entropy",
+                   "nll_loss", "mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy",
+                   "binary_cross_entropy_with_logits", "kl_div", "dropout", "layer_norm"):
+    NAMES[functional] = getattr(torch.nn.functional, functional)
+NAMES.update(torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
+             float64=torch.float64,
+             unflatten=lambda x, dim, sizes: x.unflatten(dim, sizes),
+             expand=lambda x, sizes: x.expand(sizes), repeat=lambda x, times: x.repeat(times))
+
+
+def to_python(code):
+    code = re.sub(r"\btrue\b", "True", re.sub(r"\bfalse\b", "False", code))
+    if "{" in code:  # C++ lists become tuples, of one element too
+        code = re.sub(r"\{([^{}]*)\}", lambda m: "(" + m[1] + ("," if m[1].strip() else "") + ")", code)
+    return code
+
+
+def flat(result):
+    return [result] if torch.is_tensor(result) else [t for t in result]
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "calls.txt")
+        subprocess.run([sys.argv[1], "[.dump]"], env={**os.environ, "TAPIR_DUMP": path}, check=True,
+                       stdout=subprocess.DEVNULL)
+        lines = iter(open(path).read().split("\n"))
+    output, failed = [], 0
+    for name in lines:
+        if not name:
+            break
+        code = to_python(next(lines))
+        x = []
+        for _ in range(int(next(lines))):
+            dtype, *shape = next(lines).split()
+            values = [float(v) for v in next(lines).split()]
+            x.append(torch.tensor(values, dtype=torch.float64).to(getattr(torch, dtype)).reshape([int(s) for s in shape]))
+        try:
+            results = flat(eval(code, {**NAMES, "x": x}))
+        except Exception as error:
+            print(f"{name}: {code}: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        for t in results:
+            shape = ",".join(str(s) for s in t.shape)
+            values = " ".join(f"{v:.10g}" for v in t.to(torch.float64).reshape(-1).tolist())
+            output.append(f"{name} | {shape} | {values}")
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.txt"), "w") as file:
+        file.write("\n".join(output) + "\n")
+    print(f"{len(output)} outputs, {failed} calls that PyTorch does not take")
+
+
+main()

@@ -1,0 +1,153 @@
+#include "samples.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "tapir/ops/elementwise_impl.h"
+
+namespace tapir::test {
+namespace {
+
+// A small generator of its own: the golden numbers must not change with the library's.
+class Numbers {
+ public:
+    explicit Numbers(const std::string& seed) {
+        for (const char c : seed) state_ = state_ * 31 + static_cast<unsigned char>(c);
+    }
+    double uniform() {  // in [0, 1)
+        state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+        return static_cast<double>(state_ >> 40) / static_cast<double>(1 << 24);
+    }
+    double normal() {
+        double sum = -6;
+        for (int i = 0; i < 12; ++i) sum += uniform();
+        return sum;
+    }
+
+ private:
+    std::uint64_t state_ = 12345;
+};
+
+// "f(3,4)", "i(5)<4", "r(6)[-1,2]"
+struct Spec {
+    char kind = 'f';
+    Shape shape;
+    double low = 0, high = 1;
+};
+
+std::vector<Spec> parse(const std::string& text) {
+    std::vector<Spec> specs;
+    for (std::size_t i = 0; i < text.size();) {
+        if (text[i] == ' ') {
+            ++i;
+            continue;
+        }
+        Spec spec;
+        spec.kind = text[i];
+        if (text[++i] != '(') throw std::invalid_argument("sample inputs: " + text);
+        for (++i; text[i] != ')';) {
+            std::size_t used = 0;
+            spec.shape.push_back(std::stoll(text.substr(i), &used));
+            i += used;
+            if (text[i] == ',') ++i;
+        }
+        ++i;
+        if (i < text.size() && text[i] == '<') {
+            std::size_t used = 0;
+            spec.high = std::stod(text.substr(i + 1), &used);
+            i += used + 1;
+        } else if (i < text.size() && text[i] == '[') {
+            std::size_t used = 0;
+            spec.low = std::stod(text.substr(i + 1), &used);
+            i += used + 2;
+            spec.high = std::stod(text.substr(i), &used);
+            i += used + 1;
+        }
+        specs.push_back(spec);
+    }
+    return specs;
+}
+
+Tensor make(const Spec& spec, Numbers& numbers) {
+    Tensor x = empty(spec.shape, spec.kind == 'i' ? int64 : spec.kind == 'b' ? bool_ : float64);
+    const auto n = static_cast<std::size_t>(x.numel());
+    std::vector<std::size_t> order(n);
+    for (std::size_t i = 0; i < n; ++i) order[i] = i;
+    for (std::size_t i = n; i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(numbers.uniform() * static_cast<double>(i))]);
+    for (std::size_t i = 0; i < n; ++i) {
+        switch (spec.kind) {
+            case 'f': x.data<double>()[i] = numbers.normal(); break;
+            case 'p': x.data<double>()[i] = 0.1 + 0.8 * numbers.uniform(); break;
+            case 'u': x.data<double>()[i] = 0.3 + 1.7 * numbers.uniform(); break;
+            case 'r': x.data<double>()[i] = spec.low + (spec.high - spec.low) * numbers.uniform(); break;
+            case 'd': x.data<double>()[i] = 0.1 * static_cast<double>(order[i]) - 0.05 * static_cast<double>(n) + 0.02 * numbers.uniform(); break;
+            case 'i': x.data<std::int64_t>()[i] = static_cast<std::int64_t>(spec.high * numbers.uniform()); break;
+            case 'b': x.data<bool>()[i] = numbers.uniform() < 0.5; break;
+            default: throw std::invalid_argument(std::string("sample inputs: unknown kind ") + spec.kind);
+        }
+    }
+    return x;
+}
+
+using CallFn = Tensor (*)(const std::vector<Tensor>&);
+
+// The rows' public functions, with default parameters.
+const CallFn elementwise_calls[] = {
+#define TAPIR_UNARY0(name, ...) [](const std::vector<Tensor>& x) { return tapir::name(x[0]); },
+#define TAPIR_UNARY1(name, ...) TAPIR_UNARY0(name, )
+#define TAPIR_UNARY2(name, ...) TAPIR_UNARY0(name, )
+#define TAPIR_PREDICATE(name, ...) TAPIR_UNARY0(name, )
+#define TAPIR_BINARY(name, ...) [](const std::vector<Tensor>& x) { return tapir::name(x[0], x[1]); },
+#define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
+#define TAPIR_TERNARY(name, ...) [](const std::vector<Tensor>& x) { return tapir::name(x[0], x[1], x[2]); },
+#include "tapir/ops/elementwise.def"
+};
+
+// PyTorch's spelling where it is not the row's name.
+std::string torch_name(const std::string& name, const std::string& arguments) {
+    if (name == "gelu_tanh") return "gelu(" + arguments + ", approximate='tanh')";
+    if (name == "lerp") return "lerp(x[0].broadcast_to((2,4,3)) if x[0].dim() == 3 else x[0], x[1], x[2])";
+    if (name == "clamp") return "clamp(x[0], -inf, inf)";
+    return name + "(" + arguments + ")";
+}
+
+// The calls that a row of elementwise.def stands for: one shape, and broadcasting for several operands.
+void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
+    const std::vector<std::vector<const char*>> shapes = {{"3,5", "3,5", "3,5"}, {"2,1,3", "4,1", "3"}};
+    for (std::size_t s = 0; s < (op.operands == 1 ? 1 : shapes.size()); ++s) {
+        std::string inputs, arguments;
+        for (std::size_t k = 0; k < op.operands; ++k) {
+            inputs += "r(" + std::string(shapes[s][k]) + ")[" + std::to_string(op.low) + "," + std::to_string(op.high) + "] ";
+            arguments += (k ? ", x[" : "x[") + std::to_string(k) + "]";
+        }
+        const CallFn call = elementwise_calls[static_cast<int>(op.index)];
+        calls.push_back({&op.info, std::string(op.info.name) + " " + std::to_string(s), inputs,
+                         torch_name(op.info.name, arguments),
+                         [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; },
+                         op.info.backward != NonDiff});
+    }
+}
+
+}  // namespace
+
+std::vector<Call> all_calls() {
+    std::vector<Call> calls;
+    for (const OpInfo* op : all_ops()) {
+        for (int i = 0; i < op->sample_count; ++i) {
+            const Sample& sample = op->samples[i];
+            calls.push_back({op, std::string(op->name) + " " + std::to_string(i), sample.inputs,
+                             sample.torch ? sample.torch : sample.code, sample.call, op->backward != NonDiff});
+        }
+    }
+    for (const ElementwiseOp& op : elementwise_ops) add_elementwise(calls, op);
+    return calls;
+}
+
+std::vector<Tensor> make_inputs(const Call& call) {
+    Numbers numbers(call.name);
+    std::vector<Tensor> inputs;
+    for (const Spec& spec : parse(call.inputs)) inputs.push_back(make(spec, numbers));
+    return inputs;
+}
+
+}  // namespace tapir::test

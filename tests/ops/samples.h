@@ -1,0 +1,27 @@
+// The example calls of the op table, with inputs made from their descriptions (see Sample in autograd/op.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tapir/autograd/op.h"
+#include "tapir/tapir.h"
+
+namespace tapir::test {
+
+/// One example call: an op's own, or made from a row of elementwise.def.
+struct Call {
+    const OpInfo* op;
+    std::string name;    // "softmax 0"
+    std::string inputs;  // "f(3,4) i(5)<4"
+    std::string torch;   // PyTorch code; empty where PyTorch has no such op
+    std::function<std::vector<Tensor>(const std::vector<Tensor>&)> run;
+    bool differentiable;
+};
+
+std::vector<Call> all_calls();
+
+/// The inputs as float64, int64 and bool tensors; the same numbers every time.
+std::vector<Tensor> make_inputs(const Call& call);
+
+}  // namespace tapir::test

@@ -1,0 +1,235 @@
+// Every op of the table, by its example calls: against PyTorch's numbers, against finite differences (first and second
+// derivatives), in every floating dtype, on non-contiguous inputs, recorded and not.
+//
+// What this does not cover: dtype promotion between different tensors, integer inputs of floating ops, errors; these
+// have tests of their own.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iomanip>
+#include <map>
+#include <sstream>
+
+#include "samples.h"
+#include "tapir/autograd/gradcheck.h"
+
+using namespace tapir;
+using tapir::test::Call;
+
+namespace {
+
+std::string golden_path() {
+    const std::string here = __FILE__;
+    return here.substr(0, here.rfind('/')) + "/../goldens/ops.txt";
+}
+
+struct Golden {
+    Shape shape;
+    std::vector<double> values;
+};
+
+// "softmax 0 | 3,4 | 0.1 0.2 ...": a line an output.
+std::map<std::string, std::vector<Golden>> read_goldens() {
+    std::map<std::string, std::vector<Golden>> goldens;
+    std::ifstream file(golden_path());
+    for (std::string line; std::getline(file, line);) {
+        const std::size_t first = line.find(" | "), second = line.find(" | ", first + 3);
+        Golden golden;
+        std::istringstream sizes(line.substr(first + 3, second - first - 3)), values(line.substr(second + 3));
+        for (std::string size; std::getline(sizes, size, ',');) {
+            if (!size.empty()) golden.shape.push_back(std::stoll(size));
+        }
+        for (std::string value; values >> value;) golden.values.push_back(std::strtod(value.c_str(), nullptr));
+        goldens[line.substr(0, first)].push_back(golden);
+    }
+    return goldens;
+}
+
+bool close(double have, double want, double atol, double rtol) {
+    if (std::isnan(want)) return std::isnan(have);
+    if (std::isinf(want) || std::isinf(have)) return have == want;
+    return std::abs(have - want) <= atol + rtol * std::abs(want);
+}
+
+void check_close(const Tensor& have, const Golden& want, double atol, double rtol) {
+    REQUIRE(have.shape() == want.shape);
+    const std::vector<double> values = have.to_vector<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!close(values[i], want.values[i], atol, rtol)) {
+            INFO("element " << i << ": " << std::setprecision(12) << values[i] << ", PyTorch has " << want.values[i]);
+            CHECK(false);
+            return;
+        }
+    }
+}
+
+std::vector<Tensor> cast(const std::vector<Tensor>& inputs, DType dtype) {
+    std::vector<Tensor> result;
+    for (const Tensor& x : inputs) result.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
+    return result;
+}
+
+// The same values with every second element of a larger buffer, dimensions stored in reverse order.
+Tensor scattered(const Tensor& x) {
+    Shape reversed, order;
+    for (int d = x.dim(); d-- > 0;) {
+        reversed.push_back(x.shape()[d]);
+        order.push_back(d);
+    }
+    reversed.push_back(2);
+    Tensor buffer = zeros(reversed, x.dtype());
+    Tensor view = buffer.select(-1, 1).permute(order);
+    view.copy_(x);
+    return view;
+}
+
+bool is_random(const Call& call) { return call.torch == "random"; }
+
+}  // namespace
+
+TEST_CASE("every op has example calls", "[ops]") {
+    for (const OpInfo* op : all_ops()) {
+        INFO(op->name);
+        CHECK(op->complete());
+    }
+    std::map<std::string, int> count;
+    for (const Call& call : test::all_calls()) ++count[call.op->name];
+    for (const OpInfo* op : all_ops()) {
+        INFO(op->name);
+        CHECK(count[op->name] > 0);
+    }
+}
+
+TEST_CASE("ops give PyTorch's numbers", "[ops]") {
+    const auto goldens = read_goldens();
+    REQUIRE(!goldens.empty());
+    for (const Call& call : test::all_calls()) {
+        if (call.torch.empty()) continue;
+        INFO(call.name << ": " << call.torch << " of " << call.inputs);
+        const auto found = goldens.find(call.name);
+        if (found == goldens.end()) {
+            CHECK(found != goldens.end());  // run tests/goldens/ops.py
+            continue;
+        }
+        const std::vector<Tensor> inputs = test::make_inputs(call);
+        const std::vector<std::pair<DType, double>> dtypes = {{float64, 1e-8}, {float32, 2e-5}, {float16, 2e-2}, {bfloat16, 1e-1}};
+        for (const auto& [dtype, tolerance] : dtypes) {
+            INFO(name(dtype));
+            const std::vector<Tensor> outputs = call.run(cast(inputs, dtype));
+            REQUIRE(outputs.size() == found->second.size());
+            for (std::size_t k = 0; k < outputs.size(); ++k) {
+                check_close(outputs[k], found->second[k], tolerance, tolerance);
+            }
+        }
+    }
+}
+
+TEST_CASE("gradients agree with finite differences", "[ops]") {
+    for (const Call& call : test::all_calls()) {
+        if (!call.differentiable) continue;
+        INFO(call.name << ": " << call.torch << " of " << call.inputs);
+        const std::vector<Tensor> inputs = test::make_inputs(call);
+        const auto outputs = static_cast<std::size_t>(call.run(inputs).size());
+        for (std::size_t k = 0; k < outputs; ++k) {
+            if (!is_floating(call.run(inputs)[k].dtype())) continue;
+            INFO("output " << k);
+            const auto fn = [&](const std::vector<Tensor>& x) { return call.run(x)[k]; };
+            const GradcheckResult first = gradcheck(fn, inputs);
+            CHECK(first.message == "");
+            const GradcheckResult second = gradgradcheck(fn, inputs);
+            CHECK(second.message == "");
+        }
+    }
+}
+
+TEST_CASE("float32 gradients agree with float64", "[ops]") {
+    for (const Call& call : test::all_calls()) {
+        if (!call.differentiable) continue;
+        INFO(call.name << ": " << call.torch << " of " << call.inputs);
+        const auto gradients = [&](DType dtype) {
+            std::vector<Tensor> leaves;
+            for (const Tensor& x : cast(test::make_inputs(call), dtype)) {
+                leaves.push_back(x.clone());
+                if (is_floating(x.dtype())) leaves.back().requires_grad_();
+            }
+            Tape tape;
+            for (const Tensor& y : call.run(leaves)) {
+                if (is_floating(y.dtype()) && y.requires_grad()) {
+                    tape.backward(y, {.gradient = ones_like(y), .retain_graph = true});
+                }
+            }
+            std::vector<Tensor> result;
+            for (const Tensor& leaf : leaves) {
+                if (leaf.grad().defined()) result.push_back(leaf.grad());
+            }
+            return result;
+        };
+        const std::vector<Tensor> wide = gradients(float64), narrow = gradients(float32);
+        REQUIRE(wide.size() == narrow.size());
+        for (std::size_t i = 0; i < wide.size(); ++i) {
+            CHECK(narrow[i].dtype() == float32);
+            const std::vector<double> want = wide[i].to_vector<double>(), have = narrow[i].to_vector<double>();
+            for (std::size_t j = 0; j < want.size(); ++j) {
+                if (!close(have[j], want[j], 1e-4, 1e-4)) {
+                    INFO("gradient " << i << ", element " << j << ": " << have[j] << " in float32, " << want[j]);
+                    CHECK(false);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("layout and recording make no difference", "[ops]") {
+    for (const Call& call : test::all_calls()) {
+        if (is_random(call)) continue;
+        INFO(call.name << ": " << call.torch << " of " << call.inputs);
+        for (const DType dtype : {float64, float32}) {
+            const std::vector<Tensor> inputs = cast(test::make_inputs(call), dtype);
+            std::vector<Tensor> strided, leaves;
+            for (const Tensor& x : inputs) {
+                strided.push_back(scattered(x));
+                leaves.push_back(x.clone());
+                if (is_floating(x.dtype())) leaves.back().requires_grad_();
+            }
+            const std::vector<Tensor> want = call.run(inputs), have = call.run(strided);
+            Tape tape;
+            const std::vector<Tensor> recorded = call.run(leaves);
+            for (std::size_t k = 0; k < want.size(); ++k) {
+                INFO("output " << k << " in " << name(dtype));
+                REQUIRE(have[k].shape() == want[k].shape());
+                const double tolerance = dtype == float64 ? 1e-12 : 1e-5;
+                const auto a = want[k].to_vector<double>(), b = have[k].to_vector<double>(), c = recorded[k].to_vector<double>();
+                for (std::size_t i = 0; i < a.size(); ++i) {
+                    if (!close(b[i], a[i], tolerance, tolerance) || !close(c[i], a[i], 0, 0)) {
+                        INFO("element " << i << ": " << a[i] << ", strided " << b[i] << ", recorded " << c[i]);
+                        CHECK(false);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Writes the example calls for tests/goldens/ops.py; hidden, run by that script.
+TEST_CASE("dump the example calls", "[.dump]") {
+    const char* path = std::getenv("TAPIR_DUMP");
+    REQUIRE(path != nullptr);
+    std::ofstream out(path);
+    out << std::setprecision(17);
+    for (const Call& call : test::all_calls()) {
+        if (call.torch.empty()) continue;
+        out << call.name << "\n" << call.torch << "\n";
+        const std::vector<Tensor> inputs = test::make_inputs(call);
+        out << inputs.size() << "\n";
+        for (const Tensor& x : inputs) {
+            out << name(x.dtype());
+            for (const std::int64_t size : x.shape()) out << " " << size;
+            out << "\n";
+            for (const double v : x.to_vector<double>()) out << v << " ";
+            out << "\n";
+        }
+    }
+}
