@@ -318,9 +318,9 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
 Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
     detail::check_defined(x, "pad");
     const int rank = x.tensor.dim();
-    if (widths.size() % 2 != 0 || widths.size() > 2 * static_cast<std::size_t>(rank)) {
-        fail<ShapeError>(x.loc, "pad: {} widths for shape {}; two are needed for each padded dimension", widths.size(),
-                         x.tensor.shape());
+    if (widths.size() % 2 != 0) fail<ValueError>(x.loc, "pad: widths come in pairs, got {} of them", widths.size());
+    if (widths.size() > 2 * static_cast<std::size_t>(rank)) {
+        fail<ShapeError>(x.loc, "pad: {} widths are too many for shape {}", widths.size(), x.tensor.shape());
     }
     for (const int64_t width : widths) {
         if (width > kMaxWidth || width < -kMaxWidth) fail<ValueError>(x.loc, "pad: width {} is larger than any memory", width);

@@ -1,10 +1,11 @@
 // Chooses who does a matrix product: the kernels of ops/cpu/gemm_kernels.h, on one thread or several, or oneDNN.
+#include "tapir/ops/cpu/gemm.h"
+
 #include <cstddef>
 #include <memory>
 #include <new>
 
 #include "tapir/core/parallel.h"
-#include "tapir/ops/cpu/gemm.h"
 #include "tapir/ops/gemm_impl.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -47,7 +48,7 @@ constexpr int64_t onednn_from = 400 * 400 * 400;
 #ifdef TAPIR_HAVE_ONEDNN
 /// OpenMP's thread count of this thread, which is what oneDNN goes by, set while it lives.
 class OpenMPThreadsScope {
- public:
+  public:
 #ifdef _OPENMP
     explicit OpenMPThreadsScope(int threads) : before_(omp_get_max_threads()) {
         if (threads != before_) omp_set_num_threads(threads);
@@ -56,7 +57,7 @@ class OpenMPThreadsScope {
     OpenMPThreadsScope(const OpenMPThreadsScope&) = delete;
     OpenMPThreadsScope& operator=(const OpenMPThreadsScope&) = delete;
 
- private:
+  private:
     int before_;
 #else
     explicit OpenMPThreadsScope(int) {}
@@ -72,8 +73,8 @@ bool with_onednn(const Gemm<float>& g, int threads) {
     // A broadcast operand (stride 0) or overlapping rows are not a matrix to oneDNN.
     if (a_leading < (a_rows ? g.k : g.m) || b_leading < (b_rows ? g.n : g.k)) return false;
     const OpenMPThreadsScope scope(threads);
-    if (dnnl_sgemm(a_rows ? 'N' : 'T', b_rows ? 'N' : 'T', g.m, g.n, g.k, g.alpha, g.a, a_leading, g.b, b_leading, g.beta,
-                   g.c, g.c_row) != dnnl_success)
+    if (dnnl_sgemm(a_rows ? 'N' : 'T', b_rows ? 'N' : 'T', g.m, g.n, g.k, g.alpha, g.a, a_leading, g.b, b_leading,
+                   g.beta, g.c, g.c_row) != dnnl_success)
         return false;  // it checks before it writes
     if (g.bias)
         for (int64_t i = 0; i < g.m; ++i)
@@ -119,7 +120,7 @@ int64_t threads_for(int64_t ns) {
 template <class Part>
 void share(int64_t parts, int64_t threads, const Part& part) {
     bool failed = false;
-#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(static, 1) reduction(|| : failed)
+#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(static, 1) reduction(|| : failed)
     for (int64_t i = 0; i < parts; ++i) {
         try {
             part(i);

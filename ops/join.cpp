@@ -50,47 +50,59 @@ struct Join {
     int dim = 0;
     DType dtype = float32;
     bool plain = true;  // every input is contiguous and of the result's dtype
+    std::int64_t numel = 0;
+    bool too_large = false;
 };
 
 // PyTorch's exception: tensors of shape (0,) join with anything.
-bool is_skipped(const Tensor& t) noexcept { return t.dim() == 1 && t.impl()->sizes[0] == 0; }
+bool is_skipped(const TensorImpl* t) noexcept { return t->rank == 1 && t->sizes[0] == 0; }
 
-// What both check, and the dtype of the result.
+// What both check of every input.
+inline void add_input(const char* op, const TensorList& list, const Tensor& t, Join& join) {
+    if (!t.defined()) [[unlikely]]
+        detail::fail_undefined(op, list.loc);
+    const TensorImpl* x = t.impl();
+    join.plain &= x->is_contiguous();
+    join.too_large |= __builtin_add_overflow(join.numel, x->numel, &join.numel);
+    if (x->dtype != join.dtype) [[unlikely]] {
+        join.plain = false;
+        join.dtype = promote(join.dtype, x->dtype);
+    }
+    if (x->device != list[0].impl()->device) [[unlikely]]
+        detail::check_same_device(op, list[0], t, list.loc);
+}
+
 void begin_join(const char* op, const TensorList& list, Join& join) {
     if (list.size == 0) fail<ValueError>(list.loc, "{}: needs at least one tensor", op);
-    const auto& first = list[0];
-    detail::check_defined(In(first, list.loc), op);
-    join.dtype = first.dtype();
-    for (std::size_t i = 0; i < list.size; ++i) {
-        const Tensor& t = list[i];
-        detail::check_defined(In(t, list.loc), op);
-        join.plain &= t.is_contiguous();
-        if (t.dtype() != join.dtype) [[unlikely]] {
-            join.plain = false;
-            join.dtype = promote(join.dtype, t.dtype());
-        }
-        if (t.device() != first.device()) [[unlikely]]
-            detail::check_same_device(op, first, t, list.loc);
-    }
+    detail::check_defined(In(list[0], list.loc), op);
+    join.dtype = list[0].dtype();
+    add_input(op, list, list[0], join);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const TensorList& list, const TensorImpl* a, const TensorImpl* b, int d) {
+    fail<ShapeError>(list.loc, "cat: shapes {} and {} differ in another dimension than {}", Shape(a->sizes, a->rank),
+                     Shape(b->sizes, b->rank), d);
 }
 
 Join plan_cat(const TensorList& list, int dim) {
     Join join;
     begin_join("cat", list, join);
     std::size_t i = 0;
-    while (i + 1 < list.size && is_skipped(list[i])) ++i;
+    while (i + 1 < list.size && is_skipped(list[i].impl())) add_input("cat", list, list[++i], join);
     const TensorImpl* first = list[i].impl();
-    if (first->rank == 0) fail<ShapeError>(list.loc, "cat: 0-d tensors have no dimension to be joined along; use stack()");
-    const int d = join.dim = detail::wrap_dim(dim, first->rank, "cat", list.loc);
-    join.shape = Shape(first->sizes, first->rank);
+    const int rank = first->rank;
+    if (rank == 0) fail<ShapeError>(list.loc, "cat: 0-d tensors have no dimension to be joined along; use stack()");
+    const int d = join.dim = detail::wrap_dim(dim, rank, "cat", list.loc);
+    join.shape = Shape(first->sizes, rank);
     for (++i; i < list.size; ++i) {
+        add_input("cat", list, list[i], join);
         const TensorImpl* t = list[i].impl();
-        if (is_skipped(list[i])) continue;
-        bool fits = t->rank == first->rank;
-        for (int k = 0; k < t->rank && fits; ++k) fits = k == d || t->sizes[k] == first->sizes[k];
-        if (!fits) [[unlikely]] {
-            fail<ShapeError>(list.loc, "cat: shapes {} and {} differ in another dimension than {}",
-                             Shape(first->sizes, first->rank), list[i].shape(), d);
+        if (is_skipped(t)) continue;
+        if (t->rank != rank) [[unlikely]]
+            fail_cat(list, first, t, d);
+        for (int k = 0; k < rank; ++k) {
+            if (k != d && t->sizes[k] != first->sizes[k]) [[unlikely]]
+                fail_cat(list, first, t, d);
         }
         join.shape[d] += t->sizes[d];
     }
@@ -104,6 +116,7 @@ Join plan_stack(const TensorList& list, int dim) {
     join.dim = detail::wrap_dim(dim, first->rank + 1, "stack", list.loc);
     join.shape = Shape(first->sizes, first->rank);
     for (std::size_t i = 1; i < list.size; ++i) {
+        add_input("stack", list, list[i], join);
         if (!(list[i].shape() == join.shape)) [[unlikely]]
             fail<ShapeError>(list.loc, "stack: shapes {} and {} differ", join.shape, list[i].shape());
     }
@@ -113,22 +126,25 @@ Join plan_stack(const TensorList& list, int dim) {
 
 // Both write the same: each input is `outer` runs of elements, which follow each other in the result.
 Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
-    Tensor out = detail::make_empty(join.shape, join.dtype, list[0].device(), list.loc);
+    constexpr int64_t most = INT64_MAX / 8;  // elements whose bytes can be counted
+    if (join.too_large || join.numel > most) detail::checked_numel(join.shape, join.dtype, list.loc);
+    Tensor out = detail::make_empty(join.shape.data(), join.shape.rank(), join.numel, join.dtype, list[0].device(), list.loc);
     const TensorImpl* y = out.impl();
     if (y->numel == 0) return out;
     const int64_t inner = y->strides[join.dim];
-    const int64_t outer = y->numel / (join.shape[join.dim] * inner);
+    int64_t outer = 1;
+    for (int d = 0; d < join.dim; ++d) outer *= join.shape[d];
     const auto item = static_cast<int64_t>(itemsize(join.dtype));
     const int64_t row_bytes = join.shape[join.dim] * inner * item;
     constexpr int64_t parallel_bytes = 1 << 20;  // from here copy_elements shares the work out
-    const bool in_place = join.plain && y->numel * item < parallel_bytes;
+    const bool by_rows = join.plain && y->numel * item < parallel_bytes;
     int64_t start = 0;  // along the dimension
     for (const Tensor& t : list) {
-        if (t.numel() == 0) continue;
-        const int64_t length = stacked ? 1 : t.impl()->sizes[join.dim];
-        if (in_place) [[likely]] {
-            const auto bytes = static_cast<std::size_t>(length * inner * item);
-            const std::byte* from = t.impl()->data;
+        const TensorImpl* x = t.impl();
+        if (x->numel == 0) continue;
+        if (by_rows) [[likely]] {
+            const auto bytes = static_cast<std::size_t>((stacked ? 1 : x->sizes[join.dim]) * inner * item);
+            const std::byte* from = x->data;
             std::byte* to = y->data + start * inner * item;
             for (int64_t row = 0; row < outer; ++row, from += bytes, to += row_bytes) std::memcpy(to, from, bytes);
         } else {
@@ -136,7 +152,7 @@ Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
             if (stacked) strides.erase(join.dim);
             copy_elements(detail::make_view(y, t.shape(), strides, start * inner), t);
         }
-        start += length;
+        start += stacked ? 1 : x->sizes[join.dim];
     }
     return out;
 }
@@ -153,7 +169,7 @@ void record_cat(const TensorList& list, const Join& join, const Tensor& out) {
     int64_t attrs[kMaxInputs + 1] = {join.dim};
     int count = 0;
     for (const Tensor& t : list) {
-        if (is_skipped(t)) continue;
+        if (is_skipped(t.impl())) continue;
         attrs[1 + count] = t.impl()->sizes[join.dim];
         inputs[count++] = &t;
     }
@@ -169,7 +185,7 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
     for (std::size_t i = 0; i < list.size; i += kMaxInputs) {
         group.clear();
         for (std::size_t k = i; k < list.size && k < i + kMaxInputs; ++k) {
-            if (stacked || !is_skipped(list[k])) group.push_back(list[k].to(join.dtype));
+            if (stacked || !is_skipped(list[k].impl())) group.push_back(list[k].to(join.dtype));
         }
         if (!group.empty()) groups.push_back(stacked ? stack(group, join.dim) : cat(group, join.dim));
     }

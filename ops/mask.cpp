@@ -33,7 +33,7 @@ TAPIR_OP(where, "Where", where_rule, "One of two tensors, element by element, as
          TAPIR_SAMPLE("b(3,4) f(3,4) f(3,4)", where(x[0], x[1], x[2])),
          TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])),
          TAPIR_SAMPLE("b(3,4) f(3,4)", where(x[0], x[1], 0.5)), TAPIR_SAMPLE("b(3,4) f(4)", where(x[0], 2, x[1])),
-         TAPIR_SAMPLE("b(3,4)", where(x[0], 1.0, -1.0)), TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
          TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
 TAPIR_OP(masked_fill, "Where", masked_fill_rule, "A tensor with a number where a mask holds.",
          TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)), TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),

@@ -65,6 +65,11 @@ void fill(const Tensor& out, Scalar value) {
     Tensor(out).fill_(value);
 }
 
+Tensor as_computed(const Tensor& x) {
+    const detail::PauseRecording pause;
+    return contiguous(to(x, compute_type(x.dtype())));
+}
+
 namespace {
 
 // Appends a dimension to a list, merged with the last one where both lie behind each other in memory.
@@ -79,7 +84,16 @@ void append(std::int64_t size, std::int64_t stride, int& count, std::int64_t* si
     }
 }
 
-void describe(const TensorImpl* x, Over dims, kernels::ReduceArgs& args) {
+kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
+    kernels::ReduceArgs args;
+    args.reduction = plan.reduction;
+    args.map = plan.map;
+    args.finish = plan.finish;
+    args.compute = plan.compute;
+    args.divisor = plan.divisor;
+    args.exponent = plan.exponent;
+    args.out = out->data;
+    args.out_dtype = out->dtype;
     args.x = x->data;
     args.dtype = x->dtype;
     int order[kMaxRank], count = 0;  // the reduced dimensions, by falling stride
@@ -98,6 +112,7 @@ void describe(const TensorImpl* x, Over dims, kernels::ReduceArgs& args) {
     }
     args.columns = args.kept > 0 && (args.reduced == 0 || args.kept_strides[args.kept - 1] <
                                                               args.reduced_strides[args.reduced - 1]);
+    return args;
 }
 
 // How many positions of the outermost reduced dimension make one part, when the work is to be shared out along it: few
@@ -145,20 +160,17 @@ void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t nume
 }  // namespace
 
 void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
-    kernels::ReduceArgs args;
-    args.reduction = plan.reduction;
-    args.map = plan.map;
-    args.finish = plan.finish;
-    args.compute = plan.compute;
-    args.divisor = plan.divisor;
-    args.exponent = plan.exponent;
-    args.out = out->data;
-    args.out_dtype = out->dtype;
-    describe(x, dims, args);
+    const kernels::ReduceArgs args = arguments(x, dims, plan, out);
     const std::int64_t rows = part_rows(args, x->numel, out->numel);
     if (rows > 0) return run_in_parts(args, rows, x->numel, out->numel);
     share_out(out->numel, x->numel / out->numel,
               [&](std::int64_t begin, std::int64_t end) { kernels::reduce(args, begin, end); });
+}
+
+void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
+    kernels::ReduceArgs args = arguments(x, dims, plan, out);
+    share_out(out->numel, x->numel / out->numel,
+              [&](std::int64_t begin, std::int64_t end) { kernels::moments(args, begin, end); });
 }
 
 Tensor with_ones(const Tensor& g, const Shape& shape, Over dims) {
@@ -221,7 +233,301 @@ Tensor sum(In x, const Dims& dims, bool keepdim) {
     return out;
 }
 
+namespace {
+
+void mean_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Shape shape = b.input_shape(0);
+    const auto o = b.attrs<Over>();
+    std::int64_t n = 1;
+    for (int d = 0; d < shape.rank(); ++d) n *= o.has(d) ? shape[d] : 1;
+    b.give(0, spread(b.grad() / static_cast<double>(n), shape, o));
+}
+
+// Throws DTypeError unless x is of a floating dtype.
+void check_floating(const In& x, const char* op) {
+    if (!is_floating(x.tensor.dtype())) {
+        fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x.tensor.dtype()));
+    }
+}
+
+// Throws ShapeError when there is nothing to take an extreme of.
+void check_not_empty(const In& x, const char* op, Over o) {
+    if (reduced_numel(x.tensor.impl(), o) == 0) {
+        fail<ShapeError>(x.loc, "{}: no elements to choose from in shape {}", op, x.tensor.shape());
+    }
+}
+
+// The result of a plan, or `empty` where nothing is reduced.
+Tensor reduced(const In& x, Over o, const Plan& plan, DType dtype, Scalar empty) {
+    const TensorImpl* impl = x.tensor.impl();
+    Tensor out = make_result(impl, o, dtype, x.loc);
+    if (out.impl()->numel == 0) return out;
+    if (impl->numel == 0) {
+        fill(out, empty);
+    } else {
+        run(impl, o, plan, out.impl());
+    }
+    return out;
+}
+
+}  // namespace
+
+TAPIR_OP(mean, "ReduceMean", mean_rule, "The mean over dimensions.", TAPIR_SAMPLE("f(3,4)", mean(x[0])),
+         TAPIR_SAMPLE("f(3,4)", mean(x[0], {0})), TAPIR_SAMPLE("f(3,4)", mean(x[0], {-1}, true)),
+         TAPIR_SAMPLE("f(2,3,4)", mean(x[0], {0, 2})), TAPIR_SAMPLE("f(1,4)", mean(x[0], {0})),
+         TAPIR_SAMPLE("f()", mean(x[0])));
+
+Tensor mean(In x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "mean");
+    check_floating(x, "mean");
+    const TensorImpl* impl = x.tensor.impl();
+    const Over o = over("mean", dims, impl->rank, keepdim, x.loc);
+    Plan plan{Reduction::sum, compute_type(impl->dtype)};
+    plan.finish = Finish::divide;
+    plan.divisor = static_cast<double>(reduced_numel(impl, o));
+    Tensor out = reduced(x, o, plan, impl->dtype, std::numeric_limits<double>::quiet_NaN());
+    if (detail::thread.log) record(mean_op, x.loc, {&x.tensor}, out, {}, o);
+    return out;
+}
+
+// --- Extremes ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Dims dims_of(Over o, int rank) {
+    Dims dims;
+    for (int d = 0; d < rank; ++d) {
+        if (o.has(d)) dims.push_back(d);
+    }
+    return dims;
+}
+
+// g goes to the elements that equal the result, in equal shares.
+Tensor to_equal(const Tensor& x, const Tensor& y, const Tensor& g, Over o) {
+    const Shape shape = x.shape();
+    const Tensor mask = to(eq(x, with_ones(y, shape, o)), g.dtype());
+    return mask * (with_ones(g, shape, o) / sum(mask, dims_of(o, shape.rank()), true));
+}
+
+void amax_rule(Backward& b) {
+    if (b.needs(0)) b.give(0, to_equal(b.saved(0), b.saved(1), b.grad(), b.attrs<Over>()));
+}
+void amin_rule(Backward& b) { amax_rule(b); }
+
+Tensor extreme_over(const OpInfo& op, Reduction kind, const In& x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, op.name);
+    const DType dtype = x.tensor.dtype();
+    const Over o = over(op.name, dims, x.tensor.dim(), keepdim, x.loc);
+    check_not_empty(x, op.name, o);
+    Tensor out = reduced(x, o, {kind, compute_type(dtype)}, dtype, 0);
+    if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
+    return out;
+}
+
+}  // namespace
+
+TAPIR_OP(amax, "ReduceMax", amax_rule, "The largest element over dimensions; ties share the gradient.",
+         TAPIR_SAMPLE("d(3,4)", amax(x[0])), TAPIR_SAMPLE("d(3,4)", amax(x[0], {0})),
+         TAPIR_SAMPLE("d(3,4)", amax(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amax(x[0], {0, 2})),
+         TAPIR_SAMPLE("d(40,3)", amax(x[0], {0})), TAPIR_SAMPLE("d(3,4)", max(x[0])),
+         TAPIR_SAMPLE("i(3,4)<9", amax(x[0], {1})));
+TAPIR_OP(amin, "ReduceMin", amin_rule, "The smallest element over dimensions; ties share the gradient.",
+         TAPIR_SAMPLE("d(3,4)", amin(x[0])), TAPIR_SAMPLE("d(3,4)", amin(x[0], {0})),
+         TAPIR_SAMPLE("d(3,4)", amin(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amin(x[0], {2, 1})),
+         TAPIR_SAMPLE("d(3,4)", min(x[0])), TAPIR_SAMPLE("i(3,4)<9", amin(x[0], {0})));
+
+Tensor amax(In x, const Dims& dims, bool keepdim) { return extreme_over(amax_op, Reduction::max, x, dims, keepdim); }
+Tensor amin(In x, const Dims& dims, bool keepdim) { return extreme_over(amin_op, Reduction::min, x, dims, keepdim); }
+Tensor max(In x) { return amax(x); }
+Tensor min(In x) { return amin(x); }
+Tensor max(In a, In b) { return maximum(a, b); }
+Tensor min(In a, In b) { return minimum(a, b); }
+
+// --- Truth -----------------------------------------------------------------------------------------------------------------
+
+TAPIR_OP(all, NoOnnx("Cast, ReduceMin"), NonDiff, "Whether no element over the dimensions is 0.",
+         TAPIR_SAMPLE("b(3,4)", all(x[0])), TAPIR_SAMPLE_AS("b(3,4)", "all(x[0], 1)", all(x[0], {1})),
+         TAPIR_SAMPLE_AS("i(3,4)<3", "all(x[0], 0, True)", all(x[0], {0}, true)));
+TAPIR_OP(any, NoOnnx("Cast, ReduceMax"), NonDiff, "Whether an element over the dimensions is not 0.",
+         TAPIR_SAMPLE("b(3,4)", any(x[0])), TAPIR_SAMPLE_AS("b(3,4)", "any(x[0], -1)", any(x[0], {-1})),
+         TAPIR_SAMPLE_AS("i(3,4)<2", "any(x[0], 0, True)", any(x[0], {0}, true)));
+
+Tensor all(In x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "all");
+    const Over o = over("all", dims, x.tensor.dim(), keepdim, x.loc);
+    return reduced(x, o, {Reduction::all, bool_}, bool_, true);
+}
+
+Tensor any(In x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "any");
+    const Over o = over("any", dims, x.tensor.dim(), keepdim, x.loc);
+    return reduced(x, o, {Reduction::any, bool_}, bool_, false);
+}
+
+// --- Norms -----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct NormAttrs {
+    double p;
+    Over over;
+};
+
+// a / b, and 0 where b is 0, with derivatives of 0 there too.
+Tensor divide_or_zero(const Tensor& a, const Tensor& b) {
+    const Tensor zero = eq(b, 0.0);
+    return where(zero, 0.0, a / where(zero, 1.0, b));
+}
+
+// At 0, where the norm has no derivative, the gradient is 0: a subgradient.
+void norm_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const auto& [p, o] = b.attrs<NormAttrs>();
+    const Tensor x = b.saved(0), y = with_ones(b.saved(1), x.shape(), o), g = with_ones(b.grad(), x.shape(), o);
+    const Over kept{o.dims, true};
+    if (p == 0) {
+        b.give(0, spread(g * 0.0, x.shape(), kept));
+    } else if (p == 1) {
+        b.give(0, sign(x) * g);
+    } else if (p == 2) {
+        b.give(0, x * divide_or_zero(g, y));
+    } else if (std::isinf(p)) {
+        b.give(0, sign(x) * to_equal(abs(x), y, g, kept));
+    } else {
+        const Tensor size = abs(x), zero = eq(size, 0.0);
+        const Tensor power = where(zero, 0.0, pow(where(zero, 1.0, size), p - 1));
+        b.give(0, sign(x) * power * divide_or_zero(g, pow(where(eq(y, 0.0), 1.0, y), p - 1) * to(ne(y, 0.0), y.dtype())));
+    }
+}
+
+Plan norm_plan(double p) {
+    Plan plan{Reduction::sum, float64};
+    if (p == 0) {
+        plan.map = Map::not_zero;
+    } else if (std::isinf(p)) {
+        plan.map = Map::abs;
+        plan.reduction = p > 0 ? Reduction::max : Reduction::min;
+    } else if (p == 1) {
+        plan.map = Map::abs;
+    } else if (p == 2) {
+        plan.map = Map::square;
+        plan.finish = Finish::sqrt;
+    } else {
+        plan.map = Map::power;
+        plan.finish = Finish::root;
+        plan.exponent = p;
+    }
+    return plan;
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "The p-norm over dimensions.",
+         TAPIR_SAMPLE("f(3,4)", norm(x[0])), TAPIR_SAMPLE("f(3,4)", norm(x[0], 2, {1})),
+         TAPIR_SAMPLE("f(3,4)", norm(x[0], 1, {0}, true)), TAPIR_SAMPLE("f(2,3,4)", norm(x[0], 2, {0, 2})),
+         TAPIR_SAMPLE("f(3,4)", norm(x[0], 3, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1.5, {-1})),
+         TAPIR_SAMPLE("u(3,4)", norm(x[0], 0.5, {1})), TAPIR_SAMPLE("u(3,4)", norm(x[0], -2, {1})),
+         TAPIR_SAMPLE("f(3,4)", norm(x[0], 0, {1})),
+         TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('inf'), 1)", norm(x[0], kInfinity, {1})),
+         TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('-inf'), 0)", norm(x[0], -kInfinity, {0})));
+
+Tensor norm(In x, double p, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "norm");
+    check_floating(x, "norm");
+    if (std::isnan(p)) fail<ValueError>(x.loc, "norm: p is not a number");
+    const Over o = over("norm", dims, x.tensor.dim(), keepdim, x.loc);
+    if (std::isinf(p) || p < 0) check_not_empty(x, "norm", o);
+    Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);
+    if (detail::thread.log) record(norm_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, NormAttrs{p, o});
+    return out;
+}
+
+// --- Variance --------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct VarAttrs {
+    Over over;
+    int correction;
+};
+
+// d var / dx = 2 (x - mean) / (n - correction)
+Tensor var_gradient(const Tensor& x, const Tensor& g, const VarAttrs& attrs) {
+    const Over o = attrs.over;
+    const auto n = static_cast<double>(reduced_numel(x.impl(), o));
+    const Tensor distance = x - mean(x, dims_of(o, x.dim()), true);
+    return distance * (with_ones(g, x.shape(), o) * (2 / std::max(n - attrs.correction, 0.0)));
+}
+
+void var_rule(Backward& b) {
+    if (b.needs(0)) b.give(0, var_gradient(b.saved(0), b.grad(), b.attrs<VarAttrs>()));
+}
+// d sqrt(v) = dv / (2 sqrt(v)), and 0 where the deviation is 0
+void std_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const auto& attrs = b.attrs<VarAttrs>();
+    b.give(0, var_gradient(b.saved(0), divide_or_zero(b.grad() * 0.5, b.saved(1)), attrs));
+}
+
+Tensor variance(const In& x, const char* op, Over o, int correction, Finish finish) {
+    detail::check_defined(x, op);
+    check_floating(x, op);
+    const TensorImpl* impl = x.tensor.impl();
+    Tensor out = make_result(impl, o, impl->dtype, x.loc);
+    if (out.impl()->numel == 0) return out;
+    if (impl->numel == 0) {
+        fill(out, std::numeric_limits<double>::quiet_NaN());
+        return out;
+    }
+    Plan plan{Reduction::sum, float64};
+    plan.finish = finish;
+    plan.divisor = std::max(static_cast<double>(reduced_numel(impl, o)) - correction, 0.0);
+    run_moments(impl, o, plan, out.impl());
+    return out;
+}
+
+}  // namespace
+
+TAPIR_OP(var, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div"), var_rule, "The variance over dimensions.",
+         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0])", var(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 1, unbiased=False)", var(x[0], {1}, 0)),
+         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 0, unbiased=True, keepdim=True)", var(x[0], {0}, 1, true)),
+         TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], (0, 2), unbiased=True)", var(x[0], {0, 2})),
+         TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], -1, unbiased=True)", var(x[0], {-1})));
+TAPIR_OP(std, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div, Sqrt"), std_rule, "The standard deviation over dimensions.",
+         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0])", std(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 1, unbiased=False)", std(x[0], {1}, 0)),
+         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 0, unbiased=True, keepdim=True)", std(x[0], {0}, 1, true)),
+         TAPIR_SAMPLE_AS("f(2,3,4)", "std(x[0], (0, 2), unbiased=True)", std(x[0], {0, 2})));
+
+Tensor var(In x, const Dims& dims, int correction, bool keepdim) {
+    detail::check_defined(x, "var");
+    const Over o = over("var", dims, x.tensor.dim(), keepdim, x.loc);
+    Tensor out = variance(x, "var", o, correction, Finish::none);
+    if (detail::thread.log) record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction});
+    return out;
+}
+
+Tensor std(In x, const Dims& dims, int correction, bool keepdim) {
+    detail::check_defined(x, "std");
+    const Over o = over("std", dims, x.tensor.dim(), keepdim, x.loc);
+    Tensor out = variance(x, "std", o, correction, Finish::sqrt);
+    if (detail::thread.log) record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction});
+    return out;
+}
+
+// --- Methods ---------------------------------------------------------------------------------------------------------------
+
 Tensor Tensor::sum(Loc loc) const { return tapir::sum(In(*this, loc)); }
 Tensor Tensor::sum(const Dims& dims, bool keepdim, Loc loc) const { return tapir::sum(In(*this, loc), dims, keepdim); }
+Tensor Tensor::mean(Loc loc) const { return tapir::mean(In(*this, loc)); }
+Tensor Tensor::mean(const Dims& dims, bool keepdim, Loc loc) const { return tapir::mean(In(*this, loc), dims, keepdim); }
+Tensor Tensor::amax(const Dims& dims, bool keepdim, Loc loc) const { return tapir::amax(In(*this, loc), dims, keepdim); }
+Tensor Tensor::amin(const Dims& dims, bool keepdim, Loc loc) const { return tapir::amin(In(*this, loc), dims, keepdim); }
+Tensor Tensor::all(Loc loc) const { return tapir::all(In(*this, loc)); }
+Tensor Tensor::any(Loc loc) const { return tapir::any(In(*this, loc)); }
 
 }  // namespace tapir

@@ -43,6 +43,8 @@ struct Plan {
 };
 /// Reduces into `out`. Both have elements.
 void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
+/// Variances (Finish::none) or deviations (Finish::sqrt), divided by plan.divisor.
+void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
 
 /// A gradient (or a result) of the reduced shape, repeated along the reduced dimensions to the input's shape: a view.
 Tensor spread(const Tensor& g, const Shape& shape, Over dims);
@@ -56,6 +58,9 @@ struct Lines {
         for (int d = 0; d < x->rank; ++d) (d < dim ? outer : d == dim ? size : inner) *= x->sizes[d];
     }
 };
+
+/// x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
+Tensor as_computed(const Tensor& x);
 
 constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking threads costs more than it gains
 

@@ -35,7 +35,7 @@ Options parse_options(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         std::exit(app.exit(error));
     }
-    const bool sst = o.is_treebank();
+    const bool sst = !o.data.empty();
     if (o.epochs == 0) o.epochs = sst ? 10 : 6;
     if (o.hidden == 0) o.hidden = sst ? 150 : 64;
     if (o.embedding == 0) o.embedding = o.hidden;

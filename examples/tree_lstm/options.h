@@ -28,8 +28,6 @@ struct Options {
     std::string resume;
     std::string drawing = "trees.svg";
     int drawn = 6;
-
-    bool is_treebank() const { return !data.empty(); }
 };
 
 /// Reads the command line; prints help or what is wrong with it and ends the program where that is asked for.

@@ -2,100 +2,129 @@
 // breakpoint in it, run again.
 //
 // Tai, Socher and Manning 2015, "Improved semantic representations from tree-structured long short-term memory networks".
-#include <tapir/tapir.h>
+#include "tree_lstm.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <random>
 
-#include "dataset.h"
-#include "glove.h"
 #include "listops.h"
-#include "options.h"
 #include "progress.h"
 #include "ptb.h"
-#include "svg.h"
 
 using namespace tapir;
 using namespace tree_lstm;
 
+LSTMState Model::encode(const Node& node, std::vector<Tensor>& states) const {
+    LSTMState state;
+    if (node.is_leaf()) {
+        state = cell(dropout(embedding(tensor(node.token))));
+    } else {
+        const LSTMState left = encode(*node.left, states), right = encode(*node.right, states);
+        state = cell(left, right);
+    }
+    states.push_back(state.h);
+    return state;
+}
+
+Tensor Model::forward(const Tree& tree) const {
+    std::vector<Tensor> states;
+    states.reserve(static_cast<std::size_t>(tree.size()));
+    encode(tree.root(), states);
+    return classifier(dropout(stack(states)));
+}
+
 namespace {
 
-struct Model : nn::Module {
-    nn::Embedding embedding;
-    nn::NaryTreeLSTMCell cell;
-    nn::Linear classifier;
-    nn::Dropout dropout;
-
-    Model(const Dataset& data, const Options& o)
-        : embedding(data.vocabulary.size(), o.embedding),
-          cell(o.embedding, o.hidden, /*children=*/2),
-          classifier(o.hidden, data.classes()),
-          dropout(o.dropout) {}
-    void members(nn::Members& m) override { m("embedding", embedding)("cell", cell)("classifier", classifier)("dropout", dropout); }
-
-    /// The state of a node from those of its children; `states` collects the outputs of all nodes below, children first.
-    nn::LSTMState encode(const Node& node, std::vector<Tensor>& states) const {
-        nn::LSTMState state;
-        if (node.is_leaf()) {
-            state = cell.leaf(dropout(embedding(tensor(node.token))));
-        } else {
-            const nn::LSTMState left = encode(*node.left, states), right = encode(*node.right, states);
-            state = cell({left, right});
-        }
-        states.push_back(state.h);
-        return state;
-    }
-
-    /// Scores of every node: (nodes, classes), in the order of tree.nodes().
-    Tensor forward(const Tree& tree) const {
-        std::vector<Tensor> states;
-        encode(tree.root(), states);
-        return classifier(dropout(stack(states)));
-    }
-};
-
-/// Summed over the nodes that have a label.
+// Summed over the nodes that have a label.
 Tensor loss_of(const Tensor& scores, const Tree& tree) {
     std::vector<std::int64_t> labels;
     for (const Node& node : tree.nodes()) labels.push_back(node.label);
     return cross_entropy(scores, tensor(labels), {.ignore_index = kNoLabel, .reduction = Reduction::sum});
 }
 
-struct Score {
+struct Count {
     std::int64_t trees = 0, right = 0;
-    void add(const Tree& tree, int predicted) {
+    void add(const Tensor& scores, const Tree& tree) {
         ++trees;
-        right += tree.root().label == predicted;
+        right += scores[-1].argmax().item<int>() == tree.root().label;  // the root is the last node
     }
-    double accuracy() const { return trees == 0 ? 0 : static_cast<double>(right) / static_cast<double>(trees); }
+    double accuracy() const { return trees > 0 ? static_cast<double>(right) / static_cast<double>(trees) : 0; }
 };
 
-Score evaluate(Model& model, const std::vector<Tree>& trees) {
+double accuracy(Model& model, const std::vector<Tree>& trees) {
     model.eval();
-    Score score;
-    for (const Tree& tree : trees) score.add(tree, model.forward(tree)[-1].argmax().item<int>());
+    Count count;
+    for (const Tree& tree : trees) count.add(model.forward(tree), tree);
     model.train();
-    return score;
+    return count.accuracy();
 }
 
-optim::AnyOptimizer make_optimizer(Model& model, const Options& o) {
-    std::vector<Tensor> weights = model.cell.parameters();
-    for (const Tensor& t : model.classifier.parameters()) weights.push_back(t);
-    auto optimizer = optim::make(o.optimizer, weights, {.lr = o.lr, .weight_decay = o.weight_decay});
-    if (o.embedding_lr > 0) optimizer.add_group(model.embedding.parameters(), {.lr = o.embedding_lr});
-    return optimizer;
+// One pass over the training trees in a random order: a tape and a step for every batch.
+void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch, Progress& progress) {
+    std::vector<std::size_t> order(data.train.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(o.seed * 1000 + static_cast<std::uint64_t>(epoch)));
+    double loss_sum = 0;
+    Count count;
+    for (std::size_t start = 0; start < order.size(); start += static_cast<std::size_t>(o.batch)) {
+        const std::size_t end = std::min(order.size(), start + static_cast<std::size_t>(o.batch));
+        Tape tape;
+        Tensor loss = zeros({});
+        for (std::size_t i = start; i < end; ++i) {
+            const Tree& tree = data.train[order[i]];
+            const Tensor scores = model.forward(tree);
+            loss = loss + loss_of(scores, tree);
+            count.add(scores, tree);
+        }
+        loss_sum += loss.item();
+        tape.backward(loss / static_cast<double>(end - start));
+        optimizer.step();
+        optimizer.zero_grad();
+        progress.update(count.trees, loss_sum / static_cast<double>(count.trees), count.accuracy());
+    }
 }
 
 void run(const Options& o) {
     manual_seed(o.seed);
     set_num_threads(o.threads);
-    Dataset data = o.is_treebank() ? read_treebank(o.data, {.vocabulary_from_all_splits = !o.glove.empty()})
-                                   : make_listops({.train = o.trees, .test = o.test_trees, .max_depth = o.max_depth,
-                                                   .max_length = o.max_length, .seed = o.seed});
-    data.require_depth_at_most(5000);  // encode() uses one stack frame a level
+    Dataset data = o.data.empty() ? make_listops({.train = o.trees, .test = o.test_trees, .max_depth = o.max_depth,
+                                                  .max_length = o.max_length, .seed = o.seed})
+                                  : read_treebank(o.data, {.vocabulary_from_all_splits = !o.glove.empty()});
+    data.require_depth_at_most(5000);  // encode() takes a stack frame a level
     Model model(data, o);
+    if (!o.glove.empty()) load_word_vectors(model, data, o);
+    const auto optimizer = make_optimizer(model, o);
+    int epoch = o.resume.empty() ? 0 : resume(o.resume, model, *optimizer);
+    print_start(model, data, o);
+
+    Results results;
+    Progress progress(o.epochs, static_cast<std::int64_t>(data.train.size()));
+    while (++epoch <= o.epochs) {
+        progress.start_epoch(epoch);
+        train_epoch(model, *optimizer, data, o, epoch, progress);
+        const double dev = accuracy(model, data.dev.empty() ? data.test : data.dev);
+        progress.finish_epoch(fmt::format("{} {:.1f}%", data.dev.empty() ? "test" : "dev", 100 * dev));
+        if (!o.save.empty()) save(o.save, model, *optimizer, epoch);
+        if (dev > results.best_dev) {  // the epoch that is best on dev is the one that is tested
+            results.best_dev = dev;
+            results.best_epoch = epoch;
+            results.test = data.dev.empty() ? dev : accuracy(model, data.test);
+        }
+    }
+    print_results(model, data, o, results);
 }
 
 }  // namespace
+
+int main(int argc, char** argv) {
+    const Options options = parse_options(argc, argv);
+    try {
+        run(options);
+        return 0;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "tree_lstm: %s\n", error.what());
+        return 1;
+    }
+}

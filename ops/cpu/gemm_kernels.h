@@ -12,6 +12,8 @@
 //
 // Note [Order of summation]: an element of C depends only on its row of A, its column of B, k, and the method; never
 // on where its tile begins, on packing or on transposition. So splitting C over threads does not change the result.
+// For the same reason every store applies alpha, then bias, then beta, alpha in a branch of its own: in one expression
+// the compiler would fuse the multiplication and the addition in some kernels and not in others.
 #pragma once
 
 #include "tapir/ops/cpu/gemm.h"
@@ -39,7 +41,7 @@ struct Product {
 /// The stride of a dimension of size 1 is never used: it is set so that only the other dimension can look contiguous.
 template <class T>
 Product<T> as_given(const Gemm<T>& g) {
-    Product<T> p{g.m, g.n, g.k,     g.a,    g.a_row, g.a_col, g.b,  g.b_row,
+    Product<T> p{g.m,     g.n, g.k,     g.a,    g.a_row, g.a_col, g.b,  g.b_row,
                  g.b_col, g.c, g.c_row, g.beta, g.alpha, g.bias,  false};
     if (g.k == 1) p.a_col = g.a_row == 1 ? g.m : 1;
     if (g.k == 1) p.b_row = g.b_col == 1 ? g.n : 1;
@@ -51,7 +53,7 @@ Product<T> as_given(const Gemm<T>& g) {
 /// The transposed product, C^T = B^T A^T.
 template <class T>
 Product<T> swapped(const Product<T>& p) {
-    return {p.n,     p.m, p.k,     p.b,    p.b_col, p.b_row, p.a,           p.a_col,
+    return {p.n,     p.m, p.k,     p.b,    p.b_col, p.b_row, p.a,          p.a_col,
             p.a_row, p.c, p.c_row, p.beta, p.alpha, p.bias,  !p.transposed};
 }
 
@@ -109,7 +111,9 @@ TAPIR_ALWAYS_INLINE void dot_sums(int64_t k, const T* x, int64_t x_row, const T*
 template <int Count, class T>
 TAPIR_ALWAYS_INLINE void store_dots(const T* sums, T* c, const T* bias, T alpha, T beta) {
     T y[Count];
-    for (int j = 0; j < Count; ++j) y[j] = alpha * sums[j];
+    __builtin_memcpy(y, sums, sizeof y);
+    if (alpha != 1)
+        for (int j = 0; j < Count; ++j) y[j] *= alpha;
     if (bias)
         for (int j = 0; j < Count; ++j) y[j] += bias[j];
     if (beta != 0)
@@ -127,7 +131,8 @@ TAPIR_ALWAYS_INLINE void dot_tile(const Product<T>& d, int64_t i0, int64_t j0) {
     for (int v = 0; v < vectors; ++v) store(sums + v * lanes<T>, out[v]);
     if (!d.transposed) {
         for (int i = 0; i < MX; ++i)
-            store_dots<NW>(sums + i * NW, d.c + (i0 + i) * d.c_row + j0, d.bias ? d.bias + j0 : nullptr, d.alpha, d.beta);
+            store_dots<NW>(sums + i * NW, d.c + (i0 + i) * d.c_row + j0, d.bias ? d.bias + j0 : nullptr, d.alpha,
+                           d.beta);
         return;
     }
     for (int i = 0; i < MX; ++i)
@@ -142,9 +147,12 @@ void dot_columns(const Product<T>& d, int64_t j0) {
     int64_t i = 0;
     for (; i + 4 <= d.m; i += 4) dot_tile<T, 4, NW, Prefetch>(d, i, j0);
     switch (d.m - i) {
-        case 3: return dot_tile<T, 3, NW>(d, i, j0);
-        case 2: return dot_tile<T, 2, NW>(d, i, j0);
-        case 1: return dot_tile<T, 1, NW>(d, i, j0);
+        case 3:
+            return dot_tile<T, 3, NW>(d, i, j0);
+        case 2:
+            return dot_tile<T, 2, NW>(d, i, j0);
+        case 1:
+            return dot_tile<T, 1, NW>(d, i, j0);
     }
 }
 
@@ -170,8 +178,10 @@ void dots_many(const Product<T>& d) {
     constexpr int rows = dot_rows(4);
     int64_t j = 0;
     for (; j + rows <= d.n; j += rows) {
-        if (d.m == 3) dot_tile<T, 3, rows, Prefetch>(d, 0, j);
-        else dot_columns<T, rows, Prefetch>(d, j);
+        if (d.m == 3)
+            dot_tile<T, 3, rows, Prefetch>(d, 0, j);
+        else
+            dot_columns<T, rows, Prefetch>(d, j);
     }
     for (; j < d.n; ++j) dot_columns<T, 1, false>(d, j);
 }
@@ -179,7 +189,7 @@ void dots_many(const Product<T>& d) {
 /// A row of x that is not contiguous is copied first.
 template <class T>
 void dots_strided_x(Product<T> d) {
-    T* x = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<size_t>(d.k)));
+    T* x = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(d.k)));
     for (int64_t p = 0; p < d.k; ++p) x[p] = d.a[p * d.a_col];
     d.a = x;
     dots_one<T, dot_rows(1)>(d, 0);
@@ -292,8 +302,10 @@ void tile(const Tile<T>& t) {
     for (int i = 0; i < MR; ++i, c += c_row) {
 #pragma GCC unroll 16
         for (int j = 0; j < NV; ++j) {
-            if (Variant == partial && j == NV - 1) store_first(c + j * lanes<T>, acc[i][j], last);
-            else store(c + j * lanes<T>, acc[i][j]);
+            if (Variant == partial && j == NV - 1)
+                store_first(c + j * lanes<T>, acc[i][j], last);
+            else
+                store(c + j * lanes<T>, acc[i][j]);
         }
     }
 }
@@ -310,9 +322,12 @@ struct TileTable {
     constexpr void fill() {
         fn[whole][MR][NV] = tile<T, MR, NV, whole>;
         fn[partial][MR][NV] = tile<T, MR, NV, partial>;
-        fn[prefetching][MR][NV] = tile<T, MR, NV, MR * NV >= 8 && NV + 1 >= tile_vectors(MR) ? prefetching : whole>;
-        if constexpr (NV > 1) fill<MR, NV - 1>();
-        else if constexpr (MR > 1) fill<MR - 1, tile_vectors(MR - 1)>();
+        constexpr TileVariant third = MR * NV >= 8 && NV + 1 >= tile_vectors(MR) ? prefetching : whole;
+        fn[prefetching][MR][NV] = tile<T, MR, NV, third>;
+        if constexpr (NV > 1)
+            fill<MR, NV - 1>();
+        else if constexpr (MR > 1)
+            fill<MR - 1, tile_vectors(MR - 1)>();
     }
     constexpr TileTable() { fill<tile_rows, tile_vectors(tile_rows)>(); }
 };
@@ -384,13 +399,17 @@ void store_transposed(const T* sums, int64_t width, int64_t rows, int64_t column
         Vec<T> v[lanes<T>];
 #pragma GCC unroll 16
         for (int i = 0; i < lanes<T>; ++i) v[i] = load(sums + i * width + j0);
+        if (t.alpha != 1) {
+#pragma GCC unroll 16
+            for (int i = 0; i < lanes<T>; ++i) v[i] *= t.alpha;
+        }
         transpose<T>(v);
         T* c = t.c + j0 * t.c_row;
         const int64_t count = smaller(lanes<T>, columns - j0);
 #pragma GCC unroll 16
         for (int j = 0; j < lanes<T>; ++j) {
             if (j >= count) break;
-            Vec<T> y = t.alpha * v[j] + bias;
+            Vec<T> y = v[j] + bias;
             if (t.beta != 0) y += t.beta * load_first(c, first);
             store_first(c, y, first);
             c += t.c_row;
@@ -549,8 +568,13 @@ void tiles(const Product<T>& given) {
     T* scratch = nullptr;
     if (plan.pack_b || plan.pack_a)
         scratch = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(b_room + a_room)));
-    Block<T> block{p, plan.pack_a ? scratch + b_room : nullptr, plan.pack_b, plan.b_outer, plan.prefetch_b,
-                   plan.rows_most, EvenSplit(1, 1)};
+    Block<T> block{p,
+                   plan.pack_a ? scratch + b_room : nullptr,
+                   plan.pack_b,
+                   plan.b_outer,
+                   plan.prefetch_b,
+                   plan.rows_most,
+                   EvenSplit(1, 1)};
     for (int64_t d = 0, k0 = 0; d < depth.parts; k0 += depth[d], ++d) {
         for (int64_t v = 0, j0 = 0; v < columns.parts; j0 += columns[v] * lanes<T>, ++v) {
             Product<T>& q = block.p;
@@ -566,8 +590,10 @@ void tiles(const Product<T>& given) {
                 pack_block(q, block.panels, scratch);
                 q.b = scratch;
             }
-            if (p.transposed) run_block_transposed(block);
-            else run_block(block);
+            if (p.transposed)
+                run_block_transposed(block);
+            else
+                run_block(block);
         }
     }
 }

@@ -130,7 +130,22 @@ inline u64 word64(const Word* words, i64 i) {
 constexpr float kTwoPi = 6.283185307179586476925F;
 constexpr double kTwoPi64 = 6.283185307179586476925;
 
-// Box & Muller on `pairs` pairs of words.
+// Box & Muller: r and t of `pairs` pairs become two numbers each. In loops of their own, because gcc makes one call of a
+// sine and a cosine of the same angle, and that one it cannot vectorise.
+template <class T>
+inline void rotate(const T* r, const T* t, T* out, i64 pairs) {
+    T c[kBlock / 2], s[kBlock / 2];
+#pragma omp simd
+    for (i64 j = 0; j < pairs; ++j) c[j] = r[j] * cos(t[j]);
+#pragma omp simd
+    for (i64 j = 0; j < pairs; ++j) s[j] = r[j] * sin(t[j]);
+#pragma omp simd
+    for (i64 j = 0; j < pairs; ++j) {
+        out[2 * j] = c[j];
+        out[2 * j + 1] = s[j];
+    }
+}
+
 inline void normal_block(const u32* words, float* out, i64 pairs) {
     float r[kBlock / 2], t[kBlock / 2];
 #pragma omp simd
@@ -139,12 +154,7 @@ inline void normal_block(const u32* words, float* out, i64 pairs) {
         r[j] = sqrt(-2.0F * log(u));
         t[j] = static_cast<float>(static_cast<std::int32_t>(words[2 * j + 1] >> 8)) * (kTwoPi * 0x1p-24F);
     }
-#pragma omp simd
-    for (i64 j = 0; j < pairs; ++j) {
-        const float c = cos(t[j]), s = sin(t[j]);
-        out[2 * j] = r[j] * c;
-        out[2 * j + 1] = r[j] * s;
-    }
+    rotate(r, t, out, pairs);
 }
 
 inline void normal_block(const u32* words, double* out, i64 pairs) {
@@ -155,12 +165,7 @@ inline void normal_block(const u32* words, double* out, i64 pairs) {
         r[j] = sqrt(-2.0 * log(u));
         t[j] = static_cast<double>(static_cast<i64>(word64(words, 2 * j + 1) >> 11)) * (kTwoPi64 * 0x1p-53);
     }
-#pragma omp simd
-    for (i64 j = 0; j < pairs; ++j) {
-        const double c = cos(t[j]), s = sin(t[j]);
-        out[2 * j] = r[j] * c;
-        out[2 * j + 1] = r[j] * s;
-    }
+    rotate(r, t, out, pairs);
 }
 
 template <class T>

@@ -3,7 +3,6 @@
 // Note [Accuracy of sums]
 // A block of at most 2,048 float32 elements (or 1,024 rows) is added up in many independent lanes, and the blocks'
 // results in float64. So no float32 accumulator takes more than a few hundred terms, however long the sum is.
-#include "tapir/ops/cpu/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
@@ -15,15 +14,6 @@ namespace {
 constexpr i64 kBuffer = 1024;     // elements converted at a time
 constexpr i64 kColumns = 1024;    // accumulators of a block of columns: they stay in the first-level cache
 constexpr i64 kBlockRows = 1024;  // rows that these take before they are added to the wide ones
-
-template <class T> constexpr DType stored_type = DType::int64;  // i64 and u64
-template <> constexpr DType stored_type<float> = DType::float32;
-template <> constexpr DType stored_type<double> = DType::float64;
-template <> constexpr DType stored_type<std::uint8_t> = DType::boolean;
-
-const std::byte* element(const ReduceArgs& args, i64 offset) {
-    return static_cast<const std::byte*>(args.x) + offset * static_cast<i64>(itemsize(args.dtype));
-}
 
 template <class T>
 void map_elements(const ReduceArgs& args, T* x, i64 n) {
@@ -50,10 +40,9 @@ void map_elements(const ReduceArgs& args, T* x, i64 n) {
     }
 }
 
-// n elements as T, mapped.
 template <class T>
-void fetch(const ReduceArgs& args, i64 offset, i64 stride, T* to, i64 n) {
-    convert(args.dtype, element(args, offset), stride, stored_type<T>, to, 1, n);
+void fetch_mapped(const ReduceArgs& args, i64 offset, i64 stride, T* to, i64 n) {
+    fetch(args, offset, stride, to, n);
     if constexpr (__is_same(T, double)) map_elements(args, to, n);
 }
 
@@ -98,7 +87,7 @@ Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
         i64 filled = 0;
         while (filled < kBuffer && count > 0) {
             const i64 n = smaller(runs.left(), kBuffer - filled);
-            fetch(args, base + runs.offset, runs.stride(), buffer + filled, n);
+            fetch_mapped(args, base + runs.offset, runs.stride(), buffer + filled, n);
             runs.advance(n);
             filled += n;
             count -= n;
@@ -181,7 +170,7 @@ void fold_strip(const ReduceArgs& args, T* acc, T* buffer, i64 offset, i64 strid
         return;
     }
     for (i64 k = 0; k < rows; ++k) {
-        fetch(args, offset + k * stride, column_stride, buffer, width);
+        fetch_mapped(args, offset + k * stride, column_stride, buffer, width);
         fold_rows<Op>(acc, buffer, 0, 1, width);
     }
 }

@@ -37,9 +37,33 @@ struct ReduceArgs {
     std::int64_t reduced_sizes[8], reduced_strides[8];  // by falling stride; no size is 0
 };
 
+/// One dimension of contiguous tensors of float32, float64 or int64, seen as (outer, size, inner). Kernels work on the
+/// lines along it, counted as outer * inner.
+struct LineArgs {
+    DType dtype;
+    std::int64_t size, inner;
+    const void* x;
+    void* out;
+};
+
+enum class Scan : std::uint8_t { sum, reverse_sum, prod };
+
 }  // namespace tapir::kernels
 
 /// Outputs [begin, end), counted in row-major order.
 TAPIR_CPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
 /// The sum of n contiguous floats: the fast path.
 TAPIR_CPU_KERNEL(sum_floats, double(const float* x, std::int64_t n))
+/// The variance, or its square root for Finish::sqrt, of the reduced elements: their squared distances from the mean
+/// divided by args.divisor. In float64 inside.
+TAPIR_CPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
+/// Lines [begin, end): the largest (or smallest) element, to out unless null, and the index of the first such.
+TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin,
+                               std::int64_t end))
+/// Lines [begin, end): running sums or products.
+TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin,
+                            std::int64_t end))
+/// Lines [begin, end): the gradient of the running product for g, of x's shape; of the whole product for g with one
+/// element a line.
+TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin,
+                                     std::int64_t end))

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/cpu/reduce.h"
+
 #ifndef TAPIR_ISA
 #error "for files of ops/cpu/ only"
 #endif
@@ -222,6 +225,18 @@ struct Runs {
         }
     }
 };
+
+template <class T> constexpr DType stored_type = DType::int64;  // i64 and u64
+template <> constexpr DType stored_type<float> = DType::float32;
+template <> constexpr DType stored_type<double> = DType::float64;
+template <> constexpr DType stored_type<std::uint8_t> = DType::boolean;
+
+/// n elements from `offset` on, as T.
+template <class T>
+inline void fetch(const ReduceArgs& args, i64 offset, i64 stride, T* to, i64 n) {
+    const auto* from = static_cast<const std::byte*>(args.x) + offset * static_cast<i64>(itemsize(args.dtype));
+    convert(args.dtype, from, stride, stored_type<T>, to, 1, n);
+}
 
 }  // namespace
 }  // namespace TAPIR_ISA

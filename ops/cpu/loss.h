@@ -1,0 +1,43 @@
+// The kernels of the losses. Each takes float32 or float64 arrays without gaps.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/core/dtype.h"
+#include "tapir/ops/cpu/isa.h"
+
+namespace tapir::kernels {
+
+/// With hard(i) = (1 - smoothing) weight[target] and soft(c) = smoothing weight[c] / classes, loss i is
+/// -hard log_softmax(x)[target] - sum_c soft(c) log_softmax(x)[c], and 0 where the target is ignore_index.
+struct CrossEntropyArgs {
+    DType dtype;
+    const void* logits;           // (outer, classes, inner)
+    const std::int64_t* targets;  // (outer, inner), in [0, classes) or ignore_index
+    const void* weight;           // (classes,) or null: ones
+    std::int64_t classes, inner, ignore_index;
+    double smoothing;
+    double scale;  // of grad
+    void* losses;  // (outer, inner)
+    void* grad;    // scale * d losses / d logits, of logits' shape; or null
+};
+
+}  // namespace tapir::kernels
+
+/// The losses [begin, end) of outer * inner.
+TAPIR_CPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t begin, std::int64_t end))
+/// out[o][c][i] = d[o][c][i] * g[(o * inner + i) * g_step] for o in [begin, end). out may be d.
+TAPIR_CPU_KERNEL(scale_classes, void(tapir::DType dtype, const void* d, const void* g, std::int64_t g_step, void* out,
+                                     std::int64_t begin, std::int64_t end, std::int64_t classes, std::int64_t inner))
+
+/// sum (a - b)^2 of n elements, as double.
+TAPIR_CPU_KERNEL(squared_distance, double(tapir::DType dtype, const void* a, const void* b, std::int64_t n))
+/// out = (a - b) * factor
+TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, double factor, void* out,
+                                         std::int64_t n))
+
+/// y = -(t max(log(x), -100) + (1 - t) max(log(1 - x), -100)). False when an x is not in [0, 1].
+TAPIR_CPU_KERNEL(binary_cross_entropy, bool(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
+/// Its derivative by x, times g: g (x - t) / max(x (1 - x), 1e-12).
+TAPIR_CPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
+                                                 std::int64_t n))

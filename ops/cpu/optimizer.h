@@ -1,0 +1,74 @@
+// The update rules of the optimizers, each as one pass over a parameter's elements, in place.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/ops/cpu/isa.h"
+
+namespace tapir::kernels {
+
+/// g += weight_decay p;  buffer = momentum buffer + (1 - dampening) g (or g, the first time);
+/// p -= lr (nesterov ? g + momentum buffer : buffer). Without momentum p -= lr g.
+struct SgdStep {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, first;
+};
+
+/// g += weight_decay p;  sum += g^2;  p -= lr g / (sqrt(sum) + eps)
+struct AdagradStep {
+    double lr, weight_decay, eps;
+};
+
+/// decay: p *= decay before, weight_decay: g += weight_decay p;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;
+/// p -= step_size m / (sqrt(max_v or v) * v_scale + eps)
+struct AdamStep {
+    double step_size, beta1, beta2, eps, weight_decay, decay, v_scale;
+};
+
+}  // namespace tapir::kernels
+
+// n elements each. `buffer` and `max_v` may be null where the rule does not use them.
+TAPIR_CPU_KERNEL(sgd_step_f32, void(const tapir::kernels::SgdStep& step, std::int64_t n, float* p, const float* g, float* buffer))
+TAPIR_CPU_KERNEL(sgd_step_f64, void(const tapir::kernels::SgdStep& step, std::int64_t n, double* p, const double* g, double* buffer))
+TAPIR_CPU_KERNEL(adagrad_step_f32,
+                 void(const tapir::kernels::AdagradStep& step, std::int64_t n, float* p, const float* g, float* sum))
+TAPIR_CPU_KERNEL(adagrad_step_f64,
+                 void(const tapir::kernels::AdagradStep& step, std::int64_t n, double* p, const double* g, double* sum))
+TAPIR_CPU_KERNEL(adam_step_f32, void(const tapir::kernels::AdamStep& step, std::int64_t n, float* p, const float* g, float* m,
+                                     float* v, float* max_v))
+TAPIR_CPU_KERNEL(adam_step_f64, void(const tapir::kernels::AdamStep& step, std::int64_t n, double* p, const double* g,
+                                     double* m, double* v, double* max_v))
+/// Of a gradient: the sum of squares (accumulated in double every few thousand elements), scaling, and limiting.
+TAPIR_CPU_KERNEL(sum_squares_f32, double(std::int64_t n, const float* g))
+TAPIR_CPU_KERNEL(sum_squares_f64, double(std::int64_t n, const double* g))
+TAPIR_CPU_KERNEL(scale_f32, void(std::int64_t n, float* g, double factor))
+TAPIR_CPU_KERNEL(scale_f64, void(std::int64_t n, double* g, double factor))
+TAPIR_CPU_KERNEL(limit_f32, void(std::int64_t n, float* g, double bound))
+TAPIR_CPU_KERNEL(limit_f64, void(std::int64_t n, double* g, double bound))
+
+namespace tapir::kernels {
+inline void step(const SgdStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
+    sgd_step_f32(s, n, p, g, buffers[0]);
+}
+inline void step(const SgdStep& s, std::int64_t n, double* p, const double* g, double* const* buffers) {
+    sgd_step_f64(s, n, p, g, buffers[0]);
+}
+inline void step(const AdagradStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
+    adagrad_step_f32(s, n, p, g, buffers[0]);
+}
+inline void step(const AdagradStep& s, std::int64_t n, double* p, const double* g, double* const* buffers) {
+    adagrad_step_f64(s, n, p, g, buffers[0]);
+}
+inline void step(const AdamStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
+    adam_step_f32(s, n, p, g, buffers[0], buffers[1], buffers[2]);
+}
+inline void step(const AdamStep& s, std::int64_t n, double* p, const double* g, double* const* buffers) {
+    adam_step_f64(s, n, p, g, buffers[0], buffers[1], buffers[2]);
+}
+inline double sum_squares(std::int64_t n, const float* g) { return sum_squares_f32(n, g); }
+inline double sum_squares(std::int64_t n, const double* g) { return sum_squares_f64(n, g); }
+inline void scale(std::int64_t n, float* g, double factor) { scale_f32(n, g, factor); }
+inline void scale(std::int64_t n, double* g, double factor) { scale_f64(n, g, factor); }
+inline void limit(std::int64_t n, float* g, double bound) { limit_f32(n, g, bound); }
+inline void limit(std::int64_t n, double* g, double bound) { limit_f64(n, g, bound); }
+}  // namespace tapir::kernels

@@ -1,0 +1,103 @@
+// Running sums and products along lines, and the gradients of products. float32 accumulates in float64.
+#include "tapir/ops/cpu/reduce.h"
+#include "tapir/ops/cpu/reduce_simd.h"
+
+namespace tapir::kernels {
+namespace TAPIR_ISA {
+namespace {
+
+constexpr i64 kColumns = 512;
+
+template <class Op, class T>
+void scan_row(const T* x, T* y, i64 n, i64 step) {
+    Wide<T> sum = Op::template identity<Wide<T>>();
+    for (i64 i = 0; i < n; ++i, x += step, y += step) {
+        sum = Op::combine(sum, static_cast<Wide<T>>(*x));
+        *y = static_cast<T>(sum);
+    }
+}
+
+// `step`: from one element of a line to the next, negative for reverse scans.
+template <class Op, class T>
+void scan_columns(const T* x, T* y, i64 n, i64 step, i64 width) {
+    alignas(64) Wide<T> sums[kColumns];
+    for (i64 j = 0; j < width; ++j) sums[j] = Op::template identity<Wide<T>>();
+    for (i64 i = 0; i < n; ++i, x += step, y += step) {
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) {
+            sums[j] = Op::combine(sums[j], static_cast<Wide<T>>(x[j]));
+            y[j] = static_cast<T>(sums[j]);
+        }
+    }
+}
+
+template <class Op, class T>
+void scan_lines(const LineArgs& args, bool reverse, i64 begin, i64 end) {
+    const i64 step = reverse ? -args.inner : args.inner;
+    for (i64 line = begin; line < end;) {
+        const i64 column = line % args.inner;
+        const i64 width = smaller(smaller(args.inner - column, kColumns), end - line);
+        const i64 first = reverse ? args.size - 1 : 0;
+        const i64 offset = ((line / args.inner) * args.size + first) * args.inner + column;
+        const T* x = static_cast<const T*>(args.x) + offset;
+        T* y = static_cast<T*>(args.out) + offset;
+        if (width == 1) {
+            scan_row<Op>(x, y, args.size, step);
+        } else {
+            scan_columns<Op>(x, y, args.size, step, width);
+        }
+        line += width;
+    }
+}
+
+template <class Op>
+void scan_as(const LineArgs& args, bool reverse, i64 begin, i64 end) {
+    switch (args.dtype) {
+        case DType::float32: return scan_lines<Op, float>(args, reverse, begin, end);
+        case DType::float64: return scan_lines<Op, double>(args, reverse, begin, end);
+        default: return scan_lines<Op, u64>(args, reverse, begin, end);  // wraps around
+    }
+}
+
+// dL/dx[k] = before[k] * after[k], with before[k] = x[0] ... x[k-1] and after[k] = g[k] + x[k+1] after[k+1]: no division,
+// so zeros need no special care.
+template <class T>
+void prod_gradient_lines(const LineArgs& args, const T* g, bool whole, i64 begin, i64 end) {
+    const i64 step = args.inner;
+    for (i64 line = begin; line < end; ++line) {
+        const i64 offset = (line / args.inner) * args.size * args.inner + line % args.inner;
+        const T* x = static_cast<const T*>(args.x) + offset;
+        T* out = static_cast<T*>(args.out) + offset;
+        Wide<T> before = 1, after = whole ? static_cast<Wide<T>>(g[line]) : 0;
+        for (i64 k = 0; k < args.size; ++k) {
+            out[k * step] = static_cast<T>(before);
+            before *= static_cast<Wide<T>>(x[k * step]);
+        }
+        for (i64 k = args.size; k-- > 0;) {
+            if (!whole) after += static_cast<Wide<T>>(g[offset + k * step]);
+            out[k * step] = static_cast<T>(static_cast<Wide<T>>(out[k * step]) * after);
+            after *= static_cast<Wide<T>>(x[k * step]);
+        }
+    }
+}
+
+}  // namespace
+
+void scan(const LineArgs& args, Scan kind, i64 begin, i64 end) {
+    if (kind == Scan::prod) {
+        scan_as<Prod>(args, false, begin, end);
+    } else {
+        scan_as<Sum>(args, kind == Scan::reverse_sum, begin, end);
+    }
+}
+
+void prod_gradient(const LineArgs& args, const void* g, bool whole, i64 begin, i64 end) {
+    if (args.dtype == DType::float32) {
+        prod_gradient_lines(args, static_cast<const float*>(g), whole, begin, end);
+    } else {
+        prod_gradient_lines(args, static_cast<const double*>(g), whole, begin, end);
+    }
+}
+
+}  // namespace TAPIR_ISA
+}  // namespace tapir::kernels

@@ -1,0 +1,245 @@
+// Softmax, its logarithm, logsumexp, and their gradients, along rows and along columns.
+#include "tapir/ops/cpu/softmax.h"
+
+#include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/cpu/reduce_simd.h"
+
+namespace tapir::kernels {
+namespace TAPIR_ISA {
+namespace {
+
+constexpr i64 kLanesOut = 16;    // tails are widened to this many elements, so that no exp is computed alone
+constexpr i64 kBlock = 1024;     // elements whose sum is taken in T; blocks add up in float64
+constexpr i64 kColumns = 256;
+
+template <class T> constexpr T kSmallest = T(-87.0);
+template <> constexpr double kSmallest<double> = -708.0;
+
+// e^x for x <= 0. What would be smaller than any normal number is 0: the vector library computes such values one by one,
+// and masked positions are -inf by habit.
+template <class T>
+[[gnu::always_inline]] inline T exp_below(T x) {
+    const T y = exp(x < kSmallest<T> ? kSmallest<T> : x);
+    return x < kSmallest<T> ? T(0) : y;
+}
+
+template <class T>
+void copy(T* to, const T* from, i64 n) {
+    for (i64 i = 0; i < n; ++i) to[i] = from[i];
+}
+
+// A row's last elements; the lanes behind them repeat the first.
+template <class T>
+struct Tail {
+    alignas(64) T values[kLanesOut];
+    Tail(const T* x, i64 n) {
+        for (i64 i = 0; i < kLanesOut; ++i) values[i] = x[i < n ? i : 0];
+    }
+};
+
+// y = e^(x - max), where y is not null; the sum of these.
+template <class T>
+double exp_row(const T* x, T* y, i64 n, T max) {
+    double total = 0;
+    const i64 whole = n / kLanesOut * kLanesOut;
+    for (i64 begin = 0; begin < whole; begin += kBlock) {
+        const i64 end = smaller(begin + kBlock, whole);
+        T sum = 0;
+        if (y) {
+#pragma omp simd reduction(+ : sum)
+            for (i64 i = begin; i < end; ++i) sum += y[i] = exp_below(x[i] - max);
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (i64 i = begin; i < end; ++i) sum += exp_below(x[i] - max);
+        }
+        total += static_cast<double>(sum);
+    }
+    const i64 rest = n - whole;
+    if (rest == 0) return total;
+    Tail<T> tail(x + whole, rest);
+#pragma omp simd
+    for (i64 i = 0; i < kLanesOut; ++i) tail.values[i] = exp_below(tail.values[i] - max);
+    T sum = 0;
+    for (i64 i = 0; i < rest; ++i) sum += tail.values[i];
+    if (y) copy(y + whole, tail.values, rest);
+    return total + static_cast<double>(sum);
+}
+
+template <class T>
+void softmax_row(const T* x, T* y, i64 n, bool as_log) {
+    const T max = static_cast<T>(fold<Max>(x, n));
+    const double sum = exp_row(x, as_log ? nullptr : y, n, max);
+    if (as_log) {
+        const T log_sum = static_cast<T>(log(sum));
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] = (x[i] - max) - log_sum;
+    } else {
+        const T scale = static_cast<T>(1 / sum);
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] *= scale;
+    }
+}
+
+// `width` columns of `size` rows that are `inner` apart.
+template <class T>
+void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_log) {
+    alignas(64) T max[kColumns], sum[kColumns];
+    copy(max, x, width);
+    fold_rows<Max>(max, x + inner, inner, size - 1, width);
+    for (i64 j = 0; j < width; ++j) sum[j] = 0;
+    for (i64 r = 0; r < size; ++r) {
+        const T* from = x + r * inner;
+        T* to = y + r * inner;
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) sum[j] += to[j] = exp_below(from[j] - max[j]);
+    }
+    if (as_log) {
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) sum[j] = log(sum[j]);
+    } else {
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) sum[j] = 1 / sum[j];
+    }
+    for (i64 r = 0; r < size; ++r) {
+        const T* from = x + r * inner;
+        T* to = y + r * inner;
+        if (as_log) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) to[j] = (from[j] - max[j]) - sum[j];
+        } else {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) to[j] *= sum[j];
+        }
+    }
+}
+
+template <class T>
+void softmax_backward_row(const T* y, const T* g, T* out, i64 n, bool as_log) {
+    if (!as_log) {
+        double total = 0;
+        for (i64 begin = 0; begin < n; begin += kBlock) {
+            const i64 end = smaller(begin + kBlock, n);
+            T sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (i64 i = begin; i < end; ++i) sum += y[i] * g[i];
+            total += static_cast<double>(sum);
+        }
+        const T dot = static_cast<T>(total);
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) out[i] = y[i] * (g[i] - dot);
+        return;
+    }
+    const T sum = static_cast<T>(fold<Sum>(g, n));
+    const i64 whole = n / kLanesOut * kLanesOut;
+#pragma omp simd
+    for (i64 i = 0; i < whole; ++i) out[i] = g[i] - exp_below(y[i]) * sum;
+    if (whole == n) return;
+    Tail<T> tail(y + whole, n - whole);
+#pragma omp simd
+    for (i64 i = 0; i < kLanesOut; ++i) tail.values[i] = exp_below(tail.values[i]);
+    for (i64 i = whole; i < n; ++i) out[i] = g[i] - tail.values[i - whole] * sum;
+}
+
+template <class T>
+void softmax_backward_columns(const T* y, const T* g, T* out, i64 size, i64 inner, i64 width, bool as_log) {
+    alignas(64) T sum[kColumns];
+    for (i64 j = 0; j < width; ++j) sum[j] = 0;
+    for (i64 r = 0; r < size; ++r) {
+        const T *a = y + r * inner, *b = g + r * inner;
+        if (as_log) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) sum[j] += b[j];
+        } else {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) sum[j] += a[j] * b[j];
+        }
+    }
+    for (i64 r = 0; r < size; ++r) {
+        const T *a = y + r * inner, *b = g + r * inner;
+        T* to = out + r * inner;
+        if (as_log) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) to[j] = b[j] - exp_below(a[j]) * sum[j];
+        } else {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) to[j] = a[j] * (b[j] - sum[j]);
+        }
+    }
+}
+
+// Calls row(offset) for each line, or columns(offset, width) for blocks of neighbouring ones.
+template <class Row, class Columns>
+[[gnu::always_inline]] inline void for_lines(const SoftmaxArgs& args, i64 begin, i64 end, Row row, Columns columns) {
+    for (i64 line = begin; line < end;) {
+        if (args.inner == 1) {
+            row(line * args.size);
+            ++line;
+            continue;
+        }
+        const i64 column = line % args.inner;
+        const i64 width = smaller(smaller(args.inner - column, kColumns), end - line);
+        columns((line / args.inner) * args.size * args.inner + column, width);
+        line += width;
+    }
+}
+
+template <class T>
+void softmax_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
+    const auto* x = static_cast<const T*>(args.x);
+    auto* y = static_cast<T*>(args.out);
+    for_lines(
+        args, begin, end, [&](i64 at) { softmax_row(x + at, y + at, args.size, args.log); },
+        [&](i64 at, i64 width) { softmax_columns(x + at, y + at, args.size, args.inner, width, args.log); });
+}
+
+template <class T>
+void softmax_backward_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
+    const auto *y = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.g);
+    auto* out = static_cast<T*>(args.out);
+    for_lines(
+        args, begin, end, [&](i64 at) { softmax_backward_row(y + at, g + at, out + at, args.size, args.log); },
+        [&](i64 at, i64 width) {
+            softmax_backward_columns(y + at, g + at, out + at, args.size, args.inner, width, args.log);
+        });
+}
+
+template <class T>
+void logsumexp_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
+    const auto* x = static_cast<const T*>(args.x);
+    for (i64 line = begin; line < end; ++line) {
+        const T* row = x + line * args.size;
+        const T max = static_cast<T>(fold<Max>(row, args.size));
+        const bool finite = is_finite(max);  // else it is the result: all are -inf, or one is inf or nan
+        const double sum = finite ? exp_row(row, static_cast<T*>(nullptr), args.size, max) : 1;
+        static_cast<T*>(args.out)[line] = static_cast<T>(static_cast<double>(max) + log(sum));
+    }
+}
+
+}  // namespace
+
+void softmax(const SoftmaxArgs& args, i64 begin, i64 end) {
+    if (args.dtype == DType::float32) {
+        softmax_lines<float>(args, begin, end);
+    } else {
+        softmax_lines<double>(args, begin, end);
+    }
+}
+
+void softmax_backward(const SoftmaxArgs& args, i64 begin, i64 end) {
+    if (args.dtype == DType::float32) {
+        softmax_backward_lines<float>(args, begin, end);
+    } else {
+        softmax_backward_lines<double>(args, begin, end);
+    }
+}
+
+void logsumexp(const SoftmaxArgs& args, i64 begin, i64 end) {
+    if (args.dtype == DType::float32) {
+        logsumexp_lines<float>(args, begin, end);
+    } else {
+        logsumexp_lines<double>(args, begin, end);
+    }
+}
+
+}  // namespace TAPIR_ISA
+}  // namespace tapir::kernels

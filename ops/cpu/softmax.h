@@ -1,0 +1,26 @@
+// Kernels of softmax, its logarithm and logsumexp, on lines of contiguous float32 or float64 tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/core/dtype.h"
+#include "tapir/ops/cpu/isa.h"
+
+namespace tapir::kernels {
+
+/// Contiguous tensors seen as (outer, size, inner); lines are counted as outer * inner.
+struct SoftmaxArgs {
+    DType dtype;
+    bool log;
+    std::int64_t size, inner;
+    const void* x;  // backward: the result of the forward pass
+    const void* g;  // backward only
+    void* out;
+};
+
+}  // namespace tapir::kernels
+
+TAPIR_CPU_KERNEL(softmax, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(softmax_backward, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))
+/// inner is 1, and out has one element a line.
+TAPIR_CPU_KERNEL(logsumexp, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))

@@ -1,0 +1,420 @@
+// cross_entropy and nll_loss. With class indices cross_entropy is one op with one kernel: the forward pass has the
+// softmax in hand, so while recording it writes the gradient of the loss too, and backward only scales that.
+#include <array>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/cpu/loss.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/loss.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+void cross_entropy_rule(Backward& b);
+void nll_loss_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(cross_entropy, "SoftmaxCrossEntropyLoss", cross_entropy_rule, "-log softmax(logits)[target].",
+         TAPIR_SAMPLE("f(4,5) i(4)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(1,5) i(1)<5", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(40,5) i(40)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(7) i()<7", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(3,70) i(3)<70", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4,5) i(2,4,5)<3", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='sum')",
+                         cross_entropy(x[0], x[1], {.reduction = Reduction::sum})),
+         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='none')",
+                         cross_entropy(x[0], x[1], {.reduction = Reduction::none})),
+         TAPIR_SAMPLE_AS("f(2,5,3) i(2,3)<5", "cross_entropy(x[0], x[1], reduction='none')",
+                         cross_entropy(x[0], x[1], {.reduction = Reduction::none})),
+         TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], ignore_index=1)",
+                         cross_entropy(x[0], x[1], {.ignore_index = 1})),
+         TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype))",
+                         cross_entropy(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, x[0].dtype())})),
+         TAPIR_SAMPLE_AS("f(6,3) i(6)<3",
+                         "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), label_smoothing=0.2)",
+                         cross_entropy(x[0], x[1],
+                                       {.weight = tensor({0.5, 1.0, 2.0}, x[0].dtype()), .label_smoothing = 0.2})),
+         TAPIR_SAMPLE_AS("f(2,3,5) i(2,5)<3", "cross_entropy(x[0], x[1], label_smoothing=0.1)",
+                         cross_entropy(x[0], x[1], {.label_smoothing = 0.1})),
+         TAPIR_SAMPLE("f(4,5) p(4,5)", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(2,3,4) p(2,3,4)", "cross_entropy(x[0], x[1], reduction='none', label_smoothing=0.1)",
+                         cross_entropy(x[0], x[1], {.reduction = Reduction::none, .label_smoothing = 0.1})));
+TAPIR_OP(nll_loss, "NegativeLogLikelihoodLoss", nll_loss_rule, "-log_probs[target].",
+         TAPIR_SAMPLE("f(4,5) i(4)<5", nll_loss(x[0], x[1])), TAPIR_SAMPLE("f(5) i()<5", nll_loss(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", nll_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "nll_loss(x[0], x[1], reduction='none')",
+                         nll_loss(x[0], x[1], {.reduction = Reduction::none})),
+         TAPIR_SAMPLE_AS("f(6,3) i(6)<3",
+                         "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
+                         nll_loss(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, x[0].dtype()), .ignore_index = 1,
+                                               .reduction = Reduction::sum})));
+
+namespace {
+
+using std::int64_t;
+
+struct Attrs {
+    int64_t ignore_index;
+    double smoothing;
+    double scale;  // of every loss in the result: 1, or 1 / the summed weights
+    Reduction reduction;
+    bool weighted;
+};
+
+int class_dim(int rank) { return rank == 1 ? 0 : 1; }
+
+// x in the form that the kernels read.
+Tensor plain(const Tensor& x, DType dtype) {
+    const detail::PauseRecording pause;
+    return to(contiguous(x), dtype);
+}
+
+// --- What the targets say --------------------------------------------------------------------------------------------------
+
+// Input and targets after all checks: (outer, classes, inner) and (outer, inner).
+struct Classes {
+    Tensor input, targets, weight;
+    int64_t outer = 1, classes = 0, inner = 1;
+    double weight_sum = 0;  // of the targets that count
+
+    const int64_t* indices() const { return static_cast<const int64_t*>(targets.raw_data()); }
+    int64_t positions() const { return outer * inner; }
+    void set_shape(const int64_t* sizes, int rank) {
+        const int dim = class_dim(rank);
+        classes = sizes[dim];
+        outer = dim == 0 ? 1 : sizes[0];
+        inner = 1;
+        for (int d = dim + 1; d < rank; ++d) inner *= sizes[d];
+    }
+};
+
+Shape target_shape(const Tensor& x) {
+    Shape shape = x.shape();
+    shape.erase(class_dim(x.dim()));
+    return shape;
+}
+
+void check_shapes(const char* op, const In& x, const In& targets, const CrossEntropyOptions& options) {
+    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: needs (classes,) or (n, classes, ...), got ()", op);
+    const int64_t classes = x->sizes[class_dim(x.tensor.dim())];
+    detail::check_same_device(op, x.tensor, targets.tensor, x.loc);
+    if (options.weight.defined()) {
+        if (options.weight.shape() != Shape(classes)) {
+            fail<ShapeError>(x.loc, "{}: weight must have shape ({},), got {}", op, classes, options.weight.shape());
+        }
+        detail::check_same_device(op, x.tensor, options.weight, x.loc);
+    }
+    if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
+        fail<ValueError>(x.loc, "{}: label_smoothing must be in [0, 1], got {}", op, options.label_smoothing);
+    }
+}
+
+// Checks every target before anything is computed, and sums their weights.
+template <class T>
+double check_targets(const char* op, const Classes& c, int64_t ignore_index, const Loc& loc) {
+    const int64_t* target = c.indices();
+    const T* weight = c.weight.defined() ? static_cast<const T*>(c.weight.raw_data()) : nullptr;
+    double sum = 0;
+    for (int64_t i = 0; i < c.positions(); ++i) {
+        const int64_t t = target[i];
+        if (t == ignore_index) continue;
+        if (t < 0 || t >= c.classes) [[unlikely]]
+            fail<IndexError>(loc, "{}: target {} at position {} is out of range for {} classes", op, t, i, c.classes);
+        sum += weight ? static_cast<double>(weight[t]) : 1.0;
+    }
+    return sum;
+}
+
+Classes prepare(const char* op, const In& x, const In& targets, const CrossEntropyOptions& options) {
+    check_shapes(op, x, targets, options);
+    const DType dtype = x.tensor.dtype();
+    if (is_floating(targets.tensor.dtype()) || targets.tensor.dtype() == bool_) {
+        fail<DTypeError>(x.loc, "{}: targets must be class indices, not {}", op, name(targets.tensor.dtype()));
+    }
+    const TensorImpl *xi = x.tensor.impl(), *ti = targets.tensor.impl();
+    const int dim = class_dim(x.tensor.dim());
+    bool fits = ti->rank == xi->rank - 1;
+    for (int d = 0; d < ti->rank && fits; ++d) fits = ti->sizes[d] == xi->sizes[d < dim ? d : d + 1];
+    if (!fits) {
+        fail<ShapeError>(x.loc, "{}: an input of shape {} needs targets of shape {}, got {}", op, x.tensor.shape(),
+                         target_shape(x.tensor), targets.tensor.shape());
+    }
+    Classes c;
+    c.input = xi->is_contiguous() ? x.tensor : plain(x.tensor, dtype);
+    c.targets = ti->is_contiguous() && ti->dtype == int64 ? targets.tensor : plain(targets.tensor, int64);
+    if (options.weight.defined()) c.weight = plain(options.weight, dtype);
+    c.set_shape(xi->sizes, xi->rank);
+    c.weight_sum = dtype == float64 ? check_targets<double>(op, c, options.ignore_index, x.loc)
+                                    : check_targets<float>(op, c, options.ignore_index, x.loc);
+    return c;
+}
+
+double scale_of(Reduction reduction, double weight_sum) { return reduction == Reduction::mean ? 1 / weight_sum : 1; }
+
+// The reduced losses in `losses`, a tensor of T, as a 0-d tensor.
+template <class T>
+void sum_losses(const T* losses, int64_t n, double scale, const Tensor& out) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(losses[i]);
+    *static_cast<T*>(out.raw_data()) = static_cast<T>(sum * scale);
+}
+
+// Runs compute(losses) and returns these, or what they reduce to.
+template <class Compute>
+Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double scale, const Loc& loc,
+               const Compute& compute) {
+    const DType dtype = c.input.dtype();
+    if (reduction == Reduction::none) {
+        Tensor out = detail::make_empty(shape, dtype, c.input.device(), loc);
+        compute(out.raw_data());
+        return out;
+    }
+    Tensor out = detail::make_empty(nullptr, 0, 1, dtype, c.input.device(), loc);
+    constexpr int64_t few = 128;
+    std::array<double, few> on_stack;
+    Tensor on_heap;
+    void* losses = on_stack.data();
+    if (c.positions() > few) {
+        on_heap = detail::make_empty({c.positions()}, dtype, c.input.device(), loc);
+        losses = on_heap.raw_data();
+    }
+    compute(losses);
+    if (dtype == float64) {
+        sum_losses(static_cast<const double*>(losses), c.positions(), scale, out);
+    } else {
+        sum_losses(static_cast<const float*>(losses), c.positions(), scale, out);
+    }
+    return out;
+}
+
+// float16 and bfloat16 are computed in float32; the conversions are recorded.
+bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
+
+// --- Cross-entropy with class indices ----------------------------------------------------------------------------------------
+
+void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
+    const kernels::CrossEntropyArgs args{c.input.dtype(),
+                                         c.input.raw_data(),
+                                         c.indices(),
+                                         c.weight.defined() ? c.weight.raw_data() : nullptr,
+                                         c.classes,
+                                         c.inner,
+                                         attrs.ignore_index,
+                                         attrs.smoothing,
+                                         attrs.scale,
+                                         losses,
+                                         grad};
+    const int64_t positions = c.positions();
+    if (positions * c.classes < 16 * 1024) [[likely]]
+        return kernels::cross_entropy(args, 0, positions);
+    parallel_for(positions, 8 * 1024 / c.classes + 1,
+                 [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); });
+}
+
+Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntropyOptions& options) {
+    const Classes c = prepare("cross_entropy", logits, targets, options);
+    const Attrs attrs{options.ignore_index, options.label_smoothing, scale_of(options.reduction, c.weight_sum),
+                      options.reduction, c.weight.defined()};
+    const bool keep = recording(logits.loc, {&logits.tensor}) != nullptr;
+    Tensor grad;  // of the logits, for a gradient of the result of 1
+    if (keep) grad = detail::make_empty_like(logits.tensor.impl(), logits.tensor.dtype(), logits.loc);
+    Tensor out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, logits.loc,
+                         [&](void* losses) { run_kernel(c, attrs, losses, keep ? grad.raw_data() : nullptr); });
+    if (!keep) return out;
+    if (attrs.weighted) {
+        record(cross_entropy_op, logits.loc, {&logits.tensor, &targets.tensor, &options.weight}, out,
+               {&logits.tensor, &targets.tensor, &grad, &options.weight}, attrs);
+    } else {
+        record(cross_entropy_op, logits.loc, {&logits.tensor, &targets.tensor}, out,
+               {&logits.tensor, &targets.tensor, &grad}, attrs);
+    }
+    return out;
+}
+
+// --- Backward ----------------------------------------------------------------------------------------------------------------
+
+// The losses are  -sum_c q[c] log_softmax(x)[c]  with constants q, and mass = sum_c q[c]. Both are scaled.
+struct Distribution {
+    Tensor q;     // of x's shape
+    Tensor mass;  // the same with one class
+};
+
+template <class T>
+void fill_distribution(const Classes& c, const Attrs& attrs, const Distribution& d) {
+    auto* q = static_cast<T*>(d.q.raw_data());
+    auto* mass = static_cast<T*>(d.mass.raw_data());
+    const T* weight = c.weight.defined() ? static_cast<const T*>(c.weight.raw_data()) : nullptr;
+    const double soft = attrs.smoothing / static_cast<double>(c.classes);
+    const auto weight_of = [&](int64_t k) { return (weight ? static_cast<double>(weight[k]) : 1.0) * attrs.scale; };
+    double total = 0;
+    for (int64_t k = 0; k < c.classes; ++k) total += weight_of(k);
+    for (int64_t i = 0; i < c.positions(); ++i) {
+        const int64_t t = c.indices()[i];
+        if (t == attrs.ignore_index) continue;
+        T* at = q + i / c.inner * c.classes * c.inner + i % c.inner;
+        if (soft != 0) {
+            for (int64_t k = 0; k < c.classes; ++k) at[k * c.inner] = static_cast<T>(soft * weight_of(k));
+        }
+        const double hard = (1 - attrs.smoothing) * weight_of(t);
+        at[t * c.inner] += static_cast<T>(hard);
+        mass[i] = static_cast<T>(hard + soft * total);
+    }
+}
+
+Distribution distribution(const Backward& b, const Tensor& targets, const Tensor& weight) {
+    const detail::PauseRecording pause;
+    const Shape shape = b.input_shape(0);
+    const DType dtype = b.input_dtype(0);
+    Classes c;
+    c.targets = plain(targets, int64);
+    if (weight.defined()) c.weight = plain(weight, dtype);
+    c.set_shape(shape.data(), shape.rank());
+    Shape one_class = shape;
+    one_class[class_dim(shape.rank())] = 1;
+    const Distribution d{gradient_ops::zeros(shape, dtype, targets.device()),
+                         gradient_ops::zeros(one_class, dtype, targets.device())};
+    if (dtype == float64) {
+        fill_distribution<double>(c, b.attrs<Attrs>(), d);
+    } else {
+        fill_distribution<float>(c, b.attrs<Attrs>(), d);
+    }
+    return d;
+}
+
+// The gradient of the result as a factor for the input's shape.
+Tensor grad_factor(const Backward& b) {
+    if (b.attrs<Attrs>().reduction != Reduction::none) return b.grad();
+    return unsqueeze(b.grad(), class_dim(b.input_shape(0).rank()));
+}
+
+// Nobody but the record holds it, and the record is about to drop it.
+bool may_overwrite(const Backward& b, const Tensor& saved) {
+    return b.walk().releasing && __atomic_load_n(&saved.impl()->refs, __ATOMIC_ACQUIRE) == 2;
+}
+
+void cross_entropy_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Attrs& attrs = b.attrs<Attrs>();
+    const Tensor x = b.saved(0);
+    if (b.recording()) {
+        const Distribution d = distribution(b, b.saved(1), attrs.weighted ? b.saved(3) : Tensor());
+        b.give(0, (softmax(x, class_dim(x.dim())) * d.mass - d.q) * grad_factor(b));
+        return;
+    }
+    const Tensor unscaled = b.saved(2), g = contiguous(b.grad());
+    Tensor out = may_overwrite(b, unscaled) ? unscaled : detail::make_empty_like(x.impl(), x.dtype(), Loc{});
+    Classes c;
+    c.set_shape(x.impl()->sizes, x.dim());
+    if (x.numel() > 0) {
+        const int64_t step = attrs.reduction == Reduction::none ? 1 : 0;
+        parallel_for(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
+            kernels::scale_classes(x.dtype(), unscaled.raw_data(), g.raw_data(), step, out.raw_data(), begin, end, c.classes,
+                                   c.inner);
+        });
+    }
+    b.give(0, std::move(out));
+}
+
+void nll_loss_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Distribution d = distribution(b, b.saved(0), b.attrs<Attrs>().weighted ? b.saved(1) : Tensor());
+    b.give(0, d.q * -grad_factor(b));
+}
+
+// --- From log-probabilities, and probabilities as targets --------------------------------------------------------------------
+
+template <class T>
+void nll_losses(const Classes& c, const Attrs& attrs, T* losses) {
+    const auto* x = static_cast<const T*>(c.input.raw_data());
+    const T* weight = c.weight.defined() ? static_cast<const T*>(c.weight.raw_data()) : nullptr;
+    const T hard = static_cast<T>(1 - attrs.smoothing), soft = static_cast<T>(attrs.smoothing / static_cast<double>(c.classes));
+    for (int64_t i = 0; i < c.positions(); ++i) {
+        const int64_t t = c.indices()[i];
+        losses[i] = 0;
+        if (t == attrs.ignore_index) continue;
+        const T* at = x + i / c.inner * c.classes * c.inner + i % c.inner;
+        losses[i] = -hard * (weight ? weight[t] : T(1)) * at[t * c.inner];
+        if (soft == 0) continue;
+        for (int64_t k = 0; k < c.classes; ++k) losses[i] -= soft * (weight ? weight[k] : T(1)) * at[k * c.inner];
+    }
+}
+
+Tensor with_probabilities(const In& logits, const In& targets, const CrossEntropyOptions& options) {
+    check_shapes("cross_entropy", logits, targets, options);
+    if (logits.tensor.shape() != targets.tensor.shape()) {
+        fail<ShapeError>(logits.loc, "cross_entropy: targets that are probabilities must have the logits' shape {}, got {}",
+                         logits.tensor.shape(), targets.tensor.shape());
+    }
+    const CallerScope caller(logits.loc);
+    const int dim = class_dim(logits.tensor.dim());
+    const int64_t classes = logits->sizes[dim];
+    Tensor q = targets.tensor;
+    if (options.label_smoothing > 0) {
+        q = q * (1 - options.label_smoothing) + options.label_smoothing / static_cast<double>(classes);
+    }
+    if (options.weight.defined()) {
+        Shape shape = Shape(classes);
+        for (int d = dim + 1; d < logits.tensor.dim(); ++d) shape.push_back(1);
+        q = q * reshape(options.weight, shape);
+    }
+    const Tensor losses = -(q * log_softmax(logits, dim));
+    if (options.reduction == Reduction::none) return sum(losses, {dim});
+    const Tensor total = sum(losses);
+    if (options.reduction == Reduction::sum) return total;
+    return total / (static_cast<double>(logits.tensor.numel()) / static_cast<double>(classes));
+}
+
+void check_input(const char* op, const In& x, const In& targets) {
+    detail::check_defined(x, op);
+    detail::check_defined(In(targets.tensor, x.loc), op);
+    if (!is_floating(x.tensor.dtype())) {
+        fail<DTypeError>(x.loc, "{}: needs an input of a floating dtype, not {}", op, name(x.tensor.dtype()));
+    }
+}
+
+}  // namespace
+
+Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) {
+    check_input("cross_entropy", logits, targets);
+    if (is_half(logits.tensor.dtype())) {
+        const CallerScope caller(logits.loc);
+        return to(cross_entropy(to(logits, float32), targets, options), logits.tensor.dtype());
+    }
+    if (is_floating(targets.tensor.dtype())) return with_probabilities(logits, targets, options);
+    return fused_cross_entropy(logits, targets, options);
+}
+
+Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
+    check_input("nll_loss", log_probs, targets);
+    if (is_half(log_probs.tensor.dtype())) {
+        const CallerScope caller(log_probs.loc);
+        return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());
+    }
+    const Classes c = prepare("nll_loss", log_probs, targets, options);
+    const Attrs attrs{options.ignore_index, options.label_smoothing, scale_of(options.reduction, c.weight_sum),
+                      options.reduction, c.weight.defined()};
+    Tensor out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, log_probs.loc, [&](void* losses) {
+        if (c.input.dtype() == float64) {
+            nll_losses(c, attrs, static_cast<double*>(losses));
+        } else {
+            nll_losses(c, attrs, static_cast<float*>(losses));
+        }
+    });
+    if (attrs.weighted) {
+        record(nll_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor, &options.weight}, out,
+               {&targets.tensor, &options.weight}, attrs);
+    } else {
+        record(nll_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor}, out, {&targets.tensor}, attrs);
+    }
+    return out;
+}
+
+}  // namespace tapir

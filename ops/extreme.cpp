@@ -1,0 +1,126 @@
+// The largest and smallest elements along a dimension, with their indices.
+#include <cstring>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/order_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+using namespace reduction;
+
+TAPIR_OP(max, NoOnnx("ReduceMax, ArgMax"), pick_rule, "The largest element along a dimension, and its index.",
+         TAPIR_SAMPLE("d(3,4)", max(x[0], 1).values), TAPIR_SAMPLE("d(3,4)", max(x[0], 0, true).values),
+         TAPIR_SAMPLE("d(2,3,4)", max(x[0], -2).values), TAPIR_SAMPLE("d(2,40)", max(x[0], 1).values),
+         TAPIR_SAMPLE("d(2,3,4)", max(x[0], 1).indices), TAPIR_SAMPLE("i(3,4)<5", max(x[0], 1).values));
+TAPIR_OP(min, NoOnnx("ReduceMin, ArgMin"), pick_rule, "The smallest element along a dimension, and its index.",
+         TAPIR_SAMPLE("d(3,4)", min(x[0], 1).values), TAPIR_SAMPLE("d(3,4)", min(x[0], 0, true).values),
+         TAPIR_SAMPLE("d(2,3,4)", min(x[0], -2).values), TAPIR_SAMPLE("d(2,3,4)", min(x[0], 1).indices));
+TAPIR_OP(argmax, "ArgMax", NonDiff, "The index of the largest element.", TAPIR_SAMPLE("d(3,4)", argmax(x[0])),
+         TAPIR_SAMPLE("d(3,4)", argmax(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmax(x[0], -2, true)),
+         TAPIR_SAMPLE("d(3,70)", argmax(x[0], 1)), TAPIR_SAMPLE("d(70,3)", argmax(x[0], 0)));
+TAPIR_OP(argmin, "ArgMin", NonDiff, "The index of the smallest element.", TAPIR_SAMPLE("d(3,4)", argmin(x[0])),
+         TAPIR_SAMPLE("d(3,4)", argmin(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmin(x[0], -2, true)));
+
+void pick_rule(Backward& b) {
+    if (!b.needs(0) || !b.grad(0).defined()) return;
+    const auto [dim, dropped] = b.attrs<PickAttrs>();
+    const Shape shape = b.input_shape(0);
+    Tensor g = b.grad(0), indices = b.saved(0);
+    if (b.recording()) {
+        const Tensor zeros = gradient_ops::zeros(shape, g.dtype(), g.device());
+        if (shape.rank() == 0) return b.give(0, g);
+        if (dropped) {
+            g = unsqueeze(g, dim);
+            indices = unsqueeze(indices, dim);
+        }
+        return b.give(0, scatter_add(zeros, dim, indices, g));
+    }
+    g = contiguous(g);
+    indices = contiguous(indices);
+    Tensor out = gradient_ops::zeros(shape, g.dtype(), g.device());
+    if (g.numel() > 0) {
+        const Lines lines(out.impl(), dim);
+        const std::size_t bytes = itemsize(g.dtype());
+        const std::int64_t picked = g.numel() / (lines.outer * lines.inner);  // along dim
+        const auto* index = static_cast<const std::int64_t*>(indices.raw_data());
+        const auto* from = static_cast<const std::byte*>(g.raw_data());
+        auto* to = static_cast<std::byte*>(out.raw_data());
+        for (std::int64_t i = 0; i < g.numel(); ++i, from += bytes) {
+            const std::int64_t outer = i / (picked * lines.inner), inner = i % lines.inner;
+            const std::int64_t at = (outer * lines.size + index[i]) * lines.inner + inner;
+            std::memcpy(to + static_cast<std::size_t>(at) * bytes, from, bytes);
+        }
+    }
+    b.give(0, std::move(out));
+}
+
+namespace {
+
+struct Found {
+    Tensor values;  // of the computed dtype; undefined unless asked for
+    Tensor indices;
+};
+
+Found find_extreme(const char* op, const In& x, int dim, Over o, bool largest, bool with_values) {
+    const TensorImpl* impl = x.tensor.impl();
+    if (reduced_numel(impl, o) == 0) {
+        fail<ShapeError>(x.loc, "{}: no elements to choose from in shape {}", op, x.tensor.shape());
+    }
+    const Tensor in = as_computed(x.tensor);
+    Found found;
+    found.indices = make_result(impl, o, int64, x.loc);
+    if (with_values) found.values = make_result(impl, o, in.dtype(), x.loc);
+    if (in.numel() == 0) return found;
+    const Lines lines(in.impl(), dim);
+    const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(),
+                                 with_values ? found.values.raw_data() : nullptr};
+    auto* indices = static_cast<std::int64_t*>(found.indices.raw_data());
+    share_out(lines.outer * lines.inner, lines.size,
+              [&](std::int64_t begin, std::int64_t end) { kernels::extreme(args, largest, indices, begin, end); });
+    return found;
+}
+
+ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim, bool largest) {
+    detail::check_defined(x, op.name);
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
+    Found found = find_extreme(op.name, x, d, over(op.name, dim, x.tensor.dim(), keepdim, x.loc), largest, true);
+    {
+        const detail::PauseRecording pause;
+        found.values = to(found.values, x.tensor.dtype());
+    }
+    if (detail::thread.log && is_floating(x.tensor.dtype())) {
+        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, PickAttrs{d, !keepdim && x.tensor.dim() > 0});
+    }
+    return {std::move(found.values), std::move(found.indices)};
+}
+
+Tensor arg_extreme(const char* op, const In& x, int dim, bool keepdim, bool largest) {
+    detail::check_defined(x, op);
+    const Over o = over(op, dim, x.tensor.dim(), keepdim, x.loc);
+    return find_extreme(op, x, detail::wrap_dim(dim, x.tensor.dim(), op, x.loc), o, largest, false).indices;
+}
+
+Tensor arg_extreme_of_all(const char* op, const In& x, bool largest) {
+    detail::check_defined(x, op);
+    const detail::PauseRecording pause;
+    return arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest);
+}
+
+}  // namespace
+
+ValuesIndices max(In x, int dim, bool keepdim) { return extreme_along(max_op, x, dim, keepdim, true); }
+ValuesIndices min(In x, int dim, bool keepdim) { return extreme_along(min_op, x, dim, keepdim, false); }
+Tensor argmax(In x) { return arg_extreme_of_all("argmax", x, true); }
+Tensor argmin(In x) { return arg_extreme_of_all("argmin", x, false); }
+Tensor argmax(In x, int dim, bool keepdim) { return arg_extreme("argmax", x, dim, keepdim, true); }
+Tensor argmin(In x, int dim, bool keepdim) { return arg_extreme("argmin", x, dim, keepdim, false); }
+
+Tensor Tensor::argmax(Loc loc) const { return tapir::argmax(In(*this, loc)); }
+Tensor Tensor::argmax(int dim, bool keepdim, Loc loc) const { return tapir::argmax(In(*this, loc), dim, keepdim); }
+
+}  // namespace tapir

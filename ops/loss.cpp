@@ -1,0 +1,259 @@
+// Losses that compare element by element. Cross-entropy: cross_entropy.cpp.
+#include "tapir/ops/loss.h"
+
+#include <vector>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/cpu/loss.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+void mse_loss_rule(Backward& b);
+void binary_cross_entropy_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
+         "The mean or sum of (input - target)^2. Samples of the losses made of other ops stand here too.",
+         TAPIR_SAMPLE("f(3,4) f(3,4)", mse_loss(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", mse_loss(x[0], x[1])),
+         TAPIR_SAMPLE("f() f()", mse_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "mse_loss(x[0], x[1], reduction='sum')",
+                         mse_loss(x[0], x[1], Reduction::sum)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,1)", "mse_loss(x[0], x[1], reduction='none')", mse_loss(x[0], x[1], Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", l1_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "l1_loss(x[0], x[1], reduction='sum')", l1_loss(x[0], x[1], Reduction::sum)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", huber_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "huber_loss(x[0], x[1], 'none', 0.5)",
+                         huber_loss(x[0], x[1], Reduction::none, 0.5)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", smooth_l1_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "smooth_l1_loss(x[0], x[1], reduction='sum', beta=0.5)",
+                         smooth_l1_loss(x[0], x[1], Reduction::sum, 0.5)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "relu(1 - x[0] * x[1]).mean()", hinge_loss(x[0], x[1])));
+TAPIR_OP(binary_cross_entropy, NoOnnx("Log, Max, Mul, Add, Neg"), binary_cross_entropy_rule,
+         "-(t log(x) + (1 - t) log(1 - x)), logarithms kept above -100.",
+         TAPIR_SAMPLE("p(3,4) p(3,4)", binary_cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE_AS("p(3,4) p(3,4) p(4)", "binary_cross_entropy(x[0], x[1], x[2].detach())",
+                         binary_cross_entropy(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("p(3,4) p(3,4)", "binary_cross_entropy(x[0], x[1], reduction='none')",
+                         binary_cross_entropy(x[0], x[1], {}, Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) p(3,4)", binary_cross_entropy_with_logits(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) p(3,4) p(3,4) u(4)",
+                         "binary_cross_entropy_with_logits(x[0], x[1], x[2], reduction='sum', pos_weight=x[3])",
+                         binary_cross_entropy_with_logits(x[0], x[1], x[2], x[3], Reduction::sum)),
+         TAPIR_SAMPLE("f(3,4) p(3,4)", kl_div(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "kl_div(x[0], x[1], reduction='sum', log_target=True)",
+                         kl_div(x[0], x[1], Reduction::sum, true)));
+
+namespace {
+
+using std::int64_t;
+
+constexpr int64_t kGrain = 16 * 1024;
+
+Tensor reduce(const Tensor& losses, Reduction reduction) {
+    if (reduction == Reduction::none) return losses;
+    return reduction == Reduction::mean ? mean(losses) : sum(losses);
+}
+
+void check_two(const char* op, const In& input, const In& target) {
+    detail::check_defined(input, op);
+    detail::check_defined(In(target.tensor, input.loc), op);
+    detail::check_same_device(op, input.tensor, target.tensor, input.loc);
+    broadcast_shapes(input.tensor.shape(), target.tensor.shape(), op, input.loc);
+}
+
+Tensor plain(const Tensor& x) {
+    const detail::PauseRecording pause;
+    return contiguous(x);
+}
+
+bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
+
+// --- mse_loss --------------------------------------------------------------------------------------------------------------
+
+struct MseAttrs {
+    double scale;  // 1 or 1 / n
+};
+
+// The same sum at any thread count: of parts of one size, in order.
+double squared_distance(const Tensor& a, const Tensor& b) {
+    constexpr int64_t part = 64 * 1024;
+    const int64_t n = a.numel(), parts = (n + part - 1) / part;
+    if (parts <= 1) return kernels::squared_distance(a.dtype(), a.raw_data(), b.raw_data(), n);
+    const std::size_t size = itemsize(a.dtype());
+    std::vector<double> sums(static_cast<std::size_t>(parts));
+    parallel_for(n, part, [&](int64_t begin, int64_t end) {
+        for (int64_t p = (begin + part - 1) / part; p * part < end; ++p) {
+            const auto offset = static_cast<std::size_t>(p * part) * size;
+            sums[static_cast<std::size_t>(p)] =
+                kernels::squared_distance(a.dtype(), a.impl()->data + offset, b.impl()->data + offset,
+                                          n - p * part < part ? n - p * part : part);
+        }
+    });
+    double total = 0;
+    for (const double s : sums) total += s;
+    return total;
+}
+
+// Two float32 or two float64 tensors of one shape, to a 0-d tensor.
+Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
+    const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
+    Tensor out = detail::make_empty(nullptr, 0, 1, a.dtype(), a.device(), loc);
+    const double total = a.is_contiguous() && b.is_contiguous() ? squared_distance(a, b) : squared_distance(plain(a), plain(b));
+    detail::store(a.dtype(), out.raw_data(), total * attrs.scale);
+    record(mse_loss_op, loc, {&a, &b}, out, {&a, &b}, attrs);
+    return out;
+}
+
+void mse_loss_rule(Backward& b) {
+    const double factor = 2 * b.attrs<MseAttrs>().scale;
+    if (b.recording()) {
+        const Tensor g = (b.saved(0) - b.saved(1)) * (b.grad() * factor);
+        b.give(0, g);
+        if (b.needs(1)) b.give(1, -g);
+        return;
+    }
+    const Tensor x = plain(b.saved(0)), y = plain(b.saved(1));
+    const double g = b.grad().item<double>() * factor;
+    const auto size = static_cast<int64_t>(itemsize(x.dtype()));
+    for (int i = 0; i < 2; ++i) {
+        if (!b.needs(i)) continue;
+        Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
+        parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+            kernels::scaled_difference(x.dtype(), x.impl()->data + begin * size, y.impl()->data + begin * size, i == 0 ? g : -g,
+                                       out.impl()->data + begin * size, end - begin);
+        });
+        b.give(i, std::move(out));
+    }
+}
+
+// --- binary_cross_entropy ----------------------------------------------------------------------------------------------------
+
+Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& loc) {
+    Tensor out = detail::make_empty_like(x.impl(), x.dtype(), loc);
+    const Tensor xs = plain(x), ts = plain(t);
+    const auto size = static_cast<int64_t>(itemsize(x.dtype()));
+    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
+        if (!kernels::binary_cross_entropy(x.dtype(), at(xs), at(ts), at(out), end - begin)) {
+            fail<ValueError>(loc, "binary_cross_entropy: the input must be in [0, 1]; for logits there is "
+                                  "binary_cross_entropy_with_logits()");
+        }
+    });
+    record(binary_cross_entropy_op, loc, {&x, &t}, out, {&x, &t});
+    return out;
+}
+
+void binary_cross_entropy_rule(Backward& b) {
+    const Tensor x = b.saved(0), t = b.saved(1);
+    const Tensor& g = b.grad();
+    if (b.needs(0) && b.recording()) {
+        b.give(0, g * (x - t) / clamp_min(x * (1 - x), 1e-12));
+    } else if (b.needs(0)) {
+        const Tensor gs = plain(g), xs = plain(x), ts = plain(t);
+        Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
+        const auto size = static_cast<int64_t>(itemsize(x.dtype()));
+        parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+            const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
+            kernels::binary_cross_entropy_grad(x.dtype(), at(gs), at(xs), at(ts), at(out), end - begin);
+        });
+        b.give(0, std::move(out));
+    }
+    if (b.needs(1)) b.give(1, g * (clamp_min(log(1 - x), -100) - clamp_min(log(x), -100)));
+}
+
+}  // namespace
+
+Tensor mse_loss(In input, In target, Reduction reduction) {
+    check_two("mse_loss", input, target);
+    const Tensor &a = input.tensor, &b = target.tensor;
+    const bool same = a.dtype() == b.dtype() && a.shape() == b.shape();
+    if (same && (a.dtype() == float32 || a.dtype() == float64) && reduction != Reduction::none) {
+        return fused_mse(a, b, reduction, input.loc);
+    }
+    const CallerScope caller(input.loc);
+    if (reduction == Reduction::none) return square(sub(input, target));
+    DType dtype = promote(a.dtype(), b.dtype());
+    if (!is_floating(dtype)) dtype = default_dtype();
+    const DType compute = is_half(dtype) ? float32 : dtype;
+    const Shape shape = broadcast_shapes(a.shape(), b.shape());
+    return to(fused_mse(expand(to(a, compute), shape), expand(to(b, compute), shape), reduction, input.loc), dtype);
+}
+
+Tensor l1_loss(In input, In target, Reduction reduction) {
+    check_two("l1_loss", input, target);
+    const CallerScope caller(input.loc);
+    return reduce(abs(input - target), reduction);
+}
+
+Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
+    check_two("huber_loss", input, target);
+    if (!(delta > 0)) fail<ValueError>(input.loc, "huber_loss: delta must be above 0, got {}", delta);
+    const CallerScope caller(input.loc);
+    const Tensor distance = abs(input - target);
+    return reduce(where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta), reduction);
+}
+
+Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
+    check_two("smooth_l1_loss", input, target);
+    if (!(beta >= 0)) fail<ValueError>(input.loc, "smooth_l1_loss: beta must not be negative, got {}", beta);
+    const CallerScope caller(input.loc);
+    if (beta == 0) return l1_loss(input, target, reduction);
+    const Tensor distance = abs(input - target);
+    return reduce(where(distance < beta, square(distance) * (0.5 / beta), distance - 0.5 * beta), reduction);
+}
+
+Tensor hinge_loss(In input, In target, Reduction reduction) {
+    check_two("hinge_loss", input, target);
+    const CallerScope caller(input.loc);
+    return reduce(relu(1 - input * target), reduction);
+}
+
+Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction reduction) {
+    check_two("binary_cross_entropy", input, target);
+    const Tensor &x = input.tensor, &t = target.tensor;
+    if (!is_floating(x.dtype())) {
+        fail<DTypeError>(input.loc, "binary_cross_entropy: needs an input of a floating dtype, not {}", name(x.dtype()));
+    }
+    if (x.shape() != t.shape()) {
+        fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target {}", x.shape(), t.shape());
+    }
+    const CallerScope caller(input.loc);
+    const DType compute = is_half(x.dtype()) ? float32 : x.dtype();
+    Tensor losses = fused_binary_cross_entropy(to(x, compute), to(t, compute), input.loc);
+    if (weight.defined()) losses = losses * weight;
+    return to(reduce(losses, reduction), x.dtype());
+}
+
+Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
+                                        Reduction reduction) {
+    check_two("binary_cross_entropy_with_logits", logits, target);
+    const Tensor& t = target.tensor;
+    const CallerScope caller(logits.loc);
+    // -(p t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), where log(1 - sigmoid(x)) = log(sigmoid(x)) - x
+    const Tensor factor = pos_weight.defined() ? (pos_weight - 1) * t + 1 : Tensor();
+    const Tensor log_p = logsigmoid(logits);
+    Tensor losses = (1 - t) * logits.tensor - (factor.defined() ? factor * log_p : log_p);
+    if (weight.defined()) losses = losses * weight;
+    return reduce(losses, reduction);
+}
+
+Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
+    check_two("kl_div", input, target);
+    const CallerScope caller(input.loc);
+    const Tensor& t = target.tensor;
+    if (log_target) return reduce(exp(t) * (t - input.tensor), reduction);
+    const Tensor log_t = log(where(t > 0, t, 1));  // 0 log(0) = 0
+    return reduce(t * (log_t - input.tensor), reduction);
+}
+
+}  // namespace tapir

@@ -1,0 +1,182 @@
+// Running sums and products, and products over dimensions (their gradients are running products).
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+using kernels::Reduction;
+using kernels::Scan;
+using namespace reduction;
+
+namespace {
+
+struct ScanAttrs {
+    int dim;
+    Scan kind;
+};
+
+void cumsum_rule(Backward& b);
+void cumprod_rule(Backward& b);
+void prod_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(cumsum, "CumSum", cumsum_rule, "Running sums along a dimension.", TAPIR_SAMPLE("f(5)", cumsum(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", cumsum(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumsum(x[0], -1)),
+         TAPIR_SAMPLE("f(2,3,4)", cumsum(x[0], 1)), TAPIR_SAMPLE("f()", cumsum(x[0], 0)),
+         TAPIR_SAMPLE("i(3,4)<9", cumsum(x[0], 1)));
+TAPIR_OP(cumprod, NoOnnx("Loop"), cumprod_rule, "Running products along a dimension.",
+         TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumprod(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", cumprod(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumprod(x[0], 1)), TAPIR_SAMPLE("f(3,5)", cumprod(relu(x[0]), 1)),
+         TAPIR_SAMPLE("i(3,4)<9", cumprod(x[0], 1)));
+TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.",
+         TAPIR_SAMPLE("f(3,4)", prod(x[0])), TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),
+         TAPIR_SAMPLE("f(7)", prod(x[0], 0)), TAPIR_SAMPLE("f()", prod(x[0])), TAPIR_SAMPLE("i(3,4)<9", prod(x[0], 1)),
+         TAPIR_SAMPLE("f(3,4)", prod(relu(x[0]), 1)));
+
+namespace {
+
+// --- Running sums ----------------------------------------------------------------------------------------------------------
+
+Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
+    const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
+    const Tensor in = as_computed(x);
+    Tensor out = detail::make_empty_like(in.impl(), in.dtype(), loc);
+    if (x.numel() > 0) {
+        const Lines lines(in.impl(), attrs.dim);
+        const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
+        share_out(lines.outer * lines.inner, lines.size,
+                  [&](std::int64_t begin, std::int64_t end) { kernels::scan(args, attrs.kind, begin, end); });
+    }
+    const detail::PauseRecording pause;
+    return to(out, dtype);
+}
+
+Tensor scan_sum(const In& x, const ScanAttrs& attrs) {
+    Tensor out = scanned(x.tensor, attrs, x.loc);
+    if (detail::thread.log && is_floating(out.dtype())) record(cumsum_op, x.loc, {&x.tensor}, out, {}, attrs);
+    return out;
+}
+
+// The gradient of running sums is the running sum of the gradient, from the other end.
+void cumsum_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const auto& [dim, kind] = b.attrs<ScanAttrs>();
+    b.give(0, scan_sum(b.grad(), {dim, kind == Scan::sum ? Scan::reverse_sum : Scan::sum}));
+}
+
+// --- Gradients of products -------------------------------------------------------------------------------------------------
+
+// x moved by `steps` along dim, towards the end (or the beginning, for negative steps), filled up with a constant.
+Tensor shifted(const Tensor& x, int dim, std::int64_t steps, bool ones) {
+    const std::int64_t n = x.size(dim), gap = std::min(steps < 0 ? -steps : steps, n);
+    Shape shape = x.shape();
+    shape[dim] = gap;
+    const Tensor filling = ones ? gradient_ops::ones(shape, x.dtype(), x.device())
+                                : gradient_ops::zeros(shape, x.dtype(), x.device());
+    const Tensor rest = narrow(x, dim, steps < 0 ? gap : 0, n - gap);
+    return gradient_ops::concatenate(steps < 0 ? std::vector{rest, filling} : std::vector{filling, rest}, dim);
+}
+
+// before[k] = x[0] ... x[k-1], by doubling: log(n) steps of differentiable ops, right for zeros to any order.
+Tensor product_before(const Tensor& x, int dim) {
+    Tensor p = shifted(x, dim, 1, true);
+    for (std::int64_t s = 1; s < x.size(dim); s *= 2) p = p * shifted(p, dim, s, true);
+    return p;
+}
+
+// after[k] = g[k] + x[k+1] after[k+1], by doubling the affine maps.
+Tensor recurrence_after(const Tensor& x, Tensor g, int dim) {
+    Tensor a = shifted(x, dim, -1, true);
+    for (std::int64_t s = 1; s < x.size(dim); s *= 2) {
+        g = g + a * shifted(g, dim, -s, false);
+        a = a * shifted(a, dim, -s, true);
+    }
+    return g;
+}
+
+// The gradient for x of shape (..., n, ...), where g has x's shape, or (`whole`) size 1 along dim.
+Tensor product_gradient(const Tensor& x, const Tensor& g, int dim, bool whole, bool recording) {
+    if (x.numel() == 0) return gradient_ops::zeros(x.shape(), x.dtype(), x.device());
+    if (recording) {
+        if (x.dim() == 0) return product_gradient(reshape(x, {1}), reshape(g, {1}), 0, whole, true);
+        Tensor tail = g;
+        if (whole && x.size(dim) > 1) {  // g at the last position, 0 before it
+            Shape shape = x.shape();
+            shape[dim] -= 1;
+            tail = gradient_ops::concatenate({gradient_ops::zeros(shape, g.dtype(), g.device()), g}, dim);
+        }
+        return product_before(x, dim) * recurrence_after(x, tail, dim);
+    }
+    const Tensor in = as_computed(x), from = as_computed(g);
+    const Tensor out = detail::make_empty_like(in.impl(), in.dtype(), Loc{});
+    const Lines lines(in.impl(), dim);
+    const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
+    share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
+        kernels::prod_gradient(args, from.raw_data(), whole, begin, end);
+    });
+    return out;
+}
+
+void cumprod_rule(Backward& b) {
+    if (b.needs(0)) b.give(0, product_gradient(b.saved(0), b.grad(), b.attrs<ScanAttrs>().dim, false, b.recording()));
+}
+
+void prod_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Tensor x = b.saved(0);
+    const Over o = b.attrs<Over>();
+    int dim = 0;
+    while (dim < x.dim() && !o.has(dim)) ++dim;
+    if (x.dim() == 0 || o.dims != 1u << dim) {  // over everything: one line
+        b.give(0, reshape(product_gradient(reshape(x, {-1}), reshape(b.grad(), {1}), 0, true, b.recording()), x.shape()));
+    } else {
+        b.give(0, product_gradient(x, with_ones(b.grad(), x.shape(), o), dim, true, b.recording()));
+    }
+}
+
+Tensor product(const In& x, Over o) {
+    const TensorImpl* impl = x.tensor.impl();
+    const DType dtype = is_floating(impl->dtype) ? impl->dtype : int64;
+    Tensor out = make_result(impl, o, dtype, x.loc);
+    if (impl->numel > 0) {
+        run(impl, o, {Reduction::prod, compute_type(dtype)}, out.impl());
+    } else if (out.numel() > 0) {
+        fill(out, 1);
+    }
+    if (detail::thread.log && is_floating(dtype)) record(prod_op, x.loc, {&x.tensor}, out, {&x.tensor}, o);
+    return out;
+}
+
+}  // namespace
+
+Tensor cumsum(In x, int dim) {
+    detail::check_defined(x, "cumsum");
+    return scan_sum(x, {detail::wrap_dim(dim, x.tensor.dim(), "cumsum", x.loc), Scan::sum});
+}
+
+Tensor cumprod(In x, int dim) {
+    detail::check_defined(x, "cumprod");
+    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), Scan::prod};
+    Tensor out = scanned(x.tensor, attrs, x.loc);
+    if (detail::thread.log && is_floating(out.dtype())) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
+    return out;
+}
+
+Tensor prod(In x) {
+    detail::check_defined(x, "prod");
+    return product(x, over("prod", Dims{}, x.tensor.dim(), false, x.loc));
+}
+
+Tensor prod(In x, int dim, bool keepdim) {
+    detail::check_defined(x, "prod");
+    return product(x, over("prod", dim, x.tensor.dim(), keepdim, x.loc));
+}
+
+}  // namespace tapir

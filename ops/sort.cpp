@@ -1,0 +1,214 @@
+// sort, argsort and topk.
+//
+// Elements become unsigned keys in the same order (nan the largest, both zeros equal) beside their index. Long lines are
+// sorted by radix, least significant byte first: stable, and several times faster than by comparison. Short ones by
+// comparing (key, index), which is stable too.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/order_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce_impl.h"
+
+namespace tapir {
+
+using namespace reduction;
+using std::int64_t;
+
+TAPIR_OP(sort, NoOnnx("TopK"), pick_rule, "The elements in order along a dimension, and where they were.",
+         TAPIR_SAMPLE("d(6)", sort(x[0]).values), TAPIR_SAMPLE("d(3,4)", sort(x[0], 0).values),
+         TAPIR_SAMPLE("d(3,4)", sort(x[0], -1, true).values), TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1).values),
+         TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1, true).indices), TAPIR_SAMPLE("i(3,4)<99", sort(x[0]).values));
+TAPIR_OP(argsort, NoOnnx("TopK"), NonDiff, "The indices that put the elements in order along a dimension.",
+         TAPIR_SAMPLE("d(3,4)", argsort(x[0])), TAPIR_SAMPLE("d(3,4)", argsort(x[0], 0, true)));
+TAPIR_OP(topk, "TopK", pick_rule, "The k largest or smallest elements along a dimension, in order, and their indices.",
+         TAPIR_SAMPLE("d(6)", topk(x[0], 2).values), TAPIR_SAMPLE("d(3,4)", topk(x[0], 2, 0).values),
+         TAPIR_SAMPLE("d(3,5)", topk(x[0], 3, -1, false).values), TAPIR_SAMPLE("d(2,5,3)", topk(x[0], 2, 1).values),
+         TAPIR_SAMPLE("d(2,5,3)", topk(x[0], 2, 1, false).indices), TAPIR_SAMPLE("d(3,4)", topk(x[0], 4).values));
+
+namespace {
+
+template <class Key>
+struct Item {
+    Key key, index;
+    bool operator<(const Item& other) const noexcept {
+        return key != other.key ? key < other.key : index < other.index;
+    }
+};
+
+template <class Key, class T>
+Key key_of(T value) noexcept {
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+        using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+        if (value != value) return ~Key{0};
+        const auto bits = std::bit_cast<Bits>(value + T(0));  // -0 + 0 is 0
+        constexpr Bits sign = Bits{1} << (sizeof(T) * 8 - 1);
+        return bits & sign ? static_cast<Bits>(~bits) : static_cast<Bits>(bits | sign);
+    } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+        return key_of<Key>(static_cast<float>(value));
+    } else if constexpr (std::is_signed_v<T>) {
+        using Bits = std::make_unsigned_t<T>;
+        return static_cast<Bits>(static_cast<Bits>(value) ^ Bits{1} << (sizeof(T) * 8 - 1));
+    } else {
+        return static_cast<Key>(value);
+    }
+}
+
+template <class Key, class T>
+void make_items(const std::byte* from, int64_t n, int64_t step, bool descending, Item<Key>* items) {
+    const Key flip = descending ? ~Key{0} : Key{0};
+    for (int64_t i = 0; i < n; ++i) {
+        T value;
+        std::memcpy(&value, from + static_cast<std::size_t>(i * step) * sizeof(T), sizeof(T));
+        items[i] = {static_cast<Key>(key_of<Key>(value) ^ flip), static_cast<Key>(i)};
+    }
+}
+
+template <class Key>
+void make_items(DType dtype, const std::byte* from, int64_t n, int64_t step, bool descending, Item<Key>* items) {
+    switch (dtype) {
+        case DType::boolean:
+        case DType::uint8: return make_items<Key, unsigned char>(from, n, step, descending, items);
+        case DType::int32: return make_items<Key, std::int32_t>(from, n, step, descending, items);
+        case DType::float16: return make_items<Key, Half>(from, n, step, descending, items);
+        case DType::bfloat16: return make_items<Key, BFloat16>(from, n, step, descending, items);
+        case DType::float32: return make_items<Key, float>(from, n, step, descending, items);
+        default: break;
+    }
+    if constexpr (sizeof(Key) == 8) {
+        if (dtype == DType::int64) {
+            make_items<Key, int64_t>(from, n, step, descending, items);
+        } else {
+            make_items<Key, double>(from, n, step, descending, items);
+        }
+    }
+}
+
+constexpr int64_t kRadixLength = 512;  // below, sorting by comparison is faster
+
+// Sorts by key, byte by byte; bytes that all keys share are passed over. The result may lie in either buffer.
+template <class Key>
+Item<Key>* radix_sort(Item<Key>* items, Item<Key>* other, int64_t n) {
+    constexpr int bytes = sizeof(Key);
+    int64_t counts[bytes][256] = {};
+    for (int64_t i = 0; i < n; ++i) {
+        for (int b = 0; b < bytes; ++b) ++counts[b][items[i].key >> (8 * b) & 255];
+    }
+    for (int b = 0; b < bytes; ++b) {
+        if (counts[b][items[0].key >> (8 * b) & 255] == n) continue;
+        int64_t at = 0;
+        for (int64_t& count : counts[b]) at += std::exchange(count, at);
+        for (int64_t i = 0; i < n; ++i) other[counts[b][items[i].key >> (8 * b) & 255]++] = items[i];
+        std::swap(items, other);
+    }
+    return items;
+}
+
+// Puts the first k of the sorted items in front; returns where they are.
+template <class Key>
+Item<Key>* order(Item<Key>* items, Item<Key>* other, int64_t n, int64_t k) {
+    if (k < n / 4) {
+        if (k > 0) std::nth_element(items, items + k - 1, items + n);
+        std::sort(items, items + k);
+        return items;
+    }
+    if (n >= kRadixLength) return radix_sort(items, other, n);
+    std::sort(items, items + n);
+    return items;
+}
+
+struct Job {
+    const TensorImpl* x;  // contiguous
+    std::byte* values;    // may be null
+    int64_t* indices;
+    Lines lines;
+    int64_t k;
+    bool descending;
+};
+
+template <class Key>
+void run_lines(const Job& job, int64_t begin, int64_t end) {
+    const auto [outer, n, inner] = job.lines;
+    const bool radix = n >= kRadixLength && job.k >= n / 4;
+    const std::unique_ptr<Item<Key>[]> buffer(new Item<Key>[static_cast<std::size_t>(radix ? 2 * n : n)]);
+    const std::size_t bytes = itemsize(job.x->dtype);
+    for (int64_t line = begin; line < end; ++line) {
+        const int64_t first = line / inner * n * inner + line % inner, to = line / inner * job.k * inner + line % inner;
+        const std::byte* from = job.x->data + static_cast<std::size_t>(first) * bytes;
+        make_items(job.x->dtype, from, n, inner, job.descending, buffer.get());
+        const Item<Key>* items = order(buffer.get(), buffer.get() + (radix ? n : 0), n, job.k);
+        for (int64_t i = 0; i < job.k; ++i) {
+            const auto index = static_cast<int64_t>(items[i].index);
+            job.indices[to + i * inner] = index;
+            if (!job.values) continue;
+            std::memcpy(job.values + static_cast<std::size_t>(to + i * inner) * bytes,
+                        from + static_cast<std::size_t>(index * inner) * bytes, bytes);
+        }
+    }
+}
+
+// The first k along dim of the sorted elements.
+ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, bool with_values) {
+    Tensor in;
+    {
+        const detail::PauseRecording pause;
+        in = contiguous(x.tensor);
+    }
+    Shape shape = in.shape();
+    if (shape.rank() > 0) shape[dim] = k;
+    ValuesIndices out;
+    out.indices = detail::make_empty(shape, int64, in.device(), x.loc);
+    if (with_values) out.values = detail::make_empty(shape, in.dtype(), in.device(), x.loc);
+    if (out.indices.numel() == 0) return out;
+    const Job job{in.impl(), with_values ? static_cast<std::byte*>(out.values.raw_data()) : nullptr,
+                  static_cast<int64_t*>(out.indices.raw_data()), Lines(in.impl(), dim), k, descending};
+    const bool narrow = itemsize(in.dtype()) <= 4 && job.lines.size <= UINT32_MAX;
+    share_out(job.lines.outer * job.lines.inner, job.lines.size * 8, [&](int64_t begin, int64_t end) {
+        if (narrow) {
+            run_lines<std::uint32_t>(job, begin, end);
+        } else {
+            run_lines<std::uint64_t>(job, begin, end);
+        }
+    });
+    return out;
+}
+
+int64_t size_along(const Tensor& x, int dim) { return x.dim() == 0 ? 1 : x.impl()->sizes[dim]; }
+
+}  // namespace
+
+ValuesIndices sort(In x, int dim, bool descending) {
+    detail::check_defined(x, "sort");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "sort", x.loc);
+    ValuesIndices out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
+    if (detail::thread.log && is_floating(x.tensor.dtype())) {
+        record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
+    }
+    return out;
+}
+
+Tensor argsort(In x, int dim, bool descending) {
+    detail::check_defined(x, "argsort");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "argsort", x.loc);
+    return first_sorted(x, d, size_along(x.tensor, d), descending, false).indices;
+}
+
+ValuesIndices topk(In x, int64_t k, int dim, bool largest) {
+    detail::check_defined(x, "topk");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "topk", x.loc);
+    const int64_t size = size_along(x.tensor, d);
+    if (k < 0 || k > size) {
+        fail<ValueError>(x.loc, "topk: k is {}, dimension {} of shape {} has {} elements", k, d, x.tensor.shape(), size);
+    }
+    ValuesIndices out = first_sorted(x, d, k, largest, true);
+    if (detail::thread.log && is_floating(x.tensor.dtype())) {
+        record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
+    }
+    return out;
+}
+
+}  // namespace tapir

@@ -1,0 +1,103 @@
+// Clipping gradients.
+#include "tapir/optim/clip.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/optim/update_impl.h"
+
+namespace tapir::optim {
+namespace {
+
+// The elements of each gradient, dense or of the rows that there are, contiguous. A gradient that is not so is replaced by
+// one that is; a shared parameter counts once.
+std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
+    std::vector<Tensor> result;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor& p = parameters[i];
+        detail::check_defined(In(p, loc), op);
+        AutogradMeta* meta = p.impl()->meta;
+        const auto same = [&](const Tensor& other) { return other.is_same(p); };
+        if (!meta || std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
+        if (meta->grad.defined()) {
+            meta->grad = meta->grad.contiguous();
+            result.push_back(meta->grad);
+        } else if (meta->sparse_grad.defined()) {
+            const DType dtype = meta->sparse_grad.values.dtype();
+            const SparseRows wide{meta->sparse_grad.indices,
+                                  meta->sparse_grad.values.to(dtype == float64 ? float64 : float32).contiguous()};
+            meta->sparse_grad = coalesce(wide, p.shape()[0], loc);
+            meta->sparse_grad.values = meta->sparse_grad.values.to(dtype);
+            result.push_back(meta->sparse_grad.values);
+        }
+    }
+    return result;
+}
+
+// Calls work(elements, count) with float or double elements; 16-bit floats go through a float32 copy.
+template <class Work>
+void with_elements(const Tensor& t, bool writes, const Loc& loc, const Work& work) {
+    if (t.dtype() == float64) {
+        work(static_cast<double*>(t.raw_data()), t.numel());
+    } else {
+        const Tensor wide = t.to(float32);
+        work(static_cast<float*>(wide.raw_data()), t.numel());
+        if (writes && !wide.is_same(t)) copy_elements(t, wide);
+    }
+    if (writes) mark_written(t, loc);
+}
+
+// sum |x|^p, or the largest |x| for infinity
+template <class T>
+double power_sum(const T* x, std::int64_t n, double p) {
+    if (p == 2) return kernels::sum_squares(n, x);
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+        const double a = std::abs(static_cast<double>(x[i]));
+        if (std::isinf(p)) {
+            sum = std::isnan(a) || a > sum ? a : sum;
+        } else {
+            sum += p == 1 ? a : std::pow(a, p);
+        }
+        if (std::isnan(sum)) break;
+    }
+    return sum;
+}
+
+}  // namespace
+
+double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type, Loc loc) {
+    if (!(max_norm >= 0)) fail<ValueError>(loc, "clip_grad_norm_: max_norm must not be negative, got {}", max_norm);
+    if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
+    const detail::PauseRecording pause;
+    const std::vector<Tensor> grads = gradients("clip_grad_norm_", parameters, loc);
+    double total = 0;
+    for (const Tensor& g : grads) {
+        with_elements(g, false, loc, [&](const auto* x, std::int64_t n) {
+            const double part = power_sum(x, n, norm_type);
+            total = !std::isinf(norm_type) ? total + part : std::isnan(part) || part > total ? part : total;
+        });
+    }
+    const double norm = std::isinf(norm_type) ? total : std::pow(total, 1 / norm_type);
+    const double factor = max_norm / (norm + 1e-6);
+    if (!(factor >= 1)) {
+        for (const Tensor& g : grads) {
+            with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::scale(n, x, factor); });
+        }
+    }
+    return norm;
+}
+
+void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
+    if (!(bound >= 0)) fail<ValueError>(loc, "clip_grad_value_: the bound must not be negative, got {}", bound);
+    const detail::PauseRecording pause;
+    for (const Tensor& g : gradients("clip_grad_value_", parameters, loc)) {
+        with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::limit(n, x, bound); });
+    }
+}
+
+}  // namespace tapir::optim

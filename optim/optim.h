@@ -1,0 +1,7 @@
+// All of optim.
+#pragma once
+
+#include "tapir/optim/adagrad.h"
+#include "tapir/optim/adam.h"
+#include "tapir/optim/clip.h"
+#include "tapir/optim/sgd.h"

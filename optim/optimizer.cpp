@@ -1,0 +1,244 @@
+// The optimizers' common part: groups, gradients as the kernels want them, state.
+#include "tapir/optim/optimizer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/optim/update_impl.h"
+
+namespace tapir::optim {
+namespace {
+
+// 16-bit floats are updated in float32, and so are their buffers kept.
+DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+Tensor ready(const Tensor& t, DType compute) { return t.to(compute).contiguous(); }
+
+template <class T>
+void sum_rows(const std::vector<std::uint64_t>& order, const std::int64_t* index, const T* values, std::int64_t width,
+              std::int64_t* out_index, T* out_values) {
+    std::int64_t out = -1;
+    for (const std::uint64_t position : order) {
+        const T* row = values + static_cast<std::int64_t>(position) * width;
+        if (out < 0 || index[position] != out_index[out]) {
+            out_index[++out] = index[position];
+            std::copy_n(row, width, out_values + out * width);
+        } else {
+            T* sum = out_values + out * width;
+            for (std::int64_t j = 0; j < width; ++j) sum[j] += row[j];
+        }
+    }
+}
+
+Tensor scalar(double value) {
+    Tensor t = detail::make_empty({}, float64, cpu, Loc{});
+    *static_cast<double*>(t.raw_data()) = value;
+    return t;
+}
+
+}  // namespace
+
+SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc) {
+    const Tensor given = rows.indices.to(int64).contiguous();
+    const std::int64_t count = given.numel(), width = count ? rows.values.numel() / count : 0;
+    std::vector<std::int64_t> index(given.data<std::int64_t>(), given.data<std::int64_t>() + count);
+    for (std::int64_t& i : index) i += i < 0 ? row_count : 0;
+    std::vector<std::uint64_t> order(index.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](std::uint64_t a, std::uint64_t b) {
+        return index[a] != index[b] ? index[a] < index[b] : a < b;  // by position, so that sums repeat exactly
+    });
+    std::int64_t distinct = count > 0 ? 1 : 0;
+    for (std::size_t i = 1; i < order.size(); ++i) distinct += index[order[i]] != index[order[i - 1]];
+    Shape shape = rows.values.shape();
+    shape[0] = distinct;
+    SparseRows out{detail::make_empty({distinct}, int64, cpu, loc), detail::make_empty(shape, rows.values.dtype(), cpu, loc)};
+    auto* out_index = static_cast<std::int64_t*>(out.indices.raw_data());
+    if (rows.values.dtype() == float64) {
+        sum_rows(order, index.data(), static_cast<const double*>(rows.values.raw_data()), width, out_index,
+                 static_cast<double*>(out.values.raw_data()));
+    } else {
+        sum_rows(order, index.data(), static_cast<const float*>(rows.values.raw_data()), width, out_index,
+                 static_cast<float*>(out.values.raw_data()));
+    }
+    return out;
+}
+
+double Optimizer::initial_value(std::size_t) const { return 0; }
+
+void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc) {
+    if (parameters.empty()) fail<ValueError>(loc, "optimizer: a group without parameters");
+    std::unordered_set<const TensorImpl*> known;
+    for (const auto& group : groups_) {
+        for (const Slot& slot : group) known.insert(slot.parameter.impl());
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor& p = parameters[i];
+        if (!p.defined()) fail<ValueError>(loc, "optimizer: parameter {} is undefined", i);
+        if (!is_floating(p.dtype())) fail<DTypeError>(loc, "optimizer: parameter {} has dtype {}", i, name(p.dtype()));
+        if (!p.is_leaf()) fail<ValueError>(loc, "optimizer: parameter {} of shape {} was computed; it must be a leaf", i, p.shape());
+        if (!known.insert(p.impl()).second) {
+            fail<ValueError>(loc, "optimizer: parameter {} of shape {} is in a group already", i, p.shape());
+        }
+    }
+    std::vector<Slot> slots;
+    for (const Tensor& p : parameters) slots.push_back({p, {}, 0});
+    groups_.push_back(std::move(slots));
+}
+
+void Optimizer::check_group(std::size_t group, const Loc& loc) const {
+    if (group >= groups_.size()) fail<IndexError>(loc, "optimizer: there is no group {} of {}", group, groups_.size());
+}
+
+void Optimizer::step(Loc loc) {
+    const detail::PauseRecording pause;
+    for (std::size_t g = 0; g < groups_.size(); ++g) check_options(g, loc);
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        const char* names[kMaxBuffers] = {};
+        buffer_names(g, names);
+        for (Slot& slot : groups_[g]) {
+            const AutogradMeta* meta = slot.parameter.impl()->meta;
+            if (!meta || !(meta->grad.defined() || meta->sparse_grad.defined())) continue;
+            const DType compute = computed_in(slot.parameter.dtype());
+            Update work;
+            for (int i = 0; i < kMaxBuffers; ++i) {
+                Tensor& buffer = slot.buffers[i];
+                if (names[i] && !buffer.defined()) {
+                    buffer = detail::make_empty_like(slot.parameter.impl(), compute, loc);
+                    buffer.fill_(initial_value(g));
+                    work.first = true;
+                }
+                if (names[i]) work.buffers[i] = buffer;
+            }
+            if (meta->grad.defined()) {
+                work.gradient = ready(meta->grad, compute);
+            } else {
+                const SparseRows rows{meta->sparse_grad.indices, ready(meta->sparse_grad.values, compute)};
+                work.rows = coalesce(rows, slot.parameter.shape()[0], loc);
+            }
+            work.parameter = ready(slot.parameter, compute);
+            ++slot.steps;
+            update(g, slot, work);
+            if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
+                slot.parameter.copy_(work.parameter, loc);
+            } else {
+                mark_written(slot.parameter, loc);
+            }
+        }
+    }
+}
+
+void Optimizer::zero_grad() {
+    for (auto& group : groups_) {
+        for (Slot& slot : group) slot.parameter.zero_grad();
+    }
+}
+
+double Optimizer::lr(std::size_t group, Loc loc) const {
+    check_group(group, loc);
+    for (const Option& option : const_cast<Optimizer*>(this)->option_list(group)) {
+        if (std::strcmp(option.name, "lr") == 0) return *option.number;
+    }
+    return 0;
+}
+
+void Optimizer::set_lr(double lr, Loc loc) {
+    if (!(lr >= 0)) fail<ValueError>(loc, "set_lr: the learning rate {} is negative", lr);
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        for (const Option& option : option_list(g)) {
+            if (std::strcmp(option.name, "lr") == 0) *option.number = lr;
+        }
+    }
+}
+
+NamedTensors Optimizer::state_dict() const {
+    const detail::PauseRecording pause;
+    NamedTensors state;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        for (const Option& option : const_cast<Optimizer*>(this)->option_list(g)) {
+            state.push_back({fmt::format("{}.{}", g, option.name), scalar(option.number ? *option.number : *option.flag)});
+        }
+        const char* names[kMaxBuffers] = {};
+        buffer_names(g, names);
+        for (std::size_t i = 0; i < groups_[g].size(); ++i) {
+            const Slot& slot = groups_[g][i];
+            state.push_back({fmt::format("{}.{}.step", g, i), scalar(static_cast<double>(slot.steps))});
+            for (int k = 0; k < kMaxBuffers; ++k) {
+                if (!names[k] || !slot.buffers[k].defined()) continue;
+                state.push_back({fmt::format("{}.{}.{}", g, i, names[k]), slot.buffers[k].clone()});
+            }
+        }
+    }
+    return state;
+}
+
+void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
+    const detail::PauseRecording pause;
+    std::unordered_map<std::string, const Tensor*> given;
+    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
+    // First everything is looked up and checked, then put in place.
+    std::vector<std::pair<Option, double>> options;
+    auto groups = groups_;
+    std::size_t used = 0;
+    std::string missing, different;
+    const auto append = [](std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; };
+    const auto take = [&](const std::string& name, const Shape& shape) -> const Tensor* {
+        const auto found = given.find(name);
+        if (found == given.end()) return nullptr;
+        ++used;
+        if (found->second->defined() && found->second->shape() == shape) return found->second;
+        append(different, name);
+        return nullptr;
+    };
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        for (const Option& option : option_list(g)) {
+            const std::string name = fmt::format("{}.{}", g, option.name);
+            if (const Tensor* value = take(name, {})) {
+                options.emplace_back(option, value->item<double>());
+            } else if (!given.contains(name)) {
+                append(missing, name);
+            }
+        }
+        const char* names[kMaxBuffers] = {};
+        buffer_names(g, names);
+        for (std::size_t i = 0; i < groups[g].size(); ++i) {
+            Slot& slot = groups[g][i];
+            const std::string step = fmt::format("{}.{}.step", g, i);
+            if (const Tensor* value = take(step, {})) {
+                slot.steps = value->item<std::int64_t>();
+            } else if (!given.contains(step)) {
+                append(missing, step);
+            }
+            for (int k = 0; k < kMaxBuffers; ++k) {
+                slot.buffers[k] = Tensor();  // as before the first step, when the state has none
+                if (!names[k]) continue;
+                if (const Tensor* value = take(fmt::format("{}.{}.{}", g, i, names[k]), slot.parameter.shape())) {
+                    slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone();
+                }
+            }
+        }
+    }
+    std::string unexpected;
+    if (used < given.size()) unexpected = fmt::format("\n  {} entries of other groups, parameters or options", given.size() - used);
+    if (!missing.empty() || !different.empty() || !unexpected.empty()) {
+        fail<ValueError>(loc, "load_state_dict: the state is not of this optimizer:{}{}{}",
+                         missing.empty() ? "" : "\n  missing: " + missing,
+                         different.empty() ? "" : "\n  of another shape: " + different, unexpected);
+    }
+    for (const auto& [option, value] : options) {
+        if (option.number) {
+            *option.number = value;
+        } else {
+            *option.flag = value != 0;
+        }
+    }
+    groups_ = std::move(groups);
+}
+
+}  // namespace tapir::optim

@@ -1,0 +1,84 @@
+// Optimizer: what all of them share. Each follows PyTorch's formulas and defaults.
+//
+//     optim::SGD sgd(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+//     for (...) {
+//         Tape tape;
+//         tape.backward(loss(model, batch));
+//         sgd.step();
+//         sgd.zero_grad();
+//     }
+//
+// Parameters come in groups with options of their own: sgd.add_param_group(others, {.lr = 0.01}), and options can change at
+// any time: sgd.options(1).lr *= 0.1.
+//
+// A step is one pass over each parameter that has a gradient, in place, without temporaries; it raises the storage's version.
+//
+// Note [Row-sparse gradients]
+// An embedding's gradient may hold only the rows that were used (nn::EmbeddingOptions::sparse). A step then reads and writes
+// those rows alone, repeated ones summed up first. For SGD without momentum and Adagrad, without weight decay, that is the
+// very step that the dense gradient would make: zeros change nothing there. The others are lazy: momentum, the moments of
+// Adam and weight decay advance for a row only when it is used, as in PyTorch's SparseAdam; make the embedding with
+// {.sparse = false} where that is not wanted.
+#pragma once
+
+#include <vector>
+
+#include "tapir/core/named_tensor.h"
+
+namespace tapir::optim {
+
+struct Update;  // update_impl.h
+
+class Optimizer {
+ public:
+    virtual ~Optimizer() = default;
+    Optimizer(const Optimizer&) = delete;
+    Optimizer& operator=(const Optimizer&) = delete;
+
+    /// Updates every parameter that has a gradient.
+    void step(Loc loc = Loc::current());
+    /// Drops the gradients of all parameters.
+    void zero_grad();
+
+    std::size_t group_count() const noexcept { return groups_.size(); }
+    /// The learning rate of one group, and a new one for all. Throws IndexError.
+    double lr(std::size_t group = 0, Loc loc = Loc::current()) const;
+    void set_lr(double lr, Loc loc = Loc::current());
+
+    /// Options, step counts and buffers, named "group.option" and "group.parameter.buffer": what save_safetensors() takes. The
+    /// tensors are copies.
+    NamedTensors state_dict() const;
+    /// Takes them back. Throws ValueError, and changes nothing, when they are not of this optimizer and these parameters.
+    void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
+
+ protected:
+    static constexpr int kMaxBuffers = 3;
+    struct Slot {
+        Tensor parameter;
+        Tensor buffers[kMaxBuffers];  // undefined until the first step
+        std::int64_t steps = 0;
+    };
+    struct Option {  // one of the two
+        const char* name;
+        double* number;
+        bool* flag;
+    };
+
+    Optimizer() = default;
+    /// Throws ValueError for undefined tensors, for non-leaves, and for parameters that are in a group already.
+    void add_group(const std::vector<Tensor>& parameters, const Loc& loc);
+    void check_group(std::size_t group, const Loc& loc) const;
+
+    /// What the optimizer keeps for each parameter: names[i] is null where group `group` does not use buffer i.
+    virtual void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const = 0;
+    virtual double initial_value(std::size_t group) const;
+    virtual std::vector<Option> option_list(std::size_t group) = 0;
+    virtual void check_options(std::size_t group, const Loc& loc) const = 0;
+    /// Updates one parameter, whose step count is raised already.
+    virtual void update(std::size_t group, Slot& slot, Update& work) = 0;
+
+ private:
+    std::vector<std::vector<Slot>> groups_;
+};
+
+}  // namespace tapir::optim

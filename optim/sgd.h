@@ -1,0 +1,35 @@
+// Stochastic gradient descent.
+#pragma once
+
+#include "tapir/optim/optimizer.h"
+
+namespace tapir::optim {
+
+struct SGDOptions {
+    double lr = 1e-3;
+    double momentum = 0;
+    double dampening = 0;
+    double weight_decay = 0;
+    bool nesterov = false;  ///< needs momentum and no dampening
+};
+
+/// d = g + weight_decay p; with momentum b = momentum b + (1 - dampening) d (b = d at first), d = b or, with nesterov,
+/// d + momentum b; p -= lr d. Throws ValueError for negative options. Momentum: Polyak 1964; Sutskever et al. 2013.
+class SGD : public Optimizer {
+ public:
+    explicit SGD(const std::vector<Tensor>& parameters, const SGDOptions& options = {}, Loc loc = Loc::current());
+    void add_param_group(const std::vector<Tensor>& parameters, const SGDOptions& options, Loc loc = Loc::current());
+    /// A group's options, to read and to change. Throws IndexError.
+    SGDOptions& options(std::size_t group = 0, Loc loc = Loc::current());
+
+ protected:
+    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
+    std::vector<Option> option_list(std::size_t group) override;
+    void check_options(std::size_t group, const Loc& loc) const override;
+    void update(std::size_t group, Slot& slot, Update& work) override;
+
+ private:
+    std::vector<SGDOptions> options_;
+};
+
+}  // namespace tapir::optim

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Makes tests/nn/goldens.h: what PyTorch's layers compute, forward and backward, for inputs that both sides make from a
+formula. Needs PyTorch:  python3 tests/goldens/nn.py
+"""
+import os
+
+import torch
+from torch import nn
+
+
+def values(shape, seed):
+    """The same numbers as fill() in tests/nn/layers_test.cpp."""
+    n = 1
+    for size in shape:
+        n *= size
+    i = torch.arange(n, dtype=torch.float64)
+    return torch.sin(i * 0.7 + seed).mul(0.8).reshape(shape)
+
+
+OUT = []
+
+
+def put(name, t):
+    numbers = ", ".join(f"{v:.12g}" for v in t.detach().reshape(-1).tolist())
+    OUT.append(f"inline const std::vector<double> {name} = {{{numbers}}};")
+
+
+def run(name, module, inputs, call=lambda module, x: module(*x)):
+    for k, p in enumerate(module.parameters()):
+        p.data = values(p.shape, 1 + k)
+    for x in inputs:
+        if x.is_floating_point():
+            x.requires_grad_()
+    outputs = call(module, inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    loss = sum((y * values(y.shape, 20 + k)).sum() for k, y in enumerate(outputs))
+    loss.backward()
+    for k, y in enumerate(outputs):
+        put(f"{name}_y{k}", y)
+    for key, p in module.named_parameters():
+        put(f"{name}_{key}", p.grad)
+    for k, x in enumerate(inputs):
+        if x.is_floating_point():
+            put(f"{name}_x{k}", x.grad)
+
+
+torch.set_default_dtype(torch.float64)
+run("linear", nn.Linear(3, 4), [values((2, 3), 10)])
+run("layer_norm", nn.LayerNorm((3, 4)), [values((2, 3, 4), 10)])
+run("embedding", nn.Embedding(5, 3, padding_idx=1), [torch.tensor([[0, 1, 4], [4, 2, 0]])])
+run("rnn", nn.RNNCell(3, 4), [values((2, 3), 10), values((2, 4), 11)])
+run("gru", nn.GRUCell(3, 4), [values((2, 3), 10), values((2, 4), 11)])
+run("lstm", nn.LSTMCell(3, 4), [values((2, 3), 10), values((2, 4), 11), values((2, 4), 12)],
+    lambda module, x: module(x[0], (x[1], x[2])))
+
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nn", "goldens.h"), "w") as file:
+    file.write("// Made by tests/goldens/nn.py. Outputs are name_y0, ...; the rest are gradients.\n#pragma once\n\n"
+               "#include <vector>\n\nnamespace goldens {\n\n// clang-format off\n")
+    file.write("\n".join(OUT) + "\n// clang-format on\n\n}  // namespace goldens\n")

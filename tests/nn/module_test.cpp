@@ -1,0 +1,225 @@
+// Modules: names, sharing, copies, state.
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+
+#include "check.h"
+#include "tapir/optim/optim.h"
+
+using namespace tapir;
+
+namespace {
+
+struct Block : nn::Module {
+    nn::Linear first, second;
+    explicit Block(std::int64_t n = 4) : first(n, n), second(n, n, false) {}
+    void members(nn::Members& m) override { m("first", first)("second", second); }
+    Tensor forward(In x) const { return second(relu(first(x))); }
+};
+
+struct Model : nn::Module {
+    nn::Linear input{3, 4};
+    std::vector<Block> blocks{Block(), Block()};
+    nn::Dropout drop{0.5};
+    Tensor scale = ones({4}).requires_grad_(), count = zeros({1});
+    void members(nn::Members& m) override {
+        m("input", input)("blocks", blocks)("drop", drop)("scale", scale).buffer("count", count);
+    }
+    Tensor forward(In x) const {
+        const CallerScope caller(x.loc);
+        Tensor y = input(x);
+        for (const Block& block : blocks) y = y + block.forward(y);
+        return drop(y) * scale;
+    }
+};
+
+std::vector<std::string> names(const NamedTensors& tensors) {
+    std::vector<std::string> list;
+    for (const NamedTensor& t : tensors) list.push_back(t.name);
+    return list;
+}
+
+struct File {
+    std::string path = (std::filesystem::temp_directory_path() / "tapir_module_test.safetensors").string();
+    ~File() { std::remove(path.c_str()); }
+};
+
+}  // namespace
+
+TEST_CASE("parameters have the members' names, in their order") {
+    const Model model;
+    CHECK(names(model.named_parameters()) ==
+          std::vector<std::string>{"input.weight", "input.bias", "blocks.0.first.weight", "blocks.0.first.bias",
+                                   "blocks.0.second.weight", "blocks.1.first.weight", "blocks.1.first.bias",
+                                   "blocks.1.second.weight", "scale"});
+    CHECK(names(model.named_buffers()) == std::vector<std::string>{"count"});
+    CHECK(model.parameter_count() == 16 + 2 * 36 + 4);
+    CHECK(model.parameters().size() == 9);
+    CHECK(model.buffers().size() == 1);
+    Model changed;
+    std::vector<std::string> modules;
+    for (const nn::NamedModule& m : changed.named_modules()) modules.push_back(m.name);
+    CHECK(modules == std::vector<std::string>{"", "input", "blocks.0", "blocks.0.first", "blocks.0.second", "blocks.1",
+                                              "blocks.1.first", "blocks.1.second", "drop"});
+    CHECK(changed.modules().front() == &changed);
+}
+
+TEST_CASE("a copy shares tensors and nothing else") {
+    Model a;
+    Model b = a;
+    CHECK(b.input.weight.is_same(a.input.weight));
+    b.eval();
+    CHECK(a.drop.is_training());
+    CHECK(!b.drop.is_training());
+    b.input = nn::Linear(3, 4);
+    CHECK(!b.input.weight.is_same(a.input.weight));
+    CHECK(b.named_parameters()[0].tensor.is_same(b.input.weight));
+    b.blocks.emplace_back();
+    CHECK(a.parameters().size() == 9);
+    CHECK(b.parameters().size() == 12);
+    std::vector<Tensor> before = a.parameters();
+    const Model moved = std::move(a);
+    for (std::size_t i = 0; i < before.size(); ++i) CHECK(moved.parameters()[i].is_same(before[i]));
+}
+
+TEST_CASE("one layer in two places counts once and is trained as one") {
+    struct Tied : nn::Module {
+        nn::Linear encode{3, 3, false}, decode{3, 3, false}, again;
+        Tied() : again(encode) { decode.weight = encode.weight; }
+        void members(nn::Members& m) override { m("encode", encode)("decode", decode)("again", again); }
+    };
+    Tied model;
+    CHECK(names(model.named_parameters()) == std::vector<std::string>{"encode.weight"});
+    CHECK(model.parameter_count() == 9);
+    CHECK(names(model.state_dict()) == std::vector<std::string>{"encode.weight", "decode.weight", "again.weight"});
+    model.to(float64);
+    CHECK(model.decode.weight.is_same(model.encode.weight));
+    CHECK(model.again.weight.dtype() == float64);
+    // A file that holds the shared tensor once is enough.
+    model.load_state_dict({{"encode.weight", ones({3, 3})}});
+    CHECK(model.decode.weight.detach().sum().item() == 9);
+    Tape tape;
+    tape.backward(sum(model.decode(model.encode(ones({3}, float64)))));
+    optim::SGD(model.parameters(), {.lr = 1}).step();
+    CHECK(model.again.weight.detach().sum().item() == Approx(9 - 54));
+}
+
+TEST_CASE("training mode, freezing, gradients, apply") {
+    Model model;
+    model.eval();
+    for (const nn::Module* m : model.modules()) CHECK(!m->is_training());
+    model.train();
+    CHECK(model.blocks[1].second.is_training());
+    model.input.requires_grad_(false);
+    {
+        Tape tape;
+        tape.backward(sum(model.forward(randn({2, 3}))));
+    }
+    CHECK(!model.input.weight.grad().defined());
+    CHECK(model.scale.grad().defined());
+    model.zero_grad();
+    for (const Tensor& p : model.parameters()) CHECK(!p.grad().defined());
+    std::vector<nn::Module*> order;
+    model.apply([&](nn::Module& m) { order.push_back(&m); });
+    CHECK(order.size() == model.modules().size());
+    CHECK(order.back() == &model);  // children first
+}
+
+TEST_CASE("conversion makes new tensors and keeps what they are") {
+    Model model;
+    model.input.requires_grad_(false);
+    nn::Embedding table(3, 2);
+    const Tensor old = model.scale;
+    model.to(float64);
+    CHECK(!model.scale.is_same(old));
+    CHECK(model.scale.requires_grad());
+    CHECK(!model.input.weight.requires_grad());
+    CHECK(model.count.dtype() == float64);
+    table.to(float64);
+    Tape tape;
+    tape.backward(sum(table(tensor({1}))));
+    optim::SGD(table.parameters(), {.lr = 0.1}).step();
+    CHECK(check::contains(check::message<DTypeError>([&] { model.to(int64); }), "module_test.cpp"));
+}
+
+TEST_CASE("a state is loaded by name, or not at all") {
+    Model a, b;
+    b.load_state_dict(a.state_dict());
+    for (std::size_t i = 0; i < a.parameters().size(); ++i) {
+        CHECK(a.parameters()[i].to_vector<float>() == b.parameters()[i].to_vector<float>());
+        CHECK(!a.parameters()[i].shares_storage(b.parameters()[i]));
+    }
+    NamedTensors state = a.state_dict();
+    state[0].tensor = ones({4, 4});
+    state[1].name = "input.offset";
+    const std::vector<float> before = b.scale.to_vector<float>();
+    state[8].tensor = zeros({4});
+    const int line = __LINE__ + 1;
+    const std::string text = check::message<ValueError>([&] { b.load_state_dict(state); });
+    CHECK(check::begins(text, "module_test.cpp:" + std::to_string(line) + ": load_state_dict: "));
+    CHECK(check::contains(text, "missing: input.bias"));
+    CHECK(check::contains(text, "unexpected: input.offset"));
+    CHECK(check::contains(text, "input.weight is (4, 3), not (4, 4)"));
+    CHECK(b.scale.to_vector<float>() == before);
+    state.erase(state.begin());
+    b.load_state_dict(state, /*strict=*/false);
+    CHECK(b.scale.to_vector<float>() == std::vector<float>(4, 0.0f));
+}
+
+TEST_CASE("a model is saved and loaded") {
+    const File file;
+    Model a, b;
+    nn::save(a, file.path);
+    const Tensor kept = b.scale;
+    nn::load(b, file.path);
+    CHECK(b.scale.is_same(kept));  // in place: optimizers keep their parameters
+    CHECK(a.input.weight.to_vector<float>() == b.input.weight.to_vector<float>());
+    Block other;
+    const int line = __LINE__ + 1;
+    const std::string text = check::message<FileError>([&] { nn::load(other, file.path); });
+    CHECK(check::begins(text, "module_test.cpp:" + std::to_string(line) + ": load: " + file.path));
+    CHECK(check::contains(text, "missing: first.weight"));
+    CHECK(check::contains(check::message<FileError>([&] { nn::load(other, file.path + ".none"); }), "No such file"));
+}
+
+TEST_CASE("Sequential takes modules and functions") {
+    nn::Sequential net(nn::Linear(3, 4), relu, nn::Dropout(0.5), [](const Tensor& x) { return x * 2; }, nn::Linear(4, 2));
+    CHECK(names(net.named_parameters()) == std::vector<std::string>{"0.weight", "0.bias", "4.weight", "4.bias"});
+    CHECK(net(randn({5, 3})).shape() == Shape(5, 2));
+    nn::Sequential copy = net;
+    CHECK(copy.parameters()[0].is_same(net.parameters()[0]));
+    copy.eval();
+    CHECK(net.at(2).is_training());
+    CHECK(!copy.at(2).is_training());
+    net = nn::Sequential(copy, Block(2));  // nests
+    CHECK(net.size() == 2);
+    CHECK(names(net.named_parameters())[0] == "0.0.weight");
+    CHECK(net(randn({3})).shape() == Shape(2));
+    const auto line = [](int n) { return "module_test.cpp:" + std::to_string(n) + ": "; };
+    CHECK(check::begins(check::message<IndexError>([&] { net.at(2); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { copy.at(1); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ShapeError>([&] { net(randn({7})); }), line(__LINE__)));
+}
+
+TEST_CASE("a module prints as a tree") {
+    Model model;
+    model.blocks.pop_back();
+    model.blocks[0].second.weight = model.blocks[0].first.weight;
+    model.input.requires_grad_(false);
+    std::ostringstream out;
+    out << model;
+    CHECK(out.str() ==
+          "Model, 40 parameters\n"
+          "  input: Linear(3, 4)\n"
+          "    weight (4, 3), frozen\n"
+          "    bias (4,), frozen\n"
+          "  0: Block\n"
+          "    first: Linear(4, 4)\n"
+          "      weight (4, 4)\n"
+          "      bias (4,)\n"
+          "    second: Linear(4, 4, no bias)\n"
+          "      weight (4, 4), shared with blocks.0.first.weight\n"
+          "  drop: Dropout(0.5)\n"
+          "  scale (4,)\n"
+          "  count (1,), buffer");
+}
