@@ -1,6 +1,7 @@
 // Checking gradients against finite differences.
 #include "tapir/autograd/gradcheck.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tapir/autograd/backward_impl.h"
@@ -89,6 +90,8 @@ GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const
 }
 
 GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    const auto differentiable = [](const Tensor& x) { return x.defined() && is_floating(x.dtype()); };
+    if (std::none_of(inputs.begin(), inputs.end(), differentiable)) return {};
     // The function whose gradient is checked: all first gradients of fn, in one vector.
     const Fn first = [&fn](const std::vector<Tensor>& x) {
         std::vector<Tensor> wanted;

@@ -26,7 +26,7 @@ struct TapeOptions {
 };
 
 struct BackwardOptions {
-    Tensor gradient;            ///< of what follows y, of y's shape; ones for a scalar y
+    Tensor gradient{};          ///< of what follows y, of y's shape; ones for a scalar y
     bool create_graph = false;  ///< record the backward rules too, for higher-order gradients
     bool retain_graph = false;  ///< keep saved tensors, as a persistent tape does
 };

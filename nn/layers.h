@@ -1,6 +1,8 @@
 // Layers. Names, argument orders, initialisation and defaults are PyTorch's.
 #pragma once
 
+#include <initializer_list>
+
 #include "tapir/nn/module.h"
 
 namespace tapir::nn {
@@ -68,6 +70,9 @@ class LayerNorm : public Module {
     Tensor weight, bias;
 
     explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {}, Loc loc = Loc::current());
+    explicit LayerNorm(std::initializer_list<std::int64_t> normalized_shape, LayerNormOptions options = {},
+                       Loc loc = Loc::current())
+        : LayerNorm(Shape(normalized_shape.begin(), static_cast<int>(normalized_shape.size()), loc), options, loc) {}
     Tensor forward(In x) const;
     Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override;

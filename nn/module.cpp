@@ -113,8 +113,6 @@ std::string type_name(const Module& module) {
     return name;
 }
 
-std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
-
 // Why a state does not fit, one line for each kind of trouble; empty when it does.
 std::string misfit(const NamedTensors& own, const NamedTensors& state, bool strict) {
     std::unordered_map<std::string, const Tensor*> given;
@@ -231,12 +229,14 @@ void Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
 std::string Module::str() const {
     std::string text;
     std::unordered_map<const TensorImpl*, std::string> first;  // the name a tensor was shown under
-    int depth = 0;
-    const auto indent = [&] { return std::string(static_cast<std::size_t>(depth) * 2, ' '); };
+    std::vector<std::size_t> parents;  // how much of a path is the names of the modules around it
+    const auto line = [&](const std::string& path) {
+        return std::string(parents.size() * 2, ' ') + path.substr(parents.empty() ? 0 : parents.back());
+    };
     Walk walk(
         [&](const std::string& path, Tensor& t, bool is_buffer) {
             const auto [place, is_new] = first.emplace(t.impl(), path);
-            text += fmt::format("{}{} {}", indent(), last_part(path), t.shape());
+            text += fmt::format("{} {}", line(path), t.shape());
             if (t.dtype() != float32) text += fmt::format(" {}", name(t.dtype()));
             if (is_buffer) text += ", buffer";
             if (!is_buffer && !(t.impl()->flags & TensorImpl::kRequiresGrad)) text += ", frozen";
@@ -245,13 +245,13 @@ std::string Module::str() const {
         },
         [&](const std::string& path, Module& module, auto&& inside) {
             const std::string details = module.describe();
-            text += indent() + (path.empty() ? "" : last_part(path) + ": ") + type_name(module);
+            text += line(path) + (path.empty() ? "" : ": ") + type_name(module);
             if (!details.empty()) text += "(" + details + ")";
             if (path.empty()) text += fmt::format(", {} parameters", parameter_count());
             text += '\n';
-            ++depth;
+            parents.push_back(path.empty() ? 0 : path.size() + 1);
             inside();
-            --depth;
+            parents.pop_back();
         });
     walk.enter(const_cast<Module&>(*this));
     text.pop_back();

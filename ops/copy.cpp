@@ -20,7 +20,6 @@ void fill_rule(Backward&) {}
 
 TAPIR_OP(clone, "Identity", clone_rule, "A contiguous copy.", TAPIR_SAMPLE("f(3,4)", clone(x[0])));
 TAPIR_OP(to_dtype, "Cast", to_dtype_rule, "Another element type.",
-         TAPIR_SAMPLE_AS("f(3,4)", "x[0].to(torch.float32)", to(x[0], float32)),
          TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
 TAPIR_OP(copy, NoOnnx("Identity, Expand"), copy_rule, "Overwrites a tensor with another, broadcast and converted.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "x[0].clone().copy_(x[1])", clone(x[0]).copy_(x[1])));

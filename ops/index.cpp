@@ -286,10 +286,17 @@ void record_put(const Tensor& self, const Plan& plan, const Tensor& value, const
     }
 }
 
+bool broadcasts_to(const Shape& from, const Shape& to) {
+    const int extra = to.rank() - from.rank();
+    bool fits = extra >= 0;
+    for (int d = 0; d < from.rank() && fits; ++d) fits = from[d] == 1 || from[d] == to[d + extra];
+    return fits;
+}
+
 void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& value, const Loc& loc) {
     const Plan plan = make_plan(self, indices, count, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
-    if (!(value.shape() == shape) && !(broadcast_shapes(shape, value.shape(), "index_put_", loc) == shape)) {
+    if (!broadcasts_to(value.shape(), shape)) {
         fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}", value.shape(), shape);
     }
     detail::check_same_device("index_put_", self, value, loc);

@@ -223,6 +223,7 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
 Tensor linspace(double start, double end, int64_t steps, TensorOptions options, Loc loc) {
     detail::check_options("linspace", options, loc);
     if (steps < 0) fail<ValueError>(loc, "linspace: the number of steps is negative: {}", steps);
+    if (options.dtype == bool_) fail<DTypeError>(loc, "linspace: not defined for bool");
     Tensor t = detail::make_empty({steps}, options.dtype, options.device, loc);
     const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
     // From both ends, so that each is hit exactly.

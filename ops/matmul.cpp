@@ -258,15 +258,15 @@ void linear_rule(Backward& b) {
 
 // --- The public functions ----------------------------------------------------------------------------------------------------
 
-Tensor matmul(In a, In b) {
-    detail::check_defined(a, "matmul");
-    detail::check_defined(b, "matmul");
-    Tensor out = product("matmul", a.tensor, b.tensor, a.loc);
+namespace {
+
+Tensor recorded_product(const char* op, const In& a, const In& b) {
+    detail::check_defined(a, op);
+    detail::check_defined(b, op);
+    Tensor out = product(op, a.tensor, b.tensor, a.loc);
     record(matmul_op, a.loc, {&a.tensor, &b.tensor}, out, {&a.tensor, &b.tensor});
     return out;
 }
-
-namespace {
 
 Tensor matmul_of(const char* op, const In& a, int a_dim, const In& b, int b_dim) {
     detail::check_defined(a, op);
@@ -278,10 +278,12 @@ Tensor matmul_of(const char* op, const In& a, int a_dim, const In& b, int b_dim)
     if (a_dim == 3 && a->sizes[0] != b->sizes[0]) {
         fail<ShapeError>(a.loc, "{}: batch sizes differ: {} x {}", op, a.tensor.shape(), b.tensor.shape());
     }
-    return matmul(a, b);
+    return recorded_product(op, a, b);
 }
 
 }  // namespace
+
+Tensor matmul(In a, In b) { return recorded_product("matmul", a, b); }
 
 Tensor mm(In a, In b) { return matmul_of("mm", a, 2, b, 2); }
 Tensor bmm(In a, In b) { return matmul_of("bmm", a, 3, b, 3); }

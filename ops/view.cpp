@@ -438,8 +438,9 @@ Tensor slice(In x, int dim, Slice range) {
 Tensor diagonal(In x, int64_t offset, int dim1, int dim2) {
     detail::check_defined(x, "diagonal");
     const int rank = x.tensor.dim();
+    if (rank < 2) fail<ShapeError>(x.loc, "diagonal: needs two different dimensions of shape {}", x.tensor.shape());
     const int a = detail::wrap_dim(dim1, rank, "diagonal", x.loc), b = detail::wrap_dim(dim2, rank, "diagonal", x.loc);
-    if (rank < 2 || a == b) fail<ShapeError>(x.loc, "diagonal: needs two different dimensions of shape {}", x.tensor.shape());
+    if (a == b) fail<ShapeError>(x.loc, "diagonal: needs two different dimensions of shape {}", x.tensor.shape());
     const int64_t rows = x->sizes[a] + std::min<int64_t>(offset, 0), columns = x->sizes[b] - std::max<int64_t>(offset, 0);
     const int64_t length = std::max<int64_t>(std::min(rows, columns), 0);
     const auto taken = [&](Shape strides, int64_t& start) {

@@ -118,7 +118,7 @@ TEST_CASE("misuse: shapes", "[misuse]") {
     MISUSE(ShapeError, "lerp: shapes", lerp(x.v3, x.v3, x.v4));
     MISUSE(ShapeError, "where", where(x.b3, x.v4, x.v4));
     MISUSE(ShapeError, "add_: a result of shape (2, 3) cannot be written into (3,)", x.v3 += x.m23);
-    MISUSE(ShapeError, "mul_", x.v3.mul_(x.v4));
+    MISUSE(ShapeError, "mul: shapes (3,) and (4,) do not broadcast", x.v3.mul_(x.v4));
     MISUSE(ShapeError, "copy_: shape", x.v3.copy_(x.m23));
     MISUSE(ShapeError, "copy_", x.v3.copy_(x.v4));
     MISUSE(ShapeError, "matmul: inner dimensions differ: (2, 3) x (4, 5)", matmul(x.m23, x.m45));
@@ -130,7 +130,7 @@ TEST_CASE("misuse: shapes", "[misuse]") {
     MISUSE(ShapeError, "bmm: batch sizes differ", bmm(ones({2, 2, 3}), ones({3, 3, 2})));
     MISUSE(ShapeError, "mv: needs", mv(x.v3, x.m23));
     MISUSE(ShapeError, "dot: needs", dot(x.m23, x.v3));
-    MISUSE(ShapeError, "dot", dot(x.v3, x.v4));
+    MISUSE(ShapeError, "dot: inner dimensions differ: (3,) x (4,)", dot(x.v3, x.v4));
     MISUSE(ShapeError, "outer: needs two vectors", outer(x.m23, x.v3));
     MISUSE(ShapeError, "linear: input (2, 3) does not fit weight (3, 4)", linear(x.m23, x.m34));
     MISUSE(ShapeError, "linear: bias (4,) does not fit weight (2, 3)", linear(x.v3, x.m23, x.v4));

@@ -20,7 +20,7 @@ for functional in ("softplus", "celu", "selu", "elu", "hardtanh", "hardsigmoid",
                    "nll_loss", "mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy",
                    "binary_cross_entropy_with_logits", "kl_div", "dropout", "layer_norm"):
     NAMES[functional] = getattr(torch.nn.functional, functional)
-NAMES.update(torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
+NAMES.update(float=float, int=int, bool=bool, torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
              float64=torch.float64,
              unflatten=lambda x, dim, sizes: x.unflatten(dim, sizes),
              expand=lambda x, sizes: x.expand(sizes), repeat=lambda x, times: x.repeat(times))

@@ -213,7 +213,7 @@ TEST_CASE("a module prints as a tree") {
           "  input: Linear(3, 4)\n"
           "    weight (4, 3), frozen\n"
           "    bias (4,), frozen\n"
-          "  0: Block\n"
+          "  blocks.0: Block\n"
           "    first: Linear(4, 4)\n"
           "      weight (4, 4)\n"
           "      bias (4,)\n"

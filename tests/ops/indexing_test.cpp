@@ -187,10 +187,10 @@ TEST_CASE("index_put_ is recorded on the tensor itself", "[indexing]") {
     SECTION("a preallocated tensor is filled") {
         Tape tape;
         Tensor out = zeros({3, 2});
-        out.index_put_({0}, a * 2).index_put_({tensor({2})}, b).index_put_({1}, out[0] * 3);
-        check(out, {3, 2}, {2, 4, 6, 12, 3, 4});
+        out.index_put_({0}, a * 2).index_put_({tensor({2})}, b).index_put_({1}, -out[0]);
+        check(out, {3, 2}, {2, 4, -2, -4, 3, 4});
         (out * tensor({{1.0, 10.0}, {100.0, 1000.0}, {5.0, 7.0}})).sum().backward();
-        check(a.grad(), {2}, {2 * (1 + 300), 2 * (10 + 3000)});
+        check(a.grad(), {2}, {2 * (1 - 100), 2 * (10 - 1000)});
         check(b.grad(), {2}, {5, 7});
     }
     SECTION("what is overwritten gets no gradient") {
@@ -222,9 +222,9 @@ TEST_CASE("index_put_ is recorded on the tensor itself", "[indexing]") {
     SECTION("a view of the tensor itself as value") {
         Tape tape;
         Tensor out = a * 1;
-        out.index_put_({0}, out[1] * 1).index_put_({1}, out[0]);
+        out.index_put_({0}, -out[1]).index_put_({1}, out[0]);
         (out * tensor({1.0, 10.0})).sum().backward();
-        check(a.grad(), {2}, {0, 11});
+        check(a.grad(), {2}, {0, -11});
     }
     SECTION("second derivatives") {
         Tape tape;
@@ -265,7 +265,7 @@ TEST_CASE("mistakes in an index", "[indexing]") {
     FAILS(IndexError, "cannot be indexed", tensor(1.0)[0]);
     FAILS(IndexError, "only one Ellipsis", x.index({Ellipsis, Ellipsis}));
     FAILS(IndexError, "a mask of shape (3,) does not fit dimension 0 of shape (2, 3)", x[tensor({true, true, true})]);
-    FAILS(IndexError, "does not fit", x.index({Slice(), x > 0}));
+    FAILS(IndexError, "too many", x.index({Slice(), x > 0}));
     FAILS(ShapeError, "index", x.index({tensor({0, 1}), tensor({0, 1, 2})}));
     FAILS(DTypeError, "float32", x[floats]);
     FAILS(DTypeError, "uint8", x[bytes]);

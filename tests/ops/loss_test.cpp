@@ -424,7 +424,7 @@ TEST_CASE("the other losses' derivatives, first and second") {
 TEST_CASE("losses in other dtypes and sizes") {
     const Tensor a = tensor({1.0, 300.0}, float16), b = tensor({0.0, 0.0}, float16);
     CHECK(mse_loss(a, b).dtype() == float16);
-    CHECK(values(mse_loss(a, b)) == V{45000});  // 300^2 alone is beyond float16
+    CHECK(values(mse_loss(a, b)) == V{44992});  // 45000.5 rounded; 300^2 alone is beyond float16
     CHECK(mse_loss(tensor({1.0f}), tensor({2.0}, float64)).dtype() == float64);
     CHECK(values(mse_loss(tensor({1, 2}), tensor({3, 5}))) == V{6.5});
     CHECK(std::isnan(mse_loss(zeros({0}), zeros({0})).item()));
@@ -438,7 +438,7 @@ TEST_CASE("losses in other dtypes and sizes") {
     set_num_threads(3);
     CHECK(mse_loss(x, y).item() == one);
     set_num_threads(threads);
-    CHECK(one == Approx(values(square(x.to(float64) - y.to(float64))) == V{} ? 0 : mse_loss(x.to(float64), y.to(float64)).item()).epsilon(1e-6));
+    CHECK(one == Approx(mse_loss(x.to(float64), y.to(float64)).item()).epsilon(1e-6));
 }
 
 TEST_CASE("what the other losses refuse") {

@@ -1,0 +1,48 @@
+// Conversion between dtypes: values, gradients, the ends of ranges.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+TEST_CASE("to() converts and gradients come back in the input's dtype") {
+    Tensor x = tensor({1.5, -2.25}, float64).requires_grad_();
+    Tape tape;
+    Tensor y = x.to(float32) * 3;
+    CHECK(y.dtype() == float32);
+    tape.backward(sum(y.to(float16).to(float32)));
+    CHECK(x.grad().dtype() == float64);
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{3, 3});
+    CHECK(x.to(float64).is_same(x));
+}
+
+TEST_CASE("every pair of dtypes") {
+    const DType dtypes[] = {bool_, uint8, int32, int64, float16, bfloat16, float32, float64};
+    for (const DType from : dtypes) {
+        for (const DType to : dtypes) {
+            INFO(name(from) << " to " << name(to));
+            const Tensor x = tensor({0.0, 1.0, 2.0, 100.0}).to(from).to(to);
+            const bool was_bool = from == bool_ || to == bool_;
+            CHECK(x.to_vector<double>() == (was_bool ? std::vector<double>{0, 1, 1, 1} : std::vector<double>{0, 1, 2, 100}));
+        }
+    }
+}
+
+TEST_CASE("the ends of the ranges") {
+    const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+    const Tensor x = tensor({2.9, -2.9, 1e300, inf, -inf, nan}, float64);
+    const auto smallest = std::numeric_limits<std::int64_t>::min();
+    CHECK(x.to(int64).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, -2, smallest, smallest, smallest, smallest});
+    const auto half = tensor({65504.0, 65520.0, 6e-8, 1e-9, inf, -0.0}).to(float16).to_vector<double>();
+    CHECK(half[0] == 65504);
+    CHECK(half[1] == inf);
+    CHECK(half[2] == Approx(5.96e-8).epsilon(1e-3));
+    CHECK(half[3] == 0);
+    CHECK(half[4] == inf);
+    CHECK(std::signbit(half[5]));
+    CHECK(std::isnan(tensor(nan).to(bfloat16).item()));
+    CHECK(tensor(1.00390625).to(bfloat16).item() == 1);          // halfway: to even
+    CHECK(tensor(1.01171875).to(bfloat16).item() == 1.015625);   // halfway: to even
+}
