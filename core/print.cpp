@@ -41,8 +41,10 @@ double parse(const char* begin, const char* end) {
 // The number with the fewest digits that is still x in its dtype: 0.1 for float32's 0.100000001490116...
 double fewest_digits(DType dtype, double x) {
     char text[64];
-    if (dtype == float32) return parse(text, std::to_chars(text, text + 64, static_cast<float>(x)).ptr);
     if (dtype == float64) return x;
+    if (dtype == float32) {  // in scientific notation, since fixed notation writes whole numbers out in full
+        return parse(text, std::to_chars(text, text + 64, static_cast<float>(x), std::chars_format::scientific).ptr);
+    }
     for (int precision = 0; precision < 6; ++precision) {
         const double candidate = parse(text, std::to_chars(text, text + 64, x, std::chars_format::scientific, precision).ptr);
         alignas(8) std::byte element[8];

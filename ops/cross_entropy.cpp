@@ -123,14 +123,16 @@ double check_targets(const char* op, const Classes& c, int64_t ignore_index, con
     const int64_t* target = c.indices();
     const T* weight = c.weight.defined() ? static_cast<const T*>(c.weight.raw_data()) : nullptr;
     double sum = 0;
+    int64_t count = 0;
     for (int64_t i = 0; i < c.positions(); ++i) {
         const int64_t t = target[i];
         if (t == ignore_index) continue;
         if (t < 0 || t >= c.classes) [[unlikely]]
             fail<IndexError>(loc, "{}: target {} at position {} is out of range for {} classes", op, t, i, c.classes);
-        sum += weight ? static_cast<double>(weight[t]) : 1.0;
+        ++count;
+        if (weight) sum += static_cast<double>(weight[t]);
     }
-    return sum;
+    return weight ? sum : static_cast<double>(count);
 }
 
 Classes prepare(const char* op, const In& x, const In& targets, const CrossEntropyOptions& options) {

@@ -1,4 +1,5 @@
-// einsum: the equation is worked out into diagonals, sums, permutations and matrix products, operands from left to right.
+// einsum: the equation is worked out into diagonals, sums, permutations and matrix products, operands from left to
+// right.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -20,7 +21,9 @@ using Label = int;
 using Labels = std::vector<Label>;
 constexpr Label kEllipsis = 256;
 
-bool contains(const Labels& labels, Label label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
+bool contains(const Labels& labels, Label label) {
+    return std::find(labels.begin(), labels.end(), label) != labels.end();
+}
 
 int place_of(const Labels& labels, Label label) {
     return static_cast<int>(std::find(labels.begin(), labels.end(), label) - labels.begin());
@@ -125,10 +128,12 @@ void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
                 const int64_t size = y.tensor.shape()[place_of(y.labels, label)];
                 if (size == wish[d]) continue;
                 if (label < kEllipsis) {
-                    fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label), wish[d], size);
+                    fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label),
+                                     wish[d], size);
                 }
                 if (wish[d] != 1 && size != 1) {
-                    fail<ShapeError>(loc, "einsum: the dimensions of \"...\" do not broadcast: {} and {}", wish[d], size);
+                    fail<ShapeError>(loc, "einsum: the dimensions of \"...\" do not broadcast: {} and {}", wish[d],
+                                     size);
                 }
                 if (wish[d] == 1) wish[d] = size;
             }
@@ -138,8 +143,8 @@ void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
 }
 
 // As written, or else "..." and then every letter that occurs once, sorted.
-Labels output_labels(const Equation& equation, const std::vector<Operand>& operands, int ellipsis_dims, const char* text,
-                     const Loc& loc) {
+Labels output_labels(const Equation& equation, const std::vector<Operand>& operands, int ellipsis_dims,
+                     const char* text, const Loc& loc) {
     if (!equation.has_output) {
         Labels seen, once;
         for (const Term& term : equation.inputs) seen.insert(seen.end(), term.letters.begin(), term.letters.end());
@@ -151,8 +156,11 @@ Labels output_labels(const Equation& equation, const std::vector<Operand>& opera
     }
     const Labels labels = equation.output.labels(ellipsis_dims);
     for (const Label label : labels) {
-        const bool is_known = std::any_of(operands.begin(), operands.end(), [&](const Operand& x) { return contains(x.labels, label); });
-        if (!is_known) fail<ValueError>(loc, "einsum: '{}' of the result is in no operand: \"{}\"", static_cast<char>(label), text);
+        const bool is_known =
+            std::any_of(operands.begin(), operands.end(), [&](const Operand& x) { return contains(x.labels, label); });
+        if (!is_known)
+            fail<ValueError>(loc, "einsum: '{}' of the result is in no operand: \"{}\"", static_cast<char>(label),
+                             text);
         if (std::count(labels.begin(), labels.end(), label) > 1) {
             fail<ValueError>(loc, "einsum: '{}' stands twice in the result: \"{}\"", static_cast<char>(label), text);
         }
@@ -212,7 +220,8 @@ Operand contract(const Operand& a, const Operand& b, const Labels& needed) {
         }
         return numel;
     };
-    const int64_t s = sizes(a, shared, true), l = sizes(a, left, true), c = sizes(a, contracted, false), r = sizes(b, right, true);
+    const int64_t s = sizes(a, shared, true), l = sizes(a, left, true), c = sizes(a, contracted, false),
+                  r = sizes(b, right, true);
     Tensor x = arranged(a, joined(joined(shared, left), contracted));
     Tensor y = arranged(b, joined(joined(shared, contracted), right));
     Tensor product;

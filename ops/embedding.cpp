@@ -38,8 +38,8 @@ TAPIR_OP(embedding, "Gather", embedding_rule, "Rows of a matrix, by number.",
          TAPIR_SAMPLE("i()<4 f(4,3)", embedding(x[0], x[1])), TAPIR_SAMPLE("i(1)<4 f(4,37)", embedding(x[0], x[1])),
          TAPIR_SAMPLE("i(0)<3 f(3,2)", embedding(x[0], x[1])));
 TAPIR_OP(one_hot, "OneHot", NonDiff, "Class numbers as vectors with a single 1.",
-         TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)), TAPIR_SAMPLE("i(2,3)<3", one_hot(x[0], 5)), TAPIR_SAMPLE("i(6)<4", one_hot(x[0])),
-         TAPIR_SAMPLE("i()<4", one_hot(x[0], 4)));
+         TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)), TAPIR_SAMPLE("i(2,3)<3", one_hot(x[0], 5)),
+         TAPIR_SAMPLE("i(6)<4", one_hot(x[0])), TAPIR_SAMPLE("i()<4", one_hot(x[0], 4)));
 
 namespace {
 
@@ -49,7 +49,8 @@ void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index
     const auto bytes = static_cast<std::size_t>(row_bytes);
     parallel_for(count, grain / (row_bytes + 1) + 1, [&](int64_t begin, int64_t end) {
         std::byte* to = out.impl()->data + begin * row_bytes;
-        for (int64_t r = begin; r < end; ++r, to += row_bytes) std::memcpy(to, weight->data + index[r] * row_bytes, bytes);
+        for (int64_t r = begin; r < end; ++r, to += row_bytes)
+            std::memcpy(to, weight->data + index[r] * row_bytes, bytes);
     });
 }
 
@@ -79,9 +80,11 @@ Tensor embedding(In indices, In weight, int64_t padding_idx) {
     detail::check_defined(weight, "embedding");
     const TensorImpl *index = indices.tensor.impl(), *table = weight.tensor.impl();
     if (table->rank != 2) [[unlikely]]
-        fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}", weight.tensor.shape());
+        fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}",
+                         weight.tensor.shape());
     if (padding_idx < -1 || padding_idx >= table->sizes[0]) [[unlikely]] {
-        fail<IndexError>(indices.loc, "embedding: padding_idx {} is out of range for {} rows", padding_idx, table->sizes[0]);
+        fail<IndexError>(indices.loc, "embedding: padding_idx {} is out of range for {} rows", padding_idx,
+                         table->sizes[0]);
     }
     // One vector, as a tree's leaf asks for: nothing to check but one number.
     if (index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
@@ -95,7 +98,8 @@ Tensor embedding(In indices, In weight, int64_t padding_idx) {
             const std::size_t bytes = static_cast<std::size_t>(width) * itemsize(table->dtype);
             std::memcpy(out.raw_data(), table->data + static_cast<std::size_t>(row) * bytes, bytes);
             if (detail::thread.log) {
-                record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor}, padding_idx);
+                record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor},
+                       padding_idx);
             }
             return out;
         }
@@ -123,7 +127,8 @@ Tensor one_hot(In indices, int64_t classes) {
     if (count > 0) kernels::index_range(index, count, &low, &high);
     if (classes == -1) classes = high + 1;
     if (low < 0) fail<ValueError>(indices.loc, "one_hot: a class must not be negative, got {}", low);
-    if (high >= classes) fail<IndexError>(indices.loc, "one_hot: class {} is out of range for {} classes", high, classes);
+    if (high >= classes)
+        fail<IndexError>(indices.loc, "one_hot: class {} is out of range for {} classes", high, classes);
     const CallerScope caller(indices.loc);
     Shape shape = packed.shape();
     shape.push_back(classes, indices.loc);

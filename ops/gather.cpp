@@ -26,8 +26,9 @@ void index_add_rule(Backward& b);
 
 TAPIR_OP(gather, "GatherElements", gather_rule, "Elements picked along a dimension, one index for each.",
          TAPIR_SAMPLE("f(4,3) i(2,3)<4", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(4,5)<3", gather(x[0], 1, x[1])),
-         TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])), TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])),
-         TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
+         TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])),
+         TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])), TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
 TAPIR_OP(scatter, "ScatterElements", scatter_rule, "A tensor overwritten where gather would read.",
          TAPIR_SAMPLE_AS("f(4,3) i(2,3)<4 f(2,3)", "", scatter(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(4,2)<3 f(4,4)", "", scatter(x[0], 1, x[1], x[2])),
@@ -40,15 +41,17 @@ TAPIR_OP(scatter_add, NoOnnx("ScatterElements(add)"), scatter_add_rule, "A tenso
          TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4 f(3,5,2)", scatter_add(x[0], 1, x[1], x[2])),
          TAPIR_SAMPLE("f(5) i(7)<5 f(7)", scatter_add(x[0], 0, x[1], x[2])));
 TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimension.",
-         TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])),
-         TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])), TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
+         TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])),
+         TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
 TAPIR_OP(index_add, NoOnnx("ScatterND(add)"), index_add_rule, "A tensor with slices added to it.",
          TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)",
                          index_add(x[0], 1, x[1], x[2], 2)),
          TAPIR_SAMPLE("f(2,4,3) i(5)<4 f(2,5,3)", index_add(x[0], -2, x[1], x[2])));
 
-// --- Loops -----------------------------------------------------------------------------------------------------------------------
+// --- Loops -----------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -63,12 +66,15 @@ struct IndexRow {
     int64_t place;  // elements of the index before it
 };
 
-// The loops of gather and its kin. Rows that may meet in x, since they differ in the indexed dimension, are in one group,
-// which stays on one thread.
+// The loops of gather and its kin. Rows that may meet in x, since they differ in the indexed dimension, are in one
+// group, which stays on one thread.
 class ElementLoop {
- public:
+  public:
     ElementLoop(const Tensor& index, int dim, const Shape& x_strides, const Shape& other_strides)
-        : index_(static_cast<const int64_t*>(index.raw_data())), sizes_(index.shape()), dim_(dim), x_(x_strides),
+        : index_(static_cast<const int64_t*>(index.raw_data())),
+          sizes_(index.shape()),
+          dim_(dim),
+          x_(x_strides),
           other_(other_strides) {
         for (int d = 0; d < sizes_.rank(); ++d) (d < dim ? groups_ : group_numel_) *= sizes_[d];
     }
@@ -89,7 +95,7 @@ class ElementLoop {
         parallel_for(groups_, kParallelElements / group_numel_ + 1, part);
     }
 
- private:
+  private:
     int last() const { return sizes_.rank() - 1; }
 
     IndexRow row(int64_t number) const {
@@ -163,7 +169,7 @@ void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& s
     });
 }
 
-// --- gather, scatter, scatter_add --------------------------------------------------------------------------------------------------
+// --- gather, scatter, scatter_add ------------------------------------------------------------------------------------
 
 // Checks x, dim and index; the dimension wrapped.
 int check_gather(const char* op, const In& x, int dim, const In& index) {
@@ -174,8 +180,8 @@ int check_gather(const char* op, const In& x, int dim, const In& index) {
     bool fits = index.tensor.dim() == x.tensor.dim();
     for (int k = 0; k < x.tensor.dim() && fits; ++k) fits = k == d || index->sizes[k] <= x->sizes[k];
     if (!fits) {
-        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op, index.tensor.shape(),
-                         x.tensor.shape(), d);
+        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op,
+                         index.tensor.shape(), x.tensor.shape(), d);
     }
     return d;
 }
@@ -195,7 +201,8 @@ Tensor check_source(const char* op, const In& x, const In& index, const In& src)
     }
     if (index.tensor.shape() == src.tensor.shape()) return src.tensor;
     const Part part{index.tensor.shape(), contiguous_strides(src.tensor.impl()), 0};
-    return record_part(In(src.tensor, x.loc), detail::make_view(src.tensor.impl(), part.sizes, src.tensor.strides(), 0), part);
+    return record_part(In(src.tensor, x.loc), detail::make_view(src.tensor.impl(), part.sizes, src.tensor.strides(), 0),
+                       part);
 }
 
 Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
@@ -214,7 +221,7 @@ Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values)
     return out;
 }
 
-// --- Rules -------------------------------------------------------------------------------------------------------------------------
+// --- Rules -----------------------------------------------------------------------------------------------------------
 
 void gather_rule(Backward& b) {
     const int dim = b.attrs<int>();
@@ -270,7 +277,8 @@ void index_select_rule(Backward& b) {
     const int dim = b.attrs<int>();
     const Tensor index = b.saved(0);
     if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
-        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), positions_of(index, whole.strides()[dim]), b.grad());
+        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), positions_of(index, whole.strides()[dim]),
+                   b.grad());
     } else if (b.needs(0)) {
         const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
         b.give(0, index_add(zeros, dim, index, b.grad()));
@@ -325,7 +333,7 @@ Tensor scatter_add(In x, int dim, In index, In src) {
     return out;
 }
 
-// --- index_select, index_add -------------------------------------------------------------------------------------------------------
+// --- index_select, index_add -----------------------------------------------------------------------------------------
 
 namespace {
 
@@ -336,7 +344,8 @@ int check_slices(const char* op, const In& x, int dim, const In& index) {
     detail::check_same_device(op, x.tensor, index.tensor, x.loc);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: a 0-d tensor has no slices", op);
-    if (index.tensor.dim() != 1) fail<ShapeError>(x.loc, "{}: the index must be 1-d, got shape {}", op, index.tensor.shape());
+    if (index.tensor.dim() != 1)
+        fail<ShapeError>(x.loc, "{}: the index must be 1-d, got shape {}", op, index.tensor.shape());
     return d;
 }
 
@@ -348,7 +357,8 @@ Tensor index_select(In x, int dim, In index) {
     Shape shape = x.tensor.shape();
     shape[d] = checked.numel();
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
-    read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d), positions_of(checked, x->strides[d]));
+    read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d),
+                positions_of(checked, x->strides[d]));
     record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&checked}, d);
     return out;
 }

@@ -4,7 +4,6 @@
 // indices, one table of positions made of all of them. Where NumPy and PyTorch put the dimensions of index tensors in
 // different places (integers between index tensors), it is as in PyTorch: integers select first.
 #include <algorithm>
-#include <array>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -12,7 +11,6 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
 #include "tapir/ops/view.h"
 #include "tapir/ops/view_impl.h"
 
@@ -32,8 +30,8 @@ Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, co
 TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensors and masks.",
          TAPIR_SAMPLE("f(5,3) i(4)<5", x[0][x[1]]), TAPIR_SAMPLE("f(5,3) i(2,2)<5", x[0][x[1]]),
          TAPIR_SAMPLE("f(4,3) b(4)", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4,3)", x[0][x[1]]),
-         TAPIR_SAMPLE("f(4,3) b(4,3)", masked_select(x[0], x[1])), TAPIR_SAMPLE("f(4,3) b(3)", masked_select(x[0], x[1])),
-         TAPIR_SAMPLE("f(3) b(4,1)", masked_select(x[0], x[1])),
+         TAPIR_SAMPLE("f(4,3) b(4,3)", masked_select(x[0], x[1])),
+         TAPIR_SAMPLE("f(4,3) b(3)", masked_select(x[0], x[1])), TAPIR_SAMPLE("f(3) b(4,1)", masked_select(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(4,5) i(3)<5", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
          TAPIR_SAMPLE_AS("f(4,5) i(3)<4 i(3)<5", "x[0][x[1], x[2]]", x[0].index({x[1], x[2]})),
          TAPIR_SAMPLE_AS("f(2,4,5) i(3,1)<4 i(2)<5", "x[0][:, x[1], x[2]]", x[0].index({Slice(), x[1], x[2]})),
@@ -44,11 +42,13 @@ TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensor
          TAPIR_SAMPLE_AS("f(4,3,5) b(3,5)", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
          TAPIR_SAMPLE_AS("f(3,3,2) b(3) i(1)<3", "x[0][x[2], x[1]]", x[0].index({x[2], x[1]})),
          TAPIR_SAMPLE_AS("f(4,3) i()<4", "x[0][x[1]]", x[0].index({x[1]})));
-TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule, "Zeros with values added where index would read: its gradient.",
+TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule,
+         "Zeros with values added where index would read: its gradient.",
          TAPIR_SAMPLE_AS("f(3,2) i(3)<4", "",
                          index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc{})));
 TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an index picks.",
-         TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])", x[0].clone().index_put_({1}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])",
+                         x[0].clone().index_put_({1}, x[1])),
          TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[1].expand(2, 3), x[0][3:]))",
                          x[0].clone().index_put_({Slice(1, 3)}, x[1])),
          TAPIR_SAMPLE_AS("f(4,3) f()", "torch.cat((x[0][:, :2], x[1].expand(4, 1)), 1)",
@@ -60,7 +60,7 @@ TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an ind
          TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "", x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(2)", "", x[0].clone().index_put_({Slice(1, 4), x[1]}, x[2])));
 
-// --- From indices to a region ------------------------------------------------------------------------------------------------
+// --- From indices to a region ----------------------------------------------------------------------------------------
 
 namespace {
 
@@ -70,7 +70,7 @@ struct Plan {
 };
 
 class Planner {
- public:
+  public:
     Planner(const TensorImpl* x, const Shape& strides, const Loc& loc) : x_(x), strides_(strides), loc_(loc) {}
 
     Plan make(const Index* indices, std::size_t count) {
@@ -92,16 +92,21 @@ class Planner {
         return std::move(plan_);
     }
 
- private:
+  private:
     // How many of x's dimensions the indices speak of.
     int dims_taken(const Index* indices, std::size_t count) const {
         int taken = 0, ellipses = 0;
         for (std::size_t i = 0; i < count; ++i) {
             switch (indices[i].kind) {
                 case Index::Kind::integer:
-                case Index::Kind::slice: ++taken; break;
-                case Index::Kind::none: break;
-                case Index::Kind::ellipsis: ++ellipses; break;
+                case Index::Kind::slice:
+                    ++taken;
+                    break;
+                case Index::Kind::none:
+                    break;
+                case Index::Kind::ellipsis:
+                    ++ellipses;
+                    break;
                 case Index::Kind::tensor: {
                     const Tensor& t = *indices[i].tensor;
                     if (!t.defined()) detail::fail_undefined("index", loc_);
@@ -126,10 +131,14 @@ class Planner {
 
     void add(const Index& index) {
         switch (index.kind) {
-            case Index::Kind::integer: return add_integer(index.slice.start);
-            case Index::Kind::slice: return add_slice(index.slice);
-            case Index::Kind::none: return append(1, 1);
-            default: return add_tensor(*index.tensor);
+            case Index::Kind::integer:
+                return add_integer(index.slice.start);
+            case Index::Kind::slice:
+                return add_slice(index.slice);
+            case Index::Kind::none:
+                return append(1, 1);
+            default:
+                return add_tensor(*index.tensor);
         }
     }
 
@@ -182,8 +191,8 @@ class Planner {
         Shape strides = mask.shape();
         for (int d = 0; d < mask.dim(); ++d, ++dim_) {
             if (mask.shape()[d] != x_->sizes[dim_]) {
-                fail<IndexError>(loc_, "index: a mask of shape {} does not fit dimension {} of shape {}", mask.shape(), dim_,
-                                 shape());
+                fail<IndexError>(loc_, "index: a mask of shape {} does not fit dimension {} of shape {}", mask.shape(),
+                                 dim_, shape());
             }
             strides[d] = strides_[dim_];
         }
@@ -237,7 +246,7 @@ Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, cons
     return out;
 }
 
-// --- Rules -------------------------------------------------------------------------------------------------------------------
+// --- Rules -----------------------------------------------------------------------------------------------------------
 
 // The gradient of index, a linear op; so its own gradient is index again.
 Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, const Tensor& positions, const Loc& loc) {
@@ -268,7 +277,7 @@ void index_place_rule(Backward& b) {
     b.give(0, taken(contiguous(b.grad()), {b.attrs<Region>(), b.saved(0)}, b.record().loc));
 }
 
-// --- Writing -----------------------------------------------------------------------------------------------------------------
+// --- Writing ---------------------------------------------------------------------------------------------------------
 
 // value: broadcasts to the region's shape; does not overlap with self.
 void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
@@ -297,7 +306,8 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     const Plan plan = make_plan(self, indices, count, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
     if (!broadcasts_to(value.shape(), shape)) {
-        fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}", value.shape(), shape);
+        fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}",
+                         value.shape(), shape);
     }
     detail::check_same_device("index_put_", self, value, loc);
     check_in_place("index_put", self, {&value}, loc);
@@ -373,16 +383,20 @@ void index_put_rule(Backward& b) {
 
 }  // namespace
 
-// --- Methods -----------------------------------------------------------------------------------------------------------------
+// --- Methods ---------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::operator[](const Index& index) const {
     const In self(*this, index.loc);
     detail::check_defined(self, "index");
     switch (index.kind) {
-        case Index::Kind::integer: return tapir::select(self, 0, index.slice.start);
-        case Index::Kind::slice: return tapir::slice(self, 0, index.slice);
-        case Index::Kind::none: return tapir::unsqueeze(self, 0);
-        default: return index_with(*this, &index, 1, index.loc);
+        case Index::Kind::integer:
+            return tapir::select(self, 0, index.slice.start);
+        case Index::Kind::slice:
+            return tapir::slice(self, 0, index.slice);
+        case Index::Kind::none:
+            return tapir::unsqueeze(self, 0);
+        default:
+            return index_with(*this, &index, 1, index.loc);
     }
 }
 

@@ -6,8 +6,8 @@
 
 namespace tapir {
 
-/// The index tensor as int64, contiguous, and without negative numbers: itself where it is so already. Throws DTypeError
-/// unless it is int64 or int32, IndexError "op: index 7 is out of range for dimension 1 of shape (3, 4)".
+/// The index tensor as int64, contiguous, and without negative numbers: itself where it is so already. Throws
+/// DTypeError unless it is int64 or int32, IndexError "op: index 7 is out of range for dimension 1 of shape (3, 4)".
 Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
 
 /// What indexing picks out of a tensor. Its shape is `sizes` with the positions' shape put in before dimension `at`;
@@ -22,7 +22,8 @@ struct Region {
 
 /// out = x[region], contiguous. `positions`: int64, contiguous, in elements of x's memory.
 void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions);
-/// x[region] = value (of the region's shape and x's dtype, contiguous; or one element). The last of equal positions wins.
+/// x[region] = value (of the region's shape and x's dtype, contiguous; or one element). The last of equal positions
+/// wins.
 void write_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value);
 /// Undoes it: out = x[region], zero but for the last of equal positions, and x[region] = 0.
 void take_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions);

@@ -88,12 +88,20 @@ Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& lo
     return shape;
 }
 
+bool has_shape(const TensorImpl* x, const Shape& shape) noexcept {
+    if (x->rank != shape.rank()) return false;
+    for (int d = 0; d < x->rank; ++d) {
+        if (x->sizes[d] != shape[d]) return false;
+    }
+    return true;
+}
+
 void check(const char* op, const Tensor& x, const char* what, const Tensor& gates, const Shape& wanted, const Loc& loc) {
-    if (x.shape() != wanted) fail<ShapeError>(loc, "{}: {} has shape {}, expected {}", op, what, x.shape(), wanted);
+    if (!has_shape(x.impl(), wanted)) fail<ShapeError>(loc, "{}: {} has shape {}, expected {}", op, what, x.shape(), wanted);
     if (x.dtype() != gates.dtype()) {
         fail<DTypeError>(loc, "{}: {} has dtype {}, the gates {}", op, what, name(x.dtype()), name(gates.dtype()));
     }
-    detail::check_same_device(op, gates, x, loc);
+    if (x.device() != gates.device()) detail::check_same_device(op, gates, x, loc);
 }
 
 // Of a source: (..., blocks * h), or (..., blocks, h) where it holds nothing but one forget gate to a child.
@@ -108,7 +116,7 @@ Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc)
 }
 
 template <class T>
-void run(const Step& step, Handles& inputs, const Tensor& h, const Tensor& c, const Tensor& kept) {
+void run(const Step& step, const void* const* inputs, const Tensor& h, const Tensor& c, const Tensor& kept) {
     using Args = kernels::LstmGates<T>;
     typename Args::Gate gates[kMaxFusedChildren + 3];
     typename Args::Child child[kMaxFusedChildren];
@@ -118,7 +126,7 @@ void run(const Step& step, Handles& inputs, const Tensor& h, const Tensor& c, co
         for (int s = 0; s < step.sources; ++s) {
             const int block = block_of(step.layouts[s], g, step.children);
             if (block < 0) continue;
-            const T* place = static_cast<const T*>(inputs[s].raw_data()) + block * step.width;
+            const T* place = static_cast<const T*>(inputs[s]) + block * step.width;
             const int64_t row = step.layouts[s].blocks * step.width;
             if (!gate.a) {
                 gate.a = place;
@@ -129,7 +137,7 @@ void run(const Step& step, Handles& inputs, const Tensor& h, const Tensor& c, co
             }
         }
     }
-    for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k].raw_data()), step.width};
+    for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
     const Args args{step.rows, step.width, step.children, gates, child, static_cast<T*>(h.raw_data()),
                     static_cast<T*>(c.raw_data()), kept.defined() ? static_cast<T*>(kept.raw_data()) : nullptr};
     const int64_t row_cost = step.width * (step.children + 3);
@@ -270,6 +278,28 @@ void lstm_gates_rule(Backward& b) {
 
 // --- The op ----------------------------------------------------------------------------------------------------------------------
 
+// Checks the operands; `shape` becomes the state's.
+Step checked_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children,
+                  Shape& shape, const Loc& loc) {
+    for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
+    for (int k = 0; k < children; ++k) detail::check_defined(In(*children_c[k], loc), op);
+    const Tensor& gates = *sources[0].tensor;
+    if (!is_floating(gates.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(gates.dtype()));
+    shape = state_shape(op, gates, sources[0].layout.blocks, loc);
+    Step step;
+    step.layouts[0] = sources[0].layout;
+    for (int s = 1; s < source_count; ++s) {
+        step.layouts[s] = sources[s].layout;
+        check(op, *sources[s].tensor, "a part of the gates", gates, source_shape(shape, sources[s].layout, loc), loc);
+    }
+    for (int k = 0; k < children; ++k) check(op, *children_c[k], "c", gates, shape, loc);
+    step.sources = source_count;
+    step.children = children;
+    step.width = shape.back();
+    step.rows = step.width > 0 ? shape.numel() / step.width : 0;
+    return step;
+}
+
 LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tensor* const* children_c, const Loc& loc) {
     const CallerScope caller(loc);
     Tensor tensors[kMaxSources];
@@ -283,42 +313,33 @@ LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tenso
 
 LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
                     int children, const Loc& loc) {
-    for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
-    for (int k = 0; k < children; ++k) detail::check_defined(In(*children_c[k], loc), op);
+    Shape shape;
+    const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
     const Tensor& gates = *sources[0].tensor;
-    const DType dtype = gates.dtype();
-    if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(dtype));
-    const Shape shape = state_shape(op, gates, sources[0].layout.blocks, loc);
-    Step step;
-    for (int s = 0; s < source_count; ++s) {
-        step.layouts[s] = sources[s].layout;
-        if (s > 0) check(op, *sources[s].tensor, "the second part of the gates", gates, source_shape(shape, sources[s].layout, loc), loc);
-    }
-    for (int k = 0; k < children; ++k) check(op, *children_c[k], "c", gates, shape, loc);
-    step.sources = source_count;
-    step.children = children;
-    step.width = shape.back();
-    step.rows = step.width > 0 ? shape.numel() / step.width : 0;
+    const DType dtype = gates.dtype(), compute = computed_in(dtype);
     if (children > kMaxFusedChildren) return step_with_ops(step, sources, children_c, loc);
 
     const Tensor* inputs[kMaxSources + kMaxFusedChildren];
-    Handles ready_inputs;
+    const void* places[kMaxSources + kMaxFusedChildren];
+    Handles converted;
     Log* log = detail::thread.log;
     bool record_it = false;
-    const DType compute = computed_in(dtype);
     const int input_count = source_count + children;
     for (int i = 0; i < input_count; ++i) {
         inputs[i] = i < source_count ? sources[i].tensor : children_c[i - source_count];
         record_it |= log && tracked(inputs[i]->impl(), *log, loc);
-        ready_inputs.push(ready(*inputs[i], compute));
+        const bool is_ready = dtype == compute && inputs[i]->is_contiguous();
+        places[i] = is_ready ? inputs[i]->raw_data() : converted.push(ready(*inputs[i], compute)).raw_data();
     }
     Tensor kept;
     if (record_it) kept = detail::make_empty({step.rows, children + 4, step.width}, compute, gates.device(), loc);
-    LSTMState out{detail::make_empty(shape, compute, gates.device(), loc), detail::make_empty(shape, compute, gates.device(), loc)};
+    const int64_t numel = step.rows * step.width;
+    const auto fresh = [&] { return detail::make_empty(shape.data(), shape.rank(), numel, compute, gates.device(), loc); };
+    LSTMState out{fresh(), fresh()};
     if (compute == DType::float64) {
-        run<double>(step, ready_inputs, out.h, out.c, kept);
+        run<double>(step, places, out.h, out.c, kept);
     } else {
-        run<float>(step, ready_inputs, out.h, out.c, kept);
+        run<float>(step, places, out.h, out.c, kept);
     }
     if (dtype != compute) {
         const detail::PauseRecording pause;

@@ -31,17 +31,21 @@ void masked_fill_rule(Backward& b) {
 
 TAPIR_OP(where, "Where", where_rule, "One of two tensors, element by element, as a condition says.",
          TAPIR_SAMPLE("b(3,4) f(3,4) f(3,4)", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])),
          TAPIR_SAMPLE("b(3,4) f(3,4)", where(x[0], x[1], 0.5)), TAPIR_SAMPLE("b(3,4) f(4)", where(x[0], 2, x[1])),
          TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
+         TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
 TAPIR_OP(masked_fill, "Where", masked_fill_rule, "A tensor with a number where a mask holds.",
-         TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)), TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),
-         TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])), TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
+         TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)),
+         TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),
+         TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
 TAPIR_OP(nonzero, "NonZero", NonDiff, "The positions of what is not 0.", TAPIR_SAMPLE("b(3,4)", nonzero(x[0])),
          TAPIR_SAMPLE("i(2,3,2)<2", nonzero(x[0])), TAPIR_SAMPLE("b(7)", nonzero(x[0])));
 
-// --- Choosing --------------------------------------------------------------------------------------------------------------
+// --- Choosing --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -87,7 +91,7 @@ void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor
     const Choice choice(operands);
     const int last = choice.rank - 1;
     const int64_t width = choice.sizes[last];
-    const auto run = [&](const int64_t (&at)[4], int64_t n) {
+    const auto run = [&](const int64_t(&at)[4], int64_t n) {
         const auto address = [&](int k, unsigned bytes) { return operands[k]->data + at[k] * bytes; };
         kernels::choose_run(size, n, reinterpret_cast<const std::uint8_t*>(address(1, 1)), choice.strides[1][last],
                             address(2, size), choice.strides[2][last], address(3, size), choice.strides[3][last],
@@ -140,7 +144,8 @@ Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tens
 Tensor where_as(const In& condition, const Tensor& a, const Tensor& b, DType dtype) {
     const Loc& loc = condition.loc;
     Tensor out = choose_as("where", condition.tensor, a, b, dtype, loc);
-    if (detail::thread.log && is_floating(dtype)) record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
+    if (detail::thread.log && is_floating(dtype))
+        record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
     return out;
 }
 
@@ -220,13 +225,14 @@ Tensor masked_fill(In x, In mask, In value) {
     detail::check_defined(value, "masked_fill");
     check_mask("masked_fill", mask);
     if (value.tensor.dim() != 0) {
-        fail<ShapeError>(x.loc, "masked_fill: the value must be a number or a 0-d tensor, got shape {}", value.tensor.shape());
+        fail<ShapeError>(x.loc, "masked_fill: the value must be a number or a 0-d tensor, got shape {}",
+                         value.tensor.shape());
     }
     check_number("masked_fill", is_floating(value->dtype), x->dtype, x.loc);
     return fill_masked(x, mask, value.tensor);
 }
 
-// --- Selecting -------------------------------------------------------------------------------------------------------------
+// --- Selecting -------------------------------------------------------------------------------------------------------
 
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc) {
     const detail::PauseRecording pause;

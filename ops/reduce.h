@@ -1,7 +1,8 @@
 // Reductions and scans. `dims` names the dimensions that go (negative ones count from the end; none: all of them);
 // keepdim leaves them with size 1. Dims out of range or named twice throw IndexError.
 //
-// Sums of float16, bfloat16 and float32 accumulate in float32 blocks, pairwise, so that the error grows with log(n).
+// Sums of float16, bfloat16 and float32 accumulate in short float32 blocks whose sums are added in float64, so that the
+// error does not grow with the length. Results do not depend on the number of threads.
 #pragma once
 
 #include "tapir/core/tensor.h"
@@ -29,7 +30,8 @@ ValuesIndices max(In x, int dim, bool keepdim = false);
 ValuesIndices min(In x, int dim, bool keepdim = false);
 Tensor max(In a, In b);  ///< maximum
 Tensor min(In a, In b);  ///< minimum
-/// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor.
+/// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor. Nothing to choose
+/// from throws ShapeError.
 Tensor argmax(In x);
 Tensor argmin(In x);
 Tensor argmax(In x, int dim, bool keepdim = false);
@@ -37,10 +39,12 @@ Tensor argmin(In x, int dim, bool keepdim = false);
 /// bool: nothing is 0, something is not 0. true and false for empty ones.
 Tensor all(In x, const Dims& dims = {}, bool keepdim = false);
 Tensor any(In x, const Dims& dims = {}, bool keepdim = false);
-/// Variance and standard deviation, divided by n - correction (1: unbiased).
+/// Variance and standard deviation, divided by n - correction (1: unbiased). Beside `using namespace tapir` write
+/// tapir::std(x): the name alone is the namespace's too.
 Tensor var(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
 Tensor std(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
-/// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0).
+/// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). Computed in float64. The
+/// gradient where the norm is 0 is 0.
 Tensor norm(In x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 /// log(sum(exp(x))) without overflow.
 Tensor logsumexp(In x, const Dims& dims, bool keepdim = false);
@@ -52,7 +56,7 @@ Tensor cumprod(In x, int dim);
 Tensor softmax(In x, int dim);
 Tensor log_softmax(In x, int dim);
 
-/// Sorted along dim; nan last in ascending order. stable keeps equal elements in order (it always does).
+/// Sorted along dim; nan last in ascending order, first in descending. Equal elements keep their order.
 ValuesIndices sort(In x, int dim = -1, bool descending = false);
 Tensor argsort(In x, int dim = -1, bool descending = false);
 /// The k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.

@@ -26,8 +26,8 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
     int64_t low, high;
     kernels::index_range(static_cast<const int64_t*>(packed.raw_data()), n, &low, &high);
     if (low < -size || high >= size) {
-        fail<IndexError>(loc, "{}: index {} is out of range for dimension {} of shape {}", op, high >= size ? high : low, dim,
-                         shape);
+        fail<IndexError>(loc, "{}: index {} is out of range for dimension {} of shape {}", op,
+                         high >= size ? high : low, dim, shape);
     }
     if (low >= 0) return packed;
     Tensor wrapped = detail::make_empty_like(packed.impl(), int64, loc);
@@ -54,11 +54,12 @@ namespace {
 // The loops over a region: every place in the dimensions before `at`, every position, and, in the dimensions from `at`
 // on, runs of elements at one step. Items are the pairs of the first two, in order.
 class RegionLoop {
- public:
+  public:
     RegionLoop(const Region& region, const Tensor& positions)
         : region_(region), index_(static_cast<const int64_t*>(positions.raw_data())), count_(positions.numel()) {
         for (int d = 0; d < region.at; ++d) outer_ *= region.sizes[d];
-        for (int d = region.sizes.rank(); d-- > region.at;) {  // runs: the last dimensions, as far as they are one step apart
+        for (int d = region.sizes.rank();
+             d-- > region.at;) {  // runs: the last dimensions, as far as they are one step apart
             if (region.sizes[d] == 1) continue;
             if (run_ == 1) {
                 run_step_ = region.strides[d];
@@ -95,7 +96,7 @@ class RegionLoop {
         }
     }
 
- private:
+  private:
     int64_t outer_offset(int64_t place) const { return region_.offset + offset_in(place, 0, region_.at); }
     int64_t run_offset(int64_t r) const {
         return runs_ == 1 ? 0 : offset_in(r * run_, region_.at, region_.sizes.rank());
@@ -162,7 +163,8 @@ void write_region(const TensorImpl* x, const Region& region, const Tensor& posit
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
-                kernels::convert(x->dtype, from + element * step * size, step, x->dtype, x->data + offset * size, loop.step(), n);
+                kernels::convert(x->dtype, from + element * step * size, step, x->dtype, x->data + offset * size,
+                                 loop.step(), n);
             });
         }
     });
@@ -206,7 +208,8 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::scatter_add_run(type, n, x->data + offset * size, index, 1, 0, from + item * step * size, step);
+                kernels::scatter_add_run(type, n, x->data + offset * size, index, 1, 0, from + item * step * size,
+                                         step);
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {

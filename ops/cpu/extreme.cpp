@@ -9,21 +9,22 @@ namespace {
 
 constexpr i64 kColumns = 512;
 
-template <class T>
-[[gnu::always_inline]] inline bool same(T a, T b) {
+// Of numbers or vectors: equal, or both nan.
+template <class X>
+[[gnu::always_inline]] inline auto same(X a, X b) {
     return (a == b) | ((a != a) & (b != b));
 }
 
 // Where `value` (or a nan, if it is one) is first met; it is there.
 template <class T>
 i64 find(const T* x, i64 n, T value) {
-    constexpr i64 step = 64;
+    constexpr int step = 64;
     i64 i = 0;
     for (; i + step <= n; i += step) {
-        int any = 0;
-#pragma omp simd reduction(| : any)
-        for (i64 j = 0; j < step; ++j) any |= same(x[i + j], value);
-        if (any) break;
+        int first = step;
+#pragma omp simd reduction(min : first)
+        for (int j = 0; j < step; ++j) first = same(x[i + j], value) && j < first ? j : first;
+        if (first < step) return i + first;
     }
     while (i < n - 1 && !same(x[i], value)) ++i;
     return i;
@@ -39,25 +40,42 @@ void extreme_rows(const LineArgs& args, i64* indices, i64 begin, i64 end) {
     }
 }
 
+// The best of each column so far, and the row it is in, counted from the first of these `rows`; -1 where it stays.
+template <class Op, class T>
+void update_columns(const T* x, i64 stride, MaskInt<T> rows, i64 width, T* best, MaskInt<T>* found) {
+    for (MaskInt<T> r = 0; r < rows; ++r, x += stride) {
+        const auto update = [&](i64 j, Vector<T> value) __attribute__((always_inline)) {
+            const Vector<T> old = load(best + j), now = Op::combine(old, value);
+            const Vector<MaskInt<T>> row = Vector<MaskInt<T>>{} + r;
+            const Vector<MaskInt<T>> where = same(now, old) ? load(found + j) : row;
+            store(best + j, now);
+            store(found + j, where);
+        };
+        i64 j = 0;
+        for (; j + kWidth<T> <= width; j += kWidth<T>) update(j, load(x + j));
+        if (j < width) update(j, load_first(x + j, width - j));
+    }
+}
+
 template <class Op, class T>
 void extreme_columns(const LineArgs& args, i64* indices, i64 begin, i64 end) {
-    alignas(64) T best[kColumns];
+    alignas(64) T best[kColumns];  // whole vectors: the lanes behind the last column do not matter
+    alignas(64) MaskInt<T> found[kColumns];
+    constexpr i64 most_rows = i64{1} << 30;
     for (i64 line = begin; line < end;) {
         const i64 column = line % args.inner;
         const i64 width = smaller(smaller(args.inner - column, kColumns), end - line);
         const T* x = static_cast<const T*>(args.x) + (line / args.inner) * args.size * args.inner + column;
-        i64* index = indices + line;
         for (i64 j = 0; j < width; ++j) {
             best[j] = x[j];
-            index[j] = 0;
+            indices[line + j] = 0;
         }
-        for (i64 r = 1; r < args.size; ++r) {
-            x += args.inner;
-#pragma omp simd
+        for (i64 r = 0; r < args.size; r += most_rows) {
+            const i64 rows = smaller(args.size - r, most_rows);
+            for (i64 j = 0; j < width; ++j) found[j] = -1;
+            update_columns<Op>(x + r * args.inner, args.inner, static_cast<MaskInt<T>>(rows), width, best, found);
             for (i64 j = 0; j < width; ++j) {
-                const T value = Op::combine(best[j], x[j]);
-                index[j] = same(value, best[j]) ? index[j] : r;
-                best[j] = value;
+                if (found[j] >= 0) indices[line + j] = r + found[j];
             }
         }
         if (args.out) {

@@ -16,15 +16,16 @@ TAPIR_CPU_KERNEL(choose_run, void(unsigned size, std::int64_t n, const std::uint
 TAPIR_CPU_KERNEL(gather_run, void(unsigned size, std::int64_t n, void* to, const void* from, const std::int64_t* index,
                                   std::int64_t stride, std::int64_t step))
 /// to[position(i)] = from[i], in order: of equal positions the last wins.
-TAPIR_CPU_KERNEL(scatter_run, void(unsigned size, std::int64_t n, void* to, const std::int64_t* index, std::int64_t stride,
-                                   std::int64_t step, const void* from, std::int64_t from_step))
-/// Takes back what scatter_run wrote: from the last to the first, to[i] = from[position(i)], which becomes 0. So of equal
-/// positions the last gets the value, the others 0.
+TAPIR_CPU_KERNEL(scatter_run, void(unsigned size, std::int64_t n, void* to, const std::int64_t* index,
+                                   std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
+/// Takes back what scatter_run wrote: from the last to the first, to[i] = from[position(i)], which becomes 0. So of
+/// equal positions the last gets the value, the others 0.
 TAPIR_CPU_KERNEL(take_run, void(unsigned size, std::int64_t n, void* to, void* from, const std::int64_t* index,
                                 std::int64_t stride, std::int64_t step))
 /// to[position(i)] += from[i], in order.
-TAPIR_CPU_KERNEL(scatter_add_run, void(tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index,
-                                       std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
+TAPIR_CPU_KERNEL(scatter_add_run,
+                 void(tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index,
+                      std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
 /// to[i] += from[i]
 TAPIR_CPU_KERNEL(add_run, void(tapir::kernels::Compute type, std::int64_t n, void* to, std::int64_t to_step,
                                const void* from, std::int64_t from_step))

@@ -176,12 +176,18 @@ void row(const Targets<T>& targets, i64 classes, const T* x, i64 target, T* loss
         return;
     }
     T top, sum;
-    if (classes <= kTile) {  // one full vector, not a scalar loop: exp(-infinity) adds nothing
+    if (classes <= kTile) {
+        // One full vector instead of a scalar loop. It is filled up with a number that is there anyway: libmvec would
+        // take its slow path for -infinity.
         alignas(64) T padded[kTile], e[kTile];
-        for (i64 c = 0; c < kTile; ++c) padded[c] = -kInfinity<T>;
-        for (i64 c = 0; c < classes; ++c) padded[c] = x[c];
+        for (i64 c = 0; c < kTile; ++c) padded[c] = x[c < classes ? c : 0];
         top = largest(padded, kTile);
-        sum = exponentials(padded, top, e, kTile);
+        sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 c = 0; c < kTile; ++c) {
+            e[c] = exp(padded[c] - top);
+            sum += c < classes ? e[c] : T(0);
+        }
         if (grad) {
             for (i64 c = 0; c < classes; ++c) grad[c] = e[c];
         }

@@ -98,7 +98,7 @@ inline T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as the tr
 
 template <class T> inline T where(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> inline T abs(T x) { return where(x < T(0), static_cast<T>(-x), static_cast<T>(x + T(0))); }
-template <class T> inline T sign(T x) { return where(x > T(0), T(1), where(x < T(0), T(-1), x)); }
+template <class T> inline T sign(T x) { return where(x > T(0), T(1), where(x < T(0), T(-1), T(0))); }
 template <class T> inline T square(T x) { return static_cast<T>(x * x); }
 template <class T> inline T rsqrt(T x) { return T(1) / sqrt(x); }
 template <class T> inline T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }

@@ -1,8 +1,8 @@
 // Sums, products and extremes over any dimensions.
 //
 // Note [Accuracy of sums]
-// A block of at most 2,048 float32 elements (or 1,024 rows) is added up in many independent lanes, and the blocks'
-// results in float64. So no float32 accumulator takes more than a few hundred terms, however long the sum is.
+// A block of float32 elements or rows is added up in independent lanes, and the blocks' results in float64. So no float32
+// accumulator takes more than 64 terms, however long the sum is.
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr i64 kBuffer = 1024;     // elements converted at a time
 constexpr i64 kColumns = 1024;    // accumulators of a block of columns: they stay in the first-level cache
-constexpr i64 kBlockRows = 1024;  // rows that these take before they are added to the wide ones
+constexpr i64 kBlockRows = 256;   // rows that these take before they are added to the wide ones
 
 template <class T>
 void map_elements(const ReduceArgs& args, T* x, i64 n) {
@@ -102,10 +102,12 @@ void reduce_rows(const ReduceArgs& args, i64 begin, i64 end) {
     const bool direct = args.dtype == stored_type<T> && args.map == Map::none &&
                         (args.reduced == 0 || args.reduced_strides[args.reduced - 1] == 1);
     const bool same_type = args.out_dtype == stored_type<T>;
-    if (direct && same_type && args.reduced <= 1 && args.kept <= 1 && args.finish == Finish::none) {
+    if (direct && same_type && args.reduced <= 1 && args.kept <= 1) {
         const i64 n = args.reduced ? args.reduced_sizes[0] : 1, stride = args.kept ? args.kept_strides[0] : 0;
         const T* x = static_cast<const T*>(args.x) + begin * stride;
-        for (i64 i = begin; i < end; ++i, x += stride) static_cast<T*>(args.out)[i] = static_cast<T>(fold<Op>(x, n));
+        for (i64 i = begin; i < end; ++i, x += stride) {
+            static_cast<T*>(args.out)[i] = static_cast<T>(finished(args, fold<Op>(x, n)));
+        }
         return;
     }
     Runs kept(args.kept_sizes, args.kept_strides, args.kept);
@@ -156,10 +158,7 @@ void fold_packed(T* acc, const T* x, i64 rows, i64 width) {
     fold_rows<Op>(acc, x, wide, rows / group, wide);
     const i64 rest = rows % group;
     fold_rows<Op>(acc, x + (rows - rest) * width, 0, 1, rest * width);
-    for (i64 half = wide / 2; half >= width; half /= 2) {
-#pragma omp simd
-        for (i64 j = 0; j < half; ++j) acc[j] = Op::combine(acc[j], acc[j + half]);
-    }
+    for (i64 half = wide / 2; half >= width; half /= 2) fold_rows<Op>(acc, acc + half, 0, 1, half);
 }
 
 // Combines `rows` rows of `width` columns into acc.

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <utility>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "tapir/ops/cpu/elementwise.h"
 #include "tapir/ops/cpu/reduce.h"
@@ -42,6 +45,59 @@ template <class T>
     __builtin_memcpy(&v, x, sizeof v);
     return v;
 }
+
+template <class T>
+[[gnu::always_inline]] inline void store(T* x, Vector<T> v) {
+    __builtin_memcpy(x, &v, sizeof v);
+}
+
+// The first n < kWidth<T> lanes; the others are loaded as 0 and not stored. No other memory is touched.
+#if defined(__AVX512BW__)
+template <class T>
+[[gnu::always_inline]] inline Vector<T> load_first(const T* x, i64 n) {
+    const u64 bits = (u64{1} << n) - 1;
+    if constexpr (sizeof(T) == 4) {
+        return (Vector<T>)_mm512_maskz_loadu_epi32(static_cast<__mmask16>(bits), x);
+    } else if constexpr (sizeof(T) == 8) {
+        return (Vector<T>)_mm512_maskz_loadu_epi64(static_cast<__mmask8>(bits), x);
+    } else {
+        return (Vector<T>)_mm512_maskz_loadu_epi8(bits, x);
+    }
+}
+template <class T>
+[[gnu::always_inline]] inline void store_first(T* x, Vector<T> v, i64 n) {
+    const u64 bits = (u64{1} << n) - 1;
+    if constexpr (sizeof(T) == 4) {
+        _mm512_mask_storeu_epi32(x, static_cast<__mmask16>(bits), (__m512i)v);
+    } else if constexpr (sizeof(T) == 8) {
+        _mm512_mask_storeu_epi64(x, static_cast<__mmask8>(bits), (__m512i)v);
+    } else {
+        _mm512_mask_storeu_epi8(x, bits, (__m512i)v);
+    }
+}
+#else
+template <class T>
+[[gnu::always_inline]] inline Vector<T> load_first(const T* x, i64 n) {
+#if defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) {
+        const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        return (Vector<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(x), mask);
+    } else if constexpr (sizeof(T) == 8) {
+        const __m256i mask = _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+        return (Vector<T>)_mm256_maskload_epi64(reinterpret_cast<const long long*>(x), mask);
+    }
+#endif
+    T lanes[kWidth<T>] = {};
+    for (i64 i = 0; i < n; ++i) lanes[i] = x[i];
+    return load(lanes);
+}
+template <class T>
+[[gnu::always_inline]] inline void store_first(T* x, Vector<T> v, i64 n) {
+    T lanes[kWidth<T>];
+    store(lanes, v);
+    for (i64 i = 0; i < n; ++i) x[i] = lanes[i];
+}
+#endif
 
 // The same size as T, for masks.
 template <int Bytes>
@@ -129,15 +185,18 @@ template <class Op, class T, int Distance = kWidth<T> / 2>
     }
 }
 
+/// v with the identity in its lanes from n on.
+template <class Op, class T>
+[[gnu::always_inline]] inline Vector<T> only_first(Vector<T> v, i64 n) {
+    const Vector<MaskInt<T>> lanes = lane_numbers<T>(std::make_integer_sequence<int, kWidth<T>>{});
+    return lanes < static_cast<MaskInt<T>>(n) ? v : Vector<T>{} + Op::template identity<T>();
+}
+
 /// n contiguous elements combined, in 4 vectors of independent lanes.
 template <class Op, class T>
 inline T fold_block(const T* x, i64 n) {
     constexpr i64 width = kWidth<T>;
-    if (n < width) {
-        T result = Op::template identity<T>();
-        for (i64 i = 0; i < n; ++i) result = Op::combine(result, x[i]);
-        return result;
-    }
+    if (n < width) return across<Op, T>(only_first<Op, T>(load_first(x, n), n));
     Vector<T> a = load(x);
     i64 i = width;
     if (n >= 4 * width) {
@@ -151,15 +210,11 @@ inline T fold_block(const T* x, i64 n) {
         a = Op::combine(Op::combine(a, b), Op::combine(c, d));
     }
     for (; i + width <= n; i += width) a = Op::combine(a, load(x + i));
-    if (i < n) {  // the last vector of the row, without what has been combined already
-        const Vector<MaskInt<T>> lanes = lane_numbers<T>(std::make_integer_sequence<int, static_cast<int>(width)>{});
-        const Vector<T> identity = Vector<T>{} + Op::template identity<T>();
-        a = Op::combine(a, lanes < static_cast<MaskInt<T>>(width - (n - i)) ? identity : load(x + n - width));
-    }
+    if (i < n) a = Op::combine(a, only_first<Op, T>(load_first(x + i, n - i), n - i));
     return across<Op, T>(a);
 }
 
-constexpr i64 kFoldBlock = 2048;
+constexpr i64 kFoldBlock = 16 * kVectorBytes;  // 16 float32 elements for each lane
 
 template <class Op, class T>
 inline Wide<T> fold(const T* x, i64 n) {
@@ -171,19 +226,36 @@ inline Wide<T> fold(const T* x, i64 n) {
     return result;
 }
 
+/// to[i] = fn(i-th vector of x), for any n: fn takes and returns a Vector<T>.
+template <class T, class Fn>
+[[gnu::always_inline]] inline void for_vectors(const T* x, T* to, i64 n, const Fn& fn) {
+    i64 i = 0;
+    for (; i + kWidth<T> <= n; i += kWidth<T>) store(to + i, fn(load(x + i)));
+    if (i < n) store_first(to + i, fn(load_first(x + i, n - i)), n - i);
+}
+
 /// acc[j] is combined with the elements of `rows` rows at x, x + stride, ...
 template <class Op, class T>
-inline void fold_rows(T* __restrict acc, const T* x, i64 stride, i64 rows, i64 width) {
+inline void fold_rows(T* acc, const T* x, i64 stride, i64 rows, i64 width) {
+    constexpr i64 step = kWidth<T>;
+    const i64 whole = width / step * step, rest = width - whole;
     for (; rows >= 4; rows -= 4, x += 4 * stride) {
         const T *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride;
-#pragma omp simd
-        for (i64 j = 0; j < width; ++j) {
-            acc[j] = Op::combine(acc[j], Op::combine(Op::combine(x[j], x1[j]), Op::combine(x2[j], x3[j])));
+        for (i64 j = 0; j < whole; j += step) {
+            const Vector<T> a = Op::combine(load(x + j), load(x1 + j)), b = Op::combine(load(x2 + j), load(x3 + j));
+            store(acc + j, Op::combine(load(acc + j), Op::combine(a, b)));
+        }
+        if (rest > 0) {
+            const Vector<T> a = Op::combine(load_first(x + whole, rest), load_first(x1 + whole, rest));
+            const Vector<T> b = Op::combine(load_first(x2 + whole, rest), load_first(x3 + whole, rest));
+            store_first(acc + whole, Op::combine(load_first(acc + whole, rest), Op::combine(a, b)), rest);
         }
     }
     for (; rows > 0; --rows, x += stride) {
-#pragma omp simd
-        for (i64 j = 0; j < width; ++j) acc[j] = Op::combine(acc[j], x[j]);
+        for (i64 j = 0; j < whole; j += step) store(acc + j, Op::combine(load(acc + j), load(x + j)));
+        if (rest > 0) {
+            store_first(acc + whole, Op::combine(load_first(acc + whole, rest), load_first(x + whole, rest)), rest);
+        }
     }
 }
 

@@ -65,18 +65,86 @@ double exp_row(const T* x, T* y, i64 n, T max) {
     return total + static_cast<double>(sum);
 }
 
+// --- Short rows: several at a time, so that exp and log run over full vectors ------------------------------------------
+
+constexpr i64 kShort = 64;    // a longer row is worth being taken by itself
+constexpr i64 kGroup = 512;   // elements taken at a time
+
+template <class T>
+struct Group {
+    alignas(64) T exps[kGroup + kLanesOut];  // e^(x - max)
+    alignas(64) T max[kGroup + kLanesOut];   // by row
+    alignas(64) T sum[kGroup + kLanesOut];   // of the exps
+
+    // fn(values[i]) for n elements and whatever follows them to a whole vector.
+    template <class Fn>
+    [[gnu::always_inline]] static void apply(T* values, i64 n, const Fn& fn) {
+        for (i64 i = n; i % kLanesOut; ++i) values[i] = values[0];
+        for (i64 i = 0; i < n; i += kLanesOut) {
+#pragma omp simd
+            for (i64 j = 0; j < kLanesOut; ++j) values[i + j] = fn(values[i + j]);
+        }
+    }
+
+    Group(const T* x, i64 rows, i64 n) {
+        for (i64 r = 0; r < rows; ++r) {
+            max[r] = fold_block<Max>(x + r * n, n);
+            const Vector<T> shift = Vector<T>{} + max[r];
+            for_vectors(x + r * n, exps + r * n, n, [&](Vector<T> v) __attribute__((always_inline)) { return v - shift; });
+        }
+        apply(exps, rows * n, [](T v) __attribute__((always_inline)) { return exp_below(v); });
+        for (i64 r = 0; r < rows; ++r) sum[r] = fold_block<Sum>(exps + r * n, n);
+    }
+    void take_log_of_sums(i64 rows) {
+        apply(sum, rows, [](T v) __attribute__((always_inline)) { return log(v); });
+    }
+};
+
+template <class T>
+void softmax_short_rows(const T* x, T* y, i64 rows, i64 n, bool as_log) {
+    Group<T> group(x, rows, n);
+    if (as_log) group.take_log_of_sums(rows);
+    for (i64 r = 0; r < rows; ++r, x += n, y += n) {
+        if (as_log) {
+            const Vector<T> max = Vector<T>{} + group.max[r], log_sum = Vector<T>{} + group.sum[r];
+            for_vectors(x, y, n, [&](Vector<T> v) __attribute__((always_inline)) { return (v - max) - log_sum; });
+        } else {
+            const Vector<T> scale = Vector<T>{} + 1 / group.sum[r];
+            for_vectors(group.exps + r * n, y, n, [&](Vector<T> v) __attribute__((always_inline)) { return v * scale; });
+        }
+    }
+}
+
+template <class T>
+void logsumexp_short_rows(const T* x, T* out, i64 rows, i64 n) {
+    Group<T> group(x, rows, n);
+    group.take_log_of_sums(rows);
+    for (i64 r = 0; r < rows; ++r) out[r] = is_finite(group.max[r]) ? group.max[r] + group.sum[r] : group.max[r];
+}
+
+template <class T>
+void log_softmax_backward_short_rows(const T* y, const T* g, T* out, i64 rows, i64 n) {
+    alignas(64) T exps[kGroup + kLanesOut];
+    copy(exps, y, rows * n);
+    Group<T>::apply(exps, rows * n, [](T v) __attribute__((always_inline)) { return exp_below(v); });
+    for (i64 r = 0; r < rows; ++r) {
+        const T sum = fold_block<Sum>(g + r * n, n);
+        for (i64 i = r * n; i < (r + 1) * n; ++i) out[i] = g[i] - exps[i] * sum;
+    }
+}
+
+// --- Rows ----------------------------------------------------------------------------------------------------------------
+
 template <class T>
 void softmax_row(const T* x, T* y, i64 n, bool as_log) {
     const T max = static_cast<T>(fold<Max>(x, n));
     const double sum = exp_row(x, as_log ? nullptr : y, n, max);
     if (as_log) {
-        const T log_sum = static_cast<T>(log(sum));
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) y[i] = (x[i] - max) - log_sum;
+        const Vector<T> shift = Vector<T>{} + max, log_sum = Vector<T>{} + static_cast<T>(log(sum));
+        for_vectors(x, y, n, [&](Vector<T> v) __attribute__((always_inline)) { return (v - shift) - log_sum; });
     } else {
-        const T scale = static_cast<T>(1 / sum);
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) y[i] *= scale;
+        const Vector<T> scale = Vector<T>{} + static_cast<T>(1 / sum);
+        for_vectors(y, y, n, [&](Vector<T> v) __attribute__((always_inline)) { return v * scale; });
     }
 }
 
@@ -113,22 +181,31 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
     }
 }
 
+// The sum of a[i] * b[i].
 template <class T>
-void softmax_backward_row(const T* y, const T* g, T* out, i64 n, bool as_log) {
-    if (!as_log) {
-        double total = 0;
-        for (i64 begin = 0; begin < n; begin += kBlock) {
-            const i64 end = smaller(begin + kBlock, n);
-            T sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (i64 i = begin; i < end; ++i) sum += y[i] * g[i];
-            total += static_cast<double>(sum);
-        }
-        const T dot = static_cast<T>(total);
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) out[i] = y[i] * (g[i] - dot);
-        return;
+T dot(const T* a, const T* b, i64 n) {
+    double total = 0;
+    for (i64 begin = 0; begin < n; begin += kBlock) {
+        const i64 end = smaller(begin + kBlock, n);
+        Vector<T> sum = {};
+        i64 i = begin;
+        for (; i + kWidth<T> <= end; i += kWidth<T>) sum += load(a + i) * load(b + i);
+        if (i < end) sum += load_first(a + i, end - i) * load_first(b + i, end - i);
+        total += static_cast<double>(across<Sum, T>(sum));
     }
+    return static_cast<T>(total);
+}
+
+template <class T>
+void softmax_backward_row(const T* y, const T* g, T* out, i64 n) {
+    const T sum = dot(y, g, n);
+    i64 i = 0;
+    for (; i + kWidth<T> <= n; i += kWidth<T>) store(out + i, load(y + i) * (load(g + i) - sum));
+    if (i < n) store_first(out + i, load_first(y + i, n - i) * (load_first(g + i, n - i) - sum), n - i);
+}
+
+template <class T>
+void log_softmax_backward_row(const T* y, const T* g, T* out, i64 n) {
     const T sum = static_cast<T>(fold<Sum>(g, n));
     const i64 whole = n / kLanesOut * kLanesOut;
 #pragma omp simd
@@ -167,13 +244,16 @@ void softmax_backward_columns(const T* y, const T* g, T* out, i64 size, i64 inne
     }
 }
 
-// Calls row(offset) for each line, or columns(offset, width) for blocks of neighbouring ones.
-template <class Row, class Columns>
-[[gnu::always_inline]] inline void for_lines(const SoftmaxArgs& args, i64 begin, i64 end, Row row, Columns columns) {
+// Calls rows(offset, count) for groups of short rows and for single long ones, or columns(offset, width) for blocks of
+// neighbouring columns.
+template <class Rows, class Columns>
+[[gnu::always_inline]] inline void for_lines(const SoftmaxArgs& args, i64 begin, i64 end, Rows rows, Columns columns) {
+    const i64 group = args.size <= kShort ? kGroup / args.size : 1;
     for (i64 line = begin; line < end;) {
         if (args.inner == 1) {
-            row(line * args.size);
-            ++line;
+            const i64 count = smaller(group, end - line);
+            rows(line * args.size, count);
+            line += count;
             continue;
         }
         const i64 column = line % args.inner;
@@ -187,32 +267,52 @@ template <class T>
 void softmax_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
     const auto* x = static_cast<const T*>(args.x);
     auto* y = static_cast<T*>(args.out);
-    for_lines(
-        args, begin, end, [&](i64 at) { softmax_row(x + at, y + at, args.size, args.log); },
-        [&](i64 at, i64 width) { softmax_columns(x + at, y + at, args.size, args.inner, width, args.log); });
+    const auto rows = [&](i64 at, i64 count) {
+        if (args.size <= kShort) {
+            softmax_short_rows(x + at, y + at, count, args.size, args.log);
+        } else {
+            softmax_row(x + at, y + at, args.size, args.log);
+        }
+    };
+    for_lines(args, begin, end, rows, [&](i64 at, i64 width) {
+        softmax_columns(x + at, y + at, args.size, args.inner, width, args.log);
+    });
 }
 
 template <class T>
 void softmax_backward_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
     const auto *y = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.g);
     auto* out = static_cast<T*>(args.out);
-    for_lines(
-        args, begin, end, [&](i64 at) { softmax_backward_row(y + at, g + at, out + at, args.size, args.log); },
-        [&](i64 at, i64 width) {
-            softmax_backward_columns(y + at, g + at, out + at, args.size, args.inner, width, args.log);
-        });
+    const auto rows = [&](i64 at, i64 count) {
+        if (!args.log) {
+            for (i64 r = 0; r < count; ++r, at += args.size) softmax_backward_row(y + at, g + at, out + at, args.size);
+        } else if (args.size <= kShort) {
+            log_softmax_backward_short_rows(y + at, g + at, out + at, count, args.size);
+        } else {
+            log_softmax_backward_row(y + at, g + at, out + at, args.size);
+        }
+    };
+    for_lines(args, begin, end, rows, [&](i64 at, i64 width) {
+        softmax_backward_columns(y + at, g + at, out + at, args.size, args.inner, width, args.log);
+    });
 }
 
 template <class T>
 void logsumexp_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
     const auto* x = static_cast<const T*>(args.x);
-    for (i64 line = begin; line < end; ++line) {
-        const T* row = x + line * args.size;
-        const T max = static_cast<T>(fold<Max>(row, args.size));
+    auto* out = static_cast<T*>(args.out);
+    const auto rows = [&](i64 at, i64 count) {
+        T* to = out + at / args.size;
+        if (args.size <= kShort) {
+            logsumexp_short_rows(x + at, to, count, args.size);
+            return;
+        }
+        const T max = static_cast<T>(fold<Max>(x + at, args.size));
         const bool finite = is_finite(max);  // else it is the result: all are -inf, or one is inf or nan
-        const double sum = finite ? exp_row(row, static_cast<T*>(nullptr), args.size, max) : 1;
-        static_cast<T*>(args.out)[line] = static_cast<T>(static_cast<double>(max) + log(sum));
-    }
+        const double sum = finite ? exp_row(x + at, static_cast<T*>(nullptr), args.size, max) : 1;
+        *to = static_cast<T>(static_cast<double>(max) + log(sum));
+    };
+    for_lines(args, begin, end, rows, [](i64, i64) {});
 }
 
 }  // namespace

@@ -328,6 +328,7 @@ TEST_CASE("a tensor is printed as NumPy prints it") {
         {arange(8.0) / 3, {.precision = 0}, "[0. 0. 1. 1. 1. 2. 2. 2.]"},
         {tensor({1e10, 2.5}), {.precision = 0}, "[1.e+10 2.e+00]"},
         {tensor({1e10, 2.5}), {.precision = 2}, "[1.0e+10 2.5e+00]"},
+        {tensor({157382352.0, 1.0}), {.precision = 8}, "[1.5738235e+08 1.0000000e+00]"},
         {tensor({0.5, 1.5, 2.5}), {.precision = 0}, "[0. 2. 2.]"},
         {arange(6).view({2, 3}).t(), {},
          R"([[0 3]

@@ -58,8 +58,8 @@ bool close(const Tensor& a, const Tensor& b) {
 void check(const std::string& equation, const std::vector<Tensor>& operands) {
     INFO(equation);
     CHECK(close(einsum(equation.c_str(), operands), naive(equation, operands)));
-    const GradcheckResult result = gradcheck(
-        [&](const std::vector<Tensor>& x) { return einsum(equation.c_str(), x); }, operands);
+    const GradcheckResult result =
+        gradcheck([&](const std::vector<Tensor>& x) { return einsum(equation.c_str(), x); }, operands);
     CHECK(result.message == "");
 }
 
@@ -123,8 +123,9 @@ TEST_CASE("einsum: implicit results, ellipses and spaces", "[einsum]") {
     CHECK(close(einsum("i...->", {a}), a.sum()));
     CHECK(close(einsum("...ij,...j->...i", {a, random({4}) * 0 + 1}), a.sum({-1})));
     CHECK(close(einsum("...", {a}), a));
-    const GradcheckResult result = gradgradcheck(
-        [](const std::vector<Tensor>& x) { return einsum("...ij,...jk->k...", x); }, {random({2, 1, 3, 2}), random({3, 2, 2})});
+    const GradcheckResult result =
+        gradgradcheck([](const std::vector<Tensor>& x) { return einsum("...ij,...jk->k...", x); },
+                      {random({2, 1, 3, 2}), random({3, 2, 2})});
     CHECK(result.message == "");
 }
 

@@ -33,7 +33,7 @@ void fails(int line, const std::string& text, const Fn& fn) {
 
 }  // namespace
 
-// --- cat, stack ----------------------------------------------------------------------------------------------------------
+// --- cat, stack ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("cat and stack promote, skip empty vectors and copy", "[join]") {
     const Tensor a = tensor({1.0, 2.0}), b = tensor({3, 4});
@@ -70,10 +70,11 @@ TEST_CASE("a thousand recorded tensors are joined", "[join]") {
     const Tensor joined = cat(rows), stacked = stack(rows, 1);
     CHECK(joined.shape() == Shape{2000});
     CHECK(stacked.shape() == Shape{2, 1000});
-    (joined * arange(2000).to(float32)).sum().backward(BackwardOptions{}.gradient);
+    (joined * arange(2000).to(float32)).sum().backward();
     bool right = true;
     for (int i = 0; i < 1000; ++i) {
-        right &= joined.at<float>({2 * i}) == static_cast<float>(2 * i) && stacked.at<float>({1, i}) == static_cast<float>(2 * i);
+        right &= joined.at<float>({2 * i}) == static_cast<float>(2 * i) &&
+                 stacked.at<float>({1, i}) == static_cast<float>(2 * i);
         right &= leaves[static_cast<std::size_t>(i)].grad().at<float>({1}) == static_cast<float>(2 * (2 * i + 1));
     }
     CHECK(right);
@@ -93,14 +94,14 @@ TEST_CASE("one tensor several times in a join", "[join]") {
     check(a.grad(), {2}, {111 + 3, 222 + 30});
 }
 
-// --- gather and scatter ----------------------------------------------------------------------------------------------------
+// --- gather and scatter ----------------------------------------------------------------------------------------------
 
 TEST_CASE("equal indices: the last wins, or all add up in order", "[gather]") {
     const Tensor index = tensor({{0, 2, 0, -1}}), src = tensor({{1.0, 2.0, 3.0, 4.0}});
     check(scatter(zeros({1, 3}), 1, index, src), {1, 3}, {3, 0, 4});
     check(scatter_add(ones({1, 3}), 1, index, src), {1, 3}, {5, 1, 7});
-    check(scatter(zeros({3, 2}), 0, tensor({{0, 1}, {0, 1}, {2, 1}}), tensor({{1.0, 2.0}, {3.0, 4.0}, {5.0, 6.0}})), {3, 2},
-          {3, 0, 0, 6, 5, 0});
+    check(scatter(zeros({3, 2}), 0, tensor({{0, 1}, {0, 1}, {2, 1}}), tensor({{1.0, 2.0}, {3.0, 4.0}, {5.0, 6.0}})),
+          {3, 2}, {3, 0, 0, 6, 5, 0});
     check(gather(tensor({{1.0, 2.0}, {3.0, 4.0}}).t(), 1, tensor({{0, 0, -1}, {1, 0, 0}})), {2, 3}, {1, 1, 3, 4, 2, 2});
     check(gather(tensor(5.0), 0, tensor(0)), {}, {5});
     check(scatter(tensor(5.0), -1, tensor(0), 7), {}, {7});
@@ -144,7 +145,7 @@ TEST_CASE("large gathers on threads", "[gather]") {
     CHECK(all(gather(x.t(), 0, index.t()) == picked.t()).item<bool>());
 }
 
-// --- Masks -------------------------------------------------------------------------------------------------------------------
+// --- Masks -----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("where keeps the tensors' dtype beside numbers", "[mask]") {
     const Tensor mask = tensor({true, false, true});
@@ -200,7 +201,7 @@ TEST_CASE("masked_fill, masked_select, nonzero", "[mask]") {
     check(value.grad(), {}, {5});
 }
 
-// --- Embedding -----------------------------------------------------------------------------------------------------------------
+// --- Embedding -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("embedding: index dtypes, strides, negative numbers, padding", "[embedding]") {
     Tensor weight = tensor({{0.0, 1.0}, {2.0, 3.0}, {4.0, 5.0}});
@@ -229,7 +230,7 @@ TEST_CASE("one_hot", "[embedding]") {
     CHECK(one_hot(tensor(1)).dtype() == int64);
 }
 
-// --- Arranging -------------------------------------------------------------------------------------------------------------------
+// --- Arranging -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("tril, triu, flip, roll, repeat and pad give copies of any dtype", "[arrange]") {
     const Tensor x = tensor({{1, 2, 3}, {4, 5, 6}});
@@ -273,7 +274,7 @@ TEST_CASE("repeat works in eight dimensions", "[arrange]") {
     CHECK(all(x.grad() == 256).item<bool>());
 }
 
-// --- Mistakes --------------------------------------------------------------------------------------------------------------------
+// --- Mistakes --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("mistakes in joining and gathering", "[indexing]") {
     const Tensor v = ones({3}), m = ones({2, 3}), i = tensor({0, 1}), far = tensor({0, 7}), none;
@@ -308,7 +309,8 @@ TEST_CASE("mistakes with masks, classes and arrangements", "[indexing]") {
     FAILS(ShapeError, "where", where(mask, v, ones({2})));
     FAILS(ShapeError, "where", where(tensor({true, false}), v, v));
     FAILS(ValueError, "where", where(mask, none, 1));
-    FAILS(DTypeError, "masked_fill: a floating-point value cannot be written into int64", masked_fill(tensor({1, 2, 3}), mask, 0.5));
+    FAILS(DTypeError, "masked_fill: a floating-point value cannot be written into int64",
+          masked_fill(tensor({1, 2, 3}), mask, 0.5));
     FAILS(ShapeError, "masked_fill: the value must be a number", masked_fill(v, mask, v));
     FAILS(DTypeError, "masked_select", masked_select(v, v));
     FAILS(ShapeError, "masked_select", masked_select(ones({2}), mask));

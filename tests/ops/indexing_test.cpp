@@ -1,5 +1,5 @@
-// Indexing with numbers, slices, masks and tensors: against NumPy's results (made with NumPy 2 and written down here), what
-// is shared and what is copied, writing through an index, gradients, and mistakes.
+// Indexing with numbers, slices, masks and tensors: against NumPy's results (made with NumPy 2 and written down here),
+// what is shared and what is copied, writing through an index, gradients, and mistakes.
 #include <catch2/catch.hpp>
 #include <numeric>
 
@@ -125,7 +125,8 @@ TEST_CASE("all dtypes and large tables can be indexed", "[indexing]") {
     const std::vector<std::int64_t> at = index.to_vector<std::int64_t>();
     bool same = true;
     for (std::size_t r = 0; r < 700; ++r) {
-        for (std::size_t c = 0; c < 130; ++c) same &= have[r * 130 + c] == flat[static_cast<std::size_t>(at[r]) * 130 + c];
+        for (std::size_t c = 0; c < 130; ++c)
+            same &= have[r * 130 + c] == flat[static_cast<std::size_t>(at[r]) * 130 + c];
     }
     CHECK(same);
     CHECK(all(columns == rows.t()).item<bool>());
@@ -137,7 +138,9 @@ TEST_CASE("gradients flow back through an index", "[indexing]") {
     Tensor x = counted({2, 3, 4}).requires_grad_();
     SECTION("of views in one record, of tensors added up") {
         Tape tape;
-        (x.index({0, Slice(1, 3), 0}).sum() * 2 + x[tensor({1, 1, 1})].sum() + x.permute({2, 0, 1}).index({1, i, j}).sum()).backward();
+        (x.index({0, Slice(1, 3), 0}).sum() * 2 + x[tensor({1, 1, 1})].sum() +
+         x.permute({2, 0, 1}).index({1, i, j}).sum())
+            .backward();
         check(x.grad(), {2, 3, 4}, {0, 1, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 3, 3});
     }
     SECTION("masked") {
@@ -158,7 +161,8 @@ TEST_CASE("index_put_ writes through any index", "[indexing]") {
     Tensor x = counted({2, 3, 4});
     SECTION("views") {
         x.index_put_({0, 1}, -1).index_put_({Slice(), 2, Slice(0, 4, 2)}, tensor({-2.0, -3.0}));
-        check(x, {2, 3, 4}, {0, 1, 2, 3, -1, -1, -1, -1, -2, 9, -3, 11, 12, 13, 14, 15, 16, 17, 18, 19, -2, 21, -3, 23});
+        check(x, {2, 3, 4},
+              {0, 1, 2, 3, -1, -1, -1, -1, -2, 9, -3, 11, 12, 13, 14, 15, 16, 17, 18, 19, -2, 21, -3, 23});
         x.index_put_({Ellipsis}, 7);
         CHECK(all(x == 7).item<bool>());
     }

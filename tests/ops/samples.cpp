@@ -68,7 +68,17 @@ std::vector<Spec> parse(const std::string& text) {
     return specs;
 }
 
+// What functions trip over. All pairs of them come from 'x' and 'X'.
+constexpr double kExtremes[16] = {0.0, -0.0, 1.0, -1.0, 0.5, -0.5, HUGE_VAL, -HUGE_VAL, NAN, 3.4028234663852886e38,
+                                  -3.4028234663852886e38, 1.1754943508222875e-38, 1.401298464324817e-45, 88.8, -104.0, 1e-8};
+
 Tensor make(const Spec& spec, Numbers& numbers) {
+    if (spec.kind == 'x' || spec.kind == 'X' || spec.kind == 'y' || spec.kind == 'Y') {
+        Tensor x = empty(spec.shape, float64);
+        const bool outer = spec.kind == 'X' || spec.kind == 'Y';
+        for (std::int64_t i = 0; i < x.numel(); ++i) x.data<double>()[i] = kExtremes[outer ? i / 16 : i % 16];
+        return spec.kind == 'y' || spec.kind == 'Y' ? x.to(float32) : x;
+    }
     Tensor x = empty(spec.shape, spec.kind == 'i' ? int64 : spec.kind == 'b' ? bool_ : float64);
     const auto n = static_cast<std::size_t>(x.numel());
     std::vector<std::size_t> order(n);
@@ -111,6 +121,15 @@ std::string torch_name(const std::string& name, const std::string& arguments) {
     return name + "(" + arguments + ")";
 }
 
+// In float32 the reference is PyTorch's float64 rounded: its float32 kernels overflow early (sinh, cosh, log1p) or lose
+// large quotients (fmod). hardswish(-inf) is 0 here, the limit, and nan there.
+std::string extreme_code(const ElementwiseOp& op, bool wide) {
+    const std::string dtype = wide ? "" : ".double()";
+    std::string code = torch_name(op.info.name, "x[0]" + dtype + (op.operands == 1 ? "" : ", x[1]" + dtype));
+    if (std::string(op.info.name) == "hardswish") code = "where(x[0] == -inf, 0 * ones(16).double(), " + code + ".double())";
+    return code + (wide ? "" : ".float()");
+}
+
 // The calls that a row of elementwise.def stands for: one shape, and broadcasting for several operands.
 void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
     const std::vector<std::vector<const char*>> shapes = {{"3,5", "3,5", "3,5"}, {"2,1,3", "4,1", "3"}};
@@ -125,6 +144,15 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
                          torch_name(op.info.name, arguments),
                          [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; },
                          op.info.backward != NonDiff});
+    }
+    if (op.operands > 2) return;
+    for (const char* dtype : {"64", "32"}) {
+        const bool wide = dtype[0] == '6';
+        const CallFn call = elementwise_calls[static_cast<int>(op.index)];
+        calls.push_back({&op.info, std::string(op.info.name) + " extreme" + dtype,
+                         op.operands == 1 ? (wide ? "x(16)" : "y(16)") : (wide ? "x(256) X(256)" : "y(256) Y(256)"),
+                         extreme_code(op, wide),
+                         [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; }, false, true});
     }
 }
 

@@ -115,6 +115,7 @@ TEST_CASE("ops give PyTorch's numbers", "[ops]") {
         const std::vector<Tensor> inputs = test::make_inputs(call);
         for (const auto& [dtype, tolerance] : {std::pair(float64, 1e-8), std::pair(float32, 2e-5)}) {
             INFO(name(dtype));
+            if (call.extreme && inputs[0].dtype() != dtype) continue;
             const std::vector<Tensor> outputs = call.run(cast(inputs, dtype));
             REQUIRE(outputs.size() == found->second.size());
             for (std::size_t k = 0; k < outputs.size(); ++k) {
@@ -126,7 +127,7 @@ TEST_CASE("ops give PyTorch's numbers", "[ops]") {
 
 TEST_CASE("16-bit floats give float64's numbers of the same inputs", "[ops]") {
     for (const Call& call : test::all_calls()) {
-        if (is_random(call)) continue;
+        if (is_random(call) || call.extreme) continue;
         INFO(call.name << ": " << call.torch << " of " << call.inputs);
         for (const auto& [dtype, tolerance] : {std::pair(float16, 4e-3), std::pair(bfloat16, 3e-2)}) {
             INFO(name(dtype));
@@ -198,7 +199,7 @@ TEST_CASE("float32 gradients agree with float64", "[ops]") {
 
 TEST_CASE("layout and recording make no difference", "[ops]") {
     for (const Call& call : test::all_calls()) {
-        if (is_random(call)) continue;
+        if (is_random(call) || call.extreme) continue;
         INFO(call.name << ": " << call.torch << " of " << call.inputs);
         for (const DType dtype : {float64, float32}) {
             const std::vector<Tensor> inputs = cast(test::make_inputs(call), dtype);

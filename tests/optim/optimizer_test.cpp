@@ -1,0 +1,256 @@
+// Optimizers against PyTorch's parameters after 20 steps (goldens.h), sparse gradients against dense ones, groups, state.
+#include "../nn/check.h"
+#include "goldens.h"
+#include "tapir/optim/optim.h"
+
+using namespace tapir;
+
+namespace {
+
+constexpr int kSteps = 20;
+
+// As in tests/goldens/optim.py.
+Tensor values(const Shape& shape, double seed, DType dtype) { return check::values(shape, seed, dtype); }
+
+struct Parameters {
+    Tensor a, b;
+    explicit Parameters(DType dtype) : a(values({3, 4}, 1, dtype)), b(values({5}, 2, dtype)) {
+        a.requires_grad_();
+        b.requires_grad_();
+    }
+    std::vector<Tensor> all() const { return {a, b}; }
+};
+
+void give_gradients(const Parameters& p, int t) {
+    double seed = 3 + 0.9 * t;
+    for (Tensor x : p.all()) x.set_grad(values(x.shape(), seed++, x.dtype()) + x.detach() * 0.1);
+}
+
+template <class Opt>
+void run(Opt& opt, const Parameters& p, int from = 0, int to = kSteps) {
+    for (int t = from; t < to; ++t) {
+        give_gradients(p, t);
+        opt.step();
+    }
+}
+
+template <class Opt, class Options>
+void compare(const char* name, const Options& options, const std::vector<double>& golden) {
+    for (const DType dtype : {float32, float64}) {
+        const Parameters p(dtype);
+        Opt opt(p.all(), options);
+        run(opt, p);
+        check::same(name, cat({p.a.reshape({-1}), p.b}), golden, 1e-5);
+    }
+}
+
+const std::vector<std::vector<std::int64_t>> kRows = {{0, 4, 4, 2}, {2, 2, 5}, {1, 4}, {5, 0, 0, 0, 1}};
+
+// The same gradients through an embedding, as rows or as a whole table.
+template <class Opt, class Options>
+Tensor train_table(const Options& options, bool sparse, DType dtype = float32, std::int64_t rows = 6) {
+    nn::Embedding table(rows, 3, {.sparse = sparse});
+    table.to(dtype);
+    check::fill(table.weight.detach().narrow(0, 0, 6), 1);
+    Opt opt(table.parameters(), options);
+    for (int t = 0; t < kSteps; ++t) {
+        const auto& used = kRows[static_cast<std::size_t>(t) % kRows.size()];
+        const Tensor g = values({static_cast<std::int64_t>(used.size()), 3}, 3 + 0.9 * t, dtype);
+        {
+            Tape tape;
+            tape.backward(sum(table(tensor(used)) * g));
+        }
+        opt.step();
+        opt.zero_grad();
+    }
+    return table.weight.detach();
+}
+
+}  // namespace
+
+TEST_CASE("optimizers make PyTorch's steps") {
+    using namespace optim;
+    compare<SGD>("sgd", SGDOptions{.lr = 0.1}, goldens::sgd);
+    compare<SGD>("sgd_decay", SGDOptions{.lr = 0.1, .weight_decay = 0.05}, goldens::sgd_decay);
+    compare<SGD>("sgd_momentum", SGDOptions{.lr = 0.1, .momentum = 0.9}, goldens::sgd_momentum);
+    compare<SGD>("sgd_dampening", SGDOptions{.lr = 0.1, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.02},
+                 goldens::sgd_dampening);
+    compare<SGD>("sgd_nesterov", SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
+                 goldens::sgd_nesterov);
+    compare<Adagrad>("adagrad", AdagradOptions{}, goldens::adagrad);
+    compare<Adagrad>("adagrad_all",
+                     AdagradOptions{.lr = 0.2, .lr_decay = 0.1, .weight_decay = 0.03, .initial_accumulator = 0.5, .eps = 1e-6},
+                     goldens::adagrad_all);
+    compare<Adam>("adam", AdamOptions{}, goldens::adam);
+    compare<Adam>("adam_all", AdamOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1},
+                  goldens::adam_all);
+    compare<Adam>("adam_amsgrad", AdamOptions{.lr = 0.02, .amsgrad = true}, goldens::adam_amsgrad);
+    compare<AdamW>("adamw", AdamWOptions{.lr = 0.01}, goldens::adamw);
+    compare<AdamW>("adamw_amsgrad", AdamWOptions{.lr = 0.05, .weight_decay = 0.3, .amsgrad = true}, goldens::adamw_amsgrad);
+}
+
+TEST_CASE("parameter groups have options of their own") {
+    const Parameters p(float32);
+    optim::SGD opt({p.a}, {.lr = 0.1, .momentum = 0.9});
+    opt.add_param_group({p.b}, {.lr = 0.01, .momentum = 0.5, .weight_decay = 0.1});
+    run(opt, p);
+    check::same("sgd_groups", cat({p.a.reshape({-1}), p.b}), goldens::sgd_groups, 1e-5);
+    CHECK(opt.group_count() == 2);
+    CHECK(opt.lr(1) == 0.01);
+    opt.options(1).lr = 0.5;
+    CHECK(opt.lr(1) == 0.5);
+    opt.set_lr(0.25);
+    CHECK(opt.lr(0) == 0.25);
+    CHECK(opt.options(1).momentum == 0.5);
+}
+
+TEST_CASE("row-sparse gradients make PyTorch's steps") {
+    using namespace optim;
+    check::same("sparse_sgd", train_table<SGD>(SGDOptions{.lr = 0.1}, true), goldens::sparse_sgd, 1e-5);
+    check::same("sparse_adagrad", train_table<Adagrad>(AdagradOptions{.lr = 0.1}, true), goldens::sparse_adagrad, 1e-5);
+    check::same("sparse_adam", train_table<Adam>(AdamOptions{.lr = 0.01}, true), goldens::sparse_adam, 1e-5);
+}
+
+TEST_CASE("SGD and Adagrad make the same step from rows as from the whole table") {
+    using namespace optim;
+    const auto dense_sgd = train_table<SGD>(SGDOptions{.lr = 0.1}, false, float64).to_vector<double>();
+    check::same("sgd", train_table<SGD>(SGDOptions{.lr = 0.1}, true, float64), dense_sgd, 1e-14);
+    const auto dense_adagrad = train_table<Adagrad>(AdagradOptions{.lr = 0.1}, false, float64).to_vector<double>();
+    check::same("adagrad", train_table<Adagrad>(AdagradOptions{.lr = 0.1}, true, float64), dense_adagrad, 1e-14);
+}
+
+TEST_CASE("a sparse step leaves unused rows alone, whatever the options") {
+    using namespace optim;
+    const Tensor start = values({6, 3}, 1, float32);
+    const auto row3 = start[3].to_vector<float>();
+    CHECK(train_table<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, true)[3].to_vector<float>() == row3);
+    CHECK(train_table<AdamW>(AdamWOptions{.lr = 0.1}, true)[3].to_vector<float>() == row3);
+    CHECK(train_table<Adagrad>(AdagradOptions{.weight_decay = 0.1}, true, float32, 100)[3].to_vector<float>() == row3);
+    // The gradient stays sparse until somebody reads it.
+    nn::Embedding table(1000000, 4);
+    Tape tape;
+    tape.backward(sum(table(tensor({5, 7, 5}))));
+    SGD opt(table.parameters(), {.lr = 1});
+    const float before = table.weight.at<float>({5, 0});
+    opt.step();
+    CHECK(table.weight.at<float>({5, 0}) == Approx(before - 2));
+    CHECK(table.weight.grad()[5].to_vector<float>() == std::vector<float>{2, 2, 2, 2});
+}
+
+TEST_CASE("parameters without a gradient, frozen, 16-bit and strided ones") {
+    Tensor still = ones({2}).requires_grad_(), frozen = ones({2});
+    Tensor half = ones({3}, float16).requires_grad_(), strided = ones({4, 2}).t();
+    strided.requires_grad_();
+    half.set_grad(full({3}, 0.5, float16));
+    strided.set_grad(values({2, 4}, 1, float32));
+    optim::Adagrad opt({still, frozen, half, strided}, {.lr = 0.25});
+    opt.step();
+    CHECK(still.to_vector<float>() == std::vector<float>{1, 1});
+    CHECK(frozen.to_vector<float>() == std::vector<float>{1, 1});
+    CHECK(half.to_vector<float>() == std::vector<float>{0.75, 0.75, 0.75});
+    CHECK(strided.at<float>({1, 2}) == Approx(values({2, 4}, 1, float32).at<float>({1, 2}) > 0 ? 0.75 : 1.25));
+}
+
+TEST_CASE("a step inside a tape is allowed, and is seen by it") {
+    Tensor w = ones({3}).requires_grad_();
+    optim::SGD opt({w}, {.lr = 0.1});
+    Tape tape(TapeOptions{.persistent = true});
+    const Tensor loss = sum(w * w);
+    tape.backward(loss);
+    opt.step();
+    CHECK(tape.size() > 0);
+    CHECK(check::contains(check::message<TapeError>([&] { tape.backward(loss); }), "modified in place"));
+}
+
+TEST_CASE("a state is saved and resumed to the same numbers") {
+    const Parameters p(float32), q(float32);
+    optim::AdamW first(p.all(), {.lr = 0.05, .weight_decay = 0.3, .amsgrad = true});
+    run(first, p, 0, 7);
+    optim::AdamW second(q.all(), {.lr = 1, .amsgrad = true});
+    Tensor(q.a).copy_(p.a.detach());
+    Tensor(q.b).copy_(p.b.detach());
+    second.load_state_dict(first.state_dict());
+    CHECK(second.lr() == 0.05);
+    run(first, p, 7);
+    run(second, q, 7);
+    CHECK(p.a.to_vector<float>() == q.a.to_vector<float>());
+    CHECK(p.b.to_vector<float>() == q.b.to_vector<float>());
+    // Not of this optimizer: nothing changes.
+    const NamedTensors state = first.state_dict();
+    optim::SGD other(p.all(), {.lr = 0.125});
+    const int line = __LINE__ + 1;
+    const std::string text = check::message<ValueError>([&] { other.load_state_dict(state); });
+    CHECK(check::begins(text, "optimizer_test.cpp:" + std::to_string(line) + ": load_state_dict: "));
+    CHECK(check::contains(text, "missing: 0.momentum"));
+    CHECK(other.lr() == 0.125);
+}
+
+TEST_CASE("optimizers refuse what cannot be right, with the user's line") {
+    using namespace optim;
+    const Tensor w = ones({3}).requires_grad_();
+    const auto line = [](int n) { return "optimizer_test.cpp:" + std::to_string(n) + ": "; };
+    CHECK(check::begins(check::message<ValueError>([&] { SGD({w, w}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { SGD(std::vector<Tensor>{}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { SGD({Tensor()}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<DTypeError>([&] { SGD({ones({2}, int64)}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { SGD({w}, {.lr = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { SGD({w}, {.nesterov = true}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Adam({w}, {.beta1 = 1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Adagrad({w}, {.eps = NAN}); }), line(__LINE__)));
+    SGD sgd({w});
+    CHECK(check::begins(check::message<ValueError>([&] { sgd.add_param_group({w}, {}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<IndexError>([&] { sgd.options(1); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { sgd.set_lr(-1); }), line(__LINE__)));
+    sgd.options().momentum = -1;
+    CHECK(check::begins(check::message<ValueError>([&] { sgd.step(); }), line(__LINE__)));
+    Tape tape;
+    const Tensor computed = w * 2;
+    CHECK(check::begins(check::message<ValueError>([&] { SGD({computed}); }), line(__LINE__)));
+}
+
+TEST_CASE("clip_grad_norm_ scales all gradients together") {
+    Tensor a = ones({2}).requires_grad_(), b = ones({1, 2}).requires_grad_(), none = ones({2}).requires_grad_();
+    const auto reset = [&] {
+        a.set_grad(tensor({3.0, 0.0}));
+        b.set_grad(tensor({{0.0, -4.0}}));
+    };
+    reset();
+    CHECK(optim::clip_grad_norm_({a, b, none}, 10) == Approx(5));
+    CHECK(a.grad().to_vector<float>() == std::vector<float>{3, 0});
+    CHECK(optim::clip_grad_norm_({a, b, none, a}, 1) == Approx(5));
+    check::same("a", a.grad(), {0.6, 0}, 1e-6);
+    check::same("b", b.grad(), {0, -0.8}, 1e-6);
+    reset();
+    CHECK(optim::clip_grad_norm_({a, b}, 1, 1) == Approx(7));
+    reset();
+    CHECK(optim::clip_grad_norm_({a, b}, 2, INFINITY) == Approx(4));
+    check::same("b", b.grad(), {0, -2}, 1e-6);
+    reset();
+    CHECK(optim::clip_grad_norm_({a, b}, 100, 3) == Approx(std::cbrt(91.0)));
+    optim::clip_grad_value_({a, b, none}, 2);
+    check::same("a", a.grad(), {2, 0}, 1e-6);
+    check::same("b", b.grad(), {0, -2}, 1e-6);
+    a.set_grad(full({2}, 1e30));  // its squares are beyond float
+    CHECK(optim::clip_grad_norm_({a}, 1) == Approx(std::sqrt(2.0) * 1e30));
+    CHECK(!check::message<ValueError>([&] { optim::clip_grad_norm_({a}, -1); }).empty());
+    CHECK(!check::message<ValueError>([&] { optim::clip_grad_norm_({a}, 1, 0); }).empty());
+    CHECK(!check::message<ValueError>([&] { optim::clip_grad_value_({a}, NAN); }).empty());
+}
+
+TEST_CASE("clipping sums up repeated rows first, and keeps them sparse") {
+    nn::Embedding table(5, 2);
+    const auto backward = [&] {
+        table.zero_grad();
+        Tape tape;
+        tape.backward(sum(table(tensor({1, 3, 1}))));
+    };
+    backward();
+    const double norm = std::sqrt(2 * 4.0 + 2 * 1.0);
+    CHECK(optim::clip_grad_norm_(table.parameters(), 1) == Approx(norm));
+    const Tensor start = table.weight.clone().detach();
+    optim::SGD(table.parameters(), {.lr = 1}).step();
+    check::same("row 1", start[1] - table.weight.detach()[1], {2 / norm, 2 / norm}, 1e-5);
+    backward();
+    optim::clip_grad_value_(table.parameters(), 1.5);
+    check::same("values", table.weight.grad(), {0, 0, 1.5, 1.5, 0, 0, 1, 1, 0, 0}, 1e-6);
+}
