@@ -232,7 +232,7 @@ TEST_CASE("layout and recording make no difference", "[ops]") {
 // Writes the example calls for tests/goldens/ops.py; hidden, run by that script.
 TEST_CASE("dump the example calls", "[.dump]") {
     const char* path = std::getenv("TAPIR_DUMP");
-    REQUIRE(path != nullptr);
+    if (!path) return;
     std::ofstream out(path);
     out << std::setprecision(17);
     for (const Call& call : test::all_calls()) {
