@@ -229,7 +229,11 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     move_blocks(list, s.lists[index], count);
 }
 
-const bool system_only = shared().system_only;
+// Decided before the static tensors of any other file are made: a block goes back to where it came from.
+struct Decided {
+    bool system_only = shared().system_only;
+};
+[[gnu::init_priority(101)]] const Decided decided;
 
 }  // namespace
 
@@ -238,7 +242,7 @@ void* detail::allocate(std::size_t bytes) noexcept {
         return allocate_large(bytes);
     const int index = class_of(bytes);
     const std::size_t size = class_bytes(index);
-    if (system_only) [[unlikely]] {
+    if (decided.system_only) [[unlikely]] {
         if (!cache.registered && !cache.finished) register_thread();
         count_allocation(size);
         return std::aligned_alloc(kAlignment, size);
@@ -260,7 +264,7 @@ void detail::deallocate(void* block, std::size_t bytes) noexcept {
     const int index = class_of(bytes);
     const std::size_t size = class_bytes(index);
     cache.live.add(-static_cast<std::int64_t>(size));
-    if (system_only) [[unlikely]] {
+    if (decided.system_only) [[unlikely]] {
         std::free(block);
         return;
     }

@@ -211,8 +211,9 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
                                 : count_steps(start.as_double(), end.as_double(), step.as_double(), loc);
     Tensor t = detail::make_empty({count}, options.dtype, options.device, loc);
     if (whole) {
-        const int64_t from = start.as_int64(), by = step.as_int64();
-        fill_with<int64_t>(t, [=](int64_t i) { return from + i * by; });
+        // Unsigned, since i * by may be beyond int64 where the sum is not.
+        const auto from = static_cast<std::uint64_t>(start.as_int64()), by = static_cast<std::uint64_t>(step.as_int64());
+        fill_with<int64_t>(t, [=](int64_t i) { return static_cast<int64_t>(from + static_cast<std::uint64_t>(i) * by); });
     } else {
         const double from = start.as_double(), by = step.as_double();
         fill_with<double>(t, [=](int64_t i) { return from + static_cast<double>(i) * by; });

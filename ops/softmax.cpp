@@ -117,6 +117,7 @@ Tensor reduced_last(const Tensor& x, Over o) {
     for (int d = 0; d < x.dim(); ++d) {
         if (!o.has(d)) order.push_back(d);
     }
+    if (o.dims >> order.rank() == (1u << (x.dim() - order.rank())) - 1) return as_computed(x);  // they are last
     for (int d = 0; d < x.dim(); ++d) {
         if (o.has(d)) order.push_back(d);
     }

@@ -2,7 +2,7 @@
 //
 // Note [Accuracy of sums]
 // A block of float32 elements or rows is added up in independent lanes, and the blocks' results in float64. So no float32
-// accumulator takes more than 64 terms, however long the sum is.
+// accumulator takes more than 32 terms, however long the sum is.
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr i64 kBuffer = 1024;     // elements converted at a time
 constexpr i64 kColumns = 1024;    // accumulators of a block of columns: they stay in the first-level cache
-constexpr i64 kBlockRows = 256;   // rows that these take before they are added to the wide ones
+constexpr i64 kBlockRows = 64;    // rows that these take before they are added to the wide ones
 
 template <class T>
 void map_elements(const ReduceArgs& args, T* x, i64 n) {
@@ -233,7 +233,9 @@ void reduce_columns(const ReduceArgs& args, i64 begin, i64 end) {
     kept.seek(begin);
     for (i64 position = begin; position < end;) {
         const i64 width = smaller(smaller(kept.left(), kColumns), end - position);
-        if (plain && width <= 32 && args.reduced == 1 && args.reduced_strides[0] == width) {
+        if (rows == 1 && few) {
+            fetch_mapped(args, kept.offset, kept.stride(), static_cast<T*>(args.out) + position, width);
+        } else if (plain && width <= 32 && rows >= 64 && args.reduced == 1 && args.reduced_strides[0] == width) {
             fold_packed_columns<Op>(args, block, kept.offset, rows, width);
             put_columns<Op>(args, block, position, width);
         } else {

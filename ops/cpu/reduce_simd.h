@@ -196,6 +196,13 @@ template <class Op, class T>
 template <class Op, class T>
 inline T fold_block(const T* x, i64 n) {
     constexpr i64 width = kWidth<T>;
+    if constexpr (__is_same(Op, Sum) || __is_same(Op, Prod)) {
+        if (n <= 8) {  // cheaper than the shuffles of across()
+            T result = Op::template identity<T>();
+            for (i64 i = 0; i < n; ++i) result = Op::combine(result, x[i]);
+            return result;
+        }
+    }
     if (n < width) return across<Op, T>(only_first<Op, T>(load_first(x, n), n));
     Vector<T> a = load(x);
     i64 i = width;
@@ -239,23 +246,27 @@ template <class Op, class T>
 inline void fold_rows(T* acc, const T* x, i64 stride, i64 rows, i64 width) {
     constexpr i64 step = kWidth<T>;
     const i64 whole = width / step * step, rest = width - whole;
+    if (rest > 0) {  // the last columns, in registers
+        const T* tail = x + whole;
+        Vector<T> a = load_first(acc + whole, rest), b = Vector<T>{} + Op::template identity<T>();
+        i64 r = 0;
+        for (; r + 2 <= rows; r += 2, tail += 2 * stride) {
+            a = Op::combine(a, load_first(tail, rest));
+            b = Op::combine(b, load_first(tail + stride, rest));
+        }
+        if (r < rows) a = Op::combine(a, load_first(tail, rest));
+        store_first(acc + whole, Op::combine(a, b), rest);
+    }
+    if (whole == 0) return;
     for (; rows >= 4; rows -= 4, x += 4 * stride) {
         const T *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride;
         for (i64 j = 0; j < whole; j += step) {
             const Vector<T> a = Op::combine(load(x + j), load(x1 + j)), b = Op::combine(load(x2 + j), load(x3 + j));
             store(acc + j, Op::combine(load(acc + j), Op::combine(a, b)));
         }
-        if (rest > 0) {
-            const Vector<T> a = Op::combine(load_first(x + whole, rest), load_first(x1 + whole, rest));
-            const Vector<T> b = Op::combine(load_first(x2 + whole, rest), load_first(x3 + whole, rest));
-            store_first(acc + whole, Op::combine(load_first(acc + whole, rest), Op::combine(a, b)), rest);
-        }
     }
     for (; rows > 0; --rows, x += stride) {
         for (i64 j = 0; j < whole; j += step) store(acc + j, Op::combine(load(acc + j), load(x + j)));
-        if (rest > 0) {
-            store_first(acc + whole, Op::combine(load_first(acc + whole, rest), load_first(x + whole, rest)), rest);
-        }
     }
 }
 

@@ -8,7 +8,7 @@ namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-constexpr i64 kLanesOut = 16;    // tails are widened to this many elements, so that no exp is computed alone
+constexpr i64 kTile = 16;        // tails are widened to this many elements, so that no exp is computed alone
 constexpr i64 kBlock = 1024;     // elements whose sum is taken in T; blocks add up in float64
 constexpr i64 kColumns = 256;
 
@@ -31,17 +31,30 @@ void copy(T* to, const T* from, i64 n) {
 // A row's last elements; the lanes behind them repeat the first.
 template <class T>
 struct Tail {
-    alignas(64) T values[kLanesOut];
+    alignas(64) T values[kTile];
     Tail(const T* x, i64 n) {
-        for (i64 i = 0; i < kLanesOut; ++i) values[i] = x[i < n ? i : 0];
+        for (i64 i = 0; i < kTile; ++i) values[i] = x[i < n ? i : 0];
     }
 };
+
+// y = e^y for n elements that are at most 0.
+template <class T>
+void exp_in_place(T* y, i64 n) {
+    const i64 whole = n / kTile * kTile;
+#pragma omp simd
+    for (i64 i = 0; i < whole; ++i) y[i] = exp_below(y[i]);
+    if (whole == n) return;
+    Tail<T> tail(y + whole, n - whole);
+#pragma omp simd
+    for (i64 i = 0; i < kTile; ++i) tail.values[i] = exp_below(tail.values[i]);
+    copy(y + whole, tail.values, n - whole);
+}
 
 // y = e^(x - max), where y is not null; the sum of these.
 template <class T>
 double exp_row(const T* x, T* y, i64 n, T max) {
     double total = 0;
-    const i64 whole = n / kLanesOut * kLanesOut;
+    const i64 whole = n / kTile * kTile;
     for (i64 begin = 0; begin < whole; begin += kBlock) {
         const i64 end = smaller(begin + kBlock, whole);
         T sum = 0;
@@ -58,7 +71,7 @@ double exp_row(const T* x, T* y, i64 n, T max) {
     if (rest == 0) return total;
     Tail<T> tail(x + whole, rest);
 #pragma omp simd
-    for (i64 i = 0; i < kLanesOut; ++i) tail.values[i] = exp_below(tail.values[i] - max);
+    for (i64 i = 0; i < kTile; ++i) tail.values[i] = exp_below(tail.values[i] - max);
     T sum = 0;
     for (i64 i = 0; i < rest; ++i) sum += tail.values[i];
     if (y) copy(y + whole, tail.values, rest);
@@ -72,17 +85,17 @@ constexpr i64 kGroup = 512;   // elements taken at a time
 
 template <class T>
 struct Group {
-    alignas(64) T exps[kGroup + kLanesOut];  // e^(x - max)
-    alignas(64) T max[kGroup + kLanesOut];   // by row
-    alignas(64) T sum[kGroup + kLanesOut];   // of the exps
+    alignas(64) T exps[kGroup + kTile];  // e^(x - max)
+    alignas(64) T max[kGroup + kTile];   // by row
+    alignas(64) T sum[kGroup + kTile];   // of the exps
 
     // fn(values[i]) for n elements and whatever follows them to a whole vector.
     template <class Fn>
     [[gnu::always_inline]] static void apply(T* values, i64 n, const Fn& fn) {
-        for (i64 i = n; i % kLanesOut; ++i) values[i] = values[0];
-        for (i64 i = 0; i < n; i += kLanesOut) {
+        for (i64 i = n; i % kTile; ++i) values[i] = values[0];
+        for (i64 i = 0; i < n; i += kTile) {
 #pragma omp simd
-            for (i64 j = 0; j < kLanesOut; ++j) values[i + j] = fn(values[i + j]);
+            for (i64 j = 0; j < kTile; ++j) values[i + j] = fn(values[i + j]);
         }
     }
 
@@ -124,7 +137,7 @@ void logsumexp_short_rows(const T* x, T* out, i64 rows, i64 n) {
 
 template <class T>
 void log_softmax_backward_short_rows(const T* y, const T* g, T* out, i64 rows, i64 n) {
-    alignas(64) T exps[kGroup + kLanesOut];
+    alignas(64) T exps[kGroup + kTile];
     copy(exps, y, rows * n);
     Group<T>::apply(exps, rows * n, [](T v) __attribute__((always_inline)) { return exp_below(v); });
     for (i64 r = 0; r < rows; ++r) {
@@ -155,11 +168,18 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
     copy(max, x, width);
     fold_rows<Max>(max, x + inner, inner, size - 1, width);
     for (i64 j = 0; j < width; ++j) sum[j] = 0;
-    for (i64 r = 0; r < size; ++r) {
-        const T* from = x + r * inner;
-        T* to = y + r * inner;
+    // Rows that are whole lie behind each other: exp runs over several of them at once.
+    const i64 group = width == inner ? (kBlock + width - 1) / width : 1;
+    for (i64 begin = 0; begin < size; begin += group) {
+        const i64 rows = smaller(group, size - begin);
+        for (i64 r = begin; r < begin + rows; ++r) {
+            const T* from = x + r * inner;
+            T* to = y + r * inner;
 #pragma omp simd
-        for (i64 j = 0; j < width; ++j) sum[j] += to[j] = exp_below(from[j] - max[j]);
+            for (i64 j = 0; j < width; ++j) to[j] = from[j] - max[j];
+        }
+        exp_in_place(y + begin * inner, rows * width);
+        fold_rows<Sum>(sum, y + begin * inner, inner, rows, width);
     }
     if (as_log) {
 #pragma omp simd
@@ -207,13 +227,13 @@ void softmax_backward_row(const T* y, const T* g, T* out, i64 n) {
 template <class T>
 void log_softmax_backward_row(const T* y, const T* g, T* out, i64 n) {
     const T sum = static_cast<T>(fold<Sum>(g, n));
-    const i64 whole = n / kLanesOut * kLanesOut;
+    const i64 whole = n / kTile * kTile;
 #pragma omp simd
     for (i64 i = 0; i < whole; ++i) out[i] = g[i] - exp_below(y[i]) * sum;
     if (whole == n) return;
     Tail<T> tail(y + whole, n - whole);
 #pragma omp simd
-    for (i64 i = 0; i < kLanesOut; ++i) tail.values[i] = exp_below(tail.values[i]);
+    for (i64 i = 0; i < kTile; ++i) tail.values[i] = exp_below(tail.values[i]);
     for (i64 i = whole; i < n; ++i) out[i] = g[i] - tail.values[i - whole] * sum;
 }
 
