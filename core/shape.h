@@ -35,11 +35,15 @@ class Shape {
     bool empty() const noexcept { return rank_ == 0; }
     std::int64_t operator[](int i) const noexcept { return sizes_[i]; }
     std::int64_t& operator[](int i) noexcept { return sizes_[i]; }
-    const std::int64_t* begin() const noexcept { return sizes_; }
-    const std::int64_t* end() const noexcept { return sizes_ + rank_; }
-    std::int64_t* begin() noexcept { return sizes_; }
-    std::int64_t* end() noexcept { return sizes_ + rank_; }
-    const std::int64_t* data() const noexcept { return sizes_; }
+    const std::int64_t* begin() const& noexcept { return sizes_; }
+    const std::int64_t* end() const& noexcept { return sizes_ + rank_; }
+    std::int64_t* begin() & noexcept { return sizes_; }
+    std::int64_t* end() & noexcept { return sizes_ + rank_; }
+    const std::int64_t* data() const& noexcept { return sizes_; }
+    // Of a temporary they would dangle: name the shape first, or use to_vector().
+    const std::int64_t* begin() const&& = delete;
+    const std::int64_t* end() const&& = delete;
+    const std::int64_t* data() const&& = delete;
     std::int64_t back() const noexcept { return sizes_[rank_ - 1]; }
 
     /// How many elements such a tensor has: the product of the sizes, 1 for the empty shape.

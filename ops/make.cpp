@@ -132,40 +132,36 @@ std::byte* copy_literal(const Literal& literal, DType dtype, std::byte* to) {
     return to;
 }
 
-Tensor from_literal(const Literal& literal, const Shape& shape, const TensorOptions& options, const Loc& loc) {
-    detail::check_options("tensor", options, loc);
-    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
-    copy_literal(literal, options.dtype, t.impl()->data);
-    return detail::with_gradient(std::move(t), options, loc);
-}
-
 }  // namespace
 
-void detail::fail_options(const char* op, const TensorOptions& options, const Loc& loc) {
-    fail<DTypeError>(loc, "{}: only floating dtypes can require a gradient, not {}", op, name(options.dtype));
+void detail::fail_gradient(const char* op, DType dtype, const Loc& loc) {
+    fail<DTypeError>(loc, "{}: only floating dtypes can require a gradient, not {}", op, name(dtype));
 }
 
 // --- Constants -------------------------------------------------------------------------------------------------------------
 
 Tensor empty(const Shape& shape, TensorOptions options, Loc loc) {
-    detail::check_options("empty", options, loc);
-    return detail::with_gradient(detail::make_empty(shape, options.dtype, options.device, loc), options, loc);
+    const DType dtype = detail::dtype_for("empty", options, default_dtype(), loc);
+    return detail::with_gradient(detail::make_empty(shape, dtype, options.device, loc), options, loc);
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options, Loc loc) {
-    detail::check_options("zeros", options, loc);
-    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    const DType dtype = detail::dtype_for("zeros", options, default_dtype(), loc);
+    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
     zero_fresh(t);
     return detail::with_gradient(std::move(t), options, loc);
 }
 
-Tensor ones(const Shape& shape, TensorOptions options, Loc loc) { return full(shape, 1, options, loc); }
-
-Tensor full(const Shape& shape, Scalar value, Loc loc) { return full(shape, value, value.dtype(), loc); }
+Tensor ones(const Shape& shape, TensorOptions options, Loc loc) {
+    const DType dtype = detail::dtype_for("ones", options, default_dtype(), loc);
+    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    fill_fresh(t, 1);
+    return detail::with_gradient(std::move(t), options, loc);
+}
 
 Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc) {
-    detail::check_options("full", options, loc);
-    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    const DType dtype = detail::dtype_for("full", options, value.dtype(), loc);
+    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
     fill_fresh(t, value);
     return detail::with_gradient(std::move(t), options, loc);
 }
@@ -196,20 +192,15 @@ Tensor full_like(In x, Scalar value) {
 
 // --- Ranges ----------------------------------------------------------------------------------------------------------------
 
-Tensor arange(Scalar end, Loc loc) { return arange(0, end, 1, loc); }
-Tensor arange(Scalar start, Scalar end, Loc loc) { return arange(start, end, 1, loc); }
-
-Tensor arange(Scalar start, Scalar end, Scalar step, Loc loc) {
-    const bool whole = is_whole(start) && is_whole(end) && is_whole(step);
-    return arange(start, end, step, whole ? int64 : default_dtype(), loc);
-}
+Tensor arange(Scalar end, TensorOptions options, Loc loc) { return arange(0, end, 1, options, loc); }
+Tensor arange(Scalar start, Scalar end, TensorOptions options, Loc loc) { return arange(start, end, 1, options, loc); }
 
 Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc loc) {
-    detail::check_options("arange", options, loc);
     const bool whole = is_whole(start) && is_whole(end) && is_whole(step);
+    const DType dtype = detail::dtype_for("arange", options, whole ? int64 : default_dtype(), loc);
     const int64_t count = whole ? count_steps(start.as_int64(), end.as_int64(), step.as_int64(), loc)
                                 : count_steps(start.as_double(), end.as_double(), step.as_double(), loc);
-    Tensor t = detail::make_empty({count}, options.dtype, options.device, loc);
+    Tensor t = detail::make_empty({count}, dtype, options.device, loc);
     if (whole) {
         // Unsigned, since i * by may be beyond int64 where the sum is not.
         const auto from = static_cast<std::uint64_t>(start.as_int64()), by = static_cast<std::uint64_t>(step.as_int64());
@@ -222,10 +213,10 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
 }
 
 Tensor linspace(double start, double end, int64_t steps, TensorOptions options, Loc loc) {
-    detail::check_options("linspace", options, loc);
+    const DType dtype = detail::dtype_for("linspace", options, default_dtype(), loc);
     if (steps < 0) fail<ValueError>(loc, "linspace: the number of steps is negative: {}", steps);
-    if (options.dtype == bool_) fail<DTypeError>(loc, "linspace: not defined for bool");
-    Tensor t = detail::make_empty({steps}, options.dtype, options.device, loc);
+    if (dtype == bool_) fail<DTypeError>(loc, "linspace: not defined for bool");
+    Tensor t = detail::make_empty({steps}, dtype, options.device, loc);
     const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
     // From both ends, so that each is hit exactly.
     fill_with<double>(t, [=](int64_t i) {
@@ -235,47 +226,42 @@ Tensor linspace(double start, double end, int64_t steps, TensorOptions options, 
 }
 
 Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
-    detail::check_options("eye", options, loc);
+    const DType dtype = detail::dtype_for("eye", options, default_dtype(), loc);
     if (m == -1) m = n;
-    Tensor t = detail::make_empty({n, m}, options.dtype, options.device, loc);
+    Tensor t = detail::make_empty({n, m}, dtype, options.device, loc);
     zero_fresh(t);
-    const auto size = static_cast<int64_t>(itemsize(options.dtype));
-    for (int64_t i = 0; i < std::min(n, m); ++i) detail::store(options.dtype, t.impl()->data + i * (m + 1) * size, 1);
+    const auto size = static_cast<int64_t>(itemsize(dtype));
+    for (int64_t i = 0; i < std::min(n, m); ++i) detail::store(dtype, t.impl()->data + i * (m + 1) * size, 1);
     return detail::with_gradient(std::move(t), options, loc);
 }
 
 // --- Literals and memory ---------------------------------------------------------------------------------------------------
 
-Tensor tensor(const Literal& literal, Loc loc) {
+Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
     if (!literal.is_list()) {  // tensor(1.0)
-        Tensor t = detail::make_empty(nullptr, 0, 1, literal.value().dtype(), Device{}, loc);
-        detail::store(t.dtype(), t.impl()->data, literal.value());
-        return t;
+        const DType dtype = detail::dtype_for("tensor", options, literal.value().dtype(), loc);
+        Tensor t = detail::make_empty(nullptr, 0, 1, dtype, options.device, loc);
+        detail::store(dtype, t.impl()->data, literal.value());
+        return detail::with_gradient(std::move(t), options, loc);
     }
     const Shape shape = literal_shape(literal, loc);
     Kind widest = shape.numel() == 0 ? Kind::floating : Kind::boolean;
     check_literal(literal, shape, 0, widest, loc);
-    const DType dtype = widest == Kind::floating ? default_dtype() : widest == Kind::integer ? int64 : bool_;
-    return from_literal(literal, shape, dtype, loc);
+    const DType by_numbers = widest == Kind::floating ? default_dtype() : widest == Kind::integer ? int64 : bool_;
+    const DType dtype = detail::dtype_for("tensor", options, by_numbers, loc);
+    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    copy_literal(literal, dtype, t.impl()->data);
+    return detail::with_gradient(std::move(t), options, loc);
 }
 
-Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
-    const Shape shape = literal_shape(literal, loc);
-    Kind widest = Kind::boolean;
-    check_literal(literal, shape, 0, widest, loc);
-    return from_literal(literal, shape, options, loc);
-}
-
-Tensor tensor_from(const void* values, const Shape& shape, DType dtype, Loc loc) {
-    Tensor t = detail::make_empty(shape, dtype, Device{}, loc);
-    if (t.numel() == 0) return t;
-    if (!values) fail<ValueError>(loc, "tensor_from: values is null");
-    if (dtype == bool_) {  // any byte that is not 0 means true
-        kernels::convert(uint8, values, 1, bool_, t.impl()->data, 1, t.numel());
-    } else {
-        std::memcpy(t.impl()->data, values, t.nbytes());
-    }
-    return t;
+Tensor tensor_from(const void* values, const Shape& shape, DType from, TensorOptions options, Loc loc) {
+    const DType dtype = detail::dtype_for("tensor", options, from, loc);
+    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    if (!values && t.numel() > 0) fail<ValueError>(loc, "tensor_from: values is null");
+    // From bool as uint8: any byte that is not 0 means true.
+    const bool to_bool = dtype == bool_ && from == bool_;
+    if (t.numel() > 0) kernels::convert(to_bool ? uint8 : from, values, 1, dtype, t.impl()->data, 1, t.numel());
+    return detail::with_gradient(std::move(t), options, loc);
 }
 
 namespace {
@@ -319,30 +305,30 @@ Tensor from_blob(void* data, const Shape& shape, TensorOptions options, Loc loc)
 }
 
 Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options, Loc loc) {
-    detail::checked_numel(shape, options.dtype, loc);
+    detail::checked_numel(shape, options.dtype.value_or(default_dtype()), loc);
     return from_blob(data, shape, row_major(shape), std::move(deleter), options, loc);
 }
 
 // Everything that can fail comes before the tensor takes the memory over.
 Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter,
                  TensorOptions options, Loc loc) {
-    detail::check_options("from_blob", options, loc);
+    const DType dtype = detail::dtype_for("from_blob", options, default_dtype(), loc);
     if (options.device.type != DeviceType::cpu) {
         fail<DeviceError>(loc, "from_blob: cuda:{}: this build of tapir has no CUDA", options.device.index);
     }
     if (strides.rank() != shape.rank()) {
         fail<ShapeError>(loc, "from_blob: {} strides for {} dimensions", strides.rank(), shape.rank());
     }
-    const int64_t numel = detail::checked_numel(shape, options.dtype, loc);
+    const int64_t numel = detail::checked_numel(shape, dtype, loc);
     if (!data && numel > 0) fail<ValueError>(loc, "from_blob: data is null");
-    const std::size_t bytes = span_bytes(shape, strides, options.dtype, loc);
-    if (reinterpret_cast<std::uintptr_t>(data) % itemsize(options.dtype) != 0) {
-        fail<ValueError>(loc, "from_blob: data is not aligned for {}", name(options.dtype));
+    const std::size_t bytes = span_bytes(shape, strides, dtype, loc);
+    if (reinterpret_cast<std::uintptr_t>(data) % itemsize(dtype) != 0) {
+        fail<ValueError>(loc, "from_blob: data is not aligned for {}", name(dtype));
     }
     std::unique_ptr<std::function<void(void*)>> kept;
     if (deleter) kept = std::make_unique<std::function<void(void*)>>(std::move(deleter));
     Tensor t = detail::with_gradient(
-        detail::make_around(data, shape, strides, options.dtype, options.device, bytes, nullptr, nullptr, loc), options, loc);
+        detail::make_around(data, shape, strides, dtype, options.device, bytes, nullptr, nullptr, loc), options, loc);
     if (kept) {
         t.impl()->storage->release = run_deleter;
         t.impl()->storage->context = kept.release();

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -14,31 +15,32 @@
 
 namespace tapir {
 
+/// zeros({2}, float64), zeros({2}, cuda(0)), zeros({2}, {float64, cpu, true}). Throws DTypeError where integers shall
+/// require a gradient.
 struct TensorOptions {
-    DType dtype = default_dtype();
+    std::optional<DType> dtype;  // unless given: what the function says
     Device device = {};
     bool requires_grad = false;
     TensorOptions() = default;
-    TensorOptions(DType d) : dtype(d) {}  // NOLINT: zeros({2}, float64)
-    TensorOptions(Device d) : device(d) {}  // NOLINT
+    TensorOptions(DType d, Device where = {}, bool gradient = false)  // NOLINT: implicit by design
+        : dtype(d), device(where), requires_grad(gradient) {}
+    TensorOptions(Device where, bool gradient = false) : device(where), requires_grad(gradient) {}  // NOLINT
 };
 
 Tensor empty(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor zeros(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor ones(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 /// dtype: that of the value, unless given.
-Tensor full(const Shape& shape, Scalar value, Loc loc = Loc::current());
-Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc = Loc::current());
+Tensor full(const Shape& shape, Scalar value, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor empty_like(In x);
 Tensor zeros_like(In x);
 Tensor ones_like(In x);
 Tensor full_like(In x, Scalar value);
 
 /// start, start + step, ... below end. int64 when all are integers. Throws ValueError for step 0 or of the wrong sign.
-Tensor arange(Scalar end, Loc loc = Loc::current());
-Tensor arange(Scalar start, Scalar end, Loc loc = Loc::current());
-Tensor arange(Scalar start, Scalar end, Scalar step, Loc loc = Loc::current());
-Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc loc = Loc::current());
+Tensor arange(Scalar end, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor arange(Scalar start, Scalar end, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options = {}, Loc loc = Loc::current());
 /// `steps` numbers from start to end, both included.
 Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {}, Loc loc = Loc::current());
 /// Ones on the diagonal. (n, m), m = n unless given.
@@ -51,8 +53,8 @@ Tensor rand(const Shape& shape, Generator& generator, TensorOptions options = {}
 Tensor randn(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randn(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 /// Integers in [low, high), int64 unless given. Throws ValueError when low >= high.
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = int64, Loc loc = Loc::current());
-Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = int64, Loc loc = Loc::current());
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 /// 0 ... n-1 in random order, int64.
 Tensor randperm(std::int64_t n, Loc loc = Loc::current());
 Tensor rand_like(In x);
@@ -88,21 +90,20 @@ class Literal {
 
 /// From nested lists: int64, bool or default_dtype() by the numbers' widest category, or as given. Throws ShapeError for
 /// ragged lists.
-Tensor tensor(const Literal& literal, Loc loc = Loc::current());
-Tensor tensor(const Literal& literal, TensorOptions options, Loc loc = Loc::current());
+Tensor tensor(const Literal& literal, TensorOptions options = {}, Loc loc = Loc::current());
 
-/// `numel` values of the dtype at `values` are copied.
-Tensor tensor_from(const void* values, const Shape& shape, DType dtype, Loc loc = Loc::current());
+/// `numel` values of the dtype `from` at `values` are copied; of another dtype when the options name one.
+Tensor tensor_from(const void* values, const Shape& shape, DType from, TensorOptions options = {}, Loc loc = Loc::current());
 
-/// A copy of a vector, 1-d, or of another shape. The vector's element type is the dtype.
+/// A copy of a vector, 1-d. The vector's element type is the dtype unless one is given.
 template <class T>
     requires(std::is_arithmetic_v<T>)
-Tensor tensor(const std::vector<T>& values, Loc loc = Loc::current()) {
+Tensor tensor(const std::vector<T>& values, TensorOptions options = {}, Loc loc = Loc::current()) {
     if constexpr (std::is_same_v<T, bool>) {
         const std::vector<unsigned char> bytes(values.begin(), values.end());
-        return tensor_from(bytes.data(), Shape(bytes.size()), bool_, loc);
+        return tensor_from(bytes.data(), Shape(bytes.size()), bool_, options, loc);
     } else {
-        return tensor_from(values.data(), Shape(values.size()), dtype_of<T>, loc);
+        return tensor_from(values.data(), Shape(values.size()), dtype_of<T>, options, loc);
     }
 }
 

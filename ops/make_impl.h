@@ -7,12 +7,14 @@
 
 namespace tapir::detail {
 
-[[noreturn]] void fail_options(const char* op, const TensorOptions& options, const Loc& loc);
+[[noreturn]] void fail_gradient(const char* op, DType dtype, const Loc& loc);
 
-/// Before anything is made: throws DTypeError for integers that shall require a gradient.
-inline void check_options(const char* op, const TensorOptions& options, const Loc& loc) {
-    if (options.requires_grad && !is_floating(options.dtype)) [[unlikely]]
-        fail_options(op, options, loc);
+/// The dtype to make. Before anything is made: throws DTypeError for integers that shall require a gradient.
+inline DType dtype_for(const char* op, const TensorOptions& options, DType unless_given, const Loc& loc) {
+    const DType dtype = options.dtype.value_or(unless_given);
+    if (options.requires_grad && !is_floating(dtype)) [[unlikely]]
+        fail_gradient(op, dtype, loc);
+    return dtype;
 }
 
 inline Tensor with_gradient(Tensor t, const TensorOptions& options, const Loc& loc) {

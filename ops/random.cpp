@@ -63,8 +63,9 @@ void check_floating(const char* op, DType dtype, const Loc& loc) {
 
 Tensor filled(const char* op, const kernels::PerIsa<Fill>& kernel, const Shape& shape, Generator& generator,
               const TensorOptions& options, const Loc& loc) {
-    check_floating(op, options.dtype, loc);
-    Tensor t = detail::make_empty(shape, options.dtype, options.device, loc);
+    const DType dtype = options.dtype.value_or(default_dtype());
+    check_floating(op, dtype, loc);
+    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
     fill(kernel, t, generator);
     return detail::with_gradient(std::move(t), options, loc);
 }
@@ -167,11 +168,11 @@ Tensor randint(int64_t high, const Shape& shape, TensorOptions options, Loc loc)
 }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
-    detail::check_options("randint", options, loc);
+    const DType dtype = detail::dtype_for("randint", options, int64, loc);
     if (low >= high) fail<ValueError>(loc, "randint: there is no integer in [{}, {})", low, high);
-    const auto [first_held, end_held] = integer_range(options.dtype);
+    const auto [first_held, end_held] = integer_range(dtype);
     if (low < first_held || high > end_held) {
-        fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(options.dtype), low, high);
+        fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
     }
     const detail::PauseRecording pause;
     Tensor t = detail::make_empty(shape, int64, options.device, loc);
@@ -180,7 +181,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
     in_parts(take(default_generator(), t.numel(), 2), t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_integers(part, low, range, out + first, count);
     });
-    return detail::with_gradient(t.to(options.dtype, loc), options, loc);
+    return detail::with_gradient(t.to(dtype, loc), options, loc);
 }
 
 Tensor randperm(int64_t n, Loc loc) {
@@ -201,7 +202,7 @@ Tensor randperm(int64_t n, Loc loc) {
 }
 
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
-    detail::check_options("bernoulli", options, loc);
+    const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
     const detail::PauseRecording pause;
     Tensor t = detail::make_empty(shape, uint8, options.device, loc);
@@ -209,7 +210,7 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
     in_parts(take(default_generator(), t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_bernoulli(part, p, out + first, count);
     });
-    return detail::with_gradient(t.to(options.dtype, loc), options, loc);
+    return detail::with_gradient(t.to(dtype, loc), options, loc);
 }
 
 Tensor bernoulli(In p) {

@@ -132,9 +132,7 @@ Tensor log_softmax(In x, int dim) { return softmax_along(log_softmax_op, x, dim,
 Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     detail::check_defined(x, "logsumexp");
     const DType dtype = x.tensor.dtype();
-    if (!is_floating(dtype)) {
-        fail<DTypeError>(x.loc, "logsumexp: needs a floating dtype, got {}; convert with to(float32)", name(dtype));
-    }
+    if (!is_floating(dtype)) return logsumexp(In(to(x, default_dtype()), x.loc), dims, keepdim);
     const Over o = over("logsumexp", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out;
     {

@@ -523,7 +523,8 @@ std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, int dim) {
 std::vector<Tensor> chunk(In x, int chunks, int dim) {
     const int d = pieces_dim("chunk", x, dim);
     if (chunks <= 0) fail<ValueError>(x.loc, "chunk: the number of chunks must be positive, got {}", chunks);
-    const int64_t piece = std::max<int64_t>((x->sizes[d] + chunks - 1) / chunks, 1);
+    if (x->sizes[d] == 0) return cut(x, std::vector<int64_t>(static_cast<std::size_t>(chunks), 0), d, false);
+    const int64_t piece = (x->sizes[d] + chunks - 1) / chunks;
     return cut(x, equal_pieces(x->sizes[d], piece), d, false);
 }
 

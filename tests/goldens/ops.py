@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens/ops.txt: what PyTorch computes for the example calls of the op table.
+"""Makes tests/goldens/ops.txt and variants.txt: what PyTorch computes for the example calls of the op table, and for the
+same calls on integer and on empty inputs.
 
 Needs PyTorch (any environment that has it). From the project's root, after `make test`:
     python3 tests/goldens/ops.py build/release/tests/tapir_tests
@@ -37,35 +38,43 @@ def flat(result):
     return [result] if torch.is_tensor(result) else [t for t in result]
 
 
+def describe(t):
+    shape = ",".join(str(s) for s in t.shape)
+    return f"{shape} | " + " ".join(f"{v:.10g}" for v in t.to(torch.float64).reshape(-1).tolist())
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "calls.txt")
         subprocess.run([sys.argv[1], "[.dump]"], env={**os.environ, "TAPIR_DUMP": path}, check=True,
                        stdout=subprocess.DEVNULL)
         lines = iter(open(path).read().split("\n"))
-    output, failed = [], 0
-    for name in lines:
-        if not name:
+    output, failed = {"ops.txt": [], "variants.txt": []}, 0
+    for file in lines:
+        if not file:
             break
-        code = to_python(next(lines))
+        name, code = next(lines), to_python(next(lines))
         x = []
         for _ in range(int(next(lines))):
             dtype, *shape = next(lines).split()
             values = [float(v) for v in next(lines).split()]
             x.append(torch.tensor(values, dtype=torch.float64).to(getattr(torch, dtype)).reshape([int(s) for s in shape]))
+        variant = file == "variants.txt"
         try:
-            results = flat(eval(code, {**NAMES, "x": x}))
+            for t in flat(eval(code, {**NAMES, "x": x})):
+                dtype = f"{str(t.dtype)[6:]} | " if variant else ""
+                output[file].append(f"{name} | {dtype}{describe(t)}")
         except Exception as error:
+            if variant:
+                output[file].append(f"{name} | refused")
+                continue
             print(f"{name}: {code}: {error}", file=sys.stderr)
             failed += 1
-            continue
-        for t in results:
-            shape = ",".join(str(s) for s in t.shape)
-            values = " ".join(f"{v:.10g}" for v in t.to(torch.float64).reshape(-1).tolist())
-            output.append(f"{name} | {shape} | {values}")
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.txt"), "w") as file:
-        file.write("\n".join(output) + "\n")
-    print(f"{len(output)} outputs, {failed} calls that PyTorch does not take")
+    for file, text in output.items():
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), file), "w") as out:
+            out.write("\n".join(text) + "\n")
+        print(f"{file}: {len(text)} outputs")
+    print(f"{failed} calls that PyTorch does not take")
 
 
 main()

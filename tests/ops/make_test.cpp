@@ -187,6 +187,22 @@ TEST_CASE("vectors are copied") {
     const unsigned char bytes[] = {0, 1, 7};
     CHECK(tensor_from(bytes, {3}, bool_).to(int64).to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 1});
     THROWS(ValueError, "null", tensor_from(nullptr, {3}, float32));
+    CHECK(tensor_from(numbers, {2, 3}, float32, int64).dtype() == int64);
+    CHECK(values(tensor(std::vector<int>{1, 2}, float64)) == V{1, 2});
+}
+
+TEST_CASE("options that name no dtype leave it to the numbers") {
+    CHECK(tensor({1, 2}, cpu).dtype() == int64);
+    CHECK(tensor(true, cpu).dtype() == bool_);
+    CHECK(full({2}, 7, cpu).dtype() == int64);
+    CHECK(arange(3, cpu).dtype() == int64);
+    CHECK(arange(3, float64).dtype() == float64);
+    CHECK(arange(1, 3, float64).dtype() == float64);
+    CHECK(randint(3, {2}, cpu).dtype() == int64);
+    CHECK(tensor(std::vector<double>{1}, cpu).dtype() == float64);
+    CHECK(tensor({1.5, 2.0}, {cpu, true}).requires_grad());
+    CHECK(zeros({2}, {float64, cpu, true}).requires_grad());
+    THROWS(DTypeError, "tensor: only floating", tensor({1, 2}, {cpu, true}));
 }
 
 TEST_CASE("requires_grad is an option") {

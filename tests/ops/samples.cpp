@@ -1,6 +1,7 @@
 #include "samples.h"
 
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include "tapir/ops/elementwise_impl.h"
@@ -117,7 +118,7 @@ const CallFn elementwise_calls[] = {
 std::string torch_name(const std::string& name, const std::string& arguments) {
     if (name == "gelu_tanh") return "gelu(" + arguments + ", approximate='tanh')";
     if (name == "lerp") return "lerp(x[0].broadcast_to((2,4,3)) if x[0].dim() == 3 else x[0], x[1], x[2])";
-    if (name == "clamp") return "clamp(x[0], -inf, inf)";
+    if (name == "clamp") return "x[0].clone()";  // without bounds PyTorch refuses
     return name + "(" + arguments + ")";
 }
 
@@ -130,10 +131,11 @@ std::string extreme_code(const ElementwiseOp& op, bool wide) {
     return code + (wide ? "" : ".float()");
 }
 
-// The calls that a row of elementwise.def stands for: one shape, and broadcasting for several operands.
+// The calls that a row of elementwise.def stands for: one shape, 0-d, and broadcasting for several operands.
 void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
-    const std::vector<std::vector<const char*>> shapes = {{"3,5", "3,5", "3,5"}, {"2,1,3", "4,1", "3"}};
-    for (std::size_t s = 0; s < (op.operands == 1 ? 1 : shapes.size()); ++s) {
+    const std::vector<std::vector<const char*>> shapes = {{"3,5", "3,5", "3,5"}, {"", "", ""}, {"2,1,3", "4,1", "3"}};
+    for (std::size_t s = 0; s < shapes.size(); ++s) {
+        if (s == 2 && op.operands == 1) continue;
         std::string inputs, arguments;
         for (std::size_t k = 0; k < op.operands; ++k) {
             inputs += "r(" + std::string(shapes[s][k]) + ")[" + std::to_string(op.low) + "," + std::to_string(op.high) + "] ";
@@ -176,6 +178,35 @@ std::vector<Tensor> make_inputs(const Call& call) {
     std::vector<Tensor> inputs;
     for (const Spec& spec : parse(call.inputs)) inputs.push_back(make(spec, numbers));
     return inputs;
+}
+
+std::vector<Variant> variants(const Call& call) {
+    std::vector<Variant> result;
+    const std::vector<Tensor> inputs = make_inputs(call);
+    for (const DType dtype : {int32, int64, uint8, bool_}) {
+        Variant variant{name(dtype), {}};
+        for (const Tensor& x : inputs) {
+            const Tensor whole = is_floating(x.dtype()) ? (x * 3).round() : x;
+            variant.inputs.push_back(is_floating(x.dtype()) ? (dtype == uint8 ? whole.abs() : whole).to(dtype) : whole);
+        }
+        result.push_back(variant);
+    }
+    std::set<std::int64_t> sizes;
+    for (const Tensor& x : inputs) {
+        for (const std::int64_t size : x.shape()) sizes.insert(size);
+    }
+    for (const std::int64_t size : sizes) {
+        Variant variant{std::to_string(size) + " -> 0", {}};
+        for (const Tensor& x : inputs) {
+            Tensor y = x;
+            for (int d = 0; d < x.dim(); ++d) {
+                if (x.size(d) == size) y = y.narrow(d, 0, 0);
+            }
+            variant.inputs.push_back(y.clone());
+        }
+        result.push_back(variant);
+    }
+    return result;
 }
 
 }  // namespace tapir::test

@@ -25,4 +25,12 @@ std::vector<Call> all_calls();
 /// The inputs as float64, int64 and bool tensors; the same numbers every time.
 std::vector<Tensor> make_inputs(const Call& call);
 
+/// A call on other inputs than it was written for: "int32" is small whole numbers in place of the floating inputs, "3 -> 0"
+/// has no elements in every dimension of size 3.
+struct Variant {
+    std::string name;
+    std::vector<Tensor> inputs;
+};
+std::vector<Variant> variants(const Call& call);
+
 }  // namespace tapir::test

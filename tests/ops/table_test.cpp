@@ -3,6 +3,7 @@
 //
 // What this does not cover: dtype promotion between different tensors, integer inputs of floating ops, errors; these
 // have tests of their own.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -19,9 +20,9 @@ using tapir::test::Call;
 
 namespace {
 
-std::string golden_path() {
+std::string golden_path(const std::string& file) {
     const std::string here = __FILE__;
-    return here.substr(0, here.rfind('/')) + "/../goldens/ops.txt";
+    return here.substr(0, here.rfind('/')) + "/../goldens/" + file;
 }
 
 struct Golden {
@@ -29,19 +30,25 @@ struct Golden {
     std::vector<double> values;
 };
 
+// "3,4 | 0.1 0.2 ..."
+Golden read_golden(const std::string& text) {
+    const std::size_t bar = text.find("| ");
+    Golden golden;
+    std::istringstream sizes(text.substr(0, bar)), values(text.substr(bar + 2));
+    for (std::string size; std::getline(sizes, size, ',');) {
+        if (size.find_first_not_of(' ') != std::string::npos) golden.shape.push_back(std::stoll(size));
+    }
+    for (std::string value; values >> value;) golden.values.push_back(std::strtod(value.c_str(), nullptr));
+    return golden;
+}
+
 // "softmax 0 | 3,4 | 0.1 0.2 ...": a line an output.
 std::map<std::string, std::vector<Golden>> read_goldens() {
     std::map<std::string, std::vector<Golden>> goldens;
-    std::ifstream file(golden_path());
+    std::ifstream file(golden_path("ops.txt"));
     for (std::string line; std::getline(file, line);) {
-        const std::size_t first = line.find(" | "), second = line.find(" | ", first + 3);
-        Golden golden;
-        std::istringstream sizes(line.substr(first + 3, second - first - 3)), values(line.substr(second + 3));
-        for (std::string size; std::getline(sizes, size, ',');) {
-            if (!size.empty()) golden.shape.push_back(std::stoll(size));
-        }
-        for (std::string value; values >> value;) golden.values.push_back(std::strtod(value.c_str(), nullptr));
-        goldens[line.substr(0, first)].push_back(golden);
+        const std::size_t first = line.find(" | ");
+        goldens[line.substr(0, first)].push_back(read_golden(line.substr(first + 3)));
     }
     return goldens;
 }
@@ -229,17 +236,94 @@ TEST_CASE("layout and recording make no difference", "[ops]") {
     }
 }
 
+// What PyTorch gives for a call on other inputs than it was written for; no outputs where it refuses.
+struct VariantGolden {
+    std::vector<std::string> dtypes;
+    std::vector<Golden> outputs;
+};
+
+// "softmax 0 int32 | refused" or "sum 0 int32 | int64 | | 12": a line an output.
+std::map<std::string, VariantGolden> read_variants() {
+    std::map<std::string, VariantGolden> goldens;
+    std::ifstream file(golden_path("variants.txt"));
+    for (std::string line; std::getline(file, line);) {
+        const std::size_t first = line.find(" | ");
+        VariantGolden& golden = goldens[line.substr(0, first)];
+        const std::string rest = line.substr(first + 3);
+        if (rest == "refused") continue;
+        const std::size_t second = rest.find(" | ");
+        golden.dtypes.push_back(rest.substr(0, second));
+        golden.outputs.push_back(read_golden(rest.substr(second + 3)));
+    }
+    return goldens;
+}
+
+// What Tapir refuses or answers otherwise than PyTorch 1.13, and why.
+bool differs_on_purpose(const std::string& key) {
+    const std::pair<const char*, const char*> all[] = {
+        {"dropout", "of integers: 1/(1-p) would be cut off"},
+        {"masked_fill 0", "2.5 into integers: the fraction would be cut off"},
+        {"pad 1", "0.5 into integers"},
+        {"scatter 3", "2.5 into integers"},
+        {"lstm_gates", "of integers"},
+        {"tree_lstm_gates", "of integers"},
+        {"gru_gates", "of integers"},
+        {"square 0 bool", "bool here, int64 there"},
+        {"topk 4 uint8", "the order of equal elements is not specified"},
+        {"norm 7", "a negative norm of nothing"},
+        {"norm 9", "the largest of no elements"},
+        {"norm 10", "the smallest of no elements"},
+        {"index 14", "an index beyond an empty dimension, even beside a mask that selects nothing"},
+        {"index_put", "the sample's PyTorch form does not index"},
+    };
+    return std::any_of(std::begin(all), std::end(all), [&](const auto& one) { return key.rfind(one.first, 0) == 0; });
+}
+
+TEST_CASE("integer inputs and empty ones give PyTorch's numbers and dtypes", "[ops]") {
+    const auto goldens = read_variants();
+    REQUIRE(!goldens.empty());
+    for (const Call& call : test::all_calls()) {
+        if (is_random(call) || call.extreme || call.torch.empty()) continue;
+        for (const test::Variant& variant : test::variants(call)) {
+            const std::string key = call.name + " " + variant.name;
+            INFO(key << ": " << call.torch << " of " << call.inputs);
+            if (call.name == "pieces 2" && variant.name == "3 -> 0") {  // unbind: no outputs, no golden
+                CHECK(call.run(variant.inputs).empty());
+                continue;
+            }
+            const auto found = goldens.find(key);
+            if (found == goldens.end()) {
+                CHECK(found != goldens.end());  // run tests/goldens/ops.py
+                continue;
+            }
+            const VariantGolden& want = found->second;
+            std::vector<Tensor> have;
+            try {
+                have = call.run(variant.inputs);
+            } catch (const Error& error) {
+                INFO(error.what());
+                CHECK((want.outputs.empty() || differs_on_purpose(key)));
+                continue;
+            }
+            if (want.outputs.empty() || differs_on_purpose(key)) continue;  // refused there
+            REQUIRE(have.size() == want.outputs.size());
+            for (std::size_t k = 0; k < have.size(); ++k) {
+                CHECK(name(have[k].dtype()) == want.dtypes[k]);
+                check_close(have[k], want.outputs[k], 2e-5, 2e-5);
+            }
+        }
+    }
+}
+
 // Writes the example calls for tests/goldens/ops.py; hidden, run by that script.
 TEST_CASE("dump the example calls", "[.dump]") {
     const char* path = std::getenv("TAPIR_DUMP");
     if (!path) return;
     std::ofstream out(path);
     out << std::setprecision(17);
-    for (const Call& call : test::all_calls()) {
-        if (call.torch.empty()) continue;
-        out << call.name << "\n" << call.torch << "\n";
-        const std::vector<Tensor> inputs = test::make_inputs(call);
-        out << inputs.size() << "\n";
+    const auto dump = [&](const std::string& file, const std::string& name_of_call, const Call& call,
+                          const std::vector<Tensor>& inputs) {
+        out << file << "\n" << name_of_call << "\n" << call.torch << "\n" << inputs.size() << "\n";
         for (const Tensor& x : inputs) {
             out << name(x.dtype());
             for (const std::int64_t size : x.shape()) out << " " << size;
@@ -247,5 +331,11 @@ TEST_CASE("dump the example calls", "[.dump]") {
             for (const double v : x.to_vector<double>()) out << v << " ";
             out << "\n";
         }
+    };
+    for (const Call& call : test::all_calls()) {
+        if (call.torch.empty()) continue;
+        dump("ops.txt", call.name, call, test::make_inputs(call));
+        if (is_random(call) || call.extreme) continue;
+        for (const test::Variant& v : test::variants(call)) dump("variants.txt", call.name + " " + v.name, call, v.inputs);
     }
 }
