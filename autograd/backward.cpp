@@ -9,8 +9,9 @@
 // Note [Collected gradients]
 // A dynamic model uses one weight at many nodes. Each use gives a product g^T x of a few rows, as large as the weight
 // itself: memory traffic without end. So the rows are copied into two buffers and multiplied once the buffers are full
-// or the value's gradient is needed: when its own record is reached, or at the end for a leaf. The same products are
-// summed, only in another order. While rules are being recorded nothing is collected: the product is an op then.
+// or the value's gradient is needed: when its own record is reached. A leaf without hooks keeps the rows, over several
+// backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
+// recorded nothing is collected: the product is an op then.
 #include <algorithm>
 #include <cstring>
 
@@ -26,7 +27,7 @@ void release_saved(Record& record) noexcept;  // log.cpp
 
 namespace {
 
-constexpr std::int64_t kCollectBytes = 1 << 20;  // of rows, per value
+constexpr std::int64_t kCollectBytes = 2 << 20;  // of rows, per value
 
 bool get(const std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { return bits[i >> 3] >> (i & 7) & 1; }
 void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
@@ -62,6 +63,87 @@ thread_local std::unique_ptr<WalkMemory> spare_memory;
 
 }  // namespace
 
+void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
+    gradient_ops::copy_rows(g, rows, more_g);
+    gradient_ops::copy_rows(x, rows, more_x);
+    rows += more_g.impl()->sizes[0];
+}
+
+void ProductRows::append(const ProductRows& more) noexcept {
+    for (const auto& [to, from] : {std::pair(&g, &more.g), std::pair(&x, &more.x)}) {
+        const std::size_t row = static_cast<std::size_t>(to->impl()->sizes[1]) * itemsize(to->dtype());
+        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data,
+                    static_cast<std::size_t>(more.rows) * row);
+    }
+    rows += more.rows;
+}
+
+std::pair<Tensor, Tensor> ProductRows::filled() const {
+    const auto first = [this](const Tensor& t) {
+        return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0);
+    };
+    return {first(g), first(x)};
+}
+
+namespace {
+
+// grad += the rows, in a tensor that nobody else sees.
+void add_all_rows(Tensor& grad, std::vector<SparseRows>& rows, const Shape& shape) {
+    if (rows.empty()) return;
+    if (!grad.defined()) {
+        grad = gradient_ops::zeros(shape, rows[0].values.dtype(), rows[0].values.device());
+    } else if (!only_owner(grad)) {
+        grad = gradient_ops::dense_copy(grad);
+    }
+    for (const SparseRows& part : rows) gradient_ops::rows_into(grad, part.indices, part.values);
+    rows.clear();
+}
+
+std::int64_t row_count(const std::vector<SparseRows>& rows) {
+    std::int64_t count = 0;
+    for (const SparseRows& part : rows) count += part.indices.numel();
+    return count;
+}
+
+SparseRows concatenated(const std::vector<SparseRows>& rows) {
+    std::vector<Tensor> indices, values;
+    for (const SparseRows& part : rows) {
+        indices.push_back(part.indices);
+        values.push_back(part.values);
+    }
+    return {gradient_ops::concatenate(indices), gradient_ops::concatenate(values)};
+}
+
+}  // namespace
+
+void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
+    if (meta.rows.empty() && meta.products.rows == 0) return;
+    const detail::PauseRecording pause;
+    add_all_rows(meta.grad, meta.rows, shape);
+    if (meta.products.rows == 0) return;
+    const auto [g, x] = meta.products.filled();
+    if (meta.grad.defined() && only_owner(meta.grad)) {
+        gradient_ops::product_into(meta.grad, g, x);
+    } else {
+        const Tensor product = gradient_ops::product(g, x);
+        meta.grad = meta.grad.defined() ? gradient_ops::add(meta.grad, product) : product;
+    }
+    meta.products.rows = 0;
+}
+
+SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
+    const bool only_rows = !meta.rows.empty() && !meta.grad.defined() && meta.products.rows == 0;
+    if (!only_rows || (!meta.sparse && row_count(meta.rows) > shape[0])) {
+        settle_gradient(meta, shape);
+        return {};
+    }
+    if (meta.rows.size() > 1) {
+        const detail::PauseRecording pause;
+        meta.rows = {concatenated(meta.rows)};
+    }
+    return meta.rows[0];
+}
+
 // --- Adding gradients ----------------------------------------------------------------------------------------------------
 
 void Walk::add(std::uint32_t value, Tensor g) {
@@ -95,26 +177,22 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
         return;
     }
     if (!slot.pending) slot.pending = std::make_unique<Pending>();
-    Pending& pending = *slot.pending;
-    if (!pending.g_rows.defined()) {
-        pending.g_rows = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
-        pending.x_rows = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
+    ProductRows& products = slot.pending->products;
+    if (!products.g.defined()) {
+        products.g = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
+        products.x = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
     }
-    if (pending.rows + n > capacity) flush(value);
-    gradient_ops::copy_rows(pending.g_rows, pending.rows, g);
-    gradient_ops::copy_rows(pending.x_rows, pending.rows, x);
-    pending.rows += n;
+    if (products.rows + n > capacity) flush(value);
+    products.append(g, x);
 }
 
 void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
     Record& record = *log.records[value];
     if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
     GradientSlot& slot = slots[value];
-    const bool sparse = (record.flags & Record::kLeaf) && record.saved()[0].impl->meta->sparse && !slot.grad.defined();
-    if (sparse) {
+    if (record.flags & Record::kLeaf) {
         if (!slot.pending) slot.pending = std::make_unique<Pending>();
-        slot.pending->sparse_indices.push_back(indices);
-        slot.pending->sparse_values.push_back(g);
+        slot.pending->rows.push_back({indices, g});
         return;
     }
     if (!slot.grad.defined() || !only_owner(slot.grad)) {
@@ -157,28 +235,16 @@ Tensor Backward::saved(int i) const noexcept {
 void Walk::flush(std::uint32_t value) {
     GradientSlot& slot = slots[value];
     Pending& pending = *slot.pending;
-    if (pending.rows > 0) {
-        const std::int64_t rows = std::exchange(pending.rows, 0);
-        const auto first = [rows](const Tensor& t) {
-            return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0);
-        };
-        const Tensor g = first(pending.g_rows), x = first(pending.x_rows);
+    if (pending.products.rows > 0) {
+        const auto [g, x] = pending.products.filled();
+        pending.products.rows = 0;
         if (slot.grad.defined() && only_owner(slot.grad)) {
             gradient_ops::product_into(slot.grad, g, x);
         } else {
             add(value, gradient_ops::product(g, x));
         }
     }
-    if (!pending.sparse_indices.empty() && slot.grad.defined()) {  // dense contributions came too
-        Tensor dense = std::move(slot.grad);
-        if (!only_owner(dense)) dense = gradient_ops::dense_copy(dense);
-        for (std::size_t i = 0; i < pending.sparse_indices.size(); ++i) {
-            gradient_ops::rows_into(dense, pending.sparse_indices[i], pending.sparse_values[i]);
-        }
-        pending.sparse_indices.clear();
-        pending.sparse_values.clear();
-        slot.grad = std::move(dense);
-    }
+    add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
 }
 
 // --- The walk --------------------------------------------------------------------------------------------------------------
@@ -252,6 +318,8 @@ class BackwardRun {
     void want_all();
     void want(const std::vector<std::uint32_t>& sources);
     Tensor finish(std::uint32_t leaf_value);
+    struct Result;
+    Result result_of(std::uint32_t leaf_value);
 
     Tape& tape_;
     Loc loc_;
@@ -396,79 +464,75 @@ void BackwardRun::walk() {
     walk_.run(walk_.begin, std::max<std::size_t>(y_value_ + std::size_t{1}, walk_.begin));
 }
 
-// A leaf's complete gradient, hooks run.
+// A leaf's gradient, hooks run. Products that no hook has to see stay collected.
 Tensor BackwardRun::finish(std::uint32_t leaf_value) {
     GradientSlot& slot = walk_.slots[leaf_value];
-    if (slot.pending) walk_.flush(leaf_value);
     Record& record = *walk_.log.records[leaf_value];
     AutogradMeta& meta = *record.saved()[0].impl->meta;
-    if (!meta.hooks.empty()) {
-        if (slot.pending && !slot.pending->sparse_indices.empty()) {
-            const Pending& p = *slot.pending;
-            slot.grad = gradient_ops::rows_to_dense(gradient_ops::concatenate(p.sparse_indices),
-                                                    gradient_ops::concatenate(p.sparse_values), record.shape());
-            slot.pending.reset();
-        }
-        for (const auto& hook : meta.hooks) {
-            if (Tensor g = hook(slot.grad); g.defined()) slot.grad = std::move(g);
-        }
+    if (meta.hooks.empty()) return slot.grad;
+    if (slot.pending) walk_.flush(leaf_value);
+    for (const auto& hook : meta.hooks) {
+        if (Tensor g = hook(slot.grad); g.defined()) slot.grad = std::move(g);
     }
     return slot.grad;
+}
+
+// What a leaf's gradient becomes. Made in full for all leaves before the first is written.
+struct BackwardRun::Result {
+    AutogradMeta* meta;
+    Tensor grad;
+    bool add;         // grad: to the gradient that is there, in place
+    Pending pending;  // to be collected with what is collected there
+};
+
+BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
+    const TensorImpl* leaf = walk_.log.records[leaf_value]->saved()[0].impl;
+    const Shape shape(leaf->sizes, leaf->rank);
+    AutogradMeta& meta = *leaf->meta;
+    Result result{&meta, finish(leaf_value), false, {}};
+    GradientSlot& slot = walk_.slots[leaf_value];
+    slot.grad = Tensor();
+    if (const auto pending = std::move(slot.pending)) result.pending = std::move(*pending);
+    if (meta.products.rows + result.pending.products.rows > meta.products.capacity() && meta.products.rows > 0) {
+        detail::settle_gradient(meta, shape);  // the same gradient, computed
+    }
+    if (!result.pending.rows.empty()) {
+        // Rows of a table that is used all over are not kept on and on.
+        if (!meta.sparse && row_count(meta.rows) > shape[0]) detail::settle_gradient(meta, shape);
+        meta.rows.reserve(meta.rows.size() + result.pending.rows.size());
+    }
+    if (!result.grad.defined()) return result;
+    if (!walk_.recording && !only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
+    if (meta.grad.defined()) {
+        result.add = !walk_.recording && only_owner(meta.grad);
+        if (!result.add) result.grad = gradient_ops::add(meta.grad, result.grad);
+    }
+    return result;
 }
 
 void BackwardRun::accumulate() {
     want_all();
     walk();
-    struct Result {
-        AutogradMeta* meta;
-        Tensor grad;
-        SparseRows rows;
-        bool add = false;  // to the gradient that is there, in place
-    };
     std::vector<Result> results;
     results.reserve(walk_.log.leaves.size());
-    for (std::size_t i = 0; i < walk_.log.leaves.size(); ++i) {
-        const std::uint32_t leaf = walk_.log.leaves[i];
-        if (leaf >= walk_.slots.size() || walk_.slots[leaf].empty()) continue;
-        const TensorImpl* impl = walk_.log.records[leaf]->saved()[0].impl;
-        Result result{impl->meta, finish(leaf), {}, false};
-        bool meta_grad_replaced = false;
-        GradientSlot& slot = walk_.slots[leaf];
-        slot.grad = Tensor();
-        if (slot.pending && !slot.pending->sparse_indices.empty()) {
-            result.rows = {gradient_ops::concatenate(slot.pending->sparse_indices),
-                           gradient_ops::concatenate(slot.pending->sparse_values)};
-        } else if (!walk_.recording && !only_owner(result.grad)) {
-            result.grad = gradient_ops::dense_copy(result.grad);
-        }
-        slot.pending.reset();
-        AutogradMeta& meta = *result.meta;
-        if (result.rows.defined() && meta.sparse_grad.defined()) {
-            result.rows = {gradient_ops::concatenate({meta.sparse_grad.indices, result.rows.indices}),
-                           gradient_ops::concatenate({meta.sparse_grad.values, result.rows.values})};
-        } else if (result.rows.defined() && meta.grad.defined()) {
-            result.grad = gradient_ops::rows_to_dense(result.rows.indices, result.rows.values, meta.grad.shape());
-            result.grad = gradient_ops::add(meta.grad, result.grad);
-            result.rows = {};
-            meta_grad_replaced = true;
-        } else if (result.grad.defined() && meta.sparse_grad.defined()) {
-            result.grad = gradient_ops::add(result.grad, gradient_ops::rows_to_dense(meta.sparse_grad.indices,
-                                                                                     meta.sparse_grad.values,
-                                                                                     result.grad.shape()));
-        } else if (result.grad.defined() && meta.grad.defined() && (walk_.recording || !only_owner(meta.grad))) {
-            result.grad = gradient_ops::add(meta.grad, result.grad);
-            meta_grad_replaced = true;
-        }
-        result.add = result.grad.defined() && meta.grad.defined() && !meta_grad_replaced && !result.rows.defined();
-        results.push_back(std::move(result));
+    for (const std::uint32_t leaf : walk_.log.leaves) {
+        if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) results.push_back(result_of(leaf));
     }
     for (Result& result : results) {  // from here on nothing fails
+        AutogradMeta& meta = *result.meta;
         if (result.add) {
-            gradient_ops::add_into(result.meta->grad, result.grad);
-            continue;
+            gradient_ops::add_into(meta.grad, result.grad);
+        } else if (result.grad.defined()) {
+            meta.grad = std::move(result.grad);
         }
-        result.meta->grad = std::move(result.grad);
-        result.meta->sparse_grad = std::move(result.rows);
+        for (SparseRows& rows : result.pending.rows) meta.rows.push_back(std::move(rows));
+        ProductRows& products = result.pending.products;
+        if (products.rows == 0) continue;
+        if (meta.products.rows == 0) {
+            meta.products = std::move(products);
+        } else {
+            meta.products.append(products);
+        }
     }
 }
 
@@ -492,14 +556,7 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
     for (std::size_t i = 0; i < xs.size(); ++i) {
         Tensor g;
         GradientSlot& slot = walk_.slots[values[i]];
-        if (slot.pending) {
-            walk_.flush(values[i]);
-            if (!slot.pending->sparse_indices.empty()) {
-                slot.grad = gradient_ops::rows_to_dense(gradient_ops::concatenate(slot.pending->sparse_indices),
-                                                        gradient_ops::concatenate(slot.pending->sparse_values), xs[i].shape());
-                slot.pending.reset();
-            }
-        }
+        if (slot.pending) walk_.flush(values[i]);
         if (slot.grad.defined()) g = slot.grad;
         for (const auto& [value, kept] : walk_.kept_grads) {
             if (value == values[i]) g = kept;
@@ -534,13 +591,8 @@ void Tensor::backward(const Tensor& gradient, Loc loc) const {
 
 Tensor Tensor::grad() const {
     if (!impl_ || !impl_->meta) return {};
-    AutogradMeta& meta = *impl_->meta;
-    if (meta.sparse_grad.defined()) {
-        const detail::PauseRecording pause;
-        meta.grad = gradient_ops::rows_to_dense(meta.sparse_grad.indices, meta.sparse_grad.values, shape());
-        meta.sparse_grad = {};
-    }
-    return meta.grad;
+    detail::settle_gradient(*impl_->meta, shape());
+    return impl_->meta->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad, Loc loc) {
@@ -550,14 +602,12 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
                          name(grad.dtype()), shape(), name(dtype()));
     }
     AutogradMeta& meta = detail::meta_of(*this);
+    meta.drop_gradient();
     meta.grad = grad;
-    meta.sparse_grad = {};
 }
 
 void Tensor::zero_grad() {
-    if (!impl_ || !impl_->meta) return;
-    impl_->meta->grad = Tensor();
-    impl_->meta->sparse_grad = {};
+    if (impl_ && impl_->meta) impl_->meta->drop_gradient();
 }
 
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc) const {

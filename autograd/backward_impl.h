@@ -6,15 +6,15 @@
 #pragma once
 
 #include "tapir/autograd/log_impl.h"
+#include "tapir/autograd/meta_impl.h"
 
 namespace tapir {
 
 /// Contributions to one value's gradient that are collected to be computed together.
 /// See Note [Collected gradients] in backward.cpp.
 struct Pending {
-    Tensor g_rows, x_rows;  // (capacity, out) and (capacity, in): together they stand for g_rows^T x_rows
-    std::int64_t rows = 0;
-    std::vector<Tensor> sparse_indices, sparse_values;  // rows of a gradient that is zero elsewhere
+    ProductRows products;
+    std::vector<SparseRows> rows;
 };
 
 struct GradientSlot {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tapir/core/tensor.h"
@@ -16,17 +17,45 @@ struct SparseRows {
     bool defined() const noexcept { return indices.defined(); }
 };
 
+/// The first `rows` rows of two buffers, (capacity, out) and (capacity, in): they stand for g^T x, (out, in).
+/// See Note [Collected gradients] in backward.cpp.
+struct ProductRows {
+    Tensor g, x;
+    std::int64_t rows = 0;
+
+    std::int64_t capacity() const noexcept { return g.defined() ? g.impl()->sizes[0] : 0; }
+    /// For as many rows more as there is capacity().
+    void append(const Tensor& more_g, const Tensor& more_x);
+    void append(const ProductRows& more) noexcept;  // of the same widths and dtypes
+    /// The rows as two matrices.
+    std::pair<Tensor, Tensor> filled() const;
+};
+
 struct AutogradMeta {
+    // The gradient is the sum of what is here.
     Tensor grad;
-    SparseRows sparse_grad;  // at most one of the two is defined
+    std::vector<SparseRows> rows;
+    ProductRows products;
     std::uint32_t leaf_number = 0;
-    bool sparse = false;     // wants row-sparse gradients from embedding()
+    bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
     std::vector<std::function<Tensor(const Tensor&)>> hooks;
+
+    bool has_gradient() const noexcept { return grad.defined() || !rows.empty() || products.rows > 0; }
+    void drop_gradient() noexcept {
+        grad = Tensor();
+        rows.clear();
+        products = {};
+    }
 };
 
 namespace detail {
 AutogradMeta& meta_of(const Tensor& tensor);  // makes it at first use
 void destroy_meta(AutogradMeta* meta) noexcept;
+/// Computes what was collected: `grad` is the whole gradient then, if there is one. shape: the leaf's.
+void settle_gradient(AutogradMeta& meta, const Shape& shape);
+/// The gradient as one list of rows, when it consists of rows only and these are fewer than the leaf's; else undefined,
+/// and the gradient is settled.
+SparseRows rows_or_settle(AutogradMeta& meta, const Shape& shape);
 }  // namespace detail
 
 }  // namespace tapir

@@ -192,9 +192,7 @@ struct TreeLstm {
           class_b(fixed({5}, 7)),
           h(size) {}
 
-    struct State {
-        Tensor hidden, cell;
-    };
+    using State = tapir::LSTMState;
 
     /// Logits of all nodes, (nodes, 5).
     Tensor logits(const Example& example, bool leaves_together) const {
@@ -205,9 +203,9 @@ struct TreeLstm {
         const Tensor x = tapir::embedding(example.words, embedding);
         std::vector<Tensor> inputs, leaf_hidden, leaf_cells;
         if (leaves_together) {
-            const State all = leaf_state(tapir::linear(x, leaf_w, leaf_b));
-            leaf_hidden = all.hidden.unbind();
-            leaf_cells = all.cell.unbind();
+            const State all = tapir::tree_lstm_gates(tapir::linear(x, leaf_w, leaf_b), {});
+            leaf_hidden = all.h.unbind();
+            leaf_cells = all.c.unbind();
         } else {
             inputs = x.unbind();
         }
@@ -220,25 +218,17 @@ struct TreeLstm {
                 states.push_back({leaf_hidden[leaf], leaf_cells[leaf]});
                 ++leaf;
             } else {
-                states.push_back(leaf_state(tapir::linear(inputs[leaf++], leaf_w, leaf_b)));
+                states.push_back(tapir::tree_lstm_gates(tapir::linear(inputs[leaf++], leaf_w, leaf_b), {}));
             }
-            hidden.push_back(states.back().hidden);
+            hidden.push_back(states.back().h);
         }
         return tapir::linear(tapir::stack(hidden), class_w, class_b);
     }
 
-    State leaf_state(const Tensor& gates) const {
-        const Tensor io = tapir::sigmoid(gates.narrow(-1, 0, 2 * h));
-        const Tensor cell = io.narrow(-1, 0, h) * tapir::tanh(gates.narrow(-1, 2 * h, h));
-        return {io.narrow(-1, h, h) * tapir::tanh(cell), cell};
-    }
-
+    // Gates in the order i, f_l, f_r, o, u; of a leaf i, o, u.
     State inner_state(const State& left, const State& right) const {
-        const Tensor gates = tapir::linear(tapir::cat({left.hidden, right.hidden}), inner_w, inner_b);
-        const Tensor s = tapir::sigmoid(gates.narrow(0, 0, 4 * h));  // i, f_l, f_r, o
-        const Tensor cell = s.narrow(0, 0, h) * tapir::tanh(gates.narrow(0, 4 * h, h)) + s.narrow(0, h, h) * left.cell +
-                            s.narrow(0, 2 * h, h) * right.cell;
-        return {s.narrow(0, 3 * h, h) * tapir::tanh(cell), cell};
+        const Tensor gates = tapir::linear(tapir::cat({left.h, right.h}), inner_w, inner_b);
+        return tapir::tree_lstm_gates(gates, {left.c, right.c});
     }
 
     Tensor embedding, leaf_w, leaf_b, inner_w, inner_b, class_w, class_b;

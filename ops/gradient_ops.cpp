@@ -2,6 +2,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
+#include "tapir/ops/cpu/indexing.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
@@ -66,11 +67,20 @@ Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape)
 }
 
 void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
-    const std::int64_t n = indices.numel(), width = n > 0 ? g.numel() / n : 0;
-    const Tensor positions = contiguous(to(indices, int64)), rows = contiguous(g);
+    const std::int64_t n = indices.numel(), width = n > 0 ? g.numel() / n : 0, count = into.impl()->sizes[0];
+    const Tensor positions = contiguous(to(indices, int64)), rows = contiguous(to(g, into.dtype()));
+    const auto* position = static_cast<const std::int64_t*>(positions.raw_data());
+    const bool direct = into.dtype() == float32 || into.dtype() == float64;
+    const auto bytes = width * static_cast<std::int64_t>(itemsize(into.dtype()));
     for (std::int64_t r = 0; r < n; ++r) {
-        const std::int64_t row = positions.data<std::int64_t>()[r];
-        add_into(detail::make_view(into.impl(), {width}, {1}, row * width), detail::make_view(rows.impl(), {width}, {1}, r * width));
+        const std::int64_t row = position[r] < 0 ? position[r] + count : position[r];
+        if (direct) {
+            kernels::add_run(kernels::compute_of(into.dtype()), width, into.impl()->data + row * bytes, 1,
+                             rows.impl()->data + r * bytes, 1);
+        } else {
+            add_into(detail::make_view(into.impl(), {width}, {1}, row * width),
+                     detail::make_view(rows.impl(), {width}, {1}, r * width));
+        }
     }
 }
 

@@ -39,6 +39,10 @@ void Adagrad::buffer_names(std::size_t, const char* (&names)[kMaxBuffers]) const
 
 double Adagrad::initial_value(std::size_t group) const { return options_[group].initial_accumulator; }
 
+bool Adagrad::rows_suffice(std::size_t group) const {
+    return options_[group].weight_decay == 0;
+}
+
 std::vector<Optimizer::Option> Adagrad::option_list(std::size_t group) {
     AdagradOptions& o = options_[group];
     return {{"lr", &o.lr, nullptr},

@@ -26,6 +26,7 @@ class Adam : public Optimizer {
 
  protected:
     void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
+    bool rows_suffice(std::size_t) const override { return false; }
     std::vector<Option> option_list(std::size_t group) override;
     void check_options(std::size_t group, const Loc& loc) const override;
     void update(std::size_t group, Slot& slot, Update& work) override;

@@ -23,16 +23,16 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
         AutogradMeta* meta = p.impl()->meta;
         const auto same = [&](const Tensor& other) { return other.is_same(p); };
         if (!meta || std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
-        if (meta->grad.defined()) {
+        if (const SparseRows rows = detail::rows_or_settle(*meta, p.shape()); rows.defined()) {
+            const DType dtype = rows.values.dtype();
+            SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()},
+                                       p.shape()[0], loc);
+            made.values = made.values.to(dtype);
+            meta->rows = {made};
+            result.push_back(made.values);
+        } else if (meta->grad.defined()) {
             meta->grad = meta->grad.contiguous();
             result.push_back(meta->grad);
-        } else if (meta->sparse_grad.defined()) {
-            const DType dtype = meta->sparse_grad.values.dtype();
-            const SparseRows wide{meta->sparse_grad.indices,
-                                  meta->sparse_grad.values.to(dtype == float64 ? float64 : float32).contiguous()};
-            meta->sparse_grad = coalesce(wide, p.shape()[0], loc);
-            meta->sparse_grad.values = meta->sparse_grad.values.to(dtype);
-            result.push_back(meta->sparse_grad.values);
         }
     }
     return result;

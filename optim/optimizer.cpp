@@ -103,8 +103,14 @@ void Optimizer::step(Loc loc) {
         const char* names[kMaxBuffers] = {};
         buffer_names(g, names);
         for (Slot& slot : groups_[g]) {
-            const AutogradMeta* meta = slot.parameter.impl()->meta;
-            if (!meta || !(meta->grad.defined() || meta->sparse_grad.defined())) continue;
+            AutogradMeta* meta = slot.parameter.impl()->meta;
+            if (!meta || !meta->has_gradient()) continue;
+            SparseRows rows;
+            if (meta->sparse || rows_suffice(g)) {
+                rows = detail::rows_or_settle(*meta, slot.parameter.shape());
+            } else {
+                detail::settle_gradient(*meta, slot.parameter.shape());
+            }
             const DType compute = computed_in(slot.parameter.dtype());
             Update work;
             for (int i = 0; i < kMaxBuffers; ++i) {
@@ -116,11 +122,10 @@ void Optimizer::step(Loc loc) {
                 }
                 if (names[i]) work.buffers[i] = buffer;
             }
-            if (meta->grad.defined()) {
-                work.gradient = ready(meta->grad, compute);
+            if (rows.defined()) {
+                work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
             } else {
-                const SparseRows rows{meta->sparse_grad.indices, ready(meta->sparse_grad.values, compute)};
-                work.rows = coalesce(rows, slot.parameter.shape()[0], loc);
+                work.gradient = ready(meta->grad, compute);
             }
             work.parameter = ready(slot.parameter, compute);
             ++slot.steps;
@@ -148,13 +153,16 @@ double Optimizer::lr(std::size_t group, Loc loc) const {
     return 0;
 }
 
-void Optimizer::set_lr(double lr, Loc loc) {
+void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
     if (!(lr >= 0)) fail<ValueError>(loc, "set_lr: the learning rate {} is negative", lr);
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-        for (const Option& option : option_list(g)) {
-            if (std::strcmp(option.name, "lr") == 0) *option.number = lr;
-        }
+    check_group(group, loc);
+    for (const Option& option : option_list(group)) {
+        if (std::strcmp(option.name, "lr") == 0) *option.number = lr;
     }
+}
+
+void Optimizer::set_lr(double lr, Loc loc) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) set_lr(lr, g, loc);
 }
 
 NamedTensors Optimizer::state_dict() const {

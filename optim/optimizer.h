@@ -14,11 +14,11 @@
 // A step is one pass over each parameter that has a gradient, in place, without temporaries; it raises the storage's version.
 //
 // Note [Row-sparse gradients]
-// An embedding's gradient may hold only the rows that were used (nn::EmbeddingOptions::sparse). A step then reads and writes
-// those rows alone, repeated ones summed up first. For SGD without momentum and Adagrad, without weight decay, that is the
-// very step that the dense gradient would make: zeros change nothing there. The others are lazy: momentum, the moments of
-// Adam and weight decay advance for a row only when it is used, as in PyTorch's SparseAdam; make the embedding with
-// {.sparse = false} where that is not wanted.
+// An embedding's gradient is kept as the rows that were used. A step then reads and writes those rows alone, repeated ones
+// summed up first. For SGD without momentum and Adagrad, without weight decay, that is the very step that the dense gradient
+// would make: zeros change nothing there. The others do so only for a table that asks for it (nn::EmbeddingOptions::sparse,
+// the default there), and are lazy then: momentum, the moments of Adam and weight decay advance for a row only when it is
+// used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted.
 #pragma once
 
 #include <vector>
@@ -41,9 +41,10 @@ class Optimizer {
     void zero_grad();
 
     std::size_t group_count() const noexcept { return groups_.size(); }
-    /// The learning rate of one group, and a new one for all. Throws IndexError.
+    /// The learning rate of one group; a new one for all of them, or for one. Throws IndexError, ValueError below 0.
     double lr(std::size_t group = 0, Loc loc = Loc::current()) const;
     void set_lr(double lr, Loc loc = Loc::current());
+    void set_lr(double lr, std::size_t group, Loc loc = Loc::current());
 
     /// Options, step counts and buffers, named "group.option" and "group.parameter.buffer": what save_safetensors() takes. The
     /// tensors are copies.
@@ -72,6 +73,8 @@ class Optimizer {
     /// What the optimizer keeps for each parameter: names[i] is null where group `group` does not use buffer i.
     virtual void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const = 0;
     virtual double initial_value(std::size_t group) const;
+    /// Whether a row whose gradient is zero stays as it is, buffers too.
+    virtual bool rows_suffice(std::size_t group) const = 0;
     virtual std::vector<Option> option_list(std::size_t group) = 0;
     virtual void check_options(std::size_t group, const Loc& loc) const = 0;
     /// Updates one parameter, whose step count is raised already.

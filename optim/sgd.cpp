@@ -36,6 +36,10 @@ void SGD::buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) con
     if (options_[group].momentum != 0) names[0] = "momentum_buffer";
 }
 
+bool SGD::rows_suffice(std::size_t group) const {
+    return options_[group].momentum == 0 && options_[group].weight_decay == 0;
+}
+
 std::vector<Optimizer::Option> SGD::option_list(std::size_t group) {
     SGDOptions& o = options_[group];
     return {{"lr", &o.lr, nullptr},

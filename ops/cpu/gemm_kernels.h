@@ -14,6 +14,11 @@
 // on where its tile begins, on packing or on transposition. So splitting C over threads does not change the result.
 // For the same reason every store applies alpha, then bias, then beta, alpha in a branch of its own: in one expression
 // the compiler would fuse the multiplication and the addition in some kernels and not in others.
+//
+// Note [Back and forth]: a batch of one reads a matrix that may not fit the second-level cache, and a recurrent model reads
+// it again and again: always from the front, the cache would hold none of what comes next. So every second sweep over a
+// large matrix goes from its end to its front and finds there what was read last (measured: 20% less time for 750 x 300
+// float32 with 1 MB of cache). The sums are the same.
 #pragma once
 
 #include "tapir/ops/cpu/gemm.h"
@@ -68,6 +73,13 @@ struct EvenSplit {
     }
     int64_t operator[](int64_t i) const { return size + (i < larger); }
 };
+
+/// Whether this sweep over a matrix of `bytes` goes backwards: see Note [Back and forth].
+inline bool sweeps_backwards(int64_t bytes) {
+    if (bytes < 256 * 1024) return false;
+    static thread_local bool last = false;
+    return last = !last;
+}
 
 // ---------------------------------------------------------------------------------------------------------- dots
 
@@ -158,11 +170,25 @@ void dot_columns(const Product<T>& d, int64_t j0) {
 
 /// One row of x. W's rows left over go in halving groups.
 template <class T, int NW>
-void dots_one(const Product<T>& d, int64_t j) {
-    for (; j + NW <= d.n; j += NW) dot_tile<T, 1, NW>(d, 0, j);
-    if constexpr (NW > 1) {
-        if (j < d.n) dots_one<T, NW / 2>(d, j);
+void dots_one(const Product<T>& d, int64_t from, bool backwards) {
+    const int64_t end = from + (d.n - from) / NW * NW;
+    const auto left_over = [&] {
+        if constexpr (NW > 1) {
+            if (end < d.n) dots_one<T, NW / 2>(d, end, backwards);
+        }
+    };
+    if (backwards) {
+        left_over();
+        for (int64_t j = end; j > from; j -= NW) dot_tile<T, 1, NW>(d, 0, j - NW);
+    } else {
+        for (int64_t j = from; j < end; j += NW) dot_tile<T, 1, NW>(d, 0, j);
+        left_over();
     }
+}
+
+template <class T>
+void dots_one(const Product<T>& d) {
+    dots_one<T, dot_rows(1)>(d, 0, sweeps_backwards(d.n * d.k * int64_t{sizeof(T)}));
 }
 
 template <class T>
@@ -192,13 +218,13 @@ void dots_strided_x(Product<T> d) {
     T* x = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(d.k)));
     for (int64_t p = 0; p < d.k; ++p) x[p] = d.a[p * d.a_col];
     d.a = x;
-    dots_one<T, dot_rows(1)>(d, 0);
+    dots_one(d);
 }
 
 /// Needs b_row == 1, and a_col == 1 unless m == 1.
 template <class T>
 void dots(const Product<T>& d) {
-    if (d.m == 1) return d.a_col == 1 ? dots_one<T, dot_rows(1)>(d, 0) : dots_strided_x(d);
+    if (d.m == 1) return d.a_col == 1 ? dots_one(d) : dots_strided_x(d);
     if (d.m == 2) return dots_two<T>(d);
     if (d.n * d.k * int64_t{sizeof(T)} > 64 * 1024) return dots_many<T, true>(d);
     dots_many<T, false>(d);
@@ -425,6 +451,7 @@ struct Block {
     bool b_packed;      // p.b is packed in panels
     bool b_outer;       // one panel of B with all of A's rows, then the next; else one tile's rows with all of B
     bool prefetch_b;    // B is not in L1
+    bool backwards;     // the last panel of B comes first; only with b_outer
     int64_t rows_most;  // of a tile
     EvenSplit panels;   // of B, in vectors
 
@@ -463,13 +490,17 @@ void run_block(const Block<T>& block) {
     const EvenSplit rows(p.m, block.rows_most), panels = block.panels;
     Tile<T> t{p.k, p.a, p.a_row, p.a_col, p.b, p.b_row, p.c, p.c_row, p.beta, p.alpha, p.bias, lanes<T>};
     if (block.b_outer) {
-        for (int64_t v = 0, j = 0; v < panels.parts; j += block.width(v), ++v) {
+        int64_t j = block.backwards ? (panels.size * panels.parts + panels.larger) * lanes<T> : 0;
+        for (int64_t count = 0; count < panels.parts; ++count) {
+            const int64_t v = block.backwards ? panels.parts - 1 - count : count;
+            if (block.backwards) j -= block.width(v);
             set_panel(block, j, block.width(v), t);
             for (int64_t r = 0, i = 0; r < rows.parts; i += rows[r], ++r) {
                 set_rows(block, i, rows[r], t);
                 t.c = p.c + i * p.c_row + j;
                 run_tile(block, t, rows[r], panels[v]);
             }
+            if (!block.backwards) j += block.width(v);
         }
         return;
     }
@@ -573,6 +604,7 @@ void tiles(const Product<T>& given) {
                    plan.pack_b,
                    plan.b_outer,
                    plan.prefetch_b,
+                   p.m == 1 && plan.b_outer && sweeps_backwards(p.n * p.k * int64_t{sizeof(T)}),
                    plan.rows_most,
                    EvenSplit(1, 1)};
     for (int64_t d = 0, k0 = 0; d < depth.parts; k0 += depth[d], ++d) {
