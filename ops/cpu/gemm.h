@@ -15,6 +15,7 @@ void* gemm_workspace(std::size_t bytes);
 /// the result does not depend on the split. (Within `tiles` the order of the sum depends on k alone.)
 enum class GemmMethod : int {
     dots,   // both operands contiguous along k: vector dot products, nothing packed
+    rows,   // a batch of one: B's rows weighted and added up
     tiles,  // register tiles of C, one broadcast of A times a vector of B a step
 };
 

@@ -1,10 +1,12 @@
 // The matrix-product kernels, for float and double. Included by ops/cpu/gemm_f32.cpp and gemm_f64.cpp only.
 //
-// Two ways to sum a product (GemmMethod):
+// Three ways to sum a product (GemmMethod):
 //
 // dots   y = W x with W's rows contiguous, the case of a batch of one: several rows of W at once, each in its own
 //        accumulator (independent FMA chains and memory streams), then all accumulators summed across their lanes by
 //        one transposing tree. W is read once; nothing is packed.
+// rows   y = x W, again a batch of one: W's rows, weighted and added up, eight at a time. W is read once, from front to
+//        back; y stays in L1.
 // tiles  C in register tiles of `rows` x `vectors` (8 x 3 vectors with AVX-512). A step broadcasts one element of A
 //        per row and loads one row of B: A may have any strides, B must be contiguous along n. When it is not but
 //        A is contiguous along m, the transposed product is computed and each finished tile transposed on its way to
@@ -230,6 +232,89 @@ void dots(const Product<T>& d) {
     dots_many<T, false>(d);
 }
 
+// ---------------------------------------------------------------------------------------------------------- rows
+
+constexpr int64_t rows_block_k = 96;       // rows whose sum is taken at once; the blocks' sums are added in order
+constexpr int64_t rows_block_bytes = 8192;  // of y: it stays in L1 beside the rows
+
+/// sum = sum over r < Rows of x[r * x_step] * w[r * w_row + ...], n elements, + what is in sum unless First. sum has room
+/// for whole vectors.
+template <int Rows, bool First_, class T>
+void add_rows(const T* x, int64_t x_step, const T* w, int64_t w_row, int64_t n, T* sum) {
+    Vec<T> weight[Rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) weight[r] = Vec<T>{} + x[r * x_step];
+    const auto step = [&](int64_t j, auto load_vec) {
+        Vec<T> acc = First_ ? Vec<T>{} : load(sum + j);
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) acc += weight[r] * load_vec(w + r * w_row + j);
+        store(sum + j, acc);
+    };
+    int64_t j = 0;
+    for (; j + lanes<T> <= n; j += lanes<T>) step(j, [](const T* q) { return load(q); });
+    if (j < n) {
+        const First<T> rest(n - j);
+        step(j, [rest](const T* q) { return load_first(q, rest); });
+    }
+}
+
+/// Rows [from, to) of B, weighted, into sum.
+template <class T>
+void sum_rows(const Product<T>& d, int64_t from, int64_t to, int64_t j0, int64_t n, T* sum) {
+    const T *x = d.a + from * d.a_col, *w = d.b + from * d.b_row + j0;
+    int64_t left = to - from;
+    const auto add = [&]<int Rows>(std::integral_constant<int, Rows>, bool first) {
+        if (first)
+            add_rows<Rows, true>(x, d.a_col, w, d.b_row, n, sum);
+        else
+            add_rows<Rows, false>(x, d.a_col, w, d.b_row, n, sum);
+        x += Rows * d.a_col, w += Rows * d.b_row, left -= Rows;
+    };
+    bool first = true;
+    for (; left >= 8; first = false) add(std::integral_constant<int, 8>{}, first);
+    if (left >= 4) add(std::integral_constant<int, 4>{}, first), first = false;
+    if (left >= 2) add(std::integral_constant<int, 2>{}, first), first = false;
+    if (left >= 1) add(std::integral_constant<int, 1>{}, first);
+}
+
+/// Needs m == 1 and b_col == 1.
+template <class T>
+void weighted_rows(const Product<T>& d) {
+    constexpr int64_t width_most = rows_block_bytes / int64_t{sizeof(T)};
+    const int64_t blocks = ceil_div(d.k, rows_block_k), width = ceil_div(smaller(d.n, width_most), lanes<T>) * lanes<T>;
+    const bool backwards = sweeps_backwards(d.n * d.k * int64_t{sizeof(T)});
+    alignas(vector_bytes) T one_block[width_most];
+    T* sums = one_block;
+    if (blocks > 1) sums = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(blocks * width)));
+    for (int64_t j0 = 0; j0 < d.n; j0 += width_most) {
+        const int64_t n = smaller(width_most, d.n - j0);
+        for (int64_t i = 0; i < blocks; ++i) {
+            const int64_t block = backwards ? blocks - 1 - i : i, from = block * rows_block_k;
+            sum_rows(d, from, smaller(from + rows_block_k, d.k), j0, n, sums + block * width);
+        }
+        for (int64_t j = 0; j < n; j += lanes<T>) {
+            const First<T> used(smaller(lanes<T>, n - j));
+            Vec<T> y = load(sums + j);
+            for (int64_t block = 1; block < blocks; ++block) y += load(sums + block * width + j);
+            if (d.alpha != 1) y *= d.alpha;
+            T* c = d.transposed ? nullptr : d.c + j0 + j;
+            if (c) {
+                if (d.bias) y += load_first(d.bias + j0 + j, used);
+                if (d.beta != 0) y += d.beta * load_first(c, used);
+                store_first(c, y, used);
+                continue;
+            }
+            for (int64_t q = 0; q < smaller(lanes<T>, n - j); ++q) {
+                T* one = d.c + (j0 + j + q) * d.c_row;
+                T value = y[q];
+                if (d.bias) value += d.bias[0];
+                if (d.beta != 0) value += d.beta * *one;
+                *one = value;
+            }
+        }
+    }
+}
+
 // --------------------------------------------------------------------------------------------------------- tiles
 
 /// The most vectors of B beside `rows` accumulator rows: rows * vectors accumulators, one row of B and (where the FMA
@@ -451,7 +536,6 @@ struct Block {
     bool b_packed;      // p.b is packed in panels
     bool b_outer;       // one panel of B with all of A's rows, then the next; else one tile's rows with all of B
     bool prefetch_b;    // B is not in L1
-    bool backwards;     // the last panel of B comes first; only with b_outer
     int64_t rows_most;  // of a tile
     EvenSplit panels;   // of B, in vectors
 
@@ -490,17 +574,13 @@ void run_block(const Block<T>& block) {
     const EvenSplit rows(p.m, block.rows_most), panels = block.panels;
     Tile<T> t{p.k, p.a, p.a_row, p.a_col, p.b, p.b_row, p.c, p.c_row, p.beta, p.alpha, p.bias, lanes<T>};
     if (block.b_outer) {
-        int64_t j = block.backwards ? (panels.size * panels.parts + panels.larger) * lanes<T> : 0;
-        for (int64_t count = 0; count < panels.parts; ++count) {
-            const int64_t v = block.backwards ? panels.parts - 1 - count : count;
-            if (block.backwards) j -= block.width(v);
+        for (int64_t v = 0, j = 0; v < panels.parts; j += block.width(v), ++v) {
             set_panel(block, j, block.width(v), t);
             for (int64_t r = 0, i = 0; r < rows.parts; i += rows[r], ++r) {
                 set_rows(block, i, rows[r], t);
                 t.c = p.c + i * p.c_row + j;
                 run_tile(block, t, rows[r], panels[v]);
             }
-            if (!block.backwards) j += block.width(v);
         }
         return;
     }
@@ -604,7 +684,6 @@ void tiles(const Product<T>& given) {
                    plan.pack_b,
                    plan.b_outer,
                    plan.prefetch_b,
-                   p.m == 1 && plan.b_outer && sweeps_backwards(p.n * p.k * int64_t{sizeof(T)}),
                    plan.rows_most,
                    EvenSplit(1, 1)};
     for (int64_t d = 0, k0 = 0; d < depth.parts; k0 += depth[d], ++d) {
@@ -635,14 +714,15 @@ void tiles(const Product<T>& given) {
 template <class T>
 GemmMethod method_of(const Product<T>& p) {
     const bool rows = p.a_col == 1, columns = p.b_row == 1;  // contiguous along k
-    if (p.m == 1) return columns ? GemmMethod::dots : GemmMethod::tiles;
-    if (p.n == 1) return rows ? GemmMethod::dots : GemmMethod::tiles;
+    if (p.m == 1) return columns ? GemmMethod::dots : p.b_col == 1 ? GemmMethod::rows : GemmMethod::tiles;
+    if (p.n == 1) return rows ? GemmMethod::dots : p.a_row == 1 ? GemmMethod::rows : GemmMethod::tiles;
     return rows && columns && (p.m <= 8 || p.n <= 8) && p.k >= 16 ? GemmMethod::dots : GemmMethod::tiles;
 }
 
 template <class T>
 void run(const Product<T>& p, GemmMethod method) {
     if (method == GemmMethod::tiles) return tiles(p);
+    if (method == GemmMethod::rows) return weighted_rows(p.m == 1 && p.b_col == 1 ? p : swapped(p));
     // One column is one row of the transposed product. It may have any stride: dots copies it.
     if (p.n == 1 && (p.m > 1 || p.b_row != 1)) return dots(swapped(p));
     dots(p);
