@@ -363,14 +363,13 @@ LSTMState lstm_gates(In gates, In c, const Tensor& more) {
 
 LSTMState tree_lstm_gates(In gates, TensorList children_c) {
     const auto n = static_cast<int>(children_c.size);
-    std::vector<const Tensor*> c;
-    c.reserve(children_c.size);
-    for (const Tensor& child : children_c) c.push_back(&child);
     if (n > kMaxFusedChildren) {
         fail<ValueError>(gates.loc, "tree_lstm_gates: {} children, at most {} are possible", n, kMaxFusedChildren);
     }
+    const Tensor* c[kMaxFusedChildren + 1];
+    for (int k = 0; k < n; ++k) c[k] = children_c.begin() + k;
     const GateSource source{&gates.tensor, tree_layout(n)};
-    return lstm_step("tree_lstm_gates", &source, 1, c.data(), n, gates.loc);
+    return lstm_step("tree_lstm_gates", &source, 1, c, n, gates.loc);
 }
 
 }  // namespace tapir

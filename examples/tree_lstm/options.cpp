@@ -11,7 +11,7 @@ Options parse_options(int argc, char** argv) {
     const auto above_zero = CLI::PositiveNumber;
     app.add_option("--data", o.data, "folder with train.txt, dev.txt, test.txt as of the Stanford Sentiment Treebank");
     app.add_option("--trees", o.trees, "ListOps trees to train on")->check(above_zero)->capture_default_str();
-    app.add_option("--test-trees", o.test_trees, "ListOps trees held out")->check(above_zero)->capture_default_str();
+    app.add_option("--test-trees", o.test_trees, "ListOps trees held out for testing, and as many to choose the epoch")->check(above_zero)->capture_default_str();
     app.add_option("--max-depth", o.max_depth, "of ListOps expressions")->check(above_zero)->capture_default_str();
     app.add_option("--max-length", o.max_length, "of ListOps expressions, in words")->check(above_zero)->capture_default_str();
     app.add_option("--epochs", o.epochs, "passes over the training trees")->check(above_zero);
@@ -20,6 +20,7 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
     app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
     app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
+    app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")->check(CLI::IsMember({"linear", "none"}));
     app.add_option("--embedding-lr", o.embedding_lr, "learning rate of the word vectors [as lr]")->check(CLI::NonNegativeNumber);
     app.add_option("--dropout", o.dropout, "of word vectors and of the states that are classified")->check(CLI::Range(0.0, 0.99));
     app.add_option("--weight-decay", o.weight_decay, "of all but the word vectors")->check(CLI::NonNegativeNumber);
@@ -36,11 +37,12 @@ Options parse_options(int argc, char** argv) {
         std::exit(app.exit(error));
     }
     const bool sst = !o.data.empty();
-    if (o.epochs == 0) o.epochs = sst ? 10 : 6;
+    if (o.epochs == 0) o.epochs = sst ? 10 : 12;
     if (o.hidden == 0) o.hidden = sst ? 150 : 64;
     if (o.embedding == 0) o.embedding = o.hidden;
     if (o.optimizer.empty()) o.optimizer = sst ? "adagrad" : "adam";
     if (o.lr == 0) o.lr = sst ? 0.05 : 0.003;
+    if (o.lr_decay.empty()) o.lr_decay = sst ? "none" : "linear";
     if (o.embedding_lr < 0) o.embedding_lr = o.lr;
     if (o.dropout < 0) o.dropout = sst ? 0.5 : 0;
     if (o.weight_decay < 0) o.weight_decay = sst ? 1e-4 : 0;

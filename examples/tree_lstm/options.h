@@ -8,8 +8,8 @@ namespace tree_lstm {
 
 struct Options {
     std::string data;  ///< folder of train.txt, dev.txt, test.txt; empty: ListOps
-    int trees = 10'000;
-    int test_trees = 1'000;
+    int trees = 20'000;
+    int test_trees = 1'000;  ///< and as many to choose the epoch by
     int max_depth = 5;
     int max_length = 40;
     int epochs = 0;     ///< 0: the data set's default
@@ -18,6 +18,7 @@ struct Options {
     int batch = 25;
     std::string optimizer;  ///< empty: the data set's default
     double lr = 0;
+    std::string lr_decay;  ///< "linear" to 0 over all epochs, or "none"; empty: the data set's default
     double embedding_lr = -1;
     double dropout = -1;
     double weight_decay = -1;

@@ -48,7 +48,7 @@ void print_start(const Model& model, const Dataset& data, const Options& o) {
 
 void print_results(Model& model, const Dataset& data, const Options& o, const Results& results) {
     fmt::print("\n{:<28}{:>12}\n", "data", data.name);
-    if (!data.dev.empty()) fmt::print("{:<28}{:>11.1f}%\n", "dev, root accuracy", 100 * results.best_dev);
+    fmt::print("{:<28}{:>11.1f}%\n", "dev, root accuracy", 100 * results.best_dev);
     fmt::print("{:<28}{:>11.1f}%\n", "test, root accuracy", 100 * results.test);
     fmt::print("{:<28}{:>12}\n", "of epoch", results.best_epoch);
     if (!o.save.empty()) fmt::print("state saved in {}\n", o.save);

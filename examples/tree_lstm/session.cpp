@@ -57,6 +57,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Model& model, const Options& o)
     return two_groups<optim::AdamW, optim::AdamWOptions>(model, {.lr = lr, .weight_decay = decay}, {.lr = words, .weight_decay = 0});
 }
 
+void set_rates(optim::Optimizer& optimizer, const Options& o, double done) {
+    const double factor = o.lr_decay == "linear" ? 1 - done : 1;
+    optimizer.set_lr(factor * o.lr, 0);
+    optimizer.set_lr(factor * o.embedding_lr, 1);
+}
+
 void save(const std::string& path, const Model& model, const optim::Optimizer& optimizer, int epoch) {
     NamedTensors all;
     append(all, "model.", model.state_dict());

@@ -70,6 +70,7 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
     Count count;
     for (std::size_t start = 0; start < order.size(); start += static_cast<std::size_t>(o.batch)) {
         const std::size_t end = std::min(order.size(), start + static_cast<std::size_t>(o.batch));
+        set_rates(optimizer, o, (epoch - 1 + static_cast<double>(start) / static_cast<double>(order.size())) / o.epochs);
         Tape tape;
         Tensor loss = zeros({});
         for (std::size_t i = start; i < end; ++i) {
@@ -89,14 +90,15 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
 void run(const Options& o) {
     manual_seed(o.seed);
     set_num_threads(o.threads);
-    Dataset data = o.data.empty() ? make_listops({.train = o.trees, .test = o.test_trees, .max_depth = o.max_depth,
-                                                  .max_length = o.max_length, .seed = o.seed})
+    Dataset data = o.data.empty() ? make_listops({.train = o.trees, .dev = o.test_trees, .test = o.test_trees,
+                                                  .max_depth = o.max_depth, .max_length = o.max_length, .seed = o.seed})
                                   : read_treebank(o.data, {.vocabulary_from_all_splits = !o.glove.empty()});
     data.require_depth_at_most(5000);  // encode() takes a stack frame a level
     Model model(data, o);
     if (!o.glove.empty()) load_word_vectors(model, data, o);
     const auto optimizer = make_optimizer(model, o);
     int epoch = o.resume.empty() ? 0 : resume(o.resume, model, *optimizer);
+    if (epoch >= o.epochs) throw std::runtime_error(fmt::format("{}: epoch {} of {} is done", o.resume, epoch, o.epochs));
     print_start(model, data, o);
 
     Results results;
@@ -104,13 +106,13 @@ void run(const Options& o) {
     while (++epoch <= o.epochs) {
         progress.start_epoch(epoch);
         train_epoch(model, *optimizer, data, o, epoch, progress);
-        const double dev = accuracy(model, data.dev.empty() ? data.test : data.dev);
-        progress.finish_epoch(fmt::format("{} {:.1f}%", data.dev.empty() ? "test" : "dev", 100 * dev));
+        const double dev = accuracy(model, data.dev);
+        progress.finish_epoch(fmt::format("dev {:.1f}%", 100 * dev));
         if (!o.save.empty()) save(o.save, model, *optimizer, epoch);
         if (dev > results.best_dev) {  // the epoch that is best on dev is the one that is tested
             results.best_dev = dev;
             results.best_epoch = epoch;
-            results.test = data.dev.empty() ? dev : accuracy(model, data.test);
+            results.test = accuracy(model, data.test);
         }
     }
     print_results(model, data, o, results);

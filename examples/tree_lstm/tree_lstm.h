@@ -43,6 +43,9 @@ void load_word_vectors(Model& model, const Dataset& data, const Options& o);
 /// As the options say: the cell and the classifier in one group, the word vectors in another.
 std::unique_ptr<tapir::optim::Optimizer> make_optimizer(Model& model, const Options& o);
 
+/// Sets the learning rates for when `done` of all training, 0 to 1, is behind.
+void set_rates(tapir::optim::Optimizer& optimizer, const Options& o, double done);
+
 /// Writes model, optimizer, random state and epoch to one file, whole or not at all.
 void save(const std::string& path, const Model& model, const tapir::optim::Optimizer& optimizer, int epoch);
 /// Takes them back and returns the epoch.

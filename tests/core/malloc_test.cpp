@@ -1,0 +1,137 @@
+// No call of malloc for an op, once its block sizes are warm: not without a tape, not recorded, not in backward. The test
+// program's own malloc counts; sanitizers bring theirs, so there the test is left out.
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <functional>
+
+#include "tapir/core/parallel.h"
+#include "tapir/tapir.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+
+namespace {
+thread_local std::int64_t malloc_calls = 0;
+}
+
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+
+void* malloc(std::size_t n) {
+    ++malloc_calls;
+    return __libc_malloc(n);
+}
+void* calloc(std::size_t n, std::size_t size) {
+    ++malloc_calls;
+    return __libc_calloc(n, size);
+}
+void* realloc(void* p, std::size_t n) {
+    ++malloc_calls;
+    return __libc_realloc(p, n);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t n) {
+    ++malloc_calls;
+    return __libc_memalign(alignment, n);
+}
+int posix_memalign(void** p, std::size_t alignment, std::size_t n) {
+    ++malloc_calls;
+    *p = __libc_memalign(alignment, n);
+    return *p ? 0 : ENOMEM;
+}
+}
+
+using namespace tapir;
+
+namespace {
+
+struct Case {
+    const char* name;
+    std::function<Tensor()> op;
+};
+
+// Calls of malloc in the last of four rounds.
+std::int64_t calls_when_warm(const std::function<void()>& round) {
+    std::int64_t before = 0;
+    for (int i = 0; i < 4; ++i) {
+        before = malloc_calls;
+        round();
+    }
+    return malloc_calls - before;
+}
+
+}  // namespace
+
+TEST_CASE("warm ops do not call malloc") {
+    static int* volatile seen;
+    const auto one_call = [] {
+        seen = new int;
+        delete seen;
+    };
+    REQUIRE(calls_when_warm(one_call) > 0);  // the counter counts
+
+    const int threads = num_threads();
+    set_num_threads(1);
+    const Tensor a = randn({4}).requires_grad_(), b = randn({4}), square = randn({4, 4}).requires_grad_();
+    const Tensor x = randn({1, 64}), w = randn({64, 64}).requires_grad_(), bias = randn({64}).requires_grad_();
+    const Tensor table = randn({10, 8}).requires_grad_(), index = tensor({3}), labels = tensor({1, 0, 2, 3});
+    const Tensor row = randn({1, 4}), column = randn({4, 1}), gates = randn({20}).requires_grad_(), c = randn({4});
+    const Case cases[] = {
+        {"add", [&] { return a + b; }},
+        {"add a number", [&] { return a + 1; }},
+        {"mul broadcast", [&] { return row * column * square; }},
+        {"tanh", [&] { return tanh(a); }},
+        {"comparison", [&] { return a < b; }},
+        {"where", [&] { return where(a < b, a, b); }},
+        {"clamp", [&] { return clamp(a, -1, 1); }},
+        {"sum", [&] { return sum(square); }},
+        {"sum over a dimension", [&] { return sum(square, {0}); }},
+        {"mean", [&] { return mean(square, {-1}, true); }},
+        {"amax", [&] { return amax(square, {1}); }},
+        {"argmax", [&] { return argmax(square, 1); }},
+        {"softmax", [&] { return softmax(square, 1); }},
+        {"log_softmax", [&] { return log_softmax(square, 0); }},
+        {"cross_entropy", [&] { return cross_entropy(square, labels); }},
+        {"mse_loss", [&] { return mse_loss(a, b); }},
+        {"linear", [&] { return linear(x, w, bias); }},
+        {"matmul", [&] { return matmul(square, square); }},
+        {"view", [&] { return square.view({2, 8}); }},
+        {"narrow", [&] { return square.narrow(0, 1, 2); }},
+        {"index by a number", [&] { return square[1]; }},
+        {"index by a slice", [&] { return square[Slice(0, 2)]; }},
+        {"transpose and add", [&] { return square.t() + square; }},
+        {"cat", [&] { return cat({a, b}); }},
+        {"stack", [&] { return stack({a, b}); }},
+        {"embedding", [&] { return embedding(index, table); }},
+        {"tree_lstm_gates", [&] { return tree_lstm_gates(gates, {c, c}).h; }},
+        {"dropout", [&] { return dropout(a, 0.5); }},
+        {"layer_norm", [&] { return layer_norm(square, {4}, a, b); }},
+    };
+    for (const Case& one : cases) {
+        INFO(one.name);
+        CHECK(calls_when_warm([&] {
+                  for (int i = 0; i < 3; ++i) one.op();
+              }) == 0);
+        CHECK(calls_when_warm([&] {
+                  const Tape tape;
+                  for (int i = 0; i < 3; ++i) one.op();
+              }) == 0);
+    }
+    set_num_threads(threads);
+}
+
+TEST_CASE("backward does not call malloc for each op") {
+    Tensor x = randn({4}).requires_grad_();
+    const Tensor b = randn({4});
+    const auto step = [&](int ops) {
+        Tape tape;
+        Tensor y = x;
+        for (int i = 0; i < ops; ++i) y = tanh(y * b) + b;
+        tape.backward(sum(y));
+        y = Tensor();
+        x.zero_grad();
+    };
+    CHECK(calls_when_warm([&] { step(500); }) - calls_when_warm([&] { step(5); }) == 0);
+}
+#endif
