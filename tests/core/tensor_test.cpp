@@ -1,0 +1,129 @@
+// What tensors are made of: shapes, dtype promotion against PyTorch's, sharing, reading, the allocator.
+#include <catch2/catch.hpp>
+#include <string>
+#include <thread>
+
+#include "tapir/core/allocator.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+// The letters of the tables below.
+const std::string kLetters = "builhgfd";
+const DType kDTypesInOrder[] = {bool_, uint8, int32, int64, float16, bfloat16, float32, float64};
+
+char letter(DType dtype) {
+    for (std::size_t i = 0; i < kLetters.size(); ++i) {
+        if (kDTypesInOrder[i] == dtype) return kLetters[i];
+    }
+    return '?';
+}
+
+Tensor vector_of(DType dtype) { return ones({2}, dtype); }
+Tensor number_of(DType dtype) { return ones({}, dtype); }
+
+template <class A, class B, class Op>
+std::string table(const A& a, const B& b, const Op& op) {
+    std::string result;
+    for (const DType x : kDTypesInOrder) {
+        for (const DType y : kDTypesInOrder) result += letter(op(a(x), b(y)).dtype());
+        result += ' ';
+    }
+    result.pop_back();
+    return result;
+}
+
+}  // namespace
+
+// The expected strings were printed by PyTorch 1.13: a row a left operand, a letter a right one, as in kLetters.
+TEST_CASE("dtypes promote as PyTorch's") {
+    const auto plus = [](const Tensor& a, const Tensor& b) { return a + b; };
+    CHECK(table(vector_of, vector_of, plus) == "builhgfd uuilhgfd iiilhgfd llllhgfd hhhhhffd ggggfgfd fffffffd dddddddd");
+    CHECK(table(vector_of, number_of, plus) == "builhgfd uuuuhgfd iiiihgfd llllhgfd hhhhhhhh gggggggg ffffffff dddddddd");
+    CHECK(table(number_of, vector_of, plus) == "builhgfd uuilhgfd iuilhgfd luilhgfd hhhhhgfd gggghgfd ffffhgfd ddddhgfd");
+    CHECK(table(vector_of, vector_of, [](const Tensor& a, const Tensor& b) { return a / b; }) == "ffffhgfd ffffhgfd ffffhgfd ffffhgfd hhhhhffd ggggfgfd fffffffd dddddddd");
+    std::string with_numbers;
+    for (const DType dtype : kDTypesInOrder) {
+        const Tensor x = vector_of(dtype);
+        with_numbers += {letter((x + true).dtype()), letter((x + 1).dtype()), letter((x + 1.5).dtype()), ' '};
+    }
+    with_numbers.pop_back();
+    CHECK(with_numbers == "blf uuf iif llf hhh ggg fff ddd");
+    std::string of_exp;
+    for (const DType dtype : kDTypesInOrder) of_exp += letter(exp(vector_of(dtype)).dtype());
+    CHECK(of_exp == "ffffhgfd");
+}
+
+TEST_CASE("a shape is a short list") {
+    Shape shape{2, 3};
+    shape.push_back(4);
+    CHECK(shape == Shape(2, 3, 4));
+    CHECK(shape.numel() == 24);
+    CHECK(shape.str() == "(2, 3, 4)");
+    shape.insert(1, 7);
+    shape.erase(0);
+    CHECK(shape == Shape(7, 3, 4));
+    CHECK(shape.to_vector() == std::vector<std::int64_t>{7, 3, 4});
+    CHECK(Shape().numel() == 1);
+    CHECK(Shape(5, 0).numel() == 0);
+    CHECK_THROWS_AS(Shape(std::vector<std::int64_t>(9, 1)), ShapeError);
+    CHECK(broadcast_shapes({4, 1, 3}, {2, 1}) == Shape(4, 2, 3));
+    CHECK(broadcast_shapes({}, {0}) == Shape(0));
+    CHECK_THROWS_AS(broadcast_shapes({2}, {3}), ShapeError);
+}
+
+TEST_CASE("copies of a tensor share, clones do not") {
+    const Tensor a = zeros({3}), b = a, c = a.clone();
+    a.data<float>()[0] = 5;
+    CHECK(b.at<float>({0}) == 5);
+    CHECK(c.at<float>({0}) == 0);
+    CHECK(a.is_same(b));
+    CHECK_FALSE(a.is_same(c));
+    const Tensor view = a.view({3, 1});
+    CHECK(view.data<float>() == a.data<float>());
+}
+
+TEST_CASE("elements are read in C++ types") {
+    const Tensor x = tensor({{1, 2}, {3, 4}});
+    CHECK(x[1][0].item<int>() == 3);
+    CHECK(x.at<std::int64_t>({-1, -1}) == 4);
+    CHECK(x.to_vector<double>() == std::vector<double>{1, 2, 3, 4});
+    CHECK(x.t().to_vector<int>() == std::vector<int>{1, 3, 2, 4});
+    std::int64_t sum_of_rows = 0;
+    for (const Tensor& row : x) sum_of_rows += sum(row).item<std::int64_t>();
+    CHECK(sum_of_rows == 10);
+    CHECK_THROWS_AS(x.data<float>(), DTypeError);
+    CHECK_THROWS_AS(x.at<float>({0, 0}), DTypeError);
+    CHECK_THROWS_AS(x.at<std::int64_t>({2, 0}), IndexError);
+    CHECK_THROWS_AS(x.item<int>(), Error);
+    for (const Tensor& row : zeros({0, 3})) FAIL(row.shape().str());
+}
+
+TEST_CASE("memory statistics follow tensors") {
+    const MemoryStats before = memory_stats();
+    {
+        const Tensor small = zeros({10}), large = zeros({1 << 20});
+        const MemoryStats with = memory_stats();
+        CHECK(with.live_bytes - before.live_bytes >= 40 + (4 << 20));
+        CHECK(with.allocations - before.allocations >= 2);
+        CHECK(with.peak_bytes >= with.live_bytes);
+    }
+    CHECK(memory_stats().live_bytes == before.live_bytes);
+    reset_peak_memory();
+    CHECK(memory_stats().peak_bytes == memory_stats().live_bytes);
+}
+
+TEST_CASE("a tensor made on one thread ends on another") {
+    const std::int64_t before = memory_stats().live_bytes;
+    std::vector<Tensor> made;
+    std::thread([&] {
+        for (int i = 0; i < 1000; ++i) made.push_back(full({16}, i));
+    }).join();
+    double sum_of_all = 0;
+    for (const Tensor& t : made) sum_of_all += sum(t).item<double>();
+    CHECK(sum_of_all == 16 * 999 * 1000 / 2.0);
+    made.clear();
+    CHECK(memory_stats().live_bytes == before);
+}
