@@ -26,12 +26,12 @@ struct Workspace {
     std::size_t size = 0;
 };
 
-GemmMethod method_of(const Gemm<float>& g) { return gemm_method_f32(g); }
-GemmMethod method_of(const Gemm<double>& g) { return gemm_method_f64(g); }
+[[maybe_unused]] GemmMethod method_of(const Gemm<float>& g) { return gemm_method_f32(g); }
+[[maybe_unused]] GemmMethod method_of(const Gemm<double>& g) { return gemm_method_f64(g); }
 void run(const Gemm<float>& g) { gemm_f32(g); }
 void run(const Gemm<double>& g) { gemm_f64(g); }
-void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
-void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
+[[maybe_unused]] void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
+[[maybe_unused]] void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
 
 /// C = beta * C + bias: what a product with k == 0 is.
 template <class T>

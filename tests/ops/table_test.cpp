@@ -1,8 +1,7 @@
 // Every op of the table, by its example calls: against PyTorch's numbers, against finite differences (first and second
-// derivatives), in every floating dtype, on non-contiguous inputs, recorded and not.
+// derivatives), in every floating dtype, on non-contiguous inputs, recorded and not, and on integer and empty inputs.
 //
-// What this does not cover: dtype promotion between different tensors, integer inputs of floating ops, errors; these
-// have tests of their own.
+// What this does not cover: dtype promotion between different tensors, and errors; these have tests of their own.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
