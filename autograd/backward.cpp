@@ -5,13 +5,6 @@
 // up before, saved tensors written to since. Gradients of leaves are held in the walk and handed over at its end. So
 // a TapeError leaves every grad() as it was. An exception out of user code (a hook, a custom function) does too, but
 // the saved tensors that were released until then stay released.
-//
-// Note [Collected gradients]
-// A dynamic model uses one weight at many nodes. Each use gives a product g^T x of a few rows, as large as the weight
-// itself: memory traffic without end. So the rows are copied into two buffers and multiplied once the buffers are full
-// or the value's gradient is needed: when its own record is reached. A leaf without hooks keeps the rows, over several
-// backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
-// recorded nothing is collected: the product is an op then.
 #include <algorithm>
 #include <cstring>
 
@@ -27,8 +20,6 @@ void release_saved(Record& record) noexcept;  // log.cpp
 
 namespace {
 
-constexpr std::int64_t kCollectBytes = 2 << 20;  // of rows, per value
-
 bool get(const std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { return bits[i >> 3] >> (i & 7) & 1; }
 void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
     bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7));
@@ -37,21 +28,6 @@ void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
 std::string place(const Loc& loc) {
     const char* slash = std::strrchr(loc.file_name(), '/');
     return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
-}
-
-// Nobody else can see this tensor's elements: it may be written to.
-bool only_owner(const Tensor& t) noexcept {
-    const TensorImpl* impl = t.impl();
-    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 &&
-           __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 && impl->is_contiguous();
-}
-
-bool same_sizes(const TensorImpl* t, Record& record) noexcept {
-    if (t->rank != record.rank) return false;
-    for (int d = 0; d < t->rank; ++d) {
-        if (t->sizes[d] != record.sizes()[d]) return false;
-    }
-    return true;
 }
 
 // Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones.
@@ -63,145 +39,7 @@ thread_local std::unique_ptr<WalkMemory> spare_memory;
 
 }  // namespace
 
-void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
-    gradient_ops::copy_rows(g, rows, more_g);
-    gradient_ops::copy_rows(x, rows, more_x);
-    rows += more_g.impl()->sizes[0];
-}
-
-void ProductRows::append(const ProductRows& more) noexcept {
-    for (const auto& [to, from] : {std::pair(&g, &more.g), std::pair(&x, &more.x)}) {
-        const std::size_t row = static_cast<std::size_t>(to->impl()->sizes[1]) * itemsize(to->dtype());
-        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data,
-                    static_cast<std::size_t>(more.rows) * row);
-    }
-    rows += more.rows;
-}
-
-std::pair<Tensor, Tensor> ProductRows::filled() const {
-    const auto first = [this](const Tensor& t) {
-        return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0);
-    };
-    return {first(g), first(x)};
-}
-
-namespace {
-
-// grad += the rows, in a tensor that nobody else sees.
-void add_all_rows(Tensor& grad, std::vector<SparseRows>& rows, const Shape& shape) {
-    if (rows.empty()) return;
-    if (!grad.defined()) {
-        grad = gradient_ops::zeros(shape, rows[0].values.dtype(), rows[0].values.device());
-    } else if (!only_owner(grad)) {
-        grad = gradient_ops::dense_copy(grad);
-    }
-    for (const SparseRows& part : rows) gradient_ops::rows_into(grad, part.indices, part.values);
-    rows.clear();
-}
-
-std::int64_t row_count(const std::vector<SparseRows>& rows) {
-    std::int64_t count = 0;
-    for (const SparseRows& part : rows) count += part.indices.numel();
-    return count;
-}
-
-SparseRows concatenated(const std::vector<SparseRows>& rows) {
-    std::vector<Tensor> indices, values;
-    for (const SparseRows& part : rows) {
-        indices.push_back(part.indices);
-        values.push_back(part.values);
-    }
-    return {gradient_ops::concatenate(indices), gradient_ops::concatenate(values)};
-}
-
-}  // namespace
-
-void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
-    if (meta.rows.empty() && meta.products.rows == 0) return;
-    const detail::PauseRecording pause;
-    add_all_rows(meta.grad, meta.rows, shape);
-    if (meta.products.rows == 0) return;
-    const auto [g, x] = meta.products.filled();
-    if (meta.grad.defined() && only_owner(meta.grad)) {
-        gradient_ops::product_into(meta.grad, g, x);
-    } else {
-        const Tensor product = gradient_ops::product(g, x);
-        meta.grad = meta.grad.defined() ? gradient_ops::add(meta.grad, product) : product;
-    }
-    meta.products.rows = 0;
-}
-
-SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
-    const bool only_rows = !meta.rows.empty() && !meta.grad.defined() && meta.products.rows == 0;
-    if (!only_rows || (!meta.sparse && row_count(meta.rows) > shape[0])) {
-        settle_gradient(meta, shape);
-        return {};
-    }
-    if (meta.rows.size() > 1) {
-        const detail::PauseRecording pause;
-        meta.rows = {concatenated(meta.rows)};
-    }
-    return meta.rows[0];
-}
-
-// --- Adding gradients ----------------------------------------------------------------------------------------------------
-
-void Walk::add(std::uint32_t value, Tensor g) {
-    Record& record = *log.records[value];
-    if (!same_sizes(g.impl(), record)) [[unlikely]]
-        g = gradient_ops::sum_to(g, record.shape());
-    if (g.dtype() != record.dtype) [[unlikely]]
-        g = gradient_ops::cast(g, record.dtype);
-    GradientSlot& slot = slots[value];
-    if (!slot.grad.defined()) {
-        slot.grad = std::move(g);
-    } else if (!recording && only_owner(slot.grad)) {
-        gradient_ops::add_into(slot.grad, g);
-    } else {
-        slot.grad = gradient_ops::add(slot.grad, g);
-    }
-}
-
-void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
-    if (recording) return add(value, gradient_ops::product(g, x));
-    const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
-    const std::int64_t row_bytes = (out + in) * static_cast<std::int64_t>(itemsize(g.dtype()));
-    const std::int64_t capacity = std::clamp<std::int64_t>(kCollectBytes / std::max<std::int64_t>(row_bytes, 1), 16, 256);
-    GradientSlot& slot = slots[value];
-    if (n * 2 > capacity) {  // large enough to be worth a product of its own
-        if (slot.grad.defined() && only_owner(slot.grad)) {
-            gradient_ops::product_into(slot.grad, g, x);
-        } else {
-            add(value, gradient_ops::product(g, x));
-        }
-        return;
-    }
-    if (!slot.pending) slot.pending = std::make_unique<Pending>();
-    ProductRows& products = slot.pending->products;
-    if (!products.g.defined()) {
-        products.g = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
-        products.x = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
-    }
-    if (products.rows + n > capacity) flush(value);
-    products.append(g, x);
-}
-
-void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
-    Record& record = *log.records[value];
-    if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
-    GradientSlot& slot = slots[value];
-    if (record.flags & Record::kLeaf) {
-        if (!slot.pending) slot.pending = std::make_unique<Pending>();
-        slot.pending->rows.push_back({indices, g});
-        return;
-    }
-    if (!slot.grad.defined() || !only_owner(slot.grad)) {
-        Tensor zeros = gradient_ops::zeros(record.shape(), record.dtype, g.device());
-        if (slot.grad.defined()) gradient_ops::add_into(zeros, slot.grad);
-        slot.grad = std::move(zeros);
-    }
-    gradient_ops::rows_into(slot.grad, indices, g);
-}
+// --- What a rule sees ---------------------------------------------------------------------------------------------------------
 
 Tensor Backward::grad_to_write(int i) {
     if (!needs(i) || walk_.recording) return {};
@@ -230,21 +68,6 @@ Tensor Backward::saved(int i) const noexcept {
     TensorImpl* impl = record_.saved()[i].impl;
     detail::add_ref(impl->refs);
     return Tensor::adopt(impl);
-}
-
-void Walk::flush(std::uint32_t value) {
-    GradientSlot& slot = slots[value];
-    Pending& pending = *slot.pending;
-    if (pending.products.rows > 0) {
-        const auto [g, x] = pending.products.filled();
-        pending.products.rows = 0;
-        if (slot.grad.defined() && only_owner(slot.grad)) {
-            gradient_ops::product_into(slot.grad, g, x);
-        } else {
-            add(value, gradient_ops::product(g, x));
-        }
-    }
-    add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
 }
 
 // --- The walk --------------------------------------------------------------------------------------------------------------
@@ -281,9 +104,9 @@ void Walk::run(std::size_t from, std::size_t to) {
             Record& output = *log.records[index + k];
             if (output.flags & Record::kHooked) [[unlikely]] {
                 caller = output.loc;
-                for (std::size_t h = 0; h < log.hooks.size(); ++h) {
-                    if (log.hooks[h].first != index + k) continue;
-                    if (Tensor g = log.hooks[h].second(slot.grad); g.defined()) slot.grad = std::move(g);
+                auto hook = log.hooks.lower_bound(index + k);
+                for (std::size_t left = log.hooks.count(index + k); left > 0; --left, ++hook) {  // not those it registers
+                    hook->second.apply(slot.grad);
                 }
             }
             if (get(kept, index + k)) kept_grads.emplace_back(index + k, slot.grad);
@@ -317,7 +140,7 @@ class BackwardRun {
     void check_reached();
     void want_all();
     void want(const std::vector<std::uint32_t>& sources);
-    Tensor finish(std::uint32_t leaf_value);
+    void run_hooks(std::uint32_t leaf_value);
     struct Result;
     Result result_of(std::uint32_t leaf_value);
 
@@ -341,6 +164,10 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
                         y.impl()->node.tape ? "the tape it was recorded on has ended"
                                             : "no tensor it was computed from requires a gradient, or it was computed "
                                               "before the tape began");
+    }
+    if (y_value_ < tape.begin_ && !(log.records[y_value_]->flags & Record::kLeaf)) {
+        fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
+                        what, what);
     }
     if (options.gradient.defined()) {
         if (options.gradient.shape() != y.shape()) {
@@ -417,7 +244,7 @@ void BackwardRun::want(const std::vector<std::uint32_t>& sources) {
         for (int k = 0; k < record.input_count && !any; ++k) {
             any = record.inputs()[k] != kNoValue && get(walk_.wanted, record.inputs()[k]);
         }
-        if (!any) continue;
+        if (!any && !(record.flags & Record::kOpaque)) continue;
         for (std::uint32_t k = 0; k < record.output_count; ++k) set(walk_.wanted, i + k);
     }
 }
@@ -432,7 +259,7 @@ void BackwardRun::check_reached() {
         bool any = false;
         for (std::uint32_t k = 0; k < record.output_count; ++k) any |= get(walk_.reached, index + k);
         if (!any) continue;
-        bool useful = false;
+        bool useful = record.flags & Record::kOpaque;
         for (int k = 0; k < record.input_count; ++k) {
             const std::uint32_t input = record.inputs()[k];
             if (input == kNoValue || !get(walk_.wanted, input)) continue;
@@ -464,17 +291,15 @@ void BackwardRun::walk() {
     walk_.run(walk_.begin, std::max<std::size_t>(y_value_ + std::size_t{1}, walk_.begin));
 }
 
-// A leaf's gradient, hooks run. Products that no hook has to see stay collected.
-Tensor BackwardRun::finish(std::uint32_t leaf_value) {
+// What no hook has to see stays collected.
+void BackwardRun::run_hooks(std::uint32_t leaf_value) {
     GradientSlot& slot = walk_.slots[leaf_value];
     Record& record = *walk_.log.records[leaf_value];
     AutogradMeta& meta = *record.saved()[0].impl->meta;
-    if (meta.hooks.empty()) return slot.grad;
+    if (meta.hooks.empty()) return;
     if (slot.pending) walk_.flush(leaf_value);
-    for (const auto& hook : meta.hooks) {
-        if (Tensor g = hook(slot.grad); g.defined()) slot.grad = std::move(g);
-    }
-    return slot.grad;
+    const std::size_t count = meta.hooks.size();  // a hook may register another
+    for (std::size_t i = 0; i < count; ++i) meta.hooks[i].apply(slot.grad);
 }
 
 // What a leaf's gradient becomes. Made in full for all leaves before the first is written.
@@ -489,20 +314,19 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
     const TensorImpl* leaf = walk_.log.records[leaf_value]->saved()[0].impl;
     const Shape shape(leaf->sizes, leaf->rank);
     AutogradMeta& meta = *leaf->meta;
-    Result result{&meta, finish(leaf_value), false, {}};
     GradientSlot& slot = walk_.slots[leaf_value];
-    slot.grad = Tensor();
+    Result result{&meta, std::move(slot.grad), false, {}};
     if (const auto pending = std::move(slot.pending)) result.pending = std::move(*pending);
     if (meta.products.rows + result.pending.products.rows > meta.products.capacity() && meta.products.rows > 0) {
         detail::settle_gradient(meta, shape);  // the same gradient, computed
     }
     if (!result.pending.rows.empty()) {
-        // Rows of a table that is used all over are not kept on and on.
-        if (!meta.sparse && row_count(meta.rows) > shape[0]) detail::settle_gradient(meta, shape);
-        meta.rows.reserve(meta.rows.size() + result.pending.rows.size());
+        detail::own_rows(result.pending.rows);
+        detail::bound_rows(meta, shape);
+        meta.rows.reserve(meta.rows.size() + 1);
     }
     if (!result.grad.defined()) return result;
-    if (!walk_.recording && !only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
+    if (!only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
     if (meta.grad.defined()) {
         result.add = !walk_.recording && only_owner(meta.grad);
         if (!result.add) result.grad = gradient_ops::add(meta.grad, result.grad);
@@ -513,11 +337,15 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
 void BackwardRun::accumulate() {
     want_all();
     walk();
-    std::vector<Result> results;
-    results.reserve(walk_.log.leaves.size());
+    std::vector<std::uint32_t> reached;
     for (const std::uint32_t leaf : walk_.log.leaves) {
-        if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) results.push_back(result_of(leaf));
+        if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);
     }
+    for (const std::uint32_t leaf : reached) run_hooks(leaf);
+    const std::lock_guard lock(detail::gradient_mutex());
+    std::vector<Result> results;
+    results.reserve(reached.size());
+    for (const std::uint32_t leaf : reached) results.push_back(result_of(leaf));
     for (Result& result : results) {  // from here on nothing fails
         AutogradMeta& meta = *result.meta;
         if (result.add) {
@@ -557,6 +385,7 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
         Tensor g;
         GradientSlot& slot = walk_.slots[values[i]];
         if (slot.pending) walk_.flush(values[i]);
+        if (!slot.empty() && (walk_.log.records[values[i]]->flags & Record::kLeaf)) run_hooks(values[i]);
         if (slot.grad.defined()) g = slot.grad;
         for (const auto& [value, kept] : walk_.kept_grads) {
             if (value == values[i]) g = kept;
@@ -579,49 +408,6 @@ std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, con
     Tape* tape = Tape::current();
     if (!tape) fail<TapeError>(loc, "gradient: no tape is active; make one before computing: Tape tape;");
     return tape->gradient(y, xs, options, loc);
-}
-
-void Tensor::backward(Loc loc) const { backward(Tensor(), loc); }
-
-void Tensor::backward(const Tensor& gradient, Loc loc) const {
-    Tape* tape = Tape::current();
-    if (!tape) fail<TapeError>(loc, "backward: no tape is active; make one before computing the loss: Tape tape;");
-    tape->backward(*this, {.gradient = gradient}, loc);
-}
-
-Tensor Tensor::grad() const {
-    if (!impl_ || !impl_->meta) return {};
-    detail::settle_gradient(*impl_->meta, shape());
-    return impl_->meta->grad;
-}
-
-void Tensor::set_grad(const Tensor& grad, Loc loc) {
-    if (!impl_) detail::fail_undefined("set_grad", loc);
-    if (grad.defined() && (grad.shape() != shape() || grad.dtype() != dtype())) {
-        fail<ShapeError>(loc, "set_grad: a gradient of shape {} {} for a tensor of shape {} {}", grad.shape(),
-                         name(grad.dtype()), shape(), name(dtype()));
-    }
-    AutogradMeta& meta = detail::meta_of(*this);
-    meta.drop_gradient();
-    meta.grad = grad;
-}
-
-void Tensor::zero_grad() {
-    if (impl_ && impl_->meta) impl_->meta->drop_gradient();
-}
-
-void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc) const {
-    if (!impl_) detail::fail_undefined("register_hook", loc);
-    if (impl_->flags & TensorImpl::kRequiresGrad) {
-        impl_->meta->hooks.push_back(std::move(hook));
-        return;
-    }
-    Log* log = detail::thread.log;
-    if (!log || impl_->node.tape != log->id) {
-        fail<TapeError>(loc, "register_hook: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
-    }
-    log->records[impl_->node.index]->flags |= Record::kHooked;
-    log->hooks.emplace_back(impl_->node.index, std::move(hook));
 }
 
 }  // namespace tapir

@@ -10,8 +10,15 @@
 
 namespace tapir {
 
+/// Nobody else can see this tensor's elements: it may be written to.
+inline bool only_owner(const Tensor& t) noexcept {
+    const TensorImpl* impl = t.impl();
+    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 && impl->is_contiguous();
+}
+
 /// Contributions to one value's gradient that are collected to be computed together.
-/// See Note [Collected gradients] in backward.cpp.
+/// See Note [Collected gradients] in collected.cpp.
 struct Pending {
     ProductRows products;
     std::vector<SparseRows> rows;
@@ -22,6 +29,9 @@ struct GradientSlot {
     std::unique_ptr<Pending> pending;
     bool empty() const noexcept { return !grad.defined() && !pending; }
 };
+
+/// How many rows the parts have together.
+std::int64_t row_count(const std::vector<SparseRows>& rows);
 
 /// One backward pass over a range of a log.
 struct Walk {

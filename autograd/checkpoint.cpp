@@ -49,6 +49,18 @@ void checkpoint_rule(Backward& b) {
         Log* log;
         ~Restore() { detail::thread.log = log; }
     } restore{paused};
+    // The second run's records, taken off again also when it fails.
+    struct Records {
+        Log& log;
+        std::size_t begin;
+        bool stay = false;
+        ~Records() {
+            if (stay) return;
+            // Leaves that were met for the first time keep their records, and with them all before; they are few.
+            for (const std::uint32_t leaf : log.leaves) begin = std::max<std::size_t>(begin, leaf + std::size_t{1});
+            log.truncate(begin);
+        }
+    } records{log, begin, walk.recording};
     Tensor y;
     {
         const RandomState random(object.state);
@@ -67,11 +79,6 @@ void checkpoint_rule(Backward& b) {
     } else if (y.impl()->node.tape == log.id) {  // fn returned one of its inputs
         walk.add(y.impl()->node.index, g);
     }
-    // Leaves that were met for the first time keep their records, and with them all before; they are few.
-    if (walk.recording) return;
-    std::size_t keep = begin;
-    for (const std::uint32_t leaf : log.leaves) keep = std::max<std::size_t>(keep, leaf + std::size_t{1});
-    log.truncate(keep);
 }
 
 }  // namespace
@@ -97,6 +104,7 @@ Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const st
     RecordObject* raw = object.get();
     append_record(*log, {checkpoint_op, loc, ins.data(), static_cast<int>(ins.size()), &out, 1, ins.data(),
                          static_cast<int>(ins.size()), &raw, sizeof(raw), /*is_object=*/true});
+    log->records[out->node.index]->flags |= Record::kOpaque;
     static_cast<void>(object.release());
     return y;
 }

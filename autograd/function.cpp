@@ -17,6 +17,20 @@ constexpr OpInfo custom_op{"custom", NoOnnx("the user's"), CustomFunction::rule,
 
 }  // namespace
 
+Tensor FunctionContext::saved(int i, Loc loc) const {
+    if (i < 0 || i >= static_cast<int>(saved_.size())) {
+        fail<IndexError>(loc, "FunctionContext::saved: there is no tensor {} of {}", i, saved_.size());
+    }
+    return saved_[static_cast<std::size_t>(i)];
+}
+
+bool FunctionContext::needs(int i, Loc loc) const {
+    if (i < 0 || i >= static_cast<int>(needs_.size())) {
+        fail<IndexError>(loc, "FunctionContext::needs: there is no input {} of {}; it is known in backward only", i, needs_.size());
+    }
+    return needs_[static_cast<std::size_t>(i)];
+}
+
 std::vector<Tensor> CustomFunction::apply(Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs,
                                           const Loc& loc) {
     for (const Tensor& x : inputs) detail::check_defined(In(x, loc), "Function::apply");
@@ -33,8 +47,7 @@ std::vector<Tensor> CustomFunction::apply(Forward forward, BackwardFn backward, 
     }
     Log* log = recording(loc, inputs);
     if (!log) return outputs;
-    // An input handed through becomes a value of its own, or its record would be overwritten. What the context saved of
-    // the outputs must be these.
+    // An input handed through becomes a value of its own, or its record would be overwritten.
     for (Tensor& y : outputs) {
         for (const Tensor& x : inputs) {
             if (y.is_same(x)) y = y.detach();

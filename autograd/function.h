@@ -27,11 +27,12 @@ class FunctionContext {
  public:
     /// Tensors for backward; checked then for modification in place. Inputs, outputs, or new ones.
     void save(const std::vector<Tensor>& tensors) { saved_ = tensors; }
-    Tensor saved(int i) const { return saved_[static_cast<std::size_t>(i)]; }
+    /// Throws IndexError.
+    Tensor saved(int i, Loc loc = Loc::current()) const;
     /// Numbers for backward.
     std::vector<double> numbers;
     /// Whether input i's gradient is wanted; in backward only.
-    bool needs(int i) const { return needs_[static_cast<std::size_t>(i)]; }
+    bool needs(int i, Loc loc = Loc::current()) const;
 
  private:
     friend struct CustomFunction;

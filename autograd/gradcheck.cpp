@@ -45,15 +45,16 @@ std::vector<Tensor> leaves_of(const std::vector<Tensor>& inputs, const Loc& loc)
 }
 
 // d(weighted sum of fn)/d(each input) as fn's own gradient has it.
-std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, const std::vector<Tensor>& wanted, bool create_graph) {
-    Tape tape;
+std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, const std::vector<Tensor>& wanted, bool create_graph,
+                             const Loc& loc) {
+    Tape tape({}, loc);
     const Tensor y = fn(leaves);
     if (!y.requires_grad()) {
         std::vector<Tensor> zeros;
         for (const Tensor& x : wanted) zeros.push_back(Tensor(detail::make_empty_like(x.impl(), float64, Loc{})).zero_());
         return zeros;
     }
-    return tape.gradient(y, wanted, {.gradient = weights_like(y), .create_graph = create_graph});
+    return tape.gradient(y, wanted, {.gradient = weights_like(y), .create_graph = create_graph}, loc);
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const
     for (const Tensor& x : leaves) {
         if (x.requires_grad()) wanted.push_back(x);
     }
-    const std::vector<Tensor> gradients = analytic(fn, leaves, wanted, false);
+    const std::vector<Tensor> gradients = analytic(fn, leaves, wanted, false, loc);
     const NoGradScope pause;
     GradcheckResult result;
     for (std::size_t k = 0; k < wanted.size(); ++k) {
@@ -93,12 +94,12 @@ GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, c
     const auto differentiable = [](const Tensor& x) { return x.defined() && is_floating(x.dtype()); };
     if (std::none_of(inputs.begin(), inputs.end(), differentiable)) return {};
     // The function whose gradient is checked: all first gradients of fn, in one vector.
-    const Fn first = [&fn](const std::vector<Tensor>& x) {
+    const Fn first = [&fn, loc](const std::vector<Tensor>& x) {
         std::vector<Tensor> wanted;
         for (const Tensor& t : x) {
             if (t.requires_grad()) wanted.push_back(t);
         }
-        const std::vector<Tensor> gradients = analytic(fn, x, wanted, true);
+        const std::vector<Tensor> gradients = analytic(fn, x, wanted, true, loc);
         std::vector<Tensor> flat;
         for (const Tensor& g : gradients) flat.push_back(g.reshape({g.numel()}));
         return gradient_ops::concatenate(flat);

@@ -143,7 +143,7 @@ void Log::truncate(std::size_t count) noexcept {
         records.pop_back();
     }
     while (!leaves.empty() && leaves.back() >= count) leaves.pop_back();
-    while (!hooks.empty() && hooks.back().first >= count) hooks.pop_back();
+    hooks.erase(hooks.lower_bound(static_cast<std::uint32_t>(count)), hooks.end());
     for (LeafSlot& slot : leaf_slots) {
         if (slot.index >= count) slot.tape = 0;
     }

@@ -7,13 +7,14 @@
 #pragma once
 
 #include <cstring>
-#include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "tapir/autograd/hook_impl.h"
 #include "tapir/autograd/op.h"
 #include "tapir/core/thread_impl.h"
 
@@ -39,6 +40,7 @@ struct Record {
         kExtra = 4,     // names a further output of the record before it
         kLeaf = 8,      // a leaf's first use; saved[0] is the leaf
         kObject = 16,   // attrs is a RecordObject*
+        kOpaque = 32,   // leads to more than its inputs (a checkpoint, to what its function uses)
     };
 
     const OpInfo* op;
@@ -96,7 +98,7 @@ struct Log {
         std::uint32_t tape = 0, index = 0;
     };
     std::vector<LeafSlot> leaf_slots;  // by the leaf's number
-    std::vector<std::pair<std::uint32_t, std::function<Tensor(const Tensor&)>>> hooks;
+    std::multimap<std::uint32_t, GradientHook> hooks;  // by value; its nodes stay where they are
     std::vector<std::uint32_t> leaves;  // the indices of leaf records
 
     /// The value an input names on this log, or kNoValue for a constant. Appends a leaf's record at its first use.

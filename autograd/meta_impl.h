@@ -1,11 +1,13 @@
 // What a leaf carries for autograd: its gradient, its hooks, its number.
 #pragma once
 
-#include <functional>
+#include <deque>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tapir/autograd/hook_impl.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -18,7 +20,7 @@ struct SparseRows {
 };
 
 /// The first `rows` rows of two buffers, (capacity, out) and (capacity, in): they stand for g^T x, (out, in).
-/// See Note [Collected gradients] in backward.cpp.
+/// See Note [Collected gradients] in collected.cpp.
 struct ProductRows {
     Tensor g, x;
     std::int64_t rows = 0;
@@ -38,7 +40,7 @@ struct AutogradMeta {
     ProductRows products;
     std::uint32_t leaf_number = 0;
     bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
-    std::vector<std::function<Tensor(const Tensor&)>> hooks;
+    std::deque<GradientHook> hooks;  // a hook may register another while it runs
 
     bool has_gradient() const noexcept { return grad.defined() || !rows.empty() || products.rows > 0; }
     void drop_gradient() noexcept {
@@ -51,6 +53,12 @@ struct AutogradMeta {
 namespace detail {
 AutogradMeta& meta_of(const Tensor& tensor);  // makes it at first use
 void destroy_meta(AutogradMeta* meta) noexcept;
+/// Held while leaves' gradients are read or written: backward passes of several threads add to one leaf.
+std::mutex& gradient_mutex() noexcept;
+/// Makes what was collected ready to be kept on a leaf beyond the tape: as one part, in memory of its own.
+void own_rows(std::vector<SparseRows>& rows);
+/// Adds up the rows of a leaf that has collected more than twice as many as it has itself.
+void bound_rows(AutogradMeta& meta, const Shape& shape);
 /// Computes what was collected: `grad` is the whole gradient then, if there is one. shape: the leaf's.
 void settle_gradient(AutogradMeta& meta, const Shape& shape);
 /// The gradient as one list of rows, when it consists of rows only and these are fewer than the leaf's; else undefined,

@@ -80,6 +80,7 @@ struct Shared {
     std::size_t large_bytes = 0, large_live = 0;  // kept for reuse; handed out
     std::size_t limit = std::size_t{1} << 30;     // of large_bytes
     std::size_t slab_bytes = 0;                   // taken from the system for small blocks, never given back
+    std::vector<void*> slabs;                     // where these begin: leak checkers see that they are not lost
     std::vector<ThreadCache*> threads;
     MemoryStats gone;  // the counters of threads that have ended
     std::int64_t system_calls = 0;
@@ -121,7 +122,8 @@ struct ThreadEnd {
     }
 };
 
-void register_thread() noexcept {
+[[gnu::noinline]] void register_thread() noexcept {
+    if (cache.registered || cache.finished) return;
     thread_local ThreadEnd end;
     static_cast<void>(end);
     Shared& s = shared();
@@ -143,7 +145,7 @@ void* system_allocate(std::size_t bytes) noexcept {
 
 // Fills the thread's empty list: from the shared list if that has blocks, else from a fresh slab.
 [[gnu::noinline]] bool refill(int index) noexcept {
-    if (!cache.registered && !cache.finished) register_thread();
+    register_thread();
     Shared& s = shared();
     const std::size_t bytes = class_bytes(index);
     const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kSlabBytes / bytes));
@@ -160,6 +162,10 @@ void* system_allocate(std::size_t bytes) noexcept {
     }
     list.count += batch;
     s.slab_bytes += bytes * static_cast<std::size_t>(batch);
+    try {
+        s.slabs.push_back(slab);
+    } catch (const std::bad_alloc&) {  // one that they do not see
+    }
     return true;
 }
 
@@ -179,7 +185,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
 
 [[gnu::noinline]] void* allocate_large(std::size_t bytes) noexcept {
     if (bytes > (std::size_t{1} << 62)) return nullptr;
-    if (!cache.registered && !cache.finished) register_thread();
+    register_thread();
     bytes = round_large(bytes);
     Shared& s = shared();
     const std::lock_guard lock(s.mutex);
@@ -203,6 +209,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
 }
 
 [[gnu::noinline]] void deallocate_large(void* block, std::size_t bytes) noexcept {
+    register_thread();
     bytes = round_large(bytes);
     cache.live.add(-static_cast<std::int64_t>(bytes));
     Shared& s = shared();
@@ -243,7 +250,7 @@ void* detail::allocate(std::size_t bytes) noexcept {
     const int index = class_of(bytes);
     const std::size_t size = class_bytes(index);
     if (decided.system_only) [[unlikely]] {
-        if (!cache.registered && !cache.finished) register_thread();
+        register_thread();
         count_allocation(size);
         return std::aligned_alloc(kAlignment, size);
     }
@@ -265,10 +272,13 @@ void detail::deallocate(void* block, std::size_t bytes) noexcept {
     const std::size_t size = class_bytes(index);
     cache.live.add(-static_cast<std::int64_t>(size));
     if (decided.system_only) [[unlikely]] {
+        register_thread();
         std::free(block);
         return;
     }
     FreeList& list = cache.lists[index];
+    if (!list.head) [[unlikely]]
+        register_thread();  // it may only ever free
     auto* free_block = static_cast<FreeBlock*>(block);
     free_block->next = list.head;
     list.head = free_block;

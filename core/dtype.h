@@ -107,7 +107,10 @@ class Scalar {
         return kind_ == Kind::floating ? floating_ : static_cast<double>(integer_);
     }
     constexpr std::int64_t as_int64() const noexcept {
-        return kind_ == Kind::floating ? static_cast<std::int64_t>(floating_) : integer_;
+        if (kind_ != Kind::floating) return integer_;
+        // What does not fit becomes the nearest that does, nan 0.
+        if (!(floating_ > -0x1p63)) return floating_ <= -0x1p63 ? INT64_MIN : 0;
+        return floating_ < 0x1p63 ? static_cast<std::int64_t>(floating_) : INT64_MAX;
     }
     /// The dtype of a 0-d tensor made from it: bool, int64 or the default dtype.
     DType dtype() const noexcept {

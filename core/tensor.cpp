@@ -218,10 +218,7 @@ void store(DType dtype, void* element, Scalar value) noexcept {
 
 }  // namespace detail
 
-const Tensor& Tensor::checked(const Loc& loc) const {
-    if (!impl_) detail::fail_undefined("read", loc);
-    return *this;
-}
+void Tensor::fail_undefined(const Loc& loc) { detail::fail_undefined("read", loc); }
 
 std::int64_t Tensor::size(int d, Loc loc) const {
     const int wrapped = detail::wrap_dim(d, checked(loc).dim(), "size", loc);

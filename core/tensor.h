@@ -95,23 +95,27 @@ class Tensor {
     // --- What it is -------------------------------------------------------------------------------------------------
 
     bool defined() const noexcept { return impl_ != nullptr; }
+    // All others throw ValueError for an undefined tensor.
+
     /// The number of dimensions.
-    int dim() const noexcept { return impl_->rank; }
-    Shape shape() const noexcept { return {impl_->sizes, impl_->rank}; }
+    int dim(Loc loc = Loc::current()) const { return checked(loc).impl_->rank; }
+    Shape shape(Loc loc = Loc::current()) const { return {checked(loc).impl_->sizes, impl_->rank}; }
     /// The size of dimension d, which may be negative. Throws IndexError.
     std::int64_t size(int d, Loc loc = Loc::current()) const;
     /// Strides in elements.
-    Shape strides() const noexcept { return {impl_->strides, impl_->rank}; }
-    std::int64_t numel() const noexcept { return impl_->numel; }
-    DType dtype() const noexcept { return impl_->dtype; }
-    Device device() const noexcept { return impl_->device; }
-    std::size_t nbytes() const noexcept { return static_cast<std::size_t>(impl_->numel) * itemsize(impl_->dtype); }
+    Shape strides(Loc loc = Loc::current()) const { return {checked(loc).impl_->strides, impl_->rank}; }
+    std::int64_t numel(Loc loc = Loc::current()) const { return checked(loc).impl_->numel; }
+    DType dtype(Loc loc = Loc::current()) const { return checked(loc).impl_->dtype; }
+    Device device(Loc loc = Loc::current()) const { return checked(loc).impl_->device; }
+    std::size_t nbytes(Loc loc = Loc::current()) const { return static_cast<std::size_t>(numel(loc)) * itemsize(impl_->dtype); }
     /// Row-major, without gaps.
-    bool is_contiguous() const noexcept { return impl_->is_contiguous(); }
+    bool is_contiguous(Loc loc = Loc::current()) const { return checked(loc).impl_->is_contiguous(); }
     /// The same array, not only equal values.
     bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
     /// Shares bytes with the other's storage.
-    bool shares_storage(const Tensor& other) const noexcept { return impl_->storage == other.impl_->storage; }
+    bool shares_storage(const Tensor& other) const noexcept {
+        return impl_ && other.impl_ && impl_->storage == other.impl_->storage;
+    }
     TensorImpl* impl() const noexcept { return impl_; }
 
     // --- Reading ----------------------------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ class Tensor {
     T* data(Loc loc = Loc::current()) const {
         return static_cast<T*>(checked_data(dtype_of<T>, loc));
     }
-    void* raw_data() const noexcept { return impl_->data; }
+    void* raw_data() const noexcept { return impl_ ? impl_->data : nullptr; }
     /// All elements in row-major order, converted to T.
     template <class T>
     std::vector<T> to_vector(Loc loc = Loc::current()) const {
@@ -286,7 +290,12 @@ class Tensor {
     }
 
  private:
-    const Tensor& checked(const Loc& loc) const;  // throws ValueError when undefined
+    const Tensor& checked(const Loc& loc) const {  // throws ValueError when undefined
+        if (!impl_) [[unlikely]]
+            fail_undefined(loc);
+        return *this;
+    }
+    [[noreturn]] static void fail_undefined(const Loc& loc);
     std::int64_t item_int(const Loc& loc) const;
     double item_double(const Loc& loc) const;
     const void* element(const Shape& position, DType dtype, const Loc& loc) const;

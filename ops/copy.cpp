@@ -117,14 +117,12 @@ Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     check_in_place("copy", *this, {&source}, loc);
     Log* log = detail::thread.log;
     const bool record_it = log && (tracked(impl_, *log, loc) || tracked(source.impl(), *log, loc));
-    if (source.shares_storage(*this) && !source.is_same(*this)) {  // may overlap
-        const detail::PauseRecording pause;
-        copy_elements(*this, source.clone(loc));
-    } else {
-        copy_elements(*this, source);
-    }
+    Tensor copy;  // of a source that is overwritten while it is read
+    if (source.shares_storage(*this) && !source.is_same(*this)) copy = copy_before_write(source, loc);
+    const Tensor& from = copy.defined() ? copy : source;
+    copy_elements(*this, from);
     mark_written(*this, loc);
-    if (record_it) record(copy_op, loc, {this, &source}, *this, {});
+    if (record_it) record(copy_op, loc, {this, &from}, *this, {});
     return *this;
 }
 

@@ -2,6 +2,7 @@
 #include "tapir/ops/elementwise.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "tapir/core/fail_impl.h"
@@ -409,24 +410,18 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     // Operands that are overwritten but read again: by the loop when they overlap, by the rule when it saved them.
     Tensor copies[2];
     const Tensor* operands[2] = {in[0], count > 1 ? in[1] : nullptr};
-    const detail::PauseRecording pause;
     if (count > 1 && !in[1]->is_same(self) && in[1]->shares_storage(self)) {
-        copies[1] = in[1]->clone(loc);
-        copies[1].impl()->node = in[1]->impl()->node;
+        copies[1] = copy_before_write(*in[1], loc);
         operands[1] = &copies[1];
     }
     if (record_it && (op.saves & SaveA)) {
-        copies[0] = self.clone(loc);
-        copies[0].impl()->node = self.impl()->node;
+        copies[0] = copy_before_write(self, loc);
         operands[0] = &copies[0];
         if (count > 1 && in[1]->is_same(self)) operands[1] = &copies[0];
     }
     run(loop, kernels::compute_of(dtype), op.to_bool, self, operands, count, params);
     mark_written(self, loc);
-    if (!record_it) return;
-    detail::thread.log = log;
-    record_elementwise(op, loc, operands, count, self, params);
-    detail::thread.log = nullptr;
+    if (record_it) record_elementwise(op, loc, operands, count, self, params);
 }
 
 }  // namespace
@@ -456,21 +451,75 @@ void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
 
 }  // namespace elementwise
 
+namespace {
+
+// Expanded: some of its elements are one and the same in memory.
+bool is_expanded(const TensorImpl* t) noexcept {
+    if (t->is_contiguous() || t->numel == 0) return false;
+    for (int d = 0; d < t->rank; ++d) {
+        if (t->sizes[d] > 1 && t->strides[d] == 0) return true;
+    }
+    return false;
+}
+
+// Whether each dimension steps over all that those of smaller steps reach: then no two elements meet in memory.
+bool elements_are_apart(const TensorImpl* t) noexcept {
+    if (t->is_contiguous()) return true;
+    std::int64_t reach = 0;
+    for (unsigned left = (1u << t->rank) - 1; left;) {
+        int next = -1;  // the dimension of the smallest steps
+        for (int d = 0; d < t->rank; ++d) {
+            if (left >> d & 1 && (next < 0 || std::abs(t->strides[d]) < std::abs(t->strides[next]))) next = d;
+        }
+        left &= ~(1u << next);
+        if (t->sizes[next] <= 1) continue;
+        if (std::abs(t->strides[next]) <= reach) return false;
+        reach += std::abs(t->strides[next]) * (t->sizes[next] - 1);
+    }
+    return true;
+}
+
+}  // namespace
+
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc) {
+    TensorImpl* impl = self.impl();
+    if (is_expanded(impl)) [[unlikely]] {
+        fail<ValueError>(loc, "{}_: several elements of the {} tensor share memory; clone() it first", op, self.shape());
+    }
     Log* log = detail::thread.log;
     if (!log) return;
-    const TensorImpl* impl = self.impl();
     if (impl->flags & TensorImpl::kRequiresGrad) {
         fail<TapeError>(loc, "{}_: a leaf that requires a gradient is written to while the tape records; end the tape first, "
                         "or use NoGradScope", op);
     }
     bool any = tracked(impl, *log, loc);
-    if (any) log->value_of(self.impl(), loc);  // refuses a tensor that was overwritten through another view
-    for (const Tensor* source : sources) any |= source->defined() && tracked(source->impl(), *log, loc);
-    if (any && (impl->flags & TensorImpl::kView)) {
-        fail<TapeError>(loc, "{}_: writing into a view is not recorded; write through the tensor it is a view of: "
-                        "x.index_put_({{...}}, value)", op);
+    if (any) log->value_of(impl, loc);  // refuses a tensor that was overwritten through another view
+    for (const Tensor* source : sources) {
+        if (!source->defined() || !tracked(source->impl(), *log, loc)) continue;
+        any = true;
+        if (source->impl()->node.tape == log->id) log->value_of(source->impl(), loc);  // the same for what is read
     }
+    if (any && (impl->flags & TensorImpl::kView)) {
+        // matmul(x, w).squeeze(0): what it was a view of is gone, so nothing else sees the write, and it counts as a
+        // tensor of its own from here on. (Tensors that records saved would hold the storage too.)
+        if (__atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) != 1 || !elements_are_apart(impl)) {
+            fail<TapeError>(loc, "{}_: writing into a view is not recorded; write through the tensor it is a view of: "
+                            "x.index_put_({{...}}, value)", op);
+        }
+        impl->flags &= static_cast<std::uint8_t>(~TensorImpl::kView);
+    }
+}
+
+Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
+    NodeRef node = operand.impl()->node;
+    if (Log* log = detail::thread.log) {
+        const std::uint32_t value = log->value_of(operand.impl(), loc);  // a leaf's first use may be here
+        if (value != kNoValue) node = {log->id, value};
+    }
+    const detail::PauseRecording pause;
+    Tensor copy = operand.clone(loc);
+    copy.impl()->node = node;
+    return copy;
 }
 
 void mark_written(const Tensor& self, const Loc& loc) {

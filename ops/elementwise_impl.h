@@ -43,9 +43,13 @@ void run(kernels::Loop loop, kernels::Compute compute, bool to_bool, const Tenso
 
 }  // namespace elementwise
 
-/// What every in-place op does before it writes to `self`. Throws TapeError for a leaf that requires a gradient and for
-/// views, where the write would be lost to the tape; `sources` are the op's other operands.
+/// What every in-place op does before it writes to `self`; `sources` are the op's other operands. Throws ValueError when
+/// `self` is expanded, so that elements share memory; and while a tape records TapeError for a leaf that requires a
+/// gradient, for views of what others hold, where the write would be lost to the tape, and for tensors and sources that
+/// were overwritten since they were recorded.
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc);
+/// A copy of an operand that the write is about to change. On the tape it stands for the operand.
+Tensor copy_before_write(const Tensor& operand, const Loc& loc);
 /// After the write: raises the version.
 void mark_written(const Tensor& self, const Loc& loc);
 

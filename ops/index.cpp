@@ -315,11 +315,7 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     Plan saved;
     if (log) saved = contiguous_plan(plan, self, indices, count, loc);
     Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
-    if (value.shares_storage(self)) {
-        const detail::PauseRecording pause;
-        copy = value.clone(loc);
-        copy.impl()->node = value.impl()->node;
-    }
+    if (value.shares_storage(self)) copy = copy_before_write(value, loc);
     const Tensor& source = copy.defined() ? copy : value;
     write(self, plan, source, loc);
     mark_written(self, loc);

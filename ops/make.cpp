@@ -166,28 +166,31 @@ Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc) {
     return detail::with_gradient(std::move(t), options, loc);
 }
 
-Tensor empty_like(In x) {
-    detail::check_defined(x, "empty_like");
-    return detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+namespace {
+
+Tensor fresh_like(const char* op, const In& x, const TensorOptions& options) {
+    detail::check_defined(x, op);
+    return detail::make_empty_like(x.tensor.impl(), detail::dtype_for(op, options, x.tensor.dtype(), x.loc), x.loc);
 }
 
-Tensor zeros_like(In x) {
-    detail::check_defined(x, "zeros_like");
-    Tensor t = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+}  // namespace
+
+Tensor empty_like(In x, TensorOptions options) {
+    return detail::with_gradient(fresh_like("empty_like", x, options), options, x.loc);
+}
+
+Tensor zeros_like(In x, TensorOptions options) {
+    Tensor t = fresh_like("zeros_like", x, options);
     zero_fresh(t);
-    return t;
+    return detail::with_gradient(std::move(t), options, x.loc);
 }
 
-Tensor ones_like(In x) {
-    detail::check_defined(x, "ones_like");
-    return full_like(x, 1);
-}
+Tensor ones_like(In x, TensorOptions options) { return full_like(x, 1, options); }
 
-Tensor full_like(In x, Scalar value) {
-    detail::check_defined(x, "full_like");
-    Tensor t = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+Tensor full_like(In x, Scalar value, TensorOptions options) {
+    Tensor t = fresh_like("full_like", x, options);
     fill_fresh(t, value);
-    return t;
+    return detail::with_gradient(std::move(t), options, x.loc);
 }
 
 // --- Ranges ----------------------------------------------------------------------------------------------------------------

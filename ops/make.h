@@ -32,10 +32,11 @@ Tensor zeros(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::curr
 Tensor ones(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 /// dtype: that of the value, unless given.
 Tensor full(const Shape& shape, Scalar value, TensorOptions options = {}, Loc loc = Loc::current());
-Tensor empty_like(In x);
-Tensor zeros_like(In x);
-Tensor ones_like(In x);
-Tensor full_like(In x, Scalar value);
+/// As x in shape, device and, unless the options name another, dtype.
+Tensor empty_like(In x, TensorOptions options = {});
+Tensor zeros_like(In x, TensorOptions options = {});
+Tensor ones_like(In x, TensorOptions options = {});
+Tensor full_like(In x, Scalar value, TensorOptions options = {});
 
 /// start, start + step, ... below end. int64 when all are integers. Throws ValueError for step 0 or of the wrong sign.
 Tensor arange(Scalar end, TensorOptions options = {}, Loc loc = Loc::current());
@@ -57,8 +58,10 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 /// 0 ... n-1 in random order, int64.
 Tensor randperm(std::int64_t n, Loc loc = Loc::current());
-Tensor rand_like(In x);
-Tensor randn_like(In x);
+Tensor rand_like(In x, TensorOptions options = {});
+Tensor randn_like(In x, TensorOptions options = {});
+Tensor randint_like(In x, std::int64_t low, std::int64_t high, TensorOptions options = {});
+Tensor randint_like(In x, std::int64_t high, TensorOptions options = {});
 /// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1]. Not differentiable.
 Tensor bernoulli(In p);
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options = {}, Loc loc = Loc::current());

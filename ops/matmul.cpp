@@ -129,7 +129,6 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     }
     if (right.batch.numel() == 1 && (count == 1 || (rows && left.batch.numel() == count))) {
         p.m = count * m;
-        if (m == 1 && count > 1 && a.dim() > 1) p.a_row = left.batch_strides[left.batch.rank() - 1];
         return multiply(p);
     }
     const auto size = static_cast<int64_t>(itemsize(out.dtype()));

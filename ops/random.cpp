@@ -70,12 +70,13 @@ Tensor filled(const char* op, const kernels::PerIsa<Fill>& kernel, const Shape& 
     return detail::with_gradient(std::move(t), options, loc);
 }
 
-Tensor filled_like(const char* op, const kernels::PerIsa<Fill>& kernel, const In& x) {
+Tensor filled_like(const char* op, const kernels::PerIsa<Fill>& kernel, const In& x, const TensorOptions& options) {
     detail::check_defined(x, op);
-    check_floating(op, x.tensor.dtype(), x.loc);
-    Tensor t = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
+    const DType dtype = options.dtype.value_or(x.tensor.dtype());
+    check_floating(op, dtype, x.loc);
+    Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
     fill(kernel, t, default_generator());
-    return t;
+    return detail::with_gradient(std::move(t), options, x.loc);
 }
 
 // The integers that a dtype holds exactly and that randint may be asked for: [first, second).
@@ -160,8 +161,15 @@ Tensor randn(const Shape& shape, Generator& generator, TensorOptions options, Lo
     return filled("randn", kernels::random_normal, shape, generator, options, loc);
 }
 
-Tensor rand_like(In x) { return filled_like("rand_like", kernels::random_uniform, x); }
-Tensor randn_like(In x) { return filled_like("randn_like", kernels::random_normal, x); }
+Tensor rand_like(In x, TensorOptions options) { return filled_like("rand_like", kernels::random_uniform, x, options); }
+Tensor randn_like(In x, TensorOptions options) { return filled_like("randn_like", kernels::random_normal, x, options); }
+
+Tensor randint_like(In x, int64_t low, int64_t high, TensorOptions options) {
+    detail::check_defined(x, "randint_like");
+    options.dtype = options.dtype.value_or(x.tensor.dtype());
+    return randint(low, high, x.tensor.shape(), options, x.loc);
+}
+Tensor randint_like(In x, int64_t high, TensorOptions options) { return randint_like(x, 0, high, options); }
 
 Tensor randint(int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
     return randint(0, high, shape, options, loc);

@@ -23,6 +23,7 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
         AutogradMeta* meta = p.impl()->meta;
         const auto same = [&](const Tensor& other) { return other.is_same(p); };
         if (!meta || std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
+        const std::lock_guard lock(detail::gradient_mutex());
         if (const SparseRows rows = detail::rows_or_settle(*meta, p.shape()); rows.defined()) {
             const DType dtype = rows.values.dtype();
             SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()},

@@ -106,10 +106,15 @@ void Optimizer::step(Loc loc) {
             AutogradMeta* meta = slot.parameter.impl()->meta;
             if (!meta || !meta->has_gradient()) continue;
             SparseRows rows;
-            if (meta->sparse || rows_suffice(g)) {
-                rows = detail::rows_or_settle(*meta, slot.parameter.shape());
-            } else {
-                detail::settle_gradient(*meta, slot.parameter.shape());
+            Tensor gradient;
+            {
+                const std::lock_guard lock(detail::gradient_mutex());
+                if (meta->sparse || rows_suffice(g)) {
+                    rows = detail::rows_or_settle(*meta, slot.parameter.shape());
+                } else {
+                    detail::settle_gradient(*meta, slot.parameter.shape());
+                }
+                gradient = meta->grad;
             }
             const DType compute = computed_in(slot.parameter.dtype());
             Update work;
@@ -125,7 +130,7 @@ void Optimizer::step(Loc loc) {
             if (rows.defined()) {
                 work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
             } else {
-                work.gradient = ready(meta->grad, compute);
+                work.gradient = ready(gradient, compute);
             }
             work.parameter = ready(slot.parameter, compute);
             ++slot.steps;

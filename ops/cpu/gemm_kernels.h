@@ -76,11 +76,13 @@ struct EvenSplit {
     int64_t operator[](int64_t i) const { return size + (i < larger); }
 };
 
-/// Whether this sweep over a matrix of `bytes` goes backwards: see Note [Back and forth].
-inline bool sweeps_backwards(int64_t bytes) {
+/// Whether this sweep over the matrix at `b` goes backwards: see Note [Back and forth]. A bit for each matrix, by address.
+inline bool sweeps_backwards(const void* b, int64_t bytes) {
     if (bytes < 256 * 1024) return false;
-    static thread_local bool last = false;
-    return last = !last;
+    static thread_local uint64_t last = 0;
+    const uint64_t bit = uint64_t{1} << ((reinterpret_cast<uintptr_t>(b) >> 12) * 0x9E3779B97F4A7C15u >> 58);
+    last ^= bit;
+    return last & bit;
 }
 
 // ---------------------------------------------------------------------------------------------------------- dots
@@ -190,7 +192,7 @@ void dots_one(const Product<T>& d, int64_t from, bool backwards) {
 
 template <class T>
 void dots_one(const Product<T>& d) {
-    dots_one<T, dot_rows(1)>(d, 0, sweeps_backwards(d.n * d.k * int64_t{sizeof(T)}));
+    dots_one<T, dot_rows(1)>(d, 0, sweeps_backwards(d.b, d.n * d.k * int64_t{sizeof(T)}));
 }
 
 template <class T>
@@ -282,7 +284,7 @@ template <class T>
 void weighted_rows(const Product<T>& d) {
     constexpr int64_t width_most = rows_block_bytes / int64_t{sizeof(T)};
     const int64_t blocks = ceil_div(d.k, rows_block_k), width = ceil_div(smaller(d.n, width_most), lanes<T>) * lanes<T>;
-    const bool backwards = sweeps_backwards(d.n * d.k * int64_t{sizeof(T)});
+    const bool backwards = sweeps_backwards(d.b, d.n * d.k * int64_t{sizeof(T)});
     alignas(vector_bytes) T one_block[width_most];
     T* sums = one_block;
     if (blocks > 1) sums = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(blocks * width)));

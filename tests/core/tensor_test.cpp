@@ -115,6 +115,25 @@ TEST_CASE("memory statistics follow tensors") {
     CHECK(memory_stats().peak_bytes == memory_stats().live_bytes);
 }
 
+TEST_CASE("an undefined tensor says so") {
+    const Tensor none;
+    CHECK_THROWS_AS(none.shape(), ValueError);
+    CHECK_THROWS_AS(none.dim(), ValueError);
+    CHECK_THROWS_AS(none.numel(), ValueError);
+    CHECK_THROWS_AS(none.dtype(), ValueError);
+    CHECK_THROWS_AS(zeros({2}).requires_grad_().grad().shape(), ValueError);
+    CHECK_FALSE(none.shares_storage(none));
+}
+
+TEST_CASE("a thread that only frees keeps the counts right") {
+    const std::int64_t before = memory_stats().live_bytes;
+    for (int i = 0; i < 100; ++i) {
+        Tensor small = zeros({16}), large = zeros({100'000});
+        std::thread([small = std::move(small), large = std::move(large)] {}).join();
+    }
+    CHECK(memory_stats().live_bytes == before);
+}
+
 TEST_CASE("a tensor made on one thread ends on another") {
     const std::int64_t before = memory_stats().live_bytes;
     std::vector<Tensor> made;

@@ -292,7 +292,7 @@ TEST_CASE("mistakes in an index", "[indexing]") {
     FAILS(TapeError, "leaf", leaf.index_put_({0}, 1));
     Tensor made = leaf * 1, view = made[Slice(1)];
     FAILS(TapeError, "view", view.index_put_({0}, 1));
-    Tensor part = zeros({3})[Slice(1)];
+    Tensor whole = zeros({3}), part = whole[Slice(1)];
     FAILS(TapeError, "view", part.index_put_({0}, leaf[0]));
     CHECK(sum(leaf + made.sum() + part.sum()).item() == 12);
 }

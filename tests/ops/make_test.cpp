@@ -13,6 +13,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
 
 using namespace tapir;
@@ -189,6 +190,21 @@ TEST_CASE("vectors are copied") {
     THROWS(ValueError, "null", tensor_from(nullptr, {3}, float32));
     CHECK(tensor_from(numbers, {2, 3}, float32, int64).dtype() == int64);
     CHECK(values(tensor(std::vector<int>{1, 2}, float64)) == V{1, 2});
+}
+
+TEST_CASE("made like another tensor") {
+    const Tensor x = zeros({2, 3}, float64);
+    CHECK(ones_like(x).dtype() == float64);
+    CHECK(ones_like(x, int64).dtype() == int64);
+    CHECK(ones_like(x, int64).shape() == Shape(2, 3));
+    CHECK(full_like(x, 7, float32).at<float>({1, 2}) == 7);
+    CHECK(rand_like(x, float32).dtype() == float32);
+    CHECK(zeros_like(x, {float32, cpu, true}).requires_grad());
+    CHECK(randint_like(x, 5).dtype() == float64);
+    CHECK(amax(randint_like(x, 2, 5, int32)).item<int>() < 5);
+    CHECK(amin(randint_like(x, 2, 5, int32)).item<int>() >= 2);
+    THROWS(DTypeError, "zeros_like: only floating", zeros_like(x, {int64, cpu, true}));
+    CHECK(full({2}, 1e30, int64).at<std::int64_t>({0}) == INT64_MAX);
 }
 
 TEST_CASE("options that name no dtype leave it to the numbers") {

@@ -1,0 +1,234 @@
+// Adding to gradients: at once, or collected to be computed together.
+//
+// Note [Collected gradients]
+// A dynamic model uses one weight at many nodes. Each use gives a product g^T x of a few rows, as large as the weight
+// itself: memory traffic without end. So the rows are copied into two buffers and multiplied once the buffers are full
+// or the value's gradient is needed: when its own record is reached. A leaf without hooks keeps the rows, over several
+// backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
+// recorded nothing is collected: the product is an op then.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+namespace {
+
+constexpr std::int64_t kCollectBytes = 2 << 20;  // of rows, per value
+
+bool same_sizes(const TensorImpl* t, Record& record) noexcept {
+    if (t->rank != record.rank) return false;
+    for (int d = 0; d < t->rank; ++d) {
+        if (t->sizes[d] != record.sizes()[d]) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
+    gradient_ops::copy_rows(g, rows, more_g);
+    gradient_ops::copy_rows(x, rows, more_x);
+    rows += more_g.impl()->sizes[0];
+}
+
+void ProductRows::append(const ProductRows& more) noexcept {
+    for (const auto& [to, from] : {std::pair(&g, &more.g), std::pair(&x, &more.x)}) {
+        const std::size_t row = static_cast<std::size_t>(to->impl()->sizes[1]) * itemsize(to->dtype());
+        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data,
+                    static_cast<std::size_t>(more.rows) * row);
+    }
+    rows += more.rows;
+}
+
+std::pair<Tensor, Tensor> ProductRows::filled() const {
+    const auto first = [this](const Tensor& t) {
+        return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0);
+    };
+    return {first(g), first(x)};
+}
+
+std::int64_t row_count(const std::vector<SparseRows>& rows) {
+    std::int64_t count = 0;
+    for (const SparseRows& part : rows) count += part.indices.numel();
+    return count;
+}
+
+namespace {
+
+// grad += the rows, in a tensor that nobody else sees.
+void add_all_rows(Tensor& grad, std::vector<SparseRows>& rows, const Shape& shape) {
+    if (rows.empty()) return;
+    if (!grad.defined()) {
+        grad = gradient_ops::zeros(shape, rows[0].values.dtype(), rows[0].values.device());
+    } else if (!only_owner(grad)) {
+        grad = gradient_ops::dense_copy(grad);
+    }
+    for (const SparseRows& part : rows) gradient_ops::rows_into(grad, part.indices, part.values);
+    rows.clear();
+}
+
+SparseRows concatenated(const std::vector<SparseRows>& rows) {
+    std::vector<Tensor> indices, values;
+    for (const SparseRows& part : rows) {
+        indices.push_back(part.indices);
+        values.push_back(part.values);
+    }
+    return {gradient_ops::concatenate(indices), gradient_ops::concatenate(values)};
+}
+
+// Rows with one index are added up. The indices are int64 and not negative.
+SparseRows distinct(const SparseRows& rows, const Shape& shape) {
+    const auto count = static_cast<std::size_t>(rows.indices.numel());
+    const auto* index = static_cast<const std::int64_t*>(rows.indices.raw_data());
+    std::vector<std::int64_t> used(index, index + count);
+    std::sort(used.begin(), used.end());
+    used.erase(std::unique(used.begin(), used.end()), used.end());
+    const auto used_count = static_cast<std::int64_t>(used.size());
+    const Tensor indices = detail::make_empty({used_count}, int64, rows.indices.device(), Loc{});
+    std::copy(used.begin(), used.end(), static_cast<std::int64_t*>(indices.raw_data()));
+    const Tensor positions = detail::make_empty({rows.indices.numel()}, int64, rows.indices.device(), Loc{});
+    auto* position = static_cast<std::int64_t*>(positions.raw_data());
+    for (std::size_t i = 0; i < count; ++i) {
+        position[i] = std::lower_bound(used.begin(), used.end(), index[i]) - used.begin();
+    }
+    Shape sizes = shape;
+    sizes[0] = used_count;
+    const Tensor values = gradient_ops::zeros(sizes, rows.values.dtype(), rows.values.device());
+    gradient_ops::rows_into(values, positions, rows.values);
+    return {indices, values};
+}
+
+}  // namespace
+
+std::mutex& detail::gradient_mutex() noexcept {
+    static std::mutex mutex;
+    return mutex;
+}
+
+void detail::own_rows(std::vector<SparseRows>& rows) {
+    if (rows.empty()) return;
+    const detail::PauseRecording pause;
+    if (rows.size() > 1) {
+        rows = {concatenated(rows)};
+        return;
+    }
+    // The indices are the user's tensor, and the values may be the gradient that the user gave.
+    rows[0].indices = gradient_ops::dense_copy(rows[0].indices);
+    if (!only_owner(rows[0].values)) rows[0].values = gradient_ops::dense_copy(rows[0].values);
+}
+
+void detail::bound_rows(AutogradMeta& meta, const Shape& shape) {
+    if (row_count(meta.rows) <= 2 * shape[0]) return;
+    if (!meta.sparse) return settle_gradient(meta, shape);
+    const detail::PauseRecording pause;
+    meta.rows = {distinct(concatenated(meta.rows), shape)};
+}
+
+void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
+    if (meta.rows.empty() && meta.products.rows == 0) return;
+    const detail::PauseRecording pause;
+    add_all_rows(meta.grad, meta.rows, shape);
+    if (meta.products.rows == 0) return;
+    const auto [g, x] = meta.products.filled();
+    if (meta.grad.defined() && only_owner(meta.grad)) {
+        gradient_ops::product_into(meta.grad, g, x);
+    } else {
+        const Tensor product = gradient_ops::product(g, x);
+        meta.grad = meta.grad.defined() ? gradient_ops::add(meta.grad, product) : product;
+    }
+    meta.products.rows = 0;
+}
+
+SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
+    const bool only_rows = !meta.rows.empty() && !meta.grad.defined() && meta.products.rows == 0;
+    if (!only_rows || (!meta.sparse && row_count(meta.rows) > shape[0])) {
+        settle_gradient(meta, shape);
+        return {};
+    }
+    if (meta.rows.size() > 1) {
+        const detail::PauseRecording pause;
+        meta.rows = {concatenated(meta.rows)};
+    }
+    return meta.rows[0];
+}
+
+// --- Adding gradients ----------------------------------------------------------------------------------------------------
+
+void Walk::add(std::uint32_t value, Tensor g) {
+    Record& record = *log.records[value];
+    if (!same_sizes(g.impl(), record)) [[unlikely]]
+        g = gradient_ops::sum_to(g, record.shape());
+    if (g.dtype() != record.dtype) [[unlikely]]
+        g = gradient_ops::cast(g, record.dtype);
+    GradientSlot& slot = slots[value];
+    if (!slot.grad.defined()) {
+        slot.grad = std::move(g);
+    } else if (!recording && only_owner(slot.grad)) {
+        gradient_ops::add_into(slot.grad, g);
+    } else {
+        slot.grad = gradient_ops::add(slot.grad, g);
+    }
+}
+
+void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
+    const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
+    const std::int64_t row_bytes = (out + in) * static_cast<std::int64_t>(itemsize(g.dtype()));
+    const std::int64_t capacity = std::clamp<std::int64_t>(kCollectBytes / std::max<std::int64_t>(row_bytes, 1), 16, 256);
+    const DType dtype = log.records[value]->dtype;
+    if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
+    GradientSlot& slot = slots[value];
+    // A product of its own, where the rows are many or as large as what they make.
+    if (n * 2 > capacity || n * (out + in) >= out * in) {
+        if (slot.grad.defined() && only_owner(slot.grad)) {
+            gradient_ops::product_into(slot.grad, g, x);
+        } else {
+            add(value, gradient_ops::product(g, x));
+        }
+        return;
+    }
+    if (!slot.pending) slot.pending = std::make_unique<Pending>();
+    ProductRows& products = slot.pending->products;
+    if (!products.g.defined()) {
+        products.g = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
+        products.x = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
+    }
+    if (products.rows + n > capacity) flush(value);
+    products.append(g, x);
+}
+
+void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
+    Record& record = *log.records[value];
+    if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
+    GradientSlot& slot = slots[value];
+    if (record.flags & Record::kLeaf) {
+        if (!slot.pending) slot.pending = std::make_unique<Pending>();
+        slot.pending->rows.push_back({indices, g});
+        return;
+    }
+    if (!slot.grad.defined() || !only_owner(slot.grad)) {
+        Tensor zeros = gradient_ops::zeros(record.shape(), record.dtype, g.device());
+        if (slot.grad.defined()) gradient_ops::add_into(zeros, slot.grad);
+        slot.grad = std::move(zeros);
+    }
+    gradient_ops::rows_into(slot.grad, indices, g);
+}
+
+void Walk::flush(std::uint32_t value) {
+    GradientSlot& slot = slots[value];
+    Pending& pending = *slot.pending;
+    if (pending.products.rows > 0) {
+        const auto [g, x] = pending.products.filled();
+        pending.products.rows = 0;
+        if (slot.grad.defined() && only_owner(slot.grad)) {
+            gradient_ops::product_into(slot.grad, g, x);
+        } else {
+            add(value, gradient_ops::product(g, x));
+        }
+    }
+    add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
+}
+
+}  // namespace tapir

@@ -1,0 +1,69 @@
+// What users do with a leaf: backward() from it, its gradient, hooks.
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+
+void GradientHook::apply(Tensor& grad) const {
+    const std::function<Tensor(const Tensor&)> call = fn;  // it may take itself away
+    Tensor g = call(grad);
+    if (!g.defined()) return;
+    if (grad.defined() && g.shape() != grad.shape()) {
+        fail<ShapeError>(loc, "register_hook: the hook gave a gradient of shape {} for one of shape {}", g.shape(), grad.shape());
+    }
+    grad = grad.defined() && g.dtype() != grad.dtype() ? gradient_ops::cast(g, grad.dtype()) : g;
+}
+
+void Tensor::backward(Loc loc) const { backward(Tensor(), loc); }
+
+void Tensor::backward(const Tensor& gradient, Loc loc) const {
+    Tape* tape = Tape::current();
+    if (!tape) fail<TapeError>(loc, "backward: no tape is active; make one before computing the loss: Tape tape;");
+    tape->backward(*this, {.gradient = gradient}, loc);
+}
+
+Tensor Tensor::grad() const {
+    if (!impl_ || !impl_->meta) return {};
+    const std::lock_guard lock(detail::gradient_mutex());
+    detail::settle_gradient(*impl_->meta, shape());
+    return impl_->meta->grad;
+}
+
+void Tensor::set_grad(const Tensor& grad, Loc loc) {
+    if (!impl_) detail::fail_undefined("set_grad", loc);
+    if (!is_floating(dtype())) fail<DTypeError>(loc, "set_grad: a tensor of {} has no gradient", name(dtype()));
+    if (grad.defined() && grad.shape() != shape()) {
+        fail<ShapeError>(loc, "set_grad: a gradient of shape {} for a tensor of shape {}", grad.shape(), shape());
+    }
+    if (grad.defined() && grad.dtype() != dtype()) {
+        fail<DTypeError>(loc, "set_grad: a gradient of {} for a tensor of {}", name(grad.dtype()), name(dtype()));
+    }
+    AutogradMeta& meta = detail::meta_of(*this);
+    const std::lock_guard lock(detail::gradient_mutex());
+    meta.drop_gradient();
+    meta.grad = grad;
+}
+
+void Tensor::zero_grad() {
+    if (!impl_ || !impl_->meta) return;
+    const std::lock_guard lock(detail::gradient_mutex());
+    impl_->meta->drop_gradient();
+}
+
+void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc) const {
+    if (!impl_) detail::fail_undefined("register_hook", loc);
+    if (impl_->flags & TensorImpl::kRequiresGrad) {
+        impl_->meta->hooks.push_back({std::move(hook), loc});
+        return;
+    }
+    Log* log = detail::thread.log;
+    if (!log || impl_->node.tape != log->id) {
+        fail<TapeError>(loc, "register_hook: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
+    }
+    log->records[impl_->node.index]->flags |= Record::kHooked;
+    log->hooks.insert({impl_->node.index, {std::move(hook), loc}});
+}
+
+}  // namespace tapir
