@@ -52,6 +52,7 @@ struct FreeBlock {
 struct FreeList {
     FreeBlock* head = nullptr;
     std::int64_t count = 0;
+    std::int64_t most = 0;  // a thread's longer list gives half to the shared one; 0 until the thread is registered
 };
 
 // Counters are written by their thread only and read by memory_stats(), hence relaxed.
@@ -118,12 +119,16 @@ struct ThreadEnd {
         s.gone.allocations += cache.allocations.get();
         std::erase(s.threads, &cache);
         cache.live.set(0);
+        for (FreeList& list : cache.lists) list.most = 0;
         cache.finished = true;
     }
 };
 
 [[gnu::noinline]] void register_thread() noexcept {
     if (cache.registered || cache.finished) return;
+    for (int i = 0; i < kClasses; ++i) {
+        cache.lists[i].most = static_cast<std::int64_t>(std::max(kThreadListBytes / class_bytes(i), std::size_t{1}));
+    }
     thread_local ThreadEnd end;
     static_cast<void>(end);
     Shared& s = shared();
@@ -228,12 +233,14 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     release_large(s, s.limit);
 }
 
+// After a block was put on a list that was full, or that its thread had not used so far.
 [[gnu::noinline]] void spill(int index) noexcept {
-    Shared& s = shared();
+    register_thread();
     FreeList& list = cache.lists[index];
-    const std::int64_t count = cache.finished ? list.count : list.count / 2;
+    if (list.count <= list.most) return;
+    Shared& s = shared();
     const std::lock_guard lock(s.mutex);
-    move_blocks(list, s.lists[index], count);
+    move_blocks(list, s.lists[index], cache.finished ? list.count : list.count / 2);
 }
 
 // Decided before the static tensors of any other file are made: a block goes back to where it came from.
@@ -277,14 +284,10 @@ void detail::deallocate(void* block, std::size_t bytes) noexcept {
         return;
     }
     FreeList& list = cache.lists[index];
-    if (!list.head) [[unlikely]]
-        register_thread();  // it may only ever free
     auto* free_block = static_cast<FreeBlock*>(block);
     free_block->next = list.head;
     list.head = free_block;
-    ++list.count;
-    if (list.count * static_cast<std::int64_t>(size) > static_cast<std::int64_t>(kThreadListBytes) || cache.finished)
-        [[unlikely]]
+    if (++list.count > list.most) [[unlikely]]
         spill(index);
 }
 

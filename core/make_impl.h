@@ -23,6 +23,8 @@ Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType d
 
 /// Another view of x's storage, starting `offset` elements after x's first; not recorded.
 Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, std::int64_t offset);
+/// The same; strides may be null: row-major.
+Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const std::int64_t* strides, std::int64_t offset);
 /// A view of exactly x's geometry.
 Tensor alias(const TensorImpl* x);
 

@@ -132,6 +132,10 @@ bool compute_contiguous(const std::int64_t* sizes, const std::int64_t* strides, 
 }
 
 Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, std::int64_t offset) {
+    return make_view(x, sizes.rank(), sizes.data(), strides.data(), offset);
+}
+
+Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const std::int64_t* strides, std::int64_t offset) {
     void* block = allocate(sizeof(TensorImpl));
     if (!block) [[unlikely]]
         fail_memory(0, x->dtype, Loc{});
@@ -140,16 +144,16 @@ Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, 
     impl->storage = x->storage;
     impl->dtype = x->dtype;
     impl->device = x->device;
-    const int rank = sizes.rank();
     impl->rank = static_cast<std::uint8_t>(rank);
-    std::int64_t numel = 1;
+    std::int64_t numel = 1, row_major = 1;
     bool contiguous = true;
     for (int d = rank; d-- > 0;) {
-        const std::int64_t size = sizes[d], stride = strides[d];
+        const std::int64_t size = sizes[d], stride = strides ? strides[d] : row_major;
         impl->sizes[d] = size;
         impl->strides[d] = stride;
         contiguous &= stride == numel || size == 1;
         numel *= size;
+        row_major *= size > 0 ? size : 1;
     }
     impl->numel = numel;
     impl->data = x->data + offset * static_cast<std::int64_t>(itemsize(x->dtype));

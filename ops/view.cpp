@@ -174,35 +174,30 @@ bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
     return d == -1;
 }
 
-// The shape with -1 worked out.
-Shape complete_shape(const char* op, const Tensor& x, const Shape& wish, const Loc& loc) {
-    Shape shape = wish;
+// Works out -1 in a wished shape.
+void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& loc) {
     int unknown = -1;
     int64_t known = 1;
     for (int d = 0; d < shape.rank(); ++d) {
-        if (shape[d] == -1 && unknown < 0) {
-            unknown = d;
-        } else if (shape[d] < 0) {
-            fail<ShapeError>(loc, "{}: {} is not a shape", op, wish);
-        } else {
+        if (shape[d] >= 0) [[likely]] {
             known *= shape[d];
+        } else if (shape[d] == -1 && unknown < 0) {
+            unknown = d;
+        } else {
+            fail<ShapeError>(loc, "{}: {} is not a shape", op, shape);
         }
     }
-    if (unknown >= 0) {
-        if (known == 0 || x.numel() % known != 0) {
-            fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, x.numel(), x.shape(), wish);
-        }
-        shape[unknown] = x.numel() / known;
-    } else if (known != x.numel()) {
-        fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, x.numel(), x.shape(), wish);
+    const int64_t numel = x.impl()->numel;
+    if (unknown < 0 ? known != numel : known == 0 || numel % known != 0) {
+        fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, numel, x.shape(), shape);
     }
-    return shape;
+    if (unknown >= 0) shape[unknown] = numel / known;
 }
 
-// reshape to a shape known to fit, of x's own making (squeeze, flatten, ...).
-Tensor reshape_to(const In& x, const Shape& shape, const Shape& strides) {
-    Tensor view = detail::make_view(x.tensor.impl(), shape, strides, 0);
-    record(reshape_op, x.loc, {&x.tensor}, view, {});
+// reshape to a shape known to fit; strides: null for row-major ones.
+Tensor reshape_to(const In& x, const Shape& shape, const int64_t* strides) {
+    Tensor view = detail::make_view(x.tensor.impl(), shape.rank(), shape.data(), strides, 0);
+    if (detail::thread.log) record(reshape_op, x.loc, {&x.tensor}, view, {});
     return view;
 }
 
@@ -231,23 +226,27 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
 
 Tensor Tensor::view(const Shape& wish, Loc loc) const {
     detail::check_defined(In(*this, loc), "view");
-    const Shape shape = complete_shape("view", *this, wish, loc);
+    Shape shape = wish;
+    complete_shape("view", *this, shape, loc);
+    if (impl_->is_contiguous()) [[likely]]
+        return reshape_to(In(*this, loc), shape, nullptr);
     Shape strides;
     if (!view_strides(impl_, shape, strides)) {
         fail<ShapeError>(loc, "view: strides {} of shape {} do not allow {} without a copy; use reshape()", this->strides(),
                          this->shape(), shape);
     }
-    return reshape_to(In(*this, loc), shape, strides);
+    return reshape_to(In(*this, loc), shape, strides.data());
 }
 
 Tensor reshape(In x, const Shape& wish) {
     detail::check_defined(x, "reshape");
-    const Shape shape = complete_shape("reshape", x.tensor, wish, x.loc);
+    Shape shape = wish;
+    complete_shape("reshape", x.tensor, shape, x.loc);
+    if (x->is_contiguous()) [[likely]]
+        return reshape_to(x, shape, nullptr);
     Shape strides;
-    if (view_strides(x.tensor.impl(), shape, strides)) return reshape_to(x, shape, strides);
-    const Tensor packed = clone(x);
-    view_strides(packed.impl(), shape, strides);
-    return reshape_to(In(packed, x.loc), shape, strides);
+    if (view_strides(x.tensor.impl(), shape, strides)) return reshape_to(x, shape, strides.data());
+    return reshape_to(In(clone(x), x.loc), shape, nullptr);
 }
 
 Tensor flatten(In x, int start_dim, int end_dim) {
@@ -326,7 +325,7 @@ Tensor squeeze(In x) {
         sizes.push_back(x->sizes[d]);
         strides.push_back(x->strides[d]);
     }
-    return reshape_to(x, sizes, strides);
+    return reshape_to(x, sizes, strides.data());
 }
 
 Tensor squeeze(In x, int dim) {
@@ -337,7 +336,7 @@ Tensor squeeze(In x, int dim) {
         sizes.erase(d);
         strides.erase(d);
     }
-    return reshape_to(x, sizes, strides);
+    return reshape_to(x, sizes, strides.data());
 }
 
 Tensor unsqueeze(In x, int dim) {
@@ -347,7 +346,7 @@ Tensor unsqueeze(In x, int dim) {
     const int64_t stride = d < sizes.rank() ? sizes[d] * strides[d] : 1;
     sizes.insert(d, 1, x.loc);
     strides.insert(d, stride, x.loc);
-    return reshape_to(x, sizes, strides);
+    return reshape_to(x, sizes, strides.data());
 }
 
 Tensor expand(In x, const Shape& wish) {
@@ -383,12 +382,13 @@ Tensor narrow(In x, int dim, int64_t start, int64_t length) {
         fail<IndexError>(x.loc, "narrow: {} elements from {} are out of range for dimension {} of shape {}", length, start, d,
                          x.tensor.shape());
     }
-    Shape sizes = x.tensor.shape();
+    int64_t sizes[kMaxRank];
+    for (int i = 0; i < rank; ++i) sizes[i] = x->sizes[i];
     sizes[d] = length;
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from * x->strides[d]);
+    Tensor view = detail::make_view(x.tensor.impl(), rank, sizes, x->strides, from * x->strides[d]);
     if (!detail::thread.log) return view;
     const Shape whole = contiguous_strides(x.tensor.impl());
-    return record_part(x, std::move(view), {sizes, whole, from * whole[d]});
+    return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole[d]});
 }
 
 Tensor select(In x, int dim, int64_t index) {
