@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [BUILD_DIR]: times Tapir and, where it was built, libtorch; prints the table; writes BUILD_DIR/bench.json.
-# Runs of the two alternate, so that a slow spell of the machine hits both; a row is the median of its runs.
+# Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
 #   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: tiny, tree-64, ..., process, large
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
@@ -73,7 +73,7 @@ library() {
 }
 
 group=1  # orders the table's rows
-min_time=0.2 rows tiny '^(add_float4|backward_|linear_1x64|view|narrow)'
+min_time=0.1 rows tiny '^(add_float4|backward_|linear_1x64|view|narrow)' $((3 * rounds))
 for h in 64 150 300; do rows tree-$h "^tree_lstm_train/$h/"; done
 rows tree-leaves-together '^tree_lstm_train_leaves_together/'
 rows tree-infer '^tree_lstm_infer/'
