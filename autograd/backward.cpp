@@ -4,7 +4,8 @@
 // Everything that can be wrong with a backward is looked for before the first rule runs (check_reached): records used
 // up before, saved tensors written to since. Gradients of leaves are held in the walk and handed over at its end. So
 // a TapeError leaves every grad() as it was. An exception out of user code (a hook, a custom function) does too, but
-// the saved tensors that were released until then stay released.
+// the saved tensors that were released until then stay released. What leaves have collected (collected.cpp) is computed
+// when grad() is asked for, and may run out of memory there.
 #include <algorithm>
 #include <cstring>
 

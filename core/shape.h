@@ -17,6 +17,13 @@ inline constexpr int kMaxRank = 8;
 class Shape {
  public:
     Shape() = default;
+    // Only what is used: copying all 72 bytes at once right after a size was stored would wait for that store.
+    Shape(const Shape& other) noexcept : rank_(other.rank_) { copy_sizes(other); }
+    Shape& operator=(const Shape& other) noexcept {
+        rank_ = other.rank_;
+        copy_sizes(other);
+        return *this;
+    }
 
     template <class... I>
         requires(sizeof...(I) > 0 && sizeof...(I) <= kMaxRank && (std::is_integral_v<I> && ...))
@@ -72,6 +79,9 @@ class Shape {
 
  private:
     [[noreturn]] static void fail_rank(int rank, const Loc& loc);
+    void copy_sizes(const Shape& other) noexcept {
+        for (int i = 0; i < rank_; ++i) sizes_[i] = other.sizes_[i];
+    }
 
     int rank_ = 0;
     std::int64_t sizes_[kMaxRank];

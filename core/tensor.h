@@ -27,7 +27,7 @@ namespace tapir {
 
 struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
 
-/// Which record made a tensor: the tape's number (0: none; numbers are never used twice) and the record's index.
+/// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^32 tapes) and the record's index.
 struct NodeRef {
     std::uint32_t tape = 0;
     std::uint32_t index = 0;
@@ -38,7 +38,7 @@ struct TensorImpl {
     enum Flag : std::uint8_t {
         kContiguous = 1,    // row-major without gaps
         kRequiresGrad = 2,  // a leaf whose gradient is wanted
-        kView = 4,          // made by a view op: shares its storage with another tensor
+        kView = 4,          // made by a view op, and not written to on a tape as the storage's only owner since
         kOwnBlock = 8,      // its block also holds its storage, and is freed with that
     };
 
@@ -227,7 +227,9 @@ class Tensor {
     void backward(const Tensor& gradient, Loc loc = Loc::current()) const;
     /// The same elements, cut off from the tape. Shares storage.
     Tensor detach() const;
-    /// Calls hook(gradient) when this tensor's gradient is complete; a defined result replaces the gradient.
+    /// Calls hook(gradient) when this tensor's gradient is complete, in backward() and gradient(); a defined result of the
+    /// same shape replaces the gradient (of another: ShapeError there, with the line of this call). Throws TapeError for a
+    /// tensor that is neither a leaf nor recorded.
     void register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc = Loc::current()) const;
 
     // --- In place: write to the elements and raise the storage's version --------------------------------------------
