@@ -248,7 +248,10 @@ void* Tensor::checked_data(DType dtype, const Loc& loc) const {
 }
 
 const void* Tensor::element(const Shape& position, DType dtype, const Loc& loc) const {
-    const std::byte* base = static_cast<const std::byte*>(checked_data(dtype, loc));
+    if (checked(loc).dtype() != dtype) {
+        fail<DTypeError>(loc, "at: the tensor holds {}, not {}", name(impl_->dtype), name(dtype));
+    }
+    const std::byte* base = impl_->data;
     if (position.rank() != dim()) {
         fail<IndexError>(loc, "at: {} indices for a tensor of {} dimensions", position.rank(), dim());
     }

@@ -75,14 +75,16 @@ class Tensor {
         if (impl_) detail::add_ref(impl_->refs);
     }
     Tensor(Tensor&& other) noexcept : impl_(other.impl_) { other.impl_ = nullptr; }
-    Tensor& operator=(const Tensor& other) noexcept {
+    Tensor& operator=(const Tensor& other) & noexcept {
         Tensor(other).swap(*this);
         return *this;
     }
-    Tensor& operator=(Tensor&& other) noexcept {
+    Tensor& operator=(Tensor&& other) & noexcept {
         Tensor(static_cast<Tensor&&>(other)).swap(*this);
         return *this;
     }
+    // x[0] = y would rebind a temporary and change nothing: write x.index_put_({0}, y), or x[0].copy_(y).
+    Tensor& operator=(const Tensor& other) && = delete;
     ~Tensor() {
         if (impl_ && detail::drop_ref(impl_->refs)) detail::destroy(impl_);
     }
@@ -335,6 +337,9 @@ class Tensor::Iterator {
 };
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+std::ostream& operator<<(std::ostream& out, const Shape& shape);  ///< (2, 3)
+std::ostream& operator<<(std::ostream& out, DType dtype);         ///< float32
+std::ostream& operator<<(std::ostream& out, Device device);       ///< cpu
 
 /// How tensors are printed. As NumPy's set_printoptions, but 4 digits and 80 columns.
 struct PrintOptions {

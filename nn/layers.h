@@ -1,4 +1,4 @@
-// Layers. Names, argument orders, initialisation and defaults are PyTorch's.
+// Layers. Names, argument orders, initialisation and defaults are PyTorch's, but for Embedding's `sparse`.
 #pragma once
 
 #include <initializer_list>

@@ -657,9 +657,30 @@ TAPIR_OPERATOR(>=, ge)
 
 Tensor operator-(In x) { return elementwise::unary(row_of(Elementwise::neg), x.tensor, nullptr, x.loc); }
 Tensor operator!(In x) { return logical_not(x); }
-Tensor operator&(In a, In b) { return logical_and(a, b); }
-Tensor operator|(In a, In b) { return logical_or(a, b); }
-Tensor operator^(In a, In b) { return logical_xor(a, b); }
+namespace {
+
+// Of an operator that means bits to PyTorch.
+const In& only_bool(const char* op, const char* instead, const In& x) {
+    detail::check_defined(x, op);
+    if (x.tensor.dtype() != bool_) {
+        fail<DTypeError>(x.loc, "{}: needs bool tensors, got {}; there are no bitwise ops, for truth values use {}()", op,
+                         name(x.tensor.dtype()), instead);
+    }
+    return x;
+}
+
+}  // namespace
+
+Tensor operator~(In x) { return logical_not(only_bool("operator~", "logical_not", x)); }
+Tensor operator&(In a, In b) {
+    return logical_and(only_bool("operator&", "logical_and", a), only_bool("operator&", "logical_and", b));
+}
+Tensor operator|(In a, In b) {
+    return logical_or(only_bool("operator|", "logical_or", a), only_bool("operator|", "logical_or", b));
+}
+Tensor operator^(In a, In b) {
+    return logical_xor(only_bool("operator^", "logical_xor", a), only_bool("operator^", "logical_xor", b));
+}
 
 #define TAPIR_ASSIGN(symbol, name)                                                   \
     Tensor& operator symbol(Tensor& a, In b) { return a.name##_(b.tensor, b.loc); }  \

@@ -65,9 +65,11 @@ TAPIR_OPERATOR(>=)
 #undef TAPIR_OPERATOR
 Tensor operator-(In x);
 Tensor operator!(In x);         ///< logical_not
-Tensor operator&(In a, In b);   ///< logical_and of bool tensors
-Tensor operator|(In a, In b);   ///< logical_or of bool tensors
-Tensor operator^(In a, In b);   ///< logical_xor of bool tensors
+// Of bool tensors only; DTypeError for others, whose bits these would mean.
+Tensor operator~(In x);         ///< logical_not
+Tensor operator&(In a, In b);   ///< logical_and
+Tensor operator|(In a, In b);   ///< logical_or
+Tensor operator^(In a, In b);   ///< logical_xor
 
 Tensor& operator+=(Tensor& a, In b);
 Tensor& operator-=(Tensor& a, In b);

@@ -102,6 +102,10 @@ void begin_join(const char* op, const TensorList& list, Join& join) {
 
 [[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const TensorList& list, const TensorImpl* a, const TensorImpl* b,
                                                      int d) {
+    if (a->rank != b->rank) {
+        fail<ShapeError>(list.loc, "cat: shapes {} and {} differ in their number of dimensions", Shape(a->sizes, a->rank),
+                         Shape(b->sizes, b->rank));
+    }
     fail<ShapeError>(list.loc, "cat: shapes {} and {} differ in another dimension than {}", Shape(a->sizes, a->rank),
                      Shape(b->sizes, b->rank), d);
 }

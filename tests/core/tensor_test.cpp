@@ -1,5 +1,6 @@
 // What tensors are made of: shapes, dtype promotion against PyTorch's, sharing, reading, the allocator.
 #include <catch2/catch.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -113,6 +114,27 @@ TEST_CASE("memory statistics follow tensors") {
     CHECK(memory_stats().live_bytes == before.live_bytes);
     reset_peak_memory();
     CHECK(memory_stats().peak_bytes == memory_stats().live_bytes);
+}
+
+TEST_CASE("bits are not truth values") {
+    const Tensor yes = tensor({true, false}), six = tensor({6, 3});
+    CHECK((~yes).to_vector<bool>() == std::vector<bool>{false, true});
+    CHECK((yes & ~yes).to_vector<bool>() == std::vector<bool>{false, false});
+    CHECK_THROWS_AS(six & six, DTypeError);
+    CHECK_THROWS_AS(yes | six, DTypeError);
+    CHECK_THROWS_AS(~six, DTypeError);
+}
+
+TEST_CASE("a temporary cannot be assigned to") {  // x[0] = y
+    CHECK_FALSE(std::is_assignable_v<Tensor, const Tensor&>);
+    CHECK_FALSE(std::is_assignable_v<Tensor, Tensor>);
+    CHECK(std::is_assignable_v<Tensor&, Tensor>);
+}
+
+TEST_CASE("shapes, dtypes and devices are written to streams") {
+    std::ostringstream out;
+    out << Shape(2, 3) << ' ' << float16 << ' ' << zeros({1}).device() << ' ' << Shape();
+    CHECK(out.str() == "(2, 3) float16 cpu ()");
 }
 
 TEST_CASE("an undefined tensor says so") {
