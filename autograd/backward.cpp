@@ -46,12 +46,8 @@ Tensor Backward::grad_to_write(int i) {
     if (!needs(i) || walk_.recording) return {};
     const std::uint32_t id = record_.inputs()[i];
     GradientSlot& slot = walk_.slots[id];
-    if (!slot.grad.defined() || !only_owner(slot.grad)) {
-        Record& input = *walk_.log.records[id];
-        Tensor zeros = gradient_ops::zeros(input.shape(), input.dtype, grad().device());
-        if (slot.grad.defined()) gradient_ops::add_into(zeros, slot.grad);
-        slot.grad = std::move(zeros);
-    }
+    Record& input = *walk_.log.records[id];
+    own_gradient(slot.grad, input.shape(), input.dtype, grad().device());
     return slot.grad;
 }
 

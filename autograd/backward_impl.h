@@ -30,6 +30,9 @@ struct GradientSlot {
     bool empty() const noexcept { return !grad.defined() && !pending; }
 };
 
+/// Makes `grad` a tensor that may be written to: zeros where it is undefined, a copy where others see it.
+void own_gradient(Tensor& grad, const Shape& shape, DType dtype, Device device);
+
 /// How many rows the parts have together.
 std::int64_t row_count(const std::vector<SparseRows>& rows);
 
@@ -49,7 +52,9 @@ struct Walk {
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
     /// Adds g to a value's gradient, summed over broadcast dimensions and converted as needed.
     void add(std::uint32_t value, Tensor g);
+    /// Adds g^T x: collected, or at once.
     void add_product(std::uint32_t value, const Tensor& g, const Tensor& x);
+    void add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g);
     /// Computes what was collected for the value. Its gradient is complete then.
     void flush(std::uint32_t value);

@@ -50,6 +50,14 @@ std::pair<Tensor, Tensor> ProductRows::filled() const {
     return {first(g), first(x)};
 }
 
+void own_gradient(Tensor& grad, const Shape& shape, DType dtype, Device device) {
+    if (!grad.defined()) {
+        grad = gradient_ops::zeros(shape, dtype, device);
+    } else if (!only_owner(grad)) {
+        grad = gradient_ops::dense_copy(grad);
+    }
+}
+
 std::int64_t row_count(const std::vector<SparseRows>& rows) {
     std::int64_t count = 0;
     for (const SparseRows& part : rows) count += part.indices.numel();
@@ -61,11 +69,7 @@ namespace {
 // grad += the rows, in a tensor that nobody else sees.
 void add_all_rows(Tensor& grad, std::vector<SparseRows>& rows, const Shape& shape) {
     if (rows.empty()) return;
-    if (!grad.defined()) {
-        grad = gradient_ops::zeros(shape, rows[0].values.dtype(), rows[0].values.device());
-    } else if (!only_owner(grad)) {
-        grad = gradient_ops::dense_copy(grad);
-    }
+    own_gradient(grad, shape, rows[0].values.dtype(), rows[0].values.device());
     for (const SparseRows& part : rows) gradient_ops::rows_into(grad, part.indices, part.values);
     rows.clear();
 }
@@ -173,6 +177,15 @@ void Walk::add(std::uint32_t value, Tensor g) {
     }
 }
 
+void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x) {
+    const Tensor& grad = slots[value].grad;
+    if (grad.defined() && only_owner(grad)) {
+        gradient_ops::product_into(grad, g, x);
+    } else {
+        add(value, gradient_ops::product(g, x));
+    }
+}
+
 void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
     const std::int64_t row_bytes = (out + in) * static_cast<std::int64_t>(itemsize(g.dtype()));
@@ -181,14 +194,7 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
     // A product of its own, where the rows are many or as large as what they make.
-    if (n * 2 > capacity || n * (out + in) >= out * in) {
-        if (slot.grad.defined() && only_owner(slot.grad)) {
-            gradient_ops::product_into(slot.grad, g, x);
-        } else {
-            add(value, gradient_ops::product(g, x));
-        }
-        return;
-    }
+    if (n * 2 > capacity || n * (out + in) >= out * in) return add_product_now(value, g, x);
     if (!slot.pending) slot.pending = std::make_unique<Pending>();
     ProductRows& products = slot.pending->products;
     if (!products.g.defined()) {
@@ -208,11 +214,7 @@ void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g)
         slot.pending->rows.push_back({indices, g});
         return;
     }
-    if (!slot.grad.defined() || !only_owner(slot.grad)) {
-        Tensor zeros = gradient_ops::zeros(record.shape(), record.dtype, g.device());
-        if (slot.grad.defined()) gradient_ops::add_into(zeros, slot.grad);
-        slot.grad = std::move(zeros);
-    }
+    own_gradient(slot.grad, record.shape(), record.dtype, g.device());
     gradient_ops::rows_into(slot.grad, indices, g);
 }
 
@@ -222,11 +224,7 @@ void Walk::flush(std::uint32_t value) {
     if (pending.products.rows > 0) {
         const auto [g, x] = pending.products.filled();
         pending.products.rows = 0;
-        if (slot.grad.defined() && only_owner(slot.grad)) {
-            gradient_ops::product_into(slot.grad, g, x);
-        } else {
-            add(value, gradient_ops::product(g, x));
-        }
+        add_product_now(value, g, x);
     }
     add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
 }

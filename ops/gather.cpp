@@ -240,7 +240,7 @@ void scatter_rule(Backward& b) {
     const Tensor index = b.saved(0);
     const Tensor g = contiguous(b.take_grad());
     if (!b.recording()) {
-        const Tensor rest = is_only_owner(g) ? g : clone(g);
+        const Tensor rest = only_owner(g) ? g : clone(g);
         const Tensor values = detail::make_empty(index.shape(), g.dtype(), g.device(), Loc{});
         take_elements(values, rest, dim, index);
         b.give(2, values);

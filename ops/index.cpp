@@ -362,7 +362,7 @@ void index_put_rule(Backward& b) {
         b.give(1, view_of(packed, plan.region));
         return;
     }
-    if (!is_only_owner(g)) g = clone(g);
+    if (!only_owner(g)) g = clone(g);
     const Tensor zero = gradient_ops::zeros({}, g.dtype(), g.device());
     if (!b.needs(1)) {
         write(g, plan, zero, loc);

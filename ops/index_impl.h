@@ -33,9 +33,6 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
 /// Positions where the mask (bool) holds, as sum of coordinates * strides: int64, 1-d.
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc);
 
-/// Nobody else can see this tensor's elements: a rule that is not recorded may write to it.
-bool is_only_owner(const Tensor& t) noexcept;
-
 /// A number as a 0-d tensor of this dtype. Throws DTypeError for a fraction that would have to become an integer.
 Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc);
 

@@ -37,12 +37,6 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
     return wrapped;
 }
 
-bool is_only_owner(const Tensor& t) noexcept {
-    const TensorImpl* impl = t.impl();
-    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 &&
-           __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 && impl->is_contiguous();
-}
-
 Shape Region::shape(const Shape& positions) const {
     Shape all = sizes;
     for (int d = 0; d < positions.rank(); ++d) all.insert(at + d, positions[d]);

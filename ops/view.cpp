@@ -145,14 +145,6 @@ void pieces_rule(Backward& b) {
 // The strides that show x's elements in another shape, or false when a copy is needed.
 bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
     strides = shape;
-    if (x->numel == 0 || x->is_contiguous()) {
-        int64_t stride = 1;
-        for (int d = shape.rank(); d-- > 0;) {
-            strides[d] = stride;
-            stride *= std::max<int64_t>(shape[d], 1);
-        }
-        return true;
-    }
     // Runs of dimensions of x that are contiguous among themselves are matched with runs of new dimensions.
     int d = shape.rank() - 1;
     int64_t run_stride = x->rank ? x->strides[x->rank - 1] : 1;

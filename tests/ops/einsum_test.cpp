@@ -4,8 +4,11 @@
 #include <map>
 #include <set>
 
+#include "../fails.h"
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/tapir.h"
+
+#define EINSUM_FAILS(E, text, ...) FAILS_IN(E, "einsum: ", text, __VA_ARGS__)
 
 using namespace tapir;
 
@@ -64,21 +67,6 @@ void check(const std::string& equation, const std::vector<Tensor>& operands) {
 }
 
 Tensor random(const Shape& shape) { return randn(shape, float64); }
-
-template <class E, class Fn>
-void fails(int line, const std::string& text, const Fn& fn) {
-    INFO("line " << line);
-    try {
-        fn();
-        CHECK(std::string("an error") == "nothing thrown");
-    } catch (const E& error) {
-        const std::string what = error.what();
-        INFO(what);
-        CHECK(what.find("einsum_test.cpp:" + std::to_string(line) + ": einsum: ") == 0);
-        CHECK(what.find(text) != std::string::npos);
-    }
-}
-#define FAILS(E, text, ...) fails<E>(__LINE__, text, [&] { __VA_ARGS__; })
 
 }  // namespace
 
@@ -140,20 +128,20 @@ TEST_CASE("einsum: recorded on the caller's line, dtypes promote", "[einsum]") {
 
 TEST_CASE("einsum's mistakes", "[einsum]") {
     const Tensor a = ones({2, 3}), b = ones({4, 5}), none;
-    FAILS(ShapeError, "the sizes of 'j' differ: 3 and 4", einsum("ij,jk->ik", {a, b}));
-    FAILS(ShapeError, "the sizes of 'i' differ: 2 and 3", einsum("ii->i", {a}));
-    FAILS(ShapeError, "\"ijk\" does not fit the 2 dimensions of shape (2, 3)", einsum("ijk->i", {a}));
-    FAILS(ShapeError, "does not fit", einsum("i", {a}));
-    FAILS(ShapeError, "does not fit", einsum("...ijk", {a}));
-    FAILS(ShapeError, "do not broadcast", einsum("...,...", {a, b}));
-    FAILS(ValueError, "is for 2 operands, got 1", einsum("ij,jk->", {a}));
-    FAILS(ValueError, "is for 1 operands, got 0", einsum("", std::vector<Tensor>{}));
-    FAILS(ValueError, "letters", einsum("i1->i", {a}));
-    FAILS(ValueError, "letters", einsum("i..j", {a}));
-    FAILS(ValueError, "letters", einsum("......", {a}));
-    FAILS(ValueError, "letters", einsum("ij-ji", {a}));
-    FAILS(ValueError, "letters", einsum("ij->j->i", {a}));
-    FAILS(ValueError, "'k' of the result is in no operand", einsum("ij->ijk", {a}));
-    FAILS(ValueError, "'i' stands twice", einsum("ij->ii", {a}));
-    FAILS(ValueError, "undefined", einsum("ij", {none}));
+    EINSUM_FAILS(ShapeError, "the sizes of 'j' differ: 3 and 4", einsum("ij,jk->ik", {a, b}));
+    EINSUM_FAILS(ShapeError, "the sizes of 'i' differ: 2 and 3", einsum("ii->i", {a}));
+    EINSUM_FAILS(ShapeError, "\"ijk\" does not fit the 2 dimensions of shape (2, 3)", einsum("ijk->i", {a}));
+    EINSUM_FAILS(ShapeError, "does not fit", einsum("i", {a}));
+    EINSUM_FAILS(ShapeError, "does not fit", einsum("...ijk", {a}));
+    EINSUM_FAILS(ShapeError, "do not broadcast", einsum("...,...", {a, b}));
+    EINSUM_FAILS(ValueError, "is for 2 operands, got 1", einsum("ij,jk->", {a}));
+    EINSUM_FAILS(ValueError, "is for 1 operands, got 0", einsum("", std::vector<Tensor>{}));
+    EINSUM_FAILS(ValueError, "letters", einsum("i1->i", {a}));
+    EINSUM_FAILS(ValueError, "letters", einsum("i..j", {a}));
+    EINSUM_FAILS(ValueError, "letters", einsum("......", {a}));
+    EINSUM_FAILS(ValueError, "letters", einsum("ij-ji", {a}));
+    EINSUM_FAILS(ValueError, "letters", einsum("ij->j->i", {a}));
+    EINSUM_FAILS(ValueError, "'k' of the result is in no operand", einsum("ij->ijk", {a}));
+    EINSUM_FAILS(ValueError, "'i' stands twice", einsum("ij->ii", {a}));
+    EINSUM_FAILS(ValueError, "undefined", einsum("ij", {none}));
 }

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "../fails.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -15,21 +16,6 @@ void check(const Tensor& have, const Shape& shape, const Values& values) {
     CHECK(have.shape() == shape);
     CHECK(have.to_vector<double>() == values);
 }
-
-template <class E, class Fn>
-void fails(int line, const std::string& text, const Fn& fn) {
-    INFO("line " << line);
-    try {
-        fn();
-        CHECK(std::string("an error") == "nothing thrown");
-    } catch (const E& error) {
-        const std::string what = error.what();
-        INFO(what);
-        CHECK(what.find("indexing_ops_test.cpp:" + std::to_string(line) + ": ") == 0);
-        CHECK(what.find(text) != std::string::npos);
-    }
-}
-#define FAILS(E, text, ...) fails<E>(__LINE__, text, [&] { __VA_ARGS__; })
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "../fails.h"
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/parallel.h"
@@ -32,21 +33,6 @@ void check(const Tensor& have, const Shape& shape, const Values& values) {
         CHECK((std::isnan(values[i]) ? std::isnan(got[i]) : got[i] == Approx(values[i]).epsilon(1e-6).margin(1e-12)));
     }
 }
-
-template <class E, class Fn>
-void fails(int line, const std::string& text, const Fn& fn) {
-    INFO("line " << line);
-    try {
-        fn();
-        CHECK(std::string("an error") == "nothing thrown");
-    } catch (const E& error) {
-        const std::string what = error.what();
-        INFO(what);
-        CHECK(what.find("reduce_test.cpp:" + std::to_string(line) + ": ") == 0);
-        CHECK(what.find(text) != std::string::npos);
-    }
-}
-#define FAILS(E, text, ...) fails<E>(__LINE__, text, [&] { __VA_ARGS__; })
 
 // Numbers in [-1, 1), the same every time.
 Tensor numbers(const Shape& shape, DType dtype = float32, unsigned seed = 1) {
