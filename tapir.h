@@ -8,6 +8,7 @@
 #include "tapir/core/allocator.h"
 #include "tapir/core/io/safetensors.h"
 #include "tapir/core/parallel.h"
+#include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"
 #include "tapir/nn/nn.h"
 #include "tapir/ops/copy.h"

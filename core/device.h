@@ -1,4 +1,4 @@
-// Where a tensor's bytes are.
+// Where a tensor's bytes are. Streams and what else belongs to a device: tapir/core/stream.h.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,13 @@ struct Device {
 };
 
 inline constexpr Device cpu{};
-constexpr Device cuda(int index = 0) noexcept { return {DeviceType::cuda, static_cast<std::uint8_t>(index)}; }
+
+/// `cuda` is the first CUDA device, `cuda(i)` is number i: x.to(cuda), zeros({2}, cuda(1)).
+struct CudaDevice : Device {
+    constexpr Device operator()(int number = 0) const noexcept {
+        return {DeviceType::cuda, static_cast<std::uint8_t>(number)};
+    }
+};
+inline constexpr CudaDevice cuda{{DeviceType::cuda, 0}};
 
 }  // namespace tapir

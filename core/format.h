@@ -11,9 +11,13 @@
 
 #include "tapir/core/tensor.h"
 
-namespace tapir::detail {
+namespace tapir {
 
-std::string device_name(Device device);  // "cpu", "cuda:0"
+std::string name(Device device);  // "cpu", "cuda:0"
+
+}  // namespace tapir
+
+namespace tapir::detail {
 
 // For types that are printed in one way only. (Taking over fmt's padding specifications makes gcc 12 warn inside fmt.)
 struct PlainFormatter {
@@ -50,7 +54,7 @@ template <>
 struct fmt::formatter<tapir::Device> : tapir::detail::PlainFormatter {
     template <class Context>
     auto format(tapir::Device device, Context& context) const {
-        return write(tapir::detail::device_name(device), context);
+        return write(tapir::name(device), context);
     }
 };
 

@@ -3,6 +3,7 @@
 
 #include "tapir/core/allocator.h"
 #include "tapir/core/tensor.h"
+#include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
 
@@ -17,6 +18,11 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
 inline Tensor make_empty_like(const TensorImpl* x, DType dtype, const Loc& loc) {
     return make_empty(x->sizes, x->rank, x->numel, dtype, x->device, loc);
 }
+inline Tensor make_empty_like(const TensorImpl* x, DType dtype, const Loc& loc, Device device) {
+    return make_empty(x->sizes, x->rank, x->numel, dtype, device, loc);
+}
+/// The same in page-locked CPU memory.
+Tensor make_pinned_like(const TensorImpl* x, const Loc& loc);
 /// Around memory that somebody else owns; release(storage) is called at the end when not null.
 Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes,
                    void (*release)(Storage*), void* context, const Loc& loc);
@@ -32,10 +38,18 @@ bool compute_contiguous(const std::int64_t* sizes, const std::int64_t* strides, 
 
 /// Throws ValueError "op: undefined tensor".
 [[noreturn]] void fail_undefined(const char* op, const Loc& loc);
+/// What an op does first with each of its tensors. On a device, what follows on this thread is called `op` in messages.
+inline void begin_op(const char* op, const TensorImpl* operand, const Loc& loc) {
+    if (operand->device.type != DeviceType::cpu || watching_ops) [[unlikely]]
+        begin_watched_op(op, operand, loc);
+}
+/// The same, and throws ValueError for an undefined tensor.
 inline void check_defined(const In& x, const char* op) {
     if (!x.tensor.defined()) [[unlikely]]
         fail_undefined(op, x.loc);
+    begin_op(op, x.tensor.impl(), x.loc);
 }
+/// Throws DeviceError. A 0-d tensor of the CPU may stand beside tensors of any device where `numbers` says so.
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc);
 
 /// Wraps a dimension number into [0, rank). Throws IndexError. 0-d tensors take 0 and -1.

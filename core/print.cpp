@@ -276,10 +276,6 @@ std::string Tensor::str() const { return to_string(*this, print_options()); }
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.str(); }
 std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.str(); }
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name(dtype); }
-std::ostream& operator<<(std::ostream& out, Device device) { return out << detail::device_name(device); }
-
-std::string detail::device_name(Device device) {
-    return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
-}
+std::ostream& operator<<(std::ostream& out, Device device) { return out << name(device); }
 
 }  // namespace tapir

@@ -6,8 +6,10 @@
 #include <new>
 
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/stream.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -44,6 +46,22 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
     impl->flags |= TensorImpl::kContiguous;
 }
 
+// Memory of another device for a tensor that has none yet; gives the tensor up when there is none.
+[[gnu::noinline]] void take_device_memory(TensorImpl* impl, std::size_t bytes, Device device, const Loc& loc) {
+    Storage* storage = impl->storage;
+    storage->nbytes = bytes;
+    storage->device = device;
+    impl->device = device;
+    try {
+        check_device(thread.op ? thread.op : "tensor", device, loc);
+        device_api::select(device);
+        if (bytes > 0) device_api::allocate(*storage, loc);
+    } catch (...) {
+        deallocate(impl, std::size_t{storage->block} * kAlignment);
+        throw;
+    }
+}
+
 [[noreturn]] void fail_memory(std::int64_t numel, DType dtype, const Loc& loc) {
     fail<OutOfMemory>(loc, "no memory for {} elements of {} ({} MiB); {} MiB are in use", numel, name(dtype),
                       numel * static_cast<std::int64_t>(itemsize(dtype)) >> 20, memory_stats().live_bytes >> 20);
@@ -74,14 +92,15 @@ Tensor make_empty(const Shape& shape, DType dtype, Device device, const Loc& loc
 }
 
 Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType dtype, Device device, const Loc& loc) {
-    if (device.type != DeviceType::cpu) [[unlikely]]
-        fail<DeviceError>(loc, "cuda:{}: this build of tapir has no CUDA", device.index);
     const std::size_t bytes = static_cast<std::size_t>(numel) * itemsize(dtype);
-    const bool is_small = bytes <= kInlineBytes;
+    const bool is_here = device.type == DeviceType::cpu;
+    const bool is_small = bytes <= kInlineBytes && is_here;
     TensorImpl* impl = new_owner(is_small ? bytes : 0);
     if (!impl) fail_memory(numel, dtype, loc);
     Storage* storage = impl->storage;
-    if (is_small) {
+    if (!is_here) [[unlikely]] {
+        take_device_memory(impl, bytes, device, loc);
+    } else if (is_small) {
         storage->data = reinterpret_cast<std::byte*>(impl) + kHeaderBytes;
     } else {
         storage->data = static_cast<std::byte*>(allocate(bytes));
@@ -96,7 +115,23 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
     impl->data = storage->data;
     impl->numel = numel;
     set_contiguous(impl, sizes, rank);
+    if (watching_ops) [[unlikely]]
+        log_placement(impl);
     return Tensor::adopt(impl);
+}
+
+Tensor make_pinned_like(const TensorImpl* x, const Loc& loc) {
+    TensorImpl* impl = new_owner(0);
+    if (!impl) fail_memory(x->numel, x->dtype, loc);
+    Storage* storage = impl->storage;
+    storage->nbytes = static_cast<std::size_t>(x->numel) * itemsize(x->dtype);
+    Tensor t = Tensor::adopt(impl);  // gives the block back should the next line throw
+    device_api::allocate_pinned(*storage, loc);
+    impl->dtype = x->dtype;
+    impl->data = storage->data;
+    impl->numel = x->numel;
+    set_contiguous(impl, x->sizes, x->rank);
+    return t;
 }
 
 Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes,
@@ -158,6 +193,8 @@ Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const
     impl->numel = numel;
     impl->data = x->data + offset * static_cast<std::int64_t>(itemsize(x->dtype));
     impl->flags = static_cast<std::uint8_t>(TensorImpl::kView | (contiguous || numel == 0 ? TensorImpl::kContiguous : 0));
+    if (watching_ops) [[unlikely]]
+        log_placement(impl);
     return Tensor::adopt(impl);
 }
 
@@ -178,8 +215,8 @@ void fail_undefined(const char* op, const Loc& loc) { fail<ValueError>(loc, "{}:
 
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     if (a.device() == b.device()) return;
-    const auto text = [](Device d) { return d.type == DeviceType::cpu ? std::string("cpu") : fmt::format("cuda:{}", d.index); };
-    fail<DeviceError>(loc, "{}: operands are on different devices: {} and {}", op, text(a.device()), text(b.device()));
+    fail<DeviceError>(loc, "{}: operands are on different devices: {} and {}; move one with to()", op, name(a.device()),
+                      name(b.device()));
 }
 
 void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) {
@@ -232,11 +269,15 @@ std::int64_t Tensor::size(int d, Loc loc) const {
 
 double Tensor::item_double(const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
+    if (impl_->device.type != DeviceType::cpu) [[unlikely]]
+        return to(cpu, loc).item_double(loc);
     return detail::load_double(impl_->dtype, impl_->data);
 }
 
 std::int64_t Tensor::item_int(const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
+    if (impl_->device.type != DeviceType::cpu) [[unlikely]]
+        return to(cpu, loc).item_int(loc);
     return detail::load_int(impl_->dtype, impl_->data);
 }
 
@@ -247,7 +288,7 @@ void* Tensor::checked_data(DType dtype, const Loc& loc) const {
     return impl_->data;
 }
 
-const void* Tensor::element(const Shape& position, DType dtype, const Loc& loc) const {
+void Tensor::read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const {
     if (checked(loc).dtype() != dtype) {
         fail<DTypeError>(loc, "at: the tensor holds {}, not {}", name(impl_->dtype), name(dtype));
     }
@@ -263,12 +304,18 @@ const void* Tensor::element(const Shape& position, DType dtype, const Loc& loc) 
         }
         offset += i * impl_->strides[d];
     }
-    return base + offset * static_cast<std::int64_t>(itemsize(dtype));
+    const std::byte* from = base + offset * static_cast<std::int64_t>(itemsize(dtype));
+    if (impl_->device.type != DeviceType::cpu) [[unlikely]] {
+        detail::begin_op("at", impl_, loc);
+        device_api::copy(to, cpu, from, impl_->device, itemsize(dtype), /*wait=*/true);
+    } else {
+        std::memcpy(to, from, itemsize(dtype));
+    }
 }
 
 void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
     const detail::PauseRecording pause;
-    const Tensor packed = this->to(dtype, loc).contiguous(loc);
+    const Tensor packed = this->to(dtype, loc).to(cpu, loc).contiguous(loc);
     if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());
 }
 

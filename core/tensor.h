@@ -136,10 +136,12 @@ class Tensor {
     /// One element, bounds-checked: x.at<float>({1, 2}). T must match the dtype (DTypeError); IndexError outside.
     template <class T>
     T at(const Shape& position, Loc loc = Loc::current()) const {
-        return *static_cast<const T*>(element(position, dtype_of<T>, loc));
+        T value;
+        read_element(position, dtype_of<T>, &value, loc);
+        return value;
     }
-    /// The first element's address. T must match the dtype (DTypeError); look at strides() or is_contiguous() too.
-    /// Writing through it is not seen by the tape's checks.
+    /// The first element's address, in the memory of the tensor's device. T must match the dtype (DTypeError); look at
+    /// strides() or is_contiguous() too. Writing through it is not seen by the tape's checks.
     template <class T>
     T* data(Loc loc = Loc::current()) const {
         return static_cast<T*>(checked_data(dtype_of<T>, loc));
@@ -150,7 +152,7 @@ class Tensor {
     std::vector<T> to_vector(Loc loc = Loc::current()) const {
         std::vector<T> values(static_cast<std::size_t>(checked(loc).impl_->numel));
         if constexpr (std::is_same_v<T, bool>) {
-            const Tensor bytes = to(uint8, loc).contiguous(loc);
+            const Tensor bytes = to(uint8, loc).to(cpu, loc).contiguous(loc);
             for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<unsigned char*>(bytes.raw_data())[i];
         } else {
             copy_out(dtype_of<T>, values.data(), loc);
@@ -208,7 +210,18 @@ class Tensor {
     Tensor clone(Loc loc = Loc::current()) const;
     /// Itself when it is so already, else a converted copy.
     Tensor to(DType dtype, Loc loc = Loc::current()) const;
-    Tensor to(Device device, Loc loc = Loc::current()) const;
+    /// On another device. Copies to and from a device are put on its current stream; one to the CPU is waited for, unless
+    /// `non_blocking`, which gives a page-locked tensor that is filled when the stream gets there. A page-locked source must
+    /// stay as it is until then.
+    Tensor to(Device device, bool non_blocking = false, Loc loc = Loc::current()) const;
+    Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
+    /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws
+    /// DeviceError where there is no CUDA device.
+    Tensor pin_memory(Loc loc = Loc::current()) const;
+    bool is_pinned(Loc loc = Loc::current()) const;
+    /// Tells the allocator that the elements are used on a stream. Ops do so themselves; this is for work that is put on a
+    /// stream by hand.
+    void record_stream(const class Stream& stream, Loc loc = Loc::current()) const;
 
     // --- Gradients (autograd/) --------------------------------------------------------------------------------------
 
@@ -302,7 +315,7 @@ class Tensor {
     [[noreturn]] static void fail_undefined(const Loc& loc);
     std::int64_t item_int(const Loc& loc) const;
     double item_double(const Loc& loc) const;
-    const void* element(const Shape& position, DType dtype, const Loc& loc) const;
+    void read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const;
     void* checked_data(DType dtype, const Loc& loc) const;
     void copy_out(DType dtype, void* to, const Loc& loc) const;
 

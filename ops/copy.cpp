@@ -3,8 +3,10 @@
 
 #include <cstring>
 
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/stream.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
@@ -13,7 +15,9 @@ namespace {
 
 void clone_rule(Backward& b) { b.give(0, b.grad()); }
 void to_dtype_rule(Backward& b) { b.give(0, b.grad()); }  // give() converts to the input's dtype
-void copy_rule(Backward& b) { b.give(1, b.grad()); }      // the destination's old values are gone
+void to_device_rule(Backward& b) { b.give(0, b.grad().to(b.attrs<Device>(), b.record().loc)); }
+// The destination's old values are gone.
+void copy_rule(Backward& b) { b.give(1, b.grad().to(b.attrs<Device>(), b.record().loc)); }
 void fill_rule(Backward&) {}
 
 }  // namespace
@@ -21,15 +25,48 @@ void fill_rule(Backward&) {}
 TAPIR_OP(clone, "Identity", clone_rule, "A contiguous copy.", TAPIR_SAMPLE("f(3,4)", clone(x[0])));
 TAPIR_OP(to_dtype, "Cast", to_dtype_rule, "Another element type.",
          TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
+TAPIR_OP(to_device, "Identity", to_device_rule, "The same values on another device.",
+         TAPIR_SAMPLE_AS("f(3,4)", "x[0] * 1.0", to(x[0], cpu)));
 TAPIR_OP(copy, NoOnnx("Identity, Expand"), copy_rule, "Overwrites a tensor with another, broadcast and converted.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "x[0].clone().copy_(x[1])", clone(x[0]).copy_(x[1])));
 TAPIR_OP(fill, NoOnnx("Expand"), fill_rule, "Overwrites a tensor with a number.",
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().fill_(2.5)", clone(x[0]).fill_(2.5)));
 
+namespace {
+
+// The bytes of a contiguous tensor to another device's, or to and from a device.
+void copy_bytes(const TensorImpl* y, const TensorImpl* x, bool wait) {
+    if (y->numel == 0) return;
+    const Device device = y->device.type == DeviceType::cuda ? y->device : x->device;
+    device_api::select(device);
+    if (x->device == device) device_api::used_here(*x->storage);
+    if (y->device == device) device_api::used_here(*y->storage);
+    device_api::copy(y->data, y->device, x->data, x->device, static_cast<std::size_t>(y->numel) * itemsize(y->dtype), wait);
+    for (const TensorImpl* t : {x, y}) {
+        if (!wait && device_api::is_pinned(*t->storage)) device_api::pinned_used(*t->storage, device);
+    }
+}
+
+// Between devices: made contiguous where it is, copied over, and spread out there.
+void copy_across(const Tensor& to, const Tensor& from) {
+    const detail::PauseRecording pause;
+    const TensorImpl* y = to.impl();
+    const Tensor packed = from.contiguous();
+    const bool is_direct = y->is_contiguous() && y->dtype == packed.dtype() && y->numel == packed.numel();
+    const Tensor there = is_direct ? to : detail::make_empty_like(packed.impl(), packed.dtype(), Loc{}, y->device);
+    copy_bytes(there.impl(), packed.impl(), y->device.type == DeviceType::cpu);
+    if (!is_direct) copy_elements(to, there);
+}
+
+}  // namespace
+
 // A strided copy with conversion, row by row of the destination.
 void copy_elements(const Tensor& to, const Tensor& from) {
     const TensorImpl *y = to.impl(), *x = from.impl();
     if (y->numel == 0) return;
+    if (x->device != y->device) [[unlikely]]
+        return copy_across(to, from);
+    if (on_gpu(y)) return elementwise::copy_on_gpu(to, from);
     if (x->dtype == y->dtype && x->is_contiguous() && y->is_contiguous() && x->numel == y->numel) {
         const std::size_t bytes = static_cast<std::size_t>(y->numel) * itemsize(y->dtype);
         constexpr std::int64_t grain = 1 << 20;
@@ -97,16 +134,49 @@ Tensor to(In x, DType dtype) {
     return out;
 }
 
-Tensor to(In x, Device device) {
+Tensor to(In x, Device device, bool non_blocking) {
     detail::check_defined(x, "to");
     if (x.tensor.device() == device) return x.tensor;
-    fail<DeviceError>(x.loc, "to: cuda:{}: this build of tapir has no CUDA", device.index);
+    detail::check_device("to", device, x.loc);
+    const bool to_cpu = device.type == DeviceType::cpu;
+    Tensor out;
+    {
+        const detail::PauseRecording pause;
+        const Tensor packed = contiguous(x);
+        out = to_cpu && non_blocking ? detail::make_pinned_like(packed.impl(), x.loc)
+                                     : detail::make_empty_like(packed.impl(), x->dtype, x.loc, device);
+        const bool may_change = !to_cpu && device_api::is_pinned(*packed.impl()->storage);  // while it is being read
+        copy_bytes(out.impl(), packed.impl(), !non_blocking && (to_cpu || may_change));
+    }
+    if (is_floating(x->dtype)) record(to_device_op, x.loc, {&x.tensor}, out, {}, x->device);
+    return out;
+}
+
+Tensor pin_memory(In x) {
+    detail::check_defined(x, "pin_memory");
+    if (x.tensor.device() != cpu) fail<DeviceError>(x.loc, "pin_memory: the tensor is on {}, not on the CPU", name(x->device));
+    if (device_api::is_pinned(*x->storage)) return x.tensor;
+    detail::check_device("pin_memory", cuda, x.loc);
+    Tensor out = detail::make_pinned_like(x.tensor.impl(), x.loc);
+    copy_elements(out, x.tensor);
+    record(clone_op, x.loc, {&x.tensor}, out, {});
+    return out;
+}
+
+Tensor Tensor::to(Device device, bool non_blocking, Loc loc) const { return tapir::to(In(*this, loc), device, non_blocking); }
+Tensor Tensor::pin_memory(Loc loc) const { return tapir::pin_memory(In(*this, loc)); }
+bool Tensor::is_pinned(Loc loc) const { return device_api::is_pinned(*checked(loc).impl_->storage); }
+
+void Tensor::record_stream(const Stream& stream, Loc loc) const {
+    if (checked(loc).impl_->device.type == DeviceType::cpu) return;
+    const StreamScope scope(stream);
+    device_api::select(impl_->device);
+    device_api::used_here(*impl_->storage);
 }
 
 Tensor Tensor::clone(Loc loc) const { return tapir::clone(In(*this, loc)); }
 Tensor Tensor::contiguous(Loc loc) const { return tapir::contiguous(In(*this, loc)); }
 Tensor Tensor::to(DType dtype, Loc loc) const { return tapir::to(In(*this, loc), dtype); }
-Tensor Tensor::to(Device device, Loc loc) const { return tapir::to(In(*this, loc), device); }
 
 Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     detail::check_defined(In(*this, loc), "copy_");
@@ -114,6 +184,7 @@ Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     if (!(broadcast_shapes(shape(), source.shape(), "copy_", loc) == shape())) {
         fail<ShapeError>(loc, "copy_: shape {} does not broadcast to {}", source.shape(), shape());
     }
+    const Device from_device = source.impl()->device;
     check_in_place("copy", *this, {&source}, loc);
     Log* log = detail::thread.log;
     const bool record_it = log && (tracked(impl_, *log, loc) || tracked(source.impl(), *log, loc));
@@ -122,7 +193,7 @@ Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     const Tensor& from = copy.defined() ? copy : source;
     copy_elements(*this, from);
     mark_written(*this, loc);
-    if (record_it) record(copy_op, loc, {this, &from}, *this, {});
+    if (record_it) record(copy_op, loc, {this, &from}, *this, {}, from_device);
     return *this;
 }
 
@@ -131,8 +202,7 @@ Tensor& Tensor::fill_(Scalar value, Loc loc) {
     check_in_place("fill", *this, {}, loc);
     alignas(8) std::byte element[8];
     detail::store(dtype(), element, value);
-    const Tensor number = detail::make_around(element, {}, {}, dtype(), device(), sizeof(element), nullptr, nullptr, loc);
-    copy_elements(*this, number);
+    fill_elements(*this, element);
     mark_written(*this, loc);
     record(fill_op, loc, {this}, *this, {});
     return *this;

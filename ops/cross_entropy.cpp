@@ -6,7 +6,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/loss.h"
+#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"

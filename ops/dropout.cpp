@@ -4,7 +4,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/random.h"
+#include "tapir/ops/kernels/random.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/parallel_impl.h"
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -212,16 +213,31 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
 }
 
 // Everything that the fast path does not take.
+// The operands' device. Numbers, which are 0-d tensors of the CPU, may stand beside any.
+Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count, const Loc& loc) {
+    int first = 0;
+    while (first < count - 1 && in[first]->impl()->rank == 0 && in[first]->impl()->device == cpu) ++first;
+    const Device device = in[first]->impl()->device;
+    for (int k = 0; k < count; ++k) {
+        const TensorImpl* x = in[k]->impl();
+        if (x->device != device && !(x->rank == 0 && x->device == cpu)) {
+            detail::check_same_device(op.info.name, *in[first], *in[k], loc);
+        }
+    }
+    detail::begin_op(op.info.name, in[first]->impl(), loc);
+    return device;
+}
+
 [[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common,
                                  const double* params, const Loc& loc) {
-    for (int k = 1; k < count; ++k) detail::check_same_device(op.info.name, *in[0], *in[k], loc);
+    const Device device = common_device(op, in, count, loc);
     const DType dtype = compute_dtype(op, common);
     const Compute compute = kernels::compute_of(dtype);
     const Loop loop = forward_loop(op.index, compute);
     if (!loop) fail<DTypeError>(loc, "{}: not defined for {}", op.info.name, name(dtype));
     const Shape shape = shape_of(op, in, count, loc);
-    const Tensor out = detail::make_empty(shape, op.to_bool ? bool_ : dtype, in[0]->device(), loc);
-    elementwise::run(loop, compute, op.to_bool, out, in, count, params);
+    const Tensor out = detail::make_empty(shape, op.to_bool ? bool_ : dtype, device, loc);
+    elementwise::run({op.index, -1, compute, op.to_bool, params}, out, in, count);
     if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
     return out;
 }
@@ -238,17 +254,86 @@ DType result_type(const Tensor* const* operands, int count) {
     return promotion.result();
 }
 
-void run(Loop loop, Compute compute, bool to_bool, const Tensor& out, const Tensor* const* in, int count,
-         const double* params) {
+namespace {
+
+// Merges dimensions that are contiguous in every operand: longer runs.
+void set_geometry(kernels::ElementwiseArgs& args, const TensorImpl* y, const Tensor* const* in) {
+    int rank = 0;
+    for (int d = 0; d < y->rank; ++d) {
+        if (y->sizes[d] == 1) continue;
+        std::int64_t strides[kernels::kMaxOperands];
+        for (int k = 0; k < args.operands; ++k) {
+            const TensorImpl* x = in[k]->impl();
+            const int own = d - (y->rank - x->rank);
+            strides[k] = own < 0 || x->sizes[own] == 1 ? 0 : x->strides[own];
+        }
+        bool merge = rank > 0 && args.out_strides[rank - 1] == y->strides[d] * y->sizes[d];
+        for (int k = 0; k < args.operands && merge; ++k) merge = args.in[k].strides[rank - 1] == strides[k] * y->sizes[d];
+        if (!merge) args.sizes[rank++] = 1;
+        args.sizes[rank - 1] *= y->sizes[d];
+        args.out_strides[rank - 1] = y->strides[d];
+        for (int k = 0; k < args.operands; ++k) args.in[k].strides[rank - 1] = strides[k];
+    }
+    args.rank = rank;
+    args.out = y->data;
+    args.out_dtype = y->dtype;
+    args.numel = y->numel;
+    for (int k = 0; k < args.operands; ++k) {
+        args.in[k].data = in[k]->raw_data();
+        args.in[k].dtype = in[k]->dtype();
+    }
+}
+
+Loop loop_of(const kernels::ElementwiseKernel& kernel) {
+    return kernel.gradient_of < 0 ? forward_loop(kernel.op, kernel.compute)
+                                  : backward_loop(kernel.op, kernel.gradient_of, kernel.compute);
+}
+
+// A 0-d tensor of the CPU among the operands goes to the device as a number.
+[[gnu::noinline]] void run_on_gpu(const kernels::ElementwiseKernel& kernel, const TensorImpl* y, const Tensor* const* in,
+                                  int count) {
+    kernels::ElementwiseArgs args{};
+    args.kernel = kernel;
+    args.operands = count;
+    set_geometry(args, y, in);
+    for (int k = 0; k < count; ++k) {
+        const TensorImpl* x = in[k]->impl();
+        if (on_gpu(x)) {
+            device_api::used_here(*x->storage);
+            continue;
+        }
+        kernels::convert(x->dtype, x->data, 0, kernels::stored_as(kernel.compute), &args.in[k].number, 1, 1);
+        args.in[k].data = nullptr;
+    }
+    device_api::used_here(*y->storage);
+    gpu::elementwise(args);
+}
+
+}  // namespace
+
+void copy_on_gpu(const Tensor& to, const Tensor& from) {
+    kernels::ElementwiseArgs args{};
+    args.operands = 1;
+    const Tensor* in[] = {&from};
+    device_api::select(to.impl()->device);
+    set_geometry(args, to.impl(), in);
+    device_api::used_here(*from.impl()->storage);
+    device_api::used_here(*to.impl()->storage);
+    gpu::copy(args);
+}
+
+void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tensor* const* in, int count) {
     const TensorImpl* y = out.impl();
     if (y->numel == 0) return;
-    const DType dtype = kernels::stored_as(compute);
-    bool plain = is_plain(y) && y->dtype == (to_bool ? bool_ : dtype);
+    if (on_gpu(y)) return run_on_gpu(kernel, y, in, count);
+    const Loop loop = loop_of(kernel);
+    const DType dtype = kernels::stored_as(kernel.compute);
+    bool plain = is_plain(y) && y->dtype == (kernel.to_bool ? bool_ : dtype);
     unsigned repeated = 0;
     const void* data[kernels::kMaxOperands];
     for (int k = 0; k < count && plain; ++k) {
         const TensorImpl* x = in[k]->impl();
-        plain = x->dtype == dtype && x->device.type == DeviceType::cpu;
+        plain = x->dtype == dtype;
         data[k] = x->data;
         if (x->is_contiguous() && same_sizes(y, x)) continue;
         plain = plain && x->numel == 1;
@@ -256,41 +341,16 @@ void run(Loop loop, Compute compute, bool to_bool, const Tensor& out, const Tens
     }
     if (plain) {
         const auto out_size = static_cast<unsigned>(itemsize(y->dtype)), in_size = static_cast<unsigned>(itemsize(dtype));
-        if (repeated == 0) return run_plain(loop, y->numel, y->data, out_size, data, in_size, count, params);
+        if (repeated == 0) return run_plain(loop, y->numel, y->data, out_size, data, in_size, count, kernel.params);
         if (y->numel < kParallelElements) {
-            return kernels::run_repeated(loop, y->numel, y->data, out_size, data, in_size, count, params, repeated);
+            return kernels::run_repeated(loop, y->numel, y->data, out_size, data, in_size, count, kernel.params, repeated);
         }
     }
     kernels::ElementwiseArgs args{};
+    args.kernel = kernel;
     args.loop = loop;
-    args.compute = compute;
-    args.to_bool = to_bool;
-    args.params = params;
     args.operands = count;
-    args.out = y->data;
-    args.out_dtype = y->dtype;
-    // Dimensions that are contiguous in every operand are merged: longer runs.
-    int rank = 0;
-    for (int d = 0; d < y->rank; ++d) {
-        if (y->sizes[d] == 1) continue;
-        std::int64_t strides[kernels::kMaxOperands];
-        for (int k = 0; k < count; ++k) {
-            const TensorImpl* x = in[k]->impl();
-            const int own = d - (y->rank - x->rank);
-            strides[k] = own < 0 || x->sizes[own] == 1 ? 0 : x->strides[own];
-        }
-        bool merge = rank > 0 && args.out_strides[rank - 1] == y->strides[d] * y->sizes[d];
-        for (int k = 0; k < count && merge; ++k) merge = args.in[k].strides[rank - 1] == strides[k] * y->sizes[d];
-        if (!merge) args.sizes[rank++] = 1;
-        args.sizes[rank - 1] *= y->sizes[d];
-        args.out_strides[rank - 1] = y->strides[d];
-        for (int k = 0; k < count; ++k) args.in[k].strides[rank - 1] = strides[k];
-    }
-    args.rank = rank;
-    for (int k = 0; k < count; ++k) {
-        args.in[k].data = in[k]->raw_data();
-        args.in[k].dtype = in[k]->dtype();
-    }
+    set_geometry(args, y, in);
     if (y->numel < kParallelElements || num_threads() == 1) {
         kernels::run_general(args, 0, y->numel);
     } else {
@@ -305,7 +365,7 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
     const TensorImpl* impl = x.impl();
     const Tensor* in[] = {&x};
     const Loop loop = computed_directly(impl->dtype) ? forward_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
-    if (!is_plain(impl) || !loop) [[unlikely]]
+    if (!is_plain(impl) || !loop || detail::watching_ops) [[unlikely]]
         return general(op, in, 1, impl->dtype, params, loc);
     const DType dtype = op.to_bool ? bool_ : impl->dtype;
     Tensor out = detail::make_empty_like(impl, dtype, loc);
@@ -322,7 +382,7 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
     const TensorImpl *x = a.impl(), *z = b.impl();
     const Tensor* in[] = {&a, &b};
     const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
-    if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z)) [[unlikely]]
+    if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z) || detail::watching_ops) [[unlikely]]
         return general(op, in, 2, result_type(in, 2), nullptr, loc);
     const DType dtype = op.to_bool ? bool_ : x->dtype;
     Tensor out = detail::make_empty_like(x, dtype, loc);
@@ -342,7 +402,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     const TensorImpl* x = t.impl();
     const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
-    if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements) [[likely]] {
+    if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements && !detail::watching_ops) [[likely]] {
         const DType dtype = op.to_bool ? bool_ : x->dtype;
         Tensor out = detail::make_empty_like(x, dtype, loc);
         alignas(8) std::byte element[8];
@@ -392,8 +452,8 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
               const double* params, const Loc& loc) {
     for (int k = 0; k < count; ++k) {
         if (!in[k]->defined()) detail::fail_undefined(op.info.name, loc);
-        detail::check_same_device(op.info.name, self, *in[k], loc);
     }
+    if (common_device(op, in, count, loc) != self.impl()->device) detail::check_same_device(op.info.name, self, *in[1], loc);
     const DType dtype = compute_dtype(op, common);
     const Loop loop = forward_loop(op.index, kernels::compute_of(dtype));
     if (!loop) fail<DTypeError>(loc, "{}_: not defined for {}", op.info.name, name(dtype));
@@ -419,7 +479,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
         operands[0] = &copies[0];
         if (count > 1 && in[1]->is_same(self)) operands[1] = &copies[0];
     }
-    run(loop, kernels::compute_of(dtype), op.to_bool, self, operands, count, params);
+    run({op.index, -1, kernels::compute_of(dtype), op.to_bool, params}, self, operands, count);
     mark_written(self, loc);
     if (record_it) record_elementwise(op, loc, operands, count, self, params);
 }
@@ -536,13 +596,8 @@ Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const*
                       bool into_g) {
     const Tensor& g = *in[0];
     const Compute compute = kernels::compute_of(g.dtype());
-    const Loop loop = backward_loop(op.index, operand, compute);
-    if (into_g) {
-        elementwise::run(loop, compute, false, g, in, count, params);
-        return g;
-    }
-    Tensor out = detail::make_empty_like(g.impl(), g.dtype(), Loc{});
-    elementwise::run(loop, compute, false, out, in, count, params);
+    const Tensor out = into_g ? g : detail::make_empty_like(g.impl(), g.dtype(), Loc{});
+    elementwise::run({op.index, static_cast<std::int8_t>(operand), compute, false, params}, out, in, count);
     return out;
 }
 

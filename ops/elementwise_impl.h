@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/elementwise.h"
 
 namespace tapir {
@@ -37,9 +37,10 @@ void unary_(const ElementwiseOp& op, Tensor& x, const double* params, const Loc&
 void binary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Loc& loc);
 void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc);
 
-/// Runs a loop over any operands into `out` (sizes known to be right): no checks, no record.
-void run(kernels::Loop loop, kernels::Compute compute, bool to_bool, const Tensor& out, const Tensor* const* in, int count,
-         const double* params);
+/// Runs a kernel over any operands into `out` (sizes known to be right): no checks, no record.
+void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tensor* const* in, int count);
+/// to[...] = from[...] on one CUDA device.
+void copy_on_gpu(const Tensor& to, const Tensor& from);
 
 }  // namespace elementwise
 
@@ -53,7 +54,11 @@ Tensor copy_before_write(const Tensor& operand, const Loc& loc);
 /// After the write: raises the version.
 void mark_written(const Tensor& self, const Loc& loc);
 
-/// to[...] = from[...], broadcast and converted; not recorded.
+/// Sets every element to one, given as an element of the tensor's dtype in CPU memory; not recorded.
+void fill_elements(const Tensor& to, const void* element);
+/// Sets the bytes of a contiguous tensor to 0.
+void zero_elements(const Tensor& to);
+/// to[...] = from[...], broadcast and converted, on any devices; not recorded.
 void copy_elements(const Tensor& to, const Tensor& from);
 
 }  // namespace tapir

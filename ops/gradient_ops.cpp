@@ -2,7 +2,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/indexing.h"
+#include "tapir/ops/kernels/indexing.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
@@ -30,7 +30,7 @@ Tensor cast(const Tensor& g, DType dtype) { return to(g, dtype); }
 
 Tensor zeros(const Shape& shape, DType dtype, Device device) {
     Tensor out = detail::make_empty(shape, dtype, device, Loc{});
-    std::memset(out.raw_data(), 0, out.nbytes());
+    zero_elements(out);
     return out;
 }
 
@@ -38,7 +38,7 @@ Tensor ones(const Shape& shape, DType dtype, Device device) {
     Tensor out = detail::make_empty(shape, dtype, device, Loc{});
     alignas(8) std::byte one[8];
     detail::store(dtype, one, 1);
-    copy_elements(out, detail::make_around(one, {}, {}, dtype, device, sizeof(one), nullptr, nullptr, Loc{}));
+    fill_elements(out, one);
     return out;
 }
 
@@ -57,9 +57,7 @@ void product_into(const Tensor& into, const Tensor& g, const Tensor& x) {
 void add_into(const Tensor& into, const Tensor& g) {
     static const ElementwiseOp& op = row_of(Elementwise::add);
     const Tensor* in[] = {&into, &g};
-    const kernels::Compute compute = kernels::compute_of(into.dtype());
-    elementwise::run(kernels::elementwise_forward()->loop[static_cast<int>(op.index)][static_cast<int>(compute)], compute,
-                     false, into, in, 2, nullptr);
+    elementwise::run({op.index, -1, kernels::compute_of(into.dtype())}, into, in, 2);
 }
 
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape) {

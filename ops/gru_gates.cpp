@@ -3,7 +3,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/recurrent.h"
+#include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent_impl.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
-#include "tapir/ops/cpu/indexing.h"
+#include "tapir/ops/kernels/indexing.h"
 
 namespace tapir {
 

@@ -5,7 +5,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/normalization.h"
+#include "tapir/ops/kernels/normalization.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/normalization.h"
 #include "tapir/ops/parallel_impl.h"

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <memory>
 
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/make_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
@@ -20,7 +22,7 @@ using std::int64_t;
 constexpr int64_t kGrain = 128 * 1024;  // elements that one thread sets at least
 
 template <class T>
-void fill_elements(std::byte* to, const std::byte* element, int64_t n) {
+void fill_run(std::byte* to, const void* element, int64_t n) {
     T value;
     std::memcpy(&value, element, sizeof(T));
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
@@ -29,33 +31,20 @@ void fill_elements(std::byte* to, const std::byte* element, int64_t n) {
 }
 
 void fill_fresh(const Tensor& t, Scalar value) {
-    TensorImpl* impl = t.impl();
     alignas(8) std::byte element[8];
-    detail::store(impl->dtype, element, value);
-    switch (itemsize(impl->dtype)) {
-        case 1: return fill_elements<std::uint8_t>(impl->data, element, impl->numel);
-        case 2: return fill_elements<std::uint16_t>(impl->data, element, impl->numel);
-        case 4: return fill_elements<std::uint32_t>(impl->data, element, impl->numel);
-        default: return fill_elements<std::uint64_t>(impl->data, element, impl->numel);
-    }
-}
-
-void zero_fresh(const Tensor& t) {
-    TensorImpl* impl = t.impl();
-    const std::size_t bytes = t.nbytes();
-    if (bytes < static_cast<std::size_t>(kGrain)) [[likely]] {
-        std::memset(impl->data, 0, bytes);
-        return;
-    }
-    parallel_for(static_cast<int64_t>(bytes), 4 * kGrain, [&](int64_t begin, int64_t end) {
-        std::memset(impl->data + begin, 0, static_cast<std::size_t>(end - begin));
-    });
+    detail::store(t.impl()->dtype, element, value);
+    fill_elements(t, element);
 }
 
 // Element i of the fresh 1-d tensor t becomes value(i), computed in T.
 template <class T, class Value>
 void fill_with(const Tensor& t, const Value& value) {
     TensorImpl* impl = t.impl();
+    if (impl->device.type != DeviceType::cpu) {
+        const Tensor here = detail::make_empty_like(impl, impl->dtype, Loc{}, cpu);
+        fill_with<T>(here, value);
+        return copy_elements(t, here);
+    }
     const auto size = static_cast<int64_t>(itemsize(impl->dtype));
     parallel_for(impl->numel, kGrain, [&](int64_t begin, int64_t end) {
         T block[256];
@@ -138,30 +127,71 @@ void detail::fail_gradient(const char* op, DType dtype, const Loc& loc) {
     fail<DTypeError>(loc, "{}: only floating dtypes can require a gradient, not {}", op, name(dtype));
 }
 
+void fill_elements(const Tensor& to, const void* element) {
+    const TensorImpl* impl = to.impl();
+    if (impl->numel == 0) return;
+    if (on_gpu(impl)) {
+        device_api::select(impl->device);
+        device_api::used_here(*impl->storage);
+        kernels::FillArgs args{itemsize(impl->dtype), 0, impl->data, impl->numel, impl->is_contiguous() ? 0 : impl->rank, {}, {}};
+        std::memcpy(&args.value, element, args.size);
+        std::copy(impl->sizes, impl->sizes + args.rank, args.sizes);
+        std::copy(impl->strides, impl->strides + args.rank, args.strides);
+        return gpu::fill(args);
+    }
+    if (!impl->is_contiguous()) {
+        auto* bytes = static_cast<std::byte*>(const_cast<void*>(element));
+        return copy_elements(to, detail::make_around(bytes, {}, {}, impl->dtype, cpu, 8, nullptr, nullptr, Loc{}));
+    }
+    switch (itemsize(impl->dtype)) {
+        case 1: return fill_run<std::uint8_t>(impl->data, element, impl->numel);
+        case 2: return fill_run<std::uint16_t>(impl->data, element, impl->numel);
+        case 4: return fill_run<std::uint32_t>(impl->data, element, impl->numel);
+        default: return fill_run<std::uint64_t>(impl->data, element, impl->numel);
+    }
+}
+
+void zero_elements(const Tensor& to) {
+    const TensorImpl* impl = to.impl();
+    const std::size_t bytes = static_cast<std::size_t>(impl->numel) * itemsize(impl->dtype);
+    if (impl->device.type != DeviceType::cpu) [[unlikely]] {
+        if (bytes == 0) return;
+        device_api::used_here(*impl->storage);
+        return device_api::zero(impl->data, impl->device, bytes);
+    }
+    if (bytes < static_cast<std::size_t>(kGrain)) [[likely]] {
+        std::memset(impl->data, 0, bytes);
+        return;
+    }
+    parallel_for(static_cast<int64_t>(bytes), 4 * kGrain, [&](int64_t begin, int64_t end) {
+        std::memset(impl->data + begin, 0, static_cast<std::size_t>(end - begin));
+    });
+}
+
 // --- Constants -------------------------------------------------------------------------------------------------------------
 
 Tensor empty(const Shape& shape, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("empty", options, default_dtype(), loc);
-    return detail::with_gradient(detail::make_empty(shape, dtype, options.device, loc), options, loc);
+    return detail::with_gradient(detail::make_empty(shape, dtype, detail::device_for(options), loc), options, loc);
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("zeros", options, default_dtype(), loc);
-    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
-    zero_fresh(t);
+    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
+    zero_elements(t);
     return detail::with_gradient(std::move(t), options, loc);
 }
 
 Tensor ones(const Shape& shape, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("ones", options, default_dtype(), loc);
-    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill_fresh(t, 1);
     return detail::with_gradient(std::move(t), options, loc);
 }
 
 Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("full", options, value.dtype(), loc);
-    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill_fresh(t, value);
     return detail::with_gradient(std::move(t), options, loc);
 }
@@ -170,7 +200,8 @@ namespace {
 
 Tensor fresh_like(const char* op, const In& x, const TensorOptions& options) {
     detail::check_defined(x, op);
-    return detail::make_empty_like(x.tensor.impl(), detail::dtype_for(op, options, x.tensor.dtype(), x.loc), x.loc);
+    return detail::make_empty_like(x.tensor.impl(), detail::dtype_for(op, options, x.tensor.dtype(), x.loc), x.loc,
+                                   options.device.value_or(x->device));
 }
 
 }  // namespace
@@ -181,7 +212,7 @@ Tensor empty_like(In x, TensorOptions options) {
 
 Tensor zeros_like(In x, TensorOptions options) {
     Tensor t = fresh_like("zeros_like", x, options);
-    zero_fresh(t);
+    zero_elements(t);
     return detail::with_gradient(std::move(t), options, x.loc);
 }
 
@@ -203,7 +234,7 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
     const DType dtype = detail::dtype_for("arange", options, whole ? int64 : default_dtype(), loc);
     const int64_t count = whole ? count_steps(start.as_int64(), end.as_int64(), step.as_int64(), loc)
                                 : count_steps(start.as_double(), end.as_double(), step.as_double(), loc);
-    Tensor t = detail::make_empty({count}, dtype, options.device, loc);
+    Tensor t = detail::make_empty({count}, dtype, detail::device_for(options), loc);
     if (whole) {
         // Unsigned, since i * by may be beyond int64 where the sum is not.
         const auto from = static_cast<std::uint64_t>(start.as_int64()), by = static_cast<std::uint64_t>(step.as_int64());
@@ -219,7 +250,7 @@ Tensor linspace(double start, double end, int64_t steps, TensorOptions options, 
     const DType dtype = detail::dtype_for("linspace", options, default_dtype(), loc);
     if (steps < 0) fail<ValueError>(loc, "linspace: the number of steps is negative: {}", steps);
     if (dtype == bool_) fail<DTypeError>(loc, "linspace: not defined for bool");
-    Tensor t = detail::make_empty({steps}, dtype, options.device, loc);
+    Tensor t = detail::make_empty({steps}, dtype, detail::device_for(options), loc);
     const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
     // From both ends, so that each is hit exactly.
     fill_with<double>(t, [=](int64_t i) {
@@ -231,10 +262,9 @@ Tensor linspace(double start, double end, int64_t steps, TensorOptions options, 
 Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("eye", options, default_dtype(), loc);
     if (m == -1) m = n;
-    Tensor t = detail::make_empty({n, m}, dtype, options.device, loc);
-    zero_fresh(t);
-    const auto size = static_cast<int64_t>(itemsize(dtype));
-    for (int64_t i = 0; i < std::min(n, m); ++i) detail::store(dtype, t.impl()->data + i * (m + 1) * size, 1);
+    Tensor t = detail::make_empty({n, m}, dtype, detail::device_for(options), loc);
+    zero_elements(t);
+    fill_fresh(detail::make_view(t.impl(), Shape(std::min(n, m)), Shape(m + 1), 0), 1);
     return detail::with_gradient(std::move(t), options, loc);
 }
 
@@ -243,8 +273,8 @@ Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
 Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
     if (!literal.is_list()) {  // tensor(1.0)
         const DType dtype = detail::dtype_for("tensor", options, literal.value().dtype(), loc);
-        Tensor t = detail::make_empty(nullptr, 0, 1, dtype, options.device, loc);
-        detail::store(dtype, t.impl()->data, literal.value());
+        Tensor t = detail::make_empty(nullptr, 0, 1, dtype, detail::device_for(options), loc);
+        fill_fresh(t, literal.value());
         return detail::with_gradient(std::move(t), options, loc);
     }
     const Shape shape = literal_shape(literal, loc);
@@ -252,19 +282,19 @@ Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
     check_literal(literal, shape, 0, widest, loc);
     const DType by_numbers = widest == Kind::floating ? default_dtype() : widest == Kind::integer ? int64 : bool_;
     const DType dtype = detail::dtype_for("tensor", options, by_numbers, loc);
-    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    Tensor t = detail::make_empty(shape, dtype, cpu, loc);
     copy_literal(literal, dtype, t.impl()->data);
-    return detail::with_gradient(std::move(t), options, loc);
+    return detail::with_gradient(detail::moved_to(std::move(t), options, loc), options, loc);
 }
 
 Tensor tensor_from(const void* values, const Shape& shape, DType from, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("tensor", options, from, loc);
-    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    Tensor t = detail::make_empty(shape, dtype, cpu, loc);
     if (!values && t.numel() > 0) fail<ValueError>(loc, "tensor_from: values is null");
     // From bool as uint8: any byte that is not 0 means true.
     const bool to_bool = dtype == bool_ && from == bool_;
     if (t.numel() > 0) kernels::convert(to_bool ? uint8 : from, values, 1, dtype, t.impl()->data, 1, t.numel());
-    return detail::with_gradient(std::move(t), options, loc);
+    return detail::with_gradient(detail::moved_to(std::move(t), options, loc), options, loc);
 }
 
 namespace {
@@ -316,9 +346,8 @@ Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> dele
 Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter,
                  TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("from_blob", options, default_dtype(), loc);
-    if (options.device.type != DeviceType::cpu) {
-        fail<DeviceError>(loc, "from_blob: cuda:{}: this build of tapir has no CUDA", options.device.index);
-    }
+    const Device device = options.device.value_or(cpu);
+    detail::check_device("from_blob", device, loc);
     if (strides.rank() != shape.rank()) {
         fail<ShapeError>(loc, "from_blob: {} strides for {} dimensions", strides.rank(), shape.rank());
     }
@@ -331,7 +360,7 @@ Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::func
     std::unique_ptr<std::function<void(void*)>> kept;
     if (deleter) kept = std::make_unique<std::function<void(void*)>>(std::move(deleter));
     Tensor t = detail::with_gradient(
-        detail::make_around(data, shape, strides, dtype, options.device, bytes, nullptr, nullptr, loc), options, loc);
+        detail::make_around(data, shape, strides, dtype, device, bytes, nullptr, nullptr, loc), options, loc);
     if (kept) {
         t.impl()->storage->release = run_deleter;
         t.impl()->storage->context = kept.release();

@@ -16,13 +16,14 @@
 namespace tapir {
 
 /// zeros({2}, float64), zeros({2}, cuda(0)), zeros({2}, {float64, cpu, true}). Throws DTypeError where integers shall
-/// require a gradient.
+/// require a gradient, DeviceError for a device that is not there.
 struct TensorOptions {
-    std::optional<DType> dtype;  // unless given: what the function says
-    Device device = {};
+    std::optional<DType> dtype;    // unless given: what the function says
+    std::optional<Device> device;  // unless given: default_device()
     bool requires_grad = false;
     TensorOptions() = default;
-    TensorOptions(DType d, Device where = {}, bool gradient = false)  // NOLINT: implicit by design
+    TensorOptions(DType d) : dtype(d) {}                             // NOLINT: implicit by design
+    TensorOptions(DType d, Device where, bool gradient = false)
         : dtype(d), device(where), requires_grad(gradient) {}
     TensorOptions(Device where, bool gradient = false) : device(where), requires_grad(gradient) {}  // NOLINT
 };

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "tapir/core/thread_impl.h"
 #include "tapir/ops/make.h"
 
 namespace tapir::detail {
@@ -15,6 +16,18 @@ inline DType dtype_for(const char* op, const TensorOptions& options, DType unles
     if (options.requires_grad && !is_floating(dtype)) [[unlikely]]
         fail_gradient(op, dtype, loc);
     return dtype;
+}
+
+/// Where to make it.
+inline Device device_for(const TensorOptions& options) { return options.device.value_or(thread.device); }
+
+/// What was made on the CPU, where the options want it.
+inline Tensor moved_to(Tensor t, const TensorOptions& options, const Loc& loc) {
+    const Device device = device_for(options);
+    if (device == cpu) [[likely]]
+        return t;
+    const PauseRecording pause;
+    return t.to(device, loc);
 }
 
 inline Tensor with_gradient(Tensor t, const TensorOptions& options, const Loc& loc) {

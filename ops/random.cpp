@@ -9,7 +9,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/random.h"
+#include "tapir/ops/kernels/random.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -65,7 +65,7 @@ Tensor filled(const char* op, const kernels::PerIsa<Fill>& kernel, const Shape& 
               const TensorOptions& options, const Loc& loc) {
     const DType dtype = options.dtype.value_or(default_dtype());
     check_floating(op, dtype, loc);
-    Tensor t = detail::make_empty(shape, dtype, options.device, loc);
+    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill(kernel, t, generator);
     return detail::with_gradient(std::move(t), options, loc);
 }
@@ -74,7 +74,7 @@ Tensor filled_like(const char* op, const kernels::PerIsa<Fill>& kernel, const In
     detail::check_defined(x, op);
     const DType dtype = options.dtype.value_or(x.tensor.dtype());
     check_floating(op, dtype, x.loc);
-    Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
+    Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc, options.device.value_or(x->device));
     fill(kernel, t, default_generator());
     return detail::with_gradient(std::move(t), options, x.loc);
 }
@@ -183,7 +183,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
         fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
     }
     const detail::PauseRecording pause;
-    Tensor t = detail::make_empty(shape, int64, options.device, loc);
+    Tensor t = detail::make_empty(shape, int64, detail::device_for(options), loc);
     const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
     auto* out = static_cast<int64_t*>(t.raw_data());
     in_parts(take(default_generator(), t.numel(), 2), t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
@@ -213,7 +213,7 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
     const detail::PauseRecording pause;
-    Tensor t = detail::make_empty(shape, uint8, options.device, loc);
+    Tensor t = detail::make_empty(shape, uint8, detail::device_for(options), loc);
     auto* out = static_cast<std::uint8_t*>(t.raw_data());
     in_parts(take(default_generator(), t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_bernoulli(part, p, out + first, count);

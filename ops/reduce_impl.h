@@ -5,7 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/cpu/reduce.h"
+#include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir::reduction {

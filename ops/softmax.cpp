@@ -3,7 +3,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/softmax.h"
+#include "tapir/ops/kernels/softmax.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tapir/autograd/meta_impl.h"
-#include "tapir/ops/cpu/optimizer.h"
+#include "tapir/ops/kernels/optimizer.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/optim/optimizer.h"
 

@@ -1,5 +1,5 @@
 // The backward loops, from elementwise.def: each gradient in one pass.
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
 
 namespace tapir::kernels {

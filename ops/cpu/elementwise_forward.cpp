@@ -1,5 +1,5 @@
 // The forward loops, from elementwise.def.
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
 
 namespace tapir::kernels {

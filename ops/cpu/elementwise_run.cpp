@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #endif
 
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -299,8 +299,8 @@ void run_repeated(Loop loop, i64 n, void* out, unsigned out_size, const void* co
 void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
     alignas(64) std::byte buffers[kMaxOperands][kBlock * 8];
     alignas(64) std::byte result[kBlock * 8];
-    const DType compute = stored_as(args.compute);
-    const DType loop_out = args.to_bool ? DType::boolean : compute;
+    const DType compute = stored_as(args.kernel.compute);
+    const DType loop_out = args.kernel.to_bool ? DType::boolean : compute;
     const bool out_linear = args.out_dtype == loop_out && is_linear(args.sizes, args.out_strides, args.rank);
     bool linear[kMaxOperands], filled[kMaxOperands] = {};
     for (int k = 0; k < args.operands; ++k) {
@@ -327,9 +327,9 @@ void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
             convert(compute, buffers[k], 0, compute, pad, 1, padded - count);
         }
         if (out_linear && padded == count) {
-            args.loop(count, static_cast<std::byte*>(args.out) + position * size_of(loop_out), in, args.params);
+            args.loop(count, static_cast<std::byte*>(args.out) + position * size_of(loop_out), in, args.kernel.params);
         } else {
-            args.loop(padded, result, in, args.params);
+            args.loop(padded, result, in, args.kernel.params);
             scatter(result, loop_out, args, position, count);
         }
     }

@@ -1,5 +1,5 @@
 // See indexing.h.
-#include "tapir/ops/cpu/indexing.h"
+#include "tapir/ops/kernels/indexing.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {

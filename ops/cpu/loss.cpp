@@ -1,5 +1,5 @@
 // Losses: one pass over the data each, forward and gradient together where that saves one.
-#include "tapir/ops/cpu/loss.h"
+#include "tapir/ops/kernels/loss.h"
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // The kernels of layer normalisation. The variance is summed up around the mean, in a second pass over a row that is in
 // cache by then: the one-pass formula loses all digits where the mean is large.
-#include "tapir/ops/cpu/normalization.h"
+#include "tapir/ops/kernels/normalization.h"
 
 #include "tapir/ops/cpu/math_impl.h"
 

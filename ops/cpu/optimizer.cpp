@@ -1,5 +1,5 @@
 // The update rules of the optimizers.
-#include "tapir/ops/cpu/optimizer.h"
+#include "tapir/ops/kernels/optimizer.h"
 
 #include "tapir/ops/cpu/math_impl.h"
 

@@ -2,14 +2,14 @@
 //
 // The four words of a counter's state stand in the lower halves of four vectors of 64-bit lanes, where one instruction
 // multiplies 32 x 32 -> 64 bits. What the upper halves hold meanwhile does not matter: multiplications ignore them.
-#include "tapir/ops/cpu/random.h"
+#include "tapir/ops/kernels/random.h"
 
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
 
 namespace tapir::kernels {

@@ -3,7 +3,7 @@
 // A row is worked through in blocks of columns that stay in the first-level cache. A width that is no multiple of the
 // vector ends with a whole vector that overlaps the one before it: the outputs never alias the inputs, so writing some
 // of them twice does no harm, and no scalar tail is left.
-#include "tapir/ops/cpu/recurrent.h"
+#include "tapir/ops/kernels/recurrent.h"
 
 #include "tapir/ops/cpu/math_impl.h"
 

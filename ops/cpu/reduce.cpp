@@ -4,7 +4,7 @@
 // A block of float32 elements or rows is added up in independent lanes, and the blocks' results in float64. So no float32
 // accumulator takes more than 32 terms, however long the sum is.
 #include "tapir/ops/cpu/math_impl.h"
-#include "tapir/ops/cpu/reduce.h"
+#include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {

@@ -8,8 +8,8 @@
 #include <immintrin.h>
 #endif
 
-#include "tapir/ops/cpu/elementwise.h"
-#include "tapir/ops/cpu/reduce.h"
+#include "tapir/ops/kernels/elementwise.h"
+#include "tapir/ops/kernels/reduce.h"
 
 #ifndef TAPIR_ISA
 #error "for files of ops/cpu/ only"

@@ -1,5 +1,5 @@
 // Running sums and products along lines, and the gradients of products. float32 accumulates in float64.
-#include "tapir/ops/cpu/reduce.h"
+#include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {

@@ -1,5 +1,5 @@
 // Softmax, its logarithm, logsumexp, and their gradients, along rows and along columns.
-#include "tapir/ops/cpu/softmax.h"
+#include "tapir/ops/kernels/softmax.h"
 
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce_simd.h"

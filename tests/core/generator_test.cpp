@@ -11,7 +11,7 @@
 #include <catch2/catch.hpp>
 
 #include "tapir/core/generator.h"
-#include "tapir/ops/cpu/random.h"
+#include "tapir/ops/kernels/random.h"
 
 using namespace tapir;
 

@@ -10,7 +10,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/parallel.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/cpu/loss.h"
+#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tapir/ops/cpu/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 
 /// to[i] = mask[i] ? a[i] : b[i]
 TAPIR_CPU_KERNEL(choose_run, void(unsigned size, std::int64_t n, const std::uint8_t* mask, std::int64_t mask_step,

@@ -8,6 +8,7 @@
 
 #include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir {
 
@@ -68,23 +69,42 @@ struct BackwardTable {
 
 /// One operand as the driver sees it. Strides in elements; 0 repeats.
 struct Operand {
-    const void* data;
+    const void* data;  // null, on a device: the number below
     DType dtype;
     std::int64_t strides[8];
+    std::uint64_t number = 0;  // of the type that is computed in
+};
+
+/// What is computed: the value of an op, or the gradient of one of its operands.
+struct ElementwiseKernel {
+    Elementwise op;
+    std::int8_t gradient_of = -1;  // operand 0 to 2; reads g, then what the op saves in the order a, b, c, y
+    Compute compute;
+    bool to_bool = false;  // it gives bool
+    const double* params = nullptr;
 };
 
 struct ElementwiseArgs {
-    Loop loop;
-    Compute compute;
-    bool to_bool;  // the loop writes bool
-    const double* params;
+    ElementwiseKernel kernel;
+    Loop loop;  // the same, on the CPU
     int operands;
     Operand in[kMaxOperands];
     void* out;
     DType out_dtype;
+    std::int64_t numel;  // not 0
     int rank;
     std::int64_t sizes[8];
     std::int64_t out_strides[8];
+};
+
+/// Elements of 1, 2, 4 or 8 bytes.
+struct FillArgs {
+    std::size_t size;
+    std::uint64_t value;
+    void* out;
+    std::int64_t numel;
+    int rank;  // 0: contiguous
+    std::int64_t sizes[8], strides[8];
 };
 
 }  // namespace kernels
@@ -105,3 +125,11 @@ TAPIR_CPU_KERNEL(convert, void(tapir::DType from_type, const void* from, std::in
 
 TAPIR_CPU_KERNEL(elementwise_forward, const tapir::kernels::ForwardTable*())
 TAPIR_CPU_KERNEL(elementwise_backward, const tapir::kernels::BackwardTable*())
+
+/// All elements.
+TAPIR_GPU_KERNEL(elementwise, void(const tapir::kernels::ElementwiseArgs& args))
+/// out = in[0], converted.
+TAPIR_GPU_KERNEL(copy, void(const tapir::kernels::ElementwiseArgs& args))
+TAPIR_GPU_KERNEL(fill, void(const tapir::kernels::FillArgs& args))
+/// Whether there is a kernel for this.
+TAPIR_GPU_KERNEL(has_elementwise, bool(const tapir::kernels::ElementwiseKernel& kernel))

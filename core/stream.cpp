@@ -1,0 +1,192 @@
+// Devices, streams and events for users, on what device_impl.h offers; and the op that a thread is at.
+#include "tapir/core/stream.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "tapir/core/device_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+// --- Devices -------------------------------------------------------------------------------------------------------------
+
+int cuda_device_count() noexcept { return device_api::count(); }
+bool cuda_is_available() noexcept { return device_api::count() > 0; }
+
+std::string cuda_device_name(int index, Loc loc) {
+    detail::check_device("cuda_device_name", cuda(index), loc);
+    return device_api::name(index);
+}
+
+std::string name(Device device) {
+    return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
+void detail::check_device(const char* op, Device device, const Loc& loc) {
+    if (device.type == DeviceType::cpu) return;
+    const int count = device_api::count();
+    if (device.index < count) return;
+    if (count == 0) fail<DeviceError>(loc, "{}: {}: {}", op, name(device), device_api::problem());
+    fail<DeviceError>(loc, "{}: {}: there {} {} CUDA device{}, the first is cuda:0", op, name(device),
+                      count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
+}
+
+Device default_device() noexcept { return detail::thread.device; }
+
+DeviceScope::DeviceScope(Device device, Loc loc) : previous_(detail::thread.device) {
+    detail::check_device("DeviceScope", device, loc);
+    detail::thread.device = device;
+}
+DeviceScope::~DeviceScope() { detail::thread.device = previous_; }
+
+// --- Streams -------------------------------------------------------------------------------------------------------------
+
+Stream::Stream(Device device, Loc loc) : device_(device) {
+    detail::check_device("Stream", device, loc);
+    if (device.type != DeviceType::cpu) state_ = device_api::new_stream(device.index);
+}
+
+Stream Stream::current(Device device, Loc loc) {
+    detail::check_device("Stream::current", device, loc);
+    return {device, device.type == DeviceType::cpu ? nullptr : device_api::current_stream(device.index)};
+}
+
+Stream Stream::default_stream(Device device, Loc loc) {
+    detail::check_device("Stream::default_stream", device, loc);
+    return {device, device.type == DeviceType::cpu ? nullptr : device_api::default_stream(device.index)};
+}
+
+bool Stream::query(Loc loc) const {
+    if (!state_) return true;
+    const bool done = device_api::is_done(state_);
+    if (done) device_api::wait(state_, loc);  // throws what went wrong
+    return done;
+}
+
+void Stream::synchronize(Loc loc) const {
+    if (state_) device_api::wait(state_, loc);
+}
+
+void Stream::wait_event(const Event& event, Loc) const {
+    if (state_ && event.native_handle()) device_api::order_after_event(state_, event.native_handle());
+}
+
+void Stream::wait_stream(const Stream& other, Loc) const {
+    if (state_ && other.state_ && state_ != other.state_) device_api::order_after(state_, other.state_);
+}
+
+Event Stream::record_event(Loc loc) const {
+    Event event;
+    event.record(*this, loc);
+    return event;
+}
+
+void* Stream::native_handle() const noexcept { return state_ ? device_api::native(state_) : nullptr; }
+
+StreamScope::StreamScope(const Stream& stream) noexcept : previous_(stream) {
+    if (!stream.state()) return;
+    previous_ = Stream(stream.device(), device_api::current_stream(stream.device().index));
+    device_api::set_current_stream(stream.state());
+}
+StreamScope::~StreamScope() {
+    if (previous_.state()) device_api::set_current_stream(previous_.state());
+}
+
+// --- Events --------------------------------------------------------------------------------------------------------------
+
+Event::~Event() {
+    if (event_) device_api::free_event(event_);
+}
+Event::Event(Event&& other) noexcept
+    : event_(std::exchange(other.event_, nullptr)), device_(other.device_), timing_(other.timing_) {}
+Event& Event::operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    std::swap(device_, other.device_);
+    std::swap(timing_, other.timing_);
+    return *this;
+}
+
+void Event::record(const Stream& stream, Loc loc) {
+    if (!stream.state()) return;
+    if (event_ && device_ != stream.device()) {
+        fail<DeviceError>(loc, "Event::record: the event belongs to {}, the stream to {}", name(device_), name(stream.device()));
+    }
+    if (!event_) event_ = device_api::new_event(stream.device().index, timing_);
+    device_ = stream.device();
+    device_api::record_event(event_, stream.state());
+}
+
+bool Event::query(Loc loc) const {
+    if (!event_) return true;
+    const bool done = device_api::is_event_done(event_);
+    if (done) device_api::wait_event(event_, loc);
+    return done;
+}
+
+void Event::synchronize(Loc loc) const {
+    if (event_) device_api::wait_event(event_, loc);
+}
+
+double Event::elapsed_time(const Event& end, Loc loc) const {
+    if (!timing_ || !end.timing_) {
+        fail<ValueError>(loc, "elapsed_time: both events must be made with enable_timing: Event begin(true)");
+    }
+    if (!query(loc) || !end.query(loc) || !event_ || !end.event_) {
+        fail<ValueError>(loc, "elapsed_time: both events must be recorded and done; synchronize() the second one first");
+    }
+    return device_api::milliseconds(event_, end.event_);
+}
+
+// --- Waiting for all -----------------------------------------------------------------------------------------------------
+
+void synchronize(Device device, Loc loc) {
+    detail::check_device("synchronize", device, loc);
+    if (device.type != DeviceType::cpu) device_api::wait_for_all(device.index, loc);
+}
+
+void synchronize(Loc loc) {
+    for (int i = 0; i < device_api::count(); ++i) device_api::wait_for_all(i, loc);
+}
+
+// --- The op that a thread is at ------------------------------------------------------------------------------------------
+
+namespace {
+
+bool is_set(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value && *value && std::strcmp(value, "0") != 0;
+}
+
+// Adds TAPIR_LOG_PLACEMENT's scope for the whole program, before main.
+[[maybe_unused]] const int logging_from_environment = detail::watching_ops += is_set("TAPIR_LOG_PLACEMENT") ? 1 : 0;
+
+}  // namespace
+
+constinit int detail::watching_ops = 0;
+
+void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
+    thread.op = op;
+    thread.op_loc = caller(loc);
+    if (operand->device.type == DeviceType::cpu) return;
+    device_api::select(operand->device);
+    device_api::used_here(*operand->storage);
+}
+
+void detail::log_placement(const TensorImpl* result) {
+    if (!thread.op) return;
+    const char* file = thread.op_loc.file_name();
+    const char* slash = std::strrchr(file, '/');
+    const std::string line = fmt::format("{}:{}: {}: {}, {} {}\n", slash ? slash + 1 : file, thread.op_loc.line(), thread.op,
+                                         name(result->device), name(result->dtype), Shape(result->sizes, result->rank));
+    std::fputs(line.c_str(), stderr);
+    thread.op = nullptr;
+}
+
+LogPlacementScope::LogPlacementScope() noexcept { __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED); }
+LogPlacementScope::~LogPlacementScope() { __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED); }
+
+}  // namespace tapir

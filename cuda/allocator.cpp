@@ -1,0 +1,435 @@
+// Device memory: a caching allocator in the order of streams.
+//
+// Note [Memory and streams]
+// Taking memory from CUDA stops the device, so what tensors give back is kept. A block belongs to the stream that it was
+// allocated on; given back, it may at once be handed out again on that stream, since what uses it next comes after what used
+// it last. Where an op on another stream used it (used_here), an event is recorded on that stream when the block is given back,
+// and the block waits until the event has happened. Blocks are cut from segments: of 2 MiB for blocks up to 1 MiB, of
+// 20 MiB up to 10 MiB, and whole segments above. Neighbours that are free are joined; but small blocks first go into bins of
+// one size each, which costs a few nanoseconds, and are joined only when memory runs short.
+// TAPIR_ALLOCATOR=system (and address-sanitizer builds) take every block from CUDA and give it back.
+#include "tapir/cuda/allocator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tapir/core/device_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/stream.h"
+
+namespace tapir::gpu {
+namespace {
+
+constexpr std::size_t kUnit = 512;                     // blocks are multiples of it
+constexpr std::size_t kBinned = 32 * 1024;             // up to this, blocks go into bins
+constexpr std::size_t kSmall = std::size_t{1} << 20;   // up to this, they are cut from small segments
+constexpr std::size_t kMedium = std::size_t{10} << 20;
+constexpr std::size_t kSmallSegment = std::size_t{2} << 20, kMediumSegment = std::size_t{20} << 20;
+constexpr std::size_t kBins = kBinned / kUnit;
+
+bool caching() {
+#if defined(__SANITIZE_ADDRESS__)
+    return false;
+#else
+    static const bool on = [] {
+        const char* wish = std::getenv("TAPIR_ALLOCATOR");
+        return !wish || std::strcmp(wish, "system") != 0;
+    }();
+    return on;
+#endif
+}
+
+struct Block {
+    std::byte* data;
+    std::size_t bytes;
+    Stream* stream;
+    Block *before = nullptr, *after = nullptr;  // neighbours in the segment
+    bool is_small = false;
+    std::vector<Stream*> other_streams{};  // that it was used on
+    // Of blocks in use, for the report of who holds the memory.
+    const char* op = nullptr;
+    Loc loc{};
+    Block *used_before = nullptr, *used_after = nullptr;
+};
+
+struct BySize {
+    static auto key(const Block* b) { return std::tuple(b->stream, b->bytes, b->data); }
+    bool operator()(const Block* a, const Block* b) const { return key(a) < key(b); }
+};
+
+std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+class DeviceMemory {
+ public:
+    explicit DeviceMemory(int device) : device_(device) {}
+
+    Block* allocate(std::size_t wanted, const Loc& loc);
+    void free(Block* block) noexcept;
+    void used_on(Block* block, Stream* stream);
+
+    MemoryStats stats();
+    void reset_peak();
+    void trim();
+    void set_limit(std::size_t bytes);
+
+ private:
+    Block* find(std::size_t bytes, Stream* stream);
+    Block* cut(Block* block, std::size_t bytes);
+    Block* new_segment(std::size_t bytes, Stream* stream);
+    void keep(Block* block);
+    void insert(Block* block);
+    void join_with(Block* block, Block* neighbour);
+    void reclaim(bool wait);
+    void empty_bins();
+    void give_segments_back();
+    std::string holders() const;
+
+    std::set<Block*, BySize>& free_blocks(const Block* b) { return b->is_small ? small_ : large_; }
+
+    int device_;
+    std::mutex mutex_;
+    std::set<Block*, BySize> small_, large_;
+    std::map<Stream*, std::array<std::vector<Block*>, kBins + 1>> bins_;
+    Stream* binned_stream_ = nullptr;  // the last one looked up, and its bins
+    std::array<std::vector<Block*>, kBins + 1>* binned_ = nullptr;
+    struct Waiting {
+        Block* block;
+        std::vector<cudaEvent_t> events;
+    };
+    std::deque<Waiting> waiting_;
+    std::vector<cudaEvent_t> spare_events_;
+    Block* used_ = nullptr;  // a list
+    std::size_t limit_ = SIZE_MAX;
+    std::size_t reserved_ = 0, live_ = 0, peak_ = 0;
+    std::int64_t allocations_ = 0, segments_ = 0;
+
+    std::array<std::vector<Block*>, kBins + 1>& bins_of(Stream* stream) {
+        if (binned_stream_ != stream) {
+            binned_stream_ = stream;
+            binned_ = &bins_[stream];
+        }
+        return *binned_;
+    }
+};
+
+Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
+    Stream* stream = &current();
+    const std::size_t bytes = rounded(wanted, caching() ? kUnit : 16);
+    const std::lock_guard lock(mutex_);
+    if (!waiting_.empty()) reclaim(/*wait=*/false);
+    Block* block = find(bytes, stream);
+    if (!block) block = new_segment(bytes, stream);
+    if (!block) {  // what waits for other streams, and what is kept in pieces
+        reclaim(/*wait=*/true);
+        empty_bins();
+        block = find(bytes, stream);
+        if (!block) {
+            give_segments_back();
+            block = new_segment(bytes, stream);
+        }
+    }
+    if (!block) {
+        const std::string limit = limit_ == SIZE_MAX ? "" : fmt::format(" (limit: {:.1f} MiB)", mebibytes(limit_));
+        fail<OutOfMemory>(loc, "{}: {:.1f} MiB cannot be had on cuda:{}: {:.1f} MiB are in use{}{}",
+                          detail::thread.op ? detail::thread.op : "allocation", mebibytes(wanted), device_, mebibytes(live_),
+                          limit, holders());
+    }
+    block->op = detail::thread.op;
+    block->loc = detail::caller(loc);
+    block->used_before = nullptr;
+    block->used_after = used_;
+    if (used_) used_->used_before = block;
+    used_ = block;
+    live_ += block->bytes;
+    peak_ = std::max(peak_, live_);
+    ++allocations_;
+    return block;
+}
+
+Block* DeviceMemory::find(std::size_t bytes, Stream* stream) {
+    if (!caching()) return nullptr;
+    if (bytes <= kBinned) {
+        std::vector<Block*>& bin = bins_of(stream)[bytes / kUnit];
+        if (!bin.empty()) {
+            Block* block = bin.back();
+            bin.pop_back();
+            return block;
+        }
+    }
+    Block wish{nullptr, bytes, stream};
+    auto& blocks = bytes <= kSmall ? small_ : large_;
+    const auto found = blocks.lower_bound(&wish);
+    if (found == blocks.end() || (*found)->stream != stream) return nullptr;
+    Block* block = *found;
+    blocks.erase(found);
+    return cut(block, bytes);
+}
+
+// Gives what is left of a larger block back.
+Block* DeviceMemory::cut(Block* block, std::size_t bytes) {
+    const std::size_t rest = block->bytes - bytes;
+    if (rest < (block->is_small ? kUnit : kSmall + 1)) return block;
+    auto* other = new Block{block->data + bytes, rest, block->stream, block, block->after};
+    other->is_small = block->is_small;
+    if (block->after) block->after->before = other;
+    block->after = other;
+    block->bytes = bytes;
+    insert(other);
+    return block;
+}
+
+Block* DeviceMemory::new_segment(std::size_t bytes, Stream* stream) {
+    const std::size_t size = !caching()         ? bytes
+                             : bytes <= kSmall  ? kSmallSegment
+                             : bytes <= kMedium ? kMediumSegment
+                                                : rounded(bytes, kSmallSegment);
+    if (size > limit_ || reserved_ > limit_ - size) {
+        // The limit may leave room for what is wanted, if not for a whole segment.
+        if (!caching() || bytes > limit_ || reserved_ > limit_ - bytes) return nullptr;
+    }
+    std::size_t take = size > limit_ || reserved_ > limit_ - size ? bytes : size;
+    void* data = nullptr;
+    cudaError_t error = cudaMalloc(&data, take);
+    if (error == cudaErrorMemoryAllocation && take > bytes) {
+        static_cast<void>(cudaGetLastError());
+        take = bytes;
+        error = cudaMalloc(&data, take);
+    }
+    if (error == cudaErrorMemoryAllocation) {
+        static_cast<void>(cudaGetLastError());
+        return nullptr;
+    }
+    TAPIR_CUDA_CHECK(error);
+    reserved_ += take;
+    ++segments_;
+    auto* block = new Block{static_cast<std::byte*>(data), take, stream};
+    block->is_small = bytes <= kSmall;
+    return cut(block, bytes);
+}
+
+void DeviceMemory::used_on(Block* block, Stream* stream) {
+    const std::lock_guard lock(mutex_);
+    auto& others = block->other_streams;
+    if (std::find(others.begin(), others.end(), stream) == others.end()) others.push_back(stream);
+}
+
+void DeviceMemory::free(Block* block) noexcept {
+    const std::lock_guard lock(mutex_);
+    (block->used_before ? block->used_before->used_after : used_) = block->used_after;
+    if (block->used_after) block->used_after->used_before = block->used_before;
+    live_ -= block->bytes;
+    if (block->other_streams.empty()) return keep(block);
+    Waiting waiting{block, {}};
+    int before = 0;
+    cudaGetDevice(&before);
+    cudaSetDevice(device_);
+    for (Stream* stream : block->other_streams) {
+        cudaEvent_t event = nullptr;
+        if (!spare_events_.empty()) {
+            event = spare_events_.back();
+            spare_events_.pop_back();
+        } else if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+            continue;  // after a fatal error; nothing runs any more
+        }
+        if (stream->device == device_ && cudaEventRecord(event, stream->handle) == cudaSuccess) waiting.events.push_back(event);
+    }
+    cudaSetDevice(before);
+    block->other_streams.clear();
+    waiting_.push_back(std::move(waiting));
+}
+
+// Looks after blocks that wait for other streams.
+void DeviceMemory::reclaim(bool wait) {
+    for (std::size_t i = 0; i < waiting_.size();) {
+        Waiting& w = waiting_[i];
+        while (!w.events.empty()) {
+            if (wait) cudaEventSynchronize(w.events.back());
+            if (cudaEventQuery(w.events.back()) == cudaErrorNotReady) break;
+            spare_events_.push_back(w.events.back());
+            w.events.pop_back();
+        }
+        if (!w.events.empty()) {
+            ++i;
+            continue;
+        }
+        keep(w.block);
+        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+}
+
+// Takes a block in that nothing uses any more.
+void DeviceMemory::keep(Block* block) {
+    if (!caching()) {
+        cudaFree(block->data);
+        reserved_ -= block->bytes;
+        delete block;
+    } else if (block->bytes <= kBinned) {
+        bins_of(block->stream)[block->bytes / kUnit].push_back(block);
+    } else {
+        insert(block);
+    }
+}
+
+// Makes a block findable, joined with its free neighbours.
+void DeviceMemory::insert(Block* block) {
+    join_with(block, block->before);
+    join_with(block, block->after);
+    free_blocks(block).insert(block);
+}
+
+void DeviceMemory::join_with(Block* block, Block* neighbour) {
+    if (!neighbour || free_blocks(block).erase(neighbour) == 0) return;  // in use, or in a bin
+    if (neighbour == block->before) {
+        block->data = neighbour->data;
+        block->before = neighbour->before;
+        if (block->before) block->before->after = block;
+    } else {
+        block->after = neighbour->after;
+        if (block->after) block->after->before = block;
+    }
+    block->bytes += neighbour->bytes;
+    delete neighbour;
+}
+
+void DeviceMemory::empty_bins() {
+    for (auto& [stream, bins] : bins_) {
+        for (std::vector<Block*>& bin : bins) {
+            for (Block* block : bin) insert(block);
+            bin.clear();
+        }
+    }
+}
+
+void DeviceMemory::give_segments_back() {
+    for (auto* blocks : {&small_, &large_}) {
+        for (auto i = blocks->begin(); i != blocks->end();) {
+            Block* block = *i;
+            if (block->before || block->after) {
+                ++i;
+                continue;
+            }
+            i = blocks->erase(i);
+            cudaFree(block->data);  // waits for the device
+            reserved_ -= block->bytes;
+            delete block;
+        }
+    }
+}
+
+void DeviceMemory::trim() {
+    const std::lock_guard lock(mutex_);
+    reclaim(/*wait=*/true);
+    empty_bins();
+    give_segments_back();
+}
+
+void DeviceMemory::set_limit(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    limit_ = bytes == 0 ? SIZE_MAX : bytes;
+}
+
+MemoryStats DeviceMemory::stats() {
+    const std::lock_guard lock(mutex_);
+    MemoryStats stats;
+    stats.live_bytes = static_cast<std::int64_t>(live_);
+    stats.peak_bytes = static_cast<std::int64_t>(peak_);
+    stats.cached_bytes = static_cast<std::int64_t>(reserved_ - live_);
+    stats.allocations = allocations_;
+    stats.system_calls = segments_;
+    return stats;
+}
+
+void DeviceMemory::reset_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_ = live_;
+}
+
+// The lines of the program that hold the most.
+std::string DeviceMemory::holders() const {
+    struct Line {
+        std::size_t bytes = 0, blocks = 0;
+        const char* op = nullptr;
+    };
+    std::map<std::pair<std::string, unsigned>, Line> lines;
+    for (const Block* block = used_; block; block = block->used_after) {
+        Line& line = lines[{block->loc.file_name(), block->loc.line()}];
+        line.bytes += block->bytes;
+        ++line.blocks;
+        line.op = block->op;
+    }
+    std::vector<std::pair<std::pair<std::string, unsigned>, Line>> most(lines.begin(), lines.end());
+    std::sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+    std::string text = most.empty() ? "" : ", held by";
+    constexpr std::size_t shown = 10;
+    for (std::size_t i = 0; i < most.size() && i < shown; ++i) {
+        const auto& [where, line] = most[i];
+        const std::string place = where.second == 0 ? "the library" : fmt::format("{}:{}", where.first.substr(where.first.rfind('/') + 1), where.second);
+        text += fmt::format("\n  {:8.1f} MiB in {} tensor{} made at {}{}{}", mebibytes(line.bytes), line.blocks, line.blocks == 1 ? "" : "s",
+                            place, line.op ? " by " : "", line.op ? line.op : "");
+    }
+    if (most.size() > shown) text += fmt::format("\n  and {} more lines", most.size() - shown);
+    return text;
+}
+
+DeviceMemory& memory_of(int device) {
+    static DeviceMemory* const all = [] {
+        auto* made = static_cast<DeviceMemory*>(::operator new(sizeof(DeviceMemory) * kMaxDevices));
+        for (int i = 0; i < kMaxDevices; ++i) new (made + i) DeviceMemory(i);
+        return made;
+    }();
+    return all[device];
+}
+
+void release(Storage* storage) {
+    memory_of(storage->device.index).free(static_cast<Block*>(storage->context));
+}
+
+}  // namespace
+
+Scratch::Scratch(std::size_t bytes) {
+    storage_.nbytes = bytes;
+    storage_.device = cuda(selected_device());
+    if (bytes > 0) device_api::allocate(storage_, Loc{});
+}
+Scratch::~Scratch() {
+    if (storage_.release) storage_.release(&storage_);
+}
+
+}  // namespace tapir::gpu
+
+namespace tapir::device_api {
+
+using namespace gpu;
+
+void allocate(Storage& storage, const Loc& loc) {
+    Block* block = memory_of(storage.device.index).allocate(storage.nbytes, loc);
+    storage.data = block->data;
+    storage.stream = block->stream;
+    storage.context = block;
+    storage.release = release;
+}
+
+void used_here(Storage& storage) {
+    gpu::Stream* stream = &current();
+    if (storage.stream == stream || !storage.stream) return;
+    memory_of(storage.device.index).used_on(static_cast<Block*>(storage.context), stream);
+}
+
+MemoryStats memory_stats(int device) { return memory_of(device).stats(); }
+void reset_peak_memory(int device) { memory_of(device).reset_peak(); }
+void empty_cache(int device) {
+    select(cuda(device));
+    memory_of(device).trim();
+}
+void set_memory_limit(std::size_t bytes, int device) { memory_of(device).set_limit(bytes); }
+
+}  // namespace tapir::device_api

@@ -1,0 +1,387 @@
+// Devices, streams, events, copies, and what becomes of errors. See context.h.
+#include "tapir/cuda/context.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tapir/core/device_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/stream.h"
+
+namespace tapir::gpu {
+namespace {
+
+constexpr int kFaultSlots = 1024;
+
+struct Fault {  // what a slot stands for
+    const char* op;
+    Loc loc;
+    int dim;
+    Shape shape;
+    Stream* stream;
+};
+
+// Made at first use and never destroyed: tensors may outlive every static object.
+struct DeviceState {
+    std::once_flag made;
+    Stream streams[1 + kSideStreams];
+    std::atomic<int> next_side{0};
+    int multiprocessors = 1;
+    std::mutex faults_mutex;
+    FaultSlot* slots = nullptr;  // page-locked
+    std::vector<Fault> faults;   // of the slots in use, in order
+};
+
+struct Runtime {
+    int count = 0;
+    std::string problem;
+    DeviceState* devices = nullptr;
+};
+
+Runtime probe() {
+    Runtime r;
+    const cudaError_t error = cudaGetDeviceCount(&r.count);
+    if (error != cudaSuccess) {
+        static_cast<void>(cudaGetLastError());
+        r.count = 0;
+        r.problem = error == cudaErrorNoDevice            ? "this machine has no CUDA device"
+                    : error == cudaErrorInsufficientDriver ? "this machine has no NVIDIA driver, or one that is too old"
+                                                           : std::string("CUDA cannot be used: ") + cudaGetErrorString(error);
+    }
+    if (r.count > kMaxDevices) r.count = kMaxDevices;
+    r.devices = new DeviceState[kMaxDevices];
+    return r;
+}
+
+const Runtime& runtime() {
+    static const Runtime* const made = new Runtime(probe());
+    return *made;
+}
+
+struct ThreadState {
+    int device = -1;  // that the runtime has been told of
+    Stream* current[kMaxDevices] = {};
+};
+constinit thread_local ThreadState here;
+
+std::atomic<int> waiting_for_each_op{0};
+
+bool is_set(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value && *value && std::strcmp(value, "0") != 0;
+}
+[[maybe_unused]] const int sync_from_environment = waiting_for_each_op += is_set("TAPIR_SYNC") ? 1 : 0;
+
+DeviceState& device_state(int device) {
+    DeviceState& state = runtime().devices[device];
+    std::call_once(state.made, [&] {
+        cudaDeviceProp properties;
+        if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) state.multiprocessors = properties.multiProcessorCount;
+        for (int i = 0; i <= kSideStreams; ++i) {
+            state.streams[i].device = device;
+            state.streams[i].index = i;
+        }
+    });
+    return state;
+}
+
+void select_device(int device) {
+    if (here.device == device) return;
+    const cudaError_t error = cudaSetDevice(device);
+    if (error != cudaSuccess) fail_cuda(error, "cudaSetDevice");
+    here.device = device;
+}
+
+// Runs calls on another device than the selected one.
+class DeviceGuard {
+ public:
+    explicit DeviceGuard(int device) : previous_(here.device) { select_device(device); }
+    ~DeviceGuard() {
+        if (previous_ >= 0 && previous_ != here.device && cudaSetDevice(previous_) == cudaSuccess) here.device = previous_;
+    }
+    DeviceGuard(const DeviceGuard&) = delete;
+    DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+    int previous_;
+};
+
+std::string place(const Loc& loc) {
+    const char* slash = std::strrchr(loc.file_name(), '/');
+    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
+}
+
+const char* op_name() { return detail::thread.op ? detail::thread.op : "CUDA"; }
+
+// --- Errors that come late -----------------------------------------------------------------------------------------------
+
+// Throws the IndexError of a slot that a kernel of this stream has written to. The stream is done.
+void check_faults(Stream& stream) {
+    DeviceState& state = device_state(stream.device);
+    const std::lock_guard lock(state.faults_mutex);
+    stream.faults_pending = 0;
+    for (std::size_t i = 0; i < state.faults.size(); ++i) {
+        Fault& fault = state.faults[i];
+        if (fault.stream != &stream) continue;
+        fault.stream = nullptr;
+        const std::int64_t index = __atomic_exchange_n(&state.slots[i].index, FaultSlot::kNoFault, __ATOMIC_RELAXED);
+        if (index == FaultSlot::kNoFault) continue;
+        const Fault found = fault;
+        fail<IndexError>(found.loc, "{}: index {} is out of range for dimension {} of shape {}", found.op, index, found.dim,
+                         found.shape);
+    }
+    while (!state.faults.empty() && !state.faults.back().stream) state.faults.pop_back();
+}
+
+// Names the ops that the error can belong to.
+[[noreturn]] void fail_late(Stream& stream, cudaError_t error) {
+    const std::uint32_t end = stream.given.load(), begin = stream.in_order.load();
+    const std::uint32_t first = end - begin > Stream::kRemembered ? end - Stream::kRemembered : begin;
+    const auto op = [&](std::uint32_t i) -> const Stream::Op& { return stream.ops[i % Stream::kRemembered]; };
+    if (first == end) fail<DeviceError>(detail::thread.op_loc, "{}: CUDA error: {}", op_name(), cudaGetErrorString(error));
+    const char* name = op(first).name.load();
+    if (end - first == 1) fail<DeviceError>(op(first).loc.load(), "{}: CUDA error: {}", name, cudaGetErrorString(error));
+    std::string others;
+    constexpr std::uint32_t most = 8;
+    for (std::uint32_t i = first + 1; i < end && i <= first + most; ++i) {
+        others += fmt::format("{}{} at {}", i == first + 1 ? "" : ", ", op(i).name.load(), place(op(i).loc.load()));
+    }
+    if (end - first > most + 1) others += fmt::format(" and {} more", end - first - most - 1);
+    fail<DeviceError>(op(first).loc.load(), "{}, or an op after it: CUDA error: {}; after it came {}; TAPIR_SYNC=1 tells which",
+                      name, cudaGetErrorString(error), others);
+}
+
+// After waiting for the first `given` ops of a stream.
+void finish(Stream& stream, std::uint32_t given, cudaError_t error) {
+    if (error != cudaSuccess) fail_late(stream, error);
+    stream.in_order.store(given);
+    if (stream.faults_pending.load(std::memory_order_relaxed)) check_faults(stream);
+}
+
+void wait_for(Stream& stream) {
+    const std::uint32_t given = stream.given.load();
+    finish(stream, given, cudaStreamSynchronize(stream.handle));
+}
+
+}  // namespace
+
+Stream& current() {
+    Stream*& stream = here.current[here.device];
+    if (!stream) [[unlikely]]
+        stream = device_state(here.device).streams;
+    return *stream;
+}
+
+int selected_device() noexcept { return here.device; }
+int multiprocessors() noexcept { return device_state(here.device).multiprocessors; }
+
+void fail_cuda(cudaError_t error, const char* call) {
+    static_cast<void>(cudaGetLastError());
+    std::string_view name(call);
+    name = name.substr(0, name.find('('));
+    const Loc loc = detail::thread.op_loc;
+    if (error == cudaErrorMemoryAllocation) fail<OutOfMemory>(loc, "{}: {}: {}", op_name(), name, cudaGetErrorString(error));
+    fail<DeviceError>(loc, "{}: {}: {}", op_name(), name, cudaGetErrorString(error));
+}
+
+void launched(Stream& stream, cudaError_t error) {
+    const std::uint32_t i = stream.given.fetch_add(1, std::memory_order_relaxed);
+    Stream::Op& op = stream.ops[i % Stream::kRemembered];
+    op.name.store(op_name(), std::memory_order_relaxed);
+    op.loc.store(detail::thread.op_loc, std::memory_order_relaxed);
+    if (error != cudaSuccess) [[unlikely]]
+        fail_cuda(error, "kernel launch");
+    if (waiting_for_each_op.load(std::memory_order_relaxed)) [[unlikely]]
+        wait_for(stream);
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+    Stream& stream = current();
+    launched(stream, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.handle));
+}
+
+FaultSlot* fault_slot(int dim, const Shape& shape) {
+    Stream& stream = current();
+    DeviceState& state = device_state(stream.device);
+    for (;;) {
+        {
+            const std::lock_guard lock(state.faults_mutex);
+            if (!state.slots) {
+                TAPIR_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&state.slots), kFaultSlots * sizeof(FaultSlot)));
+                for (int i = 0; i < kFaultSlots; ++i) state.slots[i].index = FaultSlot::kNoFault;
+                state.faults.reserve(kFaultSlots);
+            }
+            if (state.faults.size() < kFaultSlots) {
+                state.faults.push_back({op_name(), detail::thread.op_loc, dim, shape, &stream});
+                ++stream.faults_pending;
+                return &state.slots[state.faults.size() - 1];
+            }
+        }
+        // All are in use: those of streams that get done become free.
+        for (Stream& other : state.streams) {
+            if (other.faults_pending) wait_for(other);
+        }
+    }
+}
+
+}  // namespace tapir::gpu
+
+// --- What the core asks for ----------------------------------------------------------------------------------------------
+
+namespace tapir::device_api {
+
+using namespace gpu;
+
+int count() noexcept { return runtime().count; }
+const char* problem() noexcept { return runtime().problem.c_str(); }
+
+std::string name(int device) {
+    cudaDeviceProp properties;
+    TAPIR_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+    return properties.name;
+}
+
+void select(Device device) { select_device(device.index); }
+
+// --- Copies ----------------------------------------------------------------------------------------------------------------
+
+void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait) {
+    const Device device = to_device.type == DeviceType::cuda ? to_device : from_device;
+    select(device);
+    gpu::Stream& stream = current();
+    if (to_device.type == DeviceType::cuda && from_device.type == DeviceType::cuda && to_device != from_device) {
+        // On the target's stream, between what the source's stream holds now and what it gets next.
+        here.current[from_device.index] = here.current[from_device.index] ? here.current[from_device.index]
+                                                                          : device_state(from_device.index).streams;
+        gpu::Stream& source = *here.current[from_device.index];
+        order_after(&stream, &source);
+        launched(stream, cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream.handle));
+        order_after(&source, &stream);
+    } else {
+        launched(stream, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle));
+    }
+    if (wait) wait_for(stream);
+}
+
+void zero(void* to, Device device, std::size_t bytes) {
+    select(device);
+    gpu::Stream& stream = current();
+    launched(stream, cudaMemsetAsync(to, 0, bytes, stream.handle));
+}
+
+// --- Streams ---------------------------------------------------------------------------------------------------------------
+
+namespace {
+gpu::Stream& stream_of(void* stream) { return *static_cast<gpu::Stream*>(stream); }
+}  // namespace
+
+void* new_stream(int device) {
+    DeviceState& state = device_state(device);
+    gpu::Stream& stream = state.streams[1 + state.next_side.fetch_add(1) % kSideStreams];
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    if (!stream.handle) {
+        const DeviceGuard guard(device);
+        TAPIR_CUDA_CHECK(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
+    }
+    return &stream;
+}
+
+void* default_stream(int device) { return device_state(device).streams; }
+
+void* current_stream(int device) noexcept {
+    gpu::Stream*& stream = here.current[device];
+    if (!stream) stream = device_state(device).streams;
+    return stream;
+}
+
+void set_current_stream(void* stream) noexcept { here.current[stream_of(stream).device] = &stream_of(stream); }
+Device device_of(void* stream) noexcept { return cuda(stream_of(stream).device); }
+void* native(void* stream) noexcept { return stream_of(stream).handle; }
+
+bool is_done(void* stream) {
+    const DeviceGuard guard(stream_of(stream).device);
+    return cudaStreamQuery(stream_of(stream).handle) != cudaErrorNotReady;
+}
+
+void wait(void* stream, const Loc& loc) {
+    const CallerScope caller(loc);
+    gpu::Stream& s = stream_of(stream);
+    const DeviceGuard guard(s.device);
+    wait_for(s);
+}
+
+void wait_for_all(int device, const Loc& loc) {
+    const CallerScope caller(loc);
+    const DeviceGuard guard(device);
+    for (gpu::Stream& stream : device_state(device).streams) {
+        if (stream.index == 0 || stream.handle) wait_for(stream);
+    }
+}
+
+void order_after(void* stream, void* other) {
+    if (stream == other) return;
+    // One event a thread and device is enough: waiting for it means waiting for what it marks now.
+    thread_local cudaEvent_t events[kMaxDevices] = {};
+    gpu::Stream &later = stream_of(stream), &earlier = stream_of(other);
+    cudaEvent_t& event = events[earlier.device];
+    const DeviceGuard guard(earlier.device);
+    if (!event) TAPIR_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    TAPIR_CUDA_CHECK(cudaEventRecord(event, earlier.handle));
+    const DeviceGuard own(later.device);
+    TAPIR_CUDA_CHECK(cudaStreamWaitEvent(later.handle, event, 0));
+}
+
+// --- Events ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+struct EventState {
+    cudaEvent_t handle;
+    gpu::Stream* stream;  // it was recorded on last
+    int device;
+};
+EventState& event_of(void* event) { return *static_cast<EventState*>(event); }
+}  // namespace
+
+void* new_event(int device, bool timing) {
+    const DeviceGuard guard(device);
+    cudaEvent_t handle;
+    TAPIR_CUDA_CHECK(cudaEventCreateWithFlags(&handle, timing ? 0 : cudaEventDisableTiming));
+    return new EventState{handle, nullptr, device};
+}
+void free_event(void* event) noexcept {
+    cudaEventDestroy(event_of(event).handle);
+    delete &event_of(event);
+}
+void record_event(void* event, void* stream) {
+    const DeviceGuard guard(stream_of(stream).device);
+    TAPIR_CUDA_CHECK(cudaEventRecord(event_of(event).handle, stream_of(stream).handle));
+    event_of(event).stream = &stream_of(stream);
+}
+void order_after_event(void* stream, void* event) {
+    const DeviceGuard guard(stream_of(stream).device);
+    TAPIR_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream).handle, event_of(event).handle, 0));
+}
+bool is_event_done(void* event) { return cudaEventQuery(event_of(event).handle) != cudaErrorNotReady; }
+void wait_event(void* event, const Loc& loc) {
+    const CallerScope caller(loc);
+    const cudaError_t error = cudaEventSynchronize(event_of(event).handle);
+    if (error != cudaSuccess && event_of(event).stream) fail_late(*event_of(event).stream, error);
+    TAPIR_CUDA_CHECK(error);
+}
+double milliseconds(void* begin, void* end) {
+    float result = 0;
+    TAPIR_CUDA_CHECK(cudaEventElapsedTime(&result, event_of(begin).handle, event_of(end).handle));
+    return result;
+}
+
+}  // namespace tapir::device_api
+
+namespace tapir {
+
+SyncScope::SyncScope() noexcept { gpu::waiting_for_each_op.fetch_add(1); }
+SyncScope::~SyncScope() { gpu::waiting_for_each_op.fetch_sub(1); }
+
+}  // namespace tapir

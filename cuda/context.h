@@ -1,0 +1,70 @@
+// The CUDA runtime as the rest of cuda/ uses it: devices, the thread's current streams, and errors that name the op.
+//
+// Note [Errors of a stream]
+// A kernel that goes wrong is heard of later, at a call that has nothing to do with it. So every stream remembers the ops it
+// was given since it was last known to be in order; when an error comes, these are the ones it can belong to, and the
+// message names them (TAPIR_SYNC=1, or SyncScope, waits after each op and so names the one). Mistakes that a kernel finds by
+// itself, an index out of range, do not end the context: the kernel writes the index into a slot of page-locked
+// memory that belongs to its op, reads a safe element instead, and the next call that waits throws IndexError.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "tapir/core/shape.h"
+
+namespace tapir::gpu {
+
+inline constexpr int kMaxDevices = 16;
+inline constexpr int kSideStreams = 32;
+
+/// A stream of the pool; never destroyed.
+struct Stream {
+    cudaStream_t handle = nullptr;  // the default stream's is null
+    int device = 0;
+    int index = 0;  // 0: the default one
+
+    /// One op that the stream was given.
+    struct Op {
+        std::atomic<const char*> name{nullptr};
+        std::atomic<Loc> loc{Loc{}};
+    };
+    static constexpr std::uint32_t kRemembered = 64;
+    Op ops[kRemembered];
+    std::atomic<std::uint32_t> given{0};     // how many there were
+    std::atomic<std::uint32_t> in_order{0};  // as of which all was well
+    std::atomic<std::uint32_t> faults_pending{0};
+};
+
+/// The thread's current stream of the selected device.
+Stream& current();
+/// The device that the thread's calls go to, and how many multiprocessors it has.
+int selected_device() noexcept;
+int multiprocessors() noexcept;
+
+/// Throws DeviceError (OutOfMemory for that) with the thread's op and line.
+[[noreturn, gnu::cold, gnu::noinline]] void fail_cuda(cudaError_t error, const char* call);
+inline void check(cudaError_t error, const char* call) {
+    if (error != cudaSuccess) [[unlikely]]
+        fail_cuda(error, call);
+}
+#define TAPIR_CUDA_CHECK(call) ::tapir::gpu::check(call, #call)
+
+/// After every launch: notes the op, throws when the launch failed, and in sync mode waits.
+void launched(Stream& stream, cudaError_t error);
+
+/// Puts a copy within the selected device's memory on the current stream.
+void copy_bytes(void* to, const void* from, std::size_t bytes);
+
+/// A place where a kernel writes an index that is out of range. `index` stays kNoFault as long as there is none.
+struct FaultSlot {
+    static constexpr std::int64_t kNoFault = INT64_MIN;
+    std::int64_t index;
+};
+/// A slot for the op that is being launched on the current stream.
+FaultSlot* fault_slot(int dim, const Shape& shape);
+
+}  // namespace tapir::gpu

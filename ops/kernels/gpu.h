@@ -1,0 +1,47 @@
+// Kernels of the CUDA device, as ops call them:
+//
+//     if (on_gpu(x)) return gpu::softmax(args, lines);
+//
+// A call puts the kernel on the thread's current stream of the device that was selected (begin_op, make_empty) and returns.
+// They are declared beside the CPU's, with TAPIR_GPU_KERNEL, and defined in cuda/NAME.cu. Pointers in their arguments are
+// device memory. In a build without CUDA they are never called, as no tensor can be on a CUDA device.
+#pragma once
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+#ifdef TAPIR_WITH_CUDA
+inline bool on_gpu(const TensorImpl* x) noexcept { return x->device.type == DeviceType::cuda; }
+#else
+constexpr bool on_gpu(const TensorImpl*) noexcept { return false; }
+#endif
+inline bool on_gpu(const Tensor& x) noexcept { return on_gpu(x.impl()); }
+
+namespace gpu {
+
+template <class Fn>
+using Declare = Fn;  // a function type, so that `Declare<void(int)> f;` declares f
+
+template <class Fn>
+struct NotBuilt;
+template <class R, class... Args>
+struct NotBuilt<R(Args...)> {
+    [[noreturn]] R operator()(Args...) const { __builtin_unreachable(); }
+};
+
+}  // namespace gpu
+}  // namespace tapir
+
+/// Declares the kernel `tapir::gpu::name` of type `R(args)`. At global scope.
+#ifdef TAPIR_WITH_CUDA
+#define TAPIR_GPU_KERNEL(name, ...)          \
+    namespace tapir::gpu {                   \
+    tapir::gpu::Declare<__VA_ARGS__> name;   \
+    }
+#else
+#define TAPIR_GPU_KERNEL(name, ...)                            \
+    namespace tapir::gpu {                                     \
+    inline constexpr tapir::gpu::NotBuilt<__VA_ARGS__> name{}; \
+    }
+#endif

@@ -1,0 +1,120 @@
+// Every op of the table on a CUDA device, against the CPU: values, dtypes, gradients, for all dtypes and layouts that the CPU's
+// table test has.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <iomanip>
+
+#include "../ops/samples.h"
+
+using namespace tapir;
+using tapir::test::Call;
+
+namespace {
+
+std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors) {
+    std::vector<Tensor> result;
+    for (const Tensor& t : tensors) result.push_back(t.to(device));
+    return result;
+}
+
+std::vector<Tensor> cast(const std::vector<Tensor>& inputs, DType dtype) {
+    std::vector<Tensor> result;
+    for (const Tensor& x : inputs) result.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
+    return result;
+}
+
+double tolerance(DType dtype) {
+    switch (dtype) {
+        case DType::float64: return 1e-12;
+        case DType::float32: return 1e-5;
+        case DType::float16: return 4e-3;
+        case DType::bfloat16: return 3e-2;
+        default: return 0;
+    }
+}
+
+bool close(double have, double want, double limit) {
+    if (std::isnan(want)) return std::isnan(have);
+    if (std::isinf(want) || std::isinf(have)) return have == want;
+    return std::abs(have - want) <= limit * (1 + std::abs(want));
+}
+
+void check_equal(const Tensor& have, const Tensor& want, DType computed) {
+    REQUIRE(have.defined() == want.defined());
+    if (!want.defined()) return;
+    REQUIRE(have.shape() == want.shape());
+    REQUIRE(have.dtype() == want.dtype());
+    const std::vector<double> a = have.to_vector<double>(), b = want.to_vector<double>();
+    const double limit = std::max(tolerance(want.dtype()), tolerance(computed));
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        if (close(a[i], b[i], limit)) continue;
+        INFO("element " << i << ": " << std::setprecision(12) << a[i] << ", the CPU has " << b[i]);
+        CHECK(false);
+        return;
+    }
+}
+
+struct Outcome {
+    std::vector<Tensor> outputs, gradients;
+    std::string error;
+};
+
+// The call's outputs and, for floating ones, the gradients of their weighted sum.
+Outcome run(const Call& call, const std::vector<Tensor>& inputs) {
+    Outcome outcome;
+    std::vector<Tensor> leaves;
+    for (const Tensor& x : inputs) {
+        leaves.push_back(x.detach());
+        if (call.differentiable && is_floating(x.dtype())) leaves.back().requires_grad_();
+    }
+    manual_seed(7);
+    Tape tape;
+    outcome.outputs = call.run(leaves);
+    if (!call.differentiable) return outcome;
+    Tensor loss;
+    for (const Tensor& y : outcome.outputs) {
+        if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
+        const Tensor weights = (arange(y.numel(), y.dtype()).to(y.device()) * 0.25 + 1).reshape(y.shape());
+        const Tensor part = sum(y * weights);
+        loss = loss.defined() ? loss + part : part;
+    }
+    if (!loss.defined()) return outcome;
+    tape.backward(loss);
+    for (const Tensor& leaf : leaves) outcome.gradients.push_back(leaf.requires_grad() ? leaf.grad() : Tensor());
+    return outcome;
+}
+
+void compare(const Call& call, const std::vector<Tensor>& inputs, DType computed) {
+    const Outcome want = run(call, inputs), have = run(call, on(cuda, inputs));
+    REQUIRE(have.outputs.size() == want.outputs.size());
+    for (std::size_t k = 0; k < want.outputs.size(); ++k) {
+        INFO("output " << k);
+        check_equal(have.outputs[k], want.outputs[k], computed);
+    }
+    REQUIRE(have.gradients.size() == want.gradients.size());
+    for (std::size_t k = 0; k < want.gradients.size(); ++k) {
+        INFO("gradient " << k);
+        check_equal(have.gradients[k], want.gradients[k], computed);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every op gives the CPU's numbers on a CUDA device", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    const char* only = std::getenv("TAPIR_TEST_OP");
+    for (const Call& call : test::all_calls()) {
+        if (only && std::string(only) != call.op->name) continue;
+        INFO(call.name << " of " << call.inputs);
+        for (const DType dtype : {float64, float32, float16, bfloat16}) {
+            INFO(name(dtype));
+            const std::vector<Tensor> inputs = test::make_inputs(call);
+            if (call.extreme && inputs[0].dtype() != dtype) continue;
+            compare(call, cast(inputs, dtype), dtype);
+        }
+    }
+}

@@ -1,0 +1,630 @@
+// The emulator's devices: memory, streams, events, and kernels on CPU threads. See cuda_runtime.h.
+#include <pthread.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cuda_runtime.h"
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace {
+
+constexpr int kDevices = 2;
+constexpr std::size_t kGuardBytes = 4096;
+
+// Everything is leaked: worker threads run until the process ends.
+struct Block {
+    void* base;
+    std::size_t mapped, bytes;
+    int device;  // -1: page-locked host memory
+};
+
+struct Emulator {
+    std::mutex mutex;
+    std::map<const void*, Block> blocks;  // by first byte
+    std::size_t used[kDevices] = {};
+    std::size_t capacity = std::size_t{256} << 20;
+    EmulatedStream* default_streams[kDevices] = {};
+    std::vector<EmulatedStream*> streams;
+    int key = -1;
+    std::atomic<cudaError_t> sticky{cudaSuccess};
+    std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess};
+    std::atomic<int> kernels{0};
+};
+
+Emulator& state() {
+    static Emulator* const emulator = [] {
+        auto* made = new Emulator;
+        made->key = pkey_alloc(0, PKEY_DISABLE_ACCESS);  // -1 where the processor has none
+        return made;
+    }();
+    return *emulator;
+}
+
+// The threads that stand for a device may touch its memory; no other thread may.
+void allow_device_memory() {
+    if (state().key >= 0) pkey_set(state().key, 0);
+}
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t failed(cudaError_t error) {
+    last_error = error;
+    return error;
+}
+#define TAPIR_RETURN_STICKY                                         \
+    if (const cudaError_t sticky = state().sticky; sticky != cudaSuccess) return failed(sticky)
+
+using Task = std::function<void()>;
+
+}  // namespace
+
+struct EmulatedStream {
+    int device;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Task> tasks;
+    bool busy = false, held = false;
+
+    explicit EmulatedStream(int d) : device(d) {
+        std::thread([this] { run(); }).detach();
+    }
+    void add(Task task) {
+        const std::lock_guard lock(mutex);
+        tasks.push_back(std::move(task));
+        changed.notify_all();
+    }
+    bool idle() {
+        const std::lock_guard lock(mutex);
+        return tasks.empty() && !busy;
+    }
+    void wait() {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [this] { return tasks.empty() && !busy; });
+    }
+    void hold(bool on) {
+        const std::lock_guard lock(mutex);
+        held = on;
+        changed.notify_all();
+    }
+
+ private:
+    void run() {
+        allow_device_memory();
+        std::unique_lock lock(mutex);
+        for (;;) {
+            changed.wait(lock, [this] { return !tasks.empty() && !held; });
+            const Task task = std::move(tasks.front());
+            tasks.pop_front();
+            busy = true;
+            lock.unlock();
+            task();
+            lock.lock();
+            busy = false;
+            changed.notify_all();
+        }
+    }
+};
+
+namespace {
+
+// What an event was recorded as; recording anew makes another one.
+struct Mark {
+    bool done = false;
+    std::chrono::steady_clock::time_point time;
+};
+std::mutex marks_mutex;
+std::condition_variable marks_changed;
+
+}  // namespace
+
+struct EmulatedEvent {
+    std::shared_ptr<Mark> mark;
+};
+
+namespace {
+
+EmulatedStream* stream_or_default(cudaStream_t stream) {
+    if (stream) return stream;
+    Emulator& e = state();
+    const std::lock_guard lock(e.mutex);
+    EmulatedStream*& own = e.default_streams[current_device];
+    if (!own) {
+        own = new EmulatedStream(current_device);
+        e.streams.push_back(own);
+    }
+    return own;
+}
+
+// --- Blocks of threads ---------------------------------------------------------------------------------------------------
+//
+// The threads of a block run one after the other on fibers, each until it is done or has to wait for others. A fiber runs
+// thread after thread; where one stops, another fiber goes on with those that have not begun.
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr unsigned kMostThreads = 1024;
+
+struct Fiber {
+    ucontext_t context{};
+    std::unique_ptr<char[]> stack{new char[kStackBytes]};
+    void* fake_stack = nullptr;
+};
+
+enum class Wait : unsigned char { nothing, block, warp, done };
+
+struct CudaThread {
+    Wait wait;
+    Fiber* fiber;  // that it stopped on
+    unsigned mask, from_lane;
+    std::uint64_t value, result;
+    bool is_ballot;
+};
+
+struct Runner {
+    const Task* kernel = nullptr;
+    unsigned threads = 0, begun = 0, finished = 0, current = 0;
+    CudaThread thread[kMostThreads];
+    std::vector<std::unique_ptr<Fiber>> fibers;
+    std::vector<Fiber*> spare;
+    Fiber* running = nullptr;
+    ucontext_t main{};
+    void* main_fake_stack = nullptr;
+    const void* main_stack = nullptr;
+    std::size_t main_stack_bytes = 0;
+};
+thread_local std::unique_ptr<Runner> runner;
+
+void set_thread(unsigned t) {
+    runner->current = t;
+    threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
+}
+
+void switch_to(Fiber& fiber) {
+    Runner& r = *runner;
+    r.running = &fiber;
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&r.main_fake_stack, fiber.stack.get(), kStackBytes);
+#endif
+    swapcontext(&r.main, &fiber.context);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(r.main_fake_stack, nullptr, nullptr);
+#endif
+}
+
+// Back from the running fiber; returns when that is switched to again.
+void switch_back() {
+    Runner& r = *runner;
+    Fiber& fiber = *r.running;
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&fiber.fake_stack, r.main_stack, r.main_stack_bytes);
+#endif
+    swapcontext(&fiber.context, &r.main);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, &r.main_stack, &r.main_stack_bytes);
+#endif
+}
+
+void fiber_main() {
+    Runner& r = *runner;
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(nullptr, &r.main_stack, &r.main_stack_bytes);
+#endif
+    Fiber* const own = r.running;
+    for (;;) {
+        while (r.begun < r.threads) {
+            const unsigned t = r.begun++;
+            set_thread(t);
+            r.thread[t].wait = Wait::nothing;
+            (*r.kernel)();
+            r.thread[r.current].wait = Wait::done;
+            ++r.finished;
+        }
+        r.spare.push_back(own);
+        switch_back();
+    }
+}
+
+Fiber& spare_fiber() {
+    Runner& r = *runner;
+    if (r.spare.empty()) {
+        r.fibers.push_back(std::make_unique<Fiber>());
+        Fiber& made = *r.fibers.back();
+        getcontext(&made.context);
+        made.context.uc_stack.ss_sp = made.stack.get();
+        made.context.uc_stack.ss_size = kStackBytes;
+        makecontext(&made.context, fiber_main, 0);
+        r.spare.push_back(&made);
+    }
+    Fiber& fiber = *r.spare.back();
+    r.spare.pop_back();
+    return fiber;
+}
+
+// Lets those go on that all they wait for have come to. False when there are none.
+bool release_block() {
+    Runner& r = *runner;
+    for (unsigned t = 0; t < r.threads; ++t) {
+        if (r.thread[t].wait != Wait::block && r.thread[t].wait != Wait::done) return false;
+    }
+    for (unsigned t = 0; t < r.threads; ++t) {
+        if (r.thread[t].wait == Wait::block) r.thread[t].wait = Wait::nothing;
+    }
+    return true;
+}
+
+bool release_warp(unsigned first) {
+    Runner& r = *runner;
+    const unsigned lanes = std::min(32u, r.threads - first);
+    CudaThread* const warp = r.thread + first;
+    unsigned waiting = 0, alive = 0;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+        if (warp[lane].wait == Wait::warp) waiting |= 1u << lane;
+        if (warp[lane].wait != Wait::done) alive |= 1u << lane;
+    }
+    bool any = false;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+        if (warp[lane].wait != Wait::warp) continue;
+        const unsigned group = warp[lane].mask & alive;
+        if ((group & waiting) != group) continue;
+        unsigned votes = 0;
+        for (unsigned k = 0; k < lanes; ++k) {
+            if (group >> k & 1 && warp[k].value) votes |= 1u << k;
+        }
+        for (unsigned k = 0; k < lanes; ++k) {
+            if (!(group >> k & 1)) continue;
+            const unsigned from = warp[k].from_lane % 32;
+            warp[k].result = warp[k].is_ballot ? votes : group >> from & 1 ? warp[from].value : warp[k].value;
+        }
+        for (unsigned k = 0; k < lanes; ++k) {
+            if (group >> k & 1) warp[k].wait = Wait::nothing;
+        }
+        waiting &= ~group;
+        any = true;
+    }
+    return any;
+}
+
+void run_block(const Task& kernel) {
+    Runner& r = *runner;
+    r.kernel = &kernel;
+    r.threads = blockDim.x * blockDim.y * blockDim.z;
+    r.begun = r.finished = 0;
+    while (r.begun < r.threads) switch_to(spare_fiber());
+    while (r.finished < r.threads) {
+        bool any = release_block();
+        for (unsigned first = 0; first < r.threads; first += 32) any |= release_warp(first);
+        if (!any) {
+            std::fprintf(stderr, "emulator: threads of a block wait for others that do not come\n");
+            std::abort();
+        }
+        for (unsigned t = 0; t < r.threads; ++t) {
+            if (r.thread[t].wait != Wait::nothing) continue;
+            set_thread(t);
+            switch_to(*r.thread[t].fiber);
+        }
+    }
+}
+
+// The running thread of the block waits.
+void stop(Wait wait) {
+    CudaThread& own = runner->thread[runner->current];
+    own.wait = wait;
+    own.fiber = runner->running;
+    switch_back();
+}
+
+void run_grid(const cudaLaunchConfig_t& config, const Task& kernel) {
+    if (!runner) runner = std::make_unique<Runner>();
+    blockDim = config.blockDim;
+    gridDim = config.gridDim;
+    for (unsigned z = 0; z < gridDim.z; ++z) {
+        for (unsigned y = 0; y < gridDim.y; ++y) {
+            for (unsigned x = 0; x < gridDim.x; ++x) {
+                blockIdx = {x, y, z};
+                run_block(kernel);
+            }
+        }
+    }
+}
+
+bool is_launchable(const cudaLaunchConfig_t& c) {
+    const auto some = [](dim3 d) { return d.x > 0 && d.y > 0 && d.z > 0; };
+    return some(c.gridDim) && some(c.blockDim) && c.gridDim.x <= 0x7fffffffu && c.gridDim.y <= 65535 && c.gridDim.z <= 65535 &&
+           std::uint64_t{c.blockDim.x} * c.blockDim.y * c.blockDim.z <= kMostThreads;
+}
+
+}  // namespace
+
+// --- Kernels -------------------------------------------------------------------------------------------------------------
+
+namespace emulator {
+
+void enqueue(cudaStream_t stream, Task task) { stream_or_default(stream)->add(std::move(task)); }
+
+cudaError_t launch(const cudaLaunchConfig_t& config, Task kernel) {
+    TAPIR_RETURN_STICKY;
+    if (const cudaError_t error = state().next_launch.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
+    if (!is_launchable(config)) return failed(cudaErrorInvalidConfiguration);
+    ++state().kernels;
+    enqueue(config.stream, [config, kernel = std::move(kernel)] {
+        if (const cudaError_t error = state().next_kernel.exchange(cudaSuccess); error != cudaSuccess) state().sticky = error;
+        if (state().sticky == cudaSuccess) run_grid(config, kernel);
+    });
+    return cudaSuccess;
+}
+
+void block_barrier() { stop(Wait::block); }
+
+std::uint64_t exchange(unsigned mask, std::uint64_t value, unsigned from_lane) {
+    CudaThread& own = runner->thread[runner->current];
+    own.mask = mask;
+    own.value = value;
+    own.from_lane = from_lane;
+    own.is_ballot = false;
+    stop(Wait::warp);
+    return own.result;
+}
+
+unsigned ballot(unsigned mask, bool value) {
+    CudaThread& own = runner->thread[runner->current];
+    own.mask = mask;
+    own.value = value;
+    own.is_ballot = true;
+    stop(Wait::warp);
+    return static_cast<unsigned>(own.result);
+}
+
+void hold(cudaStream_t stream) { stream_or_default(stream)->hold(true); }
+void release(cudaStream_t stream) { stream_or_default(stream)->hold(false); }
+void fail_next_launch(cudaError_t error) { state().next_launch = error; }
+void fail_next_kernel(cudaError_t error) { state().next_kernel = error; }
+void clear_errors() {
+    state().sticky = state().next_kernel = state().next_launch = cudaSuccess;
+    last_error = cudaSuccess;
+}
+void set_memory(std::size_t bytes) {
+    const std::lock_guard lock(state().mutex);
+    state().capacity = bytes;
+}
+int kernels_launched() { return state().kernels; }
+
+}  // namespace emulator
+
+// --- Errors and devices --------------------------------------------------------------------------------------------------
+
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess: return "no error";
+        case cudaErrorInvalidValue: return "invalid argument";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+        case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+        case cudaErrorLaunchFailure: return "unspecified launch failure";
+        case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorNotReady: return "device not ready";
+        default: return "an error";
+    }
+}
+cudaError_t cudaGetLastError() {
+    TAPIR_RETURN_STICKY;
+    return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+    TAPIR_RETURN_STICKY;
+    return last_error;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    state();
+    *count = kDevices;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+    *device = current_device;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    std::vector<EmulatedStream*> streams;
+    {
+        const std::lock_guard lock(state().mutex);
+        streams = state().streams;
+    }
+    for (EmulatedStream* stream : streams) {
+        if (stream->device == current_device) stream->wait();
+    }
+    TAPIR_RETURN_STICKY;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
+    *properties = {};
+    std::snprintf(properties->name, sizeof(properties->name), "emulated CUDA device");
+    properties->totalGlobalMem = state().capacity;
+    properties->multiProcessorCount = 4;
+    properties->major = 9;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+    *can = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+
+// --- Memory --------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The block ends where its last page does, and the page after it cannot be touched. Fresh bytes are 0xff: nan.
+cudaError_t new_block(void** pointer, std::size_t bytes, int device) {
+    TAPIR_RETURN_STICKY;
+    Emulator& e = state();
+    const std::size_t rounded = (bytes + 15) & ~std::size_t{15}, page = kGuardBytes;
+    const std::size_t mapped = (rounded + page - 1) / page * page;
+    const std::lock_guard lock(e.mutex);
+    if (device >= 0 && e.used[device] + bytes > e.capacity) return failed(cudaErrorMemoryAllocation);
+    void* base = mmap(nullptr, mapped + kGuardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) return failed(cudaErrorMemoryAllocation);
+    std::memset(base, 0xff, mapped);
+    mprotect(static_cast<std::byte*>(base) + mapped, kGuardBytes, PROT_NONE);
+    if (device >= 0 && e.key >= 0) pkey_mprotect(base, mapped, PROT_READ | PROT_WRITE, e.key);
+    *pointer = static_cast<std::byte*>(base) + (mapped - rounded);
+    e.blocks[*pointer] = {base, mapped + kGuardBytes, bytes, device};
+    if (device >= 0) e.used[device] += bytes;
+    return cudaSuccess;
+}
+
+cudaError_t free_block(void* pointer) {
+    if (!pointer) return cudaSuccess;
+    Emulator& e = state();
+    const std::lock_guard lock(e.mutex);
+    const auto found = e.blocks.find(pointer);
+    if (found == e.blocks.end()) return failed(cudaErrorInvalidValue);
+    if (found->second.device >= 0) e.used[found->second.device] -= found->second.bytes;
+    munmap(found->second.base, found->second.mapped);
+    e.blocks.erase(found);
+    return cudaSuccess;
+}
+
+// Whether the memory is a device's, or page-locked, or (null) neither.
+const Block* block_of(const void* pointer) {
+    Emulator& e = state();
+    const std::lock_guard lock(e.mutex);
+    auto next = e.blocks.upper_bound(pointer);
+    if (next == e.blocks.begin()) return nullptr;
+    --next;
+    const auto* first = static_cast<const std::byte*>(next->first);
+    return static_cast<const std::byte*>(pointer) < first + next->second.bytes ? &next->second : nullptr;
+}
+
+}  // namespace
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) { return new_block(pointer, bytes, current_device); }
+cudaError_t cudaFree(void* pointer) {
+    cudaDeviceSynchronize();  // as the real one does
+    return free_block(pointer);
+}
+cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) { return new_block(pointer, bytes, -1); }
+cudaError_t cudaFreeHost(void* pointer) { return free_block(pointer); }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+    const std::lock_guard lock(state().mutex);
+    *total = state().capacity;
+    *free = state().capacity - std::min(state().used[current_device], state().capacity);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+    TAPIR_RETURN_STICKY;
+    EmulatedStream* s = stream_or_default(stream);
+    const Block *source = block_of(from), *target = block_of(to);
+    if (!source) {  // pageable: taken over before the call returns
+        auto staged = std::make_shared<std::vector<std::byte>>(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
+        s->add([=] { std::memcpy(to, staged->data(), bytes); });
+    } else {
+        s->add([=] { std::memmove(to, from, bytes); });
+    }
+    if (!target) s->wait();
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes, cudaStream_t stream) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+    TAPIR_RETURN_STICKY;
+    stream_or_default(stream)->add([=] { std::memset(to, value, bytes); });
+    return cudaSuccess;
+}
+
+// --- Streams and events --------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    *stream = new EmulatedStream(current_device);
+    const std::lock_guard lock(state().mutex);
+    state().streams.push_back(*stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    stream_or_default(stream)->wait();
+    TAPIR_RETURN_STICKY;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    TAPIR_RETURN_STICKY;
+    return stream_or_default(stream)->idle() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    TAPIR_RETURN_STICKY;
+    std::shared_ptr<Mark> mark;
+    {
+        const std::lock_guard lock(marks_mutex);
+        mark = event->mark;
+    }
+    if (!mark) return cudaSuccess;
+    stream_or_default(stream)->add([mark] {
+        std::unique_lock lock(marks_mutex);
+        marks_changed.wait(lock, [&] { return mark->done; });
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+    *event = new EmulatedEvent;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    TAPIR_RETURN_STICKY;
+    auto mark = std::make_shared<Mark>();
+    {
+        const std::lock_guard lock(marks_mutex);
+        event->mark = mark;
+    }
+    stream_or_default(stream)->add([mark] {
+        const std::lock_guard lock(marks_mutex);
+        mark->done = true;
+        mark->time = std::chrono::steady_clock::now();
+        marks_changed.notify_all();
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    TAPIR_RETURN_STICKY;
+    const std::lock_guard lock(marks_mutex);
+    return !event->mark || event->mark->done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    {
+        std::unique_lock lock(marks_mutex);
+        const std::shared_ptr<Mark> mark = event->mark;
+        marks_changed.wait(lock, [&] { return !mark || mark->done; });
+    }
+    TAPIR_RETURN_STICKY;
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+    const std::lock_guard lock(marks_mutex);
+    *milliseconds = std::chrono::duration<float, std::milli>(end->mark->time - begin->mark->time).count();
+    return cudaSuccess;
+}
