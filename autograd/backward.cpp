@@ -47,6 +47,7 @@ Tensor Backward::grad_to_write(int i) {
     const std::uint32_t id = record_.inputs()[i];
     GradientSlot& slot = walk_.slots[id];
     Record& input = *walk_.log.records[id];
+    if (walk_.streams) walk_.streams->bring(slot.grad);
     own_gradient(slot.grad, input.shape(), input.dtype, grad().device());
     return slot.grad;
 }
@@ -92,12 +93,19 @@ void Walk::run(std::size_t from, std::size_t to) {
         Record& record = *log.records[i];
         if (record.flags & (Record::kExtra | Record::kLeaf)) continue;
         bool any = false;
+        if (record.device.type != DeviceType::cpu) [[unlikely]] {
+            detail::thread.op = record.op->name;
+            detail::thread.op_loc = record.loc;
+            if (streams) streams->follow(index);
+        }
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
             GradientSlot& slot = slots[index + k];
             if (slot.empty()) continue;
             any = true;
             if (slot.pending) [[unlikely]]
                 flush(index + k);
+            if (streams) [[unlikely]]
+                streams->bring(slot.grad);
             Record& output = *log.records[index + k];
             if (output.flags & Record::kHooked) [[unlikely]] {
                 caller = output.loc;
@@ -170,6 +178,8 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
         if (options.gradient.shape() != y.shape()) {
             fail<ShapeError>(loc_, "{}: the gradient has shape {}, the tensor {}", what, options.gradient.shape(), y.shape());
         }
+        detail::check_same_device(what, y, options.gradient, loc_);
+        detail::begin_op(what, y.impl(), loc_);
         seed_ = options.gradient;
     } else {
         if (y.numel() != 1) {
@@ -285,7 +295,10 @@ void BackwardRun::walk() {
     check_reached();
     if (walk_.releasing) walk_.log.last_backward = loc_;
     walk_.slots[y_value_].grad = std::move(seed_);
+    BackwardStreams streams(walk_.log);
+    walk_.streams = streams.are_several() ? &streams : nullptr;
     walk_.run(walk_.begin, std::max<std::size_t>(y_value_ + std::size_t{1}, walk_.begin));
+    walk_.streams = nullptr;
 }
 
 // What no hook has to see stays collected.
@@ -325,7 +338,7 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
     if (!result.grad.defined()) return result;
     if (!only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
     if (meta.grad.defined()) {
-        result.add = !walk_.recording && only_owner(meta.grad);
+        result.add = !walk_.recording && only_owner(meta.grad) && is_written_here(meta.grad);
         if (!result.add) result.grad = gradient_ops::add(meta.grad, result.grad);
     }
     return result;

@@ -7,6 +7,7 @@
 
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/streams_impl.h"
 
 namespace tapir {
 
@@ -48,6 +49,7 @@ struct Walk {
     std::vector<std::uint8_t> reached{};  // bitmap: the result depends on the value
     std::vector<std::uint8_t> kept{};     // bitmap: gradients that the caller asked for
     std::vector<std::pair<std::uint32_t, Tensor>> kept_grads{};
+    BackwardStreams* streams = nullptr;  // null: nothing to follow
 
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
     /// Adds g to a value's gradient, summed over broadcast dimensions and converted as needed.

@@ -26,6 +26,9 @@ bool same_sizes(const TensorImpl* t, Record& record) noexcept {
     return true;
 }
 
+// Nobody else sees it, and it was written on this stream.
+bool may_write(const Tensor& grad) noexcept { return only_owner(grad) && is_written_here(grad); }
+
 }  // namespace
 
 void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
@@ -167,19 +170,22 @@ void Walk::add(std::uint32_t value, Tensor g) {
         g = gradient_ops::sum_to(g, record.shape());
     if (g.dtype() != record.dtype) [[unlikely]]
         g = gradient_ops::cast(g, record.dtype);
+    if (g.device() != record.device) [[unlikely]]  // of a number, a 0-d tensor of the CPU, among tensors elsewhere
+        g = g.to(record.device, record.loc);
     GradientSlot& slot = slots[value];
     if (!slot.grad.defined()) {
         slot.grad = std::move(g);
-    } else if (!recording && only_owner(slot.grad)) {
+    } else if (!recording && may_write(slot.grad)) {
         gradient_ops::add_into(slot.grad, g);
     } else {
+        if (streams) streams->bring(slot.grad);
         slot.grad = gradient_ops::add(slot.grad, g);
     }
 }
 
 void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const Tensor& grad = slots[value].grad;
-    if (grad.defined() && only_owner(grad)) {
+    if (grad.defined() && may_write(grad)) {
         gradient_ops::product_into(grad, g, x);
     } else {
         add(value, gradient_ops::product(g, x));
@@ -195,6 +201,7 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     GradientSlot& slot = slots[value];
     // A product of its own, where the rows are many or as large as what they make.
     if (n * 2 > capacity || n * (out + in) >= out * in) return add_product_now(value, g, x);
+    if (g.device() != cpu) return add_product_now(value, g, x);  // one launch; to copy the rows would take two
     if (!slot.pending) slot.pending = std::make_unique<Pending>();
     ProductRows& products = slot.pending->products;
     if (!products.g.defined()) {
@@ -209,11 +216,12 @@ void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g)
     Record& record = *log.records[value];
     if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
     GradientSlot& slot = slots[value];
-    if (record.flags & Record::kLeaf) {
+    if ((record.flags & Record::kLeaf) && !streams) {
         if (!slot.pending) slot.pending = std::make_unique<Pending>();
         slot.pending->rows.push_back({indices, g});
         return;
     }
+    if (streams) streams->bring(slot.grad);
     own_gradient(slot.grad, record.shape(), record.dtype, g.device());
     gradient_ops::rows_into(slot.grad, indices, g);
 }

@@ -40,6 +40,7 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
     if (grad.defined() && grad.dtype() != dtype()) {
         fail<DTypeError>(loc, "set_grad: a gradient of {} for a tensor of {}", name(grad.dtype()), name(dtype()));
     }
+    if (grad.defined()) detail::check_same_device("set_grad", *this, grad, loc);
     AutogradMeta& meta = detail::meta_of(*this);
     const std::lock_guard lock(detail::gradient_mutex());
     meta.drop_gradient();

@@ -4,6 +4,7 @@
 
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 
@@ -35,14 +36,13 @@ void Arena::grow(std::size_t bytes) {
 namespace {
 
 struct RecordSize {
-    std::size_t attr_offset, input_offset, total;
+    std::size_t input_offset, total;
 };
 
 RecordSize size_of(int rank, int saved, int inputs, std::size_t attr_bytes) noexcept {
     RecordSize size{};
-    size.attr_offset = sizeof(Record) + static_cast<std::size_t>(rank) * sizeof(std::int64_t) +
-                       static_cast<std::size_t>(saved) * sizeof(SavedTensor);
-    size.input_offset = size.attr_offset + ((attr_bytes + 7) & ~std::size_t{7});
+    size.input_offset = sizeof(Record) + static_cast<std::size_t>(rank) * sizeof(std::int64_t) +
+                        static_cast<std::size_t>(saved) * sizeof(SavedTensor) + ((attr_bytes + 7) & ~std::size_t{7});
     size.total = size.input_offset + static_cast<std::size_t>(inputs) * sizeof(std::uint32_t);
     return size;
 }
@@ -60,7 +60,7 @@ Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl*
     record->flags = 0;
     record->dtype = value->dtype;
     record->rank = value->rank;
-    record->attr_offset = static_cast<std::uint16_t>(size.attr_offset);
+    record->device = value->device;
     record->inputs_ = reinterpret_cast<std::uint32_t*>(memory + size.input_offset);
     for (int d = 0; d < value->rank; ++d) record->sizes()[d] = value->sizes[d];
     return record;
@@ -69,6 +69,11 @@ Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl*
 void save(SavedTensor& slot, TensorImpl* impl) noexcept {
     detail::add_ref(impl->refs);
     slot = {impl, impl->storage->version};
+}
+
+void note_stream(Log& log, std::uint32_t index, Device device) {
+    void* stream = device_api::current_stream(device.index);
+    if (log.stream_runs.empty() || log.stream_runs.back().stream != stream) log.stream_runs.push_back({index, stream});
 }
 
 std::string where(const Loc& loc) {
@@ -117,6 +122,8 @@ void append_record(Log& log, const RecordArgs& args) {
     if (args.attr_bytes) std::memcpy(record->attrs(), args.attrs, args.attr_bytes);
     if (args.is_object) record->flags = Record::kObject;
     record->output_count = static_cast<std::uint8_t>(args.output_count);
+    if (record->device.type != DeviceType::cpu) [[unlikely]]
+        note_stream(log, index, record->device);
     log.records.push_back(record);
     for (int k = 1; k < args.output_count; ++k) {
         Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
@@ -131,9 +138,9 @@ void append_record(Log& log, const RecordArgs& args) {
 }
 
 void release_saved(Record& record) noexcept {
+    if (record.flags & Record::kReleased) return;
     for (int i = 0; i < record.saved_count; ++i) Tensor::adopt(record.saved()[i].impl);  // destroys the handle
     if (record.flags & Record::kObject) delete *static_cast<RecordObject**>(record.attrs());
-    record.saved_count = 0;
     record.flags = static_cast<std::uint8_t>((record.flags | Record::kReleased) & ~Record::kObject);
 }
 
@@ -144,6 +151,7 @@ void Log::truncate(std::size_t count) noexcept {
     }
     while (!leaves.empty() && leaves.back() >= count) leaves.pop_back();
     hooks.erase(hooks.lower_bound(static_cast<std::uint32_t>(count)), hooks.end());
+    while (!stream_runs.empty() && stream_runs.back().first >= count) stream_runs.pop_back();
     for (LeafSlot& slot : leaf_slots) {
         if (slot.index >= count) slot.tape = 0;
     }
@@ -154,6 +162,7 @@ void Log::clear() noexcept {
     records.clear();
     leaves.clear();
     hooks.clear();
+    stream_runs.clear();
     arena.reset();
 }
 

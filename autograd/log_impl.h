@@ -35,7 +35,7 @@ struct RecordObject {
 
 struct Record {
     enum Flag : std::uint8_t {
-        kReleased = 1,  // backward has used up its saved tensors
+        kReleased = 1,  // backward has used up its saved tensors; what saved() and attrs() name is gone
         kHooked = 2,    // the value has hooks
         kExtra = 4,     // names a further output of the record before it
         kLeaf = 8,      // a leaf's first use; saved[0] is the leaf
@@ -51,12 +51,12 @@ struct Record {
     std::uint8_t flags;
     DType dtype;  // of the value
     std::uint8_t rank;
-    std::uint16_t attr_offset;  // from the record's address, in bytes
+    Device device;
     // Then, without gaps: int64_t sizes[rank], SavedTensor saved[saved_count], attributes, uint32_t inputs[input_count]
 
     std::int64_t* sizes() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
     SavedTensor* saved() noexcept { return reinterpret_cast<SavedTensor*>(sizes() + rank); }
-    void* attrs() noexcept { return reinterpret_cast<std::byte*>(this) + attr_offset; }
+    void* attrs() noexcept { return saved() + saved_count; }
     std::uint32_t* inputs() noexcept { return inputs_; }
     Shape shape() noexcept { return {sizes(), rank}; }
 
@@ -100,6 +100,12 @@ struct Log {
     std::vector<LeafSlot> leaf_slots;  // by the leaf's number
     std::multimap<std::uint32_t, GradientHook> hooks;  // by value; its nodes stay where they are
     std::vector<std::uint32_t> leaves;  // the indices of leaf records
+    // Where the ops ran, on devices with streams: a run begins at a record and goes on to the next run.
+    struct StreamRun {
+        std::uint32_t first;
+        void* stream;  // as in core/device_impl.h
+    };
+    std::vector<StreamRun> stream_runs;
 
     /// The value an input names on this log, or kNoValue for a constant. Appends a leaf's record at its first use.
     std::uint32_t value_of(TensorImpl* input, const Loc& loc);

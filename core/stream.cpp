@@ -152,6 +152,29 @@ void synchronize(Loc loc) {
     for (int i = 0; i < device_api::count(); ++i) device_api::wait_for_all(i, loc);
 }
 
+// --- Memory --------------------------------------------------------------------------------------------------------------
+
+MemoryStats memory_stats(Device device, Loc loc) {
+    detail::check_device("memory_stats", device, loc);
+    return device.type == DeviceType::cpu ? memory_stats() : device_api::memory_stats(device.index);
+}
+
+void reset_peak_memory(Device device, Loc loc) {
+    detail::check_device("reset_peak_memory", device, loc);
+    device.type == DeviceType::cpu ? reset_peak_memory() : device_api::reset_peak_memory(device.index);
+}
+
+void empty_cache(Device device, Loc loc) {
+    detail::check_device("empty_cache", device, loc);
+    device.type == DeviceType::cpu ? empty_cache() : device_api::empty_cache(device.index);
+}
+
+void set_memory_limit(std::size_t bytes, Device device, Loc loc) {
+    detail::check_device("set_memory_limit", device, loc);
+    if (device.type == DeviceType::cpu) fail<DeviceError>(loc, "set_memory_limit: CPU memory has no limit of its own");
+    device_api::set_memory_limit(bytes, device.index);
+}
+
 // --- The op that a thread is at ------------------------------------------------------------------------------------------
 
 namespace {

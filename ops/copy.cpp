@@ -26,7 +26,7 @@ TAPIR_OP(clone, "Identity", clone_rule, "A contiguous copy.", TAPIR_SAMPLE("f(3,
 TAPIR_OP(to_dtype, "Cast", to_dtype_rule, "Another element type.",
          TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
 TAPIR_OP(to_device, "Identity", to_device_rule, "The same values on another device.",
-         TAPIR_SAMPLE_AS("f(3,4)", "x[0] * 1.0", to(x[0], cpu)));
+         TAPIR_SAMPLE_AS("f(3,4)", "x[0].to('cpu')", to(x[0], cpu)));
 TAPIR_OP(copy, NoOnnx("Identity, Expand"), copy_rule, "Overwrites a tensor with another, broadcast and converted.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "x[0].clone().copy_(x[1])", clone(x[0]).copy_(x[1])));
 TAPIR_OP(fill, NoOnnx("Expand"), fill_rule, "Overwrites a tensor with a number.",

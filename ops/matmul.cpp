@@ -54,35 +54,46 @@ void naive(const MatrixProduct& p) {
 
 template <class T>
 void call_gemm(const MatrixProduct& p) {
-    kernels::gemm(kernels::Gemm<T>{p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b),
-                                   p.b_row, p.b_col, static_cast<T*>(p.c), p.c_row, p.accumulate ? T(1) : T(0), T(1),
-                                   static_cast<const T*>(p.bias)});
+    const kernels::Gemm<T> one{p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b),
+                               p.b_row, p.b_col, static_cast<T*>(p.c), p.c_row, p.accumulate ? T(1) : T(0), T(1),
+                               static_cast<const T*>(p.bias)};
+    if (p.batch == 1) [[likely]] {
+        kernels::gemm(one);
+    } else {
+        kernels::gemm(kernels::GemmBatch<T>{one, p.batch, p.a_batch, p.b_batch, p.c_batch});
+    }
 }
 
 template <class T>
-void call_batch(const MatrixProduct& p, int64_t batch, int64_t a_batch, int64_t b_batch, int64_t c_batch) {
-    kernels::gemm(kernels::GemmBatch<T>{
-        {p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b), p.b_row, p.b_col,
-         static_cast<T*>(p.c), p.c_row, T(0), T(1), nullptr},
-        batch, a_batch, b_batch, c_batch});
+void naive_batch(MatrixProduct p) {
+    for (int64_t i = 0; i < p.batch; ++i) {
+        naive<T>(p);
+        p.a = static_cast<const T*>(p.a) + p.a_batch;
+        p.b = static_cast<const T*>(p.b) + p.b_batch;
+        p.c = static_cast<T*>(p.c) + p.c_batch;
+    }
 }
 
 }  // namespace
 
-void multiply(const MatrixProduct& p) {
+void multiply(const MatrixProduct& p, Device device) {
+    if (device.type != DeviceType::cpu) [[unlikely]]
+        return gpu::matmul(p);
     switch (p.dtype) {
         case DType::float32: return call_gemm<float>(p);
         case DType::float64: return call_gemm<double>(p);
-        case DType::int32: return naive<std::uint32_t>(p);
-        default: return naive<std::uint64_t>(p);  // int64
+        case DType::int32: return naive_batch<std::uint32_t>(p);
+        default: return naive_batch<std::uint64_t>(p);  // int64
     }
 }
 
 namespace {
 
-// The dtype a product is computed in.
-DType product_dtype(DType dtype) {
-    if (dtype == float16 || dtype == bfloat16) return float32;
+MatmulPrecision matmul_precision = MatmulPrecision::highest;
+
+// The dtype a product is computed in. CUDA multiplies 16-bit floats as they are, and sums in float32.
+DType product_dtype(DType dtype, Device device) {
+    if ((dtype == float16 || dtype == bfloat16) && device.type == DeviceType::cpu) return float32;
     if (dtype == bool_ || dtype == uint8) return int64;
     return dtype;
 }
@@ -116,6 +127,7 @@ int64_t batch_stride(const Side& side, int d, int rank) {
 // out (contiguous) = a b, for a and b of the computed dtype.
 void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m, int64_t n, int64_t k) {
     const Side left = side_of(a, true), right = side_of(b, false);
+    const Device device = out.impl()->device;
     MatrixProduct p{out.dtype(), m, n, k, left.data, left.row, left.col, right.data, right.row, right.col, out.raw_data(), n};
     const Shape batch = broadcast_shapes(left.batch, right.batch);
     const int64_t count = batch.numel();
@@ -129,13 +141,17 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     }
     if (right.batch.numel() == 1 && (count == 1 || (rows && left.batch.numel() == count))) {
         p.m = count * m;
-        return multiply(p);
+        return multiply(p, device);
     }
     const auto size = static_cast<int64_t>(itemsize(out.dtype()));
     int64_t index[kMaxRank] = {};
     const int rank = batch.rank();
     // The last batch dimension is one call; the others are counted up.
-    const int64_t inner = batch[rank - 1], a_inner = batch_stride(left, rank - 1, rank), b_inner = batch_stride(right, rank - 1, rank);
+    const int64_t inner = batch[rank - 1];
+    p.batch = inner;
+    p.a_batch = batch_stride(left, rank - 1, rank);
+    p.b_batch = batch_stride(right, rank - 1, rank);
+    p.c_batch = m * n;
     for (int64_t done = 0; done < count; done += inner) {
         int64_t a_offset = 0, b_offset = 0;
         for (int d = 0; d + 1 < rank; ++d) {
@@ -145,24 +161,26 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
         p.a = left.data + a_offset * size;
         p.b = right.data + b_offset * size;
         p.c = static_cast<std::byte*>(out.raw_data()) + done * m * n * size;
-        if (out.dtype() == float32) {
-            call_batch<float>(p, inner, a_inner, b_inner, m * n);
-        } else if (out.dtype() == float64) {
-            call_batch<double>(p, inner, a_inner, b_inner, m * n);
-        } else {
-            for (int64_t i = 0; i < inner; ++i) {
-                MatrixProduct one = p;
-                one.a = static_cast<const std::byte*>(p.a) + i * a_inner * size;
-                one.b = static_cast<const std::byte*>(p.b) + i * b_inner * size;
-                one.c = static_cast<std::byte*>(p.c) + i * m * n * size;
-                multiply(one);
-            }
-        }
+        multiply(p, device);
         for (int d = rank - 1; d-- > 0;) {
             if (++index[d] < batch[d]) break;
             index[d] = 0;
         }
     }
+}
+
+// Whether it is a matrix to cuBLAS (or many of one layout): rows or columns without gaps between elements, and apart.
+bool is_matrix(const TensorImpl* x) {
+    if (x->rank < 2) return x->rank == 1 && (x->strides[0] == 1 || x->sizes[0] == 1);
+    const int64_t rows = x->sizes[x->rank - 2], cols = x->sizes[x->rank - 1];
+    const int64_t row = x->strides[x->rank - 2], col = x->strides[x->rank - 1];
+    return ((col == 1 || cols == 1) && (row >= cols || rows == 1)) || ((row == 1 || rows == 1) && (col >= rows || cols == 1));
+}
+
+// An operand of this dtype as the device multiplies it; not recorded.
+Tensor operand(const Tensor& t, DType computed, const Loc& loc) {
+    Tensor ready = t.to(computed, loc);
+    return on_gpu(ready) && !is_matrix(ready.impl()) ? ready.contiguous(loc) : ready;
 }
 
 // a b without a record. The result has the promoted dtype.
@@ -180,15 +198,16 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
                       : Shape();
     if (x->rank > 1) shape.push_back(m, loc);
     if (y->rank > 1) shape.push_back(n, loc);
-    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype);
-    if (x->dtype == computed && y->dtype == computed) [[likely]] {
+    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device);
+    const bool as_it_is = !on_gpu(x) || (is_matrix(x) && is_matrix(y));
+    if (x->dtype == computed && y->dtype == computed && as_it_is) [[likely]] {
         Tensor out = detail::make_empty(shape, dtype, x->device, loc);
         multiply_all(out, a, b, m, n, k);
         return out;
     }
     const detail::PauseRecording pause;
     Tensor out = detail::make_empty(shape, computed, x->device, loc);
-    multiply_all(out, a.to(computed, loc), b.to(computed, loc), m, n, k);
+    multiply_all(out, operand(a, computed, loc), operand(b, computed, loc), m, n, k);
     return out.to(dtype, loc);
 }
 
@@ -255,6 +274,11 @@ void linear_rule(Backward& b) {
 
 }  // namespace
 
+void set_float32_matmul_precision(MatmulPrecision precision) noexcept {
+    __atomic_store_n(&matmul_precision, precision, __ATOMIC_RELAXED);
+}
+MatmulPrecision float32_matmul_precision() noexcept { return __atomic_load_n(&matmul_precision, __ATOMIC_RELAXED); }
+
 // --- The public functions ----------------------------------------------------------------------------------------------------
 
 namespace {
@@ -315,8 +339,13 @@ Tensor linear(In x, In weight, const Tensor& bias) {
                          name(w->dtype), b ? name(b->dtype) : "no bias");
     }
     detail::check_same_device("linear", x.tensor, weight.tensor, x.loc);
+    if (b) {
+        detail::check_same_device("linear", x.tensor, bias, x.loc);
+        detail::begin_op("linear", b, x.loc);
+    }
     Tensor out;
-    const bool direct = (in->dtype == float32 || in->dtype == float64) && in->is_contiguous() && (!b || b->is_contiguous());
+    const bool computed = product_dtype(in->dtype, in->device) == in->dtype && is_floating(in->dtype);
+    const bool direct = computed && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));
     if (direct) [[likely]] {
         std::int64_t sizes[kMaxRank];
         for (int d = 0; d < in->rank; ++d) sizes[d] = in->sizes[d];
@@ -324,7 +353,7 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         sizes[in->rank - 1] = w->sizes[0];
         out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
         multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
-                  out.raw_data(), w->sizes[0], b ? b->data : nullptr});
+                  out.raw_data(), w->sizes[0], b ? b->data : nullptr}, in->device);
     } else {
         const detail::PauseRecording pause;
         out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);

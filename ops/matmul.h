@@ -22,4 +22,11 @@ Tensor addmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);
 /// Throws ValueError for a malformed equation, ShapeError where sizes of a letter differ.
 Tensor einsum(const char* equation, TensorList operands);
 
+/// How float32 matrix products are computed on CUDA devices, as PyTorch's set_float32_matmul_precision: highest (as float32),
+/// high (operands rounded to TF32: 10 fraction bits), medium (to bfloat16). Sums are float32. The CPU computes in float32.
+enum class MatmulPrecision : std::uint8_t { highest, high, medium };
+/// For the whole process, from the next product on.
+void set_float32_matmul_precision(MatmulPrecision precision) noexcept;
+MatmulPrecision float32_matmul_precision() noexcept;
+
 }  // namespace tapir

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "tapir/core/device.h"
 #include "tapir/core/dtype.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir {
 
-/// c (m, n), rows c_row apart = a (m, k) b (k, n) + bias, or += with accumulate. Strides in elements.
-/// dtype: float32, float64, int32 or int64 (the last two without bias and accumulate).
+/// c (m, n), rows c_row apart = a (m, k) b (k, n) + bias, or += with accumulate; `batch` times, the matrices that far
+/// apart. Strides in elements. dtype: float32, float64, int32 or int64 (the last two without bias and accumulate); on CUDA
+/// float16 and bfloat16 as well, and one stride of a and one of b is 1.
 struct MatrixProduct {
     DType dtype;
     std::int64_t m, n, k;
@@ -20,7 +23,11 @@ struct MatrixProduct {
     std::int64_t c_row;
     const void* bias = nullptr;
     bool accumulate = false;
+    std::int64_t batch = 1, a_batch = 0, b_batch = 0, c_batch = 0;
 };
-void multiply(const MatrixProduct& product);
+/// With memory of this device.
+void multiply(const MatrixProduct& product, Device device = cpu);
 
 }  // namespace tapir
+
+TAPIR_GPU_KERNEL(matmul, void(const tapir::MatrixProduct& product))

@@ -8,6 +8,8 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
@@ -37,6 +39,17 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
         }
     }
     return result;
+}
+
+// The norm of all gradients on one device, with one wait. In float64 inside.
+double norm_on_device(const std::vector<Tensor>& grads, double p) {
+    std::vector<Tensor> norms;
+    for (const Tensor& g : grads) norms.push_back(norm(g, p).to(float64));
+    return norm(stack(norms), p).item();
+}
+
+bool are_on_gpu(const std::vector<Tensor>& grads) {
+    return !grads.empty() && std::all_of(grads.begin(), grads.end(), [](const Tensor& g) { return on_gpu(g); });
 }
 
 // Calls work(elements, count) with float or double elements; 16-bit floats go through a float32 copy.
@@ -76,6 +89,13 @@ double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
     if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_norm_", parameters, loc);
+    if (are_on_gpu(grads)) {
+        const double norm = norm_on_device(grads, norm_type), factor = max_norm / (norm + 1e-6);
+        if (!(factor >= 1)) {
+            for (Tensor g : grads) g.mul_(factor, loc);
+        }
+        return norm;
+    }
     double total = 0;
     for (const Tensor& g : grads) {
         with_elements(g, false, loc, [&](const auto* x, std::int64_t n) {
@@ -96,7 +116,11 @@ double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
     if (!(bound >= 0)) fail<ValueError>(loc, "clip_grad_value_: the bound must not be negative, got {}", bound);
     const detail::PauseRecording pause;
-    for (const Tensor& g : gradients("clip_grad_value_", parameters, loc)) {
+    for (Tensor g : gradients("clip_grad_value_", parameters, loc)) {
+        if (on_gpu(g)) {
+            g.clamp_(-bound, bound, loc);
+            continue;
+        }
         with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::limit(n, x, bound); });
     }
 }

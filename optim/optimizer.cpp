@@ -10,6 +10,8 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
@@ -44,7 +46,23 @@ Tensor scalar(double value) {
 
 }  // namespace
 
+namespace {
+
+SparseRows coalesce_on_gpu(const SparseRows& rows, std::int64_t row_count, const Loc& loc) {
+    const Tensor given = rows.indices.to(int64).contiguous();
+    const std::int64_t count = given.numel();
+    const auto [index, order] = sort(where(given < 0, given + row_count, given));
+    SparseRows out{index, detail::make_empty_like(rows.values.impl(), rows.values.dtype(), loc)};
+    if (out.values.numel() == 0) return out;
+    gpu::row_sums({rows.values.dtype(), count, rows.values.numel() / count, static_cast<const std::int64_t*>(index.raw_data()),
+                   static_cast<const std::int64_t*>(order.raw_data()), rows.values.raw_data(), out.values.raw_data()});
+    return out;
+}
+
+}  // namespace
+
 SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc) {
+    if (on_gpu(rows.values)) return coalesce_on_gpu(rows, row_count, loc);
     const Tensor given = rows.indices.to(int64).contiguous();
     const std::int64_t count = given.numel(), width = count ? rows.values.numel() / count : 0;
     std::vector<std::int64_t> index(given.data<std::int64_t>(), given.data<std::int64_t>() + count);
@@ -99,6 +117,7 @@ void Optimizer::check_group(std::size_t group, const Loc& loc) const {
 void Optimizer::step(Loc loc) {
     const detail::PauseRecording pause;
     for (std::size_t g = 0; g < groups_.size(); ++g) check_options(g, loc);
+    StepQueue queue;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const char* names[kMaxBuffers] = {};
         buffer_names(g, names);
@@ -109,7 +128,7 @@ void Optimizer::step(Loc loc) {
             Tensor gradient;
             {
                 const std::lock_guard lock(detail::gradient_mutex());
-                if (meta->sparse || rows_suffice(g)) {
+                if (meta->sparse || (rows_suffice(g) && !on_gpu(slot.parameter))) {
                     rows = detail::rows_or_settle(*meta, slot.parameter.shape());
                 } else {
                     detail::settle_gradient(*meta, slot.parameter.shape());
@@ -117,7 +136,9 @@ void Optimizer::step(Loc loc) {
                 gradient = meta->grad;
             }
             const DType compute = computed_in(slot.parameter.dtype());
+            detail::begin_op("step", slot.parameter.impl(), loc);
             Update work;
+            work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
                 Tensor& buffer = slot.buffers[i];
                 if (names[i] && !buffer.defined()) {
@@ -136,12 +157,14 @@ void Optimizer::step(Loc loc) {
             ++slot.steps;
             update(g, slot, work);
             if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
+                queue.flush();
                 slot.parameter.copy_(work.parameter, loc);
             } else {
                 mark_written(slot.parameter, loc);
             }
         }
     }
+    queue.flush();
 }
 
 void Optimizer::zero_grad() {
@@ -232,7 +255,7 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
                 slot.buffers[k] = Tensor();  // as before the first step, when the state has none
                 if (!names[k]) continue;
                 if (const Tensor* value = take(fmt::format("{}.{}.{}", g, i, names[k]), slot.parameter.shape())) {
-                    slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone();
+                    slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone().to(slot.parameter.device());
                 }
             }
         }

@@ -1,10 +1,13 @@
 // Carrying an update rule to a parameter's elements: all of them, or the rows that a sparse gradient names.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/core/device_impl.h"
 #include "tapir/ops/kernels/optimizer.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/optim/optimizer.h"
@@ -12,8 +15,39 @@
 namespace tapir::optim {
 
 /// Sums up repeated rows: afterwards the indices ascend, without repeats. `rows` is the parameter's number of rows, from which
-/// negative indices count. Works on contiguous values of float32 or float64.
+/// negative indices count. Works on contiguous values of float32 or float64. On a device, repeats stay, with zeros: the
+/// first of equal indices has the sum, so that nobody has to wait for their number.
 SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc);
+
+struct Update;
+
+/// Updates on CUDA devices wait here until there are enough of them for a launch.
+class StepQueue {
+ public:
+    template <class Step>
+    void add(const Step& step, const Update& work);
+    void flush() { flush_all(batches_); }
+
+ private:
+    template <class Step>
+    void flush(kernels::GpuSteps<Step>& batch) {
+        if (batch.count == 0) return;
+        device_api::select(device_);
+        for (const Tensor& t : tensors_) device_api::used_here(*t.impl()->storage);
+        kernels::launch_steps(batch);
+        batch.count = 0;
+        tensors_.clear();
+    }
+    template <class... Batch>
+    void flush_all(std::tuple<Batch...>& batches) {
+        (flush(std::get<Batch>(batches)), ...);
+    }
+
+    std::tuple<kernels::GpuSteps<kernels::SgdStep>, kernels::GpuSteps<kernels::AdagradStep>,
+               kernels::GpuSteps<kernels::AdamStep>> batches_;
+    Device device_;
+    std::vector<Tensor> tensors_;  // whose memory the entries name
+};
 
 /// One parameter's update: elements, gradient and buffers, contiguous and of one dtype, float32 or float64.
 struct Update {
@@ -22,9 +56,11 @@ struct Update {
     SparseRows rows;   // coalesced
     Tensor buffers[3];
     bool first = false;  // the buffers are fresh
+    StepQueue* queue = nullptr;  // of the parameters on CUDA devices
 
     template <class Step>
     void apply(const Step& step) const {
+        if (on_gpu(parameter)) return queue->add(step, *this);
         if (parameter.dtype() == DType::float64) {
             run<double>(step);
         } else {
@@ -57,5 +93,30 @@ struct Update {
         });
     }
 };
+
+template <class Step>
+void StepQueue::add(const Step& step, const Update& work) {
+    auto& batch = std::get<kernels::GpuSteps<Step>>(batches_);
+    const Device device = work.parameter.impl()->device;
+    const DType dtype = work.parameter.dtype();
+    if (batch.count == batch.most || batch.dtype != dtype || device_ != device) flush(batch);
+    batch.dtype = dtype;
+    device_ = device;
+    auto& entry = batch.entry[batch.count++];
+    const bool dense = work.gradient.defined();
+    const Tensor& g = dense ? work.gradient : work.rows.values;
+    entry = {step, work.parameter.raw_data(), g.raw_data(), {}, g.numel(), nullptr, 1};
+    if (!dense) {
+        entry.rows = static_cast<const std::int64_t*>(work.rows.indices.raw_data());
+        entry.width = g.numel() / std::max<std::int64_t>(work.rows.indices.numel(), 1);
+        tensors_.push_back(work.rows.indices);
+    }
+    tensors_.push_back(work.parameter);
+    tensors_.push_back(g);
+    for (int i = 0; i < 3; ++i) {
+        entry.buffers[i] = work.buffers[i].raw_data();
+        if (work.buffers[i].defined()) tensors_.push_back(work.buffers[i]);
+    }
+}
 
 }  // namespace tapir::optim

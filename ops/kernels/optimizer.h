@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
 
@@ -25,7 +26,39 @@ struct AdamStep {
     double step_size, beta1, beta2, eps, weight_decay, decay, v_scale;
 };
 
+/// Several tensors' share of a step on a CUDA device. All of one dtype, float32 or float64.
+template <class Step>
+struct GpuSteps {
+    struct Entry {
+        Step step;
+        void* p;
+        const void* g;
+        void* buffers[3];
+        std::int64_t n;            // elements of g
+        const std::int64_t* rows;  // ascending; of equal ones the first counts. Null: g is dense
+        std::int64_t width;        // of a row
+    };
+    static constexpr int most = 24;  // which the parameters of a kernel have room for
+    DType dtype;
+    int count = 0;
+    Entry entry[most];
+};
+
+/// Row order[i] of values belongs to index[i], ascending: of equal ones the first gets the sum, in order, the others zeros.
+struct RowSums {
+    DType dtype;  // float32 or float64
+    std::int64_t rows, width;
+    const std::int64_t *index, *order;
+    const void* values;
+    void* sums;  // (rows, width)
+};
+
 }  // namespace tapir::kernels
+
+TAPIR_GPU_KERNEL(sgd_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::SgdStep>& steps))
+TAPIR_GPU_KERNEL(adagrad_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::AdagradStep>& steps))
+TAPIR_GPU_KERNEL(adam_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::AdamStep>& steps))
+TAPIR_GPU_KERNEL(row_sums, void(const tapir::kernels::RowSums& args))
 
 // n elements each. `buffer` and `max_v` may be null where the rule does not use them.
 TAPIR_CPU_KERNEL(sgd_step_f32, void(const tapir::kernels::SgdStep& step, std::int64_t n, float* p, const float* g, float* buffer))
@@ -47,6 +80,9 @@ TAPIR_CPU_KERNEL(limit_f32, void(std::int64_t n, float* g, double bound))
 TAPIR_CPU_KERNEL(limit_f64, void(std::int64_t n, double* g, double bound))
 
 namespace tapir::kernels {
+inline void launch_steps(const GpuSteps<SgdStep>& s) { gpu::sgd_steps(s); }
+inline void launch_steps(const GpuSteps<AdagradStep>& s) { gpu::adagrad_steps(s); }
+inline void launch_steps(const GpuSteps<AdamStep>& s) { gpu::adam_steps(s); }
 inline void step(const SgdStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
     sgd_step_f32(s, n, p, g, buffers[0]);
 }

@@ -1,0 +1,213 @@
+// Matrix products through cuBLASLt.
+//
+// What cuBLASLt needs to know of a product (descriptors, the algorithm that its heuristics choose) is made once for each
+// shape, layout and type, and kept by the thread. It thinks in columns: row-major c = a b is computed as c^T = b^T a^T.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "tapir/core/device_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/cuda/allocator.h"
+#include "tapir/cuda/small_products.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/matmul_impl.h"
+
+namespace tapir::gpu {
+namespace {
+
+constexpr std::size_t kMostWorkspace = std::size_t{32} << 20;
+
+[[noreturn]] void fail_cublas(cublasStatus_t status, const char* call) {
+    const char* op = detail::thread.op ? detail::thread.op : "matmul";
+    fail<DeviceError>(detail::thread.op_loc, "{}: {}: {}", op, call, cublasLtGetStatusString(status));
+}
+void check(cublasStatus_t status, const char* call) {
+    if (status != CUBLAS_STATUS_SUCCESS) fail_cublas(status, call);
+}
+
+// One side of a product as cuBLASLt sees it: `rows` and `cols` of what is stored, in columns `leading` apart.
+struct Matrix {
+    bool transposed;
+    std::int64_t rows, cols, leading;
+
+    // Of `rows` x `cols` elements, where element (r, c) is at r * row + c * col and one of the two is 1.
+    static Matrix of(std::int64_t rows, std::int64_t cols, std::int64_t row, std::int64_t col) {
+        const bool by_columns = row == 1 ? cols == 1 || col >= rows : rows == 1 && (cols == 1 || col >= 1);
+        if (by_columns) return {false, rows, cols, cols == 1 ? rows : std::max(col, rows)};
+        return {true, cols, rows, rows == 1 ? cols : std::max(row, cols)};
+    }
+};
+
+// The largest power of two, 256 at most, that divides the address and the steps of a batch.
+std::uint32_t alignment_of(const void* p, std::int64_t step_bytes) {
+    const auto bits = reinterpret_cast<std::uintptr_t>(p) | static_cast<std::uintptr_t>(step_bytes) | 256;
+    return static_cast<std::uint32_t>(bits & ~(bits - 1));
+}
+
+// Everything that the choice of an algorithm depends on. No gaps: compared and hashed as bytes.
+struct Key {
+    std::int64_t m, n, k, batch;
+    std::int64_t a_leading, b_leading, c_leading;
+    std::int64_t a_batch, b_batch, c_batch;
+    std::uint32_t a_alignment, b_alignment, c_alignment;
+    std::uint8_t dtype, device, precision, flags;
+    bool operator==(const Key& other) const { return std::memcmp(this, &other, sizeof(Key)) == 0; }
+};
+static_assert(std::has_unique_object_representations_v<Key>);
+
+struct KeyHash {
+    std::size_t operator()(const Key& key) const {
+        std::uint64_t words[sizeof(Key) / 8], hash = 0;
+        std::memcpy(words, &key, sizeof(Key));
+        for (const std::uint64_t word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15u ^ hash >> 29;
+        return hash;
+    }
+};
+static_assert(sizeof(Key) % 8 == 0);
+
+struct Plan {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t left, right, out;
+    cublasLtMatmulAlgo_t algo;
+    std::size_t workspace;
+};
+
+cudaDataType_t data_type(DType dtype) {
+    switch (dtype) {
+        case DType::float16: return CUDA_R_16F;
+        case DType::bfloat16: return CUDA_R_16BF;
+        case DType::float64: return CUDA_R_64F;
+        default: return CUDA_R_32F;
+    }
+}
+
+cublasComputeType_t compute_type(DType dtype, MatmulPrecision precision) {
+    if (dtype == float64) return CUBLAS_COMPUTE_64F;
+    if (dtype != float32 || precision == MatmulPrecision::highest) return CUBLAS_COMPUTE_32F;
+    return precision == MatmulPrecision::high ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F_FAST_16BF;
+}
+
+cublasLtHandle_t handle() {
+    thread_local cublasLtHandle_t handles[kMaxDevices] = {};
+    thread_local bool made[kMaxDevices] = {};
+    const int device = selected_device();
+    if (!made[device]) {
+        check(cublasLtCreate(&handles[device]), "cublasLtCreate");
+        made[device] = true;
+    }
+    return handles[device];
+}
+
+cublasLtMatrixLayout_t layout(const MatrixProduct& p, std::int64_t rows, std::int64_t cols, std::int64_t leading,
+                              std::int64_t batch_step) {
+    cublasLtMatrixLayout_t made;
+    check(cublasLtMatrixLayoutCreate(&made, data_type(p.dtype), static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(cols), leading),
+          "cublasLtMatrixLayoutCreate");
+    if (p.batch > 1) {
+        const auto count = static_cast<std::int32_t>(p.batch);
+        check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "batch count");
+        check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_step, sizeof(batch_step)),
+              "batch offset");
+    }
+    return made;
+}
+
+Plan make_plan(const MatrixProduct& p, const Matrix& left, const Matrix& right, const Key& key) {
+    Plan plan{};
+    const cudaDataType_t scale = p.dtype == float64 ? CUDA_R_64F : CUDA_R_32F;
+    check(cublasLtMatmulDescCreate(&plan.desc, compute_type(p.dtype, static_cast<MatmulPrecision>(key.precision)), scale), "cublasLtMatmulDescCreate");
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+        check(cublasLtMatmulDescSetAttribute(plan.desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.bias) {
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    plan.left = layout(p, left.rows, left.cols, left.leading, p.b_batch);
+    plan.right = layout(p, right.rows, right.cols, right.leading, p.a_batch);
+    plan.out = layout(p, p.n, p.m, key.c_leading, p.c_batch);
+
+    cublasLtMatmulPreference_t preference;
+    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+        check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b_alignment);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a_alignment);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c_alignment);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.c_alignment);
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), plan.desc, plan.left, plan.right, plan.out, plan.out,
+                                                                 preference, 1, &found, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+        fail_cublas(status == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : status, "cublasLtMatmulAlgoGetHeuristic");
+    }
+    plan.algo = found.algo;
+    plan.workspace = found.workspaceSize;
+    return plan;
+}
+
+Plan& plan_of(const MatrixProduct& p, const Matrix& left, const Matrix& right) {
+    const auto size = static_cast<std::int64_t>(itemsize(p.dtype));
+    Key key{};
+    key.m = p.m;
+    key.n = p.n;
+    key.k = p.k;
+    key.batch = p.batch;
+    key.b_leading = left.leading;
+    key.a_leading = right.leading;
+    key.c_leading = std::max(p.m == 1 ? p.n : p.c_row, p.n);
+    key.a_batch = p.a_batch;
+    key.b_batch = p.b_batch;
+    key.c_batch = p.c_batch;
+    key.a_alignment = alignment_of(p.a, p.a_batch * size);
+    key.b_alignment = alignment_of(p.b, p.b_batch * size);
+    key.c_alignment = alignment_of(p.c, p.c_batch * size);
+    key.dtype = static_cast<std::uint8_t>(p.dtype);
+    key.device = static_cast<std::uint8_t>(selected_device());
+    key.precision = static_cast<std::uint8_t>(p.dtype == float32 ? float32_matmul_precision() : MatmulPrecision::highest);
+    key.flags = static_cast<std::uint8_t>(left.transposed | right.transposed << 1 | (p.bias != nullptr) << 2);
+    // Never given back: they are few, and the library may be gone when the thread ends.
+    thread_local auto& plans = *new std::unordered_map<Key, Plan, KeyHash>;
+    const auto found = plans.find(key);
+    return found != plans.end() ? found->second : plans.emplace(key, make_plan(p, left, right, key)).first->second;
+}
+
+void with_cublas(const MatrixProduct& p) {
+    const Matrix left = Matrix::of(p.n, p.k, p.b_col, p.b_row), right = Matrix::of(p.k, p.m, p.a_col, p.a_row);
+    Plan& plan = plan_of(p, left, right);
+    if (p.bias) {
+        check(cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof(p.bias)), "bias pointer");
+    }
+    const double alpha64 = 1, beta64 = p.accumulate ? 1 : 0;
+    const float alpha32 = 1, beta32 = p.accumulate ? 1.0f : 0.0f;
+    const bool is_double = p.dtype == float64;
+    const void* alpha = is_double ? static_cast<const void*>(&alpha64) : &alpha32;
+    const void* beta = is_double ? static_cast<const void*>(&beta64) : &beta32;
+    const Scratch workspace(plan.workspace);
+    Stream& stream = current();
+    const cublasStatus_t status = cublasLtMatmul(handle(), plan.desc, alpha, p.b, plan.left, p.a, plan.right, beta, p.c, plan.out,
+                                                 p.c, plan.out, &plan.algo, workspace.as<void>(), plan.workspace, stream.handle);
+    if (status != CUBLAS_STATUS_SUCCESS) fail_cublas(status, "cublasLtMatmul");
+    launched(stream, cudaSuccess);
+}
+
+}  // namespace
+
+void matmul(const MatrixProduct& p) {
+    if (p.m == 0 || p.n == 0 || p.batch == 0) return;
+    if (!is_floating(p.dtype)) return multiply_integers(p);
+    if (multiply_small(p)) return;
+    with_cublas(p);
+}
+
+}  // namespace tapir::gpu
