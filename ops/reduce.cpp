@@ -161,6 +161,7 @@ void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t nume
 
 void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
     const kernels::ReduceArgs args = arguments(x, dims, plan, out);
+    if (on_gpu(x)) return gpu::reduce(args, out->numel);
     const std::int64_t rows = part_rows(args, x->numel, out->numel);
     if (rows > 0) return run_in_parts(args, rows, x->numel, out->numel);
     share_out(out->numel, x->numel / out->numel,
@@ -168,7 +169,8 @@ void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out
 }
 
 void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
-    kernels::ReduceArgs args = arguments(x, dims, plan, out);
+    const kernels::ReduceArgs args = arguments(x, dims, plan, out);
+    if (on_gpu(x)) return gpu::moments(args, out->numel);
     share_out(out->numel, x->numel / out->numel,
               [&](std::int64_t begin, std::int64_t end) { kernels::moments(args, begin, end); });
 }
@@ -221,7 +223,7 @@ Tensor sum(In x, const Dims& dims, bool keepdim) {
     const DType dtype = is_floating(impl->dtype) ? impl->dtype : int64;
     Tensor out = make_result(impl, o, dtype, x.loc);
     const std::int64_t outputs = out.impl()->numel;
-    if (outputs == 1 && impl->dtype == float32 && impl->is_contiguous() && impl->numel < kParallelWork) {
+    if (outputs == 1 && impl->dtype == float32 && impl->is_contiguous() && impl->numel < kParallelWork && !on_gpu(impl)) {
         *static_cast<float*>(out.raw_data()) =
             static_cast<float>(kernels::sum_floats(static_cast<const float*>(static_cast<void*>(impl->data)), impl->numel));
     } else if (impl->numel > 0) {

@@ -9,6 +9,7 @@
 
 #include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
 
@@ -67,3 +68,7 @@ TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels
 /// element a line.
 TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin,
                                      std::int64_t end))
+
+/// All outputs; of element types as they are: args.compute is not looked at, and the result is of args.out_dtype.
+TAPIR_GPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
+TAPIR_GPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
