@@ -11,6 +11,7 @@
 #include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"
 #include "tapir/nn/nn.h"
+#include "tapir/ops/autocast.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"

@@ -7,6 +7,7 @@
 namespace tapir {
 struct Log;
 struct TensorImpl;
+class AutocastScope;
 
 namespace detail {
 
@@ -14,6 +15,7 @@ struct ThreadState {
     Log* log = nullptr;  // where ops are recorded; null when no tape is alive (or recording is paused)
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
+    AutocastScope* autocast = nullptr;  // the innermost one that is on
     // The op that runs, where it is watched or on a device other than the CPU: what messages speak of.
     const char* op = nullptr;
     Loc op_loc;

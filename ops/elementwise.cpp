@@ -8,6 +8,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
@@ -230,6 +231,15 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
 
 [[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common,
                                  const double* params, const Loc& loc) {
+    if (detail::thread.autocast && (common == float16 || common == bfloat16) && detail::wants_float32(op.index)) {
+        Tensor wide[3];
+        const Tensor* operands[3];
+        for (int k = 0; k < count; ++k) {
+            wide[k] = detail::autocast_to_float32(In(*in[k], loc));
+            operands[k] = wide[k].defined() ? &wide[k] : in[k];
+        }
+        return general(op, operands, count, float32, params, loc);
+    }
     const Device device = common_device(op, in, count, loc);
     const DType dtype = compute_dtype(op, common);
     const Compute compute = kernels::compute_of(dtype);

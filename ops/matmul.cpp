@@ -4,6 +4,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/gemm_impl.h"
@@ -52,6 +53,19 @@ void naive(const MatrixProduct& p) {
     }
 }
 
+void naive_bfloat16(const MatrixProduct& p, int64_t i) {
+    const auto* a = static_cast<const BFloat16*>(p.a) + i * p.a_batch;
+    const auto* b = static_cast<const BFloat16*>(p.b) + i * p.b_batch;
+    auto* c = static_cast<BFloat16*>(p.c) + i * p.c_batch;
+    for (int64_t row = 0; row < p.m; ++row) {
+        for (int64_t col = 0; col < p.n; ++col) {
+            float sum = p.bias ? static_cast<float>(static_cast<const BFloat16*>(p.bias)[col]) : 0.0f;
+            for (int64_t q = 0; q < p.k; ++q) sum += a[row * p.a_row + q * p.a_col] * b[q * p.b_row + col * p.b_col];
+            c[row * p.c_row + col] = BFloat16(sum);
+        }
+    }
+}
+
 template <class T>
 void call_gemm(const MatrixProduct& p) {
     const kernels::Gemm<T> one{p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b),
@@ -82,6 +96,10 @@ void multiply(const MatrixProduct& p, Device device) {
     switch (p.dtype) {
         case DType::float32: return call_gemm<float>(p);
         case DType::float64: return call_gemm<double>(p);
+        case DType::bfloat16:
+            if (multiply_bfloat16(p)) return;
+            for (int64_t i = 0; i < p.batch; ++i) naive_bfloat16(p, i);
+            return;
         case DType::int32: return naive_batch<std::uint32_t>(p);
         default: return naive_batch<std::uint64_t>(p);  // int64
     }
@@ -91,9 +109,14 @@ namespace {
 
 MatmulPrecision matmul_precision = MatmulPrecision::highest;
 
-// The dtype a product is computed in. CUDA multiplies 16-bit floats as they are, and sums in float32.
-DType product_dtype(DType dtype, Device device) {
-    if ((dtype == float16 || dtype == bfloat16) && device.type == DeviceType::cpu) return float32;
+constexpr int64_t kWorthBFloat16 = 64 * 64 * 64;  // multiplications from which oneDNN's overhead does not count
+
+// The dtype a product is computed in. CUDA multiplies 16-bit floats as they are, and sums in float32; so do processors that can.
+DType product_dtype(DType dtype, Device device, int64_t multiplications) {
+    const bool is_16_bit = dtype == float16 || dtype == bfloat16;
+    if (is_16_bit && device.type == DeviceType::cpu) {
+        return dtype == bfloat16 && multiplications >= kWorthBFloat16 && has_fast_bfloat16() ? bfloat16 : float32;
+    }
     if (dtype == bool_ || dtype == uint8) return int64;
     return dtype;
 }
@@ -198,7 +221,7 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
                       : Shape();
     if (x->rank > 1) shape.push_back(m, loc);
     if (y->rank > 1) shape.push_back(n, loc);
-    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device);
+    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device, m * n * k);
     const bool as_it_is = !on_gpu(x) || (is_matrix(x) && is_matrix(y));
     if (x->dtype == computed && y->dtype == computed && as_it_is) [[likely]] {
         Tensor out = detail::make_empty(shape, dtype, x->device, loc);
@@ -286,6 +309,10 @@ namespace {
 Tensor recorded_product(const char* op, const In& a, const In& b) {
     detail::check_defined(a, op);
     detail::check_defined(b, op);
+    if (detail::autocast_low(a.tensor, b.tensor)) [[unlikely]] {
+        const Tensor low_a = detail::autocast_to_low(a), low_b = detail::autocast_to_low(b);
+        return recorded_product(op, In(low_a, a.loc), In(low_b, b.loc));
+    }
     Tensor out = product(op, a.tensor, b.tensor, a.loc);
     record(matmul_op, a.loc, {&a.tensor, &b.tensor}, out, {&a.tensor, &b.tensor});
     return out;
@@ -326,6 +353,10 @@ Tensor outer(In a, In b) {
 Tensor linear(In x, In weight, const Tensor& bias) {
     detail::check_defined(x, "linear");
     detail::check_defined(weight, "linear");
+    if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
+        const Tensor low_x = detail::autocast_to_low(x), low_weight = detail::autocast_to_low(weight);
+        return linear(In(low_x, x.loc), In(low_weight, weight.loc), bias.defined() ? detail::autocast_to_low(In(bias, x.loc)) : bias);
+    }
     const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
     const TensorImpl* b = bias.impl();
     if (w->rank != 2 || in->rank == 0 || in->sizes[in->rank - 1] != w->sizes[1]) {
@@ -344,7 +375,7 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         detail::begin_op("linear", b, x.loc);
     }
     Tensor out;
-    const bool computed = product_dtype(in->dtype, in->device) == in->dtype && is_floating(in->dtype);
+    const bool computed = product_dtype(in->dtype, in->device, in->numel * w->sizes[0]) == in->dtype && is_floating(in->dtype);
     const bool direct = computed && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));
     if (direct) [[likely]] {
         std::int64_t sizes[kMaxRank];

@@ -10,8 +10,8 @@
 namespace tapir {
 
 /// c (m, n), rows c_row apart = a (m, k) b (k, n) + bias, or += with accumulate; `batch` times, the matrices that far
-/// apart. Strides in elements. dtype: float32, float64, int32 or int64 (the last two without bias and accumulate); on CUDA
-/// float16 and bfloat16 as well, and one stride of a and one of b is 1.
+/// apart. Strides in elements. dtype: float32, float64, bfloat16, int32 or int64 (the last two without bias and
+/// accumulate); on CUDA float16 as well, and one stride of a and one of b is 1.
 struct MatrixProduct {
     DType dtype;
     std::int64_t m, n, k;
@@ -25,7 +25,12 @@ struct MatrixProduct {
     bool accumulate = false;
     std::int64_t batch = 1, a_batch = 0, b_batch = 0, c_batch = 0;
 };
-/// With memory of this device.
+/// Whether this processor multiplies bfloat16 (and oneDNN is built in).
+bool has_fast_bfloat16();
+/// The product of bfloat16 matrices, summed in float32. False, and nothing done, for what oneDNN does not take.
+bool multiply_bfloat16(const MatrixProduct& product);
+
+/// With memory of this device. bfloat16 on the CPU: without accumulate.
 void multiply(const MatrixProduct& product, Device device = cpu);
 
 }  // namespace tapir

@@ -4,4 +4,5 @@
 #include "tapir/optim/adagrad.h"
 #include "tapir/optim/adam.h"
 #include "tapir/optim/clip.h"
+#include "tapir/optim/grad_scaler.h"
 #include "tapir/optim/sgd.h"

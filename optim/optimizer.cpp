@@ -167,6 +167,14 @@ void Optimizer::step(Loc loc) {
     queue.flush();
 }
 
+std::vector<Tensor> Optimizer::parameters() const {
+    std::vector<Tensor> result;
+    for (const auto& group : groups_) {
+        for (const Slot& slot : group) result.push_back(slot.parameter);
+    }
+    return result;
+}
+
 void Optimizer::zero_grad() {
     for (auto& group : groups_) {
         for (Slot& slot : group) slot.parameter.zero_grad();

@@ -40,6 +40,8 @@ class Optimizer {
     /// Drops the gradients of all parameters.
     void zero_grad();
 
+    /// The parameters of all groups.
+    std::vector<Tensor> parameters() const;
     std::size_t group_count() const noexcept { return groups_.size(); }
     /// The learning rate of one group; a new one for all of them, or for one. Throws IndexError, ValueError below 0.
     double lr(std::size_t group = 0, Loc loc = Loc::current()) const;

@@ -1,0 +1,26 @@
+// What ops ask about mixed precision. All of it is one thread-local read where no AutocastScope is alive.
+#pragma once
+
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/autocast.h"
+#include "tapir/ops/kernels/elementwise.h"
+
+namespace tapir::detail {
+
+[[gnu::cold]] Tensor autocast_to_float32(const In& x);
+[[gnu::cold]] Tensor autocast_to_low(const In& x);
+[[gnu::cold]] bool autocast_lowers(const Tensor& x);
+
+/// x in float32 where an op of that list must compute on it; undefined where x is to be used as it is.
+///     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return softmax(In(wide, x.loc), dim);
+inline Tensor autocast_wide(const In& x) { return thread.autocast ? autocast_to_float32(x) : Tensor(); }
+
+/// Whether a product of these operands is computed in 16 bits after converting one of them at least.
+inline bool autocast_low(const Tensor& a, const Tensor& b) {
+    return thread.autocast && (autocast_lowers(a) || autocast_lowers(b));
+}
+
+/// Whether an element-wise op is on the float32 list.
+bool wants_float32(Elementwise op) noexcept;
+
+}  // namespace tapir::detail

@@ -1,0 +1,123 @@
+// What goes wrong on a device, and what is said about it.
+#include "../fails.h"
+#include "check.h"
+
+#ifdef TAPIR_CUDA_EMULATED
+#include <cuda_runtime.h>
+#endif
+
+using namespace tapir;
+
+TEST_CASE("devices that are not there", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({2});
+    FAILS(DeviceError, "to: cuda:99: there", x.to(cuda(99)));
+    FAILS(DeviceError, "zeros: cuda:99: there", zeros({2}, cuda(99)));
+    FAILS(DeviceError, "Stream: cuda:99: there", Stream(cuda(99)));
+    FAILS(DeviceError, "synchronize: cuda:99: there", synchronize(cuda(99)));
+    FAILS(DeviceError, "memory_stats: cuda:99: there", memory_stats(cuda(99)));
+    FAILS(DeviceError, "cuda_device_name: cuda:99: there", cuda_device_name(99));
+}
+
+TEST_CASE("operands on different devices", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({2, 2}), y = ones({2, 2}, cuda);
+    FAILS(DeviceError, "add: operands are on different devices: cpu and cuda:0; move one with to()", x + y);
+    FAILS(DeviceError, "matmul: operands are on different devices", matmul(y, x));
+    FAILS(DeviceError, "linear: operands are on different devices", linear(y, y, ones({2})));
+    Tensor z = ones({2, 2}, cuda);
+    FAILS(DeviceError, "mul: operands are on different devices", z *= x);
+    CHECK((y + ones({}))[1][1].item() == 2);  // a 0-d tensor of the CPU is a number
+    CHECK((ones({}) * y)[1][1].item() == 1);
+    FAILS(DeviceError, "pin_memory: the tensor is on cuda:0, not on the CPU", y.pin_memory());
+    const Tensor w = ones({2, 2}, {float32, cuda, true});
+    FAILS(DeviceError, "set_grad: operands are on different devices", w.set_grad(x));
+    Tape tape;
+    const Tensor loss = w * 2;
+    FAILS(DeviceError, "backward: operands are on different devices", tape.backward(loss, {.gradient = x}));
+}
+
+TEST_CASE("a number of the CPU gets its gradient there", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor a = full({}, 3, {float32, cpu, true}), x = arange(4, {float32, cuda});
+    Tape tape;
+    tape.backward(sum(a * x));
+    CHECK(a.grad().device() == cpu);
+    CHECK(a.grad().item() == 6);
+}
+
+#ifdef TAPIR_CUDA_EMULATED
+namespace {
+struct Cleared {
+    ~Cleared() {
+        emulator::clear_errors();
+        try {
+            synchronize();
+        } catch (const Error&) {
+        }
+    }
+};
+}  // namespace
+
+TEST_CASE("a launch that fails names the op and its line", "[cuda]") {
+    const Cleared cleared;
+    const Tensor x = ones({3}, cuda);
+    emulator::fail_next_launch(cudaErrorInvalidConfiguration);
+    FAILS(DeviceError, "exp: kernel launch: invalid configuration argument", exp(x));
+    CHECK(exp(x)[0].item() == Approx(std::exp(1.0)));
+}
+
+TEST_CASE("an error that shows later names the ops that it can belong to", "[cuda]") {
+    const Cleared cleared;
+    Tensor x = ones({3}, cuda);
+    synchronize();
+    emulator::fail_next_kernel(cudaErrorIllegalAddress);
+    SECTION("one op") {
+        const int line = __LINE__ + 1;
+        const Tensor y = exp(x);
+        try {
+            synchronize();
+            CHECK(false);
+        } catch (const DeviceError& error) {
+            CHECK(std::string(error.what()) == "error_test.cpp:" + std::to_string(line) +
+                                                   ": exp: CUDA error: an illegal memory access was encountered");
+        }
+    }
+    SECTION("several ops") {
+        emulator::hold(nullptr);
+        const int line = __LINE__ + 1;
+        const Tensor y = exp(x);
+        const Tensor z = log(y);
+        emulator::release(nullptr);
+        try {
+            static_cast<void>(z.to_vector<float>());
+            CHECK(false);
+        } catch (const DeviceError& error) {
+            const std::string what = error.what(), where = "error_test.cpp:" + std::to_string(line);
+            INFO(what);
+            CHECK(what.find(where + ": exp, or an op after it: CUDA error: an illegal memory access was encountered") == 0);
+            CHECK(what.find("log at error_test.cpp:" + std::to_string(line + 1)) != std::string::npos);
+            CHECK(what.find("TAPIR_SYNC=1 tells which") != std::string::npos);
+        }
+    }
+    SECTION("with SyncScope it is the op itself") {
+        const SyncScope sync;
+        FAILS(DeviceError, "tanh: CUDA error: an illegal memory access was encountered", tanh(x));
+    }
+    SECTION("in backward the line of the op") {
+        const Tensor w = ones({3}, {float32, cuda, true});
+        emulator::clear_errors();
+        Tape tape;
+        const int line = __LINE__ + 1;
+        const Tensor y = tanh(w);
+        const SyncScope sync;
+        emulator::fail_next_kernel(cudaErrorIllegalAddress);
+        try {
+            tape.backward(y, {.gradient = y});
+            CHECK(false);
+        } catch (const DeviceError& error) {
+            CHECK(std::string(error.what()).find("error_test.cpp:" + std::to_string(line) + ": tanh: ") == 0);
+        }
+    }
+}
+#endif

@@ -1,0 +1,127 @@
+// Device memory: what is kept and used again, limits, running out and going on, threads.
+#include <thread>
+
+#include "../fails.h"
+#include "check.h"
+
+using namespace tapir;
+
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+Tensor bytes(std::int64_t count) { return empty({count}, {uint8, cuda}); }
+
+// As it was before: nothing cached, no limit.
+struct Fresh {
+    Fresh() {
+        synchronize();
+        empty_cache(cuda);
+        reset_peak_memory(cuda);
+    }
+    ~Fresh() {
+        set_memory_limit(0, cuda);
+        empty_cache(cuda);
+    }
+};
+
+bool caches() {
+    { const Tensor x = bytes(1000); }
+    return memory_stats(cuda).cached_bytes > 0;
+}
+
+}  // namespace
+
+TEST_CASE("device memory is counted", "[cuda]") {
+    NEEDS_CUDA;
+    const Fresh fresh;
+    const MemoryStats before = memory_stats(cuda);
+    {
+        const Tensor x = bytes(3 * kMiB), y = bytes(100);
+        const MemoryStats now = memory_stats(cuda);
+        CHECK(now.live_bytes - before.live_bytes >= 3 * kMiB + 100);
+        CHECK(now.live_bytes - before.live_bytes < 3 * kMiB + 2000);
+        CHECK(now.allocations - before.allocations == 2);
+    }
+    CHECK(memory_stats(cuda).live_bytes == before.live_bytes);
+    CHECK(memory_stats(cuda).peak_bytes >= before.live_bytes + 3 * kMiB);
+    reset_peak_memory(cuda);
+    CHECK(memory_stats(cuda).peak_bytes == before.live_bytes);
+    CHECK(memory_stats(cpu).live_bytes == memory_stats().live_bytes);
+}
+
+TEST_CASE("device memory is used again, cut up and joined", "[cuda]") {
+    NEEDS_CUDA;
+    if (!caches()) return;
+    const Fresh fresh;
+    const std::int64_t taken = memory_stats(cuda).system_calls;
+    for (int i = 0; i < 100; ++i) {
+        const Tensor a = bytes(5000 + i), b = bytes(70000), c = bytes(2 * kMiB);
+    }
+    CHECK(memory_stats(cuda).system_calls - taken <= 2);
+    {
+        std::vector<Tensor> pieces;
+        for (int i = 0; i < 5; ++i) pieces.push_back(bytes(4 * kMiB));  // one segment of 20 MiB
+    }
+    const Tensor whole = bytes(10 * kMiB);  // of the joined pieces
+    CHECK(memory_stats(cuda).system_calls - taken <= 2);
+    empty_cache(cuda);
+    CHECK(memory_stats(cuda).cached_bytes <= 10 * kMiB);
+}
+
+TEST_CASE("out of memory says who holds it, and the program goes on", "[cuda]") {
+    NEEDS_CUDA;
+    const Fresh fresh;
+    set_memory_limit(64 * kMiB, cuda);
+    const Tensor held = bytes(30 * kMiB);
+    const int line = __LINE__ - 1;
+    FAILS_IN(OutOfMemory, "empty: 50.0 MiB cannot be had on cuda:0: ", "memory_test.cpp:" + std::to_string(line), bytes(50 * kMiB));
+    FAILS_IN(OutOfMemory, "", "(limit: 64.0 MiB), held by\n", bytes(50 * kMiB));
+    const Tensor x = full({1000}, 2, cuda);
+    CHECK((x + 1)[999].item() == 3);
+    {
+        const Tensor fits = bytes(25 * kMiB);
+    }
+    const Tensor again = bytes(28 * kMiB);  // what is cached makes room
+    set_memory_limit(0, cuda);
+    const Tensor more = bytes(60 * kMiB);
+    CHECK(more.numel() == 60 * kMiB);
+    FAILS(DeviceError, "set_memory_limit: CPU memory has no limit of its own", set_memory_limit(1, cpu));
+}
+
+TEST_CASE("an op that runs out of memory leaves everything as it was", "[cuda]") {
+    NEEDS_CUDA;
+    const Fresh fresh;
+    const Tensor x = ones({4 * kMiB}, {float32, cuda, true});
+    Tape tape;
+    const std::size_t records = tape.size();
+    set_memory_limit(static_cast<std::size_t>(memory_stats(cuda).live_bytes + kMiB), cuda);
+    FAILS(OutOfMemory, "tanh: 16.0 MiB cannot be had on cuda:0", tanh(x));
+    CHECK(tape.size() == records);
+    set_memory_limit(0, cuda);
+    CHECK(tanh(x)[0].item() == Approx(std::tanh(1.0)));
+}
+
+TEST_CASE("threads share the device's memory", "[cuda]") {
+    NEEDS_CUDA;
+    const auto live = memory_stats(cuda).live_bytes;
+    std::vector<std::thread> threads;
+    std::vector<int> good(4, 0);
+    for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([t, &good] {
+            const Stream own(cuda);
+            const StreamScope scope(own);
+            std::vector<Tensor> kept;
+            for (int i = 0; i < 60; ++i) {
+                kept.push_back(full({100 + 37 * i}, t * 1000 + i, {float32, cuda}));
+                if (i % 3 == 2) kept.erase(kept.begin());
+                const Tensor& first = kept.front();
+                const double value = first[0].item();
+                good[static_cast<std::size_t>(t)] += value >= t * 1000 && value < t * 1000 + 60 && (first + 0)[-1].item() == value;
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(good == std::vector<int>(4, 60));
+    CHECK(memory_stats(cuda).live_bytes == live);
+}
