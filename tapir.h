@@ -6,6 +6,7 @@
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/allocator.h"
+#include "tapir/core/deterministic.h"
 #include "tapir/core/io/safetensors.h"
 #include "tapir/core/parallel.h"
 #include "tapir/core/stream.h"

@@ -7,7 +7,6 @@
 // backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
 // recorded nothing is collected: the product is an op then.
 #include <algorithm>
-#include <cstring>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -37,13 +36,9 @@ void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
     rows += more_g.impl()->sizes[0];
 }
 
-void ProductRows::append(const ProductRows& more) noexcept {
-    for (const auto& [to, from] : {std::pair(&g, &more.g), std::pair(&x, &more.x)}) {
-        const std::size_t row = static_cast<std::size_t>(to->impl()->sizes[1]) * itemsize(to->dtype());
-        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data,
-                    static_cast<std::size_t>(more.rows) * row);
-    }
-    rows += more.rows;
+void ProductRows::append(const ProductRows& more) {
+    const auto [more_g, more_x] = more.filled();
+    append(more_g, more_x);
 }
 
 std::pair<Tensor, Tensor> ProductRows::filled() const {
@@ -73,7 +68,7 @@ namespace {
 void add_all_rows(Tensor& grad, std::vector<SparseRows>& rows, const Shape& shape) {
     if (rows.empty()) return;
     own_gradient(grad, shape, rows[0].values.dtype(), rows[0].values.device());
-    for (const SparseRows& part : rows) gradient_ops::rows_into(grad, part.indices, part.values);
+    gradient_ops::rows_into(grad, rows);
     rows.clear();
 }
 
@@ -88,24 +83,22 @@ SparseRows concatenated(const std::vector<SparseRows>& rows) {
 
 // Rows with one index are added up. The indices are int64 and not negative.
 SparseRows distinct(const SparseRows& rows, const Shape& shape) {
-    const auto count = static_cast<std::size_t>(rows.indices.numel());
-    const auto* index = static_cast<const std::int64_t*>(rows.indices.raw_data());
-    std::vector<std::int64_t> used(index, index + count);
+    const std::vector<std::int64_t> index = rows.indices.to_vector<std::int64_t>();
+    std::vector<std::int64_t> used = index;
     std::sort(used.begin(), used.end());
     used.erase(std::unique(used.begin(), used.end()), used.end());
     const auto used_count = static_cast<std::int64_t>(used.size());
-    const Tensor indices = detail::make_empty({used_count}, int64, rows.indices.device(), Loc{});
-    std::copy(used.begin(), used.end(), static_cast<std::int64_t*>(indices.raw_data()));
-    const Tensor positions = detail::make_empty({rows.indices.numel()}, int64, rows.indices.device(), Loc{});
+    const Device device = rows.indices.device();
+    const Tensor positions = detail::make_empty({rows.indices.numel()}, int64, cpu, Loc{});
     auto* position = static_cast<std::int64_t*>(positions.raw_data());
-    for (std::size_t i = 0; i < count; ++i) {
-        position[i] = std::lower_bound(used.begin(), used.end(), index[i]) - used.begin();
-    }
+    for (const std::int64_t i : index) *position++ = std::lower_bound(used.begin(), used.end(), i) - used.begin();
+    const Tensor indices = detail::make_empty({used_count}, int64, cpu, Loc{});
+    std::copy(used.begin(), used.end(), static_cast<std::int64_t*>(indices.raw_data()));
     Shape sizes = shape;
     sizes[0] = used_count;
     const Tensor values = gradient_ops::zeros(sizes, rows.values.dtype(), rows.values.device());
-    gradient_ops::rows_into(values, positions, rows.values);
-    return {indices, values};
+    gradient_ops::rows_into(values, positions.to(device), rows.values);
+    return {indices.to(device), values};
 }
 
 }  // namespace

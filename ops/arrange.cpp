@@ -66,6 +66,20 @@ Tensor packed(const Tensor& x, const Loc& loc) {
     return x.contiguous(loc);
 }
 
+void triangle_on_gpu(const TensorImpl* out, const TensorImpl* source, int64_t first, bool lower) {
+    if (out->numel == 0) return;
+    kernels::TriangleArgs args{};
+    args.size = static_cast<unsigned>(itemsize(out->dtype));
+    args.rows = out->sizes[out->rank - 2];
+    args.columns = out->sizes[out->rank - 1];
+    args.matrices = out->numel / (args.rows * args.columns);
+    args.first = first;
+    args.lower = lower;
+    args.x = device_data(source);
+    args.out = device_data(out);
+    gpu::triangle(args);
+}
+
 // Row r keeps its columns below r + diagonal + 1 (lower), or from r + diagonal on (upper).
 Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
     detail::check_defined(x, op.name);
@@ -75,6 +89,11 @@ Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
     const int64_t first = std::clamp(diagonal, -rows - 1, columns + 1) + (lower ? 1 : 0);
     const Tensor source = packed(x.tensor, x.loc);
     Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    if (on_gpu(out)) {
+        triangle_on_gpu(out.impl(), source.impl(), first, lower);
+        record(op, x.loc, {&x.tensor}, out, {}, diagonal);
+        return out;
+    }
     const auto size = static_cast<int64_t>(itemsize(x->dtype));
     parallel_for(columns ? out.numel() / columns : 0, 32 * 1024 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {

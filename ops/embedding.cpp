@@ -21,7 +21,10 @@ void embedding_rule(Backward& b) {
     const auto padding = b.attrs<int64_t>();
     Tensor indices = reshape(b.saved(0), {-1});
     Tensor rows = reshape(b.grad(), {indices.numel(), b.output_shape().back()});
-    if (padding >= 0) {
+    if (padding >= 0 && on_gpu(rows)) {
+        // How many there are is known only there. Adding 0 to the row does the same without waiting.
+        rows = where(unsqueeze(indices != padding, 1), rows, 0);
+    } else if (padding >= 0) {
         const Tensor kept = reshape(nonzero(indices != padding), {-1});
         if (kept.numel() < indices.numel()) {
             indices = index_select(indices, 0, kept);
@@ -55,20 +58,19 @@ void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index
 }
 
 [[gnu::noinline]] Tensor embedding_rows(const In& indices, const In& weight, Tensor& checked) {
-    checked = checked_index("embedding", indices.tensor, weight.tensor.shape(), 0, indices.loc);
+    const PickedIndex picked = picked_index("embedding", indices.tensor, weight.tensor.shape(), 0, indices.loc);
+    checked = picked.checked;
     detail::check_same_device("embedding", indices.tensor, weight.tensor, indices.loc);
     const int64_t width = weight->sizes[1];
     Shape shape = indices.tensor.shape();
     shape.push_back(width, indices.loc);
     Tensor out = detail::make_empty(shape, weight->dtype, weight->device, indices.loc);
-    if (out.numel() == 0) return out;
-    const detail::PauseRecording pause;
-    if (weight->is_contiguous()) {
+    if (weight->is_contiguous() && !on_gpu(out)) {
         copy_rows(out, weight.tensor.impl(), static_cast<const int64_t*>(checked.raw_data()), checked.numel(),
                   width * static_cast<int64_t>(itemsize(weight->dtype)));
     } else {
-        Region region{Shape(width), Shape(weight->strides[1]), 0, 0};
-        read_region(out, weight.tensor.impl(), region, checked * weight->strides[0]);
+        const Region region{Shape(width), Shape(weight->strides[1]), 0, 0, weight->strides[0]};
+        read_region(out, weight.tensor.impl(), region, picked);
     }
     return out;
 }
@@ -87,9 +89,10 @@ Tensor embedding(In indices, In weight, int64_t padding_idx) {
                          table->sizes[0]);
     }
     // One vector, as a tree's leaf asks for: nothing to check but one number.
-    if (index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
+    const bool on_cpu = index->device.type == DeviceType::cpu && table->device.type == DeviceType::cpu;
+    if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
         const int64_t row = *reinterpret_cast<const int64_t*>(index->data);
-        if (row >= 0 && row < table->sizes[0] && index->device.type == DeviceType::cpu) [[likely]] {
+        if (row >= 0 && row < table->sizes[0]) [[likely]] {
             const int64_t width = table->sizes[1];
             int64_t sizes[kMaxRank];
             for (int d = 0; d < index->rank; ++d) sizes[d] = 1;
@@ -110,6 +113,25 @@ Tensor embedding(In indices, In weight, int64_t padding_idx) {
     return out;
 }
 
+namespace {
+
+// The range of n > 0 classes, on the CPU.
+void class_range(const Tensor& packed, int64_t& low, int64_t& high) {
+    const Tensor here = packed.to(cpu);
+    kernels::index_range(static_cast<const int64_t*>(here.raw_data()), here.numel(), &low, &high);
+}
+
+// Classes that are known need not be looked at before: the kernel does so.
+Tensor one_hot_on_gpu(const Tensor& packed, const Shape& shape, bool is_checked, const Loc& loc) {
+    Tensor out = detail::make_empty(shape, int64, packed.device(), loc);
+    if (out.numel() == 0) return out;
+    const kernels::IndexSource source{device_data(packed.impl()), int64, is_checked, nullptr, shape.rank() - 1, shape};
+    gpu::one_hot(source, packed.numel(), shape.back(), static_cast<int64_t*>(out.raw_data()));
+    return out;
+}
+
+}  // namespace
+
 Tensor one_hot(In indices, int64_t classes) {
     detail::check_defined(indices, "one_hot");
     const DType dtype = indices->dtype;
@@ -117,22 +139,25 @@ Tensor one_hot(In indices, int64_t classes) {
         fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}", name(dtype));
     }
     const detail::PauseRecording pause;
+    const CallerScope caller(indices.loc);
     const Tensor packed = to(indices, int64).contiguous(indices.loc);
-    const auto* index = static_cast<const int64_t*>(packed.raw_data());
+    detail::begin_op("one_hot", packed.impl(), indices.loc);
     const int64_t count = packed.numel();
     if (classes < -1 || (classes <= 0 && (classes == 0 ? count > 0 : count == 0))) {
         fail<ValueError>(indices.loc, "one_hot: {} classes for {} elements", classes, count);
     }
     int64_t low = 0, high = -1;
-    if (count > 0) kernels::index_range(index, count, &low, &high);
+    const bool look = count > 0 && (!on_gpu(packed) || classes == -1);
+    if (look) class_range(packed, low, high);
     if (classes == -1) classes = high + 1;
     if (low < 0) fail<ValueError>(indices.loc, "one_hot: a class must not be negative, got {}", low);
     if (high >= classes)
         fail<IndexError>(indices.loc, "one_hot: class {} is out of range for {} classes", high, classes);
-    const CallerScope caller(indices.loc);
     Shape shape = packed.shape();
     shape.push_back(classes, indices.loc);
+    if (on_gpu(packed)) return one_hot_on_gpu(packed, shape, look, indices.loc);
     Tensor out = gradient_ops::zeros(shape, int64, packed.device());
+    const auto* index = static_cast<const int64_t*>(packed.raw_data());
     auto* to = static_cast<int64_t*>(out.raw_data());
     for (int64_t i = 0; i < count; ++i) to[i * classes + index[i]] = 1;
     return out;

@@ -119,9 +119,44 @@ class ElementLoop {
 
 unsigned size_of(const Tensor& t) { return static_cast<unsigned>(itemsize(t.dtype())); }
 
+// The same for the GPU, but for x and the other tensor: dimensions of size 1 left out, and those that are evenly spaced in both
+// made one.
+kernels::ElementArgs element_args(const Tensor& x, int dim, const Shape& sizes, const Shape& other_strides) {
+    kernels::ElementArgs args{};
+    const Shape x_strides = x.strides();
+    device_api::select(x.device());
+    args.size = size_of(x);
+    args.numel = sizes.numel();
+    args.stride = x_strides[dim];
+    args.extent = 1;
+    for (int d = 0; d < x.dim(); ++d) args.extent += (x.impl()->sizes[d] - 1) * x_strides[d];
+    args.x = device_data(x.impl());
+    for (int d = 0; d < sizes.rank(); ++d) {
+        if (sizes[d] == 1) continue;
+        const int64_t step = d == dim ? 0 : x_strides[d];
+        const int last = args.rank - 1;
+        const bool merge = last >= 0 && args.x_strides[last] == step * sizes[d] &&
+                           args.other_strides[last] == other_strides[d] * sizes[d];
+        const int to = merge ? last : args.rank++;
+        args.sizes[to] = (merge ? args.sizes[last] : 1) * sizes[d];
+        args.x_strides[to] = step;
+        args.other_strides[to] = other_strides[d];
+    }
+    return args;
+}
+
+void gather_on_gpu(const Tensor& out, const Tensor& x, int dim, const PickedIndex& index) {
+    if (out.numel() == 0) return;
+    kernels::ElementArgs args = element_args(x, dim, index.checked.shape(), out.strides());
+    args.index = index.source();
+    args.other = device_data(out.impl());
+    gpu::gather(args);
+}
+
 // out = x at the indices; out is contiguous and of the index's shape.
-void gather_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
-    const ElementLoop loop(index, dim, x.strides(), out.strides());
+void gather_elements(const Tensor& out, const Tensor& x, int dim, const PickedIndex& index) {
+    if (on_gpu(x)) return gather_on_gpu(out, x, dim, index);
+    const ElementLoop loop(index.checked, dim, x.strides(), out.strides());
     const unsigned size = size_of(x);
     loop.rows([&](const IndexRow& row) {
         kernels::gather_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index,
@@ -131,6 +166,17 @@ void gather_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& 
 
 // x at the indices = src, of the index's shape and x's dtype. Of equal indices the last wins.
 void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
+    if (on_gpu(x)) {
+        if (index.numel() == 0) return;
+        kernels::ElementArgs args = element_args(x, dim, index.shape(), src.strides());
+        args.index = {device_data(index.impl())};
+        if (on_gpu(src)) {
+            args.other = device_data(src.impl());
+        } else {
+            args.number = number_bits(src.impl());
+        }
+        return gpu::scatter(args);
+    }
     const ElementLoop loop(index, dim, x.strides(), src.strides());
     const unsigned size = size_of(x);
     loop.rows([&](const IndexRow& row) {
@@ -141,6 +187,13 @@ void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tenso
 
 // Undoes it: out = x at the indices, zero but for the last of equal ones; x is 0 there afterwards.
 void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
+    if (on_gpu(x)) {
+        if (index.numel() == 0) return;
+        kernels::ElementArgs args = element_args(x, dim, index.shape(), out.strides());
+        args.index = {device_data(index.impl())};
+        args.other = device_data(out.impl());
+        return gpu::take(args);
+    }
     const ElementLoop loop(index, dim, x.strides(), out.strides());
     const unsigned size = size_of(x);
     loop.rows<true>([&](const IndexRow& row) {
@@ -161,6 +214,13 @@ void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& s
         return;
     }
     const Tensor values = src.to(dtype);
+    if (on_gpu(x)) {
+        if (index.numel() == 0) return;
+        kernels::ElementArgs args = element_args(x, dim, index.shape(), values.strides());
+        args.index = {device_data(index.impl())};
+        args.other = device_data(values.impl());
+        return gpu::scatter_add(args, dtype);
+    }
     const ElementLoop loop(index, dim, x.strides(), values.strides());
     const unsigned size = size_of(x);
     loop.rows([&](const IndexRow& row) {
@@ -262,23 +322,17 @@ void scatter_add_rule(Backward& b) {
 
 // The slices of a tensor of this shape and these strides at the positions along d.
 Region slices(Shape sizes, Shape strides, int d) {
+    const int64_t stride = strides[d];
     sizes.erase(d);
     strides.erase(d);
-    return {sizes, strides, 0, d};
-}
-
-// The indices in elements.
-Tensor positions_of(const Tensor& index, int64_t stride) {
-    const detail::PauseRecording pause;
-    return stride == 1 ? index : index * stride;
+    return {sizes, strides, 0, d, stride};
 }
 
 void index_select_rule(Backward& b) {
     const int dim = b.attrs<int>();
     const Tensor index = b.saved(0);
     if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
-        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), positions_of(index, whole.strides()[dim]),
-                   b.grad());
+        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), index, b.grad());
     } else if (b.needs(0)) {
         const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
         b.give(0, index_add(zeros, dim, index, b.grad()));
@@ -295,10 +349,10 @@ void index_add_rule(Backward& b) {
 Tensor gather(In x, int dim, In index) {
     const int d = check_gather("gather", x, dim, index);
     if (x.tensor.dim() == 0) return reshape(gather(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc)), {});
-    const Tensor checked = checked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
+    const PickedIndex picked = picked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = detail::make_empty(index.tensor.shape(), x->dtype, x->device, x.loc);
-    gather_elements(out, x.tensor, d, checked);
-    record(gather_op, x.loc, {&x.tensor, &index.tensor}, out, {&checked}, d);
+    gather_elements(out, x.tensor, d, picked);
+    record(gather_op, x.loc, {&x.tensor, &index.tensor}, out, {&picked.checked}, d);
     return out;
 }
 
@@ -353,19 +407,19 @@ int check_slices(const char* op, const In& x, int dim, const In& index) {
 
 Tensor index_select(In x, int dim, In index) {
     const int d = check_slices("index_select", x, dim, index);
-    const Tensor checked = checked_index("index_select", index.tensor, x.tensor.shape(), d, x.loc);
+    const PickedIndex picked = picked_index("index_select", index.tensor, x.tensor.shape(), d, x.loc);
     Shape shape = x.tensor.shape();
-    shape[d] = checked.numel();
+    shape[d] = index.tensor.numel();
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
-    read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d),
-                positions_of(checked, x->strides[d]));
-    record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&checked}, d);
+    read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d), picked);
+    record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&picked.checked}, d);
     return out;
 }
 
 Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
     const int d = check_slices("index_add", x, dim, index);
     detail::check_defined(src, "index_add");
+    detail::check_same_device("index_add", x.tensor, src.tensor, x.loc);
     Shape shape = x.tensor.shape();
     shape[d] = index.tensor.numel();
     if (!(src.tensor.shape() == shape)) {
@@ -380,7 +434,7 @@ Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
     }
     const Tensor checked = checked_index("index_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
-    add_region(out.impl(), slices(out.shape(), out.strides(), d), positions_of(checked, out.strides()[d]), src.tensor);
+    add_region(out.impl(), slices(out.shape(), out.strides(), d), checked, src.tensor);
     record(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, out, {&checked}, d);
     return out;
 }

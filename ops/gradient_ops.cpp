@@ -1,9 +1,10 @@
 // What backward needs of the ops: adding, summing over broadcast dimensions, collected products and rows.
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/deterministic.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/indexing.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
@@ -61,10 +62,61 @@ void add_into(const Tensor& into, const Tensor& g) {
 }
 
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape) {
-    return index_add(tapir::zeros(shape, g.dtype()), 0, indices, g);
+    return index_add(zeros(shape, g.dtype(), g.device()), 0, indices, g);
+}
+
+namespace {
+
+// Sums that shall be the same each time: in the order of the rows. Indices are not negative, as an op has checked them.
+void rows_into_in_order(const Tensor& into, const std::vector<SparseRows>& parts) {
+    std::vector<Tensor> indices, values;
+    for (const SparseRows& part : parts) {
+        indices.push_back(part.indices);
+        values.push_back(part.values);
+    }
+    const std::int64_t width = into.numel() / into.impl()->sizes[0];
+    const Region region{Shape(width), Shape(1), 0, 0, width};
+    add_region(into.impl(), region, concatenate(indices), concatenate(values));
+}
+
+// All parts in as few launches as they fit into.
+void rows_into_on_gpu(const Tensor& into, const std::vector<SparseRows>& parts) {
+    device_api::select(into.device());
+    kernels::AddRowsArgs args{};
+    args.dtype = into.dtype();
+    args.x = device_data(into.impl());
+    args.rows = into.impl()->sizes[0];
+    args.width = args.rows > 0 ? into.numel() / args.rows : 0;
+    std::vector<Tensor> kept;  // until the launch
+    const auto launch = [&] {
+        if (args.parts > 0) gpu::add_rows(args);
+        args.parts = 0;
+        kept.clear();
+    };
+    for (const SparseRows& part : parts) {
+        if (args.parts == kernels::AddRowsArgs::kMaxParts) launch();
+        kept.push_back(contiguous(to(part.indices, int64)));
+        const auto* index = reinterpret_cast<const std::int64_t*>(device_data(kept.back().impl()));
+        kept.push_back(contiguous(to(part.values, into.dtype())));
+        args.part[args.parts++] = {index, device_data(kept.back().impl()), part.indices.numel()};
+    }
+    launch();
+}
+
+}  // namespace
+
+void rows_into(const Tensor& into, const std::vector<SparseRows>& parts) {
+    if (!on_gpu(into)) {
+        for (const SparseRows& part : parts) rows_into(into, part.indices, part.values);
+    } else if (is_deterministic() && row_count(parts) > 1) {
+        rows_into_in_order(into, parts);
+    } else {
+        rows_into_on_gpu(into, parts);
+    }
 }
 
 void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
+    if (on_gpu(into)) return rows_into(into, {{indices, g}});
     const std::int64_t n = indices.numel(), width = n > 0 ? g.numel() / n : 0, count = into.impl()->sizes[0];
     const Tensor positions = contiguous(to(indices, int64)), rows = contiguous(to(g, into.dtype()));
     const auto* position = static_cast<const std::int64_t*>(positions.raw_data());
@@ -92,7 +144,14 @@ void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows) {
     const std::int64_t n = from->sizes[0], width = to->sizes[1];
     if (from->is_contiguous() && from->dtype == to->dtype) [[likely]] {
         const auto size = static_cast<std::int64_t>(itemsize(to->dtype));
-        std::memcpy(to->data + row * width * size, from->data, static_cast<std::size_t>(n * width * size));
+        const auto bytes = static_cast<std::size_t>(n * width * size);
+        if (on_gpu(to)) {
+            device_api::select(to->device);
+            device_api::copy(device_data(to) + row * width * size, to->device, device_data(from), from->device, bytes,
+                             /*wait=*/false);
+        } else {
+            std::memcpy(to->data + row * width * size, from->data, bytes);
+        }
         return;
     }
     copy_elements(detail::make_view(to, {n, width}, {width, 1}, row * width), rows);

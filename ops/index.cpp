@@ -67,11 +67,14 @@ namespace {
 struct Plan {
     Region region;
     Tensor positions;  // undefined: the region is a view
+    PickedIndex picked{};  // instead, to be checked by the kernel that reads them first; `positions` are the checked ones
 };
 
 class Planner {
   public:
-    Planner(const TensorImpl* x, const Shape& strides, const Loc& loc) : x_(x), strides_(strides), loc_(loc) {}
+    // to_read: what is done first with the region is to read it.
+    Planner(const TensorImpl* x, const Shape& strides, bool to_read, const Loc& loc)
+        : x_(x), strides_(strides), to_read_(to_read), loc_(loc) {}
 
     Plan make(const Index* indices, std::size_t count) {
         const int whole = x_->rank - dims_taken(indices, count);
@@ -94,7 +97,7 @@ class Planner {
 
   private:
     // How many of x's dimensions the indices speak of.
-    int dims_taken(const Index* indices, std::size_t count) const {
+    int dims_taken(const Index* indices, std::size_t count) {
         int taken = 0, ellipses = 0;
         for (std::size_t i = 0; i < count; ++i) {
             switch (indices[i].kind) {
@@ -111,6 +114,7 @@ class Planner {
                     const Tensor& t = *indices[i].tensor;
                     if (!t.defined()) detail::fail_undefined("index", loc_);
                     taken += t.dtype() == bool_ ? t.dim() : 1;
+                    ++tensors_;
                 }
             }
         }
@@ -164,15 +168,7 @@ class Planner {
     }
 
     void add_tensor(const Tensor& t) {
-        Tensor part;
-        if (t.dtype() == bool_) {
-            part = add_mask(t);
-        } else {
-            const detail::PauseRecording pause;
-            part = checked_index("index", t, shape(), dim_, loc_);
-            if (strides_[dim_] != 1) part = part * strides_[dim_];
-            ++dim_;
-        }
+        const Tensor part = t.dtype() == bool_ ? add_mask(t) : add_integers(t);
         const int place = plan_.region.sizes.rank();
         if (t.dim() > 0 || t.dtype() == bool_) {  // a 0-d integer tensor takes no place, like an integer
             is_split_ |= at_ >= 0 && at_ != place;
@@ -187,7 +183,31 @@ class Planner {
         }
     }
 
+    // A tensor of the CPU may be an index into tensors of any device.
+    Tensor on_device_of_x(const Tensor& t) const {
+        const detail::PauseRecording pause;
+        return t.device() == cpu ? t.to(x_->device, /*non_blocking=*/false, loc_) : t;
+    }
+
+    // Multiplied by the stride, or, where there are no others, with the stride as the region's scale.
+    Tensor add_integers(const Tensor& t) {
+        if (t.device() != cpu) detail::check_same_device("index", t, detail::alias(x_), loc_);
+        const int64_t stride = strides_[dim_];
+        const int dim = dim_++;
+        if (tensors_ == 1) {
+            plan_.region.scale = stride;
+            if (to_read_ && t.device() == x_->device) {
+                plan_.picked = picked_index("index", t, shape(), dim, loc_);
+                return plan_.picked.checked;
+            }
+        }
+        const detail::PauseRecording pause;
+        const Tensor checked = on_device_of_x(checked_index("index", t, shape(), dim, loc_));
+        return tensors_ == 1 || stride == 1 ? checked : checked * stride;
+    }
+
     Tensor add_mask(const Tensor& mask) {
+        if (mask.device() != cpu) detail::check_same_device("index", mask, detail::alias(x_), loc_);
         Shape strides = mask.shape();
         for (int d = 0; d < mask.dim(); ++d, ++dim_) {
             if (mask.shape()[d] != x_->sizes[dim_]) {
@@ -196,31 +216,34 @@ class Planner {
             }
             strides[d] = strides_[dim_];
         }
-        return mask_positions(mask.impl(), strides, loc_);
+        plan_.region.distinct = tensors_ == 1;
+        return on_device_of_x(mask_positions(mask.impl(), strides, loc_));
     }
 
     Shape shape() const { return {x_->sizes, x_->rank}; }
 
     const TensorImpl* x_;
     const Shape& strides_;
+    const bool to_read_;
     const Loc& loc_;
     Plan plan_;
+    int tensors_ = 0;  // among the indices
     Tensor positions_;
     int dim_ = 0;            // the next dimension of x
     int at_ = -1;            // where the index tensors stand among the other dimensions
     bool is_split_ = false;  // they stand in several places
 };
 
-Plan make_plan(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
+Plan make_plan(const Tensor& x, const Index* indices, std::size_t count, bool to_read, const Loc& loc) {
     const Shape strides = x.strides();
-    return Planner(x.impl(), strides, loc).make(indices, count);
+    return Planner(x.impl(), strides, to_read, loc).make(indices, count);
 }
 
 // The same in a contiguous tensor of x's shape: what a rule needs.
 Plan contiguous_plan(const Plan& plan, const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
     if (x.is_contiguous()) return plan;
     const Shape strides = contiguous_strides(x.impl());
-    return Planner(x.impl(), strides, loc).make(indices, count);
+    return Planner(x.impl(), strides, /*to_read=*/false, loc).make(indices, count);
 }
 
 Tensor view_of(const Tensor& x, const Region& region) {
@@ -230,13 +253,17 @@ Part part_of(const Region& region) { return {region.sizes, region.strides, regio
 
 Tensor read(const Tensor& x, const Plan& plan, const Loc& loc) {
     Tensor out = detail::make_empty(plan.region.shape(plan.positions.shape()), x.dtype(), x.device(), loc);
-    read_region(out, x.impl(), plan.region, plan.positions);
+    if (plan.picked.given.defined()) {
+        read_region(out, x.impl(), plan.region, plan.picked);
+    } else {
+        read_region(out, x.impl(), plan.region, plan.positions);
+    }
     return out;
 }
 
 Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
     detail::check_defined(In(x, loc), "index");
-    const Plan plan = make_plan(x, indices, count, loc);
+    const Plan plan = make_plan(x, indices, count, /*to_read=*/true, loc);
     const bool is_view = !plan.positions.defined();
     Tensor out = is_view ? view_of(x, plan.region) : read(x, plan, loc);
     if (!recording(loc, {&x})) return out;
@@ -279,9 +306,14 @@ void index_place_rule(Backward& b) {
 
 // --- Writing ---------------------------------------------------------------------------------------------------------
 
-// value: broadcasts to the region's shape; does not overlap with self.
+// value: broadcasts to the region's shape; does not overlap with self; may be a number on the CPU.
 void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
-    if (!plan.positions.defined()) return copy_elements(view_of(self, plan.region), value);
+    if (!plan.positions.defined()) {
+        const Tensor view = view_of(self, plan.region);
+        if (!on_gpu(self) || on_gpu(value)) return copy_elements(view, value);
+        const detail::PauseRecording pause;
+        return fill_elements(view, value.to(self.dtype(), loc).raw_data());
+    }
     const detail::PauseRecording pause;
     const Tensor values = value.numel() == 1 ? value : value.expand(plan.region.shape(plan.positions.shape()), loc);
     write_region(self.impl(), plan.region, plan.positions, values.to(self.dtype(), loc).contiguous(loc));
@@ -302,14 +334,14 @@ bool broadcasts_to(const Shape& from, const Shape& to) {
     return fits;
 }
 
-void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& value, const Loc& loc) {
-    const Plan plan = make_plan(self, indices, count, loc);
+void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, const Loc& loc) {
+    const Tensor value = beside("index_put_", given, self, loc);
+    const Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
     if (!broadcasts_to(value.shape(), shape)) {
         fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}",
                          value.shape(), shape);
     }
-    detail::check_same_device("index_put_", self, value, loc);
     check_in_place("index_put", self, {&value}, loc);
     Log* log = is_floating(self.dtype()) ? recording(loc, {&self, &value}) : nullptr;
     Plan saved;
@@ -329,6 +361,7 @@ Tensor last_writers(const Plan& plan, const Shape& whole, const Tensor& like) {
     const Tensor ones = gradient_ops::ones(whole, uint8, like.device());
     const Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
     take_region(kept, ones.impl(), plan.region, plan.positions);
+    if (on_gpu(kept)) return kept.to(like.dtype());  // to look would be to wait
     const auto* flags = static_cast<const std::uint8_t*>(kept.raw_data());
     return std::find(flags, flags + kept.numel(), 0) == flags + kept.numel() ? Tensor() : kept.to(like.dtype());
 }
@@ -342,7 +375,7 @@ void recorded_index_put_rule(Backward& b, const Plan& plan) {
         b.give(1, kept.defined() ? values * kept : values);
     }
     if (b.needs(0)) {
-        const Tensor rest = clone(g), zero = gradient_ops::zeros({}, g.dtype(), g.device());
+        const Tensor rest = clone(g), zero = gradient_ops::zeros({}, g.dtype(), cpu);
         write(rest, plan, zero, loc);
         mark_written(rest, loc);
         record_put(rest, plan, zero, loc);
@@ -363,7 +396,7 @@ void index_put_rule(Backward& b) {
         return;
     }
     if (!only_owner(g)) g = clone(g);
-    const Tensor zero = gradient_ops::zeros({}, g.dtype(), g.device());
+    const Tensor zero = gradient_ops::zeros({}, g.dtype(), cpu);
     if (!b.needs(1)) {
         write(g, plan, zero, loc);
     } else if (plan.positions.defined()) {
@@ -409,7 +442,7 @@ Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& v
 
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc) {
     detail::check_defined(In(*this, loc), "index_put_");
-    const Tensor number = detail::make_empty({}, dtype(), device(), loc);
+    const Tensor number = detail::make_empty({}, dtype(), cpu, loc);
     detail::store(dtype(), number.raw_data(), value);
     index_put(*this, indices.begin(), indices.size(), number, loc);
     return *this;

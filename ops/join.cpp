@@ -4,6 +4,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
 
@@ -153,6 +154,29 @@ Join plan_stack(const TensorList& list, int dim) {
     return join;
 }
 
+// Several inputs a launch.
+void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const TensorImpl* y) {
+    kernels::JoinArgs args{};
+    const auto item = static_cast<int64_t>(itemsize(join.dtype));
+    const int64_t inner = y->strides[join.dim] * item;
+    args.out = device_data(y);
+    args.row = join.sizes[join.dim] * inner;
+    args.outer = y->numel * item / args.row;
+    int64_t start = 0;
+    for (const Tensor& t : list) {
+        const TensorImpl* x = t.impl();
+        if (x->numel == 0) continue;
+        if (args.parts == kernels::JoinArgs::kMaxParts) {
+            gpu::join(args);
+            args.parts = 0;
+        }
+        const int64_t run = (stacked ? 1 : x->sizes[join.dim]) * inner;
+        args.part[args.parts++] = {device_data(x), start, run};
+        start += run;
+    }
+    gpu::join(args);
+}
+
 // Both write the same: each input is `outer` runs of elements, which follow each other in the result.
 Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     constexpr int64_t most = INT64_MAX / 8;  // elements whose bytes can be counted
@@ -160,6 +184,10 @@ Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     Tensor out = detail::make_empty(join.sizes, join.rank, join.numel, join.dtype, list[0].device(), list.loc);
     const TensorImpl* y = out.impl();
     if (y->numel == 0) return out;
+    if (on_gpu(y) && join.plain) {
+        join_on_gpu(list, join, stacked, y);
+        return out;
+    }
     const int64_t inner = y->strides[join.dim];
     int64_t outer = 1;
     for (int d = 0; d < join.dim; ++d) outer *= join.sizes[d];

@@ -1,5 +1,6 @@
 // Ops with masks: where, masked_fill, masked_select, nonzero.
 #include <algorithm>
+#include <cstring>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -82,13 +83,37 @@ struct Choice {
     }
 };
 
-// out = mask ? a : b; all but the mask of out's dtype, broadcast to out's shape.
+void choose_on_gpu(const Choice& choice, const TensorImpl* const (&operands)[4]) {
+    const TensorImpl* y = operands[0];
+    kernels::ChooseArgs args{};
+    args.size = static_cast<unsigned>(itemsize(y->dtype));
+    args.numel = y->numel;
+    args.rank = choice.rank;
+    for (int d = 0; d < choice.rank; ++d) {
+        args.sizes[d] = choice.sizes[d];
+        for (int k = 0; k < 4; ++k) args.strides[k][d] = choice.strides[k][d];
+    }
+    args.out = device_data(y);
+    args.mask = reinterpret_cast<const std::uint8_t*>(device_data(operands[1]));
+    for (int k = 0; k < 2; ++k) {
+        const TensorImpl* value = operands[2 + k];
+        if (on_gpu(value)) {
+            args.value[k] = device_data(value);
+        } else {
+            args.number[k] = number_bits(value);
+        }
+    }
+    gpu::choose(args);
+}
+
+// out = mask ? a : b; all but the mask of out's dtype, broadcast to out's shape. a and b may be numbers on the CPU.
 void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor& b) {
     const TensorImpl* const operands[4] = {out.impl(), mask.impl(), a.impl(), b.impl()};
     const int64_t numel = out.numel();
     if (numel == 0) return;
     const auto size = static_cast<unsigned>(itemsize(out.dtype()));
     const Choice choice(operands);
+    if (on_gpu(out)) return choose_on_gpu(choice, operands);
     const int last = choice.rank - 1;
     const int64_t width = choice.sizes[last];
     const auto run = [&](const int64_t(&at)[4], int64_t n) {
@@ -133,16 +158,16 @@ Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
 }
 
 Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tensor& b, DType dtype, const Loc& loc) {
-    detail::check_same_device(op, a, mask, loc);
     Shape shape = broadcast_shapes(a.shape(), b.shape(), op, loc);
     if (!(mask.shape() == shape)) shape = broadcast_shapes(mask.shape(), shape, op, loc);
-    Tensor out = detail::make_empty(shape, dtype, a.device(), loc);
+    Tensor out = detail::make_empty(shape, dtype, mask.device(), loc);
     choose(out, mask, converted(a, dtype, loc), converted(b, dtype, loc));
     return out;
 }
 
-Tensor where_as(const In& condition, const Tensor& a, const Tensor& b, DType dtype) {
+Tensor where_as(const In& condition, const Tensor& first, const Tensor& second, DType dtype) {
     const Loc& loc = condition.loc;
+    const Tensor a = beside("where", first, condition.tensor, loc), b = beside("where", second, condition.tensor, loc);
     Tensor out = choose_as("where", condition.tensor, a, b, dtype, loc);
     if (detail::thread.log && is_floating(dtype))
         record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
@@ -162,7 +187,9 @@ Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
     return t;
 }
 
-Tensor fill_masked(const In& x, const In& mask, const Tensor& value) {
+Tensor fill_masked(const In& x, const In& mask, const Tensor& given) {
+    detail::check_same_device("masked_fill", x.tensor, mask.tensor, x.loc);
+    const Tensor value = beside("masked_fill", given, x.tensor, x.loc);
     Tensor out = choose_as("masked_fill", mask.tensor, value, x.tensor, x.tensor.dtype(), x.loc);
     if (detail::thread.log && is_floating(out.dtype())) {
         record(masked_fill_op, x.loc, {&x.tensor, &mask.tensor, &value}, out, {&mask.tensor});
@@ -183,11 +210,23 @@ Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc) {
     return number_tensor(value, dtype, loc);
 }
 
+Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& loc) {
+    if (t.device() == other.device()) [[likely]]
+        return t;
+    if (t.dim() != 0 || t.device() != cpu) detail::check_same_device(op, t, other, loc);
+    return recording(loc, {&t}) ? t.to(other.device(), loc) : t;
+}
+
+std::uint64_t number_bits(const TensorImpl* number) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, number->data, itemsize(number->dtype));
+    return bits;
+}
+
 Tensor where(In condition, In a, In b) {
     check_mask("where", condition);
     detail::check_defined(a, "where");
     detail::check_defined(b, "where");
-    detail::check_same_device("where", a.tensor, b.tensor, condition.loc);
     const Tensor* values[] = {&a.tensor, &b.tensor};
     const DType dtype = a->dtype == b->dtype ? a->dtype : elementwise::result_type(values, 2);
     return where_as(condition, a.tensor, b.tensor, dtype);
@@ -234,9 +273,41 @@ Tensor masked_fill(In x, In mask, In value) {
 
 // --- Selecting -------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// The positions where a contiguous mask holds, on its device. They have to be counted before there is memory for them.
+Tensor positions_on_gpu(const Tensor& packed, const Shape& strides, bool coordinates, const Loc& loc) {
+    const TensorImpl* mask = packed.impl();
+    const auto result_of = [&](int64_t count) {
+        const Shape shape = coordinates ? Shape{count, mask->rank} : Shape{count};
+        return detail::make_empty(shape, int64, mask->device, loc);
+    };
+    if (mask->numel == 0) return result_of(0);
+    const int64_t parts = gpu::mask_parts(mask->numel);
+    const Tensor starts = detail::make_empty({parts + 1}, int64, mask->device, loc);
+    kernels::MaskArgs args{};
+    args.mask = reinterpret_cast<const std::uint8_t*>(device_data(mask));
+    args.numel = mask->numel;
+    args.starts = static_cast<int64_t*>(starts.raw_data());
+    args.rank = mask->rank;
+    args.coordinates = coordinates;
+    std::copy(mask->sizes, mask->sizes + mask->rank, args.sizes);
+    std::copy(strides.begin(), strides.end(), args.strides);
+    gpu::count_mask(args);
+    int64_t count = 0;
+    device_api::copy(&count, cpu, args.starts + parts, mask->device, sizeof(count), /*wait=*/true);
+    Tensor out = result_of(count);
+    args.out = static_cast<int64_t*>(out.raw_data());
+    if (out.numel() > 0) gpu::mask_positions(args);
+    return out;
+}
+
+}  // namespace
+
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc) {
     const detail::PauseRecording pause;
     const Tensor packed = detail::alias(mask).contiguous(loc);
+    if (on_gpu(mask)) return positions_on_gpu(packed, strides, /*coordinates=*/false, loc);
     const auto* holds = static_cast<const std::uint8_t*>(packed.raw_data());
     int64_t count = 0;
     for (int64_t i = 0; i < mask->numel; ++i) count += holds[i] != 0;
@@ -277,6 +348,7 @@ Tensor nonzero(In x) {
         strides[d] = stride;
         stride *= std::max<int64_t>(x->sizes[d], 1);
     }
+    if (on_gpu(mask)) return positions_on_gpu(mask.contiguous(x.loc), strides, /*coordinates=*/true, x.loc);
     const Tensor positions = mask_positions(mask.impl(), strides, x.loc);
     const auto* position = static_cast<const int64_t*>(positions.raw_data());
     Tensor out = detail::make_empty({positions.numel(), x->rank}, int64, x->device, x.loc);

@@ -13,16 +13,33 @@ namespace tapir {
 
 using std::int64_t;
 
-Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
+namespace {
+
+void check_index_dtype(const char* op, const Tensor& index, const Loc& loc) {
     if (!index.defined()) detail::fail_undefined(op, loc);
     const DType dtype = index.dtype();
     if (dtype != int64 && dtype != int32) {
         fail<DTypeError>(loc, "{}: an index tensor must be int64 or int32, not {}", op, name(dtype));
     }
+}
+
+// Nothing fits a dimension of size 0, so the error need not wait: the CPU finds it.
+bool is_checked_here(const Tensor& index, int64_t size) { return !on_gpu(index) || size == 0 || index.numel() == 0; }
+
+}  // namespace
+
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
+    check_index_dtype(op, index, loc);
     const detail::PauseRecording pause;
+    const int64_t n = index.numel(), size = shape[dim];
+    if (!is_checked_here(index, size)) {
+        const PickedIndex picked = picked_index(op, index, shape, dim, loc);
+        gpu::check_index(picked.source(), n);
+        return picked.checked;
+    }
     Tensor packed = index.to(int64, loc).contiguous(loc);
-    const int64_t n = packed.numel(), size = shape[dim];
     if (n == 0) return packed;
+    if (on_gpu(packed)) packed = packed.to(cpu, /*non_blocking=*/false, loc);
     int64_t low, high;
     kernels::index_range(static_cast<const int64_t*>(packed.raw_data()), n, &low, &high);
     if (low < -size || high >= size) {
@@ -35,6 +52,21 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
     auto* to = static_cast<int64_t*>(wrapped.raw_data());
     for (int64_t i = 0; i < n; ++i) to[i] = from[i] < 0 ? from[i] + size : from[i];
     return wrapped;
+}
+
+PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
+    check_index_dtype(op, index, loc);
+    if (is_checked_here(index, shape[dim])) return {checked_index(op, index, shape, dim, loc), {}, dim, shape};
+    const detail::PauseRecording pause;
+    const Tensor packed = index.contiguous(loc);
+    detail::begin_op(op, packed.impl(), loc);
+    return {detail::make_empty_like(packed.impl(), int64, loc), packed, dim, shape};
+}
+
+kernels::IndexSource PickedIndex::source() const {
+    if (!given.defined()) return {device_data(checked.impl())};
+    return {device_data(given.impl()), given.dtype(), /*is_checked=*/false, reinterpret_cast<int64_t*>(device_data(checked.impl())),
+            dim, shape};
 }
 
 Shape Region::shape(const Shape& positions) const {
@@ -70,6 +102,7 @@ class RegionLoop {
     int64_t inner() const { return runs_ * run_; }  // elements an item
     int64_t numel() const { return items() * inner(); }
     int64_t step() const { return run_step_; }
+    int64_t scale() const { return region_.scale; }
 
     // Where inner() is 1: elements(first item, memory offset of position 0, indices, how many).
     template <class Elements>
@@ -85,7 +118,7 @@ class RegionLoop {
     void runs(int64_t begin, int64_t end, const Run& body) const {
         for (int64_t i = begin; i < end; ++i) {
             const int64_t item = Backwards ? begin + end - 1 - i : i;
-            const int64_t offset = outer_offset(item / count_) + index_[item % count_];
+            const int64_t offset = outer_offset(item / count_) + index_[item % count_] * region_.scale;
             for (int64_t r = 0; r < runs_; ++r) body((item * runs_ + r) * run_, offset + run_offset(r), run_);
         }
     }
@@ -122,16 +155,67 @@ void share(const RegionLoop& loop, bool may_meet, const Body& body) {
                  [&](int64_t begin, int64_t end) { body(begin * group, end * group); });
 }
 
+// The same for the GPU, but for `other`: dimensions of size 1 left out, and those that are evenly spaced made one.
+kernels::RegionArgs region_args(const TensorImpl* x, const Region& region, const Tensor& positions) {
+    kernels::RegionArgs args{};
+    device_api::select(x->device);
+    args.size = static_cast<unsigned>(itemsize(x->dtype));
+    args.numel = args.count = positions.numel();
+    args.scale = region.scale;
+    args.distinct = region.distinct;
+    args.x = device_data(x) + region.offset * static_cast<int64_t>(args.size);
+    args.place = -1;
+    const auto add = [&](int64_t size, int64_t stride) {
+        args.sizes[args.rank] = size;
+        args.strides[args.rank++] = stride;
+    };
+    for (int d = 0; d <= region.sizes.rank(); ++d) {
+        if (d == region.at && args.count != 1) {
+            args.place = args.rank;
+            add(args.count, 0);
+        }
+        if (d == region.sizes.rank() || region.sizes[d] == 1) continue;
+        args.numel *= region.sizes[d];
+        const int last = args.rank - 1;
+        if (last >= 0 && last != args.place && args.strides[last] == region.strides[d] * region.sizes[d]) {
+            args.sizes[last] *= region.sizes[d];
+            args.strides[last] = region.strides[d];
+        } else {
+            add(region.sizes[d], region.strides[d]);
+        }
+    }
+    return args;
+}
+
+void read_on_gpu(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions,
+                 const kernels::IndexSource& source) {
+    kernels::RegionArgs args = region_args(x, region, positions);
+    if (args.numel == 0) return;
+    args.positions = source;
+    args.other = device_data(out.impl());
+    gpu::read_region(args);
+}
+
 }  // namespace
 
+void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const PickedIndex& positions) {
+    if (!on_gpu(x)) return read_region(out, x, region, positions.checked);
+    if (positions.given.defined() && out.numel() == 0) {  // nothing will be read, but there may be a mistake
+        device_api::select(x->device);
+        return gpu::check_index(positions.source(), positions.given.numel());
+    }
+    read_on_gpu(out, x, region, positions.checked, positions.source());
+}
+
 void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions) {
+    if (on_gpu(x)) return read_on_gpu(out, x, region, positions, {device_data(positions.impl())});
     const RegionLoop loop(region, positions);
     const auto size = static_cast<unsigned>(itemsize(x->dtype));
     std::byte* to = out.impl()->data;
     share(loop, false, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::gather_run(size, n, to + item * size, x->data + offset * size, index, 1, 0);
+                kernels::gather_run(size, n, to + item * size, x->data + offset * size, index, loop.scale(), 0);
             });
         } else if (loop.step() == 1) {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
@@ -146,6 +230,18 @@ void read_region(const Tensor& out, const TensorImpl* x, const Region& region, c
 }
 
 void write_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
+    if (on_gpu(x)) {
+        kernels::RegionArgs args = region_args(x, region, positions);
+        if (args.numel == 0) return;
+        args.positions = {device_data(positions.impl())};
+        args.other_step = value.numel() == 1 ? 0 : 1;
+        if (on_gpu(value)) {
+            args.other = device_data(value.impl());
+        } else {
+            args.number = number_bits(value.impl());
+        }
+        return gpu::write_region(args);
+    }
     const RegionLoop loop(region, positions);
     const auto size = static_cast<unsigned>(itemsize(x->dtype));
     const std::byte* from = value.impl()->data;
@@ -153,7 +249,8 @@ void write_region(const TensorImpl* x, const Region& region, const Tensor& posit
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::scatter_run(size, n, x->data + offset * size, index, 1, 0, from + item * step * size, step);
+                kernels::scatter_run(size, n, x->data + offset * size, index, loop.scale(), 0, from + item * step * size,
+                                     step);
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
@@ -165,6 +262,13 @@ void write_region(const TensorImpl* x, const Region& region, const Tensor& posit
 }
 
 void take_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions) {
+    if (on_gpu(x)) {
+        kernels::RegionArgs args = region_args(x, region, positions);
+        if (args.numel == 0) return;
+        args.positions = {device_data(positions.impl())};
+        args.other = device_data(out.impl());
+        return gpu::take_region(args);
+    }
     const RegionLoop loop(region, positions);
     const auto size = static_cast<unsigned>(itemsize(x->dtype));
     std::byte* to = out.impl()->data;
@@ -172,7 +276,7 @@ void take_region(const Tensor& out, const TensorImpl* x, const Region& region, c
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::take_run(size, n, to + item * size, x->data + offset * size, index, 1, 0);
+                kernels::take_run(size, n, to + item * size, x->data + offset * size, index, loop.scale(), 0);
             });
         } else {
             loop.runs<true>(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
@@ -195,6 +299,14 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
         return;
     }
     const Tensor values = value.to(dtype).contiguous();
+    if (on_gpu(x)) {
+        kernels::RegionArgs args = region_args(x, region, positions);
+        if (args.numel == 0) return;
+        args.positions = {device_data(positions.impl())};
+        args.other = device_data(values.impl());
+        args.other_step = values.numel() == 1 ? 0 : 1;
+        return gpu::add_region(args, dtype);
+    }
     const RegionLoop loop(region, positions);
     const auto size = static_cast<unsigned>(itemsize(dtype));
     const std::byte* from = values.impl()->data;
@@ -202,8 +314,8 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::scatter_add_run(type, n, x->data + offset * size, index, 1, 0, from + item * step * size,
-                                         step);
+                kernels::scatter_add_run(type, n, x->data + offset * size, index, loop.scale(), 0,
+                                         from + item * step * size, step);
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {

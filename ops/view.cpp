@@ -110,7 +110,8 @@ struct Pieces {
 void pieces_rule(Backward& b) {
     if (!b.needs(0)) return;
     const auto& pieces = b.attrs<Pieces>();
-    if (b.recording()) {
+    const Tensor first = b.grad_or_zeros(0);
+    if (b.recording() || on_gpu(first)) {  // there, all are joined by one kernel
         std::vector<Tensor> grads;
         for (int k = 0; k < b.output_count(); ++k) {
             Tensor g = b.grad_or_zeros(k);
@@ -120,7 +121,7 @@ void pieces_rule(Backward& b) {
         return;
     }
     const Shape shape = b.input_shape(0);
-    Tensor whole = detail::make_empty(shape, b.input_dtype(0), b.grad_or_zeros(0).device(), Loc{});
+    Tensor whole = detail::make_empty(shape, b.input_dtype(0), first.device(), Loc{});
     int64_t start = 0;
     for (int k = 0; k < b.output_count(); ++k) {
         Shape sizes = b.output_shape(k);

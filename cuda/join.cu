@@ -1,0 +1,82 @@
+// cat and stack: many inputs in one launch.
+#include <bit>
+
+#include "tapir/cuda/indexing.cuh"
+
+namespace tapir::gpu {
+
+using kernels::JoinArgs;
+
+namespace {
+
+// Sizes in units of T; a block copies kPerBlock of them, of one part.
+template <class T>
+struct Parts {
+    int count;
+    i64 row;  // of the result
+    struct Part {
+        const T* from;
+        i64 units, start;
+        u32 first_block;
+        RowSplit runs;
+    } part[JoinArgs::kMaxParts];
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) join_kernel(T* out, Parts<T> parts) {
+    int low = 0, high = parts.count;  // the block's part is in [low, high)
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (parts.part[middle].first_block <= blockIdx.x ? low : high) = middle;
+    }
+    const auto& part = parts.part[low];
+    const i64 first = (blockIdx.x - part.first_block) * kPerBlock + threadIdx.x;
+    T value[kPerThread];
+    for (int e = 0; e < kPerThread; ++e) {
+        if (const i64 i = first + e * kThreads; i < part.units) value[e] = part.from[i];
+    }
+    for (int e = 0; e < kPerThread; ++e) {
+        const i64 i = first + e * kThreads;
+        if (i >= part.units) return;
+        i64 row, column;
+        part.runs.split(i, row, column);
+        out[row * parts.row + part.start + column] = value[e];
+    }
+}
+
+template <class T>
+void launch_join(const JoinArgs& args) {
+    constexpr i64 unit = sizeof(T);
+    Parts<T> parts;
+    parts.count = args.parts;
+    parts.row = args.row / unit;
+    u32 blocks = 0;
+    for (int p = 0; p < args.parts; ++p) {
+        const JoinArgs::Part& part = args.part[p];
+        const i64 run = part.run / unit, units = args.outer * run;
+        parts.part[p] = {static_cast<const T*>(part.from), units, part.start / unit, blocks, RowSplit(run, units)};
+        blocks += blocks_for(units, kPerBlock);
+    }
+    launch(join_kernel<T>, blocks, kThreads, static_cast<T*>(args.out), parts);
+}
+
+// The most bytes that everything is a multiple of, 16 at most.
+std::uintptr_t common_unit(const JoinArgs& args) {
+    std::uintptr_t bits = 16 | reinterpret_cast<std::uintptr_t>(args.out);
+    for (int p = 0; p < args.parts; ++p) {
+        const JoinArgs::Part& part = args.part[p];
+        bits |= reinterpret_cast<std::uintptr_t>(part.from) | static_cast<std::uintptr_t>(part.run | part.start);
+    }
+    if (args.outer > 1) bits |= static_cast<std::uintptr_t>(args.row);
+    return std::uintptr_t{1} << std::countr_zero(bits);
+}
+
+}  // namespace
+
+void join(const JoinArgs& args) {
+    const std::uintptr_t unit = common_unit(args);
+    if (unit == 16) return launch_join<Pack<u64, 2>>(args);
+    with_size(unit, [&]<class T>() { launch_join<T>(args); });
+}
+
+}  // namespace tapir::gpu
