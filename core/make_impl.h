@@ -43,6 +43,13 @@ inline void begin_op(const char* op, const TensorImpl* operand, const Loc& loc) 
     if (operand->device.type != DeviceType::cpu || watching_ops) [[unlikely]]
         begin_watched_op(op, operand, loc);
 }
+/// The same for ops that make a tensor of nothing, on this device.
+inline void begin_op(const char* op, Device device, const Loc& loc) {
+    if (device.type != DeviceType::cpu || watching_ops) [[unlikely]] {
+        thread.op = op;
+        thread.op_loc = caller(loc);
+    }
+}
 /// The same, and throws ValueError for an undefined tensor.
 inline void check_defined(const In& x, const char* op) {
     if (!x.tensor.defined()) [[unlikely]]

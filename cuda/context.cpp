@@ -117,6 +117,35 @@ const char* op_name() { return detail::thread.op ? detail::thread.op : "CUDA"; }
 
 // --- Errors that come late -----------------------------------------------------------------------------------------------
 
+// Whether it is about what a kernel did, not about the call that returned it.
+bool is_late(cudaError_t error) {
+    switch (static_cast<int>(error)) {
+        case 214:  // uncorrectable memory error
+        case 700:  // illegal address
+        case 702:  // launch timeout
+        case 710:  // assertion
+        case 714:  // hardware stack error
+        case 715:  // illegal instruction
+        case 716:  // misaligned address
+        case 717:  // invalid address space
+        case 718:  // invalid program counter
+        case 719: return true;  // launch failure
+        default: return false;
+    }
+}
+
+// Errors thrown while it lives name the line that they are given, whoever is waiting.
+class OwnLine {
+ public:
+    OwnLine() : caller_(detail::thread.caller) { detail::thread.caller = Loc{}; }
+    ~OwnLine() { detail::thread.caller = caller_; }
+    OwnLine(const OwnLine&) = delete;
+    OwnLine& operator=(const OwnLine&) = delete;
+
+ private:
+    Loc caller_;
+};
+
 // Throws the IndexError of a slot that a kernel of this stream has written to. The stream is done.
 void check_faults(Stream& stream) {
     DeviceState& state = device_state(stream.device);
@@ -129,6 +158,7 @@ void check_faults(Stream& stream) {
         const std::int64_t index = __atomic_exchange_n(&state.slots[i].index, FaultSlot::kNoFault, __ATOMIC_RELAXED);
         if (index == FaultSlot::kNoFault) continue;
         const Fault found = fault;
+        const OwnLine own;
         fail<IndexError>(found.loc, "{}: index {} is out of range for dimension {} of shape {}", found.op, index, found.dim,
                          found.shape);
     }
@@ -137,6 +167,7 @@ void check_faults(Stream& stream) {
 
 // Names the ops that the error can belong to.
 [[noreturn]] void fail_late(Stream& stream, cudaError_t error) {
+    const OwnLine own;
     const std::uint32_t end = stream.given.load(), begin = stream.in_order.load();
     const std::uint32_t first = end - begin > Stream::kRemembered ? end - Stream::kRemembered : begin;
     const auto op = [&](std::uint32_t i) -> const Stream::Op& { return stream.ops[i % Stream::kRemembered]; };
@@ -179,6 +210,8 @@ int multiprocessors() noexcept { return device_state(here.device).multiprocessor
 
 void fail_cuda(cudaError_t error, const char* call) {
     static_cast<void>(cudaGetLastError());
+    if (is_late(error)) fail_late(current(), error);
+    const OwnLine own;
     std::string_view name(call);
     name = name.substr(0, name.find('('));
     const Loc loc = detail::thread.op_loc;
@@ -187,12 +220,12 @@ void fail_cuda(cudaError_t error, const char* call) {
 }
 
 void launched(Stream& stream, cudaError_t error) {
+    if (error != cudaSuccess) [[unlikely]]
+        fail_cuda(error, "kernel launch");
     const std::uint32_t i = stream.given.fetch_add(1, std::memory_order_relaxed);
     Stream::Op& op = stream.ops[i % Stream::kRemembered];
     op.name.store(op_name(), std::memory_order_relaxed);
     op.loc.store(detail::thread.op_loc, std::memory_order_relaxed);
-    if (error != cudaSuccess) [[unlikely]]
-        fail_cuda(error, "kernel launch");
     if (waiting_for_each_op.load(std::memory_order_relaxed)) [[unlikely]]
         wait_for(stream);
 }

@@ -342,7 +342,7 @@ void in_parts(const RegionArgs& args, bool backwards, const F& f) {
 template <Move kMove, class T>
 void launch_region(const RegionArgs& args, const Last& last) {
     RegionOperands<T> r{static_cast<T*>(args.x), static_cast<T*>(args.other), args.other_step, {}, last};
-    std::memcpy(&r.number, &args.number, sizeof(T));
+    std::memcpy(static_cast<void*>(&r.number), &args.number, sizeof(T));
     const i64 run = run_of(args);
     const RegionPlaces places = places_of(args, run > 1 ? args.rank - 1 : args.rank);
     if (run == 1) {

@@ -36,7 +36,6 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
         set(CMAKE_CUDA_ARCHITECTURES 90)  # and its PTX, which newer devices compile for themselves
     endif()
 endif()
-set(CMAKE_CUDA_STANDARD 20)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 list(APPEND TAPIR_PRIVATE_LIBS CUDA::cudart_static CUDA::cublasLt)

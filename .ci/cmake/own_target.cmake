@@ -20,7 +20,7 @@ endfunction()
 # For the library and its kernels.
 function(tapir_library_settings target)
     tapir_own_target(${target})
-    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall>")
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-Xcompiler=-Wall>")
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(${target} PRIVATE ${TAPIR_PRIVATE_LIBS})
     target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include_gen)

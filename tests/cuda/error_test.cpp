@@ -30,7 +30,7 @@ TEST_CASE("operands on different devices", "[cuda]") {
     CHECK((y + ones({}))[1][1].item() == 2);  // a 0-d tensor of the CPU is a number
     CHECK((ones({}) * y)[1][1].item() == 1);
     FAILS(DeviceError, "pin_memory: the tensor is on cuda:0, not on the CPU", y.pin_memory());
-    const Tensor w = ones({2, 2}, {float32, cuda, true});
+    Tensor w = ones({2, 2}, {float32, cuda, true});
     FAILS(DeviceError, "set_grad: operands are on different devices", w.set_grad(x));
     Tape tape;
     const Tensor loss = w * 2;

@@ -73,10 +73,11 @@ TEST_CASE("out of memory says who holds it, and the program goes on", "[cuda]") 
     NEEDS_CUDA;
     const Fresh fresh;
     set_memory_limit(64 * kMiB, cuda);
-    const Tensor held = bytes(30 * kMiB);
-    const int line = __LINE__ - 1;
-    FAILS_IN(OutOfMemory, "empty: 50.0 MiB cannot be had on cuda:0: ", "memory_test.cpp:" + std::to_string(line), bytes(50 * kMiB));
-    FAILS_IN(OutOfMemory, "", "(limit: 64.0 MiB), held by\n", bytes(50 * kMiB));
+    const int line = __LINE__ + 1;
+    const Tensor held = zeros({30 * kMiB}, {uint8, cuda});
+    FAILS_IN(OutOfMemory, "empty: 50.0 MiB cannot be had on cuda:0: ", "memory_test.cpp:" + std::to_string(line) + " by zeros",
+             empty({50 * kMiB}, {uint8, cuda}));
+    FAILS_IN(OutOfMemory, "", "(limit: 64.0 MiB), held by\n", empty({50 * kMiB}, {uint8, cuda}));
     const Tensor x = full({1000}, 2, cuda);
     CHECK((x + 1)[999].item() == 3);
     {
