@@ -26,6 +26,30 @@ TAPIR_OP(argmax, "ArgMax", NonDiff, "The index of the largest element.", TAPIR_S
 TAPIR_OP(argmin, "ArgMin", NonDiff, "The index of the smallest element.", TAPIR_SAMPLE("d(3,4)", argmin(x[0])),
          TAPIR_SAMPLE("d(3,4)", argmin(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmin(x[0], -2, true)));
 
+namespace {
+
+// Everything is contiguous.
+void put_picked(const Tensor& g, const Tensor& indices, int dim, const Tensor& out) {
+    const Lines lines(out.impl(), dim);
+    const kernels::PickedArgs args{itemsize(g.dtype()),
+                                   g.numel(),
+                                   g.numel() / (lines.outer * lines.inner),
+                                   lines.size,
+                                   lines.inner,
+                                   static_cast<const std::int64_t*>(indices.raw_data()),
+                                   g.raw_data(),
+                                   out.raw_data()};
+    if (on_gpu(g)) return gpu::put_picked(args);
+    const auto* from = static_cast<const std::byte*>(args.from);
+    for (std::int64_t i = 0; i < args.count; ++i, from += args.bytes) {
+        const std::int64_t outer = i / (args.picked * args.inner), inner = i % args.inner;
+        const auto at = static_cast<std::size_t>((outer * args.size + args.indices[i]) * args.inner + inner);
+        std::memcpy(static_cast<std::byte*>(args.to) + at * args.bytes, from, args.bytes);
+    }
+}
+
+}  // namespace
+
 void pick_rule(Backward& b) {
     if (!b.needs(0) || !b.grad(0).defined()) return;
     const auto [dim, dropped] = b.attrs<PickAttrs>();
@@ -43,26 +67,14 @@ void pick_rule(Backward& b) {
     g = contiguous(g);
     indices = contiguous(indices);
     Tensor out = gradient_ops::zeros(shape, g.dtype(), g.device());
-    if (g.numel() > 0) {
-        const Lines lines(out.impl(), dim);
-        const std::size_t bytes = itemsize(g.dtype());
-        const std::int64_t picked = g.numel() / (lines.outer * lines.inner);  // along dim
-        const auto* index = static_cast<const std::int64_t*>(indices.raw_data());
-        const auto* from = static_cast<const std::byte*>(g.raw_data());
-        auto* to = static_cast<std::byte*>(out.raw_data());
-        for (std::int64_t i = 0; i < g.numel(); ++i, from += bytes) {
-            const std::int64_t outer = i / (picked * lines.inner), inner = i % lines.inner;
-            const std::int64_t at = (outer * lines.size + index[i]) * lines.inner + inner;
-            std::memcpy(to + static_cast<std::size_t>(at) * bytes, from, bytes);
-        }
-    }
+    if (g.numel() > 0) put_picked(g, indices, dim, out);
     b.give(0, std::move(out));
 }
 
 namespace {
 
 struct Found {
-    Tensor values;  // of the computed dtype; undefined unless asked for
+    Tensor values;  // of x's dtype or the computed one; undefined unless asked for
     Tensor indices;
 };
 
@@ -71,8 +83,17 @@ Found find_extreme(const char* op, const In& x, int dim, Over o, bool largest, b
     if (reduced_numel(impl, o) == 0) {
         fail<ShapeError>(x.loc, "{}: no elements to choose from in shape {}", op, x.tensor.shape());
     }
-    const Tensor in = as_computed(x.tensor);
     Found found;
+    if (on_gpu(impl)) {
+        found.indices = make_result(impl, o, int64, x.loc);
+        if (with_values) found.values = make_result(impl, o, impl->dtype, x.loc);
+        if (impl->numel == 0) return found;
+        const Plan plan{largest ? kernels::Reduction::max : kernels::Reduction::min, impl->dtype};
+        const kernels::ReduceArgs args = arguments(impl, o, plan, found.values.impl());
+        gpu::extreme(args, static_cast<std::int64_t*>(found.indices.raw_data()), found.indices.numel());
+        return found;
+    }
+    const Tensor in = as_computed(x.tensor);
     found.indices = make_result(impl, o, int64, x.loc);
     if (with_values) found.values = make_result(impl, o, in.dtype(), x.loc);
     if (in.numel() == 0) return found;

@@ -84,7 +84,9 @@ void append(std::int64_t size, std::int64_t stride, int& count, std::int64_t* si
     }
 }
 
-kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
+}  // namespace
+
+kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) noexcept {
     kernels::ReduceArgs args;
     args.reduction = plan.reduction;
     args.map = plan.map;
@@ -92,8 +94,8 @@ kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, 
     args.compute = plan.compute;
     args.divisor = plan.divisor;
     args.exponent = plan.exponent;
-    args.out = out->data;
-    args.out_dtype = out->dtype;
+    args.out = out ? out->data : nullptr;
+    args.out_dtype = out ? out->dtype : x->dtype;
     args.x = x->data;
     args.dtype = x->dtype;
     int order[kMaxRank], count = 0;  // the reduced dimensions, by falling stride
@@ -114,6 +116,8 @@ kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, 
                                                               args.reduced_strides[args.reduced - 1]);
     return args;
 }
+
+namespace {
 
 // How many positions of the outermost reduced dimension make one part, when the work is to be shared out along it: few
 // results, each of many elements. The cut depends on the sizes only, so that the result does not depend on the threads.

@@ -41,6 +41,8 @@ struct Plan {
     kernels::Finish finish = kernels::Finish::none;
     double divisor = 1, exponent = 1;
 };
+/// What a kernel is told of it. Where `out` is null, args.out is.
+kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) noexcept;
 /// Reduces into `out`. Both have elements.
 void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
 /// Variances (Finish::none) or deviations (Finish::sqrt), divided by plan.divisor.

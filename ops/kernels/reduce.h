@@ -47,6 +47,16 @@ struct LineArgs {
     void* out;
 };
 
+/// Elements picked along one dimension of a contiguous tensor, (outer, picked, inner), and that tensor, (outer, size, inner).
+struct PickedArgs {
+    std::size_t bytes;   // of an element
+    std::int64_t count;  // outer * picked * inner
+    std::int64_t picked, size, inner;
+    const std::int64_t* indices;  // along the dimension
+    const void* from;
+    void* to;
+};
+
 enum class Scan : std::uint8_t { sum, reverse_sum, prod };
 
 }  // namespace tapir::kernels
@@ -72,3 +82,8 @@ TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const
 /// All outputs; of element types as they are: args.compute is not looked at, and the result is of args.out_dtype.
 TAPIR_GPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
 TAPIR_GPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
+/// With args.reduction max or min: the elements, to args.out unless null, and the index of the first such. One dimension is
+/// reduced, or none.
+TAPIR_GPU_KERNEL(extreme, void(const tapir::kernels::ReduceArgs& args, std::int64_t* indices, std::int64_t outputs))
+/// Puts each element where it was picked from.
+TAPIR_GPU_KERNEL(put_picked, void(const tapir::kernels::PickedArgs& args))
