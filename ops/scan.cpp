@@ -44,8 +44,20 @@ namespace {
 
 // --- Running sums ----------------------------------------------------------------------------------------------------------
 
+Tensor scanned_on_gpu(const Tensor& x, const ScanAttrs& attrs, DType dtype, const Loc& loc) {
+    const detail::PauseRecording pause;
+    const Tensor in = contiguous(x), out = detail::make_empty_like(in.impl(), dtype, loc);
+    if (x.numel() > 0) {
+        const Lines lines(in.impl(), attrs.dim);
+        const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
+        gpu::scan(args, attrs.kind, lines.outer * lines.inner);
+    }
+    return out;
+}
+
 Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
+    if (on_gpu(x)) return scanned_on_gpu(x, attrs, dtype, loc);
     const Tensor in = as_computed(x);
     Tensor out = detail::make_empty_like(in.impl(), in.dtype(), loc);
     if (x.numel() > 0) {
@@ -118,6 +130,10 @@ Tensor product_gradient(const Tensor& x, const Tensor& g, int dim, bool whole, b
     const Tensor out = detail::make_empty_like(in.impl(), in.dtype(), Loc{});
     const Lines lines(in.impl(), dim);
     const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
+    if (on_gpu(x)) {
+        gpu::prod_gradient(args, from.raw_data(), whole, lines.outer * lines.inner);
+        return out;
+    }
     share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
         kernels::prod_gradient(args, from.raw_data(), whole, begin, end);
     });

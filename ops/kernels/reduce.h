@@ -87,3 +87,7 @@ TAPIR_GPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int6
 TAPIR_GPU_KERNEL(extreme, void(const tapir::kernels::ReduceArgs& args, std::int64_t* indices, std::int64_t outputs))
 /// Puts each element where it was picked from.
 TAPIR_GPU_KERNEL(put_picked, void(const tapir::kernels::PickedArgs& args))
+/// All lines; args.dtype is x's as it is, and out has the same, or int64 where x has integers.
+TAPIR_GPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t lines))
+/// All lines, of float32 or float64.
+TAPIR_GPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t lines))
