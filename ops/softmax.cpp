@@ -5,6 +5,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/softmax.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
 #include "tapir/ops/view.h"
@@ -42,17 +43,29 @@ struct SoftmaxAttrs {
     int dim;
 };
 
-// 16-bit floats are computed in float32.
-bool is_computed_directly(const TensorImpl* x) noexcept {
-    return (x->dtype == float32 || x->dtype == float64) && x->is_contiguous();
+// The CPU's kernels know only float32 and float64.
+bool has_kernel(const TensorImpl* x) noexcept { return x->dtype == float32 || x->dtype == float64 || on_gpu(x); }
+
+// x in the form that the kernels read.
+Tensor plain(const Tensor& x) {
+    if (!on_gpu(x)) return as_computed(x);
+    const detail::PauseRecording pause;
+    return contiguous(x);
 }
 
-void run_softmax(const TensorImpl* x, const TensorImpl* g, const TensorImpl* out, int dim, bool log) {
+// g: undefined for the forward pass.
+void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, int dim, bool log) {
+    const TensorImpl* x = input.impl();
     if (x->numel == 0) return;
     const Lines lines(x, dim);
-    const kernels::SoftmaxArgs args{x->dtype, log, lines.size, lines.inner, x->data, g ? g->data : nullptr, out->data};
+    kernels::SoftmaxArgs args{x->dtype, log, lines.size, lines.inner, x->data, nullptr, out.impl()->data};
+    if (g.defined()) args.g = g.impl()->data;
+    if (on_gpu(x)) {
+        for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
+        return g.defined() ? gpu::softmax_backward(args, lines.outer * lines.inner) : gpu::softmax(args, lines.outer * lines.inner);
+    }
     share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
-        if (g) {
+        if (args.g) {
             kernels::softmax_backward(args, begin, end);
         } else {
             kernels::softmax(args, begin, end);
@@ -67,14 +80,14 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op.name, name(impl->dtype));
     const SoftmaxAttrs attrs{detail::wrap_dim(dim, impl->rank, op.name, x.loc)};
     Tensor out;
-    if (is_computed_directly(impl)) [[likely]] {
+    if (has_kernel(impl) && impl->is_contiguous()) [[likely]] {
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
-        run_softmax(impl, nullptr, out.impl(), attrs.dim, log);
+        run_softmax(x.tensor, Tensor(), out, attrs.dim, log);
     } else {
         const detail::PauseRecording pause;
-        const Tensor in = as_computed(x.tensor);
+        const Tensor in = plain(x.tensor);
         const Tensor result = detail::make_empty_like(in.impl(), in.dtype(), x.loc);
-        run_softmax(in.impl(), nullptr, result.impl(), attrs.dim, log);
+        run_softmax(in, Tensor(), result, attrs.dim, log);
         out = to(result, impl->dtype);
     }
     if (detail::thread.log) record(op, x.loc, {&x.tensor}, out, {&out}, attrs);
@@ -82,9 +95,9 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
 }
 
 Tensor softmax_gradient(const Tensor& y, const Tensor& g, int dim, bool log) {
-    const Tensor result = as_computed(y), from = as_computed(g);
+    const Tensor result = plain(y), from = plain(g);
     Tensor out = detail::make_empty_like(result.impl(), result.dtype(), Loc{});
-    run_softmax(result.impl(), from.impl(), out.impl(), dim, log);
+    run_softmax(result, from, out, dim, log);
     return out;
 }
 
@@ -102,26 +115,73 @@ void log_softmax_rule(Backward& b) {
     b.give(0, b.recording() ? g - exp(y) * sum(g, {dim}, true) : softmax_gradient(y, g, dim, true));
 }
 
+// A contiguous tensor whose reduced dimensions lie side by side: (outer, size, inner).
+struct Reduced {
+    Tensor x;
+    std::int64_t size = 1, inner = 1;
+    Dims order{};  // of the dimensions, where x is permuted
+};
+
+// The CPU's kernel wants inner 1.
+Reduced reduced_together(const Tensor& x, Over o) {
+    Dims order;
+    int runs = 0;  // of neighbouring dimensions that are reduced
+    bool was_reduced = false;
+    Reduced result;
+    for (int d = 0; d < x.dim(); ++d) {
+        const std::int64_t size = x.shape()[d];
+        (o.has(d) ? result.size : result.inner) *= size;
+        if (!o.has(d)) order.push_back(d);
+        if (size == 1) continue;
+        if (o.has(d) && !was_reduced) ++runs;
+        if (o.has(d)) result.inner = 1;
+        was_reduced = o.has(d);
+    }
+    if (runs <= 1 && (result.inner == 1 || on_gpu(x))) {
+        result.x = plain(x);
+        return result;
+    }
+    for (int d = 0; d < x.dim(); ++d) {
+        if (o.has(d)) order.push_back(d);
+    }
+    result.x = plain(permute(x, order));
+    result.inner = 1;
+    result.order = order;
+    return result;
+}
+
+// g exp(x - y) on a GPU.
+Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, Over o) {
+    const Reduced in = reduced_together(x, o);
+    const Tensor g = plain(grad);
+    const Tensor out = detail::make_empty_like(in.x.impl(), in.x.dtype(), Loc{});
+    gpu::logsumexp_backward({x.dtype(), true, in.size, in.inner, on_stream(in.x), on_stream(g), on_stream(out)}, on_stream(y),
+                            y.numel());
+    if (in.order.empty()) return out;
+    Dims back = in.order;
+    for (int d = 0; d < back.rank(); ++d) back[static_cast<int>(in.order[d])] = d;
+    return permute(out, back);
+}
+
 // dy / dx = exp(x - y): the softmax; 0 where all of x is -inf.
 void logsumexp_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Over o = b.attrs<Over>();
+    if (const Tensor x = b.saved(0); on_gpu(x) && !b.recording() && x.numel() > 0) {
+        return b.give(0, logsumexp_gradient(x, b.saved(1), b.grad(), o));
+    }
     const Tensor x = b.saved(0), y = with_ones(b.saved(1), x.shape(), o);
     const Tensor finite_y = where(eq(y, -std::numeric_limits<double>::infinity()), 0.0, y);
     b.give(0, with_ones(b.grad(), x.shape(), o) * exp(x - finite_y));
 }
 
-// x with the reduced dimensions last, contiguous.
-Tensor reduced_last(const Tensor& x, Over o) {
-    Dims order;
-    for (int d = 0; d < x.dim(); ++d) {
-        if (!o.has(d)) order.push_back(d);
+void run_logsumexp(const Reduced& in, const Tensor& out) {
+    const kernels::SoftmaxArgs args{in.x.dtype(), true, in.size, in.inner, in.x.raw_data(), nullptr, out.raw_data()};
+    if (on_gpu(in.x)) {
+        for (const Tensor* t : {&in.x, &out}) on_stream(*t);
+        return gpu::logsumexp(args, out.numel());
     }
-    if (o.dims >> order.rank() == (1u << (x.dim() - order.rank())) - 1) return as_computed(x);  // they are last
-    for (int d = 0; d < x.dim(); ++d) {
-        if (o.has(d)) order.push_back(d);
-    }
-    return as_computed(permute(x, order));
+    share_out(out.numel(), in.size, [&](std::int64_t begin, std::int64_t end) { kernels::logsumexp(args, begin, end); });
 }
 
 }  // namespace
@@ -137,13 +197,9 @@ Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     Tensor out;
     {
         const detail::PauseRecording pause;
-        const Tensor result = make_result(x.tensor.impl(), o, compute_type(dtype), x.loc);
+        const Tensor result = make_result(x.tensor.impl(), o, on_gpu(x.tensor) ? dtype : compute_type(dtype), x.loc);
         if (x.tensor.numel() > 0) {
-            const Tensor in = reduced_last(x.tensor, o);
-            const std::int64_t size = in.numel() / result.numel();
-            const kernels::SoftmaxArgs args{in.dtype(), true, size, 1, in.raw_data(), nullptr, result.raw_data()};
-            share_out(result.numel(), size,
-                      [&](std::int64_t begin, std::int64_t end) { kernels::logsumexp(args, begin, end); });
+            run_logsumexp(reduced_together(x.tensor, o), result);
         } else if (result.numel() > 0) {
             fill(result, -std::numeric_limits<double>::infinity());
         }

@@ -1,0 +1,82 @@
+// An op on a CUDA device against the same op on the CPU: the result and the gradients of all floating inputs.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <vector>
+#include <catch2/catch.hpp>
+
+#include "tapir/tapir.h"
+
+namespace tapir::test {
+
+using OpCall = std::function<Tensor(const std::vector<Tensor>&)>;
+
+inline bool is_close(double have, double want, double limit) {
+    if (std::isnan(want)) return std::isnan(have);
+    if (std::isinf(want) || std::isinf(have)) return have == want;
+    return std::abs(have - want) <= limit * (1 + std::abs(want));
+}
+
+inline void check_close(const Tensor& have, const Tensor& want, double limit) {
+    REQUIRE(have.defined() == want.defined());
+    if (!want.defined()) return;
+    REQUIRE(have.shape() == want.shape());
+    REQUIRE(have.dtype() == want.dtype());
+    const std::vector<double> a = have.to_vector<double>(), b = want.to_vector<double>();
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        if (is_close(a[i], b[i], limit)) continue;
+        INFO("element " << i << ": " << a[i] << ", the CPU has " << b[i]);
+        CHECK(false);
+        return;
+    }
+}
+
+/// The result of f, then the gradient of each input (undefined for integers).
+inline std::vector<Tensor> outcome(const OpCall& f, const std::vector<Tensor>& inputs) {
+    std::vector<Tensor> leaves, result;
+    for (const Tensor& x : inputs) {
+        leaves.push_back(x.detach());
+        if (is_floating(x.dtype())) leaves.back().requires_grad_();
+    }
+    Tape tape;
+    const Tensor y = f(leaves);
+    result.push_back(y);
+    if (!is_floating(y.dtype()) || !y.requires_grad()) return result;
+    Tensor weights;
+    {
+        const NoGradScope pause;
+        weights = (arange(y.numel(), float64) % 5 * 0.25 + 0.5).to(y.dtype()).view(y.shape()).to(y.device());
+    }
+    tape.backward(y, {.gradient = weights});
+    for (const Tensor& leaf : leaves) result.push_back(leaf.requires_grad() ? leaf.grad() : Tensor());
+    return result;
+}
+
+inline void compare_on(const std::vector<Tensor>& inputs, const std::vector<Tensor>& on_device, double limit, const OpCall& f) {
+    const std::vector<Tensor> want = outcome(f, inputs), have = outcome(f, on_device);
+    REQUIRE(have.size() == want.size());
+    for (std::size_t k = 0; k < want.size(); ++k) {
+        INFO((k == 0 ? "the result" : "a gradient") << ", input " << k);
+        check_close(have[k], want[k], limit);
+    }
+}
+
+inline void compare(const std::vector<Tensor>& inputs, double limit, const OpCall& f) {
+    std::vector<Tensor> on_device;
+    for (const Tensor& x : inputs) on_device.push_back(x.to(cuda));
+    compare_on(inputs, on_device, limit, f);
+}
+
+inline double limit_of(DType dtype) {
+    return dtype == float64 ? 1e-12 : dtype == float32 ? 1e-5 : dtype == float16 ? 4e-3 : 3e-2;
+}
+
+/// The same values on the device, contiguous but one element off from where memory is aligned.
+inline Tensor shifted(const Tensor& x) {
+    Tensor t = narrow(zeros({x.numel() + 1}, {x.dtype(), cuda}), 0, 1, x.numel());
+    t.copy_(x.reshape({x.numel()}).to(cuda));
+    return t.view(x.shape());
+}
+
+}  // namespace tapir::test
