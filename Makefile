@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 CMAKE_ARGS ?=
 
-.PHONY: help run test bench install asan tsan format clean
+.PHONY: help run test bench install asan tsan cuda emulated format clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -45,6 +45,12 @@ asan tsan:      ## the tests under a sanitizer
 	$(call configure,$@)
 	$(call build,$@) --target tapir_tests
 	@ctest --preset $@
+
+cuda emulated:  ## the tests with the CUDA device: compiled by nvcc, or on the emulator that needs no GPU
+	@.ci/install-deps build test
+	$(call configure,$@)
+	$(call build,$@) --target tapir_tests
+	@ctest --preset $@ -R '^(cuda|core|autograd|optim)/'
 
 format:         ## clang-format on every tracked source
 	@.ci/install-deps format

@@ -86,7 +86,7 @@ void reduce(const ReduceArgs& args, i64 outputs) {
                 reduce_by(AnyOp<T>{static_cast<Bool*>(args.out), args.reduction == kernels::Reduction::all}, args, outputs);
             });
             return;
-        default: reduce_extreme(args, outputs);
+        default: return args.map == kernels::Map::none ? reduce_extreme(args, outputs) : reduce_norm(args, outputs);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/reduce_impl.h"
@@ -222,6 +223,7 @@ TAPIR_OP(sum, "ReduceSum", sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f
 
 Tensor sum(In x, const Dims& dims, bool keepdim) {
     detail::check_defined(x, "sum");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return sum(In(wide, x.loc), dims, keepdim);
     const TensorImpl* impl = x.tensor.impl();
     const Over o = over("sum", dims, impl->rank, keepdim, x.loc);
     const DType dtype = is_floating(impl->dtype) ? impl->dtype : int64;
@@ -442,6 +444,7 @@ TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "Th
 
 Tensor norm(In x, double p, const Dims& dims, bool keepdim) {
     detail::check_defined(x, "norm");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return norm(In(wide, x.loc), p, dims, keepdim);
     check_floating(x, "norm");
     if (std::isnan(p)) fail<ValueError>(x.loc, "norm: p is not a number");
     const Over o = over("norm", dims, x.tensor.dim(), keepdim, x.loc);

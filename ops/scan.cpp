@@ -1,5 +1,6 @@
 // Running sums and products, and products over dimensions (their gradients are running products).
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
@@ -174,11 +175,13 @@ Tensor product(const In& x, Over o) {
 
 Tensor cumsum(In x, int dim) {
     detail::check_defined(x, "cumsum");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumsum(In(wide, x.loc), dim);
     return scan_sum(x, {detail::wrap_dim(dim, x.tensor.dim(), "cumsum", x.loc), Scan::sum});
 }
 
 Tensor cumprod(In x, int dim) {
     detail::check_defined(x, "cumprod");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumprod(In(wide, x.loc), dim);
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), Scan::prod};
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.log && is_floating(out.dtype())) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
@@ -187,11 +190,13 @@ Tensor cumprod(In x, int dim) {
 
 Tensor prod(In x) {
     detail::check_defined(x, "prod");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return prod(In(wide, x.loc));
     return product(x, over("prod", Dims{}, x.tensor.dim(), false, x.loc));
 }
 
 Tensor prod(In x, int dim, bool keepdim) {
     detail::check_defined(x, "prod");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return prod(In(wide, x.loc), dim, keepdim);
     return product(x, over("prod", dim, x.tensor.dim(), keepdim, x.loc));
 }
 

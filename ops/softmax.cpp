@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/softmax.h"
 #include "tapir/ops/elementwise.h"
@@ -75,6 +76,7 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, int di
 
 Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
     detail::check_defined(x, op.name);
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return softmax_along(op, In(wide, x.loc), dim, log);
     const TensorImpl* impl = x.tensor.impl();
     if (!is_floating(impl->dtype)) [[unlikely]]
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op.name, name(impl->dtype));
@@ -191,6 +193,7 @@ Tensor log_softmax(In x, int dim) { return softmax_along(log_softmax_op, x, dim,
 
 Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     detail::check_defined(x, "logsumexp");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logsumexp(In(wide, x.loc), dims, keepdim);
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype)) return logsumexp(In(to(x, default_dtype()), x.loc), dims, keepdim);
     const Over o = over("logsumexp", dims, x.tensor.dim(), keepdim, x.loc);

@@ -3,10 +3,10 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Public is every header outside ops/cpu, a detail folder, *_impl.h and *_internal.h. The tests use this list too.
+# Public is every header outside ops/cpu, ops/kernels, a detail folder, *_impl.h and *_internal.h. The tests use this list too.
 file(GLOB_RECURSE TAPIR_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} core/*.h autograd/*.h ops/*.h
      ops/*.def nn/*.h optim/*.h)
-list(FILTER TAPIR_PUBLIC_HEADERS EXCLUDE REGEX "^ops/cpu/|/detail/|_impl\\.h$|_internal\\.h$")
+list(FILTER TAPIR_PUBLIC_HEADERS EXCLUDE REGEX "^ops/(cpu|kernels)/|/detail/|_impl\\.h$|_internal\\.h$")
 if(EXISTS ${PROJECT_SOURCE_DIR}/tapir.h)
     list(APPEND TAPIR_PUBLIC_HEADERS tapir.h)
 endif()

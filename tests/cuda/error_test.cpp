@@ -69,10 +69,10 @@ TEST_CASE("a launch that fails names the op and its line", "[cuda]") {
 
 TEST_CASE("an error that shows later names the ops that it can belong to", "[cuda]") {
     const Cleared cleared;
-    Tensor x = ones({3}, cuda);
+    const Tensor x = ones({3}, cuda);
     synchronize();
-    emulator::fail_next_kernel(cudaErrorIllegalAddress);
     SECTION("one op") {
+        emulator::fail_next_kernel(cudaErrorIllegalAddress);
         const int line = __LINE__ + 1;
         const Tensor y = exp(x);
         try {
@@ -84,6 +84,7 @@ TEST_CASE("an error that shows later names the ops that it can belong to", "[cud
         }
     }
     SECTION("several ops") {
+        emulator::fail_next_kernel(cudaErrorIllegalAddress);
         emulator::hold(nullptr);
         const int line = __LINE__ + 1;
         const Tensor y = exp(x);
@@ -102,20 +103,22 @@ TEST_CASE("an error that shows later names the ops that it can belong to", "[cud
     }
     SECTION("with SyncScope it is the op itself") {
         const SyncScope sync;
+        emulator::fail_next_kernel(cudaErrorIllegalAddress);
         FAILS(DeviceError, "tanh: CUDA error: an illegal memory access was encountered", tanh(x));
     }
     SECTION("in backward the line of the op") {
         const Tensor w = ones({3}, {float32, cuda, true});
-        emulator::clear_errors();
         Tape tape;
         const int line = __LINE__ + 1;
         const Tensor y = tanh(w);
+        synchronize();
         const SyncScope sync;
         emulator::fail_next_kernel(cudaErrorIllegalAddress);
         try {
             tape.backward(y, {.gradient = y});
             CHECK(false);
         } catch (const DeviceError& error) {
+            INFO(error.what());
             CHECK(std::string(error.what()).find("error_test.cpp:" + std::to_string(line) + ": tanh: ") == 0);
         }
     }
