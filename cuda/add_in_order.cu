@@ -1,5 +1,5 @@
-// Adding at computed positions with the same result each time (DeterministicScope): the items are sorted by where they go, and
-// each place's are added up in their order, as on the CPU.
+// Adding at computed positions with the same result each time (DeterministicScope): the items are sorted by where they
+// go, and each place's are added up in their order, as on the CPU.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "tapir/cuda/allocator.h"
@@ -26,7 +26,7 @@ struct SortedItems {
 };
 
 class Sort {
- public:
+  public:
     template <class Keys>
     Sort(const Keys& keys, i64 n)
         : count_(static_cast<std::size_t>(n)), keys_(2 * count_ * sizeof(u64)), items_(2 * count_ * sizeof(u32)) {
@@ -35,8 +35,8 @@ class Sort {
         sorted = {static_cast<u32>(n), sorted_key, sorted_item};
         launch(number_kernel<Keys>, blocks_for(n, kThreads), kThreads, sorted.n, keys, key, item);
         const auto sort = [&](void* memory, std::size_t& bytes) {
-            return cub::DeviceRadixSort::SortPairs(memory, bytes, key, sorted_key, item, sorted_item, static_cast<int>(n), 0, 64,
-                                                   current().handle);
+            return cub::DeviceRadixSort::SortPairs(memory, bytes, key, sorted_key, item, sorted_item,
+                                                   static_cast<int>(n), 0, 64, current().handle);
         };
         std::size_t bytes = 0;
         TAPIR_CUDA_CHECK(sort(nullptr, bytes));
@@ -45,7 +45,7 @@ class Sort {
     }
     SortedItems sorted;
 
- private:
+  private:
     std::size_t count_;
     Scratch keys_, items_;
 };

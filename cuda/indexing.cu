@@ -1,6 +1,6 @@
-// Reading and writing at computed positions: single elements (gather and its kin), and regions, whose rows are moved as wholes.
+// Reading and writing at computed positions: single elements (gather and its kin), and regions, whose rows are moved as
+// wholes.
 #include <bit>
-#include <cstring>
 
 #include "tapir/core/deterministic.h"
 #include "tapir/cuda/allocator.h"
@@ -22,13 +22,13 @@ __global__ void __launch_bounds__(kThreads) check_kernel(i64 n, Indices index) {
     }
 }
 
-// --- The last of equal positions -----------------------------------------------------------------------------------------
+// --- The last of equal positions -------------------------------------------------------------------------------------
 //
 // Note [Equal positions]
 // Where several items are written to one position, the last wins, as on the CPU. Threads run in any order, so each
-// item first claims its key: it leaves its number in a table, where the largest stays, and then only the items that find their
-// own number there are written. The table has an entry for each key if there are not many more keys than items; otherwise
-// it is a hash table with linear probing. Few items are compared each with each.
+// item first claims its key: it leaves its number in a table, where the largest stays, and then only the items that
+// find their own number there are written. The table has an entry for each key if there are not many more keys than
+// items; otherwise it is a hash table with linear probing. Few items are compared each with each.
 
 // Whether an item is the last of its key.
 struct Last {
@@ -67,14 +67,17 @@ __global__ void __launch_bounds__(kThreads) claim_key_kernel(u32 n, Keys keys, u
 }
 
 template <class Keys>
-__global__ void __launch_bounds__(kThreads) claim_slot_kernel(u32 n, Keys keys, u64* taken, u32* order, u32 mask, u32* slots) {
+__global__ void __launch_bounds__(kThreads)
+    claim_slot_kernel(u32 n, Keys keys, u64* taken, u32* order, u32 mask, u32* slots) {
     const u32 i = static_cast<u32>(global_index());
     if (i >= n) return;
     const u64 key = static_cast<u64>(keys.at(i)) + 1;  // 0: a free slot
     auto slot = static_cast<u32>(key * 0x9e3779b97f4a7c15u >> 32) & mask;
     for (;; slot = (slot + 1) & mask) {
         u64 found = taken[slot];
-        if (found == 0) found = atomicCAS(reinterpret_cast<unsigned long long*>(taken + slot), 0ull, static_cast<unsigned long long>(key));
+        if (found == 0)
+            found = atomicCAS(reinterpret_cast<unsigned long long*>(taken + slot), 0ull,
+                              static_cast<unsigned long long>(key));
         if (found == 0 || found == key) break;
     }
     claim(order + slot, i);
@@ -83,12 +86,14 @@ __global__ void __launch_bounds__(kThreads) claim_slot_kernel(u32 n, Keys keys, 
 
 // Finds the last of equal keys among n items. Keys are not negative; below `extent` where that is not 0.
 class LastWriters {
- public:
+  public:
     template <class Keys>
     LastWriters(const Keys& keys, i64 n, i64 extent)
         : is_direct_(n > kFewItems && extent > 0 && extent <= 8 * n),
           capacity_(n <= kFewItems || is_direct_ ? 0 : std::bit_ceil(static_cast<u64>(2 * n))),
-          table_(n <= 1 ? 0 : n <= kFewItems ? static_cast<std::size_t>(n) : table_bytes(extent)),
+          table_(n <= 1           ? 0
+                 : n <= kFewItems ? static_cast<std::size_t>(n)
+                                  : table_bytes(extent)),
           slots_(capacity_ ? static_cast<std::size_t>(n) * sizeof(u32) : 0) {
         const u32 count = static_cast<u32>(n);
         if (n <= 1) return;
@@ -112,7 +117,7 @@ class LastWriters {
     }
     Last last{};
 
- private:
+  private:
     std::size_t table_bytes(i64 extent) const {
         return is_direct_ ? static_cast<std::size_t>(extent) * sizeof(u32) : capacity_ * (sizeof(u64) + sizeof(u32));
     }
@@ -121,7 +126,7 @@ class LastWriters {
     Scratch table_, slots_;
 };
 
-// --- Single elements -----------------------------------------------------------------------------------------------------
+// --- Single elements -------------------------------------------------------------------------------------------------
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) gather_kernel(u32 n, const T* x, T* out, ElementPlaces places) {
@@ -176,9 +181,11 @@ void skip(IndexSource& index, i64 count) {
     if (index.checked) index.checked += count;
 }
 
+enum class Order { forwards, backwards };
+
 // Calls f with args, or with two halves of them, and so on, until there are at most kMostPositions elements.
 template <class F>
-void in_parts(const ElementArgs& args, bool backwards, const F& f) {
+void in_parts(const ElementArgs& args, Order order, const F& f) {
     if (args.numel <= kMostPositions) return f(args);
     int d = 0;
     while (args.sizes[d] == 1) ++d;
@@ -190,11 +197,11 @@ void in_parts(const ElementArgs& args, bool backwards, const F& f) {
     parts[1].x = moved(args.x, half * args.x_strides[d] * size);
     parts[1].other = moved(args.other, half * args.other_strides[d] * size);
     skip(parts[1].index, half * rest);
-    in_parts(parts[backwards ? 1 : 0], backwards, f);
-    in_parts(parts[backwards ? 0 : 1], backwards, f);
+    in_parts(parts[order == Order::forwards ? 0 : 1], order, f);
+    in_parts(parts[order == Order::forwards ? 1 : 0], order, f);
 }
 
-// --- Regions -------------------------------------------------------------------------------------------------------------
+// --- Regions ---------------------------------------------------------------------------------------------------------
 
 enum class Move { read, write, take, add, add_apart };  // add_apart: no position comes twice
 
@@ -276,7 +283,8 @@ __global__ void __launch_bounds__(kThreads) region_kernel(u32 n, RegionOperands<
 }
 
 __device__ __forceinline__ bool are_aligned(const void* x, const void* y, i64 bytes) {
-    const auto low_bits = reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y) | static_cast<std::uintptr_t>(bytes);
+    const auto low_bits =
+        reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y) | static_cast<std::uintptr_t>(bytes);
     return low_bits % 16 == 0;
 }
 
@@ -298,7 +306,8 @@ __device__ __forceinline__ void move_row(T* x, T* other, const RegionOperands<T>
 }
 
 template <Move kMove, class T>
-__global__ void __launch_bounds__(kThreads) region_rows_kernel(RowGroups groups, RegionOperands<T> r, RegionPlaces places) {
+__global__ void __launch_bounds__(kThreads)
+    region_rows_kernel(RowGroups groups, RegionOperands<T> r, RegionPlaces places) {
     for (int e = 0; e < groups.each; ++e) {
         i64 row, begin, end, at[2];
         if (!groups.item(e, row, begin, end)) return;
@@ -318,10 +327,10 @@ i64 run_of(const RegionArgs& args) {
     return args.sizes[last] * args.size >= least_bytes ? args.sizes[last] : 1;
 }
 
-// Calls f with args, or with two halves of them, and so on, until there are at most kMostPositions rows.
+// Calls f with args, or with two halves of them, and so on, until there are at most kMostPositions rows, or elements.
 template <class F>
-void in_parts(const RegionArgs& args, bool backwards, const F& f) {
-    if (args.numel / run_of(args) <= kMostPositions) return f(args);
+void in_parts(const RegionArgs& args, Order order, bool by_rows, const F& f) {
+    if (args.numel / (by_rows ? run_of(args) : 1) <= kMostPositions) return f(args);
     int d = 0;
     while (args.sizes[d] == 1) ++d;
     RegionArgs parts[2] = {args, args};
@@ -335,19 +344,19 @@ void in_parts(const RegionArgs& args, bool backwards, const F& f) {
     parts[1].x = moved(args.x, half * args.strides[d] * size);
     parts[1].other = moved(args.other, half * rest * args.other_step * size);
     if (d == args.place) skip(parts[1].positions, half);
-    in_parts(parts[backwards ? 1 : 0], backwards, f);
-    in_parts(parts[backwards ? 0 : 1], backwards, f);
+    in_parts(parts[order == Order::forwards ? 0 : 1], order, by_rows, f);
+    in_parts(parts[order == Order::forwards ? 1 : 0], order, by_rows, f);
 }
 
 template <Move kMove, class T>
 void launch_region(const RegionArgs& args, const Last& last) {
     RegionOperands<T> r{static_cast<T*>(args.x), static_cast<T*>(args.other), args.other_step, {}, last};
-    std::memcpy(static_cast<void*>(&r.number), &args.number, sizeof(T));
+    if constexpr (kMove == Move::write) r.number = static_cast<T>(args.number);
     const i64 run = run_of(args);
     const RegionPlaces places = places_of(args, run > 1 ? args.rank - 1 : args.rank);
     if (run == 1) {
-        return launch(region_kernel<kMove, T>, blocks_for(args.numel, kPerBlock), kThreads, static_cast<u32>(args.numel), r,
-                      places);
+        return launch(region_kernel<kMove, T>, blocks_for(args.numel, kPerBlock), kThreads,
+                      static_cast<u32>(args.numel), r, places);
     }
     const bool aligned = is_aligned(args.x, 16) && is_aligned(args.other, 16) && run * args.size % 16 == 0;
     const RowGroups groups(args.numel / run, run, sizeof(T), aligned);
@@ -356,14 +365,15 @@ void launch_region(const RegionArgs& args, const Last& last) {
 
 template <Move kMove>
 void write_or_take(const RegionArgs& args) {
-    in_parts(args, kMove == Move::take, [](const RegionArgs& part) {
+    const Order order = kMove == Move::take ? Order::backwards : Order::forwards;
+    in_parts(args, order, /*by_rows=*/true, [](const RegionArgs& part) {
         const PositionKeys keys{static_cast<const i64*>(part.positions.data)};
         const LastWriters writers(keys, part.distinct ? 1 : part.count, 0);
         with_size(part.size, [&]<class T>() { launch_region<kMove, T>(part, writers.last); });
     });
 }
 
-// --- Rows of a matrix ----------------------------------------------------------------------------------------------------
+// --- Rows of a matrix ------------------------------------------------------------------------------------------------
 
 template <class T>
 struct RowParts {
@@ -414,7 +424,7 @@ void check_index(const IndexSource& index, i64 count) {
 }
 
 void gather(const ElementArgs& args) {
-    in_parts(args, false, [](const ElementArgs& part) {
+    in_parts(args, Order::forwards, [](const ElementArgs& part) {
         with_size(part.size, [&]<class T>() {
             launch(gather_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
                    static_cast<const T*>(part.x), static_cast<T*>(part.other), places_of(part));
@@ -423,7 +433,7 @@ void gather(const ElementArgs& args) {
 }
 
 void scatter(const ElementArgs& args) {
-    in_parts(args, false, [](const ElementArgs& part) {
+    in_parts(args, Order::forwards, [](const ElementArgs& part) {
         const ElementPlaces places = places_of(part);
         const LastWriters writers(ElementKeys{places}, part.numel, part.extent);
         with_size(part.size, [&]<class T>() {
@@ -435,7 +445,7 @@ void scatter(const ElementArgs& args) {
 }
 
 void take(const ElementArgs& args) {
-    in_parts(args, true, [](const ElementArgs& part) {
+    in_parts(args, Order::backwards, [](const ElementArgs& part) {
         const ElementPlaces places = places_of(part);
         const LastWriters writers(ElementKeys{places}, part.numel, part.extent);
         with_size(part.size, [&]<class T>() {
@@ -446,7 +456,7 @@ void take(const ElementArgs& args) {
 }
 
 void scatter_add(const ElementArgs& args, DType dtype) {
-    in_parts(args, false, [dtype](const ElementArgs& part) {
+    in_parts(args, Order::forwards, [dtype](const ElementArgs& part) {
         if (is_floating(dtype) && is_deterministic()) return scatter_add_in_order(part, dtype);
         with_added(dtype, [&]<class T>() {
             launch(scatter_add_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
@@ -456,7 +466,7 @@ void scatter_add(const ElementArgs& args, DType dtype) {
 }
 
 void read_region(const RegionArgs& args) {
-    in_parts(args, false, [](const RegionArgs& part) {
+    in_parts(args, Order::forwards, /*by_rows=*/true, [](const RegionArgs& part) {
         with_size(part.size, [&]<class T>() { launch_region<Move::read, T>(part, {}); });
     });
 }
@@ -466,8 +476,11 @@ void take_region(const RegionArgs& args) { write_or_take<Move::take>(args); }
 
 void add_region(const RegionArgs& args, DType dtype) {
     const bool apart = args.distinct || args.count == 1;
-    in_parts(args, false, [=](const RegionArgs& part) {
-        if (!apart && is_floating(dtype) && is_deterministic()) return add_region_in_order(part, dtype);
+    if (!apart && is_floating(dtype) && is_deterministic()) {
+        return in_parts(args, Order::forwards, /*by_rows=*/false,
+                        [dtype](const RegionArgs& part) { add_region_in_order(part, dtype); });
+    }
+    in_parts(args, Order::forwards, /*by_rows=*/true, [=](const RegionArgs& part) {
         with_added(dtype, [&]<class T>() {
             apart ? launch_region<Move::add_apart, T>(part, {}) : launch_region<Move::add, T>(part, {});
         });

@@ -121,9 +121,10 @@ struct RowSplit {
     }
 };
 
-// --- Rows of elements ----------------------------------------------------------------------------------------------------
+// --- Rows of elements ------------------------------------------------------------------------------------------------
 
-/// Rows that groups of threads of a block go through: `lanes` threads a row, a power of two; long rows in several chunks.
+/// Rows that groups of threads of a block go through: `lanes` threads a row, a power of two; long rows in several
+/// chunks.
 struct RowGroups {
     i64 items;  // rows * chunks
     i64 run;    // elements of a row
@@ -166,7 +167,7 @@ inline void set_bytes(void* to, int value, std::size_t bytes) {
     launched(stream, cudaMemsetAsync(to, value, bytes, stream.handle));
 }
 
-// --- Adding where others may add too -------------------------------------------------------------------------------------
+// --- Adding where others may add too ---------------------------------------------------------------------------------
 
 __device__ __forceinline__ void atomic_add(float* to, float x) { atomicAdd(to, x); }
 __device__ __forceinline__ void atomic_add(double* to, double x) { atomicAdd(to, x); }
@@ -235,9 +236,12 @@ __device__ __forceinline__ void atomic_add(Pack<BFloat16, 8>* to, const Pack<BFl
 template <class F>
 void with_added(DType dtype, F&& f) {
     switch (dtype) {
-        case DType::int32: return f.template operator()<i32>();
-        case DType::int64: return f.template operator()<i64>();
-        default: return with_floating(dtype, f);
+        case DType::int32:
+            return f.template operator()<i32>();
+        case DType::int64:
+            return f.template operator()<i64>();
+        default:
+            return with_floating(dtype, f);
     }
 }
 

@@ -11,7 +11,7 @@ using kernels::TriangleArgs;
 
 namespace {
 
-// --- mask ? a : b --------------------------------------------------------------------------------------------------------
+// --- mask ? a : b ----------------------------------------------------------------------------------------------------
 
 enum class Source : u32 { array, one, number };  // elements, one element for all, a number that came with the launch
 
@@ -116,8 +116,8 @@ void launch_choose(const ChooseArgs& args) {
     auto* out = static_cast<T*>(args.out);
     if (flat) {
         constexpr i64 per_block = kThreads * (16 / sizeof(T)) * kPacks<T>;
-        return launch(choose_flat_kernel<T>, blocks_for(args.numel, per_block), kThreads, args.numel, args.mask, from, out,
-                      aligned);
+        return launch(choose_flat_kernel<T>, blocks_for(args.numel, per_block), kThreads, args.numel, args.mask, from,
+                      out, aligned);
     }
     in_parts(args, [&](const ChooseArgs& part) {
         Offsets<4> offsets;
@@ -127,19 +127,19 @@ void launch_choose(const ChooseArgs& args) {
             for (int k = 0; k < 4; ++k) offsets.strides[d][k] = part.strides[k][d];
         }
         for (int k = 0; k < 2; ++k) from.data[k] = static_cast<const T*>(part.value[k]);
-        launch(choose_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), part.mask, from,
-               static_cast<T*>(part.out), offsets);
+        launch(choose_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), part.mask,
+               from, static_cast<T*>(part.out), offsets);
     });
 }
 
-// --- Where a mask holds --------------------------------------------------------------------------------------------------
+// --- Where a mask holds ----------------------------------------------------------------------------------------------
 //
-// A block looks after one part of the mask, tile by tile. First each part is counted, one block makes the counts the places
-// where the parts' positions begin, and then the parts are gone through again to write them.
+// A block looks after one part of the mask, tile by tile. First each part is counted, one block makes the counts the
+// places where the parts' positions begin, and then the parts are gone through again to write them.
 
 constexpr int kTileBytes = 16;  // of the mask, a thread
 constexpr i64 kTile = kThreads * kTileBytes;
-constexpr i64 kMostParts = 4096;
+constexpr i64 kMostParts = 2048;
 
 i64 part_size(i64 numel) {
     const i64 tiles = (numel + kTile - 1) / kTile;
@@ -212,7 +212,8 @@ struct Coordinates {
     i64 sizes[8], strides[8];
 
     __device__ __forceinline__ i64 next(int d, i64& position) const {
-        const i64 rest = is_small ? static_cast<i64>(dividers[d].quotient(static_cast<u32>(position))) : position / sizes[d];
+        const i64 rest =
+            is_small ? static_cast<i64>(dividers[d].quotient(static_cast<u32>(position))) : position / sizes[d];
         const i64 here = position - rest * sizes[d];
         position = rest;
         return here;
@@ -231,8 +232,9 @@ __device__ __forceinline__ void write_position(i64* out, i64 number, i64 positio
 }
 
 template <bool kCoordinates>
-__global__ void __launch_bounds__(kThreads) positions_kernel(i64 numel, i64 part, const std::uint8_t* mask, const i64* starts,
-                                                             i64* out, Coordinates at, bool aligned) {
+__global__ void __launch_bounds__(kThreads)
+    positions_kernel(i64 numel, i64 part, const std::uint8_t* mask, const i64* starts, i64* out, Coordinates at,
+                     bool aligned) {
     const i64 begin = blockIdx.x * part, end = begin + part < numel ? begin + part : numel;
     i64 number = starts[blockIdx.x];
     if (starts[blockIdx.x + 1] == number) return;
@@ -248,12 +250,12 @@ __global__ void __launch_bounds__(kThreads) positions_kernel(i64 numel, i64 part
     }
 }
 
-// --- Triangles -----------------------------------------------------------------------------------------------------------
+// --- Triangles -------------------------------------------------------------------------------------------------------
 
 // V elements of a row at once; positions and columns are counted in these.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads) triangle_kernel(i64 n, const T* x, T* out, RowSplit rows, RowSplit matrices,
-                                                            i64 first_kept, bool lower) {
+__global__ void __launch_bounds__(kThreads)
+    triangle_kernel(i64 n, const T* x, T* out, RowSplit rows, RowSplit matrices, i64 first_kept, bool lower) {
     for (int e = 0; e < kPerThread; ++e) {
         const i64 i = blockIdx.x * kPerBlock + e * kThreads + threadIdx.x;
         if (i >= n) return;
@@ -272,8 +274,8 @@ __global__ void __launch_bounds__(kThreads) triangle_kernel(i64 n, const T* x, T
 template <class T, int V>
 void launch_triangle(const TriangleArgs& args) {
     const i64 columns = args.columns / V, rows = args.matrices * args.rows, n = rows * columns;
-    launch(triangle_kernel<T, V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const T*>(args.x), static_cast<T*>(args.out),
-           RowSplit(columns, n), RowSplit(args.rows, rows), args.first, args.lower);
+    launch(triangle_kernel<T, V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const T*>(args.x),
+           static_cast<T*>(args.out), RowSplit(columns, n), RowSplit(args.rows, rows), args.first, args.lower);
 }
 
 }  // namespace
@@ -289,8 +291,8 @@ i64 mask_parts(i64 numel) {
 
 void count_mask(const MaskArgs& args) {
     const i64 parts = mask_parts(args.numel);
-    launch(count_kernel, static_cast<unsigned>(parts), kThreads, args.numel, part_size(args.numel), args.mask, args.starts,
-           is_aligned(args.mask, kTileBytes));
+    launch(count_kernel, static_cast<unsigned>(parts), kThreads, args.numel, part_size(args.numel), args.mask,
+           args.starts, is_aligned(args.mask, kTileBytes));
     launch(starts_kernel, 1, 1024, static_cast<int>(parts), args.starts);
 }
 
@@ -302,8 +304,8 @@ void mask_positions(const MaskArgs& args) {
         at.strides[d] = args.strides[d];
     }
     const auto kernel = args.coordinates ? positions_kernel<true> : positions_kernel<false>;
-    launch(kernel, static_cast<unsigned>(mask_parts(args.numel)), kThreads, args.numel, part_size(args.numel), args.mask,
-           args.starts, args.out, at, is_aligned(args.mask, kTileBytes));
+    launch(kernel, static_cast<unsigned>(mask_parts(args.numel)), kThreads, args.numel, part_size(args.numel),
+           args.mask, args.starts, args.out, at, is_aligned(args.mask, kTileBytes));
 }
 
 void triangle(const TriangleArgs& args) {

@@ -90,7 +90,8 @@ Tensor embedding(In indices, In weight, int64_t padding_idx) {
     }
     // One vector, as a tree's leaf asks for: nothing to check but one number.
     const bool on_cpu = index->device.type == DeviceType::cpu && table->device.type == DeviceType::cpu;
-    if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
+    if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank)
+        [[likely]] {
         const int64_t row = *reinterpret_cast<const int64_t*>(index->data);
         if (row >= 0 && row < table->sizes[0]) [[likely]] {
             const int64_t width = table->sizes[1];

@@ -119,8 +119,8 @@ class ElementLoop {
 
 unsigned size_of(const Tensor& t) { return static_cast<unsigned>(itemsize(t.dtype())); }
 
-// The same for the GPU, but for x and the other tensor: dimensions of size 1 left out, and those that are evenly spaced in both
-// made one.
+// The same for the GPU, but for x and the other tensor: dimensions of size 1 left out, and those that are evenly spaced
+// in both made one.
 kernels::ElementArgs element_args(const Tensor& x, int dim, const Shape& sizes, const Shape& other_strides) {
     kernels::ElementArgs args{};
     const Shape x_strides = x.strides();

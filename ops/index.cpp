@@ -67,7 +67,8 @@ namespace {
 struct Plan {
     Region region;
     Tensor positions;  // undefined: the region is a view
-    PickedIndex picked{};  // instead, to be checked by the kernel that reads them first; `positions` are the checked ones
+    PickedIndex
+        picked{};  // instead, to be checked by the kernel that reads them first; `positions` are the checked ones
 };
 
 class Planner {

@@ -11,8 +11,8 @@ namespace tapir {
 /// DTypeError unless it is int64 or int32, IndexError "op: index 7 is out of range for dimension 1 of shape (3, 4)".
 Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
 
-/// The same for an op whose kernel reads each index: on a CUDA device that kernel checks them (one launch less), and it writes
-/// `checked`, which is not to be read before it.
+/// The same for an op whose kernel reads each index: on a CUDA device that kernel checks them (one launch less), and it
+/// writes `checked`, which is not to be read before it.
 struct PickedIndex {
     Tensor checked;
     Tensor given;  // contiguous; undefined where `checked` has been checked
@@ -25,7 +25,8 @@ struct PickedIndex {
 PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
 
 /// What indexing picks out of a tensor. Its shape is `sizes` with the positions' shape put in before dimension `at`;
-/// the element there is at offset + (its place in `sizes`) . strides + position * scale. Without positions it is a view.
+/// the element there is at offset + (its place in `sizes`) . strides + position * scale. Without positions it is a
+/// view.
 struct Region {
     Shape sizes, strides;
     std::int64_t offset = 0;
@@ -39,8 +40,8 @@ struct Region {
 /// out = x[region], contiguous. `positions`: int64, contiguous; times `scale` in elements of x's memory.
 void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions);
 void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const PickedIndex& positions);
-/// x[region] = value (of the region's shape and x's dtype, contiguous; or one element, which may be on the CPU). The last of
-/// equal positions wins.
+/// x[region] = value (of the region's shape and x's dtype, contiguous; or one element, which may be on the CPU). The
+/// last of equal positions wins.
 void write_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value);
 /// Undoes it: out = x[region], zero but for the last of equal positions, and x[region] = 0.
 void take_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions);
@@ -50,10 +51,11 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
 /// Positions where the mask (bool) holds, as sum of coordinates * strides: int64, 1-d.
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc);
 
-/// A number as a 0-d tensor of this dtype, on the CPU. Throws DTypeError for a fraction that would have to become an integer.
+/// A number as a 0-d tensor of this dtype, on the CPU. Throws DTypeError for a fraction that would have to become an
+/// integer.
 Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc);
-/// A 0-d tensor of the CPU may stand beside tensors of any device, as a number: t itself; moved there if its gradient is wanted.
-/// Throws DeviceError for other tensors that are not on the device of `other`.
+/// A 0-d tensor of the CPU may stand beside tensors of any device, as a number: t itself; moved there if its gradient
+/// is wanted. Throws DeviceError for other tensors that are not on the device of `other`.
 Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& loc);
 /// The element of such a number, of 1 to 8 bytes.
 std::uint64_t number_bits(const TensorImpl* number);

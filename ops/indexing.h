@@ -1,5 +1,7 @@
 // Joining tensors, and reading and writing them at computed positions. Index tensors are int64 or int32; an index out of
-// range throws IndexError before anything is written. Negative indices count from the end.
+// range throws IndexError before anything is written; on CUDA at the next call that waits for the device, and
+// another element is read or written in its place. Negative indices count from the end. Where sums are made at computed
+// positions on CUDA, their order varies unless set_deterministic() says otherwise.
 #pragma once
 
 #include <vector>

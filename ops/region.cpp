@@ -65,8 +65,12 @@ PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape
 
 kernels::IndexSource PickedIndex::source() const {
     if (!given.defined()) return {device_data(checked.impl())};
-    return {device_data(given.impl()), given.dtype(), /*is_checked=*/false, reinterpret_cast<int64_t*>(device_data(checked.impl())),
-            dim, shape};
+    return {device_data(given.impl()),
+            given.dtype(),
+            /*is_checked=*/false,
+            reinterpret_cast<int64_t*>(device_data(checked.impl())),
+            dim,
+            shape};
 }
 
 Shape Region::shape(const Shape& positions) const {
@@ -249,8 +253,8 @@ void write_region(const TensorImpl* x, const Region& region, const Tensor& posit
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::scatter_run(size, n, x->data + offset * size, index, loop.scale(), 0, from + item * step * size,
-                                     step);
+                kernels::scatter_run(size, n, x->data + offset * size, index, loop.scale(), 0,
+                                     from + item * step * size, step);
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {

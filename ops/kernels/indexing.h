@@ -36,7 +36,7 @@ namespace tapir::kernels {
 
 /// Indices as a kernel of the GPU gets them.
 struct IndexSource {
-    const void* data;  // contiguous
+    const void* data;            // contiguous
     DType dtype = DType::int64;  // or int32
     // Whether they are int64, not negative and in range. If not, the kernel that reads them finds out, and writes what
     // they should be to `checked`; see Note [Errors of a stream] in cuda/context.h.
@@ -61,18 +61,18 @@ struct ElementArgs {
     IndexSource index;
 };
 
-/// A region (see index_impl.h). Its elements, in row-major order, are those of `other`; the one at coordinates c is x's at
-/// c . strides + positions[c[place]] * scale.
+/// A region (see index_impl.h). Its elements, in row-major order, are those of `other`; the one at coordinates c is x's
+/// at c . strides + positions[c[place]] * scale.
 struct RegionArgs {
     unsigned size;
     std::int64_t numel;  // not 0
     int rank = 0;
     std::int64_t sizes[8], strides[8];
-    int place = -1;  // the dimension of the positions, whose stride is 0; -1: there is one position
-    std::int64_t count, scale;  // positions
-    bool distinct;  // no two of them are equal
-    void* x;        // the region's offset included
-    void* other;    // null: the number
+    int place = -1;               // the dimension of the positions, whose stride is 0; -1: there is one position
+    std::int64_t count, scale;    // positions
+    bool distinct;                // no two of them are equal
+    void* x;                      // the region's offset included
+    void* other;                  // null: the number
     std::int64_t other_step = 1;  // 0: one element for all
     std::uint64_t number = 0;
     IndexSource positions;
@@ -115,7 +115,8 @@ struct MaskArgs {
     bool coordinates;  // out gets `rank` numbers for each; else one, the sum of coordinates * strides
 };
 
-/// Contiguous inputs joined into a contiguous result: each is `outer` runs, and the result has them side by side. In bytes.
+/// Contiguous inputs joined into a contiguous result: each is `outer` runs, and the result has them side by side. In
+/// bytes.
 struct JoinArgs {
     static constexpr int kMaxParts = 64;
     void* out;
@@ -127,8 +128,8 @@ struct JoinArgs {
     } part[kMaxParts];
 };
 
-/// The part of matrices on one side of a diagonal; the rest becomes 0. Row r keeps its columns below r + first (lower), or
-/// from there on.
+/// The part of matrices on one side of a diagonal; the rest becomes 0. Row r keeps its columns below r + first (lower),
+/// or from there on.
 struct TriangleArgs {
     unsigned size;
     std::int64_t matrices, rows, columns;  // none is 0

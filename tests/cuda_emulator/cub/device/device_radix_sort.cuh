@@ -1,4 +1,5 @@
-// A stand-in for CUB's sort, see cuda_runtime.h. Only what cuda/ uses; names and meanings are those of CUB's API reference.
+// A stand-in for CUB's sort, see cuda_runtime.h. Only what cuda/ uses; names and meanings are those of CUB's API
+// reference.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,11 +11,12 @@
 namespace cub {
 
 struct DeviceRadixSort {
-    /// Sorts by the bits [begin_bit, end_bit) of unsigned keys; equal keys stay in their order. Without memory it only sets
-    /// how many bytes it needs.
+    /// Sorts by the bits [begin_bit, end_bit) of unsigned keys; equal keys stay in their order. Without memory it only
+    /// sets how many bytes it needs.
     template <class Key, class Value, class Count>
-    static cudaError_t SortPairs(void* memory, std::size_t& bytes, const Key* keys_in, Key* keys_out, const Value* values_in,
-                                 Value* values_out, Count count, int begin_bit, int end_bit, cudaStream_t stream) {
+    static cudaError_t SortPairs(void* memory, std::size_t& bytes, const Key* keys_in, Key* keys_out,
+                                 const Value* values_in, Value* values_out, Count count, int begin_bit, int end_bit,
+                                 cudaStream_t stream) {
         if (!memory) {
             bytes = 1;
             return cudaSuccess;
