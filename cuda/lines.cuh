@@ -21,17 +21,12 @@
 
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/math.cuh"
-
-#ifdef __CUDACC__
-#define TAPIR_UNROLL _Pragma("unroll")
-#else
-#define TAPIR_UNROLL
-#endif
+#include "tapir/cuda/unroll.cuh"
 
 namespace tapir::gpu {
 
-/// N operands of the array's shape and a result, in one element type; up to two arrays with one element for each position in a
-/// line, read along with the operands (ReadColumns) or with the result's elements (WriteColumns). Null columns are not read.
+/// N operands of the array's shape and a result, in one element type; up to two arrays with one element for each position in
+/// a line, read along with the operands (ReadColumns) or with the result's elements (WriteColumns). Null columns are not read.
 template <class Type, int N, int ReadColumns = 0, int WriteColumns = 0>
 struct LineOp {
     using T = Type;
@@ -197,7 +192,8 @@ struct StreamedLine {
  private:
     // Packs 0 ... count-1 of W elements, pack p at element place(p), several loads at a time.
     template <int W, class Place, class Body>
-    __device__ __forceinline__ void take(const Op& op, i64 count, bool backwards, const Place& place, const Body& body) const {
+    __device__ __forceinline__ void take(const Op& op, i64 count, bool backwards, const Place& place,
+                                         const Body& body) const {
         constexpr int at_once = (V == 1 ? 4 : 2) / Op::operands;
         const i64 step = static_cast<i64>(lanes) * at_once, chunks = (count + step - 1) / step;
         for (i64 c = 0; c < chunks; ++c) {
@@ -321,8 +317,9 @@ __global__ void __launch_bounds__(kBlockThreads, 2) streamed_by_block(Op op, i64
 template <class Op, int V>
 __global__ void __launch_bounds__(kBlockThreads)
     stats_of_parts(Op op, i64 size, int parts, i64 part_size, bool is_aligned, typename Op::Stats* result) {
+    const unsigned number = blockIdx.x / static_cast<unsigned>(parts);
     const i64 begin = blockIdx.x % static_cast<unsigned>(parts) * part_size, end = begin + part_size;
-    auto line = streamed_line<Op, V>(blockIdx.x / static_cast<unsigned>(parts), size, begin, end < size ? end : size, is_aligned);
+    auto line = streamed_line<Op, V>(number, size, begin, end < size ? end : size, is_aligned);
     const auto stats = op.merge(op.local(line), BlockTeam{});
     if (threadIdx.x == 0) result[blockIdx.x] = stats;
 }
@@ -417,9 +414,10 @@ void run_long_lines(const Op& op, i64 lines, i64 size) {
     const i64 part_size = (size / parts + 1024) / 1024 * 1024;  // at least size / parts
     const int count = static_cast<int>((size + part_size - 1) / part_size);
     const auto blocks = static_cast<unsigned>(lines * count);
-    const Scratch stats(blocks * sizeof(typename Op::Stats));
-    launch(stats_of_parts<Op, V>, blocks, kBlockThreads, op, size, count, part_size, aligned, stats.template as<typename Op::Stats>());
-    launch(finish_parts<Op, V>, blocks, kBlockThreads, op, size, count, part_size, aligned, stats.template as<typename Op::Stats>());
+    const Scratch scratch(blocks * sizeof(typename Op::Stats));
+    auto* stats = scratch.template as<typename Op::Stats>();
+    launch(stats_of_parts<Op, V>, blocks, kBlockThreads, op, size, count, part_size, aligned, stats);
+    launch(finish_parts<Op, V>, blocks, kBlockThreads, op, size, count, part_size, aligned, stats);
 }
 
 template <class Op>
@@ -431,8 +429,8 @@ void run_columns(const Op& op, i64 lines, i64 size, i64 inner) {
     };
     if (size <= rows * most) {
         const dim3 block = block_of((size + most - 1) / most);
-        if (size <= few) return launch(held_columns<Op, few>, blocks_for(lines, block.x), block, op, lines, static_cast<int>(size), inner);
-        return launch(held_columns<Op, most>, blocks_for(lines, block.x), block, op, lines, static_cast<int>(size), inner);
+        const auto kernel = size <= few ? held_columns<Op, few> : held_columns<Op, most>;
+        return launch(kernel, blocks_for(lines, block.x), block, op, lines, static_cast<int>(size), inner);
     }
     const dim3 block = block_of(lines < 64 * i64{multiprocessors()} ? rows : 8);
     launch(streamed_columns<Op>, blocks_for(lines, block.x), block, op, lines, size, inner);

@@ -10,6 +10,7 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
@@ -37,11 +38,12 @@ TAPIR_OP(cross_entropy, "SoftmaxCrossEntropyLoss", cross_entropy_rule, "-log sof
          TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], ignore_index=1)",
                          cross_entropy(x[0], x[1], {.ignore_index = 1})),
          TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype))",
-                         cross_entropy(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, x[0].dtype())})),
+                         cross_entropy(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()})})),
          TAPIR_SAMPLE_AS("f(6,3) i(6)<3",
                          "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), label_smoothing=0.2)",
                          cross_entropy(x[0], x[1],
-                                       {.weight = tensor({0.5, 1.0, 2.0}, x[0].dtype()), .label_smoothing = 0.2})),
+                                       {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}),
+                                        .label_smoothing = 0.2})),
          TAPIR_SAMPLE_AS("f(2,3,5) i(2,5)<3", "cross_entropy(x[0], x[1], label_smoothing=0.1)",
                          cross_entropy(x[0], x[1], {.label_smoothing = 0.1})),
          TAPIR_SAMPLE("f(4,5) p(4,5)", cross_entropy(x[0], x[1])),
@@ -54,8 +56,8 @@ TAPIR_OP(nll_loss, "NegativeLogLikelihoodLoss", nll_loss_rule, "-log_probs[targe
                          nll_loss(x[0], x[1], {.reduction = Reduction::none})),
          TAPIR_SAMPLE_AS("f(6,3) i(6)<3",
                          "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
-                         nll_loss(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, x[0].dtype()), .ignore_index = 1,
-                                               .reduction = Reduction::sum})));
+                         nll_loss(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}),
+                                               .ignore_index = 1, .reduction = Reduction::sum})));
 
 namespace {
 
@@ -64,9 +66,10 @@ using std::int64_t;
 struct Attrs {
     int64_t ignore_index;
     double smoothing;
-    double scale;  // of every loss in the result: 1, or 1 / the summed weights
+    double scale;  // of every loss in the result: 1, or 1 / the summed weights; on a GPU, which does not tell, see Loss
     Reduction reduction;
     bool weighted;
+    bool scale_saved;
 };
 
 int class_dim(int rank) { return rank == 1 ? 0 : 1; }
@@ -154,12 +157,23 @@ Classes prepare(const char* op, const In& x, const In& targets, const CrossEntro
     c.targets = ti->is_contiguous() && ti->dtype == int64 ? targets.tensor : plain(targets.tensor, int64);
     if (options.weight.defined()) c.weight = plain(options.weight, dtype);
     c.set_shape(xi->sizes, xi->rank);
+    if (on_gpu(xi)) return c;  // the kernels check the targets
     c.weight_sum = dtype == float64 ? check_targets<double>(op, c, options.ignore_index, x.loc)
                                     : check_targets<float>(op, c, options.ignore_index, x.loc);
     return c;
 }
 
-double scale_of(Reduction reduction, double weight_sum) { return reduction == Reduction::mean ? 1 / weight_sum : 1; }
+Attrs attrs_of(const Classes& c, const CrossEntropyOptions& options) {
+    const bool is_scaled = options.reduction == Reduction::mean, later = on_gpu(c.input);
+    return {options.ignore_index, options.label_smoothing, is_scaled && !later ? 1 / c.weight_sum : 1,
+            options.reduction,    c.weight.defined(),      is_scaled && later};
+}
+
+kernels::CrossEntropyArgs kernel_args(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
+    return {c.input.dtype(), c.input.raw_data(), c.indices(),     c.weight.defined() ? c.weight.raw_data() : nullptr,
+            c.classes,       c.inner,            attrs.ignore_index, attrs.smoothing,
+            attrs.scale,     losses,             grad};
+}
 
 // The reduced losses in `losses`, a tensor of T, as a 0-d tensor.
 template <class T>
@@ -197,23 +211,58 @@ Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double
     return out;
 }
 
-// float16 and bfloat16 are computed in float32; the conversions are recorded.
+// What a GPU makes of the classes.
+struct Loss {
+    Tensor out;
+    Tensor scale;  // float64, of every loss in the result; undefined for 1
+};
+
+// grad may be undefined; it becomes the gradient of the losses, without `scale`.
+template <class Kernel>
+Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs,
+                    const Tensor& grad, const Loc& loc) {
+    const detail::PauseRecording pause;
+    const DType dtype = c.input.dtype();
+    const Tensor losses = detail::make_empty(shape, dtype == float64 ? float64 : float32, c.input.device(), loc);
+    Loss loss;
+    if (attrs.reduction != Reduction::none) loss.out = detail::make_empty(nullptr, 0, 1, dtype, c.input.device(), loc);
+    if (attrs.scale_saved) loss.scale = detail::make_empty(nullptr, 0, 1, float64, c.input.device(), loc);
+    for (const Tensor* t : {&c.targets, &c.weight, &grad}) on_stream(*t);
+    detail::begin_op(op, c.input.impl(), loc);
+    const kernels::CrossEntropyArgs args = kernel_args(c, attrs, losses.raw_data(), grad.raw_data());
+    if (c.positions() > 0) kernel(args, c.positions(), class_dim(c.input.dim()), c.input.shape());
+    if (attrs.reduction == Reduction::none) {
+        loss.out = to(losses, dtype);
+    } else {
+        gpu::total_loss(args, c.positions(), attrs.reduction == Reduction::mean, loss.out.raw_data(),
+                        static_cast<double*>(loss.scale.raw_data()));
+    }
+    return loss;
+}
+
+// Saves these, the weight and the scale, where there are such.
+void record_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss,
+                 const Attrs& attrs, std::initializer_list<const Tensor*> more) {
+    Log* log = recording(x.loc, {&x.tensor, &targets, &weight});
+    if (!log) return;
+    const Tensor* const inputs[] = {&x.tensor, &targets, &weight};
+    const Tensor* saved[5];
+    int count = 0;
+    for (const Tensor* t : more) saved[count++] = t;
+    for (const Tensor* t : {&weight, &loss.scale}) {
+        if (t->defined()) saved[count++] = t;
+    }
+    TensorImpl* const out = loss.out.impl();
+    append_record(*log, {op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs});
+}
+
+// On a CPU, float16 and bfloat16 are computed in float32; the conversions are recorded.
 bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
 
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------
 
 void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
-    const kernels::CrossEntropyArgs args{c.input.dtype(),
-                                         c.input.raw_data(),
-                                         c.indices(),
-                                         c.weight.defined() ? c.weight.raw_data() : nullptr,
-                                         c.classes,
-                                         c.inner,
-                                         attrs.ignore_index,
-                                         attrs.smoothing,
-                                         attrs.scale,
-                                         losses,
-                                         grad};
+    const kernels::CrossEntropyArgs args = kernel_args(c, attrs, losses, grad);
     const int64_t positions = c.positions();
     if (positions * c.classes < 16 * 1024) [[likely]]
         return kernels::cross_entropy(args, 0, positions);
@@ -223,27 +272,27 @@ void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) 
 
 Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntropyOptions& options) {
     const Classes c = prepare("cross_entropy", logits, targets, options);
-    const Attrs attrs{options.ignore_index, options.label_smoothing, scale_of(options.reduction, c.weight_sum),
-                      options.reduction, c.weight.defined()};
+    const Attrs attrs = attrs_of(c, options);
     const bool keep = recording(logits.loc, {&logits.tensor}) != nullptr;
     Tensor grad;  // of the logits, for a gradient of the result of 1
     if (keep) grad = detail::make_empty_like(logits.tensor.impl(), logits.tensor.dtype(), logits.loc);
-    Tensor out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, logits.loc,
-                         [&](void* losses) { run_kernel(c, attrs, losses, keep ? grad.raw_data() : nullptr); });
-    if (!keep) return out;
-    if (attrs.weighted) {
-        record(cross_entropy_op, logits.loc, {&logits.tensor, &targets.tensor, &options.weight}, out,
-               {&logits.tensor, &targets.tensor, &grad, &options.weight}, attrs);
+    Loss loss;
+    if (on_gpu(c.input)) {
+        loss = reduced_on_gpu("cross_entropy", gpu::cross_entropy, c, targets.tensor.shape(), attrs, grad, logits.loc);
     } else {
-        record(cross_entropy_op, logits.loc, {&logits.tensor, &targets.tensor}, out,
-               {&logits.tensor, &targets.tensor, &grad}, attrs);
+        loss.out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, logits.loc,
+                           [&](void* losses) { run_kernel(c, attrs, losses, keep ? grad.raw_data() : nullptr); });
     }
-    return out;
+    if (keep) {
+        record_loss(cross_entropy_op, logits, targets.tensor, options.weight, loss, attrs,
+                    {&logits.tensor, &targets.tensor, &grad});
+    }
+    return loss.out;
 }
 
 // --- Backward ----------------------------------------------------------------------------------------------------------------
 
-// The losses are  -sum_c q[c] log_softmax(x)[c]  with constants q, and mass = sum_c q[c]. Both are scaled.
+// See DistributionArgs. Both are scaled.
 struct Distribution {
     Tensor q;     // of x's shape
     Tensor mass;  // the same with one class
@@ -271,16 +320,34 @@ void fill_distribution(const Classes& c, const Attrs& attrs, const Distribution&
     }
 }
 
-Distribution distribution(const Backward& b, const Tensor& targets, const Tensor& weight) {
+// Where the record has the weight and the scale after `first` other saved tensors.
+Tensor saved_weight(const Backward& b, int first) { return b.attrs<Attrs>().weighted ? b.saved(first) : Tensor(); }
+Tensor saved_scale(const Backward& b, int first) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    return attrs.scale_saved ? b.saved(first + (attrs.weighted ? 1 : 0)) : Tensor();
+}
+
+void fill_on_gpu(const Classes& c, const Attrs& attrs, const Tensor& scale, const Distribution& d) {
+    gpu::distribution({d.q.dtype(), on_stream<int64_t>(c.targets), on_stream(c.weight), c.outer, c.classes, c.inner,
+                       attrs.ignore_index, attrs.smoothing, on_stream<double>(scale), on_stream(d.q), on_stream(d.mass)});
+}
+
+Distribution distribution(const Backward& b, const Tensor& targets, const Tensor& weight, const Tensor& scale) {
     const detail::PauseRecording pause;
     const Shape shape = b.input_shape(0);
-    const DType dtype = b.input_dtype(0);
+    const DType dtype = b.input_dtype(0) == float64 ? float64 : float32;
     Classes c;
     c.targets = plain(targets, int64);
     if (weight.defined()) c.weight = plain(weight, dtype);
     c.set_shape(shape.data(), shape.rank());
     Shape one_class = shape;
     one_class[class_dim(shape.rank())] = 1;
+    if (on_gpu(targets)) {
+        const Distribution d{detail::make_empty(shape, dtype, targets.device(), Loc{}),
+                             detail::make_empty(one_class, dtype, targets.device(), Loc{})};
+        if (shape.numel() > 0) fill_on_gpu(c, b.attrs<Attrs>(), scale, d);
+        return d;
+    }
     const Distribution d{gradient_ops::zeros(shape, dtype, targets.device()),
                          gradient_ops::zeros(one_class, dtype, targets.device())};
     if (dtype == float64) {
@@ -302,32 +369,39 @@ bool may_overwrite(const Backward& b, const Tensor& saved) {
     return b.walk().releasing && __atomic_load_n(&saved.impl()->refs, __ATOMIC_ACQUIRE) == 2;
 }
 
+// d[o][c][i] g[o][i] (or one g), written into `out`.
+void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduction reduction, const Tensor& out) {
+    Classes c;
+    c.set_shape(d.impl()->sizes, d.dim());
+    const bool of_lines = reduction == Reduction::none;
+    if (on_gpu(d)) {
+        return gpu::scale_classes(d.dtype(), on_stream(d), on_stream(g), of_lines, on_stream<double>(scale), on_stream(out),
+                                  c.outer, c.classes, c.inner);
+    }
+    parallel_for(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
+        kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end, c.classes,
+                               c.inner);
+    });
+}
+
 void cross_entropy_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Attrs& attrs = b.attrs<Attrs>();
-    const Tensor x = b.saved(0);
+    const Tensor x = b.saved(0), scale = saved_scale(b, 3);
     if (b.recording()) {
-        const Distribution d = distribution(b, b.saved(1), attrs.weighted ? b.saved(3) : Tensor());
-        b.give(0, (softmax(x, class_dim(x.dim())) * d.mass - d.q) * grad_factor(b));
+        const Distribution d = distribution(b, b.saved(1), saved_weight(b, 3), scale);
+        b.give(0, (softmax(to(x, d.q.dtype()), class_dim(x.dim())) * d.mass - d.q) * grad_factor(b));
         return;
     }
     const Tensor unscaled = b.saved(2), g = contiguous(b.grad());
     Tensor out = may_overwrite(b, unscaled) ? unscaled : detail::make_empty_like(x.impl(), x.dtype(), Loc{});
-    Classes c;
-    c.set_shape(x.impl()->sizes, x.dim());
-    if (x.numel() > 0) {
-        const int64_t step = attrs.reduction == Reduction::none ? 1 : 0;
-        parallel_for(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
-            kernels::scale_classes(x.dtype(), unscaled.raw_data(), g.raw_data(), step, out.raw_data(), begin, end, c.classes,
-                                   c.inner);
-        });
-    }
+    if (x.numel() > 0) scale_gradient(unscaled, g, scale, attrs.reduction, out);
     b.give(0, std::move(out));
 }
 
 void nll_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const Distribution d = distribution(b, b.saved(0), b.attrs<Attrs>().weighted ? b.saved(1) : Tensor());
+    const Distribution d = distribution(b, b.saved(0), saved_weight(b, 1), saved_scale(b, 1));
     b.give(0, d.q * -grad_factor(b));
 }
 
@@ -386,7 +460,8 @@ void check_input(const char* op, const In& x, const In& targets) {
 
 Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) {
     check_input("cross_entropy", logits, targets);
-    if (is_half(logits.tensor.dtype())) {
+    const bool has_kernel = on_gpu(logits.tensor) && !is_floating(targets.tensor.dtype());
+    if (is_half(logits.tensor.dtype()) && !has_kernel) {
         const CallerScope caller(logits.loc);
         return to(cross_entropy(to(logits, float32), targets, options), logits.tensor.dtype());
     }
@@ -396,27 +471,26 @@ Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) 
 
 Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
     check_input("nll_loss", log_probs, targets);
-    if (is_half(log_probs.tensor.dtype())) {
+    if (is_half(log_probs.tensor.dtype()) && !on_gpu(log_probs.tensor)) {
         const CallerScope caller(log_probs.loc);
         return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());
     }
     const Classes c = prepare("nll_loss", log_probs, targets, options);
-    const Attrs attrs{options.ignore_index, options.label_smoothing, scale_of(options.reduction, c.weight_sum),
-                      options.reduction, c.weight.defined()};
-    Tensor out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, log_probs.loc, [&](void* losses) {
-        if (c.input.dtype() == float64) {
-            nll_losses(c, attrs, static_cast<double*>(losses));
-        } else {
-            nll_losses(c, attrs, static_cast<float*>(losses));
-        }
-    });
-    if (attrs.weighted) {
-        record(nll_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor, &options.weight}, out,
-               {&targets.tensor, &options.weight}, attrs);
+    const Attrs attrs = attrs_of(c, options);
+    Loss loss;
+    if (on_gpu(c.input)) {
+        loss = reduced_on_gpu("nll_loss", gpu::nll_loss, c, targets.tensor.shape(), attrs, Tensor(), log_probs.loc);
     } else {
-        record(nll_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor}, out, {&targets.tensor}, attrs);
+        loss.out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, log_probs.loc, [&](void* losses) {
+            if (c.input.dtype() == float64) {
+                nll_losses(c, attrs, static_cast<double*>(losses));
+            } else {
+                nll_losses(c, attrs, static_cast<float*>(losses));
+            }
+        });
     }
-    return out;
+    record_loss(nll_loss_op, log_probs, targets.tensor, options.weight, loss, attrs, {&targets.tensor});
+    return loss.out;
 }
 
 }  // namespace tapir

@@ -10,6 +10,7 @@
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
@@ -78,6 +79,9 @@ Tensor plain(const Tensor& x) {
 
 bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
 
+// What the kernels take x in. On a GPU they read 16-bit floats themselves.
+DType computed_in(const Tensor& x) { return is_half(x.dtype()) && !on_gpu(x) ? float32 : x.dtype(); }
+
 // --- mse_loss --------------------------------------------------------------------------------------------------------------
 
 struct MseAttrs {
@@ -104,14 +108,34 @@ double squared_distance(const Tensor& a, const Tensor& b) {
     return total;
 }
 
-// Two float32 or two float64 tensors of one shape, to a 0-d tensor.
+// Two tensors of one shape and a dtype that the kernels take, to a 0-d tensor.
 Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
     Tensor out = detail::make_empty(nullptr, 0, 1, a.dtype(), a.device(), loc);
-    const double total = a.is_contiguous() && b.is_contiguous() ? squared_distance(a, b) : squared_distance(plain(a), plain(b));
-    detail::store(a.dtype(), out.raw_data(), total * attrs.scale);
+    if (on_gpu(a)) {
+        const Tensor x = plain(a), y = plain(b);
+        detail::begin_op("mse_loss", a.impl(), loc);
+        gpu::squared_distance(a.dtype(), on_stream(x), on_stream(y), a.numel(), attrs.scale, out.raw_data());
+    } else {
+        const double total =
+            a.is_contiguous() && b.is_contiguous() ? squared_distance(a, b) : squared_distance(plain(a), plain(b));
+        detail::store(a.dtype(), out.raw_data(), total * attrs.scale);
+    }
     record(mse_loss_op, loc, {&a, &b}, out, {&a, &b}, attrs);
     return out;
+}
+
+void mse_loss_rule_on_gpu(Backward& b, const Tensor& x, const Tensor& y, double factor) {
+    const Tensor g = b.grad();
+    for (int i = 0; i < 2; ++i) {
+        if (!b.needs(i)) continue;
+        Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
+        if (x.numel() > 0) {
+            gpu::scaled_difference(x.dtype(), on_stream(x), on_stream(y), on_stream(g), i == 0 ? factor : -factor,
+                                   on_stream(out), x.numel());
+        }
+        b.give(i, std::move(out));
+    }
 }
 
 void mse_loss_rule(Backward& b) {
@@ -123,6 +147,7 @@ void mse_loss_rule(Backward& b) {
         return;
     }
     const Tensor x = plain(b.saved(0)), y = plain(b.saved(1));
+    if (on_gpu(x)) return mse_loss_rule_on_gpu(b, x, y, factor);
     const double g = b.grad().item<double>() * factor;
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));
     for (int i = 0; i < 2; ++i) {
@@ -142,32 +167,45 @@ Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& l
     Tensor out = detail::make_empty_like(x.impl(), x.dtype(), loc);
     const Tensor xs = plain(x), ts = plain(t);
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));
-    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    const auto on_cpu = [&](int64_t begin, int64_t end) {
         const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
         if (!kernels::binary_cross_entropy(x.dtype(), at(xs), at(ts), at(out), end - begin)) {
             fail<ValueError>(loc, "binary_cross_entropy: the input must be in [0, 1]; for logits there is "
                                   "binary_cross_entropy_with_logits()");
         }
-    });
+    };
+    if (!on_gpu(x)) {
+        parallel_for(x.numel(), kGrain, on_cpu);
+    } else if (x.numel() > 0) {
+        detail::begin_op("binary_cross_entropy", x.impl(), loc);
+        gpu::binary_cross_entropy(x.dtype(), on_stream(xs), on_stream(ts), on_stream(out), x.numel());
+    }
     record(binary_cross_entropy_op, loc, {&x, &t}, out, {&x, &t});
     return out;
 }
 
-void binary_cross_entropy_rule(Backward& b) {
-    const Tensor x = b.saved(0), t = b.saved(1);
-    const Tensor& g = b.grad();
-    if (b.needs(0) && b.recording()) {
-        b.give(0, g * (x - t) / clamp_min(x * (1 - x), 1e-12));
-    } else if (b.needs(0)) {
-        const Tensor gs = plain(g), xs = plain(x), ts = plain(t);
-        Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
-        const auto size = static_cast<int64_t>(itemsize(x.dtype()));
-        parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-            const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
-            kernels::binary_cross_entropy_grad(x.dtype(), at(gs), at(xs), at(ts), at(out), end - begin);
-        });
-        b.give(0, std::move(out));
+Tensor binary_cross_entropy_gradient(const Tensor& grad, const Tensor& input, const Tensor& target) {
+    const Tensor g = plain(grad), x = plain(input), t = plain(target);
+    Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
+    if (x.numel() > 0 && on_gpu(x)) {
+        gpu::binary_cross_entropy_grad(x.dtype(), on_stream(g), on_stream(x), on_stream(t), on_stream(out), x.numel());
+        return out;
     }
+    const auto size = static_cast<int64_t>(itemsize(x.dtype()));
+    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
+        kernels::binary_cross_entropy_grad(x.dtype(), at(g), at(x), at(t), at(out), end - begin);
+    });
+    return out;
+}
+
+void binary_cross_entropy_rule(Backward& b) {
+    const Tensor& g = b.grad();
+    if (b.needs(0) && !b.recording()) b.give(0, binary_cross_entropy_gradient(g, b.saved(0), b.saved(1)));
+    if (!b.recording() && !b.needs(1)) return;
+    const DType wide = is_half(g.dtype()) ? float32 : g.dtype();  // float16 has no 1e-12
+    const Tensor x = to(b.saved(0), wide), t = to(b.saved(1), wide);
+    if (b.recording()) b.give(0, g * (x - t) / clamp_min(x * (1 - x), 1e-12));
     if (b.needs(1)) b.give(1, g * (clamp_min(log(1 - x), -100) - clamp_min(log(x), -100)));
 }
 
@@ -177,7 +215,7 @@ Tensor mse_loss(In input, In target, Reduction reduction) {
     check_two("mse_loss", input, target);
     const Tensor &a = input.tensor, &b = target.tensor;
     const bool same = a.dtype() == b.dtype() && a.shape() == b.shape();
-    if (same && (a.dtype() == float32 || a.dtype() == float64) && reduction != Reduction::none) {
+    if (same && is_floating(a.dtype()) && computed_in(a) == a.dtype() && reduction != Reduction::none) {
         return fused_mse(a, b, reduction, input.loc);
     }
     const CallerScope caller(input.loc);
@@ -228,7 +266,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
         fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target {}", x.shape(), t.shape());
     }
     const CallerScope caller(input.loc);
-    const DType compute = is_half(x.dtype()) ? float32 : x.dtype();
+    const DType compute = computed_in(x);
     Tensor losses = fused_binary_cross_entropy(to(x, compute), to(t, compute), input.loc);
     if (weight.defined()) losses = losses * weight;
     return to(reduce(losses, reduction), x.dtype());

@@ -15,7 +15,7 @@ struct CrossEntropyOptions {
     double label_smoothing = 0;                ///< in [0, 1]
 };
 /// -log softmax(logits)[target]. logits: (n, classes, ...) or (classes,); targets: class indices (n, ...) or (), or
-/// probabilities of logits' shape. Throws IndexError for a class out of range.
+/// probabilities of logits' shape. Throws IndexError for a class out of range (on a CUDA device when something waits).
 Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options = {});
 /// The same from log-probabilities.
 Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options = {});
@@ -30,7 +30,8 @@ Tensor huber_loss(In input, In target, Reduction reduction = Reduction::mean, do
 Tensor smooth_l1_loss(In input, In target, Reduction reduction = Reduction::mean, double beta = 1);
 /// max(0, 1 - input * target), targets -1 or 1.
 Tensor hinge_loss(In input, In target, Reduction reduction = Reduction::mean);
-/// -(target log(input) + (1 - target) log(1 - input)), logarithms kept above -100. weight broadcasts.
+/// -(target log(input) + (1 - target) log(1 - input)), logarithms kept above -100. weight broadcasts. Throws ValueError
+/// for an input outside [0, 1]; on a CUDA device, where looking would mean to wait, its loss is nan.
 Tensor binary_cross_entropy(In input, In target, const Tensor& weight = {}, Reduction reduction = Reduction::mean);
 /// The same of sigmoid(logits), without overflow. pos_weight multiplies the positive part.
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight = {}, const Tensor& pos_weight = {},

@@ -63,7 +63,8 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, int di
     if (g.defined()) args.g = g.impl()->data;
     if (on_gpu(x)) {
         for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
-        return g.defined() ? gpu::softmax_backward(args, lines.outer * lines.inner) : gpu::softmax(args, lines.outer * lines.inner);
+        const std::int64_t count = lines.outer * lines.inner;
+        return g.defined() ? gpu::softmax_backward(args, count) : gpu::softmax(args, count);
     }
     share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
         if (args.g) {
@@ -157,8 +158,8 @@ Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, 
     const Reduced in = reduced_together(x, o);
     const Tensor g = plain(grad);
     const Tensor out = detail::make_empty_like(in.x.impl(), in.x.dtype(), Loc{});
-    gpu::logsumexp_backward({x.dtype(), true, in.size, in.inner, on_stream(in.x), on_stream(g), on_stream(out)}, on_stream(y),
-                            y.numel());
+    const kernels::SoftmaxArgs args{x.dtype(), true, in.size, in.inner, on_stream(in.x), on_stream(g), on_stream(out)};
+    gpu::logsumexp_backward(args, on_stream(y), y.numel());
     if (in.order.empty()) return out;
     Dims back = in.order;
     for (int d = 0; d < back.rank(); ++d) back[static_cast<int>(in.order[d])] = d;

@@ -5,6 +5,7 @@
 
 #include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
 
@@ -20,6 +21,18 @@ struct CrossEntropyArgs {
     double scale;  // of grad
     void* losses;  // (outer, inner)
     void* grad;    // scale * d losses / d logits, of logits' shape; or null
+};
+
+/// The losses are  -sum_c q[c] log_softmax(x)[c]  with constants q, and mass = sum_c q[c]. float32 or float64.
+struct DistributionArgs {
+    DType dtype;
+    const std::int64_t* targets;  // (outer, inner)
+    const void* weight;           // (classes,) or null
+    std::int64_t outer, classes, inner, ignore_index;
+    double smoothing;
+    const double* scale;  // of both, on the device; null: 1
+    void* q;              // (outer, classes, inner)
+    void* mass;           // (outer, 1, inner)
 };
 
 }  // namespace tapir::kernels
@@ -40,4 +53,33 @@ TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, cons
 TAPIR_CPU_KERNEL(binary_cross_entropy, bool(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
 /// Its derivative by x, times g: g (x - t) / max(x (1 - x), 1e-12).
 TAPIR_CPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
+                                                 std::int64_t n))
+
+// On a GPU: any floating dtype. The summed weights of the targets, and so args.scale, are known only there: `grad` is that
+// for a scale of 1. Losses are in the dtype that is computed in, float32 for 16-bit floats. There are some positions.
+
+/// Targets out of range give IndexError later; dim, shape: what it speaks of.
+TAPIR_GPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim,
+                                     const tapir::Shape& shape))
+/// The same losses from log-probabilities, without `grad`.
+TAPIR_GPU_KERNEL(nll_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim,
+                                const tapir::Shape& shape))
+/// out (of args.dtype) = the sum of args.losses, or their mean: divided by the summed weights. scale: one over these, 0
+/// where they are 0; or null.
+TAPIR_GPU_KERNEL(total_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, bool is_mean,
+                                  void* out, double* scale))
+/// out = d * g * scale with one g, or one of each (o, i). scale: null for 1. out may be d.
+TAPIR_GPU_KERNEL(scale_classes, void(tapir::DType dtype, const void* d, const void* g, bool of_lines, const double* scale,
+                                     void* out, std::int64_t outer, std::int64_t classes, std::int64_t inner))
+TAPIR_GPU_KERNEL(distribution, void(const tapir::kernels::DistributionArgs& args))
+
+/// out[0] = scale * sum (a - b)^2. n may be 0.
+TAPIR_GPU_KERNEL(squared_distance, void(tapir::DType dtype, const void* a, const void* b, std::int64_t n, double scale,
+                                        void* out))
+/// out = (a - b) * g[0] * factor
+TAPIR_GPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, const void* g, double factor,
+                                         void* out, std::int64_t n))
+/// As on the CPU, but without a check of x: where it is not in [0, 1], y is nan.
+TAPIR_GPU_KERNEL(binary_cross_entropy, void(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
+TAPIR_GPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
                                                  std::int64_t n))

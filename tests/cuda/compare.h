@@ -32,6 +32,11 @@ inline void check_close(const Tensor& have, const Tensor& want, double limit) {
     }
 }
 
+inline Tensor some_gradient(const Tensor& y) {
+    const NoGradScope pause;
+    return (arange(y.numel(), float64) % 5 * 0.25 + 0.5).to(y.dtype()).view(y.shape()).to(y.device());
+}
+
 /// The result of f, then the gradient of each input (undefined for integers).
 inline std::vector<Tensor> outcome(const OpCall& f, const std::vector<Tensor>& inputs) {
     std::vector<Tensor> leaves, result;
@@ -43,17 +48,13 @@ inline std::vector<Tensor> outcome(const OpCall& f, const std::vector<Tensor>& i
     const Tensor y = f(leaves);
     result.push_back(y);
     if (!is_floating(y.dtype()) || !y.requires_grad()) return result;
-    Tensor weights;
-    {
-        const NoGradScope pause;
-        weights = (arange(y.numel(), float64) % 5 * 0.25 + 0.5).to(y.dtype()).view(y.shape()).to(y.device());
-    }
-    tape.backward(y, {.gradient = weights});
+    tape.backward(y, {.gradient = some_gradient(y)});
     for (const Tensor& leaf : leaves) result.push_back(leaf.requires_grad() ? leaf.grad() : Tensor());
     return result;
 }
 
-inline void compare_on(const std::vector<Tensor>& inputs, const std::vector<Tensor>& on_device, double limit, const OpCall& f) {
+inline void compare_on(const std::vector<Tensor>& inputs, const std::vector<Tensor>& on_device, double limit,
+                       const OpCall& f) {
     const std::vector<Tensor> want = outcome(f, inputs), have = outcome(f, on_device);
     REQUIRE(have.size() == want.size());
     for (std::size_t k = 0; k < want.size(); ++k) {
@@ -66,6 +67,22 @@ inline void compare(const std::vector<Tensor>& inputs, double limit, const OpCal
     std::vector<Tensor> on_device;
     for (const Tensor& x : inputs) on_device.push_back(x.to(cuda));
     compare_on(inputs, on_device, limit, f);
+}
+
+/// The gradient of the first input by the rules that are recorded, and its gradient.
+inline void compare_twice(const std::vector<Tensor>& inputs, double limit, const OpCall& f) {
+    std::vector<Tensor> first, second;
+    for (const Device device : {cpu, Device(cuda)}) {
+        std::vector<Tensor> leaves;
+        for (const Tensor& x : inputs) leaves.push_back(x.detach().to(device));
+        leaves[0].requires_grad_();
+        Tape tape;
+        const Tensor y = f(leaves);
+        first.push_back(tape.gradient(y, {leaves[0]}, {.gradient = some_gradient(y), .create_graph = true})[0]);
+        second.push_back(tape.gradient(first.back(), {leaves[0]}, {.gradient = some_gradient(first.back())})[0]);
+    }
+    check_close(first[1], first[0], limit);
+    check_close(second[1], second[0], limit);
 }
 
 inline double limit_of(DType dtype) {

@@ -1,5 +1,5 @@
-// Softmax and its like on a CUDA device: every way that a line may be worked on (see cuda/lines.cuh), and lines of infinities
-// and nan.
+// Softmax and its like on a CUDA device: every way that a line may be worked on (see cuda/lines.cuh), and lines of
+// infinities and nan.
 #include <limits>
 
 #include "compare.h"

@@ -1,0 +1,127 @@
+// mse_loss and binary_cross_entropy, element by element.
+#include "tapir/cuda/elementwise.cuh"
+#include "tapir/cuda/totals.cuh"
+#include "tapir/cuda/unroll.cuh"
+#include "tapir/ops/kernels/loss.h"
+
+namespace tapir::gpu {
+namespace {
+
+// --- mse_loss --------------------------------------------------------------------------------------------------------------
+
+// In steps of packs where the arrays are aligned, else of elements. A pack's sum is taken in C: double is slow on many
+// devices.
+template <class T>
+struct SquaredDistance {
+    using C = Computed<T>;
+    static constexpr int count = 1, V = 16 / sizeof(T), at_once = 4;
+    const T *a, *b;
+    i64 n;
+    double scale;
+    bool aligned;
+    T* out;
+
+    __device__ static C square_of(T x, T y) {
+        const C d = convert<C>(x) - convert<C>(y);
+        return d * d;
+    }
+    __device__ void add(i64 first, i64 step, i64 steps, double (&sum)[1]) const {
+        if (aligned) add_packs(first, step, steps, sum);
+        const i64 done = aligned ? steps * V : 0;
+        for (i64 i = done + first; i < n; i += step) sum[0] += static_cast<double>(square_of(a[i], b[i]));
+    }
+    __device__ void add_packs(i64 first, i64 step, i64 packs, double (&sum)[1]) const {
+        for (i64 p = first; p < packs; p += at_once * step) {
+            Pack<T, V> x[at_once], y[at_once];
+            TAPIR_UNROLL
+            for (int u = 0; u < at_once; ++u) {
+                if (p + u * step >= packs) continue;
+                x[u] = reinterpret_cast<const Pack<T, V>*>(a)[p + u * step];
+                y[u] = reinterpret_cast<const Pack<T, V>*>(b)[p + u * step];
+            }
+            TAPIR_UNROLL
+            for (int u = 0; u < at_once; ++u) {
+                if (p + u * step >= packs) continue;
+                C squares = 0;
+                TAPIR_UNROLL
+                for (int v = 0; v < V; ++v) squares += square_of(x[u].value[v], y[u].value[v]);
+                sum[0] += static_cast<double>(squares);
+            }
+        }
+    }
+    __device__ void finish(const double (&sum)[1]) const { *out = convert<T>(sum[0] * scale); }
+};
+
+// Loops for flat_kernel; p0 and p1 are constants.
+struct ScaledDifference {  // of a, b, the gradient of the loss
+    static constexpr int operands = 3;
+    template <class C>
+    __device__ static C apply(const C (&x)[3], C factor, C) {
+        return (x[0] - x[1]) * (x[2] * factor);
+    }
+};
+
+template <class C>
+__device__ __forceinline__ C limited_log(C x) {
+    const C y = log(x);
+    return y < C(-100) ? C(-100) : y;  // nan stays
+}
+
+struct BinaryCrossEntropy {  // of x, t
+    static constexpr int operands = 2;
+    template <class C>
+    __device__ static C apply(const C (&x)[2], C, C) {
+        return -(x[1] * limited_log(x[0]) + (C(1) - x[1]) * limited_log(C(1) - x[0]));
+    }
+};
+
+struct BinaryCrossEntropyGradient {  // of g, x, t
+    static constexpr int operands = 3;
+    template <class C>
+    __device__ static C apply(const C (&x)[3], C, C) {
+        const C spread = x[1] * (C(1) - x[1]);
+        return x[0] * (x[1] - x[2]) / (spread < C(1e-12) ? C(1e-12) : spread);
+    }
+};
+
+// out[i] = F(in[0][i], ...); in[k] with one_for_all[k]: one element.
+template <class F>
+void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bool (&one_for_all)[F::operands], void* out,
+              double p0) {
+    with_floating(dtype, [&]<class T>() {
+        using C = Computed<T>;
+        FlatOperands<C, F::operands> operands{};
+        bool aligned = is_aligned(out, 16);
+        for (int k = 0; k < F::operands; ++k) {
+            operands.data[k] = in[k];
+            operands.source[k] = one_for_all[k] ? Source::one : Source::array;
+            aligned = aligned && (one_for_all[k] || is_aligned(in[k], 16));
+        }
+        const unsigned blocks = blocks_for(n, kThreads * (16 / sizeof(T)) * 2);
+        launch(flat_kernel<F, C, T, T>, blocks, kThreads, n, static_cast<T*>(out), operands, static_cast<C>(p0), C(0), aligned);
+    });
+}
+
+}  // namespace
+
+void squared_distance(DType dtype, const void* a, const void* b, i64 n, double scale, void* out) {
+    with_floating(dtype, [&]<class T>() {
+        const bool aligned = is_aligned(a, 16) && is_aligned(b, 16);
+        const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+        run_totals(SquaredDistance<T>{x, y, n, scale, aligned, static_cast<T*>(out)}, aligned ? n / (16 / static_cast<i64>(sizeof(T))) : n);
+    });
+}
+
+void scaled_difference(DType dtype, const void* a, const void* b, const void* g, double factor, void* out, i64 n) {
+    run_flat<ScaledDifference>(dtype, n, {a, b, g}, {false, false, true}, out, factor);
+}
+
+void binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i64 n) {
+    run_flat<BinaryCrossEntropy>(dtype, n, {x, t}, {false, false}, y, 0);
+}
+
+void binary_cross_entropy_grad(DType dtype, const void* g, const void* x, const void* t, void* out, i64 n) {
+    run_flat<BinaryCrossEntropyGradient>(dtype, n, {g, x, t}, {false, false, false}, out, 0);
+}
+
+}  // namespace tapir::gpu

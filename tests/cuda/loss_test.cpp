@@ -1,0 +1,182 @@
+// Losses on a CUDA device: every way that lines of classes may be worked on (see cuda/lines.cuh), sums of many blocks, and
+// what is found out late.
+#include "compare.h"
+
+using namespace tapir;
+using namespace tapir::test;
+
+namespace {
+
+OpCall cross_entropy_with(const CrossEntropyOptions& options) {
+    return [=](const auto& x) {
+        CrossEntropyOptions here = options;
+        if (here.weight.defined()) here.weight = options.weight.to(x[0].device()).to(x[0].dtype());
+        return cross_entropy(x[0], x[1], here);
+    };
+}
+
+}  // namespace
+
+TEST_CASE("cross_entropy of any number of classes", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    manual_seed(1);
+    for (const DType dtype : {float32, float64, float16, bfloat16}) {
+        for (const std::int64_t classes : {1, 2, 5, 37, 256, 1000, 2000, 2048, 17001}) {
+            INFO(name(dtype) << ", " << classes << " classes");
+            const Tensor x = (randn({3, classes}) * 2).to(dtype), targets = randint(classes, {3});
+            const Tensor weight = rand({classes}) + 0.5;
+            for (const Reduction reduction : {Reduction::none, Reduction::sum, Reduction::mean}) {
+                compare({x, targets}, limit_of(dtype), cross_entropy_with({.reduction = reduction}));
+            }
+            const CrossEntropyOptions all{
+                .weight = weight, .ignore_index = targets.to_vector<std::int64_t>()[1], .label_smoothing = 0.1};
+            compare({x, targets}, limit_of(dtype), cross_entropy_with(all));
+        }
+    }
+}
+
+TEST_CASE("cross_entropy of classes that lie apart, and of many positions", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    manual_seed(2);
+    for (const std::int64_t classes : {2, 3, 20, 300, 700}) {
+        INFO(classes << " classes");
+        const Tensor x = randn({2, classes, 3, 2}), targets = randint(classes, {2, 3, 2});
+        compare({x, targets}, 1e-5, cross_entropy_with({.reduction = Reduction::none, .label_smoothing = 0.2}));
+        compare({x.to(float16), targets}, 4e-3, cross_entropy_with({.weight = rand({classes}), .label_smoothing = 0.2}));
+        compare({x.to(float64), targets.to(int32)}, 1e-12, cross_entropy_with({.ignore_index = 1}));
+    }
+    const Tensor x = randn({30001, 3}), targets = randint(3, {30001});
+    compare({x, targets}, 1e-5, cross_entropy_with({}));
+    compare_on({x, targets}, {shifted(x), targets.to(cuda)}, 1e-5, cross_entropy_with({.reduction = Reduction::none}));
+    const Tensor strided = randn({3, 400});
+    compare({strided, targets}, 1e-5, [](const auto& in) { return cross_entropy(in[0].t(), narrow(in[1], 0, 0, 400)); });
+}
+
+TEST_CASE("cross_entropy of large and masked logits", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    const double inf = HUGE_VAL;
+    for (const std::int64_t classes : {4, 1500, 17000}) {
+        Tensor x = randn({4, classes}) + 1e4;
+        narrow(narrow(x, 0, 1, 1), 1, 0, 3).fill_(-inf);
+        narrow(narrow(x, 0, 2, 1), 1, 1, 1).fill_(inf);
+        const Tensor targets = tensor({3, 3, 3, -7});
+        for (const double smoothing : {0.0, 0.3}) {
+            INFO(classes << " classes, smoothing " << smoothing);
+            compare({x, targets}, 1e-4,
+                    cross_entropy_with({.ignore_index = -7, .reduction = Reduction::none, .label_smoothing = smoothing}));
+        }
+    }
+    compare({randn({2, 3}), tensor({5, 5})}, 1e-5, cross_entropy_with({.ignore_index = 5}));  // nan
+    compare({zeros({0, 3}), zeros({0}, int64)}, 1e-5, cross_entropy_with({}));
+    compare({zeros({0, 3}), zeros({0}, int64)}, 1e-5, cross_entropy_with({.reduction = Reduction::sum}));
+    compare({zeros({2, 0}), tensor({5, 5})}, 1e-5, cross_entropy_with({.ignore_index = 5, .reduction = Reduction::none}));
+}
+
+TEST_CASE("cross_entropy and nll_loss find targets out of range", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    const Tensor x = randn({3, 4}).to(cuda);
+    for (const auto loss : {cross_entropy, nll_loss}) {
+        for (const std::int64_t bad : {4, -1}) {
+            const Tensor y = loss(x, tensor({1, bad, 3}).to(cuda), {});
+            const std::string text = "index " + std::to_string(bad) + " is out of range for dimension 1 of shape (3, 4)";
+            CHECK_THROWS_WITH(y.item<float>(), Catch::Contains(text));
+        }
+        CHECK_NOTHROW(loss(x, tensor({1, 2, 3}).to(cuda), {}).item<float>());
+    }
+    CHECK_THROWS_AS(cross_entropy(zeros({2, 0}, cuda), tensor({0, 0}).to(cuda)).item<float>(), IndexError);
+}
+
+TEST_CASE("nll_loss on the device", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    manual_seed(3);
+    const Tensor x = log_softmax(randn({40, 5, 7}), 1), targets = randint(5, {40, 7}), weight = rand({5});
+    for (const DType dtype : {float32, float64, float16, bfloat16}) {
+        for (const Reduction reduction : {Reduction::none, Reduction::sum, Reduction::mean}) {
+            INFO(name(dtype) << ", reduction " << static_cast<int>(reduction));
+            compare({x.to(dtype), targets}, limit_of(dtype), [&](const auto& in) {
+                return nll_loss(in[0], in[1], {.weight = weight.to(in[0].device()).to(dtype), .ignore_index = 2,
+                                               .reduction = reduction, .label_smoothing = 0.1});
+            });
+        }
+    }
+}
+
+TEST_CASE("mse_loss of few and many elements", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    manual_seed(4);
+    for (const DType dtype : {float32, float64, float16, bfloat16}) {
+        for (const std::int64_t n : {0, 1, 3, 4, 1000, 70001}) {
+            INFO(name(dtype) << ", " << n << " elements");
+            const std::vector<Tensor> inputs{randn({n}).to(dtype), randn({n}).to(dtype)};
+            const auto mean = [](const auto& x) { return mse_loss(x[0], x[1]); };
+            compare(inputs, limit_of(dtype), mean);
+            compare_on(inputs, {shifted(inputs[0]), inputs[1].to(cuda)}, limit_of(dtype), mean);
+        }
+        const std::vector<Tensor> inputs{randn({20, 30}).to(dtype), randn({30, 20}).to(dtype)};
+        compare(inputs, limit_of(dtype), [](const auto& x) { return mse_loss(x[0], x[1].t(), Reduction::sum); });
+        compare(inputs, limit_of(dtype), [](const auto& x) { return mse_loss(x[0], x[1].t(), Reduction::none); });
+    }
+    compare({randn({9}), randn({9}, float64)}, 1e-6, [](const auto& x) { return mse_loss(x[0], x[1]); });
+}
+
+TEST_CASE("binary_cross_entropy at the ends and beyond", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    manual_seed(5);
+    const Tensor x = tensor({0.0, 0.0, 1.0, 1.0, 0.5, 0.25, 1e-30}), t = tensor({0.0, 1.0, 0.0, 1.0, 0.5, 1.0, 0.3});
+    const auto each = [](const auto& in) { return binary_cross_entropy(in[0], in[1], {}, Reduction::none); };
+    for (const DType dtype : {float32, float64}) compare({x.to(dtype), t.to(dtype)}, limit_of(dtype), each);
+    for (const DType dtype : {float32, float64, float16, bfloat16}) {
+        compare({rand({5003}).to(dtype), rand({5003}).to(dtype)}, limit_of(dtype), each);
+    }
+    const std::vector<double> outside =
+        binary_cross_entropy(tensor({-0.5, 1.5, 0.5}).to(cuda), ones({3}, cuda), {}, Reduction::none).to_vector<double>();
+    CHECK(std::isnan(outside[0]));
+    CHECK(std::isnan(outside[1]));
+    CHECK(std::isfinite(outside[2]));
+}
+
+TEST_CASE("losses are differentiated twice", "[cuda]") {
+    if (!cuda_is_available()) {
+        WARN("no CUDA device: not tested");
+        return;
+    }
+    manual_seed(6);
+    const Tensor x = randn({4, 5, 3}), targets = randint(5, {4, 3}), y = rand({4, 5, 3}) * 0.9 + 0.05;
+    for (const DType dtype : {float32, float64, float16}) {
+        INFO(name(dtype));
+        for (const double smoothing : {0.0, 0.2}) {
+            compare_twice({x.to(dtype), targets}, limit_of(dtype), [=](const auto& in) {
+                return cross_entropy(in[0], in[1], {.weight = tensor({1.0, 2.0, 0.5, 0.0, 1.0}, {dtype, in[0].device()}),
+                                                    .ignore_index = 1, .label_smoothing = smoothing});
+            });
+            compare_twice({x.to(dtype), targets}, limit_of(dtype), [=](const auto& in) {
+                return cross_entropy(in[0], in[1], {.reduction = Reduction::none, .label_smoothing = smoothing});
+            });
+        }
+        compare_twice({x.to(dtype), y.to(dtype)}, limit_of(dtype), [](const auto& in) { return mse_loss(in[0], in[1]); });
+        compare_twice({y.to(dtype), y.to(dtype)}, 10 * limit_of(dtype), [](const auto& in) {
+            return binary_cross_entropy(in[0], in[1], {}, Reduction::none);
+        });
+    }
+}
