@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(GpuSteps<Step> steps) {
 }
 
 template <class Step>
-void launch_steps(const GpuSteps<Step>& steps) {
+void run_steps(const GpuSteps<Step>& steps) {
     i64 largest = 0;
     for (int i = 0; i < steps.count; ++i) largest = steps.entry[i].n > largest ? steps.entry[i].n : largest;
     if (largest == 0) return;
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(kThreads) row_sums_kernel(kernels::RowSums arg
 
 }  // namespace
 
-void sgd_steps(const GpuSteps<SgdStep>& steps) { launch_steps(steps); }
-void adagrad_steps(const GpuSteps<AdagradStep>& steps) { launch_steps(steps); }
-void adam_steps(const GpuSteps<AdamStep>& steps) { launch_steps(steps); }
+void sgd_steps(const GpuSteps<SgdStep>& steps) { run_steps(steps); }
+void adagrad_steps(const GpuSteps<AdagradStep>& steps) { run_steps(steps); }
+void adam_steps(const GpuSteps<AdamStep>& steps) { run_steps(steps); }
 
 void row_sums(const kernels::RowSums& args) {
     if (args.dtype == float64) {

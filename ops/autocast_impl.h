@@ -15,6 +15,17 @@ namespace tapir::detail {
 ///     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return softmax(In(wide, x.loc), dim);
 inline Tensor autocast_wide(const In& x) { return thread.autocast ? autocast_to_float32(x) : Tensor(); }
 
+/// The same for ops of two tensors:
+///     if (detail::autocast_widens(a, b)) return mse_loss(In(detail::widened(a), a.loc), In(detail::widened(b), b.loc), reduction);
+inline bool autocast_widens(const In& a, const In& b) {
+    const auto is_low = [](const Tensor& x) { return x.defined() && (x.dtype() == float16 || x.dtype() == bfloat16); };
+    return thread.autocast && (is_low(a.tensor) || is_low(b.tensor));
+}
+inline Tensor widened(const In& x) {
+    Tensor wide = autocast_to_float32(x);
+    return wide.defined() ? wide : x.tensor;
+}
+
 /// Whether a product of these operands is computed in 16 bits after converting one of them at least.
 inline bool autocast_low(const Tensor& a, const Tensor& b) {
     return thread.autocast && (autocast_lowers(a) || autocast_lowers(b));

@@ -5,6 +5,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
@@ -460,6 +461,9 @@ void check_input(const char* op, const In& x, const In& targets) {
 
 Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) {
     check_input("cross_entropy", logits, targets);
+    if (const Tensor wide = detail::autocast_wide(logits); wide.defined()) {
+        return cross_entropy(In(wide, logits.loc), targets, options);
+    }
     const bool has_kernel = on_gpu(logits.tensor) && !is_floating(targets.tensor.dtype());
     if (is_half(logits.tensor.dtype()) && !has_kernel) {
         const CallerScope caller(logits.loc);
@@ -471,6 +475,9 @@ Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) 
 
 Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
     check_input("nll_loss", log_probs, targets);
+    if (const Tensor wide = detail::autocast_wide(log_probs); wide.defined()) {
+        return nll_loss(In(wide, log_probs.loc), targets, options);
+    }
     if (is_half(log_probs.tensor.dtype()) && !on_gpu(log_probs.tensor)) {
         const CallerScope caller(log_probs.loc);
         return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());

@@ -4,6 +4,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/normalization.h"
 #include "tapir/ops/elementwise.h"
@@ -149,6 +150,10 @@ void check(const In& x, const Shape& row_shape, const Tensor& parameter, const c
 
 Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, const Tensor& bias, double eps) {
     detail::check_defined(x, "layer_norm");
+    if (detail::thread.autocast && (x->dtype == float16 || x->dtype == bfloat16)) [[unlikely]] {
+        const auto wide = [&](const Tensor& t) { return t.defined() ? detail::widened(In(t, x.loc)) : t; };
+        return layer_norm(In(wide(x.tensor), x.loc), normalized_shape, wide(weight), wide(bias), eps);
+    }
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype)) fail<DTypeError>(x.loc, "layer_norm: needs a floating dtype, got {}", name(dtype));
     const Shape shape = x.tensor.shape();

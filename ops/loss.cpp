@@ -6,6 +6,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
@@ -213,6 +214,9 @@ void binary_cross_entropy_rule(Backward& b) {
 
 Tensor mse_loss(In input, In target, Reduction reduction) {
     check_two("mse_loss", input, target);
+    if (detail::autocast_widens(input, target)) {
+        return mse_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
+    }
     const Tensor &a = input.tensor, &b = target.tensor;
     const bool same = a.dtype() == b.dtype() && a.shape() == b.shape();
     if (same && is_floating(a.dtype()) && computed_in(a) == a.dtype() && reduction != Reduction::none) {
@@ -229,12 +233,18 @@ Tensor mse_loss(In input, In target, Reduction reduction) {
 
 Tensor l1_loss(In input, In target, Reduction reduction) {
     check_two("l1_loss", input, target);
+    if (detail::autocast_widens(input, target)) {
+        return l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
+    }
     const CallerScope caller(input.loc);
     return reduce(abs(input - target), reduction);
 }
 
 Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
     check_two("huber_loss", input, target);
+    if (detail::autocast_widens(input, target)) {
+        return huber_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, delta);
+    }
     if (!(delta > 0)) fail<ValueError>(input.loc, "huber_loss: delta must be above 0, got {}", delta);
     const CallerScope caller(input.loc);
     const Tensor distance = abs(input - target);
@@ -243,6 +253,9 @@ Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
 
 Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
     check_two("smooth_l1_loss", input, target);
+    if (detail::autocast_widens(input, target)) {
+        return smooth_l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, beta);
+    }
     if (!(beta >= 0)) fail<ValueError>(input.loc, "smooth_l1_loss: beta must not be negative, got {}", beta);
     const CallerScope caller(input.loc);
     if (beta == 0) return l1_loss(input, target, reduction);
@@ -252,12 +265,19 @@ Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
 
 Tensor hinge_loss(In input, In target, Reduction reduction) {
     check_two("hinge_loss", input, target);
+    if (detail::autocast_widens(input, target)) {
+        return hinge_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
+    }
     const CallerScope caller(input.loc);
     return reduce(relu(1 - input * target), reduction);
 }
 
 Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction reduction) {
     check_two("binary_cross_entropy", input, target);
+    if (detail::autocast_widens(input, target)) {
+        fail<ValueError>(input.loc, "binary_cross_entropy: not safe in 16 bits; under AutocastScope use "
+                         "binary_cross_entropy_with_logits instead of a sigmoid before it");
+    }
     const Tensor &x = input.tensor, &t = target.tensor;
     if (!is_floating(x.dtype())) {
         fail<DTypeError>(input.loc, "binary_cross_entropy: needs an input of a floating dtype, not {}", name(x.dtype()));
@@ -275,6 +295,9 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
                                         Reduction reduction) {
     check_two("binary_cross_entropy_with_logits", logits, target);
+    if (detail::autocast_widens(logits, target)) {
+        return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight, reduction);
+    }
     const Tensor& t = target.tensor;
     const CallerScope caller(logits.loc);
     // -(p t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), where log(1 - sigmoid(x)) = log(sigmoid(x)) - x
@@ -287,6 +310,9 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
 
 Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     check_two("kl_div", input, target);
+    if (detail::autocast_widens(input, target)) {
+        return kl_div(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, log_target);
+    }
     const CallerScope caller(input.loc);
     const Tensor& t = target.tensor;
     if (log_target) return reduce(exp(t) * (t - input.tensor), reduction);
