@@ -31,7 +31,9 @@ struct MomentsOp {
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
         constexpr double count = P * V;
-        const double mean = fold_packs<double>(packs, [](T x) { return convert<double>(x); }, Sum()) / count;
+        const double mean = fold_packs<double>(
+                                packs, [](T x) { return convert<double>(x); }, Sum()) /
+                            count;
         const double squares = fold_packs<double>(
             packs, [mean](T x) { return (convert<double>(x) - mean) * (convert<double>(x) - mean); }, Sum());
         thread = merged(thread, {count, mean, squares});

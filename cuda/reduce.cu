@@ -5,25 +5,26 @@ namespace tapir::gpu {
 namespace {
 
 // Note [Accuracy of sums on a device]
-// What a thread has in flight is added up in float32, in a tree of up to 64 elements, and these sums in float64. Threads and
-// blocks are combined in float32 again, in a tree. So the error does not grow with the number of elements.
+// What a thread has in flight is added up in float32, in a tree of up to 32 elements; these sums are added up in
+// float64. So the error does not grow with the number of elements.
 template <class T>
 struct SumOp {
     using Element = T;
     static constexpr int kPack = kPackOf<T>;
     using Result = std::conditional_t<is_real<T>, T, i64>;
-    using State = std::conditional_t<is_real<T>, Computed<T>, u64>;     // integers wrap around
-    using Thread = std::conditional_t<is_real<T>, double, u64>;
-    using Few = std::conditional_t<sizeof(T) == 1, i32, State>;  // holds the sum of a few elements
+    using State = std::conditional_t<is_real<T>, double, u64>;  // integers wrap around
+    using Thread = State;
+    using Few = std::conditional_t<is_real<T> || sizeof(T) == 1, Computed<T>, u64>;  // holds the sum of a few elements
     Result* out;
     double divisor;  // 0: none
 
     __device__ Thread begin() const { return 0; }
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
-        thread += static_cast<Thread>(fold_packs<Few>(packs, [](T x) { return convert<Few>(x); }, Sum()));
+        thread += static_cast<Thread>(fold_packs<Few>(
+            packs, [](T x) { return convert<Few>(x); }, Sum()));
     }
-    __device__ State end(Thread thread) const { return static_cast<State>(thread); }
+    __device__ State end(Thread thread) const { return thread; }
     __device__ State identity() const { return 0; }
     __device__ State combine(State a, State b) const { return a + b; }
     template <int N>
@@ -31,7 +32,7 @@ struct SumOp {
         Result results[N];
         for (int k = 0; k < N; ++k) {
             if constexpr (is_real<T>) {
-                results[k] = convert<Result>(divisor == 0 ? states[k] : static_cast<State>(states[k] / divisor));
+                results[k] = convert<Result>(divisor == 0 ? states[k] : states[k] / divisor);
             } else {
                 results[k] = static_cast<i64>(states[k]);
             }
@@ -72,9 +73,9 @@ struct AnyOp {
 }  // namespace
 
 void reduce(const ReduceArgs& args, i64 outputs) {
+    if (args.map != kernels::Map::none) return reduce_norm(args, outputs);
     switch (args.reduction) {
         case kernels::Reduction::sum:
-            if (args.map != kernels::Map::none || args.finish > kernels::Finish::divide) return reduce_norm(args, outputs);
             with_dtype(args.dtype, [&]<class T>() {
                 const double divisor = args.finish == kernels::Finish::divide ? args.divisor : 0;
                 reduce_by(SumOp<T>{static_cast<typename SumOp<T>::Result*>(args.out), divisor}, args, outputs);
@@ -83,7 +84,8 @@ void reduce(const ReduceArgs& args, i64 outputs) {
         case kernels::Reduction::all:
         case kernels::Reduction::any:
             with_dtype(args.dtype, [&]<class T>() {
-                reduce_by(AnyOp<T>{static_cast<Bool*>(args.out), args.reduction == kernels::Reduction::all}, args, outputs);
+                reduce_by(AnyOp<T>{static_cast<Bool*>(args.out), args.reduction == kernels::Reduction::all}, args,
+                          outputs);
             });
             return;
         default: return args.map == kernels::Map::none ? reduce_extreme(args, outputs) : reduce_norm(args, outputs);

@@ -13,11 +13,11 @@
 // Everything is combined in an order that depends on the sizes alone, so results are the same each time.
 //
 // Note [Ways to reduce]
-// Rows: memory runs along the reduced elements. 1 to 1024 threads take a row, by packs of 8 or 16 bytes wherever they are
-// aligned; what is before the first and behind the last pack of a row is added one by one. Columns: memory runs along the results.
-// Neighbouring threads take neighbouring (packs of) results, and the others of a block every by-th position. Where
-// there are too few results to keep the device busy, the reduced positions are cut into parts for blocks of their own,
-// which leave their states in memory, and a second launch combines these.
+// Rows: memory runs along the reduced elements. 1 to 1024 threads take a row, by packs of 8 or 16 bytes wherever they
+// are aligned; what is before the first and behind the last pack of a row is added one by one. Columns: memory runs
+// along the results. Neighbouring threads take neighbouring (packs of) results; the rows of threads of a block share
+// out the positions. Where there are too few results to keep the device busy, the reduced positions are cut into parts
+// for blocks of their own, which leave their states in memory, and a second launch combines these.
 #pragma once
 
 #include <algorithm>
@@ -26,6 +26,7 @@
 
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/device.cuh"
+#include "tapir/cuda/wide_divider.cuh"
 #include "tapir/ops/kernels/reduce.h"
 
 namespace tapir::gpu {
@@ -34,18 +35,6 @@ using kernels::ReduceArgs;
 
 template <class T>
 inline constexpr bool is_real = std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
-
-/// Divider for numbers below 2^63.
-struct WideDivider {
-    u64 divisor = 1, multiplier = 0, shift = 0;
-    WideDivider() = default;
-    explicit WideDivider(i64 d) : divisor(static_cast<u64>(d)) {
-        __extension__ typedef unsigned __int128 Wide;
-        while ((u64{1} << shift) < divisor) ++shift;
-        multiplier = static_cast<u64>((static_cast<Wide>((u64{1} << shift) - divisor) << 64) / divisor + 1);
-    }
-    __device__ __forceinline__ u64 quotient(u64 n) const { return (__umul64hi(n, multiplier) + n) >> shift; }
-};
 
 /// Where the positions of some dimensions are, counted in row-major order.
 struct Layout {
@@ -99,7 +88,7 @@ inline Layout layout_of(int rank, const i64* sizes, const i64* strides, i64 pack
 template <class T>
 inline constexpr int kPackOf = sizeof(T) == 1 ? 8 : 16 / static_cast<int>(sizeof(T));
 
-// --- States between threads ----------------------------------------------------------------------------------------------
+// --- States between threads ------------------------------------------------------------------------------------------
 
 template <class State>
 __device__ __forceinline__ State shuffle_xor(State state, int lanes) {
@@ -114,7 +103,8 @@ __device__ __forceinline__ State shuffle_xor(State state, int lanes) {
     }
 }
 
-// Combines over groups of `group` threads (a power of two) that follow each other; all threads of the block call it, once.
+// Combines over groups of `group` threads (a power of two) that follow each other; all threads of the block call it,
+// once.
 template <class Op>
 __device__ __forceinline__ typename Op::State combine_group(const Op& op, typename Op::State state, unsigned group) {
     using State = typename Op::State;
@@ -127,7 +117,8 @@ __device__ __forceinline__ typename Op::State combine_group(const Op& op, typena
     __syncthreads();
     const unsigned warps = group / 32, lane = threadIdx.x % 32, first = threadIdx.x / group * warps;
     state = lane < warps ? of_warp[first + lane] : op.identity();
-    for (unsigned lanes = 16; lanes > 0; lanes /= 2) state = op.combine(state, shuffle_xor(state, static_cast<int>(lanes)));
+    for (unsigned lanes = 16; lanes > 0; lanes /= 2)
+        state = op.combine(state, shuffle_xor(state, static_cast<int>(lanes)));
     return state;
 }
 
@@ -180,19 +171,20 @@ __device__ __forceinline__ constexpr C lowest() {
     }
 }
 
-// --- Rows ----------------------------------------------------------------------------------------------------------------
+// --- Rows ------------------------------------------------------------------------------------------------------------
 
 inline constexpr int kInFlight = 4;  // packs that a thread loads at a time
 
 struct RowsShape {
-    i64 outputs, size;  // elements of a row
-    unsigned group;     // threads of a row, a power of two
+    i64 outputs, size;     // elements of a row
+    unsigned group;        // threads of a row, a power of two
     Layout kept, reduced;  // of rows; of packs within a row
     i64 packs_per_part;    // of blockIdx.y
 };
 
-template <class Op, int V>
-__device__ __forceinline__ void add_element(const Op& op, typename Op::Thread& thread, const typename Op::Element* row, i64 i) {
+template <class Op>
+__device__ __forceinline__ void add_element(const Op& op, typename Op::Thread& thread, const typename Op::Element* row,
+                                            i64 i) {
     const Pack<typename Op::Element, 1> x[1] = {{{row[i]}}};
     const i64 position[1] = {i};
     op.template add<1, 1>(thread, x, position);
@@ -200,16 +192,17 @@ __device__ __forceinline__ void add_element(const Op& op, typename Op::Thread& t
 
 // With V > 1 the row is one run, or all its runs are aligned and a multiple of V long.
 template <class Op, int V>
-__global__ void __launch_bounds__(1024) rows_kernel(Op op, const typename Op::Element* x, RowsShape shape,
-                                                    typename Op::State* partial) {
+__global__ void __launch_bounds__(1024)
+    rows_kernel(Op op, const typename Op::Element* x, RowsShape shape, typename Op::State* partial) {
     using T = typename Op::Element;
     const unsigned group = shape.group, t = threadIdx.x & (group - 1);
     const i64 row = static_cast<i64>(blockIdx.x) * (blockDim.x / group) + threadIdx.x / group;
     typename Op::Thread thread = op.begin();
     if (row < shape.outputs) {
         const T* from = x + shape.kept.at(row);
-        i64 first = 0, end = shape.size / V, before = 0;  // packs, as of the last aligned element; elements of the first that
-        if constexpr (V > 1) {                            // are not of this row
+        // Packs are counted from the last aligned place; `before`: how many elements of the first are not of this row.
+        i64 first = 0, end = shape.size / V, before = 0;
+        if constexpr (V > 1) {
             if (shape.reduced.rank <= 1) {
                 before = static_cast<i64>(reinterpret_cast<std::uintptr_t>(from) / sizeof(T) % V);
                 first = before > 0;
@@ -217,8 +210,8 @@ __global__ void __launch_bounds__(1024) rows_kernel(Op op, const typename Op::El
                 if (blockIdx.y == 0) {
                     const i64 head = before == 0 ? 0 : shape.size < V - before ? shape.size : V - before;
                     const i64 tail = end < first ? shape.size : end * V - before;
-                    for (i64 i = t; i < head; i += group) add_element<Op, V>(op, thread, from, i);
-                    for (i64 i = tail + t; i < shape.size; i += group) add_element<Op, V>(op, thread, from, i);
+                    for (i64 i = t; i < head; i += group) add_element(op, thread, from, i);
+                    for (i64 i = tail + t; i < shape.size; i += group) add_element(op, thread, from, i);
                 }
             }
         }
@@ -254,26 +247,28 @@ __global__ void __launch_bounds__(1024) rows_kernel(Op op, const typename Op::El
     }
 }
 
-// --- Columns -------------------------------------------------------------------------------------------------------------
+// --- Columns ---------------------------------------------------------------------------------------------------------
 
 struct ColumnsShape {
-    i64 packs, size;   // packs of results; reduced positions
-    unsigned across;   // threads along the results, a power of two
+    i64 packs, size;       // packs of results; reduced positions
+    unsigned across;       // threads along the results, a power of two
     Layout kept, reduced;  // of packs; of positions
     i64 size_per_part;     // of blockIdx.y
 };
 
-// Combines the states of the threads of a block with the same threadIdx.x % across, and stores those of the first `packs`.
+// Combines the states of the threads of a block with the same threadIdx.x % across, and stores those of the first
+// `packs`.
 template <class Op, int V>
-__device__ __forceinline__ void store_columns(const Op& op, typename Op::State (&states)[V], unsigned across, i64 first_pack,
-                                              i64 packs, typename Op::State* partial) {
+__device__ __forceinline__ void store_columns(const Op& op, typename Op::State (&states)[V], unsigned across,
+                                              i64 first_pack, i64 packs, typename Op::State* partial) {
     using State = typename Op::State;
     constexpr int most = 32768 / (kThreads * static_cast<int>(sizeof(State))), at_once = most < V ? most : V;
     __shared__ State shared[at_once][kThreads];
     const unsigned own = threadIdx.x & (across - 1);
     if (across < 32) {
         for (unsigned lanes = across; lanes < 32; lanes *= 2) {
-            for (int v = 0; v < V; ++v) states[v] = op.combine(states[v], shuffle_xor(states[v], static_cast<int>(lanes)));
+            for (int v = 0; v < V; ++v)
+                states[v] = op.combine(states[v], shuffle_xor(states[v], static_cast<int>(lanes)));
         }
     }
     const unsigned rows = across < 32 ? kThreads / 32 : kThreads / across;
@@ -281,11 +276,14 @@ __device__ __forceinline__ void store_columns(const Op& op, typename Op::State (
     if (rows > 1) {
         for (int begin = 0; begin < V; begin += at_once) {
             if (begin > 0) __syncthreads();
-            for (int v = begin; v < V && v < begin + at_once; ++v) shared[v - begin][at] = states[v];
+            for (int v = begin; v < V && v < begin + at_once; ++v) {
+                if (across >= 32 || threadIdx.x % 32 < across) shared[v - begin][at] = states[v];
+            }
             __syncthreads();
             if (threadIdx.x >= across) continue;
             for (int v = begin; v < V && v < begin + at_once; ++v) {
-                for (unsigned r = 1; r < rows; ++r) states[v] = op.combine(states[v], shared[v - begin][r * across + own]);
+                for (unsigned r = 1; r < rows; ++r)
+                    states[v] = op.combine(states[v], shared[v - begin][r * across + own]);
             }
         }
     }
@@ -299,10 +297,11 @@ __device__ __forceinline__ void store_columns(const Op& op, typename Op::State (
 }
 
 template <class Op, int V>
-__global__ void __launch_bounds__(kThreads) columns_kernel(Op op, const typename Op::Element* x, ColumnsShape shape,
-                                                           typename Op::State* partial) {
+__global__ void __launch_bounds__(kThreads)
+    columns_kernel(Op op, const typename Op::Element* x, ColumnsShape shape, typename Op::State* partial) {
     using T = typename Op::Element;
-    const i64 first_pack = static_cast<i64>(blockIdx.x) * shape.across, pack = first_pack + (threadIdx.x & (shape.across - 1));
+    const i64 first_pack = static_cast<i64>(blockIdx.x) * shape.across,
+              pack = first_pack + (threadIdx.x & (shape.across - 1));
     const unsigned step = kThreads / shape.across;
     typename Op::Thread threads[V];
     for (int v = 0; v < V; ++v) threads[v] = op.begin();
@@ -340,7 +339,7 @@ __global__ void __launch_bounds__(kThreads) columns_kernel(Op op, const typename
     store_columns<Op, V>(op, states, shape.across, first_pack, shape.packs, partial);
 }
 
-// --- States of parts -----------------------------------------------------------------------------------------------------
+// --- States of parts -------------------------------------------------------------------------------------------------
 
 // State p of result o is at o * output_stride + p * part_stride. A block takes `across` results.
 template <class Op>
@@ -357,9 +356,11 @@ __global__ void __launch_bounds__(kThreads)
     store_columns<Op, 1>(op, states, across, first, outputs, nullptr);
 }
 
-// --- Launching -----------------------------------------------------------------------------------------------------------
+// --- Launching -------------------------------------------------------------------------------------------------------
 
-inline unsigned power_of_two_from(i64 n) { return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1))); }
+inline unsigned power_of_two_from(i64 n) {
+    return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1)));
+}
 
 inline i64 positions_of(int rank, const i64* sizes) {
     i64 n = 1;
@@ -394,7 +395,8 @@ void reduce_rows(const Op& op, const ReduceArgs& args, i64 outputs) {
     shape.packs_per_part = (packs + parts) / parts;  // a row that is not aligned touches one more
     const auto* x = static_cast<const typename Op::Element*>(args.x);
     const dim3 grid(blocks_for(outputs, threads / group), static_cast<unsigned>(parts));
-    if (parts == 1) return launch(rows_kernel<Op, V>, grid, threads, op, x, shape, static_cast<typename Op::State*>(nullptr));
+    typename Op::State* const none = nullptr;
+    if (parts == 1) return launch(rows_kernel<Op, V>, grid, threads, op, x, shape, none);
     const Scratch scratch(static_cast<std::size_t>(outputs * parts) * sizeof(typename Op::State));
     auto* partial = scratch.as<typename Op::State>();
     launch(rows_kernel<Op, V>, grid, threads, op, x, shape, partial);
@@ -413,7 +415,8 @@ void reduce_columns(const Op& op, const ReduceArgs& args, i64 outputs) {
     // Wide blocks when there are many results; down to 128 bytes of a row when there are few.
     unsigned across = std::min(power_of_two_from(shape.packs), kThreads);
     const unsigned narrow = std::min(across, V > 1 ? 8u : 32u);
-    while (across > narrow && kThreads / across < shape.size && blocks_of(across) < (across > 32 ? 8 * busy : busy)) across /= 2;
+    const auto is_few = [&](i64 blocks) { return blocks < (across > 32 ? 8 * busy : busy); };
+    while (across > narrow && kThreads / across < shape.size && is_few(blocks_of(across))) across /= 2;
     shape.across = across;
     const i64 blocks = blocks_of(across), rows = kThreads / across;
     i64 parts = 1;
@@ -423,30 +426,32 @@ void reduce_columns(const Op& op, const ReduceArgs& args, i64 outputs) {
     shape.size_per_part = (shape.size + parts - 1) / parts;
     const auto* x = static_cast<const typename Op::Element*>(args.x);
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
-    if (parts == 1) {
-        return launch(columns_kernel<Op, V>, grid, kThreads, op, x, shape, static_cast<typename Op::State*>(nullptr));
-    }
+    typename Op::State* const none = nullptr;
+    if (parts == 1) return launch(columns_kernel<Op, V>, grid, kThreads, op, x, shape, none);
     const Scratch scratch(static_cast<std::size_t>(outputs * parts) * sizeof(typename Op::State));
     auto* partial = scratch.as<typename Op::State>();
     launch(columns_kernel<Op, V>, grid, kThreads, op, x, shape, partial);
     const unsigned together = std::min(power_of_two_from(outputs), 32u);
-    launch(parts_kernel<Op>, blocks_for(outputs, together), kThreads, op, partial, outputs, parts, i64{1}, outputs, together);
+    launch(parts_kernel<Op>, blocks_for(outputs, together), kThreads, op, partial, outputs, parts, i64{1}, outputs,
+           together);
 }
 
 /// Reduces args.x into `outputs` results; how args.reduction, map and finish are meant is the operation's business.
 template <class Op>
 void reduce_by(const Op& op, const ReduceArgs& args, i64 outputs) {
     constexpr int V = Op::kPack;
+    const bool aligned = is_aligned(args.x, V * sizeof(typename Op::Element));
     if (args.columns) {
         const int last = args.kept - 1;
-        const bool packs = args.kept_strides[last] == 1 && args.kept_sizes[last] % V == 0 && is_aligned(args.x, V * sizeof(typename Op::Element)) &&
-                           all_multiples(args.kept_strides, last, V) && all_multiples(args.reduced_strides, args.reduced, V);
+        const bool packs = args.kept_strides[last] == 1 && args.kept_sizes[last] % V == 0 && aligned &&
+                           all_multiples(args.kept_strides, last, V) &&
+                           all_multiples(args.reduced_strides, args.reduced, V);
         return packs ? reduce_columns<Op, V>(op, args, outputs) : reduce_columns<Op, 1>(op, args, outputs);
     }
     const int last = args.reduced - 1;
     bool packs = args.reduced > 0 && args.reduced_strides[last] == 1;
     if (packs && (args.reduced > 1 || args.reduced_sizes[0] < 8 * V)) {  // too short for odd ends
-        packs = args.reduced_sizes[last] % V == 0 && is_aligned(args.x, V * sizeof(typename Op::Element)) && all_multiples(args.reduced_strides, last, V) &&
+        packs = args.reduced_sizes[last] % V == 0 && aligned && all_multiples(args.reduced_strides, last, V) &&
                 all_multiples(args.kept_strides, args.kept, V);
     }
     return packs ? reduce_rows<Op, V>(op, args, outputs) : reduce_rows<Op, 1>(op, args, outputs);

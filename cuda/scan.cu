@@ -3,16 +3,17 @@
 // What is combined is an operation, passed to the kernels by value:
 //
 //     State, identity(), combine(earlier, later)
-//     kItems                               elements that a thread reads at a time
-//     read<N>(at, step, count, states)     the states of elements at, at + step, ...: `count` of them, identity() for the others
-//     write<N>(at, step, count, before, upto)   `before`, `upto`: all elements before and up to each one, combined
+//     kItems                                    elements that a thread reads at a time
+//     read<N>(at, step, count, states)          of elements at, at + step, ...: `count` of them; for the others
+//     identity() write<N>(at, step, count, before, upto)   `before`, `upto`: all elements before and up to each one,
+//     combined
 //
 // Positions are counted in the order of the scan, so a reverse scan is one with negative steps.
 //
 // Note [Scans of long lines]
-// A line with too few others to keep the device busy is cut into parts. A first launch combines each part, a second one scans these
-// totals, and a third scans every part from what comes before it: in a fixed order, unlike scans in one pass, whose
-// sums depend on which block is how far.
+// Where there are too few lines to keep the device busy, they are cut into parts. A first launch combines each part, a
+// second one scans these totals, and a third scans every part from what comes before it: in a fixed order, unlike scans
+// in one pass, whose sums depend on which block is how far.
 #include "tapir/cuda/reduce.cuh"
 
 namespace tapir::gpu {
@@ -44,8 +45,8 @@ __device__ __forceinline__ State shuffle_up(State state, unsigned lanes, unsigne
     return state;
 }
 
-// What the threads before this one in its group have, combined, and what all of them have. A group: up to 32 threads (a power
-// of two), or the block. `phase` alternates between 0 and 1 from call to call.
+// What the threads before this one in its group have, combined, and what all of them have. A group: up to 32 threads (a
+// power of two), or the block. `phase` alternates between 0 and 1 from call to call.
 template <class Op>
 __device__ __forceinline__ void scan_group(const Op& op, const typename Op::State& own, unsigned group, int phase,
                                            typename Op::State& before, typename Op::State& all) {
@@ -61,7 +62,8 @@ __device__ __forceinline__ void scan_group(const Op& op, const typename Op::Stat
     if (group <= 32) {
         u32 words[sizeof(State) / 4];
         memcpy(words, &upto, sizeof(State));
-        for (u32& word : words) word = __shfl_sync(0xffffffffu, word, static_cast<int>(width) - 1, static_cast<int>(width));
+        for (u32& word : words)
+            word = __shfl_sync(0xffffffffu, word, static_cast<int>(width) - 1, static_cast<int>(width));
         memcpy(&all, words, sizeof(State));
         return;
     }
@@ -78,11 +80,12 @@ __device__ __forceinline__ void scan_group(const Op& op, const typename Op::Stat
     before = op.combine(earlier, before);
 }
 
-// Each group of threads scans (a part of) a line by tiles of group * kItems elements. `totals`: only combines the part, into
-// [line][part]. `carries`: what comes before the part, in the same layout; null for nothing.
+// Each group of threads scans (a part of) a line by tiles of group * kItems elements. `totals`: only combines the part,
+// into [line][part]. `carries`: what comes before the part, in the same layout; null for nothing.
 template <class Op>
-__global__ void __launch_bounds__(kThreads) scan_rows_kernel(Op op, LinesShape shape, unsigned group,
-                                                             const typename Op::State* carries, typename Op::State* totals) {
+__global__ void __launch_bounds__(kThreads)
+    scan_rows_kernel(Op op, LinesShape shape, unsigned group, const typename Op::State* carries,
+                     typename Op::State* totals) {
     using State = typename Op::State;
     constexpr int N = Op::kItems;
     const i64 line = static_cast<i64>(blockIdx.x) * (kThreads / group) + threadIdx.x / group;
@@ -117,8 +120,8 @@ __global__ void __launch_bounds__(kThreads) scan_rows_kernel(Op op, LinesShape s
 
 // One thread scans (a part of) a line: neighbouring threads are on neighbouring lines.
 template <class Op>
-__global__ void __launch_bounds__(kThreads) scan_columns_kernel(Op op, LinesShape shape, const typename Op::State* carries,
-                                                                typename Op::State* totals) {
+__global__ void __launch_bounds__(kThreads)
+    scan_columns_kernel(Op op, LinesShape shape, const typename Op::State* carries, typename Op::State* totals) {
     using State = typename Op::State;
     constexpr int N = 4;
     const i64 line = global_index();
@@ -141,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) scan_columns_kernel(Op op, LinesShap
     if (totals) totals[place] = carry;
 }
 
-// --- Launching -----------------------------------------------------------------------------------------------------------
+// --- Launching -------------------------------------------------------------------------------------------------------
 
 // The totals of parts become what comes before each: a scan in place.
 template <class Op>
@@ -158,7 +161,8 @@ struct CarryOp {
         for (int k = 0; k < N; ++k) to[k] = k < count ? states[at + k * step] : op.identity();
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N], const State (&)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N],
+                                          const State (&)[N]) const {
         for (int k = 0; k < N; ++k) {
             if (k < count) states[at + k * step] = before[k];
         }
@@ -177,8 +181,8 @@ void launch_scan(const Op& op, const LinesShape& shape, i64 parts, const typenam
     }
     const i64 items = (shape.size + Op::kItems - 1) / Op::kItems;
     const unsigned group = items <= 32 ? power_of_two_from(items) : kThreads;
-    launch(scan_rows_kernel<Op>, dim3(blocks_for(shape.lines, kThreads / group), parts_), kThreads, op, shape, group, carries,
-           totals);
+    launch(scan_rows_kernel<Op>, dim3(blocks_for(shape.lines, kThreads / group), parts_), kThreads, op, shape, group,
+           carries, totals);
 }
 
 template <class Op>
@@ -205,7 +209,7 @@ void scan_lines(const Op& op, const LineArgs& args, i64 lines, bool reverse) {
     launch_scan(op, shape, parts, totals, none);
 }
 
-// --- Sums and products ---------------------------------------------------------------------------------------------------
+// --- Sums and products -----------------------------------------------------------------------------------------------
 
 template <class T, class Combine>
 struct RunningOp {
@@ -236,7 +240,8 @@ struct RunningOp {
         for (int k = 0; k < N; ++k) states[k] = k < count ? convert<State>(x[at + k * step]) : identity();
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N], const State (&upto)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N],
+                                          const State (&upto)[N]) const {
         if constexpr (N % kPackOf<Result> == 0) {
             constexpr int V = kPackOf<Result>;
             if (aligned && count == N) {
@@ -273,11 +278,12 @@ template <class T, class Combine>
 void run_scan(const LineArgs& args, i64 lines, bool reverse) {
     using Op = RunningOp<T, Combine>;
     using Result = typename Op::Result;
-    const bool aligned = args.inner == 1 && args.size % Op::kItems == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
+    const bool aligned =
+        args.inner == 1 && args.size % Op::kItems == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
     scan_lines(Op{static_cast<const T*>(args.x), static_cast<Result*>(args.out), aligned}, args, lines, reverse);
 }
 
-// --- Gradients of products -----------------------------------------------------------------------------------------------
+// --- Gradients of products -------------------------------------------------------------------------------------------
 
 // out[k] = x[0] ... x[k-1]
 template <class T>
@@ -294,7 +300,8 @@ struct ProductBeforeOp {
         for (int k = 0; k < N; ++k) states[k] = k < count ? static_cast<double>(x[at + k * step]) : 1;
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N], const State (&)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N],
+                                          const State (&)[N]) const {
         for (int k = 0; k < N; ++k) {
             if (k < count) out[at + k * step] = static_cast<T>(before[k]);
         }
@@ -322,18 +329,19 @@ struct RecurrenceAfterOp {
     }
     template <int N>
     __device__ __forceinline__ void read(i64 at, i64 step, int count, State (&states)[N]) const {
-        const i64 row = at / inner, outer = row / size, column = at - row * inner;
+        const i64 row = at / inner, outer = row / size, line = outer * inner + (at - row * inner);
         i64 position = row - outer * size;
         for (int k = 0; k < N; ++k, --position, at += step) {
             states[k] = identity();
             if (k >= count) continue;
             const bool last = position == size - 1;
             if (!last) states[k].factor = static_cast<double>(x[at + inner]);
-            states[k].constant = !whole ? static_cast<double>(g[at]) : last ? static_cast<double>(g[outer * inner + column]) : 0;
+            states[k].constant = !whole ? static_cast<double>(g[at]) : last ? static_cast<double>(g[line]) : 0;
         }
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N], const State (&upto)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N],
+                                          const State (&upto)[N]) const {
         for (int k = 0; k < N; ++k, at += step) {
             if (k < count) out[at] = static_cast<T>(static_cast<double>(out[at]) * upto[k].constant);
         }

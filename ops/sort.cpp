@@ -10,6 +10,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/copy.h"
+#include "tapir/ops/kernels/sort.h"
 #include "tapir/ops/order_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
@@ -151,6 +152,21 @@ void run_lines(const Job& job, int64_t begin, int64_t end) {
     }
 }
 
+void sort_on_gpu(const Tensor& x, int dim, int64_t k, bool descending, const ValuesIndices& out) {
+    const Lines lines(x.impl(), dim);
+    kernels::SortArgs args;
+    args.dtype = x.dtype();
+    args.x = x.raw_data();
+    args.values = out.values.defined() ? out.values.raw_data() : nullptr;
+    args.indices = static_cast<int64_t*>(out.indices.raw_data());
+    args.lines = lines.outer * lines.inner;
+    args.size = lines.size;
+    args.inner = lines.inner;
+    args.k = k;
+    args.descending = descending;
+    gpu::sort(args);
+}
+
 // The first k along dim of the sorted elements.
 ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, bool with_values) {
     Tensor in;
@@ -164,6 +180,10 @@ ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, boo
     out.indices = detail::make_empty(shape, int64, in.device(), x.loc);
     if (with_values) out.values = detail::make_empty(shape, in.dtype(), in.device(), x.loc);
     if (out.indices.numel() == 0) return out;
+    if (on_gpu(in)) {
+        sort_on_gpu(in, dim, k, descending, out);
+        return out;
+    }
     const Job job{in.impl(), with_values ? static_cast<std::byte*>(out.values.raw_data()) : nullptr,
                   static_cast<int64_t*>(out.indices.raw_data()), Lines(in.impl(), dim), k, descending};
     const bool narrow = itemsize(in.dtype()) <= 4 && job.lines.size <= UINT32_MAX;

@@ -47,7 +47,7 @@ struct LineArgs {
     void* out;
 };
 
-/// Elements picked along one dimension of a contiguous tensor, (outer, picked, inner), and that tensor, (outer, size, inner).
+/// Elements, (outer, picked, inner), that were picked along one dimension of a tensor, (outer, size, inner). Contiguous.
 struct PickedArgs {
     std::size_t bytes;   // of an element
     std::int64_t count;  // outer * picked * inner
