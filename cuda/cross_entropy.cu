@@ -93,11 +93,11 @@ struct CrossEntropy : LineOp<T, 1> {
     }
 
     template <class Line>
-    __device__ void finish(Line& line, i64 position, const Stats& stats) const {
+    __device__ void finish(Line& line, const Stats& stats) const {
         if (line.is_empty()) return;
-        const i64 t = targets.at(position, line.leads());
+        const i64 t = targets.at(line.number, line.leads());
         const C hard = t >= 0 ? targets.hard * targets.weight_of(t) : C(0);
-        if (line.leads()) losses[position] = t >= 0 ? loss(line, t, hard, stats) : C(0);
+        if (line.leads()) losses[line.number] = t >= 0 ? loss(line, t, hard, stats) : C(0);
         if (!this->out) return;
         const C max = stats.exponentials.max, soft = targets.soft;
         const C factor = (hard + (soft != C(0) ? soft * targets.total() : C(0))) / stats.exponentials.sum;
@@ -224,9 +224,9 @@ struct ScaleLines : LineOp<T, 1> {
         return {};
     }
     template <class Line>
-    __device__ void finish(Line& line, i64 number, const Stats&) const {
+    __device__ void finish(Line& line, const Stats&) const {
         if (line.is_empty()) return;
-        const C factor = convert<C>(g[number]) * (scale ? static_cast<C>(*scale) : C(1));
+        const C factor = convert<C>(g[line.number]) * (scale ? static_cast<C>(*scale) : C(1));
         line.write(*this, [&](i64, C(&x)[1]) { return x[0] * factor; });
     }
 };

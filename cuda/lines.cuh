@@ -14,7 +14,7 @@
 //     Stats local(Line& line) const;                        // of a thread's own elements
 //     Stats merge(Stats mine, const Team& team) const;      // of all threads' together
 //     Stats held(Line& line, const Team& team) const;       // both, of a held line, whose elements it may change
-//     void finish(Line& line, i64 number, const Stats& stats) const;
+//     void finish(Line& line, const Stats& stats) const;            // writes what is wanted
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@
 namespace tapir::gpu {
 
 /// N operands of the array's shape and a result, in one element type; up to two arrays with one element for each position in
-/// a line, read along with the operands (ReadColumns) or with the result's elements (WriteColumns). Null columns are not read.
+/// a line, read with the operands (ReadColumns) or with the result's elements (WriteColumns). Null columns are not read.
 template <class Type, int N, int ReadColumns = 0, int WriteColumns = 0>
 struct LineOp {
     using T = Type;
@@ -102,7 +102,7 @@ struct HeldLine {
     using C = typename Op::C;
     static constexpr bool is_held = true;
 
-    i64 offset = 0, stride = 1;  // of the first element; from one element to the next
+    i64 number = 0, offset = 0, stride = 1;  // of the line; of its first element; from one element to the next
     int size = 0, lanes = 1, lane = 0;
     C x[K][V][Op::operands];
 
@@ -155,7 +155,7 @@ struct StreamedLine {
     using T = typename Op::T;
     static constexpr bool is_held = false;
 
-    i64 offset, stride, begin, end;
+    i64 number, offset, stride, begin, end;
     int lanes, lane;
     bool is_aligned;  // the arrays, to whole packs
 
@@ -274,9 +274,9 @@ __global__ void __launch_bounds__(kLaneThreads) held_by_lanes(Op op, i64 lines, 
     HeldLine<Op, V, K> line[in_flight];
     TAPIR_UNROLL
     for (int r = 0; r < in_flight; ++r) {
-        const i64 number = first + r * teams;
-        line[r].offset = number * size;
-        line[r].size = number < lines ? size : 0;
+        line[r].number = first + r * teams;
+        line[r].offset = line[r].number * size;
+        line[r].size = line[r].number < lines ? size : 0;
         line[r].lanes = lanes;
         line[r].lane = static_cast<int>(threadIdx.x) % lanes;
         line[r].load(op);
@@ -284,33 +284,33 @@ __global__ void __launch_bounds__(kLaneThreads) held_by_lanes(Op op, i64 lines, 
     TAPIR_UNROLL
     for (int r = 0; r < in_flight; ++r) {
         const auto stats = op.held(line[r], LaneTeam{lanes});
-        op.finish(line[r], first + r * teams, stats);
+        op.finish(line[r], stats);
     }
 }
 
 template <class Op, int V, int K>
 __global__ void __launch_bounds__(kBlockThreads) held_by_block(Op op, int size) {
     HeldLine<Op, V, K> line;
-    line.offset = static_cast<i64>(blockIdx.x) * size;
+    line.number = blockIdx.x;
+    line.offset = line.number * size;
     line.size = size;
     line.lanes = static_cast<int>(blockDim.x);
     line.lane = static_cast<int>(threadIdx.x);
     line.load(op);
     const auto stats = op.held(line, BlockTeam{});
-    op.finish(line, blockIdx.x, stats);
+    op.finish(line, stats);
 }
 
 template <class Op, int V>
 __device__ __forceinline__ StreamedLine<Op, V> streamed_line(i64 number, i64 size, i64 begin, i64 end, bool is_aligned) {
-    return {number * size,  1,         begin, end, static_cast<int>(blockDim.x), static_cast<int>(threadIdx.x),
-            is_aligned};
+    return {number, number * size, 1, begin, end, static_cast<int>(blockDim.x), static_cast<int>(threadIdx.x), is_aligned};
 }
 
 template <class Op, int V>
 __global__ void __launch_bounds__(kBlockThreads, 2) streamed_by_block(Op op, i64 size, bool is_aligned) {
     auto line = streamed_line<Op, V>(blockIdx.x, size, 0, size, is_aligned);
     const auto stats = op.merge(op.local(line), BlockTeam{});
-    op.finish(line, blockIdx.x, stats);
+    op.finish(line, stats);
 }
 
 /// Block number * parts + part has a part of a line.
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(kBlockThreads)
         op.merge(has_one ? of_parts[number * static_cast<unsigned>(parts) + threadIdx.x] : op.identity(), BlockTeam{});
     const i64 begin = blockIdx.x % static_cast<unsigned>(parts) * part_size, end = begin + part_size;
     auto line = streamed_line<Op, V>(number, size, begin, end < size ? end : size, is_aligned);
-    op.finish(line, number, stats);
+    op.finish(line, stats);
 }
 
 // Where line `number` of (outer, size, inner) begins.
@@ -348,6 +348,7 @@ template <class Op, int K>
 __global__ void __launch_bounds__(kBlockThreads) held_columns(Op op, i64 lines, int size, i64 inner) {
     const i64 number = global_index();
     HeldLine<Op, 1, K> line;
+    line.number = number;
     line.offset = column_offset(number, size, inner);
     line.stride = inner;
     line.size = number < lines ? size : 0;
@@ -355,16 +356,16 @@ __global__ void __launch_bounds__(kBlockThreads) held_columns(Op op, i64 lines, 
     line.lane = static_cast<int>(threadIdx.y);
     line.load(op);
     const auto stats = op.held(line, ColumnTeam{});
-    op.finish(line, number, stats);
+    op.finish(line, stats);
 }
 
 template <class Op>
 __global__ void __launch_bounds__(kBlockThreads, 2) streamed_columns(Op op, i64 lines, i64 size, i64 inner) {
     const i64 number = global_index();
-    StreamedLine<Op, 1> line{column_offset(number, size, inner), inner, 0, number < lines ? size : 0,
+    StreamedLine<Op, 1> line{number, column_offset(number, size, inner), inner, 0, number < lines ? size : 0,
                              static_cast<int>(blockDim.y), static_cast<int>(threadIdx.y), true};
     const auto stats = op.merge(op.local(line), ColumnTeam{});
-    op.finish(line, number, stats);
+    op.finish(line, stats);
 }
 
 // --- Launching -----------------------------------------------------------------------------------------------------------

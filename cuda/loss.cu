@@ -98,7 +98,8 @@ void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bo
             aligned = aligned && (one_for_all[k] || is_aligned(in[k], 16));
         }
         const unsigned blocks = blocks_for(n, kThreads * (16 / sizeof(T)) * 2);
-        launch(flat_kernel<F, C, T, T>, blocks, kThreads, n, static_cast<T*>(out), operands, static_cast<C>(p0), C(0), aligned);
+        launch(flat_kernel<F, C, T, T>, blocks, kThreads, n, static_cast<T*>(out), operands, static_cast<C>(p0), C(0),
+               aligned);
     });
 }
 
@@ -108,7 +109,8 @@ void squared_distance(DType dtype, const void* a, const void* b, i64 n, double s
     with_floating(dtype, [&]<class T>() {
         const bool aligned = is_aligned(a, 16) && is_aligned(b, 16);
         const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
-        run_totals(SquaredDistance<T>{x, y, n, scale, aligned, static_cast<T*>(out)}, aligned ? n / (16 / static_cast<i64>(sizeof(T))) : n);
+        const i64 steps = aligned ? n / (16 / static_cast<i64>(sizeof(T))) : n;
+        run_totals(SquaredDistance<T>{x, y, n, scale, aligned, static_cast<T*>(out)}, steps);
     });
 }
 

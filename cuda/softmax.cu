@@ -27,7 +27,7 @@ struct Softmax : LineOp<T, 1> {
         return max_and_sum(*this, line, team, !log);
     }
     template <class Line>
-    __device__ void finish(Line& line, i64, const Stats& stats) const {
+    __device__ void finish(Line& line, const Stats& stats) const {
         const C max = stats.max;
         if (log) {
             const C log_sum = gpu::log(stats.sum);
@@ -59,8 +59,8 @@ struct LogSumExp : LineOp<T, 1> {
     }
     // A maximum that is not finite is the result: all are -inf, or one is inf or nan.
     template <class Line>
-    __device__ void finish(Line& line, i64 number, const Stats& stats) const {
-        if (line.leads()) result[number] = convert<T>(is_finite(stats.max) ? stats.max + log(stats.sum) : stats.max);
+    __device__ void finish(Line& line, const Stats& stats) const {
+        if (line.leads()) result[line.number] = convert<T>(is_finite(stats.max) ? stats.max + log(stats.sum) : stats.max);
     }
 };
 

@@ -32,7 +32,7 @@ struct SoftmaxGradient : LineOp<T, 2> {
         return merge(local(line), team);
     }
     template <class Line>
-    __device__ void finish(Line& line, i64, const Stats& stats) const {
+    __device__ void finish(Line& line, const Stats& stats) const {
         const C sum = stats.sum;
         if (log) return line.write(*this, [&](i64, C(&x)[2]) { return x[1] - exp(x[0]) * sum; });
         line.write(*this, [&](i64, C(&x)[2]) { return x[0] * (x[1] - sum); });
@@ -59,9 +59,9 @@ struct LogSumExpGradient : LineOp<T, 1> {
         return {};
     }
     template <class Line>
-    __device__ void finish(Line& line, i64 number, const Stats&) const {
+    __device__ void finish(Line& line, const Stats&) const {
         if (line.is_empty()) return;
-        const C scale = convert<C>(g[number]), of_line = convert<C>(y[number]);
+        const C scale = convert<C>(g[line.number]), of_line = convert<C>(y[line.number]);
         const C shift = of_line == -static_cast<C>(__builtin_inf()) ? C(0) : of_line;
         line.write(*this, [&](i64, C(&x)[1]) { return scale * exp(x[0] - shift); });
     }

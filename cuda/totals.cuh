@@ -2,7 +2,7 @@
 //
 //     struct Terms {
 //         static constexpr int count;                                         // of sums
-//         void add(i64 first, i64 step, i64 n, double (&sum)[count]) const;   // a thread's steps: first, first + step, ... < n
+//         void add(i64 first, i64 step, i64 n, double (&sum)[count]) const;   // a thread's: first, first + step, ... < n
 //         void finish(const double (&sum)[count]) const;                      // one thread writes the result
 //     };
 #pragma once

@@ -9,6 +9,7 @@
 #include "tapir/ops/kernels/normalization.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/normalization.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
@@ -39,10 +40,13 @@ struct Attrs {
 
 DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
-Tensor ready(const Tensor& x, DType compute) {
-    if (!x.defined() || (x.dtype() == compute && x.is_contiguous())) return x;
+// What the kernels read: on a GPU 16-bit floats as well.
+DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
+
+Tensor ready(const Tensor& x, DType dtype) {
+    if (!x.defined() || (x.dtype() == dtype && x.is_contiguous())) return x;
     const detail::PauseRecording pause;
-    return x.to(compute).contiguous();
+    return x.to(dtype).contiguous();
 }
 
 template <class T>
@@ -56,6 +60,31 @@ void run(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, 
     const kernels::LayerNorm<T> args{width,      eps,           data<T>(x), data<T>(weight), data<T>(bias), data<T>(y),
                                      data<T>(stats), stats.defined() ? data<T>(stats) + rows : nullptr};
     parallel_for(rows, 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::layer_norm(args, begin, end); });
+}
+
+void run_on_gpu(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats,
+                int64_t width) {
+    const int64_t rows = x.numel() / width;
+    if (rows == 0) return;
+    std::byte* mean = on_stream<std::byte>(stats);
+    gpu::layer_norm({x.dtype(), rows, width, eps, on_stream(x), on_stream(weight), on_stream(bias), on_stream(y), mean,
+                     mean ? mean + rows * static_cast<int64_t>(itemsize(stats.dtype())) : nullptr});
+}
+
+void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x,
+                         const Tensor& grad_weight, const Tensor& grad_bias, int64_t width) {
+    const int64_t rows = x.numel() / width;
+    if (rows == 0) {
+        const detail::PauseRecording pause;
+        for (Tensor sum : {grad_weight, grad_bias}) {
+            if (sum.defined()) sum.zero_();
+        }
+        return;
+    }
+    const std::byte* mean = on_stream<std::byte>(stats);
+    gpu::layer_norm_backward({x.dtype(), rows, width, on_stream(g), on_stream(x), on_stream(weight), mean,
+                              mean + rows * static_cast<int64_t>(itemsize(stats.dtype())), on_stream(grad_x),
+                              on_stream(grad_weight), on_stream(grad_bias)});
 }
 
 // The sums over rows go to as many buffers as the rows alone say, so that the number of threads does not change them.
@@ -112,19 +141,21 @@ void layer_norm_rule(Backward& b) {
     const Attrs& attrs = b.attrs<Attrs>();
     if (b.recording()) return recorded_rule(b, attrs);
     const Tensor stats = b.saved(0);
-    const DType compute = stats.dtype();
-    const Tensor x = ready(b.saved(1), compute), g = ready(b.grad(), compute);
-    const Tensor weight = attrs.has_weight ? ready(b.saved(2), compute) : Tensor();
+    const DType dtype = read_in(b.saved(1));
+    const Tensor x = ready(b.saved(1), dtype), g = ready(b.grad(), dtype);
+    const Tensor weight = attrs.has_weight ? ready(b.saved(2), dtype) : Tensor();
     const int bias_input = attrs.has_weight ? 2 : 1;
     Shape row_shape;
     for (int d = x.dim() - attrs.dims; d < x.dim(); ++d) row_shape.push_back(x.shape()[d]);
     const auto wanted = [&](bool has, int input, const Shape& shape) {
-        return has && b.needs(input) ? detail::make_empty(shape, compute, x.device(), b.record().loc) : Tensor();
+        return has && b.needs(input) ? detail::make_empty(shape, dtype, x.device(), b.record().loc) : Tensor();
     };
     const Tensor grad_x = wanted(true, 0, x.shape()), grad_weight = wanted(attrs.has_weight, 1, row_shape);
     const Tensor grad_bias = wanted(attrs.has_bias, bias_input, row_shape);
     const int64_t width = row_shape.numel();
-    if (width > 0 && compute == DType::float64) {
+    if (width > 0 && on_gpu(x)) {
+        run_backward_on_gpu(g, x, weight, stats, grad_x, grad_weight, grad_bias, width);
+    } else if (width > 0 && dtype == DType::float64) {
         run_backward<double>(g, x, weight, stats, grad_x, grad_weight, grad_bias, width);
     } else if (width > 0) {
         run_backward<float>(g, x, weight, stats, grad_x, grad_weight, grad_bias, width);
@@ -166,19 +197,23 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     check(x, normalized_shape, weight, "weight");
     check(x, normalized_shape, bias, "bias");
 
-    const DType compute = computed_in(dtype);
+    const DType compute = computed_in(dtype), read = read_in(x.tensor);
     const int64_t width = normalized_shape.numel();
-    Tensor y = detail::make_empty_like(x.tensor.impl(), compute, x.loc), stats;
+    Tensor y = detail::make_empty_like(x.tensor.impl(), read, x.loc), stats;
     const bool record_it = recording(x.loc, {&x.tensor, &weight, &bias}) != nullptr;
     if (record_it) {
         stats = detail::make_empty({2, width > 0 ? shape.numel() / width : 0}, compute, x.tensor.device(), x.loc);
     }
-    if (width > 0 && compute == DType::float64) {
-        run<double>(ready(x.tensor, compute), ready(weight, compute), ready(bias, compute), eps, y, stats, width);
+    const Tensor rows = ready(x.tensor, read), scale = ready(weight, read), shift = ready(bias, read);
+    if (width > 0 && on_gpu(rows)) {
+        detail::begin_op("layer_norm", rows.impl(), x.loc);
+        run_on_gpu(rows, scale, shift, eps, y, stats, width);
+    } else if (width > 0 && compute == DType::float64) {
+        run<double>(rows, scale, shift, eps, y, stats, width);
     } else if (width > 0) {
-        run<float>(ready(x.tensor, compute), ready(weight, compute), ready(bias, compute), eps, y, stats, width);
+        run<float>(rows, scale, shift, eps, y, stats, width);
     }
-    if (dtype != compute) {
+    if (dtype != read) {
         const detail::PauseRecording pause;
         y = y.to(dtype);
     }

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
 
@@ -26,6 +28,22 @@ struct LayerNormBackward {
     T *grad_weight, *grad_bias;                // [width], added to; null: not wanted
 };
 
+/// All rows, for a GPU: arrays of one floating dtype, mean and rstd of that which is computed in (float32 for 16-bit floats).
+struct LayerNormArgs {
+    DType dtype;
+    std::int64_t rows, width;  // not 0
+    double eps;
+    const void *x, *weight, *bias;  // weight, bias: may be null
+    void* y;
+    void *mean, *rstd;  // null: not wanted
+};
+struct LayerNormBackwardArgs {
+    DType dtype;
+    std::int64_t rows, width;  // not 0
+    const void *grad, *x, *weight, *mean, *rstd;
+    void *grad_x, *grad_weight, *grad_bias;  // null: not wanted
+};
+
 }  // namespace tapir::kernels
 
 TAPIR_CPU_KERNEL(layer_norm_f32, void(const tapir::kernels::LayerNorm<float>& args, std::int64_t begin, std::int64_t end))
@@ -34,6 +52,8 @@ TAPIR_CPU_KERNEL(layer_norm_backward_f32,
                  void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(layer_norm_backward_f64,
                  void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_GPU_KERNEL(layer_norm, void(const tapir::kernels::LayerNormArgs& args))
+TAPIR_GPU_KERNEL(layer_norm_backward, void(const tapir::kernels::LayerNormBackwardArgs& args))
 
 namespace tapir::kernels {
 inline void layer_norm(const LayerNorm<float>& a, std::int64_t begin, std::int64_t end) { layer_norm_f32(a, begin, end); }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <string>
 #include <vector>
 #include <catch2/catch.hpp>
 
@@ -58,7 +59,7 @@ inline void compare_on(const std::vector<Tensor>& inputs, const std::vector<Tens
     const std::vector<Tensor> want = outcome(f, inputs), have = outcome(f, on_device);
     REQUIRE(have.size() == want.size());
     for (std::size_t k = 0; k < want.size(); ++k) {
-        INFO((k == 0 ? "the result" : "a gradient") << ", input " << k);
+        INFO((k == 0 ? std::string("the result") : "the gradient of input " + std::to_string(k - 1)));
         check_close(have[k], want[k], limit);
     }
 }
