@@ -223,13 +223,13 @@ template <class Kernel>
 Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs,
                     const Tensor& grad, const Loc& loc) {
     const detail::PauseRecording pause;
+    detail::begin_op(op, c.input.impl(), loc);
     const DType dtype = c.input.dtype();
     const Tensor losses = detail::make_empty(shape, dtype == float64 ? float64 : float32, c.input.device(), loc);
     Loss loss;
     if (attrs.reduction != Reduction::none) loss.out = detail::make_empty(nullptr, 0, 1, dtype, c.input.device(), loc);
     if (attrs.scale_saved) loss.scale = detail::make_empty(nullptr, 0, 1, float64, c.input.device(), loc);
     for (const Tensor* t : {&c.targets, &c.weight, &grad}) on_stream(*t);
-    detail::begin_op(op, c.input.impl(), loc);
     const kernels::CrossEntropyArgs args = kernel_args(c, attrs, losses.raw_data(), grad.raw_data());
     if (c.positions() > 0) kernel(args, c.positions(), class_dim(c.input.dim()), c.input.shape());
     if (attrs.reduction == Reduction::none) {

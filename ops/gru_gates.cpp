@@ -5,6 +5,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent_impl.h"
 #include "tapir/ops/view.h"
@@ -34,18 +35,30 @@ int64_t grain(int64_t width) { return 16 * 1024 / (width + 1) + 1; }
 
 template <class T>
 void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out, const Tensor& kept) {
-    const auto data = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr; };
-    const kernels::GruGates<T> args{rows, width, data(x), data(y), data(h), data(out), data(kept)};
-    parallel_for(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates(args, begin, end); });
+    const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
+    const kernels::GruGates<T> args{rows,    width,     data(x), data(y),
+                                    data(h), data(out), static_cast<kernels::Kept<T>*>(kept.raw_data())};
+    if (on_gpu(out)) {
+        for (const Tensor* t : {&x, &y, &h}) on_stream(*t);
+        if (rows > 0) gpu::gru_gates(args);
+    } else if constexpr (sizeof(T) > 2) {
+        parallel_for(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates(args, begin, end); });
+    }
 }
 
 template <class T>
 void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor& y, const Tensor& h, const Tensor& grad,
                   const Tensor (&out)[3]) {
     const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
-    const kernels::GruGatesBackward<T> args{rows,       width,        data(kept),   data(y),     data(h),
+    const auto* activations = static_cast<const kernels::Kept<T>*>(kept.raw_data());
+    const kernels::GruGatesBackward<T> args{rows,       width,        activations,  data(y),     data(h),
                                             data(grad), data(out[0]), data(out[1]), data(out[2])};
-    parallel_for(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates_backward(args, begin, end); });
+    if (on_gpu(kept)) {
+        for (const Tensor* t : {&kept, &y, &h, &grad}) on_stream(*t);
+        if (rows > 0) gpu::gru_gates_backward(args);
+    } else if constexpr (sizeof(T) > 2) {
+        parallel_for(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates_backward(args, begin, end); });
+    }
 }
 
 // saved: r, z, n; then the inputs
@@ -66,17 +79,13 @@ void recorded_rule(Backward& b) {
 void gru_gates_rule(Backward& b) {
     if (b.recording()) return recorded_rule(b);
     const Tensor kept = b.saved(0);
-    const DType compute = kept.dtype();
-    const Tensor y = ready(b.saved(2), compute), h = ready(b.saved(3), compute), g = ready(b.grad(), compute);
-    const Tensor out[] = {detail::make_empty_like(y.impl(), compute, b.record().loc),
-                          detail::make_empty_like(y.impl(), compute, b.record().loc),
-                          detail::make_empty_like(h.impl(), compute, b.record().loc)};
+    const DType dtype = read_in(b.saved(3));
+    const Tensor y = ready(b.saved(2), dtype), h = ready(b.saved(3), dtype), g = ready(b.grad(), dtype);
+    const Tensor out[] = {detail::make_empty_like(y.impl(), dtype, b.record().loc),
+                          detail::make_empty_like(y.impl(), dtype, b.record().loc),
+                          detail::make_empty_like(h.impl(), dtype, b.record().loc)};
     const int64_t rows = kept.shape()[0], width = kept.shape()[2];
-    if (compute == DType::float64) {
-        run_backward<double>(rows, width, kept, y, h, g, out);
-    } else {
-        run_backward<float>(rows, width, kept, y, h, g, out);
-    }
+    with_element_type(dtype, [&]<class T>() { run_backward<T>(rows, width, kept, y, h, g, out); });
     for (int i = 0; i < 3; ++i) b.give(i, out[i]);
 }
 
@@ -102,17 +111,14 @@ Tensor gru_gates(In x_gates, In h_gates, In h) {
     check(x_gates.tensor, "the input's gates", h.tensor, wanted, loc);
     check(h_gates.tensor, "the state's gates", h.tensor, wanted, loc);
 
-    const DType compute = computed_in(dtype);
-    const Tensor x = ready(x_gates.tensor, compute), y = ready(h_gates.tensor, compute), state = ready(h.tensor, compute);
-    Tensor kept, out = detail::make_empty_like(state.impl(), compute, loc);
+    const DType read = read_in(h.tensor);
+    const Tensor x = ready(x_gates.tensor, read), y = ready(h_gates.tensor, read), state = ready(h.tensor, read);
+    detail::begin_op("gru_gates", state.impl(), loc);
+    Tensor kept, out = detail::make_empty_like(state.impl(), read, loc);
     const std::initializer_list<const Tensor*> inputs{&x_gates.tensor, &h_gates.tensor, &h.tensor};
-    if (recording(loc, inputs)) kept = detail::make_empty({rows, 3, width}, compute, h.tensor.device(), loc);
-    if (compute == DType::float64) {
-        run<double>(rows, width, x, y, state, out, kept);
-    } else {
-        run<float>(rows, width, x, y, state, out, kept);
-    }
-    if (dtype != compute) {
+    if (recording(loc, inputs)) kept = detail::make_empty({rows, 3, width}, computed_in(dtype), h.tensor.device(), loc);
+    with_element_type(read, [&]<class T>() { run<T>(rows, width, x, y, state, out, kept); });
+    if (dtype != read) {
         const detail::PauseRecording pause;
         out = out.to(dtype);
     }

@@ -199,14 +199,14 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
 
     const DType compute = computed_in(dtype), read = read_in(x.tensor);
     const int64_t width = normalized_shape.numel();
-    Tensor y = detail::make_empty_like(x.tensor.impl(), read, x.loc), stats;
+    const Tensor rows = ready(x.tensor, read), scale = ready(weight, read), shift = ready(bias, read);
+    detail::begin_op("layer_norm", rows.impl(), x.loc);
+    Tensor y = detail::make_empty_like(rows.impl(), read, x.loc), stats;
     const bool record_it = recording(x.loc, {&x.tensor, &weight, &bias}) != nullptr;
     if (record_it) {
         stats = detail::make_empty({2, width > 0 ? shape.numel() / width : 0}, compute, x.tensor.device(), x.loc);
     }
-    const Tensor rows = ready(x.tensor, read), scale = ready(weight, read), shift = ready(bias, read);
     if (width > 0 && on_gpu(rows)) {
-        detail::begin_op("layer_norm", rows.impl(), x.loc);
         run_on_gpu(rows, scale, shift, eps, y, stats, width);
     } else if (width > 0 && compute == DType::float64) {
         run<double>(rows, scale, shift, eps, y, stats, width);

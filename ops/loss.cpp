@@ -112,15 +112,13 @@ double squared_distance(const Tensor& a, const Tensor& b) {
 // Two tensors of one shape and a dtype that the kernels take, to a 0-d tensor.
 Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
+    const Tensor x = plain(a), y = plain(b);
+    detail::begin_op("mse_loss", x.impl(), loc);
     Tensor out = detail::make_empty(nullptr, 0, 1, a.dtype(), a.device(), loc);
-    if (on_gpu(a)) {
-        const Tensor x = plain(a), y = plain(b);
-        detail::begin_op("mse_loss", a.impl(), loc);
-        gpu::squared_distance(a.dtype(), on_stream(x), on_stream(y), a.numel(), attrs.scale, out.raw_data());
+    if (on_gpu(x)) {
+        gpu::squared_distance(x.dtype(), on_stream(x), on_stream(y), x.numel(), attrs.scale, out.raw_data());
     } else {
-        const double total =
-            a.is_contiguous() && b.is_contiguous() ? squared_distance(a, b) : squared_distance(plain(a), plain(b));
-        detail::store(a.dtype(), out.raw_data(), total * attrs.scale);
+        detail::store(a.dtype(), out.raw_data(), squared_distance(x, y) * attrs.scale);
     }
     record(mse_loss_op, loc, {&a, &b}, out, {&a, &b}, attrs);
     return out;
@@ -165,8 +163,9 @@ void mse_loss_rule(Backward& b) {
 // --- binary_cross_entropy ----------------------------------------------------------------------------------------------------
 
 Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& loc) {
-    Tensor out = detail::make_empty_like(x.impl(), x.dtype(), loc);
     const Tensor xs = plain(x), ts = plain(t);
+    detail::begin_op("binary_cross_entropy", x.impl(), loc);
+    Tensor out = detail::make_empty_like(x.impl(), x.dtype(), loc);
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));
     const auto on_cpu = [&](int64_t begin, int64_t end) {
         const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
@@ -178,7 +177,6 @@ Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& l
     if (!on_gpu(x)) {
         parallel_for(x.numel(), kGrain, on_cpu);
     } else if (x.numel() > 0) {
-        detail::begin_op("binary_cross_entropy", x.impl(), loc);
         gpu::binary_cross_entropy(x.dtype(), on_stream(xs), on_stream(ts), on_stream(out), x.numel());
     }
     record(binary_cross_entropy_op, loc, {&x, &t}, out, {&x, &t});

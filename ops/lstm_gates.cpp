@@ -7,6 +7,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent_impl.h"
 #include "tapir/ops/view.h"
@@ -139,11 +140,15 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
     }
     for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
     const Args args{step.rows, step.width, step.children, gates, child, static_cast<T*>(h.raw_data()),
-                    static_cast<T*>(c.raw_data()), kept.defined() ? static_cast<T*>(kept.raw_data()) : nullptr};
-    const int64_t row_cost = step.width * (step.children + 3);
-    if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
-    parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1,
-                 [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
+                    static_cast<T*>(c.raw_data()),
+                    kept.defined() ? static_cast<kernels::Kept<T>*>(kept.raw_data()) : nullptr};
+    if (on_gpu(h)) return step.rows > 0 ? gpu::lstm_gates(args) : void();
+    if constexpr (sizeof(T) > 2) {
+        const int64_t row_cost = step.width * (step.children + 3);
+        if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
+        parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1,
+                     [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
+    }
 }
 
 // --- The same with public ops ----------------------------------------------------------------------------------------------
@@ -218,18 +223,18 @@ void recorded_rule(Backward& b, const Step& step) {
 }
 
 template <class T>
-void fused_rule(Backward& b, const Step& step, DType compute) {
+void fused_rule(Backward& b, const Step& step, DType dtype) {
     using Args = kernels::LstmGatesBackward<T>;
     typename Args::Gate gates[kMaxFusedChildren + 3];
     typename Args::Child child[kMaxFusedChildren];
     Handles grads, child_c;  // grads: of the sources, then of the children's c; undefined where not needed
     const Tensor kept = b.saved(0);
-    const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), compute) : Tensor();
-    const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), compute) : Tensor();
+    const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), dtype) : Tensor();
+    const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), dtype) : Tensor();
     for (int s = 0; s < step.sources; ++s) {
         Tensor& grad = grads.push(Tensor());
         if (!b.needs(s)) continue;
-        grad = detail::make_empty(b.input_shape(s), compute, kept.device(), b.record().loc);
+        grad = detail::make_empty(b.input_shape(s), dtype, kept.device(), b.record().loc);
         const bool has_gap = step.layouts[s].forget_step == 0 && step.layouts[s].forget >= 0 && step.children == 0;
         if (has_gap) grad.zero_();
     }
@@ -253,27 +258,32 @@ void fused_rule(Backward& b, const Step& step, DType compute) {
         }
     }
     for (int k = 0; k < step.children; ++k) {
-        const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), compute));
+        const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), dtype));
         Tensor& grad = grads.push(Tensor());
-        if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), compute, b.record().loc);
+        if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), dtype, b.record().loc);
         child[k] = {static_cast<const T*>(c.raw_data()), grad.defined() ? static_cast<T*>(grad.raw_data()) : nullptr, step.width};
     }
     const auto data = [](const Tensor& t) { return t.defined() ? static_cast<const T*>(t.raw_data()) : nullptr; };
-    const Args args{step.rows, step.width, step.children, gates, child, data(kept), data(grad_h), data(grad_c)};
-    const int64_t row_cost = step.width * (step.children + 3);
-    parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1,
-                 [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
+    const auto* activations = static_cast<const kernels::Kept<T>*>(kept.raw_data());
+    const Args args{step.rows, step.width, step.children, gates, child, activations, data(grad_h), data(grad_c)};
+    if (on_gpu(kept)) {
+        for (const Tensor* t : {&kept, &grad_h, &grad_c}) on_stream(*t);
+        for (int k = 0; k < step.children; ++k) on_stream(child_c[k]);
+        for (int i = 0; i < step.sources + step.children; ++i) on_stream(grads[i]);
+        if (step.rows > 0) gpu::lstm_gates_backward(args);
+    } else if constexpr (sizeof(T) > 2) {
+        const int64_t row_cost = step.width * (step.children + 3);
+        parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1,
+                     [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
+    }
     for (int i = 0; i < step.sources + step.children; ++i) b.give(i, std::move(grads[i]));
 }
 
 void lstm_gates_rule(Backward& b) {
     const Step& step = b.attrs<Step>();
     if (b.recording()) return recorded_rule(b, step);
-    if (computed_in(b.output_dtype()) == DType::float64) {
-        fused_rule<double>(b, step, DType::float64);
-    } else {
-        fused_rule<float>(b, step, DType::float32);
-    }
+    const DType dtype = on_gpu(b.saved(0)) ? b.output_dtype() : computed_in(b.output_dtype());
+    with_element_type(dtype, [&]<class T>() { fused_rule<T>(b, step, dtype); });
 }
 
 // --- The op ----------------------------------------------------------------------------------------------------------------------
@@ -316,7 +326,7 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
     Shape shape;
     const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
     const Tensor& gates = *sources[0].tensor;
-    const DType dtype = gates.dtype(), compute = computed_in(dtype);
+    const DType dtype = gates.dtype(), read = read_in(gates);
     if (children > kMaxFusedChildren) return step_with_ops(step, sources, children_c, loc);
 
     const Tensor* inputs[kMaxSources + kMaxFusedChildren];
@@ -328,20 +338,17 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
     for (int i = 0; i < input_count; ++i) {
         inputs[i] = i < source_count ? sources[i].tensor : children_c[i - source_count];
         record_it |= log && tracked(inputs[i]->impl(), *log, loc);
-        const bool is_ready = dtype == compute && inputs[i]->is_contiguous();
-        places[i] = is_ready ? inputs[i]->raw_data() : converted.push(ready(*inputs[i], compute)).raw_data();
+        const bool is_ready = dtype == read && inputs[i]->is_contiguous();
+        places[i] = is_ready ? inputs[i]->raw_data() : converted.push(ready(*inputs[i], read)).raw_data();
     }
+    for (int i = 0; i < input_count; ++i) detail::begin_op(op, inputs[i]->impl(), loc);
     Tensor kept;
-    if (record_it) kept = detail::make_empty({step.rows, children + 4, step.width}, compute, gates.device(), loc);
+    if (record_it) kept = detail::make_empty({step.rows, children + 4, step.width}, computed_in(dtype), gates.device(), loc);
     const int64_t numel = step.rows * step.width;
-    const auto fresh = [&] { return detail::make_empty(shape.data(), shape.rank(), numel, compute, gates.device(), loc); };
+    const auto fresh = [&] { return detail::make_empty(shape.data(), shape.rank(), numel, read, gates.device(), loc); };
     LSTMState out{fresh(), fresh()};
-    if (compute == DType::float64) {
-        run<double>(step, places, out.h, out.c, kept);
-    } else {
-        run<float>(step, places, out.h, out.c, kept);
-    }
-    if (dtype != compute) {
+    with_element_type(read, [&]<class T>() { run<T>(step, places, out.h, out.c, kept); });
+    if (dtype != read) {
         const detail::PauseRecording pause;
         out = {out.h.to(dtype), out.c.to(dtype)};
     }

@@ -2,17 +2,30 @@
 #pragma once
 
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/kernels/gpu.h"
 #include "tapir/ops/recurrent.h"
 
 namespace tapir {
 
-/// What the gate kernels compute in, and x as they want it: contiguous and of that dtype.
+/// What the gate kernels compute in and read, and x as they want it: contiguous and of that dtype. A GPU's read 16-bit floats.
 inline DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
-inline Tensor ready(const Tensor& x, DType compute) {
-    if (x.dtype() == compute && x.is_contiguous()) [[likely]]
+inline DType read_in(const Tensor& x) noexcept { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
+inline Tensor ready(const Tensor& x, DType dtype) {
+    if (x.dtype() == dtype && x.is_contiguous()) [[likely]]
         return x;
     const detail::PauseRecording pause;
-    return x.to(compute).contiguous();
+    return x.to(dtype).contiguous();
+}
+
+/// Calls f.operator()<T>() for a dtype that read_in gives.
+template <class F>
+void with_element_type(DType dtype, const F& f) {
+    switch (dtype) {
+        case DType::float64: return f.template operator()<double>();
+        case DType::float16: return f.template operator()<Half>();
+        case DType::bfloat16: return f.template operator()<BFloat16>();
+        default: return f.template operator()<float>();
+    }
 }
 
 /// Where a tensor of pre-activations (..., blocks, h) holds each gate: a block's number, or -1 where it has none. Child k's

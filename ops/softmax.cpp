@@ -89,6 +89,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
     } else {
         const detail::PauseRecording pause;
         const Tensor in = plain(x.tensor);
+        detail::begin_op(op.name, in.impl(), x.loc);
         const Tensor result = detail::make_empty_like(in.impl(), in.dtype(), x.loc);
         run_softmax(in, Tensor(), result, attrs.dim, log);
         out = to(result, impl->dtype);
@@ -201,9 +202,12 @@ Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     Tensor out;
     {
         const detail::PauseRecording pause;
+        Reduced in;
+        if (x.tensor.numel() > 0) in = reduced_together(x.tensor, o);
+        detail::begin_op("logsumexp", x.tensor.impl(), x.loc);
         const Tensor result = make_result(x.tensor.impl(), o, on_gpu(x.tensor) ? dtype : compute_type(dtype), x.loc);
         if (x.tensor.numel() > 0) {
-            run_logsumexp(reduced_together(x.tensor, o), result);
+            run_logsumexp(in, result);
         } else if (result.numel() > 0) {
             fill(result, -std::numeric_limits<double>::infinity());
         }

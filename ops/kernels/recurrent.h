@@ -2,10 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
+
+/// What activations are kept in for arrays of T: float for 16-bit floats, which the CPU's kernels do not know.
+template <class T>
+using Kept = std::conditional_t<sizeof(T) == 2, float, T>;
 
 /// An LSTM step with any number of forget gates, one to a child (or predecessor):
 ///     i, f_k, o = sigmoid(a + b),  u = tanh(a + b),  c = i u + sum_k f_k c_k,  h = o tanh(c)
@@ -27,7 +34,7 @@ struct LstmGates {
     const Child* child;  // [children]
     T* h;                // (rows, width)
     T* c;                // (rows, width)
-    T* activations;      // (rows, children + 4, width): the gates in their order, then tanh(c). Null: not wanted
+    Kept<T>* activations;  // (rows, children + 4, width): the gates in their order, then tanh(c). Null: not wanted
 };
 
 template <class T>
@@ -47,7 +54,7 @@ struct LstmGatesBackward {
     int children;
     const Gate* gates;
     const Child* child;
-    const T* activations;
+    const Kept<T>* activations;
     const T* grad_h;  // (rows, width); null: zero
     const T* grad_c;
 };
@@ -59,13 +66,14 @@ struct GruGates {
     std::int64_t rows, width;
     const T *x, *y, *h;
     T* out;          // (rows, width)
-    T* activations;  // (rows, 3, width): r, z, n. Null: not wanted
+    Kept<T>* activations;  // (rows, 3, width): r, z, n. Null: not wanted
 };
 
 template <class T>
 struct GruGatesBackward {
     std::int64_t rows, width;
-    const T *activations, *y, *h, *grad;
+    const Kept<T>* activations;
+    const T *y, *h, *grad;
     T *grad_x, *grad_y, *grad_h;
 };
 
@@ -102,3 +110,26 @@ inline void gru_gates_backward(const GruGatesBackward<double>& a, std::int64_t b
     gru_gates_backward_f64(a, begin, end);
 }
 }  // namespace tapir::kernels
+
+// All rows, on a GPU; T: float, double, Half, BFloat16. Defined in cuda/recurrent.cu.
+namespace tapir::gpu {
+#ifdef TAPIR_WITH_CUDA
+template <class T>
+void lstm_gates(const kernels::LstmGates<T>& args);
+template <class T>
+void lstm_gates_backward(const kernels::LstmGatesBackward<T>& args);
+template <class T>
+void gru_gates(const kernels::GruGates<T>& args);
+template <class T>
+void gru_gates_backward(const kernels::GruGatesBackward<T>& args);
+#else  // never called
+template <class Args>
+[[noreturn]] void lstm_gates(const Args&) { __builtin_unreachable(); }
+template <class Args>
+[[noreturn]] void lstm_gates_backward(const Args&) { __builtin_unreachable(); }
+template <class Args>
+[[noreturn]] void gru_gates(const Args&) { __builtin_unreachable(); }
+template <class Args>
+[[noreturn]] void gru_gates_backward(const Args&) { __builtin_unreachable(); }
+#endif
+}  // namespace tapir::gpu
