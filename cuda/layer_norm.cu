@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 /// columns each.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    column_gradients(const T* x, const T* g, const Computed<T>* mean, const Computed<T>* rstd, i64 rows, i64 stripe, i64 width,
-                     ColumnSums<Computed<T>> sums) {
+    column_gradients(const T* x, const T* g, const Computed<T>* mean, const Computed<T>* rstd, i64 rows, i64 stripe,
+                     i64 width, ColumnSums<Computed<T>> sums) {
     using C = Computed<T>;
     constexpr int at_once = 4;
     __shared__ C total[kThreads][V];
@@ -326,8 +326,9 @@ void sum_of_parts(const LayerNormBackwardArgs& args, int parts, const Fill& fill
     auto* first = scratch.as<C>();
     const ColumnSums<C> sums{args.grad_weight ? first : nullptr, args.grad_bias ? first + numbers : nullptr};
     fill(sums);
+    const unsigned blocks = blocks_for(args.width, 32);
     const auto add = [&](const C* from, void* out) {
-        if (out) launch(add_parts<T>, blocks_for(args.width, 32), dim3(32, 8), from, parts, args.width, static_cast<T*>(out));
+        if (out) launch(add_parts<T>, blocks, dim3(32, 8), from, parts, args.width, static_cast<T*>(out));
     };
     add(sums.weight, args.grad_weight);
     add(sums.bias, args.grad_bias);
@@ -343,10 +344,11 @@ void run_column_gradients(const LayerNormBackwardArgs& args) {
     const i64 stripes = std::min({wanted, (args.rows + 4 * block.y - 1) / (4 * block.y), i64{65535}});
     const i64 stripe = (args.rows + stripes - 1) / stripes;
     const auto used = static_cast<int>((args.rows + stripe - 1) / stripe);
+    const auto *x = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.grad);
+    const auto *mean = static_cast<const C*>(args.mean), *rstd = static_cast<const C*>(args.rstd);
     sum_of_parts<T>(args, used, [&](const ColumnSums<C>& sums) {
-        launch(column_gradients<T, V>, dim3(groups, static_cast<unsigned>(used)), block, static_cast<const T*>(args.x),
-               static_cast<const T*>(args.grad), static_cast<const C*>(args.mean), static_cast<const C*>(args.rstd), args.rows,
-               stripe, args.width, sums);
+        const dim3 grid(groups, static_cast<unsigned>(used));
+        launch(column_gradients<T, V>, grid, block, x, g, mean, rstd, args.rows, stripe, args.width, sums);
     });
 }
 

@@ -193,22 +193,25 @@ bool is_packed(const T* p, i64 row) {
     return is_aligned(p, V * sizeof(T)) && row % V == 0;
 }
 
+template <int V, class Args>
+bool are_gates_packed(const Args& args) {
+    bool packed = args.width % V == 0 && is_packed<V>(args.activations, 0);
+    for (int g = 0; g < args.children + 3; ++g) {
+        const auto& gate = args.gates[g];
+        packed = packed && is_packed<V>(gate.a, gate.a_row) && is_packed<V>(gate.b, gate.b_row);
+    }
+    return packed;
+}
+
 template <int V, class T>
 bool is_packed(const LstmGates<T>& args) {
-    bool packed = args.width % V == 0 && is_packed<V>(args.h, 0) && is_packed<V>(args.c, 0) && is_packed<V>(args.activations, 0);
-    for (int g = 0; g < args.children + 3; ++g) {
-        packed = packed && is_packed<V>(args.gates[g].a, args.gates[g].a_row) && is_packed<V>(args.gates[g].b, args.gates[g].b_row);
-    }
+    bool packed = are_gates_packed<V>(args) && is_packed<V>(args.h, 0) && is_packed<V>(args.c, 0);
     for (int k = 0; k < args.children; ++k) packed = packed && is_packed<V>(args.child[k].c, args.child[k].row);
     return packed;
 }
 template <int V, class T>
 bool is_packed(const LstmGatesBackward<T>& args) {
-    bool packed = args.width % V == 0 && is_packed<V>(args.activations, 0) && is_packed<V>(args.grad_h, 0) &&
-                  is_packed<V>(args.grad_c, 0);
-    for (int g = 0; g < args.children + 3; ++g) {
-        packed = packed && is_packed<V>(args.gates[g].a, args.gates[g].a_row) && is_packed<V>(args.gates[g].b, args.gates[g].b_row);
-    }
+    bool packed = are_gates_packed<V>(args) && is_packed<V>(args.grad_h, 0) && is_packed<V>(args.grad_c, 0);
     for (int k = 0; k < args.children; ++k) {
         packed = packed && is_packed<V>(args.child[k].c, args.child[k].row) && is_packed<V>(args.child[k].grad, 0);
     }
@@ -218,7 +221,9 @@ bool is_packed(const LstmGatesBackward<T>& args) {
 template <class Args, int V, int Most>
 void launch_lstm(void (*kernel)(Rows, Listed<Args, Most>), const Args& args) {
     const Listed<Args, Most> step(args);
-    in_launches(args.rows, args.width, V, [&](const Rows& rows) { launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step); });
+    in_launches(args.rows, args.width, V, [&](const Rows& rows) {
+        launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step);
+    });
 }
 
 // --- GRU ---------------------------------------------------------------------------------------------------------------------
@@ -231,8 +236,8 @@ __global__ void __launch_bounds__(kThreads) gru_kernel(Rows rows, GruGates<T> ar
     const auto [row, column] = rows.place<V>(position);
     const i64 width = rows.width, at = row * width + column, gates = row * 3 * width + column;
     auto r = load<V>(args.x + gates), z = load<V>(args.x + gates + width), n = load<V>(args.x + gates + 2 * width);
-    const auto y_r = load<V>(args.y + gates), y_z = load<V>(args.y + gates + width), y_n = load<V>(args.y + gates + 2 * width);
-    const auto h = load<V>(args.h + at);
+    const auto y_r = load<V>(args.y + gates), y_z = load<V>(args.y + gates + width);
+    const auto y_n = load<V>(args.y + gates + 2 * width), h = load<V>(args.h + at);
     Numbers<C, V> out;
     TAPIR_UNROLL
     for (int v = 0; v < V; ++v) {
@@ -291,7 +296,9 @@ void lstm_gates(const LstmGates<T>& args) {
     constexpr int V = kColumns<T>;
     using Args = LstmGates<T>;
     if (args.children > kFewChildren) return launch_lstm<Args, 1>(lstm_kernel<T, 1, kManyChildren>, args);
-    if (many(args.rows, args.width) && is_packed<V>(args)) return launch_lstm<Args, V>(lstm_kernel<T, V, kFewChildren>, args);
+    if (many(args.rows, args.width) && is_packed<V>(args)) {
+        return launch_lstm<Args, V>(lstm_kernel<T, V, kFewChildren>, args);
+    }
     launch_lstm<Args, 1>(lstm_kernel<T, 1, kFewChildren>, args);
 }
 
@@ -315,8 +322,8 @@ void gru_gates(const GruGates<T>& args) {
 template <class T>
 void gru_gates_backward(const GruGatesBackward<T>& args) {
     constexpr int V = kColumns<T>;
-    run_gru(gru_backward_kernel<T, 1>, gru_backward_kernel<T, V>, V, args, args.activations, args.y, args.h, args.grad, args.grad_x,
-            args.grad_y, args.grad_h);
+    run_gru(gru_backward_kernel<T, 1>, gru_backward_kernel<T, V>, V, args, args.activations, args.y, args.h, args.grad,
+            args.grad_x, args.grad_y, args.grad_h);
 }
 
 #define TAPIR_INSTANTIATE(T)                                         \

@@ -380,8 +380,8 @@ void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduc
                                   c.outer, c.classes, c.inner);
     }
     parallel_for(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
-        kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end, c.classes,
-                               c.inner);
+        kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end,
+                               c.classes, c.inner);
     });
 }
 

@@ -6,6 +6,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/random.h"
 #include "tapir/ops/loss.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
@@ -27,21 +28,46 @@ struct Attrs {
 
 constexpr int64_t kGrain = 16 * 1024;
 
+Tensor plain(const In& x) {
+    const detail::PauseRecording pause;
+    return contiguous(x);
+}
+
 // mask ? x * scale : 0. A linear op, so its gradient is the same op of the gradient.
 Tensor apply(const In& x, const Tensor& mask, double scale) {
-    Tensor packed;
-    if (!x.tensor.is_contiguous()) {
-        const detail::PauseRecording pause;
-        packed = contiguous(x);
-    }
-    const TensorImpl* from = packed.defined() ? packed.impl() : x.tensor.impl();
+    const Tensor packed = plain(x);
+    const TensorImpl* from = packed.impl();
+    detail::begin_op("dropout", from, x.loc);
     Tensor out = detail::make_empty_like(from, from->dtype, x.loc);
+    if (on_gpu(from)) {
+        if (from->numel > 0) {
+            const auto* keep = on_stream<const std::uint8_t>(mask);
+            gpu::masked_scale(from->dtype, on_stream(packed), keep, on_stream(out), from->numel, scale);
+        }
+        record(dropout_op, x.loc, {&x.tensor}, out, {&mask}, Attrs{scale});
+        return out;
+    }
     const auto* keep = static_cast<const std::uint8_t*>(mask.raw_data());
     const auto size = static_cast<int64_t>(itemsize(from->dtype));
     parallel_for(from->numel, kGrain, [&](int64_t begin, int64_t end) {
         kernels::masked_scale(from->dtype, from->data + begin * size, keep + begin, out.impl()->data + begin * size,
                               end - begin, scale);
     });
+    record(dropout_op, x.loc, {&x.tensor}, out, {&mask}, Attrs{scale});
+    return out;
+}
+
+// Draws the mask and applies it at once.
+Tensor draw_on_gpu(const In& x, kernels::Draw draw, double p_keep, double scale) {
+    const Tensor packed = plain(x);
+    const TensorImpl* from = packed.impl();
+    detail::begin_op("dropout", from, x.loc);
+    Tensor out = detail::make_empty_like(from, from->dtype, x.loc), mask;
+    if (recording(x.loc, {&x.tensor})) mask = detail::make_empty_like(from, bool_, x.loc);
+    if (from->numel > 0) {
+        auto* keep = on_stream<std::uint8_t>(mask);
+        gpu::dropout({from->dtype, on_stream(packed), keep, on_stream(out), from->numel, draw, p_keep, scale});
+    }
     record(dropout_op, x.loc, {&x.tensor}, out, {&mask}, Attrs{scale});
     return out;
 }
@@ -62,14 +88,16 @@ Tensor dropout(In x, double p, bool training, Generator& generator) {
         fail<DTypeError>(x.loc, "dropout: needs a floating dtype, not {}", name(x.tensor.dtype()));
     }
     const int64_t n = x.tensor.numel();
+    const double scale = p < 1 ? 1 / (1 - p) : 0;
+    const std::uint64_t first = generator.take((static_cast<std::uint64_t>(n) + 3) / 4);
+    if (on_gpu(x.tensor)) return draw_on_gpu(x, {generator.seed(), first}, 1 - p, scale);
     const Tensor mask = detail::make_empty_like(x.tensor.impl(), bool_, x.loc);
     auto* keep = static_cast<std::uint8_t*>(mask.raw_data());
-    const std::uint64_t first = generator.take((static_cast<std::uint64_t>(n) + 3) / 4);
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
         const kernels::Draw draw{generator.seed(), first + static_cast<std::uint64_t>(begin / 4)};
         kernels::random_bernoulli(draw, 1 - p, keep + begin, end - begin);
     });
-    return apply(x, mask, p < 1 ? 1 / (1 - p) : 0);
+    return apply(x, mask, scale);
 }
 
 }  // namespace tapir

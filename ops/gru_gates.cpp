@@ -34,7 +34,8 @@ namespace {
 int64_t grain(int64_t width) { return 16 * 1024 / (width + 1) + 1; }
 
 template <class T>
-void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out, const Tensor& kept) {
+void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out,
+         const Tensor& kept) {
     const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
     const kernels::GruGates<T> args{rows,    width,     data(x), data(y),
                                     data(h), data(out), static_cast<kernels::Kept<T>*>(kept.raw_data())};

@@ -12,6 +12,7 @@
 #include "tapir/ops/kernels/random.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make_impl.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
@@ -46,13 +47,20 @@ void in_parts(Draw draw, int64_t n, int words, const Body& body) {
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) { body(at(draw, begin, words), begin, end - begin); });
 }
 
-using Fill = void(Draw draw, DType dtype, void* out, int64_t n);
+enum class Fill { uniform, normal };
 
-void fill(const kernels::PerIsa<Fill>& kernel, const Tensor& t, Generator& generator) {
+void fill(Fill what, const Tensor& t, Generator& generator) {
     TensorImpl* impl = t.impl();
     const int words = impl->dtype == float64 ? 2 : 1;
+    const Draw draw = take(generator, impl->numel, words);
+    if (on_gpu(impl)) {
+        if (impl->numel == 0) return;
+        return what == Fill::uniform ? gpu::random_uniform(draw, impl->dtype, on_stream(t), impl->numel)
+                                     : gpu::random_normal(draw, impl->dtype, on_stream(t), impl->numel);
+    }
+    const auto& kernel = what == Fill::uniform ? kernels::random_uniform : kernels::random_normal;
     const auto size = static_cast<int64_t>(itemsize(impl->dtype));
-    in_parts(take(generator, impl->numel, words), impl->numel, words, [&](Draw part, int64_t first, int64_t count) {
+    in_parts(draw, impl->numel, words, [&](Draw part, int64_t first, int64_t count) {
         kernel(part, impl->dtype, impl->data + first * size, count);
     });
 }
@@ -61,21 +69,21 @@ void check_floating(const char* op, DType dtype, const Loc& loc) {
     if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, not {}", op, name(dtype));
 }
 
-Tensor filled(const char* op, const kernels::PerIsa<Fill>& kernel, const Shape& shape, Generator& generator,
+Tensor filled(const char* op, Fill what, const Shape& shape, Generator& generator,
               const TensorOptions& options, const Loc& loc) {
     const DType dtype = options.dtype.value_or(default_dtype());
     check_floating(op, dtype, loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
-    fill(kernel, t, generator);
+    fill(what, t, generator);
     return detail::with_gradient(std::move(t), options, loc);
 }
 
-Tensor filled_like(const char* op, const kernels::PerIsa<Fill>& kernel, const In& x, const TensorOptions& options) {
+Tensor filled_like(const char* op, Fill what, const In& x, const TensorOptions& options) {
     detail::check_defined(x, op);
     const DType dtype = options.dtype.value_or(x.tensor.dtype());
     check_floating(op, dtype, x.loc);
     Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc, options.device.value_or(x->device));
-    fill(kernel, t, default_generator());
+    fill(what, t, default_generator());
     return detail::with_gradient(std::move(t), options, x.loc);
 }
 
@@ -149,24 +157,36 @@ void check_weights(const double* weights, int64_t n, int64_t samples, bool repla
 // For p in [0, 1]; nan is not.
 bool is_probability(double p) { return p >= 0 && p <= 1; }
 
+// The probabilities are not checked, which would mean to wait for them: what is below 0 or nan counts as 0, what is above 1
+// as 1.
+Tensor bernoulli_on_gpu(const In& p) {
+    const Tensor values = contiguous(p);
+    detail::begin_op("bernoulli", values.impl(), p.loc);
+    const Tensor t = detail::make_empty_like(values.impl(), values.dtype(), p.loc);
+    const Draw draw = take(default_generator(), t.numel(), 1);
+    if (t.numel() > 0) gpu::random_bernoulli_of(draw, on_stream(values), t.dtype(), on_stream(t), t.numel());
+    return t;
+}
+
 }  // namespace
 
 Tensor rand(const Shape& shape, TensorOptions options, Loc loc) { return rand(shape, default_generator(), options, loc); }
 Tensor rand(const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
-    return filled("rand", kernels::random_uniform, shape, generator, options, loc);
+    return filled("rand", Fill::uniform, shape, generator, options, loc);
 }
 
 Tensor randn(const Shape& shape, TensorOptions options, Loc loc) { return randn(shape, default_generator(), options, loc); }
 Tensor randn(const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
-    return filled("randn", kernels::random_normal, shape, generator, options, loc);
+    return filled("randn", Fill::normal, shape, generator, options, loc);
 }
 
-Tensor rand_like(In x, TensorOptions options) { return filled_like("rand_like", kernels::random_uniform, x, options); }
-Tensor randn_like(In x, TensorOptions options) { return filled_like("randn_like", kernels::random_normal, x, options); }
+Tensor rand_like(In x, TensorOptions options) { return filled_like("rand_like", Fill::uniform, x, options); }
+Tensor randn_like(In x, TensorOptions options) { return filled_like("randn_like", Fill::normal, x, options); }
 
 Tensor randint_like(In x, int64_t low, int64_t high, TensorOptions options) {
     detail::check_defined(x, "randint_like");
     options.dtype = options.dtype.value_or(x.tensor.dtype());
+    options.device = options.device.value_or(x->device);
     return randint(low, high, x.tensor.shape(), options, x.loc);
 }
 Tensor randint_like(In x, int64_t high, TensorOptions options) { return randint_like(x, 0, high, options); }
@@ -183,10 +203,16 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
         fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
     }
     const detail::PauseRecording pause;
-    Tensor t = detail::make_empty(shape, int64, detail::device_for(options), loc);
+    const bool directly = detail::device_for(options).type == DeviceType::cuda;
+    Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
     const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+    const Draw draw = take(default_generator(), t.numel(), 2);
+    if (on_gpu(t)) {
+        if (t.numel() > 0) gpu::random_integers(draw, low, range, dtype, on_stream(t), t.numel());
+        return detail::with_gradient(std::move(t), options, loc);
+    }
     auto* out = static_cast<int64_t*>(t.raw_data());
-    in_parts(take(default_generator(), t.numel(), 2), t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
+    in_parts(draw, t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_integers(part, low, range, out + first, count);
     });
     return detail::with_gradient(t.to(dtype, loc), options, loc);
@@ -206,16 +232,22 @@ Tensor randperm(int64_t n, Loc loc) {
     std::sort(keys.begin(), keys.end());
     auto* out = static_cast<int64_t*>(t.raw_data());
     for (std::size_t i = 0; i < keys.size(); ++i) out[i] = keys[i].second;
-    return t;
+    return detail::moved_to(t, {}, loc);
 }
 
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
     const detail::PauseRecording pause;
-    Tensor t = detail::make_empty(shape, uint8, detail::device_for(options), loc);
+    const bool directly = detail::device_for(options).type == DeviceType::cuda;
+    Tensor t = detail::make_empty(shape, directly ? dtype : uint8, detail::device_for(options), loc);
+    const Draw draw = take(default_generator(), t.numel(), 1);
+    if (on_gpu(t)) {
+        if (t.numel() > 0) gpu::random_bernoulli(draw, p, dtype, on_stream(t), t.numel());
+        return detail::with_gradient(std::move(t), options, loc);
+    }
     auto* out = static_cast<std::uint8_t*>(t.raw_data());
-    in_parts(take(default_generator(), t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
+    in_parts(draw, t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_bernoulli(part, p, out + first, count);
     });
     return detail::with_gradient(t.to(dtype, loc), options, loc);
@@ -225,6 +257,7 @@ Tensor bernoulli(In p) {
     detail::check_defined(p, "bernoulli");
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
     const detail::PauseRecording pause;
+    if (on_gpu(p.tensor)) return bernoulli_on_gpu(p);
     const Tensor values = to(contiguous(p), float64);
     const auto* probability = static_cast<const double*>(values.raw_data());
     for (int64_t i = 0; i < values.numel(); ++i) {
@@ -252,6 +285,10 @@ Tensor multinomial(In weights, int64_t samples, bool replacement) {
     }
     if (samples < 0) fail<ValueError>(weights.loc, "multinomial: the number of samples is negative: {}", samples);
     const detail::PauseRecording pause;
+    if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
+        const Tensor here = weights.tensor.to(cpu, weights.loc);
+        return multinomial(In(here, weights.loc), samples, replacement).to(weights.tensor.device(), weights.loc);
+    }
     const Tensor values = to(contiguous(weights), float64);
     const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
     const auto* w = static_cast<const double*>(values.raw_data());

@@ -7,7 +7,8 @@
 
 namespace tapir {
 
-/// What the gate kernels compute in and read, and x as they want it: contiguous and of that dtype. A GPU's read 16-bit floats.
+/// What the gate kernels compute in, what they read (a GPU's 16-bit floats too), and x as they want it: contiguous and of
+/// that dtype.
 inline DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 inline DType read_in(const Tensor& x) noexcept { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
 inline Tensor ready(const Tensor& x, DType dtype) {

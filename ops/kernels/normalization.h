@@ -28,7 +28,7 @@ struct LayerNormBackward {
     T *grad_weight, *grad_bias;                // [width], added to; null: not wanted
 };
 
-/// All rows, for a GPU: arrays of one floating dtype, mean and rstd of that which is computed in (float32 for 16-bit floats).
+/// All rows, for a GPU: arrays of one floating dtype; mean and rstd of that which is computed in, float32 for 16-bit floats.
 struct LayerNormArgs {
     DType dtype;
     std::int64_t rows, width;  // not 0

@@ -5,6 +5,7 @@
 
 #include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
 
@@ -12,6 +13,17 @@ namespace tapir::kernels {
 struct Draw {
     std::uint64_t seed;
     std::uint64_t counter;
+};
+
+/// y[i] = keep[i] ? x[i] * scale : 0, floating dtypes, where keep[i] is 1 with probability p_keep.
+struct DropoutArgs {
+    DType dtype;
+    const void* x;
+    std::uint8_t* keep;  // null: not wanted
+    void* y;
+    std::int64_t n;  // not 0
+    Draw draw;
+    double p_keep, scale;
 };
 
 }  // namespace tapir::kernels
@@ -29,4 +41,18 @@ TAPIR_CPU_KERNEL(random_integers, void(tapir::kernels::Draw draw, std::int64_t l
 
 /// y[i] = keep[i] ? x[i] * scale : 0, floating dtypes. y may be x.
 TAPIR_CPU_KERNEL(masked_scale, void(tapir::DType dtype, const void* x, const std::uint8_t* keep, void* y, std::int64_t n,
+                                    double scale))
+
+// On a GPU n is not 0, and the whole draw is made at once.
+TAPIR_GPU_KERNEL(random_uniform, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
+TAPIR_GPU_KERNEL(random_normal, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
+/// To any dtype.
+TAPIR_GPU_KERNEL(random_bernoulli, void(tapir::kernels::Draw draw, double p, tapir::DType dtype, void* out, std::int64_t n))
+TAPIR_GPU_KERNEL(random_integers, void(tapir::kernels::Draw draw, std::int64_t low, std::uint64_t range, tapir::DType dtype,
+                                       void* out, std::int64_t n))
+/// 1 with probability p[i]; p is of the same dtype, a floating one.
+TAPIR_GPU_KERNEL(random_bernoulli_of, void(tapir::kernels::Draw draw, const void* p, tapir::DType dtype, void* out,
+                                           std::int64_t n))
+TAPIR_GPU_KERNEL(dropout, void(const tapir::kernels::DropoutArgs& args))
+TAPIR_GPU_KERNEL(masked_scale, void(tapir::DType dtype, const void* x, const std::uint8_t* keep, void* y, std::int64_t n,
                                     double scale))

@@ -77,7 +77,8 @@ TEST_CASE("layer_norm where not all gradients are wanted, and rows are not align
                 [](const auto& x) { return layer_norm(x[0].t(), {x[1].size(0)}, x[1]); });
     }
     compare({randn({0, 5}), rand({5}), rand({5})}, 0, with_both);
-    compare({randn({2, 3, 4, 5}), rand({4, 5})}, 1e-5, [](const auto& x) { return layer_norm(x[0], {4, 5}, x[1], {}, 1e-3); });
+    compare({randn({2, 3, 4, 5}), rand({4, 5})}, 1e-5,
+            [](const auto& x) { return layer_norm(x[0], {4, 5}, x[1], {}, 1e-3); });
 }
 
 TEST_CASE("layer_norm keeps its digits where the mean is large, and is differentiated twice", "[cuda]") {
