@@ -199,6 +199,7 @@ TEST_CASE("DeviceScope says where tensors are made", "[cuda]") {
     const DeviceScope scope(cuda(0));
     CHECK(zeros({2}).device() == cuda);
     CHECK(tensor({1.0, 2.0}).device() == cuda);
+    CHECK(randn({2}).device() == cuda);
     CHECK(arange(3).device() == cuda);
     CHECK(zeros({2}, cpu).device() == cpu);
     CHECK(zeros_like(zeros({2}, cpu)).device() == cpu);
