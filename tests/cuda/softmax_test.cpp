@@ -43,6 +43,7 @@ TEST_CASE("softmax, log_softmax and logsumexp of rows of any length", "[cuda]") 
         }
     }
     compare_all(randn({1031, 3}), 1, 1e-5);
+    compare({randn({70001, 3})}, 1e-5, [](const auto& x) { return softmax(x[0], 1); });
     compare_all(randn({301, 20}), 1, 1e-5);
     compare_all(randn({2, 16384}), 1, 1e-5);
     compare_all(randn({2, 8191}), 1, 1e-5);
@@ -113,9 +114,32 @@ TEST_CASE("softmax and its like of infinities and nan", "[cuda]") {
             check_close(op.f({x.to(cuda)}), op.f({x}), 1e-5);
             check_close(op.f({x.to(cuda).t().contiguous().t()}), op.f({x}), 1e-5);
         }
+        if (size > 2000) continue;
         for (const Op& op : ops_along(0)) check_close(op.f({x.t().contiguous().to(cuda)}), op.f({x.t().contiguous()}), 1e-5);
     }
     CHECK((softmax(zeros({0, 3}, cuda), 1).shape() == Shape{0, 3}));
     CHECK((softmax(zeros({3, 0}, cuda), 1).shape() == Shape{3, 0}));
     check_close(logsumexp(zeros({3, 0}, cuda), {1}), logsumexp(zeros({3, 0}), {1}), 0);
+}
+
+TEST_CASE("ops on lines, random numbers and gates on another device and another stream", "[cuda]") {
+    if (!cuda_is_available() || cuda_device_count() < 2) {
+        WARN("no second CUDA device: not tested");
+        return;
+    }
+    manual_seed(5);
+    const Tensor x = randn({6, 8}), targets = randint(8, {6}), weight = rand({8});
+    const auto all = [&](const auto& in) {
+        const Device device = in[0].device();
+        manual_seed(3);
+        const Tensor noise = randn({6, 8}, device) + randint(0, 5, {6, 8}, {float32, device});
+        const Tensor gates = lstm_gates(in[0], narrow(in[0], 1, 0, 2)).h;
+        const Tensor normal = layer_norm(dropout(in[0] * noise, 0.25), {8}, weight.to(device));
+        const Tensor losses = cross_entropy(normal, targets.to(device), {.reduction = Reduction::none});
+        return mse_loss(softmax(losses, 0), logsumexp(in[0], {1})) * narrow(gates.reshape({12}), 0, 0, 6);
+    };
+    compare_on({x}, {x.to(cuda(1))}, 1e-5, all);
+    const Stream stream(cuda(0));
+    const StreamScope scope(stream);
+    compare_on({x}, {x.to(cuda(0))}, 1e-5, all);
 }
