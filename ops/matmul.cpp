@@ -375,8 +375,9 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         detail::begin_op("linear", b, x.loc);
     }
     Tensor out;
-    const bool computed = product_dtype(in->dtype, in->device, in->numel * w->sizes[0]) == in->dtype && is_floating(in->dtype);
-    const bool direct = computed && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));
+    const DType computed = product_dtype(in->dtype, in->device, in->numel * w->sizes[0]);
+    const bool as_it_is = computed == in->dtype && is_floating(in->dtype);
+    const bool direct = as_it_is && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));
     if (direct) [[likely]] {
         std::int64_t sizes[kMaxRank];
         for (int d = 0; d < in->rank; ++d) sizes[d] = in->sizes[d];
@@ -385,6 +386,11 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
         multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
                   out.raw_data(), w->sizes[0], b ? b->data : nullptr}, in->device);
+    } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats: rounded once, after the bias
+        const detail::PauseRecording pause;
+        const Tensor wide_weight = weight.tensor.to(computed, x.loc);
+        const Tensor wide = product("linear", x.tensor.to(computed, x.loc), transpose(wide_weight, 0, 1), x.loc);
+        out = (wide + bias.to(computed, x.loc)).to(in->dtype, x.loc);
     } else {
         const detail::PauseRecording pause;
         out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);
