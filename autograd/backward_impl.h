@@ -141,7 +141,7 @@ void add_into(const Tensor& into, const Tensor& g);    // same shape and dtype
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x
 void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g);
 void rows_into(const Tensor& into, const std::vector<SparseRows>& parts);
-void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows);  // into[row : row + n] = rows
+void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows);  // into[row : row + n] = rows, on the CPU
 }  // namespace gradient_ops
 
 }  // namespace tapir

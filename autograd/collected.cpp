@@ -7,6 +7,7 @@
 // backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
 // recorded nothing is collected: the product is an op then.
 #include <algorithm>
+#include <cstring>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -36,9 +37,13 @@ void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
     rows += more_g.impl()->sizes[0];
 }
 
-void ProductRows::append(const ProductRows& more) {
-    const auto [more_g, more_x] = more.filled();
-    append(more_g, more_x);
+void ProductRows::append(const ProductRows& more) noexcept {
+    for (const auto& [to, from] : {std::pair(&g, &more.g), std::pair(&x, &more.x)}) {
+        const std::size_t row = static_cast<std::size_t>(to->impl()->sizes[1]) * itemsize(to->dtype());
+        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data,
+                    static_cast<std::size_t>(more.rows) * row);
+    }
+    rows += more.rows;
 }
 
 std::pair<Tensor, Tensor> ProductRows::filled() const {
@@ -192,9 +197,9 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
-    // A product of its own, where the rows are many or as large as what they make.
-    if (n * 2 > capacity || n * (out + in) >= out * in) return add_product_now(value, g, x);
-    if (g.device() != cpu) return add_product_now(value, g, x);  // one launch; to copy the rows would take two
+    // A product of its own, where the rows are many or as large as what they make; and on devices, where it is one launch and
+    // to copy the rows would be two.
+    if (n * 2 > capacity || n * (out + in) >= out * in || g.device() != cpu) return add_product_now(value, g, x);
     if (!slot.pending) slot.pending = std::make_unique<Pending>();
     ProductRows& products = slot.pending->products;
     if (!products.g.defined()) {

@@ -28,7 +28,7 @@ struct ProductRows {
     std::int64_t capacity() const noexcept { return g.defined() ? g.impl()->sizes[0] : 0; }
     /// For as many rows more as there is capacity().
     void append(const Tensor& more_g, const Tensor& more_x);
-    void append(const ProductRows& more);  // of the same widths and dtypes
+    void append(const ProductRows& more) noexcept;  // of the same widths and dtypes
     /// The rows as two matrices.
     std::pair<Tensor, Tensor> filled() const;
 };

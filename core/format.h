@@ -9,13 +9,8 @@
 
 #include <string>
 
+#include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"
-
-namespace tapir {
-
-std::string name(Device device);  // "cpu", "cuda:0"
-
-}  // namespace tapir
 
 namespace tapir::detail {
 

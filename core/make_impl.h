@@ -56,7 +56,7 @@ inline void check_defined(const In& x, const char* op) {
         fail_undefined(op, x.loc);
     begin_op(op, x.tensor.impl(), x.loc);
 }
-/// Throws DeviceError. A 0-d tensor of the CPU may stand beside tensors of any device where `numbers` says so.
+/// Throws DeviceError where they are on different ones.
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc);
 
 /// Wraps a dimension number into [0, rank). Throws IndexError. 0-d tensors take 0 and -1.

@@ -204,27 +204,13 @@ __global__ void __launch_bounds__(kThreads)
 
 // The same with a g for each line.
 template <class T>
-struct ScaleLines : LineOp<T, 1> {
+struct ScaleLines : ElementOp<T, 1> {
     using C = Computed<T>;
-    struct Stats {};
     const T* g;
     const double* scale;
 
-    __device__ Stats identity() const { return {}; }
     template <class Line>
-    __device__ Stats local(Line&) const {
-        return {};
-    }
-    template <class Team>
-    __device__ Stats merge(Stats, const Team&) const {
-        return {};
-    }
-    template <class Line, class Team>
-    __device__ Stats held(Line&, const Team&) const {
-        return {};
-    }
-    template <class Line>
-    __device__ void finish(Line& line, const Stats&) const {
+    __device__ void finish(Line& line, const typename ElementOp<T, 1>::Stats&) const {
         if (line.is_empty()) return;
         const C factor = convert<C>(g[line.number]) * (scale ? static_cast<C>(*scale) : C(1));
         line.write(*this, [&](i64, C(&x)[1]) { return x[0] * factor; });

@@ -233,3 +233,10 @@ void launch_row(const ElementwiseArgs& args) {
 }
 
 }  // namespace tapir::gpu
+
+// A row of ForwardLaunchers, by the types that the op takes.
+#define TAPIR_ROW_Float(name) {nullptr, nullptr, launch_row<name##_forward, float>, launch_row<name##_forward, double>},
+#define TAPIR_ROW_Number(name)                                                                             \
+    {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, launch_row<name##_forward, float>,  \
+     launch_row<name##_forward, double>},
+#define TAPIR_NONE {},

@@ -30,12 +30,6 @@ namespace {
 
 }  // namespace
 
-#define TAPIR_ROW_Float(name) {nullptr, nullptr, launch_row<name##_forward, float>, launch_row<name##_forward, double>},
-#define TAPIR_ROW_Number(name)                                                                             \
-    {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, launch_row<name##_forward, float>,  \
-     launch_row<name##_forward, double>},
-#define TAPIR_NONE {},
-
 extern const ForwardLaunchers binary_launchers = {{
 #define TAPIR_UNARY0(...) TAPIR_NONE
 #define TAPIR_UNARY1(...) TAPIR_NONE

@@ -27,12 +27,6 @@ namespace {
 
 }  // namespace
 
-#define TAPIR_ROW_Float(name) {nullptr, nullptr, launch_row<name##_forward, float>, launch_row<name##_forward, double>},
-#define TAPIR_ROW_Number(name)                                                                             \
-    {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, launch_row<name##_forward, float>,  \
-     launch_row<name##_forward, double>},
-#define TAPIR_NONE {},
-
 extern const ForwardLaunchers unary_launchers = {{
 #define TAPIR_UNARY0(name, types, ...) TAPIR_ROW_##types(name)
 #define TAPIR_UNARY1(name, p0, d0, types, ...) TAPIR_ROW_##types(name)

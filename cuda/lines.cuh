@@ -43,6 +43,25 @@ struct LineOp {
     }
 };
 
+/// One that needs to know nothing of a line before it writes.
+template <class Type, int N>
+struct ElementOp : LineOp<Type, N> {
+    struct Stats {};
+    __device__ Stats identity() const { return {}; }
+    template <class Line>
+    __device__ Stats local(Line&) const {
+        return {};
+    }
+    template <class Team>
+    __device__ Stats merge(Stats, const Team&) const {
+        return {};
+    }
+    template <class Line, class Team>
+    __device__ Stats held(Line&, const Team&) const {
+        return {};
+    }
+};
+
 // --- Lines ---------------------------------------------------------------------------------------------------------------
 
 // V neighbouring elements of some columns. What a missing one counts as is up to the op: value[m] stays as it is.

@@ -218,12 +218,21 @@ bool is_packed(const LstmGatesBackward<T>& args) {
     return packed;
 }
 
-template <class Args, int V, int Most>
+template <int V, class Args, int Most>
 void launch_lstm(void (*kernel)(Rows, Listed<Args, Most>), const Args& args) {
     const Listed<Args, Most> step(args);
     in_launches(args.rows, args.width, V, [&](const Rows& rows) {
         launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step);
     });
+}
+
+/// By the kernel for one column a thread, for V columns, or, one column again, for many children.
+template <int V, class Args>
+void run_lstm(void (*one)(Rows, Listed<Args, kFewChildren>), void (*packed)(Rows, Listed<Args, kFewChildren>),
+              void (*for_many)(Rows, Listed<Args, kManyChildren>), const Args& args) {
+    if (args.children > kFewChildren) return launch_lstm<1>(for_many, args);
+    if (many(args.rows, args.width) && is_packed<V>(args)) return launch_lstm<V>(packed, args);
+    launch_lstm<1>(one, args);
 }
 
 // --- GRU ---------------------------------------------------------------------------------------------------------------------
@@ -294,23 +303,14 @@ void run_gru(void (*one)(Rows, Args), void (*packed)(Rows, Args), int columns, c
 template <class T>
 void lstm_gates(const LstmGates<T>& args) {
     constexpr int V = kColumns<T>;
-    using Args = LstmGates<T>;
-    if (args.children > kFewChildren) return launch_lstm<Args, 1>(lstm_kernel<T, 1, kManyChildren>, args);
-    if (many(args.rows, args.width) && is_packed<V>(args)) {
-        return launch_lstm<Args, V>(lstm_kernel<T, V, kFewChildren>, args);
-    }
-    launch_lstm<Args, 1>(lstm_kernel<T, 1, kFewChildren>, args);
+    run_lstm<V>(lstm_kernel<T, 1, kFewChildren>, lstm_kernel<T, V, kFewChildren>, lstm_kernel<T, 1, kManyChildren>, args);
 }
 
 template <class T>
 void lstm_gates_backward(const LstmGatesBackward<T>& args) {
     constexpr int V = kColumns<T>;
-    using Args = LstmGatesBackward<T>;
-    if (args.children > kFewChildren) return launch_lstm<Args, 1>(lstm_backward_kernel<T, 1, kManyChildren>, args);
-    if (many(args.rows, args.width) && is_packed<V>(args)) {
-        return launch_lstm<Args, V>(lstm_backward_kernel<T, V, kFewChildren>, args);
-    }
-    launch_lstm<Args, 1>(lstm_backward_kernel<T, 1, kFewChildren>, args);
+    run_lstm<V>(lstm_backward_kernel<T, 1, kFewChildren>, lstm_backward_kernel<T, V, kFewChildren>,
+                lstm_backward_kernel<T, 1, kManyChildren>, args);
 }
 
 template <class T>

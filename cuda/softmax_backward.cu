@@ -40,26 +40,12 @@ struct SoftmaxGradient : LineOp<T, 2> {
 };
 
 template <class T>
-struct LogSumExpGradient : LineOp<T, 1> {
+struct LogSumExpGradient : ElementOp<T, 1> {
     using C = Computed<T>;
-    struct Stats {};
     const T *y, *g;
 
-    __device__ Stats identity() const { return {}; }
     template <class Line>
-    __device__ Stats local(Line&) const {
-        return {};
-    }
-    template <class Team>
-    __device__ Stats merge(Stats, const Team&) const {
-        return {};
-    }
-    template <class Line, class Team>
-    __device__ Stats held(Line&, const Team&) const {
-        return {};
-    }
-    template <class Line>
-    __device__ void finish(Line& line, const Stats&) const {
+    __device__ void finish(Line& line, const typename ElementOp<T, 1>::Stats&) const {
         if (line.is_empty()) return;
         const C scale = convert<C>(g[line.number]), of_line = convert<C>(y[line.number]);
         const C shift = of_line == -static_cast<C>(__builtin_inf()) ? C(0) : of_line;

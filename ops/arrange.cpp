@@ -75,8 +75,8 @@ void triangle_on_gpu(const TensorImpl* out, const TensorImpl* source, int64_t fi
     args.matrices = out->numel / (args.rows * args.columns);
     args.first = first;
     args.lower = lower;
-    args.x = device_data(source);
-    args.out = device_data(out);
+    args.x = on_stream(source);
+    args.out = on_stream(out);
     gpu::triangle(args);
 }
 

@@ -8,6 +8,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
@@ -170,8 +171,7 @@ bool Tensor::is_pinned(Loc loc) const { return device_api::is_pinned(*checked(lo
 void Tensor::record_stream(const Stream& stream, Loc loc) const {
     if (checked(loc).impl_->device.type == DeviceType::cpu) return;
     const StreamScope scope(stream);
-    device_api::select(impl_->device);
-    device_api::used_here(*impl_->storage);
+    on_stream(impl_);
 }
 
 Tensor Tensor::clone(Loc loc) const { return tapir::clone(In(*this, loc)); }

@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <limits>
 
-#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
@@ -213,7 +213,6 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
                          static_cast<std::size_t>(op.params) * sizeof(double)});
 }
 
-// Everything that the fast path does not take.
 // The operands' device. Numbers, which are 0-d tensors of the CPU, may stand beside any.
 Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count, const Loc& loc) {
     int first = 0;
@@ -229,6 +228,7 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     return device;
 }
 
+// Everything that the fast path does not take.
 [[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common,
                                  const double* params, const Loc& loc) {
     if (detail::thread.autocast && (common == float16 || common == bfloat16) && detail::wants_float32(op.index)) {
@@ -309,13 +309,13 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
     for (int k = 0; k < count; ++k) {
         const TensorImpl* x = in[k]->impl();
         if (on_gpu(x)) {
-            device_api::used_here(*x->storage);
+            args.in[k].data = on_stream(x);
             continue;
         }
         kernels::convert(x->dtype, x->data, 0, kernels::stored_as(kernel.compute), &args.in[k].number, 1, 1);
         args.in[k].data = nullptr;
     }
-    device_api::used_here(*y->storage);
+    args.out = on_stream(y);
     gpu::elementwise(args);
 }
 
@@ -325,10 +325,9 @@ void copy_on_gpu(const Tensor& to, const Tensor& from) {
     kernels::ElementwiseArgs args{};
     args.operands = 1;
     const Tensor* in[] = {&from};
-    device_api::select(to.impl()->device);
     set_geometry(args, to.impl(), in);
-    device_api::used_here(*from.impl()->storage);
-    device_api::used_here(*to.impl()->storage);
+    args.in[0].data = on_stream(from);
+    args.out = on_stream(to);
     gpu::copy(args);
 }
 

@@ -126,7 +126,7 @@ void class_range(const Tensor& packed, int64_t& low, int64_t& high) {
 Tensor one_hot_on_gpu(const Tensor& packed, const Shape& shape, bool is_checked, const Loc& loc) {
     Tensor out = detail::make_empty(shape, int64, packed.device(), loc);
     if (out.numel() == 0) return out;
-    const kernels::IndexSource source{device_data(packed.impl()), int64, is_checked, nullptr, shape.rank() - 1, shape};
+    const kernels::IndexSource source{on_stream(packed.impl()), int64, is_checked, nullptr, shape.rank() - 1, shape};
     gpu::one_hot(source, packed.numel(), shape.back(), static_cast<int64_t*>(out.raw_data()));
     return out;
 }

@@ -130,7 +130,7 @@ kernels::ElementArgs element_args(const Tensor& x, int dim, const Shape& sizes, 
     args.stride = x_strides[dim];
     args.extent = 1;
     for (int d = 0; d < x.dim(); ++d) args.extent += (x.impl()->sizes[d] - 1) * x_strides[d];
-    args.x = device_data(x.impl());
+    args.x = on_stream(x.impl());
     for (int d = 0; d < sizes.rank(); ++d) {
         if (sizes[d] == 1) continue;
         const int64_t step = d == dim ? 0 : x_strides[d];
@@ -149,7 +149,7 @@ void gather_on_gpu(const Tensor& out, const Tensor& x, int dim, const PickedInde
     if (out.numel() == 0) return;
     kernels::ElementArgs args = element_args(x, dim, index.checked.shape(), out.strides());
     args.index = index.source();
-    args.other = device_data(out.impl());
+    args.other = on_stream(out.impl());
     gpu::gather(args);
 }
 
@@ -169,9 +169,9 @@ void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tenso
     if (on_gpu(x)) {
         if (index.numel() == 0) return;
         kernels::ElementArgs args = element_args(x, dim, index.shape(), src.strides());
-        args.index = {device_data(index.impl())};
+        args.index = {on_stream(index.impl())};
         if (on_gpu(src)) {
-            args.other = device_data(src.impl());
+            args.other = on_stream(src.impl());
         } else {
             args.number = number_bits(src.impl());
         }
@@ -190,8 +190,8 @@ void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& in
     if (on_gpu(x)) {
         if (index.numel() == 0) return;
         kernels::ElementArgs args = element_args(x, dim, index.shape(), out.strides());
-        args.index = {device_data(index.impl())};
-        args.other = device_data(out.impl());
+        args.index = {on_stream(index.impl())};
+        args.other = on_stream(out.impl());
         return gpu::take(args);
     }
     const ElementLoop loop(index, dim, x.strides(), out.strides());
@@ -217,8 +217,8 @@ void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& s
     if (on_gpu(x)) {
         if (index.numel() == 0) return;
         kernels::ElementArgs args = element_args(x, dim, index.shape(), values.strides());
-        args.index = {device_data(index.impl())};
-        args.other = device_data(values.impl());
+        args.index = {on_stream(index.impl())};
+        args.other = on_stream(values.impl());
         return gpu::scatter_add(args, dtype);
     }
     const ElementLoop loop(index, dim, x.strides(), values.strides());

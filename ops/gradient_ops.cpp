@@ -84,7 +84,7 @@ void rows_into_on_gpu(const Tensor& into, const std::vector<SparseRows>& parts) 
     device_api::select(into.device());
     kernels::AddRowsArgs args{};
     args.dtype = into.dtype();
-    args.x = device_data(into.impl());
+    args.x = on_stream(into.impl());
     args.rows = into.impl()->sizes[0];
     args.width = args.rows > 0 ? into.numel() / args.rows : 0;
     std::vector<Tensor> kept;  // until the launch
@@ -96,9 +96,9 @@ void rows_into_on_gpu(const Tensor& into, const std::vector<SparseRows>& parts) 
     for (const SparseRows& part : parts) {
         if (args.parts == kernels::AddRowsArgs::kMaxParts) launch();
         kept.push_back(contiguous(to(part.indices, int64)));
-        const auto* index = reinterpret_cast<const std::int64_t*>(device_data(kept.back().impl()));
+        const auto* index = reinterpret_cast<const std::int64_t*>(on_stream(kept.back().impl()));
         kept.push_back(contiguous(to(part.values, into.dtype())));
-        args.part[args.parts++] = {index, device_data(kept.back().impl()), part.indices.numel()};
+        args.part[args.parts++] = {index, on_stream(kept.back().impl()), part.indices.numel()};
     }
     launch();
 }
@@ -144,14 +144,7 @@ void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows) {
     const std::int64_t n = from->sizes[0], width = to->sizes[1];
     if (from->is_contiguous() && from->dtype == to->dtype) [[likely]] {
         const auto size = static_cast<std::int64_t>(itemsize(to->dtype));
-        const auto bytes = static_cast<std::size_t>(n * width * size);
-        if (on_gpu(to)) {
-            device_api::select(to->device);
-            device_api::copy(device_data(to) + row * width * size, to->device, device_data(from), from->device, bytes,
-                             /*wait=*/false);
-        } else {
-            std::memcpy(to->data + row * width * size, from->data, bytes);
-        }
+        std::memcpy(to->data + row * width * size, from->data, static_cast<std::size_t>(n * width * size));
         return;
     }
     copy_elements(detail::make_view(to, {n, width}, {width, 1}, row * width), rows);

@@ -4,6 +4,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/ops/kernels/indexing.h"
+#include "tapir/ops/on_stream_impl.h"
 
 namespace tapir {
 
@@ -59,11 +60,5 @@ Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc);
 Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& loc);
 /// The element of such a number, of 1 to 8 bytes.
 std::uint64_t number_bits(const TensorImpl* number);
-
-/// The data of a tensor for a kernel on the GPU that is put on the current stream.
-inline std::byte* device_data(const TensorImpl* t) {
-    device_api::used_here(*t->storage);
-    return t->data;
-}
 
 }  // namespace tapir

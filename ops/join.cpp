@@ -159,7 +159,7 @@ void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const T
     kernels::JoinArgs args{};
     const auto item = static_cast<int64_t>(itemsize(join.dtype));
     const int64_t inner = y->strides[join.dim] * item;
-    args.out = device_data(y);
+    args.out = on_stream(y);
     args.row = join.sizes[join.dim] * inner;
     args.outer = y->numel * item / args.row;
     int64_t start = 0;
@@ -171,7 +171,7 @@ void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const T
             args.parts = 0;
         }
         const int64_t run = (stacked ? 1 : x->sizes[join.dim]) * inner;
-        args.part[args.parts++] = {device_data(x), start, run};
+        args.part[args.parts++] = {on_stream(x), start, run};
         start += run;
     }
     gpu::join(args);

@@ -12,6 +12,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/make_impl.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
@@ -131,9 +132,7 @@ void fill_elements(const Tensor& to, const void* element) {
     const TensorImpl* impl = to.impl();
     if (impl->numel == 0) return;
     if (on_gpu(impl)) {
-        device_api::select(impl->device);
-        device_api::used_here(*impl->storage);
-        kernels::FillArgs args{itemsize(impl->dtype), 0, impl->data, impl->numel, impl->is_contiguous() ? 0 : impl->rank, {}, {}};
+        kernels::FillArgs args{itemsize(impl->dtype), 0, on_stream(impl), impl->numel, impl->is_contiguous() ? 0 : impl->rank, {}, {}};
         std::memcpy(&args.value, element, args.size);
         std::copy(impl->sizes, impl->sizes + args.rank, args.sizes);
         std::copy(impl->strides, impl->strides + args.rank, args.strides);
@@ -155,9 +154,8 @@ void zero_elements(const Tensor& to) {
     const TensorImpl* impl = to.impl();
     const std::size_t bytes = static_cast<std::size_t>(impl->numel) * itemsize(impl->dtype);
     if (impl->device.type != DeviceType::cpu) [[unlikely]] {
-        if (bytes == 0) return;
-        device_api::used_here(*impl->storage);
-        return device_api::zero(impl->data, impl->device, bytes);
+        if (bytes > 0) device_api::zero(on_stream(impl), impl->device, bytes);
+        return;
     }
     if (bytes < static_cast<std::size_t>(kGrain)) [[likely]] {
         std::memset(impl->data, 0, bytes);

@@ -93,12 +93,12 @@ void choose_on_gpu(const Choice& choice, const TensorImpl* const (&operands)[4])
         args.sizes[d] = choice.sizes[d];
         for (int k = 0; k < 4; ++k) args.strides[k][d] = choice.strides[k][d];
     }
-    args.out = device_data(y);
-    args.mask = reinterpret_cast<const std::uint8_t*>(device_data(operands[1]));
+    args.out = on_stream(y);
+    args.mask = reinterpret_cast<const std::uint8_t*>(on_stream(operands[1]));
     for (int k = 0; k < 2; ++k) {
         const TensorImpl* value = operands[2 + k];
         if (on_gpu(value)) {
-            args.value[k] = device_data(value);
+            args.value[k] = on_stream(value);
         } else {
             args.number[k] = number_bits(value);
         }
@@ -286,7 +286,7 @@ Tensor positions_on_gpu(const Tensor& packed, const Shape& strides, bool coordin
     const int64_t parts = gpu::mask_parts(mask->numel);
     const Tensor starts = detail::make_empty({parts + 1}, int64, mask->device, loc);
     kernels::MaskArgs args{};
-    args.mask = reinterpret_cast<const std::uint8_t*>(device_data(mask));
+    args.mask = reinterpret_cast<const std::uint8_t*>(on_stream(mask));
     args.numel = mask->numel;
     args.starts = static_cast<int64_t*>(starts.raw_data());
     args.rank = mask->rank;

@@ -7,14 +7,16 @@
 namespace tapir {
 
 /// The elements of a device's tensor for a kernel on the thread's current stream there: the device becomes the selected one,
-/// and the memory is kept until that stream is through with it. Null for an undefined tensor.
+/// and the memory is kept until that stream is through with it.
+inline std::byte* on_stream(const TensorImpl* t) {
+    device_api::select(t->device);
+    device_api::used_here(*t->storage);
+    return t->data;
+}
+/// The same; null for an undefined tensor.
 template <class T = void>
 T* on_stream(const Tensor& t) {
-    if (!t.defined()) return nullptr;
-    TensorImpl* impl = t.impl();
-    device_api::select(impl->device);
-    device_api::used_here(*impl->storage);
-    return reinterpret_cast<T*>(impl->data);
+    return t.defined() ? reinterpret_cast<T*>(on_stream(t.impl())) : nullptr;
 }
 
 }  // namespace tapir

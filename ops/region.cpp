@@ -64,11 +64,11 @@ PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape
 }
 
 kernels::IndexSource PickedIndex::source() const {
-    if (!given.defined()) return {device_data(checked.impl())};
-    return {device_data(given.impl()),
+    if (!given.defined()) return {on_stream(checked.impl())};
+    return {on_stream(given.impl()),
             given.dtype(),
             /*is_checked=*/false,
-            reinterpret_cast<int64_t*>(device_data(checked.impl())),
+            reinterpret_cast<int64_t*>(on_stream(checked.impl())),
             dim,
             shape};
 }
@@ -167,7 +167,7 @@ kernels::RegionArgs region_args(const TensorImpl* x, const Region& region, const
     args.numel = args.count = positions.numel();
     args.scale = region.scale;
     args.distinct = region.distinct;
-    args.x = device_data(x) + region.offset * static_cast<int64_t>(args.size);
+    args.x = on_stream(x) + region.offset * static_cast<int64_t>(args.size);
     args.place = -1;
     const auto add = [&](int64_t size, int64_t stride) {
         args.sizes[args.rank] = size;
@@ -196,7 +196,7 @@ void read_on_gpu(const Tensor& out, const TensorImpl* x, const Region& region, c
     kernels::RegionArgs args = region_args(x, region, positions);
     if (args.numel == 0) return;
     args.positions = source;
-    args.other = device_data(out.impl());
+    args.other = on_stream(out.impl());
     gpu::read_region(args);
 }
 
@@ -212,7 +212,7 @@ void read_region(const Tensor& out, const TensorImpl* x, const Region& region, c
 }
 
 void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions) {
-    if (on_gpu(x)) return read_on_gpu(out, x, region, positions, {device_data(positions.impl())});
+    if (on_gpu(x)) return read_on_gpu(out, x, region, positions, {on_stream(positions.impl())});
     const RegionLoop loop(region, positions);
     const auto size = static_cast<unsigned>(itemsize(x->dtype));
     std::byte* to = out.impl()->data;
@@ -237,10 +237,10 @@ void write_region(const TensorImpl* x, const Region& region, const Tensor& posit
     if (on_gpu(x)) {
         kernels::RegionArgs args = region_args(x, region, positions);
         if (args.numel == 0) return;
-        args.positions = {device_data(positions.impl())};
+        args.positions = {on_stream(positions.impl())};
         args.other_step = value.numel() == 1 ? 0 : 1;
         if (on_gpu(value)) {
-            args.other = device_data(value.impl());
+            args.other = on_stream(value.impl());
         } else {
             args.number = number_bits(value.impl());
         }
@@ -269,8 +269,8 @@ void take_region(const Tensor& out, const TensorImpl* x, const Region& region, c
     if (on_gpu(x)) {
         kernels::RegionArgs args = region_args(x, region, positions);
         if (args.numel == 0) return;
-        args.positions = {device_data(positions.impl())};
-        args.other = device_data(out.impl());
+        args.positions = {on_stream(positions.impl())};
+        args.other = on_stream(out.impl());
         return gpu::take_region(args);
     }
     const RegionLoop loop(region, positions);
@@ -306,8 +306,8 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
     if (on_gpu(x)) {
         kernels::RegionArgs args = region_args(x, region, positions);
         if (args.numel == 0) return;
-        args.positions = {device_data(positions.impl())};
-        args.other = device_data(values.impl());
+        args.positions = {on_stream(positions.impl())};
+        args.other = on_stream(values.impl());
         args.other_step = values.numel() == 1 ? 0 : 1;
         return gpu::add_region(args, dtype);
     }

@@ -5,9 +5,8 @@
 #include <functional>
 #include <string>
 #include <vector>
-#include <catch2/catch.hpp>
 
-#include "tapir/tapir.h"
+#include "check.h"
 
 namespace tapir::test {
 

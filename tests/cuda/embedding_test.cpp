@@ -2,6 +2,7 @@
 // dense.
 #include <catch2/catch.hpp>
 
+#include "check.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/tapir.h"
 
@@ -36,10 +37,7 @@ Tensor table_gradient(const Tensor& table, const Tensor& indices, int uses, std:
 }  // namespace
 
 TEST_CASE("a table's gradient is the sum of its rows'", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const DType dtype : {float16, bfloat16, float32, float64}) {
         for (const int width : {1, 8, 100, 2000}) {
@@ -66,10 +64,7 @@ TEST_CASE("a table's gradient is the sum of its rows'", "[cuda]") {
 }
 
 TEST_CASE("embedding reads any table", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     const Tensor table = randn({300, 48}), indices = randint(0, 40, {20, 30});
     check_same(embedding(indices.to(cuda), table.to(cuda)), embedding(indices, table));
@@ -82,10 +77,7 @@ TEST_CASE("embedding reads any table", "[cuda]") {
 }
 
 TEST_CASE("one_hot on a device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const int classes : {1, 2, 37, 500}) {
         const Tensor index = randint(0, classes, {31, 7});
@@ -96,25 +88,9 @@ TEST_CASE("one_hot on a device", "[cuda]") {
     CHECK(one_hot(zeros({0}, {int64, cuda}), 3).shape() == Shape{0, 3});
 }
 
-TEST_CASE("collected rows and products stay on their device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+TEST_CASE("collected rows stay on their device", "[cuda]") {
+    NEEDS_CUDA;
     manual_seed(3);
-    const Tensor g = randn({2, 3}), x = randn({2, 5});
-    ProductRows products, more;
-    for (ProductRows* p : {&products, &more}) {
-        p->g = zeros({8, 3}, cuda);
-        p->x = zeros({8, 5}, cuda);
-    }
-    products.append(g.to(cuda), x.to(cuda));
-    more.append(g.to(cuda) * 2, x.to(cuda).transpose(0, 1).contiguous().transpose(0, 1));
-    products.append(more);
-    const auto [all_g, all_x] = products.filled();
-    check_same(all_g, cat({g, g * 2}));
-    check_same(all_x, cat({x, x}));
-
     AutogradMeta meta;
     meta.sparse = true;
     const Tensor indices = tensor({4, 0, 4, 4, 1, 0, 4}), values = randint(0, 9, {7, 6}).to(float32);

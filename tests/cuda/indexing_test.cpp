@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "compare.h"
 #include "tapir/tapir.h"
 #ifdef TAPIR_CUDA_EMULATED
 #include "cuda_runtime.h"
@@ -16,26 +17,11 @@ namespace {
 using Inputs = std::vector<Tensor>;
 using Op = std::function<Tensor(const Inputs&)>;
 
-#define NEEDS_DEVICE                        \
-    if (!cuda_is_available()) {             \
-        WARN("no CUDA device: not tested"); \
-        return;                             \
-    }                                       \
+#define NEEDS_DEVICE \
+    NEEDS_CUDA;      \
     manual_seed(3)
 
-void check_same(const Tensor& have, const Tensor& want, double limit = 0) {
-    REQUIRE(have.defined() == want.defined());
-    if (!want.defined()) return;
-    REQUIRE(have.shape() == want.shape());
-    REQUIRE(have.dtype() == want.dtype());
-    const std::vector<double> a = have.to_vector<double>(), b = want.to_vector<double>();
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        if (std::abs(a[i] - b[i]) <= limit * (1 + std::abs(b[i])) || (a[i] != a[i] && b[i] != b[i])) continue;
-        INFO("element " << i << ": " << a[i] << ", the CPU has " << b[i]);
-        CHECK(false);
-        return;
-    }
-}
+void check_same(const Tensor& have, const Tensor& want, double limit = 0) { test::check_close(have, want, limit); }
 
 // The result, then the gradients of the floating inputs.
 Inputs outcome(const Op& op, const Inputs& inputs, bool with_gradients) {

@@ -1,6 +1,7 @@
 // cat and stack on a CUDA device against the CPU: one launch for many inputs, several for more, every unit of copying.
 #include <catch2/catch.hpp>
 
+#include "check.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -27,10 +28,7 @@ Tensor counted(const Shape& shape, DType dtype, int from) {
 }  // namespace
 
 TEST_CASE("cat joins along every dimension", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : {uint8, int32, float16, float64}) {
         INFO(name(dtype));
         for (int dim = 0; dim < 3; ++dim) {
@@ -63,10 +61,7 @@ TEST_CASE("cat joins along every dimension", "[cuda]") {
 }
 
 TEST_CASE("many small tensors are stacked, and the gradient comes apart again", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const int count : {1, 2, 63, 64, 65, 200}) {
         for (int dim = 0; dim < 3; ++dim) {
             INFO(count << " along " << dim);

@@ -19,10 +19,7 @@ double limit_for(DType dtype) { return dtype == bfloat16 ? 6e-2 : dtype == float
 }  // namespace
 
 TEST_CASE("layer_norm of rows of any width", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(1);
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const std::int64_t width : {1, 3, 8, 33, 64, 100, 256, 500, 770, 1024, 1500, 4096}) {
@@ -36,10 +33,7 @@ TEST_CASE("layer_norm of rows of any width", "[cuda]") {
 }
 
 TEST_CASE("layer_norm of wide and of many rows", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(2);
     for (const std::int64_t width : {8192, 12001, 17004}) {
         INFO("width " << width);
@@ -55,10 +49,7 @@ TEST_CASE("layer_norm of wide and of many rows", "[cuda]") {
 }
 
 TEST_CASE("layer_norm where not all gradients are wanted, and rows are not aligned", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const std::int64_t width : {20, 96, 2000}) {
         INFO("width " << width);
@@ -82,10 +73,7 @@ TEST_CASE("layer_norm where not all gradients are wanted, and rows are not align
 }
 
 TEST_CASE("layer_norm keeps its digits where the mean is large, and is differentiated twice", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(4);
     for (const std::int64_t width : {48, 3000, 17000}) {
         const Tensor x = (randn({2, width}, float64) + 1e4).to(float32);

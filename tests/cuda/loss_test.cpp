@@ -18,10 +18,7 @@ OpCall cross_entropy_with(const CrossEntropyOptions& options) {
 }  // namespace
 
 TEST_CASE("cross_entropy of any number of classes", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(1);
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const std::int64_t classes : {1, 2, 5, 37, 256, 1000, 2000, 2048, 17001}) {
@@ -39,10 +36,7 @@ TEST_CASE("cross_entropy of any number of classes", "[cuda]") {
 }
 
 TEST_CASE("cross_entropy of classes that lie apart, and of many positions", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(2);
     for (const std::int64_t classes : {2, 3, 20, 300, 700}) {
         INFO(classes << " classes");
@@ -59,10 +53,7 @@ TEST_CASE("cross_entropy of classes that lie apart, and of many positions", "[cu
 }
 
 TEST_CASE("cross_entropy of large and masked logits", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const double inf = HUGE_VAL;
     for (const std::int64_t classes : {4, 1500, 17000}) {
         Tensor x = randn({4, classes}) + 1e4;
@@ -82,10 +73,7 @@ TEST_CASE("cross_entropy of large and masked logits", "[cuda]") {
 }
 
 TEST_CASE("cross_entropy and nll_loss find targets out of range", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const Tensor x = randn({3, 4}).to(cuda);
     for (const auto loss : {cross_entropy, nll_loss}) {
         for (const std::int64_t bad : {4, -1}) {
@@ -99,10 +87,7 @@ TEST_CASE("cross_entropy and nll_loss find targets out of range", "[cuda]") {
 }
 
 TEST_CASE("nll_loss on the device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     const Tensor x = log_softmax(randn({40, 5, 7}), 1), targets = randint(5, {40, 7}), weight = rand({5});
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
@@ -117,10 +102,7 @@ TEST_CASE("nll_loss on the device", "[cuda]") {
 }
 
 TEST_CASE("mse_loss of few and many elements", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(4);
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const std::int64_t n : {0, 1, 3, 4, 1000, 70001}) {
@@ -138,10 +120,7 @@ TEST_CASE("mse_loss of few and many elements", "[cuda]") {
 }
 
 TEST_CASE("binary_cross_entropy at the ends and beyond", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(5);
     const Tensor x = tensor({0.0, 0.0, 1.0, 1.0, 0.5, 0.25, 1e-30}), t = tensor({0.0, 1.0, 0.0, 1.0, 0.5, 1.0, 0.3});
     const auto each = [](const auto& in) { return binary_cross_entropy(in[0], in[1], {}, Reduction::none); };
@@ -157,10 +136,7 @@ TEST_CASE("binary_cross_entropy at the ends and beyond", "[cuda]") {
 }
 
 TEST_CASE("losses are differentiated twice", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(6);
     const Tensor x = randn({4, 5, 3}), targets = randint(5, {4, 3}), y = rand({4, 5, 3}) * 0.9 + 0.05;
     for (const DType dtype : {float32, float64, float16}) {

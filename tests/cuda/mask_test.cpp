@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "check.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -38,10 +39,7 @@ Tensor choose(const Inputs& v) { return where(v[0], v[1], v[2]); }
 }  // namespace
 
 TEST_CASE("where chooses among arrays, single elements and numbers", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const DType dtype : {bool_, uint8, int32, int64, float16, bfloat16, float32, float64}) {
         INFO(name(dtype));
@@ -71,10 +69,7 @@ TEST_CASE("where chooses among arrays, single elements and numbers", "[cuda]") {
 }
 
 TEST_CASE("positions come in order", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const double density : {0.0, 0.01, 0.5, 1.0}) {
         INFO(density);
@@ -101,10 +96,7 @@ TEST_CASE("positions come in order", "[cuda]") {
 }
 
 TEST_CASE("triangles of matrices", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const DType dtype : {bool_, int32, float16, float64}) {
         for (const Shape& shape :
@@ -120,10 +112,7 @@ TEST_CASE("triangles of matrices", "[cuda]") {
 }
 
 TEST_CASE("elements in another arrangement", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     const Tensor x = randn({13, 17, 19});
     compare({x}, [](const Inputs& v) { return flip(v[0], {0, 2}); });

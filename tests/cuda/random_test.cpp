@@ -23,10 +23,7 @@ void check_same_draw(double limit, const std::function<Tensor(Device)>& make) {
 }  // namespace
 
 TEST_CASE("uniform and normal numbers on the device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const std::int64_t n : {0, 1, 3, 4, 5, 8, 15, 1000, 10007}) {
             INFO(name(dtype) << ", " << n << " numbers");
@@ -43,10 +40,7 @@ TEST_CASE("uniform and normal numbers on the device", "[cuda]") {
 }
 
 TEST_CASE("integers and coin tosses on the device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : {int64, int32, uint8, bool_, float32, float64, float16, bfloat16}) {
         INFO(name(dtype));
         for (const std::int64_t n : {0, 1, 5, 16, 31, 3001}) {
@@ -67,10 +61,7 @@ TEST_CASE("integers and coin tosses on the device", "[cuda]") {
 }
 
 TEST_CASE("permutations and choices on the device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     check_same_draw(0, [](Device device) {
         const DeviceScope scope(device);
         return randperm(1000);
@@ -83,10 +74,7 @@ TEST_CASE("permutations and choices on the device", "[cuda]") {
 }
 
 TEST_CASE("dropout on the device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const std::int64_t n : {0, 1, 4, 7, 16, 10007}) {
             for (const double p : {0.0, 0.3, 1.0}) {

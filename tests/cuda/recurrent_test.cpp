@@ -14,10 +14,7 @@ Tensor together(const LSTMState& state) { return state.h * 0.5 + state.c; }
 }  // namespace
 
 TEST_CASE("lstm_gates of small and large states", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(1);
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const auto& [rows, width] : {std::pair<int, int>{1, 1}, {3, 5}, {7, 32}, {200, 100}, {130, 131}}) {
@@ -37,10 +34,7 @@ TEST_CASE("lstm_gates of small and large states", "[cuda]") {
 }
 
 TEST_CASE("tree_lstm_gates of few and many children", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(2);
     for (const DType dtype : {float32, float64, float16}) {
         for (const int children : {0, 1, 2, 4, 5, 100}) {
@@ -57,10 +51,7 @@ TEST_CASE("tree_lstm_gates of few and many children", "[cuda]") {
 
 // A Tree-LSTM node as nn makes it: one forget pre-activation that all children share, and one for each child.
 TEST_CASE("gates from several sources, with a forget gate that children share", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     for (const DType dtype : {float32, float16}) {
         for (const int children : {0, 1, 3}) {
@@ -87,10 +78,7 @@ TEST_CASE("gates from several sources, with a forget gate that children share", 
 }
 
 TEST_CASE("gru_gates of small and large states", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(4);
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const auto& [rows, width] : {std::pair<int, int>{1, 1}, {3, 5}, {7, 32}, {200, 100}, {130, 131}}) {

@@ -1,4 +1,5 @@
 // Reductions and scans on a CUDA device against the CPU's: each way that the kernels take, by size, layout and dtype.
+#include "check.h"
 #include "tapir/ops/reduce.h"
 
 #include <catch2/catch.hpp>
@@ -87,10 +88,7 @@ void compare_reductions(const Tensor& x, View view, const Dims& dims) {
 }  // namespace
 
 TEST_CASE("reductions of rows on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     struct Case {
         Shape shape;
         View view;
@@ -120,10 +118,7 @@ TEST_CASE("reductions of rows on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("reductions of long rows on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     compare(numbers({2, 20001}), whole, [](const Tensor& x) { return sum(x, {1}); });    // 1024 threads each
     compare(numbers({10, 17000}), whole, [](const Tensor& x) { return amin(x, {1}); });  // 512
     // Parts:
@@ -140,10 +135,7 @@ TEST_CASE("reductions of long rows on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("reductions of columns on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     struct Case {
         Shape shape;
         View view;
@@ -169,10 +161,7 @@ TEST_CASE("reductions of columns on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("reductions over several dimensions on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const View permuted = [](const Tensor& x) { return x.permute({2, 0, 1}); };
     for (const Shape& shape : {Shape{5, 6, 32}, Shape{5, 6, 7}, Shape{40, 3, 50}}) {
         for (const Dims& dims : {Dims{}, Dims{0}, Dims{1}, Dims{2}, Dims{0, 2}, Dims{0, 1}, Dims{1, 2}}) {
@@ -186,10 +175,7 @@ TEST_CASE("reductions over several dimensions on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("reductions of every dtype on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : {bool_, uint8, int32, int64, float16, bfloat16, float32, float64}) {
         for (const Shape& shape : {Shape{9, 272}, Shape{7, 45}}) {
             for (const int dim : {0, 1}) {
@@ -213,10 +199,7 @@ TEST_CASE("reductions of every dtype on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("nan, infinity and ties on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const double values[][5] = {{1, kNan, 3, kNan, 2},     {-kInf, -kInf, -kInf, -kInf, -kInf},
                                 {kInf, 1, kInf, -kInf, 0}, {0, -0.0, 0, -0.0, 0},
                                 {2, 2, 1, 1, 2},           {kInf, kNan, 1, -kInf, kNan}};
@@ -245,10 +228,7 @@ TEST_CASE("nan, infinity and ties on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("long sums on a device are accurate", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const Tensor x = (numbers({1000000}) * 0.5 + 1).to(float32);
     const double want = sum(x.to(float64)).item<double>();
     CHECK(std::abs(sum(x.to(cuda)).item<double>() - want) < 1e-6 * want);
@@ -263,10 +243,7 @@ TEST_CASE("long sums on a device are accurate", "[cuda][reduce]") {
 }
 
 TEST_CASE("scans on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     struct Case {
         Shape shape;
         int dim;
@@ -302,10 +279,7 @@ TEST_CASE("scans on a device", "[cuda][reduce]") {
 }
 
 TEST_CASE("gradients of products on a device", "[cuda][reduce]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const auto gradient = [](const Tensor& x, const auto& fn) {
         Tensor leaf = x.detach();
         leaf.requires_grad_();

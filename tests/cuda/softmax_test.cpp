@@ -32,10 +32,7 @@ void compare_all(const Tensor& x, int dim, double limit, bool is_shifted = false
 }  // namespace
 
 TEST_CASE("softmax, log_softmax and logsumexp of rows of any length", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(1);
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const std::int64_t size : {1, 2, 5, 8, 31, 32, 40, 100, 128, 200, 257, 512, 1000, 1024, 1030, 2048}) {
@@ -51,10 +48,7 @@ TEST_CASE("softmax, log_softmax and logsumexp of rows of any length", "[cuda]") 
 }
 
 TEST_CASE("softmax and its like of rows that are not aligned", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(2);
     for (const std::int64_t size : {4, 64, 1000, 4000, 17000}) {
         compare_all(randn({3, size}), 1, 1e-5, true);
@@ -63,10 +57,7 @@ TEST_CASE("softmax and its like of rows that are not aligned", "[cuda]") {
 }
 
 TEST_CASE("softmax and its like of rows that registers do not hold", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(3);
     compare_all(randn({1, 34001}), 1, 1e-5);  // in parts
     compare_all(randn({2, 20002}), 1, 1e-5);
@@ -76,10 +67,7 @@ TEST_CASE("softmax and its like of rows that registers do not hold", "[cuda]") {
 }
 
 TEST_CASE("softmax and its like along dimensions that are not the last", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     manual_seed(4);
     for (const DType dtype : {float32, float64, float16}) {
         for (const std::int64_t size : {1, 3, 8, 20, 33, 300, 600}) {
@@ -99,10 +87,7 @@ TEST_CASE("softmax and its like along dimensions that are not the last", "[cuda]
 }
 
 TEST_CASE("softmax and its like of infinities and nan", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const std::int64_t size : {4, 100, 1200, 16500}) {
         Tensor x = zeros({7, size});
         const double first[7] = {-inf, inf, NAN, -inf, 0, 3e38, -3e38};

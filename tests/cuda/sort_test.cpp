@@ -4,6 +4,7 @@
 #include <limits>
 #include <random>
 
+#include "check.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/copy.h"
@@ -67,10 +68,7 @@ const DType kAll[] = {bool_, uint8, int32, int64, float16, bfloat16, float32, fl
 }  // namespace
 
 TEST_CASE("short lines are sorted on a device", "[cuda][sort]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : kAll) {
         compare_sorts(with_ties({9, 33}, dtype), 1);
         compare_sorts(with_ties({40, 3, 5}, dtype), 1);
@@ -86,10 +84,7 @@ TEST_CASE("short lines are sorted on a device", "[cuda][sort]") {
 }
 
 TEST_CASE("long lines are sorted on a device", "[cuda][sort]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : kAll) {
         compare_sorts(with_ties({1500}, dtype), 0);
         compare_sorts(with_ties({3, 1025}, dtype), 1);
@@ -102,10 +97,7 @@ TEST_CASE("long lines are sorted on a device", "[cuda][sort]") {
 }
 
 TEST_CASE("the first elements of long lines are selected on a device", "[cuda][sort]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     for (const DType dtype : kAll) {
         compare_sorts(with_ties({2, 1025}, dtype), 1, {1, 100});
         compare_sorts(with_ties({4100, 2}, dtype), 0, {1, 5});  // a second part of a few
@@ -117,10 +109,7 @@ TEST_CASE("the first elements of long lines are selected on a device", "[cuda][s
 }
 
 TEST_CASE("gradients go to where elements were picked on a device", "[cuda][sort]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const auto gradient = [](const Tensor& x, int dim) {
         Tensor leaf = x.detach();
         leaf.requires_grad_();

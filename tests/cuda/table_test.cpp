@@ -1,13 +1,11 @@
 // Every op of the table on a CUDA device, against the CPU: values, dtypes, gradients, for all dtypes and layouts that the CPU's
 // table test has.
-#include <catch2/catch.hpp>
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
-#include <iomanip>
-#include <set>
 #include <string>
 
 #include "../ops/samples.h"
+#include "compare.h"
 
 using namespace tapir;
 using tapir::test::Call;
@@ -36,25 +34,8 @@ double tolerance(DType dtype) {
     }
 }
 
-bool close(double have, double want, double limit) {
-    if (std::isnan(want)) return std::isnan(have);
-    if (std::isinf(want) || std::isinf(have)) return have == want;
-    return std::abs(have - want) <= limit * (1 + std::abs(want));
-}
-
-void check_equal(const Tensor& have, const Tensor& want, DType computed) {
-    REQUIRE(have.defined() == want.defined());
-    if (!want.defined()) return;
-    REQUIRE(have.shape() == want.shape());
-    REQUIRE(have.dtype() == want.dtype());
-    const std::vector<double> a = have.to_vector<double>(), b = want.to_vector<double>();
-    const double limit = std::max(tolerance(want.dtype()), tolerance(computed));
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        if (close(a[i], b[i], limit)) continue;
-        INFO("element " << i << ": " << std::setprecision(12) << a[i] << ", the CPU has " << b[i]);
-        CHECK(false);
-        return;
-    }
+double limit_of(const Tensor& result, DType computed) {
+    return result.defined() ? std::max(tolerance(result.dtype()), tolerance(computed)) : 0;
 }
 
 struct Outcome {
@@ -91,28 +72,22 @@ void compare(const Call& call, const std::vector<Tensor>& inputs, DType computed
     REQUIRE(have.outputs.size() == want.outputs.size());
     for (std::size_t k = 0; k < want.outputs.size(); ++k) {
         INFO("output " << k);
-        check_equal(have.outputs[k], want.outputs[k], computed);
+        test::check_close(have.outputs[k], want.outputs[k], limit_of(want.outputs[k], computed));
     }
     REQUIRE(have.gradients.size() == want.gradients.size());
     for (std::size_t k = 0; k < want.gradients.size(); ++k) {
         INFO("gradient " << k);
-        check_equal(have.gradients[k], want.gradients[k], computed);
+        test::check_close(have.gradients[k], want.gradients[k], limit_of(want.gradients[k], computed));
     }
 }
 
 }  // namespace
 
-// Ops that have no way on a CUDA device yet.
-const std::set<std::string> not_yet{};
-
 TEST_CASE("every op gives the CPU's numbers on a CUDA device", "[cuda]") {
-    if (!cuda_is_available()) {
-        WARN("no CUDA device: not tested");
-        return;
-    }
+    NEEDS_CUDA;
     const char* only = std::getenv("TAPIR_TEST_OP");
     for (const Call& call : test::all_calls()) {
-        if (only ? only != std::string(call.op->name) : not_yet.contains(call.op->name)) continue;
+        if (only && only != std::string(call.op->name)) continue;
         INFO(call.name << " of " << call.inputs);
         for (const DType dtype : {float64, float32, float16, bfloat16}) {
             INFO(name(dtype));
