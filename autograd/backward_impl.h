@@ -23,12 +23,20 @@ inline bool only_owner(const Tensor& t) noexcept {
 struct Pending {
     ProductRows products;
     std::vector<SparseRows> rows;
+    // On devices, for as long as the walk lasts: to sum g^T x of each pair, and these.
+    std::vector<std::pair<Tensor, Tensor>> pairs;
+    std::int64_t pair_rows = 0;
+    std::vector<Tensor> terms;
 };
 
 struct GradientSlot {
     Tensor grad;
     std::unique_ptr<Pending> pending;
     bool empty() const noexcept { return !grad.defined() && !pending; }
+    Pending& collected() {
+        if (!pending) pending = std::make_unique<Pending>();
+        return *pending;
+    }
 };
 
 /// Makes `grad` a tensor that may be written to: zeros where it is undefined, a copy where others see it.
@@ -58,6 +66,8 @@ struct Walk {
     void add_product(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g);
+    /// Computes what is held for the value on a device.
+    void sum_held(std::uint32_t value);
     /// Computes what was collected for the value. Its gradient is complete then.
     void flush(std::uint32_t value);
     /// Runs the rules of the records [from, to), the last first.
@@ -136,6 +146,7 @@ Tensor ones(const Shape& shape, DType dtype, Device device);
 Tensor product(const Tensor& g, const Tensor& x);  // g^T x
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape);
 Tensor concatenate(const std::vector<Tensor>& parts, int dim = 0);
+Tensor sum_of(const std::vector<Tensor>& terms);  // of one shape
 Tensor dense_copy(const Tensor& g);  // contiguous, owning its storage
 void add_into(const Tensor& into, const Tensor& g);    // same shape and dtype
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x

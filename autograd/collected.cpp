@@ -6,6 +6,10 @@
 // or the value's gradient is needed: when its own record is reached. A leaf without hooks keeps the rows, over several
 // backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
 // recorded nothing is collected: the product is an op then.
+//
+// On a device it is the launches that cost, and to copy the rows of each use would be two more. So the tensors are held as
+// they are until the value's gradient is needed, at the latest at the end of the walk: two launches bring all rows together,
+// a third multiplies. Small gradients of leaves, those of biases, are held and summed in the same way.
 #include <algorithm>
 #include <cstring>
 
@@ -17,6 +21,8 @@ namespace tapir {
 namespace {
 
 constexpr std::int64_t kCollectBytes = 2 << 20;  // of rows, per value
+constexpr std::int64_t kHeldTerm = 16 << 10;     // elements of a gradient that is held on a device to be summed with others
+constexpr std::size_t kMostHeld = 64;
 
 bool same_sizes(const TensorImpl* t, Record& record) noexcept {
     if (t->rank != record.rank) return false;
@@ -171,8 +177,12 @@ void Walk::add(std::uint32_t value, Tensor g) {
     if (g.device() != record.device) [[unlikely]]  // of a number, a 0-d tensor of the CPU, among tensors elsewhere
         g = g.to(record.device, record.loc);
     GradientSlot& slot = slots[value];
+    const bool hold = (record.flags & Record::kLeaf) && record.device != cpu && !recording && !streams;
     if (!slot.grad.defined()) {
         slot.grad = std::move(g);
+    } else if (hold && g.impl()->numel <= kHeldTerm) {
+        slot.collected().terms.push_back(std::move(g));
+        if (slot.pending->terms.size() == kMostHeld) sum_held(value);
     } else if (!recording && may_write(slot.grad)) {
         gradient_ops::add_into(slot.grad, g);
     } else {
@@ -197,11 +207,16 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
-    // A product of its own, where the rows are many or as large as what they make; and on devices, where it is one launch and
-    // to copy the rows would be two.
-    if (n * 2 > capacity || n * (out + in) >= out * in || g.device() != cpu) return add_product_now(value, g, x);
-    if (!slot.pending) slot.pending = std::make_unique<Pending>();
-    ProductRows& products = slot.pending->products;
+    // A product of its own, where the rows are many or as large as what they make; and on several streams.
+    if (n * 2 > capacity || n * (out + in) >= out * in || streams) return add_product_now(value, g, x);
+    Pending& pending = slot.collected();
+    if (g.device() != cpu) {
+        if (pending.pair_rows + n > capacity || pending.pairs.size() == kMostHeld) sum_held(value);
+        pending.pairs.emplace_back(g, x);
+        pending.pair_rows += n;
+        return;
+    }
+    ProductRows& products = pending.products;
     if (!products.g.defined()) {
         products.g = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
         products.x = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
@@ -215,8 +230,7 @@ void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g)
     if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
     GradientSlot& slot = slots[value];
     if ((record.flags & Record::kLeaf) && !streams) {
-        if (!slot.pending) slot.pending = std::make_unique<Pending>();
-        slot.pending->rows.push_back({indices, g});
+        slot.collected().rows.push_back({indices, g});
         return;
     }
     if (streams) streams->bring(slot.grad);
@@ -224,7 +238,28 @@ void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g)
     gradient_ops::rows_into(slot.grad, indices, g);
 }
 
+void Walk::sum_held(std::uint32_t value) {
+    GradientSlot& slot = slots[value];
+    Pending& pending = *slot.pending;
+    if (!pending.pairs.empty()) {
+        std::vector<Tensor> g, x;
+        for (auto& [pair_g, pair_x] : pending.pairs) {
+            g.push_back(std::move(pair_g));
+            x.push_back(std::move(pair_x));
+        }
+        pending.pairs.clear();
+        pending.pair_rows = 0;
+        add_product_now(value, gradient_ops::concatenate(g), gradient_ops::concatenate(x));
+    }
+    if (!pending.terms.empty()) {  // perhaps that product is the last of them
+        std::vector<Tensor> terms = std::exchange(pending.terms, {});
+        terms.push_back(std::move(slot.grad));
+        slot.grad = gradient_ops::sum_of(terms);
+    }
+}
+
 void Walk::flush(std::uint32_t value) {
+    sum_held(value);
     GradientSlot& slot = slots[value];
     Pending& pending = *slot.pending;
     if (pending.products.rows > 0) {

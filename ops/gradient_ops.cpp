@@ -46,13 +46,18 @@ Tensor ones(const Shape& shape, DType dtype, Device device) {
 Tensor product(const Tensor& g, const Tensor& x) { return matmul(transpose(g, 0, 1), x); }
 
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x) {
-    const TensorImpl *a = g.impl(), *b = x.impl(), *c = into.impl();
-    if ((c->dtype == float32 || c->dtype == float64) && a->dtype == c->dtype && b->dtype == c->dtype) {
+    const TensorImpl* c = into.impl();
+    const bool direct = (c->dtype == float32 || c->dtype == float64) && g.dtype() == c->dtype && x.dtype() == c->dtype;
+    if (!direct) return add_into(into, product(g, x).to(into.dtype()));
+    const auto run = [&](const TensorImpl* a, const TensorImpl* b) {
         multiply({c->dtype, a->sizes[1], b->sizes[1], a->sizes[0], a->data, a->strides[1], a->strides[0], b->data,
-                  b->strides[0], b->strides[1], c->data, b->sizes[1], nullptr, /*accumulate=*/true});
-    } else {
-        add_into(into, product(g, x).to(into.dtype()));
-    }
+                  b->strides[0], b->strides[1], c->data, b->sizes[1], nullptr, /*accumulate=*/true}, c->device);
+    };
+    if (!on_gpu(c)) [[likely]]
+        return run(g.impl(), x.impl());
+    const Tensor packed_g = matrix_for_device(g), packed_x = matrix_for_device(x);
+    for (const Tensor* t : {&into, &packed_g, &packed_x}) on_stream(*t);
+    run(packed_g.impl(), packed_x.impl());
 }
 
 void add_into(const Tensor& into, const Tensor& g) {
@@ -135,6 +140,10 @@ void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
 }
 
 Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(parts, dim); }
+
+Tensor sum_of(const std::vector<Tensor>& terms) {
+    return terms.size() == 2 ? tapir::add(terms[0], terms[1]) : sum(stack(terms, 0), {0});
+}
 
 Tensor dense_copy(const Tensor& g) { return clone(g); }
 

@@ -200,10 +200,19 @@ bool is_matrix(const TensorImpl* x) {
     return ((col == 1 || cols == 1) && (row >= cols || rows == 1)) || ((row == 1 || rows == 1) && (col >= rows || cols == 1));
 }
 
+}  // namespace
+
+Tensor matrix_for_device(const Tensor& t, const Loc& loc) {
+    const detail::PauseRecording pause;
+    return is_matrix(t.impl()) ? t : t.contiguous(loc);
+}
+
+namespace {
+
 // An operand of this dtype as the device multiplies it; not recorded.
 Tensor operand(const Tensor& t, DType computed, const Loc& loc) {
     Tensor ready = t.to(computed, loc);
-    return on_gpu(ready) && !is_matrix(ready.impl()) ? ready.contiguous(loc) : ready;
+    return on_gpu(ready) ? matrix_for_device(ready, loc) : ready;
 }
 
 // a b without a record. The result has the promoted dtype.

@@ -31,7 +31,9 @@ bool has_fast_bfloat16();
 bool multiply_bfloat16(const MatrixProduct& product);
 
 /// With memory of this device. bfloat16 on the CPU: without accumulate.
-void multiply(const MatrixProduct& product, Device device = cpu);
+void multiply(const MatrixProduct& product, Device device);
+/// The tensor, or a copy without gaps: one whose last two dimensions a product on a device can read. Not recorded.
+Tensor matrix_for_device(const Tensor& t, const Loc& loc = {});
 
 }  // namespace tapir
 

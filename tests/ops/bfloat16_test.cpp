@@ -34,10 +34,10 @@ TEST_CASE("bfloat16 matrices are multiplied as they are", "[ops]") {
                 INFO(m << " x " << k << " x " << n << ", strides " << left.strides() << " and " << right.strides());
                 const Tensor c = empty({m, n}, bfloat16);
                 MatrixProduct p = product_of(left, right, c);
-                multiply(p);
+                multiply(p, cpu);
                 check(c, left, right);
                 p.bias = bias.raw_data();
-                multiply(p);
+                multiply(p, cpu);
                 check(c, left, right, bias);
             }
         }
@@ -52,10 +52,10 @@ TEST_CASE("batches of bfloat16 matrices", "[ops]") {
     p.a_batch = 9 * 16;
     p.b_batch = 16 * 11;
     p.c_batch = 9 * 11;
-    multiply(p);
+    multiply(p, cpu);
     check(c, a, b);
     p.b_batch = 0;  // one matrix for all
-    multiply(p);
+    multiply(p, cpu);
     check(c, a, b.narrow(0, 0, 1));
 }
 
