@@ -270,14 +270,14 @@ std::int64_t Tensor::size(int d, Loc loc) const {
 double Tensor::item_double(const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
-        return to(cpu, loc).item_double(loc);
+        return to(tapir::cpu, loc).item_double(loc);
     return detail::load_double(impl_->dtype, impl_->data);
 }
 
 std::int64_t Tensor::item_int(const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
-        return to(cpu, loc).item_int(loc);
+        return to(tapir::cpu, loc).item_int(loc);
     return detail::load_int(impl_->dtype, impl_->data);
 }
 
@@ -307,7 +307,7 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
     const std::byte* from = base + offset * static_cast<std::int64_t>(itemsize(dtype));
     if (impl_->device.type != DeviceType::cpu) [[unlikely]] {
         detail::begin_op("at", impl_, loc);
-        device_api::copy(to, cpu, from, impl_->device, itemsize(dtype), /*wait=*/true);
+        device_api::copy(to, tapir::cpu, from, impl_->device, itemsize(dtype), /*wait=*/true);
     } else {
         std::memcpy(to, from, itemsize(dtype));
     }
@@ -315,7 +315,7 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
 
 void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
     const detail::PauseRecording pause;
-    const Tensor packed = this->to(dtype, loc).to(cpu, loc).contiguous(loc);
+    const Tensor packed = this->to(dtype, loc).to(tapir::cpu, loc).contiguous(loc);
     if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());
 }
 

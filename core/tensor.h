@@ -152,7 +152,7 @@ class Tensor {
     std::vector<T> to_vector(Loc loc = Loc::current()) const {
         std::vector<T> values(static_cast<std::size_t>(checked(loc).impl_->numel));
         if constexpr (std::is_same_v<T, bool>) {
-            const Tensor bytes = to(uint8, loc).to(cpu, loc).contiguous(loc);
+            const Tensor bytes = to(uint8, loc).to(tapir::cpu, loc).contiguous(loc);
             for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<unsigned char*>(bytes.raw_data())[i];
         } else {
             copy_out(dtype_of<T>, values.data(), loc);
@@ -215,6 +215,8 @@ class Tensor {
     /// stay as it is until then.
     Tensor to(Device device, bool non_blocking = false, Loc loc = Loc::current()) const;
     Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
+    Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
+    Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< to(tapir::cuda(i))
     /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws
     /// DeviceError where there is no CUDA device.
     Tensor pin_memory(Loc loc = Loc::current()) const;

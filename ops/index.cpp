@@ -443,7 +443,7 @@ Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& v
 
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc) {
     detail::check_defined(In(*this, loc), "index_put_");
-    const Tensor number = detail::make_empty({}, dtype(), cpu, loc);
+    const Tensor number = detail::make_empty({}, dtype(), tapir::cpu, loc);
     detail::store(dtype(), number.raw_data(), value);
     index_put(*this, indices.begin(), indices.size(), number, loc);
     return *this;

@@ -261,6 +261,7 @@ TEST_CASE("misuse: dtypes and devices", "[misuse]") {
     MISUSE(DTypeError, "", rand({2}, bool_));
     MISUSE(DTypeError, "", linspace(0, 1, 5, bool_));
     MISUSE(DeviceError, "to: cuda:200: ", x.v3.to(cuda(200)));
+    MISUSE(DeviceError, "to: cuda:200: ", x.v3.cuda(200));
     MISUSE(DeviceError, "zeros: cuda:200: ", zeros({2}, cuda(200)));
 }
 

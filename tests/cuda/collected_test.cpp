@@ -56,7 +56,7 @@ TEST_CASE("a weight used many times has the CPU's gradient", "[cuda]") {
                     tape.backward(chain(*cell, start.to(device), uses));
                 }
             }
-            for (std::size_t i = 0; i < 3; ++i) check_close(there.parameters()[i].grad().to(cpu), here.parameters()[i].grad(), 1e-4);
+            for (std::size_t i = 0; i < 3; ++i) check_close(there.parameters()[i].grad().cpu(), here.parameters()[i].grad(), 1e-4);
         }
     }
 }
@@ -72,11 +72,11 @@ TEST_CASE("what is collected reaches hooks, gradients() and a second backward", 
         weight.register_hook([&seen](const Tensor& g) { return seen = g * 2; });
         Tape tape({.persistent = true});
         const Tensor loss = chain(*cell, start.to(weight.device()), 20);
-        for (const Tensor& g : tape.gradient(loss, cell->parameters())) out->push_back(g.to(cpu));
+        for (const Tensor& g : tape.gradient(loss, cell->parameters())) out->push_back(g.cpu());
         tape.backward(loss);
         tape.backward(loss);
-        out->push_back(seen.to(cpu));
-        for (const Tensor& p : cell->parameters()) out->push_back(p.grad().to(cpu));
+        out->push_back(seen.cpu());
+        for (const Tensor& p : cell->parameters()) out->push_back(p.grad().cpu());
     }
     REQUIRE(have.size() == want.size());
     for (std::size_t i = 0; i < want.size(); ++i) check_close(have[i], want[i], 1e-4);
@@ -93,7 +93,7 @@ TEST_CASE("second derivatives of a weight used many times", "[cuda]") {
         Tensor loss = chain(cell, start, 12);
         const std::vector<Tensor> g = outer.gradient(loss, cell.parameters(), {.create_graph = true});
         outer.backward(sum(g[0] * g[0]) + sum(g[1] * g[1]));
-        results.push_back(cell.weight.grad().to(cpu));
+        results.push_back(cell.weight.grad().cpu());
     }
     check_close(results[1], results[0], 1e-3);
 }
