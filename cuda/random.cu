@@ -16,7 +16,7 @@ __device__ __forceinline__ u64 word64(const u32 (&words)[Words], int i) {
 // --- What is made of the words ---------------------------------------------------------------------------------------------
 //
 // A struct with the element type T, how many words an element takes, and make(words, e, first): number first + e of the draw,
-// e elements into a thread's words. Normal numbers are made in pairs.
+// e elements into a thread's words. Normal numbers are made in pairs, by pair(), of the words of both.
 
 template <class Type>
 struct Uniform {
@@ -38,20 +38,17 @@ template <class Type>
 struct Normal {
     using T = Type;
     static constexpr int words = sizeof(T) == 8 ? 2 : 1;
-    // Of the pair's words.
-    template <int N>
-    __device__ static void pair(const u32 (&w)[N], int e, float* x) {
-        const float u = (static_cast<float>(w[e] >> 1) + 1.0F) * 0x1p-31F;
-        const float r = sqrt(-2.0F * log(u)), t = static_cast<float>(w[e + 1] >> 8) * (6.283185307179586F * 0x1p-24F);
+    __device__ static void pair(u32 first, u32 second, float* x) {
+        const float u = (static_cast<float>(first >> 1) + 1.0F) * 0x1p-31F;
+        const float r = sqrt(-2.0F * log(u)), t = static_cast<float>(second >> 8) * (6.283185307179586F * 0x1p-24F);
         sin_cos(t, x + 1, x);
         x[0] *= r;
         x[1] *= r;
     }
-    template <int N>
-    __device__ static void pair(const u32 (&w)[N], int e, double* x) {
-        const double u = (static_cast<double>(word64(w, e) >> 11) + 1.0) * 0x1p-53;
+    __device__ static void pair(u64 first, u64 second, double* x) {
+        const double u = (static_cast<double>(first >> 11) + 1.0) * 0x1p-53;
         const double r = sqrt(-2.0 * log(u));
-        const double t = static_cast<double>(word64(w, e + 1) >> 11) * (6.283185307179586477 * 0x1p-53);
+        const double t = static_cast<double>(second >> 11) * (6.283185307179586477 * 0x1p-53);
         sin_cos(t, x + 1, x);
         x[0] *= r;
         x[1] *= r;
@@ -106,7 +103,11 @@ __device__ __forceinline__ void make_all(const Maker& maker, const u32 (&w)[N], 
         TAPIR_UNROLL
         for (int e = 0; e < E; e += 2) {
             Computed<typename Maker::T> x[2];
-            Maker::pair(w, e, x);
+            if constexpr (Maker::words == 2) {
+                Maker::pair(word64(w, e), word64(w, e + 1), x);
+            } else {
+                Maker::pair(w[e], w[e + 1], x);
+            }
             y[e] = convert<typename Maker::T>(x[0]);
             y[e + 1] = convert<typename Maker::T>(x[1]);
         }
