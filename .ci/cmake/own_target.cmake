@@ -5,7 +5,8 @@ function(tapir_own_target target)
     target_compile_options(${target} PRIVATE
         "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;$<$<BOOL:${TAPIR_WERROR}>:-Werror>;\
 $<$<NOT:$<BOOL:${TAPIR_OPENMP}>>:-Wno-unknown-pragmas>;\
--ffile-prefix-map=${PROJECT_BINARY_DIR}/include/tapir=${PROJECT_SOURCE_DIR}>")
+-ffile-prefix-map=${PROJECT_BINARY_DIR}/include/tapir=${PROJECT_SOURCE_DIR}>"
+        "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;$<$<BOOL:${TAPIR_WERROR}>:-Werror=all-warnings;-Xcompiler=-Werror>>")
 endfunction()
 
 # For code whose own speed does not matter, after tapir_own_target: half to a third of the compile time. (With -O2, full
@@ -20,7 +21,7 @@ endfunction()
 # For the library and its kernels.
 function(tapir_library_settings target)
     tapir_own_target(${target})
-    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-Xcompiler=-Wall>")
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr>")
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(${target} PRIVATE ${TAPIR_PRIVATE_LIBS})
     target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include_gen)
