@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sst.h"
+#include "tree_lstm.h"
 #include "work.h"
 
 namespace bench {
@@ -146,113 +146,6 @@ void mlp_step(State& state) {
 
 // --- Tree-LSTM
 // ----------------------------------------------------------------------------------------------------------
-
-namespace {
-
-struct Example {
-    const Tree* tree;
-    Tensor words;   // (leaves)
-    Tensor labels;  // (nodes)
-};
-
-/// Empty where there is no data.
-const std::vector<Example>& examples(std::size_t* words) {
-    static const Treebank bank = read_treebank(sst_dir() + "/train.txt", kTrees);
-    static const std::vector<Example> list = [] {
-        std::vector<Example> made;
-        for (const Tree& tree : bank.trees) {
-            std::vector<std::int64_t> leaves, labels;
-            for (const Node& node : tree) {
-                if (node.word >= 0) leaves.push_back(node.word);
-                labels.push_back(node.label);
-            }
-            made.push_back({&tree, tapir::tensor(leaves), tapir::tensor(labels)});
-        }
-        return made;
-    }();
-    *words = bank.words;
-    return list;
-}
-
-Tensor fixed(const tapir::Shape& shape, std::uint32_t seed) {
-    Tensor made = tapir::empty(shape);
-    const std::vector<float> weights = fixed_weights(static_cast<std::size_t>(made.numel()), seed);
-    std::copy(weights.begin(), weights.end(), made.data<float>());
-    return made.requires_grad_();
-}
-
-struct TreeLstm {
-    TreeLstm(std::int64_t size, std::size_t words)
-        : embedding(fixed({static_cast<std::int64_t>(words), size}, 1)),
-          leaf_w(fixed({3 * size, size}, 2)),
-          leaf_b(fixed({3 * size}, 3)),
-          inner_w(fixed({5 * size, 2 * size}, 4)),
-          inner_b(fixed({5 * size}, 5)),
-          class_w(fixed({5, size}, 6)),
-          class_b(fixed({5}, 7)),
-          h(size) {}
-
-    using State = tapir::LSTMState;
-
-    /// Logits of all nodes, (nodes, 5).
-    Tensor logits(const Example& example, bool leaves_together) const {
-        std::vector<State> states;
-        std::vector<Tensor> hidden;
-        states.reserve(example.tree->size());
-        hidden.reserve(example.tree->size());
-        const Tensor x = tapir::embedding(example.words, embedding);
-        std::vector<Tensor> inputs, leaf_hidden, leaf_cells;
-        if (leaves_together) {
-            const State all = tapir::tree_lstm_gates(tapir::linear(x, leaf_w, leaf_b), {});
-            leaf_hidden = all.h.unbind();
-            leaf_cells = all.c.unbind();
-        } else {
-            inputs = x.unbind();
-        }
-        std::size_t leaf = 0;
-        for (const Node& node : *example.tree) {
-            if (node.word < 0) {
-                states.push_back(inner_state(states[static_cast<std::size_t>(node.left)],
-                                             states[static_cast<std::size_t>(node.right)]));
-            } else if (leaves_together) {
-                states.push_back({leaf_hidden[leaf], leaf_cells[leaf]});
-                ++leaf;
-            } else {
-                states.push_back(tapir::tree_lstm_gates(tapir::linear(inputs[leaf++], leaf_w, leaf_b), {}));
-            }
-            hidden.push_back(states.back().h);
-        }
-        return tapir::linear(tapir::stack(hidden), class_w, class_b);
-    }
-
-    // Gates in the order i, f_l, f_r, o, u; of a leaf i, o, u.
-    State inner_state(const State& left, const State& right) const {
-        const Tensor gates = tapir::linear(tapir::cat({left.h, right.h}), inner_w, inner_b);
-        return tapir::tree_lstm_gates(gates, {left.c, right.c});
-    }
-
-    Tensor embedding, leaf_w, leaf_b, inner_w, inner_b, class_w, class_b;
-    std::int64_t h;
-};
-
-void train(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list,
-           bool leaves_together, double* loss_first, double* loss_pass) {
-    *loss_pass = 0;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-        const Example& example = list[i];
-        Tape tape;
-        const Tensor loss = tapir::cross_entropy(model.logits(example, leaves_together), example.labels,
-                                                 {.reduction = tapir::Reduction::sum});
-        tape.backward(loss);
-        *loss_pass += loss.item<double>();
-        if ((i + 1) % kTreesPerStep != 0) continue;
-        if (i + 1 == kTreesPerStep) *loss_first = *loss_pass;
-        optimizer.step();
-        optimizer.zero_grad();
-    }
-}
-
-}  // namespace
 
 void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     std::size_t words = 0;

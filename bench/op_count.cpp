@@ -1,6 +1,7 @@
 // op_count KIND N: calls one kind of op N times inside tapir_measured(), after a warm-up outside of it, so that
 // callgrind can count its instructions alone (instructions.sh). The count repeats exactly, whatever else the machine
-// does.
+// does. In a build with the CUDA device and where there is one, the emulator's say, kinds "cuda: ..." count what the caller's
+// thread does for an op there.
 #include <tapir/core/parallel.h>
 #include <tapir/tapir.h>
 
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
     const Tensor a = randn({4}), b = randn({4}), square = randn({4, 4});
     const Tensor leaf = randn({4}).requires_grad_();
     const Tensor x = randn({1, 64}), w = randn({64, 64}).requires_grad_(), bias = randn({64}).requires_grad_();
-    const std::map<std::string, Work> kinds = {
+    std::map<std::string, Work> kinds = {
         {"empty loop",
          [&](int n) {
              for (int i = 0; i < n; ++i) keep(a);
@@ -78,10 +79,30 @@ int main(int argc, char** argv) {
          }},
     };
     // Forward outside, backward inside.
-    const std::map<std::string, std::function<Tensor(const Tensor&)>> chains = {
-        {"backward of add", [&](const Tensor& y) { return y + b; }},
-        {"backward of tanh", [](const Tensor& y) { return tanh(y); }},
+    struct Chain {
+        Tensor from;
+        std::function<Tensor(const Tensor&)> op;
     };
+    std::map<std::string, Chain> chains = {
+        {"backward of add", {leaf, [&](const Tensor& y) { return y + b; }}},
+        {"backward of tanh", {leaf, [](const Tensor& y) { return tanh(y); }}},
+    };
+    if (cuda_is_available()) {
+        const Tensor a2 = a.to(cuda), b2 = b.to(cuda), leaf2 = leaf.detach().to(cuda).requires_grad_();
+        kinds["cuda: add"] = [=](int n) {
+            for (int i = 0; i < n; ++i) keep(a2 + b2);
+        };
+        kinds["cuda: add recorded"] = [=](int n) {
+            const Tape tape;
+            for (int i = 0; i < n; ++i) keep(a2 + leaf2);
+        };
+        kinds["cuda: tanh recorded"] = [=](int n) {
+            const Tape tape;
+            for (int i = 0; i < n; ++i) keep(tanh(leaf2));
+        };
+        chains["cuda: backward of add"] = {leaf2, [=](const Tensor& y) { return y + b2; }};
+        chains["cuda: backward of tanh"] = {leaf2, [](const Tensor& y) { return tanh(y); }};
+    }
     const std::string kind = argc > 1 ? argv[1] : "";
     const int count = argc > 2 ? std::atoi(argv[2]) : 1000;
 
@@ -92,8 +113,8 @@ int main(int argc, char** argv) {
     } else if (const auto chain = chains.find(kind); chain != chains.end()) {
         for (int run = 0; run < 3; ++run) {
             Tape tape;
-            Tensor y = leaf;
-            for (int i = 0; i < count; ++i) y = chain->second(y);
+            Tensor y = chain->second.from;
+            for (int i = 0; i < count; ++i) y = chain->second.op(y);
             y = sum(y);
             const Work backward = [&](int) { tape.backward(y); };
             measured = &backward;
@@ -105,7 +126,7 @@ int main(int argc, char** argv) {
         }
     } else {
         for (const auto& [name, work] : kinds) std::printf("%s\n", name.c_str());
-        for (const auto& [name, op] : chains) std::printf("%s\n", name.c_str());
+        for (const auto& [name, chain_of] : chains) std::printf("%s\n", name.c_str());
         return argc > 1;
     }
 }

@@ -13,6 +13,10 @@
 
 namespace bench {
 
+inline constexpr int kTreesPerStep = 25;
+inline constexpr int kTrees = 1000;
+inline constexpr float kAdagradRate = 0.05f;
+
 struct Node {
     int label = 0;
     int word = -1;              // leaves only

@@ -7,14 +7,13 @@
 
 #include <cstdint>
 
+#include "sst.h"
+
 namespace bench {
 
 using State = benchmark::State;
 
 inline constexpr int kChain = 1000;  // ops per tape in the recorded rows, and per chain
-inline constexpr int kTreesPerStep = 25;
-inline constexpr int kTrees = 1000;
-inline constexpr float kAdagradRate = 0.05f;
 
 /// One thread; no gradient recording beside what a row asks for.
 void start();

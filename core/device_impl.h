@@ -35,6 +35,8 @@ void pinned_used(Storage& storage, Device device);
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait);
 /// Sets bytes to 0, on the current stream.
 void zero(void* to, Device device, std::size_t bytes);
+/// Launches `count` kernels that do nothing, on the current stream, and nothing else: what an op's time is measured against.
+void launch_empty(Device device, int count);
 
 void* new_stream(int device);
 void* default_stream(int device);

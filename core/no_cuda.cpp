@@ -20,6 +20,7 @@ bool is_pinned(const Storage&) noexcept { return false; }
 void pinned_used(Storage&, Device) { std::abort(); }
 void copy(void*, Device, const void*, Device, std::size_t, bool) { std::abort(); }
 void zero(void*, Device, std::size_t) { std::abort(); }
+void launch_empty(Device, int) { std::abort(); }
 void* new_stream(int) { std::abort(); }
 void* default_stream(int) { std::abort(); }
 void* current_stream(int) noexcept { std::abort(); }

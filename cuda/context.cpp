@@ -259,6 +259,8 @@ FaultSlot* fault_slot(int dim, const Shape& shape) {
     }
 }
 
+void launch_empty(int count);  // empty_launch.cu
+
 }  // namespace tapir::gpu
 
 // --- What the core asks for ----------------------------------------------------------------------------------------------
@@ -302,6 +304,11 @@ void zero(void* to, Device device, std::size_t bytes) {
     select(device);
     gpu::Stream& stream = current();
     launched(stream, cudaMemsetAsync(to, 0, bytes, stream.handle));
+}
+
+void launch_empty(Device device, int count) {
+    select(device);
+    gpu::launch_empty(count);
 }
 
 // --- Streams ---------------------------------------------------------------------------------------------------------------
