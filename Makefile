@@ -1,11 +1,11 @@
 # Everyday commands; CMake is the real build (CMakePresets.json has its presets). `make help` lists them.
-# Options: JOBS=2 compiles at once, ARGS="..." for the program of `make run`, PREFIX=... for `make install`,
+# Options: JOBS=2 compiles at once, ARGS="..." for the program of `make run` and for .ci/gpu, PREFIX=... for `make install`,
 # CMAKE_ARGS="-D..." when a build folder is first configured.
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 CMAKE_ARGS ?=
 
-.PHONY: help run test bench install asan tsan cuda emulated format clean
+.PHONY: help run test bench install asan tsan cuda emulated gpu format clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -51,6 +51,9 @@ cuda emulated:  ## the tests with the CUDA device: compiled by nvcc, or on the e
 	$(call configure,$@)
 	$(call build,$@) --target tapir_tests
 	@ctest --preset $@ -R '^(cuda|core|autograd|optim)/'
+
+gpu:            ## on a machine with a GPU: build for it, run the CUDA tests, also under compute-sanitizer (ARGS: stages)
+	@.ci/gpu $(ARGS)
 
 format:         ## clang-format on every tracked source
 	@.ci/install-deps format
