@@ -3,6 +3,22 @@
 #include <CLI/CLI.hpp>
 
 namespace tree_lstm {
+namespace {
+
+// "cpu", "cuda", "cuda:1"; or why it is none of these. Whether the device is there is for the library to say.
+std::string read_device(const std::string& text, tapir::Device& device) {
+    if (text == "cpu" || text == "cuda") {
+        device = text == "cpu" ? tapir::cpu : tapir::cuda;
+        return {};
+    }
+    const bool is_numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
+                             text.find_first_not_of("0123456789", 5) == std::string::npos;
+    if (!is_numbered) return "'" + text + "' is not a device: cpu, cuda or cuda:N";
+    device = tapir::cuda(std::stoi(text.substr(5)));
+    return {};
+}
+
+}  // namespace
 
 Options parse_options(int argc, char** argv) {
     Options o;
@@ -26,6 +42,10 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--weight-decay", o.weight_decay, "of all but the word vectors")->check(CLI::NonNegativeNumber);
     app.add_option("--seed", o.seed, "of data, initial weights, order and dropout")->capture_default_str();
     app.add_option("--threads", o.threads, "for large ops")->check(above_zero)->capture_default_str();
+    std::string device = "cpu";
+    app.add_option("--device", device, "cpu, cuda or cuda:N (GPU number N)")->check([&o](const std::string& text) {
+        return read_device(text, o.device);
+    })->capture_default_str();
     app.add_option("--glove", o.glove, "text file of word vectors to start from")->check(CLI::ExistingFile);
     app.add_option("--save", o.save, "file for the state after each epoch (safetensors)");
     app.add_option("--resume", o.resume, "go on from a saved state")->check(CLI::ExistingFile);

@@ -1,6 +1,8 @@
 // The program's command line.
 #pragma once
 
+#include <tapir/core/device.h>
+
 #include <cstdint>
 #include <string>
 
@@ -24,6 +26,7 @@ struct Options {
     double weight_decay = -1;
     std::uint64_t seed = 1;
     int threads = 1;
+    tapir::Device device;  ///< where model, data and training are
     std::string glove;
     std::string save;
     std::string resume;

@@ -41,8 +41,10 @@ void print_start(const Model& model, const Dataset& data, const Options& o) {
     fmt::print("{}: {} training trees ({} nodes), {} test trees, {} words, {} classes\n", data.name,
                grouped(static_cast<std::int64_t>(data.train.size())), grouped(node_count(data.train)),
                grouped(static_cast<std::int64_t>(data.test.size())), grouped(data.vocabulary.size()), data.classes());
-    fmt::print("{}\n{} parameters; {} (lr {}), {} trees a step; loss: summed over a tree's labelled nodes\n\n", model.str(), grouped(model.parameter_count()), o.optimizer,
-               o.lr, o.batch);
+    fmt::print("{}\n{} parameters; {} (lr {}), {} trees a step; loss: summed over a tree's labelled nodes\n", model.str(),
+               grouped(model.parameter_count()), o.optimizer, o.lr, o.batch);
+    if (o.device != cpu) fmt::print("on {} ({})\n", name(o.device), cuda_device_name(o.device.index));
+    fmt::print("\n");
     std::fflush(stdout);
 }
 

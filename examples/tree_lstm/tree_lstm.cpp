@@ -44,13 +44,36 @@ Tensor loss_of(const Tensor& scores, const Tree& tree) {
     return cross_entropy(scores, tensor(labels), {.ignore_index = kNoLabel, .reduction = Reduction::sum});
 }
 
-struct Count {
-    std::int64_t trees = 0, right = 0;
+// How many trees have their root classified right. The scores stay on their device until somebody asks, so that a GPU is
+// waited for once, not at each tree.
+class Count {
+  public:
     void add(const Tensor& scores, const Tree& tree) {
-        ++trees;
-        right += scores[-1].argmax().item<int>() == tree.root().label;  // the root is the last node
+        const NoGradScope pause;
+        roots_.push_back(scores[-1]);  // the root is the last node
+        labels_.push_back(tree.root().label);
+        if (roots_.size() == 500) read();
     }
-    double accuracy() const { return trees > 0 ? static_cast<double>(right) / static_cast<double>(trees) : 0; }
+    std::int64_t trees() const { return trees_ + static_cast<std::int64_t>(roots_.size()); }
+    double accuracy() {
+        read();
+        return trees_ > 0 ? static_cast<double>(right_) / static_cast<double>(trees_) : 0;
+    }
+
+  private:
+    void read() {
+        if (roots_.empty()) return;
+        const NoGradScope pause;
+        const std::vector<int> classes = stack(roots_).argmax(1).to_vector<int>();
+        for (std::size_t i = 0; i < classes.size(); ++i) right_ += classes[i] == labels_[i];
+        trees_ += static_cast<std::int64_t>(classes.size());
+        roots_.clear();
+        labels_.clear();
+    }
+
+    std::vector<Tensor> roots_;  // scores
+    std::vector<int> labels_;
+    std::int64_t trees_ = 0, right_ = 0;  // of those that were read
 };
 
 double accuracy(Model& model, const std::vector<Tree>& trees) {
@@ -79,17 +102,18 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
             loss = loss + loss_of(scores, tree);
             count.add(scores, tree);
         }
-        loss_sum += loss.item();
         tape.backward(loss / static_cast<double>(end - start));
         optimizer.step();
         optimizer.zero_grad();
-        progress.update(count.trees, loss_sum / static_cast<double>(count.trees), count.accuracy());
+        loss_sum += loss.item();  // last: here a GPU is waited for
+        progress.update(count.trees(), loss_sum / static_cast<double>(count.trees()), count.accuracy());
     }
 }
 
 void run(const Options& o) {
     manual_seed(o.seed);
     set_num_threads(o.threads);
+    const DeviceScope scope(o.device);  // every tensor that follows is made there
     Dataset data = o.data.empty() ? make_listops({.train = o.trees, .dev = o.test_trees, .test = o.test_trees,
                                                   .max_depth = o.max_depth, .max_length = o.max_length, .seed = o.seed})
                                   : read_treebank(o.data, {.vocabulary_from_all_splits = !o.glove.empty()});
