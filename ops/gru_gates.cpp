@@ -103,6 +103,7 @@ void check(const Tensor& x, const char* what, const Tensor& h, const Shape& want
 Tensor gru_gates(In x_gates, In h_gates, In h) {
     const Loc& loc = x_gates.loc;
     for (const In& t : {x_gates, h_gates, h}) detail::check_defined(In(t.tensor, loc), "gru_gates");
+    if (follows_gates(h.tensor, x_gates.tensor)) return gru_gates(x_gates, h_gates, h.tensor.to(x_gates.tensor.dtype(), loc));
     const DType dtype = h.tensor.dtype();
     if (!is_floating(dtype)) fail<DTypeError>(loc, "gru_gates: needs a floating dtype, got {}", name(dtype));
     if (h.tensor.dim() == 0) fail<ShapeError>(loc, "gru_gates: h must have at least one dimension");

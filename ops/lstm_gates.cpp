@@ -323,6 +323,19 @@ LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tenso
 
 LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
                     int children, const Loc& loc) {
+    if (detail::thread.autocast) [[unlikely]] {
+        const Tensor& gates = *sources[0].tensor;
+        std::vector<Tensor> converted(static_cast<std::size_t>(children));
+        std::vector<const Tensor*> states(children_c, children_c + children);
+        bool any = false;
+        for (std::size_t k = 0; k < states.size(); ++k) {
+            if (!follows_gates(*states[k], gates)) continue;
+            converted[k] = states[k]->to(gates.dtype(), loc);
+            states[k] = &converted[k];
+            any = true;
+        }
+        if (any) return lstm_step(op, sources, source_count, states.data(), children, loc);
+    }
     Shape shape;
     const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
     const Tensor& gates = *sources[0].tensor;

@@ -2,7 +2,7 @@
 // of nn (LSTMCell, NaryTreeLSTMCell, ...) are made of these; use them directly for cells of your own.
 //
 // Leading dimensions are free: gates (..., k * h) with state (..., h). Floating dtypes; those of all operands must agree
-// (DTypeError), and so must the sizes (ShapeError).
+// (DTypeError), and so must the sizes (ShapeError). Under an AutocastScope a state is converted to the gates' dtype.
 #pragma once
 
 #include "tapir/core/tensor.h"

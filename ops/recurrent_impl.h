@@ -18,6 +18,12 @@ inline Tensor ready(const Tensor& x, DType dtype) {
     return x.to(dtype).contiguous();
 }
 
+/// Under an AutocastScope gates come out of products in 16 bits: a state of another dtype, zeros at first, is converted.
+inline bool follows_gates(const Tensor& state, const Tensor& gates) {
+    return detail::thread.autocast && state.defined() && gates.defined() && state.dtype() != gates.dtype() &&
+           is_floating(state.dtype()) && is_floating(gates.dtype()) && state.dtype() != float64 && gates.dtype() != float64;
+}
+
 /// Calls f.operator()<T>() for a dtype that read_in gives.
 template <class F>
 void with_element_type(DType dtype, const F& f) {

@@ -137,3 +137,44 @@ TEST_CASE("GradScaler scales, unscales, leaves out and adapts", "[optim]") {
     const Tensor loss = ones({});
     CHECK(off.scale(loss).is_same(loss));
 }
+
+TEST_CASE("recurrent cells run in 16 bits under autocast, with states of any dtype") {
+    manual_seed(4);
+    const nn::RNNCell rnn(5, 4);
+    const nn::GRUCell gru(5, 4);
+    const nn::LSTMCell lstm(5, 4);
+    const nn::NaryTreeLSTMCell tree(5, 4);
+    const nn::ChildSumTreeLSTMCell sums(5, 4);
+    const auto run = [&](const Tensor& x, const Tensor& h, const Tensor& c) {
+        const Tensor given = lstm(x, {h, c}).h, fresh = lstm(x, lstm(x)).h;
+        const LSTMState leaf = tree(x), other{h, c};
+        return stack({rnn(x, h), rnn(x, rnn(x)), gru(x, h), gru(x, gru(x)), given, fresh, tree(leaf, leaf).h, tree(leaf, other).h,
+                      sums(x, {other, sums(x, {})}).h});
+    };
+    const Tensor x = randn({3, 5}), h = randn({3, 4}).requires_grad_(), c = randn({3, 4}).requires_grad_();
+    Tensor want, have, want_h, want_c;
+    {
+        Tape tape;
+        want = run(x, h, c);
+        tape.backward(sum(want));
+        want_h = h.grad();
+        want_c = c.grad();
+    }
+    for (Tensor t : {h, c}) t.zero_grad();
+    for (const DType low : {float16, bfloat16}) {
+        const double limit = low == float16 ? 1e-2 : 8e-2;
+        {
+            const AutocastScope autocast(low);
+            Tape tape;
+            have = run(x, h, c);
+            tape.backward(sum(have));
+        }
+        CHECK(have.dtype() == low);
+        CHECK(h.grad().dtype() == float32);
+        for (const auto& [a, b] : {std::pair(have, want), std::pair(h.grad(), want_h), std::pair(c.grad(), want_c)}) {
+            CHECK((a.detach().to(float32) - b.detach()).abs().amax().item() < limit);
+        }
+        for (Tensor t : {h, c}) t.zero_grad();
+    }
+    FAILS(DTypeError, "c has dtype float64, the gates float32", lstm(x, {h, zeros({3, 4}, float64)}));
+}
