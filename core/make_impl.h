@@ -68,6 +68,10 @@ inline int wrap_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) 
     return static_cast<int>(dim < 0 ? dim + range : dim);
 }
 
+/// t takes over the elements, dtype, device and strides of `made`, a fresh tensor of its shape, and stays the tensor that it
+/// is to all who hold it. Views of it keep the elements that it had. The storage's version goes on.
+void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept;
+
 /// One element, read or written through a double or an int64.
 double load_double(DType dtype, const void* element) noexcept;
 std::int64_t load_int(DType dtype, const void* element) noexcept;

@@ -200,15 +200,52 @@ Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const
 
 Tensor alias(const TensorImpl* x) { return make_view(x, {x->sizes, x->rank}, {x->strides, x->rank}, 0); }
 
-void destroy(TensorImpl* impl) noexcept {
-    if (impl->meta) [[unlikely]]
-        destroy_meta(impl->meta);
-    Storage* storage = impl->storage;
-    if (!(impl->flags & TensorImpl::kOwnBlock)) deallocate(impl, sizeof(TensorImpl));
+namespace {
+
+void drop(Storage* storage) noexcept {
     if (!drop_ref(storage->refs)) return;
     if (storage->release) storage->release(storage);
     // The storage stands in the block of the tensor that was made with it, right behind that tensor.
     deallocate(reinterpret_cast<std::byte*>(storage) - sizeof(TensorImpl), std::size_t{storage->block} * kAlignment);
+}
+
+}  // namespace
+
+void destroy(TensorImpl* impl) noexcept {
+    if (impl->meta) [[unlikely]]
+        destroy_meta(impl->meta);
+    Storage* storage = impl->storage;
+    if (!(impl->flags & TensorImpl::kOwnBlock)) {
+        if (impl->flags & TensorImpl::kMoved) [[unlikely]] {
+            drop(reinterpret_cast<Storage*>(impl + 1));
+        } else {
+            deallocate(impl, sizeof(TensorImpl));
+        }
+    }
+    drop(storage);
+}
+
+void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
+    TensorImpl* impl = t.impl();
+    const TensorImpl* x = made.impl();
+    Storage *old = impl->storage, *storage = x->storage;
+    storage->version = old->version;  // what was saved of the old elements counts as changed
+    storage->mark_written(caller(loc));
+    add_ref(storage->refs);
+    impl->storage = storage;
+    impl->data = x->data;
+    impl->dtype = x->dtype;
+    impl->device = x->device;
+    std::copy_n(x->strides, x->rank, impl->strides);
+    const bool owns_block = impl->flags & TensorImpl::kOwnBlock;
+    impl->flags = static_cast<std::uint8_t>((impl->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) |
+                                            (x->flags & TensorImpl::kContiguous) | (owns_block ? TensorImpl::kMoved : 0));
+    if (!owns_block) return drop(old);
+    // The old storage stands in the tensor's own block and stays until the tensor goes. Its elements need not.
+    if (__atomic_load_n(&old->refs, __ATOMIC_ACQUIRE) > 1 || !old->release) return;
+    old->release(old);
+    old->release = nullptr;
+    old->data = nullptr;
 }
 
 void fail_undefined(const char* op, const Loc& loc) { fail<ValueError>(loc, "{}: the tensor is undefined", op); }

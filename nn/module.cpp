@@ -10,9 +10,13 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/safetensors.h"
+#include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir::nn {
@@ -83,23 +87,55 @@ std::vector<Tensor> tensors_of(NamedTensors named) {
     return result;
 }
 
-// Replaces every floating tensor, a shared one by the same new one everywhere.
+// Throws TapeError where the tape of this thread has recorded the tensor: its backward would meet two devices or dtypes.
+void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc) {
+    const Tape* tape = Tape::current();
+    if (!tape) return;
+    const Log& log = tape->log();
+    const AutogradMeta* meta = t.impl()->meta;
+    const bool is_used = meta && meta->leaf_number < log.leaf_slots.size() && log.leaf_slots[meta->leaf_number].tape == log.id;
+    if (!is_used && t.impl()->node.tape != log.id) return;
+    fail<TapeError>(loc, "to: {} is recorded on the tape of line {}; convert the module when the tape is gone", path,
+                    log.opened.line());
+}
+
+// What a tensor is to become, and its gradient.
+struct Conversion {
+    Tensor tensor, made, gradient;
+    SparseRows rows;
+};
+
+// Converts every tensor and its gradient. All new ones are made before the first is put in place.
 template <class Convert>
-void replace(Module& module, const Convert& convert) {
+void convert_all(Module& module, const Convert& convert, const Loc& loc) {
     const detail::PauseRecording pause;
-    std::unordered_map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // old, kept so that its address stays taken; new
-    for_tensors(module, [&](const std::string&, Tensor& t, bool) {
-        if (const auto found = done.find(t.impl()); found != done.end()) {
-            t = found->second.second;
-            return;
+    std::vector<Conversion> conversions;
+    std::unordered_set<const TensorImpl*> seen;
+    for_tensors(module, [&](const std::string& path, Tensor& t, bool) {
+        if (!seen.insert(t.impl()).second) return;
+        Conversion c{t, convert(t), {}, {}};
+        if (c.made.is_same(t)) return;
+        check_not_recorded(path, t, loc);
+        if (AutogradMeta* meta = t.impl()->meta) {
+            const std::lock_guard lock(detail::gradient_mutex());
+            c.rows = detail::rows_or_settle(*meta, t.shape());
+            if (c.rows.defined()) {
+                c.rows = {convert(c.rows.indices), convert(c.rows.values)};
+            } else if (meta->grad.defined()) {
+                c.gradient = convert(meta->grad);
+            }
         }
-        Tensor made = convert(t.detach());
-        if (made.is_same(t) || (made.dtype() == t.dtype() && made.device() == t.device())) return;
-        if (t.impl()->flags & TensorImpl::kRequiresGrad) made.requires_grad_();
-        if (t.impl()->meta && t.impl()->meta->sparse) detail::meta_of(made).sparse = true;
-        done.emplace(t.impl(), std::pair(t, made));
-        t = made;
+        conversions.push_back(std::move(c));
     });
+    for (const Conversion& c : conversions) {
+        detail::become(c.tensor, c.made, loc);
+        AutogradMeta* meta = c.tensor.impl()->meta;
+        if (!meta) continue;
+        const std::lock_guard lock(detail::gradient_mutex());
+        meta->drop_gradient();
+        meta->grad = c.gradient;
+        if (c.rows.defined()) meta->rows = {c.rows};
+    }
 }
 
 // The class's name without namespaces and template arguments.
@@ -198,11 +234,12 @@ void Module::zero_grad() {
 
 void Module::to(DType dtype, Loc loc) {
     if (!is_floating(dtype)) fail<DTypeError>(loc, "to: parameters need a floating dtype, got {}", name(dtype));
-    replace(*this, [&](const Tensor& t) { return is_floating(t.dtype()) ? t.to(dtype, loc) : t; });
+    convert_all(*this, [&](const Tensor& t) { return is_floating(t.dtype()) ? t.to(dtype, loc) : t; }, loc);
 }
 
 void Module::to(Device device, Loc loc) {
-    replace(*this, [&](const Tensor& t) { return t.to(device, loc); });
+    detail::check_device("to", device, loc);
+    convert_all(*this, [&](const Tensor& t) { return t.to(device, loc); }, loc);
 }
 
 void Module::apply(const std::function<void(Module&)>& fn) {

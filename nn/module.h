@@ -103,8 +103,11 @@ class Module {
     /// Freezes the parameters, or thaws them.
     void requires_grad_(bool on = true, Loc loc = Loc::current());
     void zero_grad();
-    /// Converts floating parameters and buffers: they are new tensors then, without gradients, so optimizers are made
-    /// after it, and copies of the module keep the old ones. Throws DTypeError for a dtype that is not floating.
+    /// Converts the floating parameters and buffers, or moves all of them to a device. They stay the same tensors, so
+    /// optimizers made before, copies of the module and tied weights go on with them; their gradients come along, and what
+    /// an optimizer keeps follows in its next step. Views of them, state_dict() too, keep the elements that they had.
+    /// Throws DTypeError for a dtype that is not floating, DeviceError for a device that is not there, TapeError for a
+    /// parameter that this thread's tape has recorded, and changes nothing then.
     void to(DType dtype, Loc loc = Loc::current());
     void to(Device device, Loc loc = Loc::current());
     /// Calls fn for every module below, then for this one.

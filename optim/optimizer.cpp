@@ -20,6 +20,12 @@ namespace {
 // 16-bit floats are updated in float32, and so are their buffers kept.
 DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
+// After Module::to().
+void follow(Tensor& buffer, Device device, DType compute) {
+    if (buffer.dtype() != compute) buffer = buffer.to(compute);
+    if (buffer.device() != device) buffer = buffer.to(device);
+}
+
 Tensor ready(const Tensor& t, DType compute) { return t.to(compute).contiguous(); }
 
 template <class T>
@@ -141,6 +147,7 @@ void Optimizer::step(Loc loc) {
             work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
                 Tensor& buffer = slot.buffers[i];
+                if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
                 if (names[i] && !buffer.defined()) {
                     buffer = detail::make_empty_like(slot.parameter.impl(), compute, loc);
                     buffer.fill_(initial_value(g));

@@ -125,21 +125,119 @@ TEST_CASE("training mode, freezing, gradients, apply") {
     CHECK(order.back() == &model);  // children first
 }
 
-TEST_CASE("conversion makes new tensors and keeps what they are") {
+TEST_CASE("conversion keeps the tensors and what they are") {
     Model model;
     model.input.requires_grad_(false);
-    nn::Embedding table(3, 2);
-    const Tensor old = model.scale;
+    const Model copy = model;
+    const Tensor kept = model.scale;
+    const std::vector<float> before = model.input.weight.to_vector<float>();
+    const NamedTensors state = model.state_dict();
     model.to(float64);
-    CHECK(!model.scale.is_same(old));
-    CHECK(model.scale.requires_grad());
+    CHECK(model.scale.is_same(kept));
+    CHECK(kept.dtype() == float64);
+    CHECK(kept.requires_grad());
     CHECK(!model.input.weight.requires_grad());
     CHECK(model.count.dtype() == float64);
-    table.to(float64);
-    Tape tape;
-    tape.backward(sum(table(tensor({1}))));
-    optim::SGD(table.parameters(), {.lr = 0.1}).step();
+    CHECK(copy.input.weight.dtype() == float64);
+    CHECK(model.input.weight.to_vector<float>() == before);
+    CHECK(state[0].tensor.dtype() == float32);  // a view of what was
+    CHECK(state[0].tensor.to_vector<float>() == before);
+    const Tensor values = model.input.weight.detach();
+    model.to(float64);
+    CHECK(values.shares_storage(model.input.weight));  // nothing to do
+    model.to(cpu);
+    CHECK(values.shares_storage(model.input.weight));
     CHECK(check::contains(check::message<DTypeError>([&] { model.to(int64); }), "module_test.cpp"));
+    model.to(float32);
+    CHECK(model.input.weight.to_vector<float>() == before);
+    CHECK(model.forward(randn({2, 3})).dtype() == float32);
+}
+
+TEST_CASE("optimizers and gradients follow a conversion") {
+    struct Words : nn::Module {
+        nn::Embedding table{5, 2};
+        nn::Linear out{2, 1};
+        void members(nn::Members& m) override { m("table", table)("out", out); }
+        void backward() const {
+            Tape tape;
+            tape.backward(sum(out(table(tensor({1, 3})))));
+        }
+    };
+    const auto train = [](bool converts) {
+        manual_seed(5);
+        Words words;
+        optim::Adam adam(words.parameters(), {.lr = 0.1});
+        for (int step = 0; step < 4; ++step) {
+            words.backward();
+            if (converts && step > 0) {  // with a gradient, and from the second on with moments
+                const std::vector<float> sparse = words.table.weight.grad().to_vector<float>();
+                words.zero_grad();
+                words.backward();
+                words.to(step % 2 == 1 ? float64 : float32);
+                CHECK(words.table.weight.grad().dtype() == words.out.weight.dtype());
+                CHECK(words.table.weight.grad().to_vector<float>() == sparse);
+                words.zero_grad();
+                words.backward();
+            }
+            adam.step();
+            adam.zero_grad();
+        }
+        std::vector<float> all = words.table.weight.to_vector<float>();
+        for (const float x : words.out.weight.to_vector<float>()) all.push_back(x);
+        return all;
+    };
+    const std::vector<float> want = train(false), have = train(true);
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(have[i] == Approx(want[i]).epsilon(1e-5));
+    // Row-sparse as before: the step leaves the other rows alone.
+    Words words;
+    optim::SGD sgd(words.parameters(), {.lr = 1, .momentum = 0.9, .weight_decay = 0.5});
+    words.backward();
+    words.to(float64);
+    const std::vector<double> before = words.table.weight.to_vector<double>();
+    sgd.step();
+    const std::vector<double> after = words.table.weight.to_vector<double>();
+    for (const std::size_t i : {0u, 1u, 4u, 5u, 8u, 9u}) CHECK(after[i] == before[i]);
+    CHECK(after[2] != before[2]);
+}
+
+TEST_CASE("what a tape has recorded is not converted") {
+    Model model;
+    model.eval();
+    nn::Linear other(2, 2);
+    Tape tape;
+    const Tensor y = sum(model.forward(ones({3})));
+    const int line = __LINE__ + 1;
+    const std::string text = check::message<TapeError>([&] { model.to(float64); });
+    CHECK(check::begins(text, "module_test.cpp:" + std::to_string(line) + ": to: input.weight is recorded on the tape of line " +
+                                  std::to_string(line - 3)));
+    CHECK(model.scale.dtype() == float32);
+    other.to(float64);  // the tape has not met it
+    tape.backward(y);
+    CHECK(model.scale.grad().defined());
+}
+
+TEST_CASE("a converted tensor gives all its memory back") {
+    const auto live = [] { return memory_stats().live_bytes; };
+    const std::int64_t before = live();
+    {
+        nn::Linear small(3, 3), large(100, 100);
+        const std::int64_t at_first = live();
+        large.to(float64);
+        CHECK(live() < at_first + 100 * 100 * 8);  // the old elements are gone
+        small.to(float64);
+        Tensor last;
+        {
+            nn::Linear gone(2, 200);
+            const Tensor view = gone.weight.detach();
+            gone.to(float64);
+            last = view[1];
+        }
+        CHECK(last.dtype() == float32);
+        CHECK(std::isfinite(last.sum().item()));
+        small.to(float32);
+        large.to(float32);
+    }
+    CHECK(live() == before);
 }
 
 TEST_CASE("a state is loaded by name, or not at all") {
