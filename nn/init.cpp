@@ -82,7 +82,7 @@ Tensor uniform_(const Tensor& t, double low, double high, Loc loc) {
     if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
     const CallerScope caller(loc);
     const detail::PauseRecording pause;
-    return fill(t, rand(t.shape(), drawn_in(t)) * (high - low) + low, loc);
+    return fill(t, rand(t.shape(), {drawn_in(t), t.device()}) * (high - low) + low, loc);
 }
 
 Tensor normal_(const Tensor& t, double mean, double std, Loc loc) {
@@ -90,7 +90,7 @@ Tensor normal_(const Tensor& t, double mean, double std, Loc loc) {
     if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
     const CallerScope caller(loc);
     const detail::PauseRecording pause;
-    return fill(t, randn(t.shape(), drawn_in(t)) * std + mean, loc);
+    return fill(t, randn(t.shape(), {drawn_in(t), t.device()}) * std + mean, loc);
 }
 
 Tensor constant_(const Tensor& t, double value, Loc loc) {
@@ -143,7 +143,7 @@ Tensor orthogonal_(const Tensor& t, double gain, Loc loc) {
     const detail::PauseRecording pause;
     const std::int64_t rows = t.shape()[0], cols = t.numel() / rows;
     const auto m = static_cast<std::size_t>(std::max(rows, cols)), n = static_cast<std::size_t>(std::min(rows, cols));
-    const Tensor draw = randn({m * n}, float64);
+    const Tensor draw = randn({m * n}, {float64, cpu});
     std::vector<double> a(draw.data<double>(), draw.data<double>() + m * n);
     orthonormalise(a, m, n);
     for (double& x : a) x *= gain;

@@ -2,14 +2,15 @@
 #pragma once
 
 #include "tapir/core/make_impl.h"
+#include "tapir/core/stream.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/nn/init.h"
 
 namespace tapir::nn {
 
-/// A leaf of the default dtype, its elements not set.
+/// A leaf of the default dtype on the default device, its elements not set.
 inline Tensor empty_parameter(const Shape& shape, const Loc& loc) {
-    Tensor made = tapir::detail::make_empty(shape, default_dtype(), cpu, loc);
+    Tensor made = tapir::detail::make_empty(shape, default_dtype(), default_device(), loc);
     return made.requires_grad_(true, loc);
 }
 
