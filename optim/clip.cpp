@@ -41,15 +41,15 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
     return result;
 }
 
-// The norm of all gradients on one device, with one wait. In float64 inside.
-double norm_on_device(const std::vector<Tensor>& grads, double p) {
+// The norm of the gradients that are on CUDA devices, in float64 inside; one wait for all of them.
+double norm_on_gpu(const std::vector<Tensor>& grads, double p) {
     std::vector<Tensor> norms;
-    for (const Tensor& g : grads) norms.push_back(norm(g, p).to(float64));
-    return norm(stack(norms), p).item();
-}
-
-bool are_on_gpu(const std::vector<Tensor>& grads) {
-    return !grads.empty() && std::all_of(grads.begin(), grads.end(), [](const Tensor& g) { return on_gpu(g); });
+    for (const Tensor& g : grads) {
+        if (!on_gpu(g)) continue;
+        const Tensor one = norm(g.dtype() == float64 ? g : g.to(float32), p).to(float64);
+        norms.push_back(norms.empty() ? one : one.to(norms.front().device()));
+    }
+    return norms.empty() ? 0 : norm(stack(norms), p).item();
 }
 
 // Calls work(elements, count) with float or double elements; 16-bit floats go through a float32 copy.
@@ -89,24 +89,22 @@ double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
     if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_norm_", parameters, loc);
-    if (are_on_gpu(grads)) {
-        const double norm = norm_on_device(grads, norm_type), factor = max_norm / (norm + 1e-6);
-        if (!(factor >= 1)) {
-            for (Tensor g : grads) g.mul_(factor, loc);
-        }
-        return norm;
-    }
-    double total = 0;
+    const bool is_largest = std::isinf(norm_type);
+    double total = is_largest ? norm_on_gpu(grads, norm_type) : std::pow(norm_on_gpu(grads, norm_type), norm_type);
     for (const Tensor& g : grads) {
+        if (on_gpu(g)) continue;
         with_elements(g, false, loc, [&](const auto* x, std::int64_t n) {
             const double part = power_sum(x, n, norm_type);
-            total = !std::isinf(norm_type) ? total + part : std::isnan(part) || part > total ? part : total;
+            total = !is_largest ? total + part : std::isnan(part) || part > total ? part : total;
         });
     }
-    const double norm = std::isinf(norm_type) ? total : std::pow(total, 1 / norm_type);
+    const double norm = is_largest ? total : std::pow(total, 1 / norm_type);
     const double factor = max_norm / (norm + 1e-6);
-    if (!(factor >= 1)) {
-        for (const Tensor& g : grads) {
+    if (factor >= 1) return norm;
+    for (Tensor g : grads) {
+        if (on_gpu(g)) {
+            g.mul_(factor, loc);
+        } else {
             with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::scale(n, x, factor); });
         }
     }
