@@ -12,13 +12,29 @@ count=1000
 command -v valgrind >/dev/null || { echo "instructions.sh: install valgrind" >&2; exit 1; }
 
 if [[ $# -gt 1 ]]; then kinds=("${@:2}"); else mapfile -t kinds < <("$program"); fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Collected instructions, less those of calls to CUDA's functions and all that these call.
+count_of() {
+    awk '
+    function id(text,  i, name) {  # "(12) name" or "(12)"
+        i = text; sub(/\).*/, "", i)
+        name = text; sub(/^[^)]*\) ?/, "", name)
+        if (name != "") names[i] = name
+        return i
+    }
+    function is_cuda(i) { return names[i] ~ /^(cudaError_t )?cuda[A-Z]/ || names[i] ~ /^cublas/ }
+    /^fn=/ { caller = id(substr($0, 4)) }
+    /^cfn=/ { callee = id(substr($0, 5)) }
+    /^calls=/ { getline; if (is_cuda(callee) && !is_cuda(caller)) cuda += $2 }
+    /^(summary|totals):/ { total = $2 }
+    END { printf "%.1f", (total - cuda) / '$count' }' "$1"
+}
+
 printf '%-24s %s\n' op instructions
 for kind in "${kinds[@]}"; do
-    valgrind --tool=callgrind --callgrind-out-file="${TAPIR_CALLGRIND_OUT:-/dev/null}" --collect-atstart=no \
-        --toggle-collect=tapir_measured --toggle-collect='cudaError_t cudaLaunchKernelEx<*' --toggle-collect='cuda*' \
-        --toggle-collect='cublasLt*' "$program" "$kind" $count 2>"$log" >/dev/null || { cat "$log" >&2; exit 1; }
-    total=$(sed -n 's/.*Collected : \([0-9]*\).*/\1/p' "$log")
-    printf '%-24s %12.1f\n' "$kind" "$(awk -v t="$total" -v n=$count 'BEGIN { print t / n }')"
+    valgrind --tool=callgrind --callgrind-out-file="$work/out" --compress-pos=no --collect-atstart=no \
+        --toggle-collect=tapir_measured "$program" "$kind" $count 2>"$work/log" >/dev/null || { cat "$work/log" >&2; exit 1; }
+    printf '%-24s %12s\n' "$kind" "$(count_of "$work/out")"
 done

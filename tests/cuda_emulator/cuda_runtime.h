@@ -137,8 +137,9 @@ int kernels_launched();
 
 }  // namespace emulator
 
+// A call of its own, so that what an op costs can be counted without it (bench/instructions.sh).
 template <class... Parameters, class... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+[[gnu::noinline]] cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
     return emulator::launch(*config, [kernel, ... values = Parameters(std::forward<Arguments>(arguments))]() mutable {
         kernel(values...);
     });
