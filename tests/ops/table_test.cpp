@@ -19,10 +19,7 @@ using tapir::test::Call;
 
 namespace {
 
-std::string golden_path(const std::string& file) {
-    const std::string here = __FILE__;
-    return here.substr(0, here.rfind('/')) + "/../goldens/" + file;
-}
+std::string golden_path(const std::string& file) { return TAPIR_GOLDENS "/" + file; }
 
 struct Golden {
     Shape shape;
