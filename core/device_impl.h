@@ -33,6 +33,8 @@ void pinned_used(Storage& storage, Device device);
 /// Puts a copy on the current stream of the device that is one of the two. Host memory that is not page-locked may be
 /// written to again when it returns. `wait`: returns when the bytes are there.
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait);
+/// Whether kernels of the device can use this address of memory that somebody else allocated.
+bool can_use(Device device, const void* address);
 /// Sets bytes to 0, on the current stream.
 void zero(void* to, Device device, std::size_t bytes);
 /// Launches `count` kernels that do nothing, on the current stream, and nothing else: what an op's time is measured against.

@@ -19,6 +19,7 @@ void allocate_pinned(Storage&, const Loc&) { std::abort(); }
 bool is_pinned(const Storage&) noexcept { return false; }
 void pinned_used(Storage&, Device) { std::abort(); }
 void copy(void*, Device, const void*, Device, std::size_t, bool) { std::abort(); }
+bool can_use(Device, const void*) { std::abort(); }
 void zero(void*, Device, std::size_t) { std::abort(); }
 void launch_empty(Device, int) { std::abort(); }
 void* new_stream(int) { std::abort(); }

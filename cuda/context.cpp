@@ -300,6 +300,14 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
     if (wait) wait_for(stream);
 }
 
+bool can_use(Device device, const void* address) {
+    select(device);
+    cudaPointerAttributes attributes;
+    TAPIR_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
+    return attributes.type == cudaMemoryTypeManaged ||
+           (attributes.type == cudaMemoryTypeDevice && attributes.device == device.index);
+}
+
 void zero(void* to, Device device, std::size_t bytes) {
     select(device);
     gpu::Stream& stream = current();

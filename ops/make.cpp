@@ -351,6 +351,9 @@ Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::func
     }
     const int64_t numel = detail::checked_numel(shape, dtype, loc);
     if (!data && numel > 0) fail<ValueError>(loc, "from_blob: data is null");
+    if (device != cpu && numel > 0 && !device_api::can_use(device, data)) {
+        fail<DeviceError>(loc, "from_blob: data is not memory of {}", device);
+    }
     const std::size_t bytes = span_bytes(shape, strides, dtype, loc);
     if (reinterpret_cast<std::uintptr_t>(data) % itemsize(dtype) != 0) {
         fail<ValueError>(loc, "from_blob: data is not aligned for {}", name(dtype));

@@ -114,7 +114,8 @@ Tensor tensor(const std::vector<T>& values, TensorOptions options = {}, Loc loc 
 
 /// A tensor around memory that stays the caller's, or, with a deleter, becomes the tensor's: deleter(data) runs when
 /// the last view is gone, and must not throw. When from_blob itself throws, the memory is still the caller's. Strides are
-/// in elements (row-major unless given). Throws ValueError for null or misaligned data and for negative strides.
+/// in elements (row-major unless given). Throws ValueError for null or misaligned data and for negative strides, DeviceError
+/// for options.device = cuda(i) and data that is not on that device; what wrote it there must be done or on the current stream.
 Tensor from_blob(void* data, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options = {},
                  Loc loc = Loc::current());

@@ -50,6 +50,27 @@ TEST_CASE("device memory is counted", "[cuda]") {
     CHECK(memory_stats(cpu).live_bytes == memory_stats().live_bytes);
 }
 
+TEST_CASE("from_blob takes memory of its device only, and gives it back", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor owner = arange(6, {float32, cuda});
+    float here[6] = {};
+    int freed = 0;
+    {
+        Tensor x = from_blob(owner.raw_data(), {2, 3}, [&](void* data) { freed += data == owner.raw_data(); }, cuda());
+        CHECK(sum(x * 2).item() == 30);
+        x.mul_(3);
+        const Tensor side = stack({x, x});
+        CHECK(side.at<float>({1, 1, 2}) == 15);
+    }
+    CHECK(freed == 1);
+    CHECK(sum(owner).item() == 45);
+    FAILS(DeviceError, "from_blob: data is not memory of cuda:0", from_blob(here, {6}, cuda()));
+    CHECK(from_blob(here, {0}, cuda()).numel() == 0);
+    if (cuda_device_count() > 1) {
+        FAILS(DeviceError, "not memory of cuda:1", from_blob(owner.raw_data(), {6}, cuda(1)));
+    }
+}
+
 TEST_CASE("device memory is used again, cut up and joined", "[cuda]") {
     NEEDS_CUDA;
     if (!caches()) return;

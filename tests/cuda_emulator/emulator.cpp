@@ -533,6 +533,15 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     return cudaSuccess;
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+    const Block* block = block_of(pointer);
+    *attributes = {!block              ? cudaMemoryTypeUnregistered
+                   : block->device < 0 ? cudaMemoryTypeHost
+                                       : cudaMemoryTypeDevice,
+                   block ? block->device : -1};
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
     TAPIR_RETURN_STICKY;
     EmulatedStream* s = stream_or_default(stream);
