@@ -149,29 +149,11 @@ void mlp_step(State& state) {
 
 namespace {
 
-struct Example {
-    const Tree* tree;
-    Tensor words;   // (leaves)
-    Tensor labels;  // (nodes)
-};
+using Example = ExampleOf<Tensor>;
 
 /// Empty where there is no data.
 const std::vector<Example>& examples(std::size_t* words) {
-    static const Treebank bank = read_treebank(sst_dir() + "/train.txt", kTrees);
-    static const std::vector<Example> list = [] {
-        std::vector<Example> made;
-        for (const Tree& tree : bank.trees) {
-            std::vector<std::int64_t> leaves, labels;
-            for (const Node& node : tree) {
-                if (node.word >= 0) leaves.push_back(node.word);
-                labels.push_back(node.label);
-            }
-            made.push_back({&tree, torch::tensor(leaves), torch::tensor(labels)});
-        }
-        return made;
-    }();
-    *words = bank.words;
-    return list;
+    return examples_of<Tensor>([](const std::vector<std::int64_t>& v) { return torch::tensor(v); }, words);
 }
 
 Tensor fixed(std::vector<std::int64_t> sizes, std::uint32_t seed) {

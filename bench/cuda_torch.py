@@ -126,7 +126,14 @@ def precision(word):
     torch.backends.cudnn.allow_tf32 = word == "high"
 
 
-def train(count, step):
+def train(count, optimizer, loss_of):
+    def step():
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
     check = sum(step().item() for _ in range(CHECKED_STEPS))
     return wall_time(count, step), 1, check
 
@@ -236,14 +243,7 @@ def mlp(batch, width, hidden, classes):
     optimizer = torch.optim.SGD([w1, b1, w2, b2], lr=0.01)
     x, target = fixed_numbers((batch, width), 5), torch.arange(batch, device=device) % classes
 
-    def step():
-        optimizer.zero_grad()
-        loss = F.cross_entropy(F.linear(torch.relu(F.linear(x, w1, b1)), w2, b2), target)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return train(50, step)
+    return train(50, optimizer, lambda: F.cross_entropy(F.linear(torch.relu(F.linear(x, w1, b1)), w2, b2), target))
 
 
 def lstm(way, length, batch, width, hidden):
@@ -260,8 +260,7 @@ def lstm(way, length, batch, width, hidden):
     xs, target = fixed_numbers((length, batch, width), 5), fixed_numbers((batch, hidden), 6)
     parts = xs.unbind()
 
-    def step():
-        optimizer.zero_grad()
+    def loss():
         if way == "cells":
             state = None
             for x in parts:
@@ -269,12 +268,9 @@ def lstm(way, length, batch, width, hidden):
             h = state[0]
         else:
             h = module(xs)[1][0][0]
-        loss = F.mse_loss(h, target)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return F.mse_loss(h, target)
 
-    return train(5, step)
+    return train(5, optimizer, loss)
 
 
 def transformer(way, batch, length, width, heads):
@@ -290,8 +286,7 @@ def transformer(way, batch, length, width, heads):
     x, target = fixed_numbers((batch, length, width), 20), fixed_numbers((batch, length, width), 21)
     fused = getattr(F, "scaled_dot_product_attention", None) if way == "fused" else None
 
-    def step():
-        optimizer.zero_grad()
+    def loss():
         qkv = F.linear(F.layer_norm(x, (width,), w[8], w[9]), w[0], w[1])
         q, k, v = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind()
         if fused:
@@ -300,12 +295,9 @@ def transformer(way, batch, length, width, heads):
             mixed = torch.matmul(torch.softmax(torch.matmul(q * size**-0.5, k.transpose(-2, -1)), -1), v)
         y = x + F.linear(mixed.transpose(1, 2).reshape(batch, length, width), w[2], w[3])
         z = y + F.linear(F.gelu(F.linear(F.layer_norm(y, (width,), w[10], w[11]), w[4], w[5])), w[6], w[7])
-        loss = F.mse_loss(z, target)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return F.mse_loss(z, target)
 
-    return train(10, step)
+    return train(10, optimizer, loss)
 
 
 def read_tree(line, vocabulary):

@@ -69,10 +69,37 @@ inline Treebank read_treebank(const std::string& path, std::size_t limit) {
     return bank;
 }
 
+/// A tree with the indices of its words (leaves) and its labels (nodes) as tensors of either library.
+template <class Tensor>
+struct ExampleOf {
+    const Tree* tree;
+    Tensor words, labels;
+};
+
 /// Where the data is: $TAPIR_SST_DIR, else shared/data/sst beside the source tree.
 inline std::string sst_dir() {
     const char* given = std::getenv("TAPIR_SST_DIR");
     return given && *given ? given : std::string(TAPIR_BENCH_SOURCE_DIR) + "/../shared/data/sst";
+}
+
+/// The first kTrees trees of the training set; none where there is no data. `tensor_of` takes a vector of int64.
+template <class Tensor, class TensorOf>
+const std::vector<ExampleOf<Tensor>>& examples_of(TensorOf tensor_of, std::size_t* words) {
+    static const Treebank bank = read_treebank(sst_dir() + "/train.txt", kTrees);
+    static const std::vector<ExampleOf<Tensor>> list = [&] {
+        std::vector<ExampleOf<Tensor>> made;
+        for (const Tree& tree : bank.trees) {
+            std::vector<std::int64_t> leaves, labels;
+            for (const Node& node : tree) {
+                if (node.word >= 0) leaves.push_back(node.word);
+                labels.push_back(node.label);
+            }
+            made.push_back({&tree, tensor_of(leaves), tensor_of(labels)});
+        }
+        return made;
+    }();
+    *words = bank.words;
+    return list;
 }
 
 /// Uniform in [-scale, scale), the same on every machine: every step but the last product is exact in float.
