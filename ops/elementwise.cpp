@@ -266,10 +266,25 @@ DType result_type(const Tensor* const* operands, int count) {
 
 namespace {
 
+bool are_alike(const TensorImpl* y, const Tensor* const* in, int count) noexcept {
+    if (!y->is_contiguous()) return false;
+    for (int k = 0; k < count; ++k) {
+        if (!in[k]->impl()->is_contiguous() || !same_sizes(in[k]->impl(), y)) return false;
+    }
+    return true;
+}
+
 // Merges dimensions that are contiguous in every operand: longer runs.
 void set_geometry(kernels::ElementwiseArgs& args, const TensorImpl* y, const Tensor* const* in) {
     int rank = 0;
-    for (int d = 0; d < y->rank; ++d) {
+    const bool alike = are_alike(y, in, args.operands);
+    if (alike) {
+        rank = 1;
+        args.sizes[0] = y->numel;
+        args.out_strides[0] = 1;
+        for (int k = 0; k < args.operands; ++k) args.in[k].strides[0] = 1;
+    }
+    for (int d = 0; d < y->rank && !alike; ++d) {
         if (y->sizes[d] == 1) continue;
         std::int64_t strides[kernels::kMaxOperands];
         for (int k = 0; k < args.operands; ++k) {
@@ -302,7 +317,7 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
 // A 0-d tensor of the CPU among the operands goes to the device as a number.
 [[gnu::noinline]] void run_on_gpu(const kernels::ElementwiseKernel& kernel, const TensorImpl* y, const Tensor* const* in,
                                   int count) {
-    kernels::ElementwiseArgs args{};
+    kernels::ElementwiseArgs args;
     args.kernel = kernel;
     args.operands = count;
     set_geometry(args, y, in);
@@ -322,7 +337,7 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
 }  // namespace
 
 void copy_on_gpu(const Tensor& to, const Tensor& from) {
-    kernels::ElementwiseArgs args{};
+    kernels::ElementwiseArgs args;
     args.operands = 1;
     const Tensor* in[] = {&from};
     set_geometry(args, to.impl(), in);
@@ -368,6 +383,23 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
     }
 }
 
+namespace {
+
+// One or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a short way.
+[[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop,
+                                   const double* params, const Loc& loc) {
+    const TensorImpl *x = in[0]->impl(), *z = in[count - 1]->impl();
+    const bool alike = loop && on_gpu(x) && x->device == z->device && x->dtype == z->dtype && are_alike(x, in, count);
+    if (!alike) return general(op, in, count, result_type(in, count), params, loc);
+    detail::begin_op(op.info.name, x, loc);
+    const Tensor out = detail::make_empty_like(x, op.to_bool ? bool_ : x->dtype, loc);
+    run({op.index, -1, kernels::compute_of(x->dtype), op.to_bool, params}, out, in, count);
+    if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
+    return out;
+}
+
+}  // namespace
+
 Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, const Loc& loc) {
     if (!x.defined()) [[unlikely]]
         detail::fail_undefined(op.info.name, loc);
@@ -375,7 +407,7 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
     const Tensor* in[] = {&x};
     const Loop loop = computed_directly(impl->dtype) ? forward_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
     if (!is_plain(impl) || !loop || detail::watching_ops) [[unlikely]]
-        return general(op, in, 1, impl->dtype, params, loc);
+        return not_plain(op, in, 1, loop, params, loc);
     const DType dtype = op.to_bool ? bool_ : impl->dtype;
     Tensor out = detail::make_empty_like(impl, dtype, loc);
     const void* data[] = {impl->data};
@@ -392,7 +424,7 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
     const Tensor* in[] = {&a, &b};
     const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z) || detail::watching_ops) [[unlikely]]
-        return general(op, in, 2, result_type(in, 2), nullptr, loc);
+        return not_plain(op, in, 2, loop, nullptr, loc);
     const DType dtype = op.to_bool ? bool_ : x->dtype;
     Tensor out = detail::make_empty_like(x, dtype, loc);
     const void* data[] = {x->data, z->data};
