@@ -177,10 +177,10 @@ void Walk::add(std::uint32_t value, Tensor g) {
     if (g.device() != record.device) [[unlikely]]  // of a number, a 0-d tensor of the CPU, among tensors elsewhere
         g = g.to(record.device, record.loc);
     GradientSlot& slot = slots[value];
-    const bool hold = (record.flags & Record::kLeaf) && record.device != cpu && !recording && !streams;
     if (!slot.grad.defined()) {
         slot.grad = std::move(g);
-    } else if (hold && g.impl()->numel <= kHeldTerm) {
+    } else if (record.device != cpu && (record.flags & Record::kLeaf) && !recording && !streams &&
+               g.impl()->numel <= kHeldTerm) {
         slot.collected().terms.push_back(std::move(g));
         if (slot.pending->terms.size() == kMostHeld) sum_held(value);
     } else if (!recording && may_write(slot.grad)) {
@@ -207,10 +207,11 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
+    const bool on_device = g.device() != cpu;
     // A product of its own, where the rows are many or as large as what they make; and on several streams.
-    if (n * 2 > capacity || n * (out + in) >= out * in || streams) return add_product_now(value, g, x);
+    if (n * 2 > capacity || n * (out + in) >= out * in || (on_device && streams)) return add_product_now(value, g, x);
     Pending& pending = slot.collected();
-    if (g.device() != cpu) {
+    if (on_device) {
         if (pending.pair_rows + n > capacity || pending.pairs.size() == kMostHeld) sum_held(value);
         pending.pairs.emplace_back(g, x);
         pending.pair_rows += n;

@@ -217,7 +217,7 @@ class Tensor {
     Tensor to(Device device, bool non_blocking = false, Loc loc = Loc::current()) const;
     Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
-    Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< to(tapir::cuda(i))
+    Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
     /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws
     /// DeviceError where there is no CUDA device.
     Tensor pin_memory(Loc loc = Loc::current()) const;
