@@ -27,18 +27,24 @@ Options parse_options(int argc, char** argv) {
     const auto above_zero = CLI::PositiveNumber;
     app.add_option("--data", o.data, "folder with train.txt, dev.txt, test.txt as of the Stanford Sentiment Treebank");
     app.add_option("--trees", o.trees, "ListOps trees to train on")->check(above_zero)->capture_default_str();
-    app.add_option("--test-trees", o.test_trees, "ListOps trees held out for testing, and as many to choose the epoch")->check(above_zero)->capture_default_str();
+    app.add_option("--test-trees", o.test_trees, "ListOps trees held out for testing, and as many to choose the epoch")
+        ->check(above_zero)
+        ->capture_default_str();
     app.add_option("--max-depth", o.max_depth, "of ListOps expressions")->check(above_zero)->capture_default_str();
     app.add_option("--max-length", o.max_length, "of ListOps expressions, in words")->check(above_zero)->capture_default_str();
     app.add_option("--epochs", o.epochs, "passes over the training trees")->check(above_zero);
     app.add_option("--hidden", o.hidden, "width of the states")->check(above_zero);
     app.add_option("--embedding", o.embedding, "width of the word vectors [as hidden]")->check(above_zero);
     app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
-    app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
+    app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")
+        ->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
     app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
-    app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")->check(CLI::IsMember({"linear", "none"}));
-    app.add_option("--embedding-lr", o.embedding_lr, "learning rate of the word vectors [as lr]")->check(CLI::NonNegativeNumber);
-    app.add_option("--dropout", o.dropout, "of word vectors and of the states that are classified")->check(CLI::Range(0.0, 0.99));
+    app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")
+        ->check(CLI::IsMember({"linear", "none"}));
+    app.add_option("--embedding-lr", o.embedding_lr, "learning rate of the word vectors [as lr]")
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--dropout", o.dropout, "of word vectors and of the states that are classified")
+        ->check(CLI::Range(0.0, 0.99));
     app.add_option("--weight-decay", o.weight_decay, "of all but the word vectors")->check(CLI::NonNegativeNumber);
     app.add_option("--seed", o.seed, "of data, initial weights, order and dropout")->capture_default_str();
     app.add_option("--threads", o.threads, "for large ops")->check(above_zero)->capture_default_str();

@@ -54,7 +54,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Model& model, const Options& o)
     if (o.optimizer == "adam") {
         return two_groups<optim::Adam, optim::AdamOptions>(model, {.lr = lr, .weight_decay = decay}, {.lr = words});
     }
-    return two_groups<optim::AdamW, optim::AdamWOptions>(model, {.lr = lr, .weight_decay = decay}, {.lr = words, .weight_decay = 0});
+    return two_groups<optim::AdamW, optim::AdamWOptions>(model, {.lr = lr, .weight_decay = decay},
+                                                         {.lr = words, .weight_decay = 0});
 }
 
 void set_rates(optim::Optimizer& optimizer, const Options& o, double done) {

@@ -85,7 +85,8 @@ double accuracy(Model& model, const std::vector<Tree>& trees) {
 }
 
 // One pass over the training trees in a random order: a tape and a step for every batch.
-void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch, Progress& progress) {
+void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch,
+                 Progress& progress) {
     std::vector<std::size_t> order(data.train.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937_64(o.seed * 1000 + static_cast<std::uint64_t>(epoch)));
