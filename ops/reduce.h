@@ -62,4 +62,13 @@ Tensor argsort(In x, int dim = -1, bool descending = false);
 /// The k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.
 ValuesIndices topk(In x, std::int64_t k, int dim = -1, bool largest = true);
 
+struct UniqueResult {
+    Tensor values;   // (distinct,), in ascending order
+    Tensor inverse;  // int64, x's shape: where in values each element is; undefined unless asked for
+    Tensor counts;   // int64 (distinct,): how often each occurs; undefined unless asked for
+};
+/// The distinct elements of x, of any shape, as one dimension; always sorted. nan differs from nan. Waits for a device: the
+/// result's size is data. Not differentiable.
+UniqueResult unique(In x, bool sorted = true, bool return_inverse = false, bool return_counts = false);
+
 }  // namespace tapir

@@ -641,6 +641,32 @@ TEST_CASE("sort", "[reduce]") {
     check(topk(tensor({1.0, kNan, 5.0, 2.0}), 2, 0, false).indices, {2}, {0, 3});
 }
 
+TEST_CASE("unique", "[sort]") {
+    const Tensor x = tensor({{3, 1, 3}, {2, 1, 3}});
+    const auto [values, inverse, counts] = unique(x, true, true, true);
+    check(values, {3}, {1, 2, 3});
+    check(inverse, {2, 3}, {2, 0, 2, 1, 0, 2});
+    check(counts, {3}, {2, 1, 3});
+    CHECK(values.dtype() == int64);
+    CHECK(!unique(x).inverse.defined());
+    CHECK(!unique(x).counts.defined());
+    check(unique(x.transpose(0, 1), true, true).inverse, {3, 2}, {2, 1, 0, 0, 2, 2});
+    check(unique(tensor({true, false, true})).values, {2}, {0, 1});
+    check(unique(tensor({-0.0, 1.0, 0.0})).values, {2}, {0, 1});
+    check(unique(tensor({kNan, 1.0, kNan}), true, false, true).counts, {3}, {1, 1, 1});
+    check(unique(tensor(7), true, true, true).counts, {1}, {1});
+    CHECK(unique(tensor(7), true, true).inverse.dim() == 0);
+    const auto none = unique(zeros({0, 3}), true, true, true);
+    check(none.values, {0}, {});
+    check(none.inverse, {0, 3}, {});
+    check(none.counts, {0}, {});
+    // Long lines are sorted another way.
+    const Tensor many = randint(0, 1000, {50000});
+    const auto all = unique(many, true, true, true);
+    CHECK(sum(all.counts).item<std::int64_t>() == 50000);
+    CHECK(tapir::all(all.values.index({all.inverse}) == many).item<bool>());
+}
+
 TEST_CASE("gradients go where the elements came from", "[reduce]") {
     const Tensor x = tensor({{0.3, -1.0, 2.0}, {1.0, 4.0, 0.5}}, float64);
     const Tensor weight = tensor({{1.0, 2.0, 3.0}, {4.0, 5.0, 6.0}}, float64);
@@ -706,5 +732,6 @@ TEST_CASE("mistakes in reductions", "[reduce]") {
     FAILS(ValueError, "std: the tensor is undefined", tapir::std(none));
     FAILS(ValueError, "softmax: the tensor is undefined", softmax(none, 0));
     FAILS(ValueError, "sort: the tensor is undefined", sort(none));
+    FAILS(ValueError, "unique: the tensor is undefined", unique(none));
     CHECK(x.to_vector<double>() == before);
 }
