@@ -1,17 +1,15 @@
 # The CUDA device: decides whether it is built, and how. Sets TAPIR_WITH_CUDA and TAPIR_CUDA_SOURCES, and adds to
-# TAPIR_PRIVATE_LIBS and to what a user of the static library must link.
+# TAPIR_PRIVATE_LIBS and to what a user of the static library must link (see dependencies.cmake).
 #
 # AUTO takes it where there are both nvcc and a GPU, so that a build elsewhere stays quick. EMULATED compiles the same
 # sources as C++ against tests/cuda_emulator, where kernels run on CPU threads: for tests on machines without a GPU.
+find_program(TAPIR_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+mark_as_advanced(TAPIR_NVCC)
 set(TAPIR_WITH_CUDA OFF)
 if(TAPIR_CUDA STREQUAL "ON" OR TAPIR_CUDA STREQUAL "EMULATED")
     set(TAPIR_WITH_CUDA ON)
-elseif(TAPIR_CUDA STREQUAL "AUTO")
-    find_program(TAPIR_NVCC nvcc HINTS ENV CUDA_PATH /usr/local/cuda/bin)
-    mark_as_advanced(TAPIR_NVCC)
-    if(TAPIR_NVCC AND EXISTS /dev/nvidia0)
-        set(TAPIR_WITH_CUDA ON)
-    endif()
+elseif(TAPIR_CUDA STREQUAL "AUTO" AND TAPIR_NVCC AND EXISTS /dev/nvidia0)
+    set(TAPIR_WITH_CUDA ON)
 endif()
 if(NOT TAPIR_WITH_CUDA)
     return()
@@ -27,8 +25,8 @@ if(TAPIR_CUDA STREQUAL "EMULATED")
     return()
 endif()
 
-if(NOT CMAKE_CUDA_COMPILER AND NOT ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)
-    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND TAPIR_NVCC)
+    set(CMAKE_CUDA_COMPILER ${TAPIR_NVCC})
 endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     if(EXISTS /dev/nvidia0)
@@ -41,3 +39,4 @@ enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 list(APPEND TAPIR_PRIVATE_LIBS CUDA::cudart_static CUDA::cublasLt)
 string(APPEND TAPIR_FIND_DEPENDENCIES "find_dependency(CUDAToolkit)\n")
+string(APPEND TAPIR_PC_LIBS " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lcublasLt -ldl -lrt")

@@ -26,10 +26,3 @@ if(NOT TAPIR_ONEDNN STREQUAL "OFF")
         message(FATAL_ERROR "TAPIR_ONEDNN=ON, but dnnl.hpp or libdnnl was not found")
     endif()
 endif()
-
-# A shared library brings its own dependencies.
-if(BUILD_SHARED_LIBS)
-    set(TAPIR_FIND_DEPENDENCIES "")
-    set(TAPIR_PC_REQUIRES "")
-    set(TAPIR_PC_LIBS "")
-endif()

@@ -3,6 +3,12 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+if(BUILD_SHARED_LIBS)  # which brings its own dependencies
+    set(TAPIR_FIND_DEPENDENCIES "")
+    set(TAPIR_PC_REQUIRES "")
+    set(TAPIR_PC_LIBS "")
+endif()
+
 # Public is every header outside ops/cpu, ops/kernels, a detail folder, *_impl.h and *_internal.h. The tests use this list too.
 file(GLOB_RECURSE TAPIR_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} core/*.h autograd/*.h ops/*.h
      ops/*.def nn/*.h optim/*.h)
