@@ -66,7 +66,11 @@ struct BySize {
 };
 
 std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
-double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+std::string size_text(std::size_t bytes) {
+    const bool is_large = bytes >= 100 << 10;
+    return fmt::format("{:.1f} {}", static_cast<double>(bytes) / (is_large ? 1 << 20 : 1 << 10), is_large ? "MiB" : "KiB");
+}
 
 class DeviceMemory {
  public:
@@ -138,9 +142,9 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
         }
     }
     if (!block) {
-        const std::string limit = limit_ == SIZE_MAX ? "" : fmt::format(" (limit: {:.1f} MiB)", mebibytes(limit_));
-        fail<OutOfMemory>(loc, "{}: {:.1f} MiB cannot be had on cuda:{}: {:.1f} MiB are in use{}{}",
-                          detail::thread.op ? detail::thread.op : "allocation", mebibytes(wanted), device_, mebibytes(live_),
+        const std::string limit = limit_ == SIZE_MAX ? "" : " (limit: " + size_text(limit_) + ")";
+        fail<OutOfMemory>(loc, "{}: {} cannot be had on cuda:{}: {} are in use{}{}",
+                          detail::thread.op ? detail::thread.op : "allocation", size_text(wanted), device_, size_text(live_),
                           limit, holders());
     }
     block->op = detail::thread.op;
@@ -372,9 +376,10 @@ std::string DeviceMemory::holders() const {
     constexpr std::size_t shown = 10;
     for (std::size_t i = 0; i < most.size() && i < shown; ++i) {
         const auto& [where, line] = most[i];
-        const std::string place = where.second == 0 ? "the library" : fmt::format("{}:{}", where.first.substr(where.first.rfind('/') + 1), where.second);
-        text += fmt::format("\n  {:8.1f} MiB in {} tensor{} made at {}{}{}", mebibytes(line.bytes), line.blocks, line.blocks == 1 ? "" : "s",
-                            place, line.op ? " by " : "", line.op ? line.op : "");
+        const std::string file = where.first.substr(where.first.rfind('/') + 1);
+        const std::string place = where.second == 0 ? "the library" : fmt::format("{}:{}", file, where.second);
+        text += fmt::format("\n  {:>12} in {} tensor{} made at {}{}{}", size_text(line.bytes), line.blocks,
+                            line.blocks == 1 ? "" : "s", place, line.op ? " by " : "", line.op ? line.op : "");
     }
     if (most.size() > shown) text += fmt::format("\n  and {} more lines", most.size() - shown);
     return text;
