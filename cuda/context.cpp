@@ -18,9 +18,11 @@ constexpr int kFaultSlots = 1024;
 struct Fault {  // what a slot stands for
     const char* op;
     Loc loc;
+    Stream* stream;       // null: the slot is free
+    bool is_index;
+    const char* text;
     int dim;
     Shape shape;
-    Stream* stream;
 };
 
 // Made at first use and never destroyed: tensors may outlive every static object.
@@ -31,7 +33,7 @@ struct DeviceState {
     int multiprocessors = 1;
     std::mutex faults_mutex;
     FaultSlot* slots = nullptr;  // page-locked
-    std::vector<Fault> faults;   // of the slots in use, in order
+    std::vector<Fault> faults;   // of the slots, in the order of their launches
 };
 
 struct Runtime {
@@ -146,21 +148,28 @@ class OwnLine {
     Loc caller_;
 };
 
-// Throws the IndexError of a slot that a kernel of this stream has written to. The stream is done.
+// Throws what a slot says that was written to.
+[[noreturn]] void fail_fault(const Fault& fault, const FaultSlot& slot) {
+    const OwnLine own;
+    if (!fault.is_index) {
+        fail<ValueError>(fault.loc, "{}: {}", fault.op, fmt::vformat(fault.text, fmt::make_format_args(slot.value)));
+    }
+    const std::int64_t size = fault.shape[fault.dim];
+    fail<IndexError>(fault.loc, "{}: {}", fault.op,
+                     fmt::vformat(fault.text, fmt::make_format_args(slot.index, fault.dim, fault.shape, size)));
+}
+
+// Throws what the first slot says that a kernel of this stream has written to. The stream is done.
 void check_faults(Stream& stream) {
     DeviceState& state = device_state(stream.device);
     const std::lock_guard lock(state.faults_mutex);
     stream.faults_pending = 0;
     for (std::size_t i = 0; i < state.faults.size(); ++i) {
         Fault& fault = state.faults[i];
+        const FaultSlot& slot = state.slots[i];
         if (fault.stream != &stream) continue;
         fault.stream = nullptr;
-        const std::int64_t index = __atomic_exchange_n(&state.slots[i].index, FaultSlot::kNoFault, __ATOMIC_RELAXED);
-        if (index == FaultSlot::kNoFault) continue;
-        const Fault found = fault;
-        const OwnLine own;
-        fail<IndexError>(found.loc, "{}: index {} is out of range for dimension {} of shape {}", found.op, index, found.dim,
-                         found.shape);
+        if (slot.is_set) fail_fault(fault, slot);
     }
     while (!state.faults.empty() && !state.faults.back().stream) state.faults.pop_back();
 }
@@ -235,7 +244,9 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
     launched(stream, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.handle));
 }
 
-FaultSlot* fault_slot(int dim, const Shape& shape) {
+namespace {
+
+FaultSlot* take_slot(bool is_index, const char* text, int dim, const Shape& shape) {
     Stream& stream = current();
     DeviceState& state = device_state(stream.device);
     for (;;) {
@@ -243,13 +254,14 @@ FaultSlot* fault_slot(int dim, const Shape& shape) {
             const std::lock_guard lock(state.faults_mutex);
             if (!state.slots) {
                 TAPIR_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&state.slots), kFaultSlots * sizeof(FaultSlot)));
-                for (int i = 0; i < kFaultSlots; ++i) state.slots[i].index = FaultSlot::kNoFault;
                 state.faults.reserve(kFaultSlots);
             }
             if (state.faults.size() < kFaultSlots) {
-                state.faults.push_back({op_name(), detail::thread.op_loc, dim, shape, &stream});
+                state.faults.push_back({op_name(), detail::thread.op_loc, &stream, is_index, text, dim, shape});
                 ++stream.faults_pending;
-                return &state.slots[state.faults.size() - 1];
+                FaultSlot& slot = state.slots[state.faults.size() - 1];
+                slot.is_set = false;
+                return &slot;
             }
         }
         // All are in use: those of streams that get done become free.
@@ -258,6 +270,11 @@ FaultSlot* fault_slot(int dim, const Shape& shape) {
         }
     }
 }
+
+}  // namespace
+
+FaultSlot* fault_slot(int dim, const Shape& shape, const char* text) { return take_slot(true, text, dim, shape); }
+FaultSlot* fault_slot(const char* text) { return take_slot(false, text, 0, {}); }
 
 void launch_empty(int count);  // empty_launch.cu
 

@@ -4,8 +4,9 @@
 // A kernel that goes wrong is heard of later, at a call that has nothing to do with it. So every stream remembers the ops it
 // was given since it was last known to be in order; when an error comes, these are the ones it can belong to, and the
 // message names them (TAPIR_SYNC=1, or SyncScope, waits after each op and so names the one). Mistakes that a kernel finds by
-// itself, an index out of range, do not end the context: the kernel writes the index into a slot of page-locked
-// memory that belongs to its op, reads a safe element instead, and the next call that waits throws IndexError.
+// itself, an index out of range or a probability above 1, do not end the context: the kernel writes the number into a slot
+// of page-locked memory that belongs to its op and goes on with a safe one, and the next call that waits for the stream
+// throws IndexError or ValueError.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -59,12 +60,19 @@ void launched(Stream& stream, cudaError_t error);
 /// Puts a copy within the selected device's memory on the current stream.
 void copy_bytes(void* to, const void* from, std::size_t bytes);
 
-/// A place where a kernel writes an index that is out of range. `index` stays kNoFault as long as there is none.
+/// A place where a kernel reports a number that its op does not take.
 struct FaultSlot {
-    static constexpr std::int64_t kNoFault = INT64_MIN;
-    std::int64_t index;
+    union {
+        std::int64_t index;
+        double value;
+    };
+    bool is_set;
 };
-/// A slot for the op that is being launched on the current stream.
-FaultSlot* fault_slot(int dim, const Shape& shape);
+inline constexpr char kIndexFault[] = "index {0} is out of range for dimension {1} of shape {2}";
+/// A slot for the op that is being launched on the current stream, for an index (IndexError). Of the text {0} becomes the
+/// index, {1} dim, {2} shape, {3} the size of dim.
+FaultSlot* fault_slot(int dim, const Shape& shape, const char* text = kIndexFault);
+/// The same for a value (ValueError), which becomes {0}.
+FaultSlot* fault_slot(const char* text);
 
 }  // namespace tapir::gpu

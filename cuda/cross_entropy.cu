@@ -10,6 +10,8 @@ namespace {
 using kernels::CrossEntropyArgs;
 using kernels::DistributionArgs;
 
+constexpr char kTargetFault[] = "target {0} is out of range for {3} classes";
+
 // What the targets say; the formula is at CrossEntropyArgs.
 template <class T>
 struct Targets {
@@ -28,7 +30,7 @@ struct Targets {
         const i64 t = index[position];
         if (t == ignore) return -1;
         if (t >= 0 && t < classes) return t;
-        if (reports) fault->index = t;
+        if (reports) report(fault, t);
         return -1;
     }
 };
@@ -251,7 +253,7 @@ void cross_entropy(const CrossEntropyArgs& args, i64 positions, int dim, const S
         const bool needs_total = args.weight && args.smoothing != 0;
         const Scratch total(sizeof(C));
         if (needs_total) run_totals(TotalWeight<T>{static_cast<const T*>(args.weight), total.as<C>()}, args.classes);
-        const auto targets = targets_of<T>(args, needs_total ? total.as<C>() : nullptr, fault_slot(dim, shape));
+        const auto targets = targets_of<T>(args, needs_total ? total.as<C>() : nullptr, fault_slot(dim, shape, kTargetFault));
         if (args.classes == 0) return launch_nll(args, positions, targets);
         CrossEntropy<T> op{};
         op.in[0] = static_cast<const T*>(args.logits);
@@ -264,7 +266,7 @@ void cross_entropy(const CrossEntropyArgs& args, i64 positions, int dim, const S
 
 void nll_loss(const CrossEntropyArgs& args, i64 positions, int dim, const Shape& shape) {
     with_floating(args.dtype, [&]<class T>() {
-        launch_nll(args, positions, targets_of<T>(args, nullptr, fault_slot(dim, shape)));
+        launch_nll(args, positions, targets_of<T>(args, nullptr, fault_slot(dim, shape, kTargetFault)));
     });
 }
 

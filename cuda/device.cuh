@@ -223,6 +223,17 @@ inline unsigned blocks_for(i64 n, i64 per_block) { return static_cast<unsigned>(
 __device__ __forceinline__ i64 global_index() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ i64 global_threads() { return static_cast<i64>(gridDim.x) * blockDim.x; }
 
+// --- Numbers that an op does not take: see Note [Errors of a stream] -----------------------------------------------------
+
+__device__ __forceinline__ void report(FaultSlot* fault, i64 index) {
+    fault->index = index;
+    fault->is_set = true;
+}
+__device__ __forceinline__ void report(FaultSlot* fault, double value) {
+    fault->value = value;
+    fault->is_set = true;
+}
+
 // --- Within a warp and a block -------------------------------------------------------------------------------------------
 
 struct Sum {

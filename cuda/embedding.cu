@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads)
         i64 row, column;
         rows.split(i, row, column);
         const i64 wanted = index[row];
-        if (fault && column == 0 && (wanted < 0 || wanted >= classes)) fault->index = wanted;
+        if (fault && column == 0 && (wanted < 0 || wanted >= classes)) report(fault, wanted);
         Pack<i64, V> y;
         for (int v = 0; v < V; ++v) y.value[v] = column * V + v == wanted;
         reinterpret_cast<Pack<i64, V>*>(out)[i] = y;
@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kThreads)
 template <int V>
 void launch_one_hot(const kernels::IndexSource& index, i64 count, i64 classes, i64* out) {
     const i64 width = classes / V, n = count * width;
-    FaultSlot* fault = index.is_checked ? nullptr : fault_slot(index.dim, index.shape);
+    constexpr char text[] = "class {0} is out of range for {3} classes";
+    FaultSlot* fault = index.is_checked ? nullptr : fault_slot(index.dim, index.shape, text);
     launch(one_hot_kernel<V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const i64*>(index.data), classes,
            RowSplit(width, n), out, fault);
 }

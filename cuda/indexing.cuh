@@ -20,7 +20,7 @@ struct Indices {
         const i64 given = is_int32 ? static_cast<const i32*>(data)[i] : static_cast<const i64*>(data)[i];
         i64 index = given < 0 ? given + size : given;
         if (index < 0 || index >= size) {
-            fault->index = given;
+            report(fault, given);
             index = index < 0 ? 0 : size - 1;
         }
         if (write && checked) checked[i] = index;

@@ -67,14 +67,6 @@ __device__ __forceinline__ C limited_log(C x) {
     return y < C(-100) ? C(-100) : y;  // nan stays
 }
 
-struct BinaryCrossEntropy {  // of x, t
-    static constexpr int operands = 2;
-    template <class C>
-    __device__ static C apply(const C (&x)[2], C, C) {
-        return -(x[1] * limited_log(x[0]) + (C(1) - x[1]) * limited_log(C(1) - x[0]));
-    }
-};
-
 struct BinaryCrossEntropyGradient {  // of g, x, t
     static constexpr int operands = 3;
     template <class C>
@@ -103,6 +95,30 @@ void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bo
     });
 }
 
+// A block does kThreads packs of 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    binary_cross_entropy_kernel(i64 n, const T* x, const T* t, T* y, FaultSlot* fault, bool aligned) {
+    using C = Computed<T>;
+    constexpr int V = 16 / sizeof(T);
+    const auto loss = [fault](C p, C q) {
+        if (!(p >= C(0) && p <= C(1))) report(fault, static_cast<double>(p));
+        return convert<T>(-(q * limited_log(p) + (C(1) - q) * limited_log(C(1) - p)));
+    };
+    const i64 first = static_cast<i64>(blockIdx.x) * (kThreads * V);
+    if (aligned && first + kThreads * V <= n) {
+        const i64 at = first / V + threadIdx.x;
+        const auto xs = reinterpret_cast<const Pack<T, V>*>(x)[at], ts = reinterpret_cast<const Pack<T, V>*>(t)[at];
+        Pack<T, V> ys;
+        TAPIR_UNROLL
+        for (int v = 0; v < V; ++v) ys.value[v] = loss(convert<C>(xs.value[v]), convert<C>(ts.value[v]));
+        reinterpret_cast<Pack<T, V>*>(y)[at] = ys;
+        return;
+    }
+    const i64 end = first + kThreads * V < n ? first + kThreads * V : n;
+    for (i64 i = first + threadIdx.x; i < end; i += kThreads) y[i] = loss(convert<C>(x[i]), convert<C>(t[i]));
+}
+
 }  // namespace
 
 void squared_distance(DType dtype, const void* a, const void* b, i64 n, double scale, void* out) {
@@ -119,7 +135,12 @@ void scaled_difference(DType dtype, const void* a, const void* b, const void* g,
 }
 
 void binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i64 n) {
-    run_flat<BinaryCrossEntropy>(dtype, n, {x, t}, {false, false}, y, 0);
+    FaultSlot* fault = fault_slot("the input must be in [0, 1]; for logits there is binary_cross_entropy_with_logits()");
+    with_floating(dtype, [&]<class T>() {
+        const bool aligned = is_aligned(x, 16) && is_aligned(t, 16) && is_aligned(y, 16);
+        launch(binary_cross_entropy_kernel<T>, blocks_for(n, kThreads * (16 / sizeof(T))), kThreads, n,
+               static_cast<const T*>(x), static_cast<const T*>(t), static_cast<T*>(y), fault, aligned);
+    });
 }
 
 void binary_cross_entropy_grad(DType dtype, const void* g, const void* x, const void* t, void* out, i64 n) {

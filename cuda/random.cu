@@ -87,9 +87,11 @@ struct BernoulliOf {
     static constexpr int words = 1;
     const T* p;
     i64 n;
+    FaultSlot* fault;
     template <int N>
     __device__ T make(const u32 (&w)[N], int e, i64 first) const {
         const double probability = first + e < n ? convert<double>(p[first + e]) : 0.0;
+        if (!(probability >= 0 && probability <= 1)) report(fault, probability);
         return convert<T>(static_cast<double>(w[e]) < probability * 0x1p32 ? 1 : 0);
     }
 };
@@ -236,7 +238,8 @@ void random_bernoulli(Draw draw, double p, DType dtype, void* out, i64 n) {
     with_dtype(dtype, [&]<class T>() { run(draw, Bernoulli<T>{threshold_of(p), p >= 1}, out, n); });
 }
 void random_bernoulli_of(Draw draw, const void* p, DType dtype, void* out, i64 n) {
-    with_floating(dtype, [&]<class T>() { run(draw, BernoulliOf<T>{static_cast<const T*>(p), n}, out, n); });
+    FaultSlot* fault = fault_slot("p must be in [0, 1], got {0}");
+    with_floating(dtype, [&]<class T>() { run(draw, BernoulliOf<T>{static_cast<const T*>(p), n, fault}, out, n); });
 }
 
 void dropout(const DropoutArgs& args) {

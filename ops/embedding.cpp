@@ -150,10 +150,13 @@ Tensor one_hot(In indices, int64_t classes) {
     int64_t low = 0, high = -1;
     const bool look = count > 0 && (!on_gpu(packed) || classes == -1);
     if (look) class_range(packed, low, high);
-    if (classes == -1) classes = high + 1;
-    if (low < 0) fail<ValueError>(indices.loc, "one_hot: a class must not be negative, got {}", low);
-    if (high >= classes)
-        fail<IndexError>(indices.loc, "one_hot: class {} is out of range for {} classes", high, classes);
+    if (classes == -1) {
+        if (low < 0) fail<ValueError>(indices.loc, "one_hot: a class must not be negative, got {}", low);
+        classes = high + 1;
+    }
+    if (low < 0 || high >= classes) {
+        fail<IndexError>(indices.loc, "one_hot: class {} is out of range for {} classes", low < 0 ? low : high, classes);
+    }
     Shape shape = packed.shape();
     shape.push_back(classes, indices.loc);
     if (on_gpu(packed)) return one_hot_on_gpu(packed, shape, look, indices.loc);

@@ -31,7 +31,7 @@ Tensor smooth_l1_loss(In input, In target, Reduction reduction = Reduction::mean
 /// max(0, 1 - input * target), targets -1 or 1.
 Tensor hinge_loss(In input, In target, Reduction reduction = Reduction::mean);
 /// -(target log(input) + (1 - target) log(1 - input)), logarithms kept above -100. weight broadcasts. Throws ValueError
-/// for an input outside [0, 1]; on a CUDA device, where looking would mean to wait, its loss is nan.
+/// for an input outside [0, 1], on a CUDA device at the next call that waits for it.
 Tensor binary_cross_entropy(In input, In target, const Tensor& weight = {}, Reduction reduction = Reduction::mean);
 /// The same of sigmoid(logits), without overflow. pos_weight multiplies the positive part.
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight = {}, const Tensor& pos_weight = {},

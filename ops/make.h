@@ -63,8 +63,8 @@ Tensor rand_like(In x, TensorOptions options = {});
 Tensor randn_like(In x, TensorOptions options = {});
 Tensor randint_like(In x, std::int64_t low, std::int64_t high, TensorOptions options = {});
 Tensor randint_like(In x, std::int64_t high, TensorOptions options = {});
-/// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1] (of a CUDA tensor, where
-/// looking would mean to wait, it counts as the nearest of 0 and 1). Not differentiable.
+/// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1], for a CUDA tensor
+/// at the next call that waits for the device. Not differentiable.
 Tensor bernoulli(In p);
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options = {}, Loc loc = Loc::current());
 /// Draws row indices with probability proportional to weights (n,) or (rows, n); int64 (samples,) or (rows, samples).

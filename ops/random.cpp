@@ -157,8 +157,7 @@ void check_weights(const double* weights, int64_t n, int64_t samples, bool repla
 // For p in [0, 1]; nan is not.
 bool is_probability(double p) { return p >= 0 && p <= 1; }
 
-// The probabilities are not checked, which would mean to wait for them: what is below 0 or nan counts as 0, what is above 1
-// as 1.
+// The kernel reports what is not a probability: looking here would mean to wait.
 Tensor bernoulli_on_gpu(const In& p) {
     const Tensor values = contiguous(p);
     detail::begin_op("bernoulli", values.impl(), p.loc);

@@ -79,7 +79,7 @@ TAPIR_GPU_KERNEL(squared_distance, void(tapir::DType dtype, const void* a, const
 /// out = (a - b) * g[0] * factor
 TAPIR_GPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, const void* g, double factor,
                                          void* out, std::int64_t n))
-/// As on the CPU, but without a check of x: where it is not in [0, 1], y is nan.
+/// As on the CPU; an x that is not in [0, 1] gives ValueError later.
 TAPIR_GPU_KERNEL(binary_cross_entropy, void(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
 TAPIR_GPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
                                                  std::int64_t n))

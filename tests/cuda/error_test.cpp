@@ -1,4 +1,7 @@
 // What goes wrong on a device, and what is said about it.
+#include <cmath>
+#include <functional>
+
 #include "../fails.h"
 #include "check.h"
 
@@ -7,6 +10,30 @@
 #endif
 
 using namespace tapir;
+
+namespace {
+
+struct Said {
+    std::string where, what;  // "error_test.cpp:12", the rest
+};
+
+// What f throws, or a wait after it.
+template <class E>
+Said said(const std::function<void()>& f) {
+    try {
+        f();
+        synchronize();
+    } catch (const E& error) {
+        const std::string text = error.what();
+        const std::size_t end = text.find(": ");
+        return {text.substr(0, end), text.substr(end + 2)};
+    }
+    return {};
+}
+
+std::string at_line(int line) { return "error_test.cpp:" + std::to_string(line); }
+
+}  // namespace
 
 TEST_CASE("devices that are not there", "[cuda]") {
     NEEDS_CUDA;
@@ -44,6 +71,51 @@ TEST_CASE("a number of the CPU gets its gradient there", "[cuda]") {
     tape.backward(sum(a * x));
     CHECK(a.grad().device() == cpu);
     CHECK(a.grad().item() == 6);
+}
+
+TEST_CASE("values that an op does not take are heard of at the next wait, as on the CPU", "[cuda]") {
+    NEEDS_CUDA;
+    int line = 0;
+    const auto check_same = [&](const std::function<void(Device)>& f) {
+        const Said have = said<ValueError>([&] { f(cuda); }), want = said<ValueError>([&] { f(cpu); });
+        CHECK(want.what != "");
+        CHECK(have.what == want.what);
+        CHECK(have.where == at_line(line));
+        CHECK(want.where == at_line(line));
+    };
+    for (const double bad : {-0.25, 1.5, HUGE_VAL, std::nan("")}) {
+        for (const DType dtype : {float32, float64, float16, bfloat16}) {
+            for (const std::int64_t n : {1, 2000}) {
+                INFO(bad << ", " << name(dtype) << ", " << n << " elements");
+                Tensor p = full({n}, 0.5, {dtype});
+                p[n - 1].fill_(bad);
+                check_same([&](Device device) {
+                    const Tensor x = p.to(device);
+                    line = __LINE__ + 1;
+                    bernoulli(x);
+                });
+                check_same([&](Device device) {
+                    const Tensor x = p.to(device);
+                    line = __LINE__ + 1;
+                    binary_cross_entropy(x, x);
+                });
+            }
+        }
+    }
+    check_same([&](Device device) {
+        const Tensor weights = tensor({0.5, -1.0}).to(device);
+        line = __LINE__ + 1;
+        multinomial(weights, 1);
+    });
+    check_same([&](Device device) {
+        const Tensor classes = tensor({1, -1}).to(device);
+        line = __LINE__ + 1;
+        one_hot(classes);
+    });
+    CHECK(said<Error>([] { binary_cross_entropy(tensor({0.0, 1.0, -0.0}).to(cuda), ones({3}, cuda)); }).what == "");
+    const Tensor p = full({3}, 2, {float32, cuda});
+    const SyncScope sync;
+    FAILS(ValueError, "bernoulli: p must be in [0, 1], got 2", bernoulli(p));
 }
 
 #ifdef TAPIR_CUDA_EMULATED

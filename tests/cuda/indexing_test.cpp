@@ -232,8 +232,10 @@ TEST_CASE("an index out of range is heard of at the next wait", "[cuda]") {
     CHECK(error_of([&] { x.index({Slice(), i}); }) == "index: index 5 is out of range for dimension 1 of shape (3, 4)");
     CHECK(error_of([&] { y.index_put_({i}, 1); }) == "index: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { embedding(i, x); }) == "embedding: index 5 is out of range for dimension 0 of shape (3, 4)");
-    CHECK(error_of([&] { one_hot(i, 5); }) == "one_hot: index 5 is out of range for dimension 1 of shape (3, 5)");
-    CHECK(error_of([&] { one_hot(-i, 9); }) != "");
+    CHECK(error_of([&] { one_hot(i, 5); }) == "one_hot: class 5 is out of range for 5 classes");
+    CHECK(error_of([&] { one_hot(-i.slice(0, Slice(1, 2)), 9); }) == "one_hot: class -5 is out of range for 9 classes");
+    const Tensor lowest = tensor({INT64_MIN}).to(cuda);
+    CHECK(error_of([&] { one_hot(lowest, 9); }) == "one_hot: class -9223372036854775808 is out of range for 9 classes");
     CHECK(error_of([&] {
               index_select(zeros({3, 0}, cuda), 0, i);
           }) == "index_select: index 5 is out of range for dimension 0 of shape (3, 0)");

@@ -56,8 +56,6 @@ TEST_CASE("integers and coin tosses on the device", "[cuda]") {
         const Tensor p = (arange(1001) / 1000.0).to(dtype);
         check_same_draw(0, [&](Device device) { return bernoulli(p.to(device)); });
     }
-    const std::vector<double> beyond = bernoulli(tensor({-1.0, 2.0, double{NAN}}).to(cuda)).to_vector<double>();
-    CHECK(beyond == std::vector<double>{0, 1, 0});
 }
 
 TEST_CASE("permutations and choices on the device", "[cuda]") {

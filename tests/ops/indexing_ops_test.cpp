@@ -307,6 +307,7 @@ TEST_CASE("mistakes with masks, classes and arrangements", "[indexing]") {
     FAILS(DTypeError, "embedding", embedding(v, m));
     FAILS(DTypeError, "one_hot", one_hot(v));
     FAILS(IndexError, "one_hot: class 3 is out of range for 3 classes", one_hot(tensor({3}), 3));
+    FAILS(IndexError, "one_hot: class -1 is out of range for 3 classes", one_hot(tensor({-1}), 3));
     FAILS(ValueError, "one_hot: a class must not be negative, got -1", one_hot(tensor({-1})));
     FAILS(ValueError, "one_hot", one_hot(zeros({0}, int64)));
     FAILS(ValueError, "one_hot", one_hot(tensor({0}), 0));
