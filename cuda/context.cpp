@@ -19,6 +19,7 @@ struct Fault {  // what a slot stands for
     const char* op;
     Loc loc;
     Stream* stream;       // null: the slot is free
+    std::uint32_t given;  // ops that the stream had been given before
     bool is_index;
     const char* text;
     int dim;
@@ -148,30 +149,57 @@ class OwnLine {
     Loc caller_;
 };
 
-// Throws what a slot says that was written to.
-[[noreturn]] void fail_fault(const Fault& fault, const FaultSlot& slot) {
-    const OwnLine own;
-    if (!fault.is_index) {
-        fail<ValueError>(fault.loc, "{}: {}", fault.op, fmt::vformat(fault.text, fmt::make_format_args(slot.value)));
+// "log at tree.cpp:3, exp at tree.cpp:4 and 12 more", of the ops [begin, end); with of(i) as a pair of name and line.
+template <class Of>
+std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
+    std::string list;
+    constexpr std::uint32_t most = 8;
+    for (std::uint32_t i = begin; i < end && i < begin + most; ++i) {
+        const auto [name, loc] = of(i);
+        list += fmt::format("{}{} at {}", i == begin ? "" : ", ", name, place(loc));
     }
-    const std::int64_t size = fault.shape[fault.dim];
-    fail<IndexError>(fault.loc, "{}: {}", fault.op,
-                     fmt::vformat(fault.text, fmt::make_format_args(slot.index, fault.dim, fault.shape, size)));
+    if (end - begin > most) list += fmt::format(" and {} more", end - begin - most);
+    return list;
 }
 
-// Throws what the first slot says that a kernel of this stream has written to. The stream is done.
-void check_faults(Stream& stream) {
+// Throws what a slot says that was written to.
+[[noreturn]] void fail_fault(const Fault& fault, const FaultSlot& slot, const std::string& more) {
+    const OwnLine own;
+    if (!fault.is_index) {
+        fail<ValueError>(fault.loc, "{}: {}{}", fault.op, fmt::vformat(fault.text, fmt::make_format_args(slot.value)), more);
+    }
+    const std::int64_t size = fault.shape[fault.dim];
+    fail<IndexError>(fault.loc, "{}: {}{}", fault.op,
+                     fmt::vformat(fault.text, fmt::make_format_args(slot.index, fault.dim, fault.shape, size)), more);
+}
+
+// Frees the slots of the first `given` ops of a stream, which are done, and throws what the first of these says that was
+// written to. A slot that was taken since belongs to an op that may still run.
+void check_faults(Stream& stream, std::uint32_t given) {
     DeviceState& state = device_state(stream.device);
     const std::lock_guard lock(state.faults_mutex);
+    std::vector<std::pair<Fault, FaultSlot>> found;
     stream.faults_pending = 0;
     for (std::size_t i = 0; i < state.faults.size(); ++i) {
         Fault& fault = state.faults[i];
         const FaultSlot& slot = state.slots[i];
         if (fault.stream != &stream) continue;
+        if (static_cast<std::int32_t>(given - fault.given) <= 0) {
+            ++stream.faults_pending;
+            continue;
+        }
         fault.stream = nullptr;
-        if (slot.is_set) fail_fault(fault, slot);
+        if (slot.is_set) found.emplace_back(fault, slot);
     }
     while (!state.faults.empty() && !state.faults.back().stream) state.faults.pop_back();
+    if (found.empty()) return;
+    std::string more;
+    if (found.size() > 1) {
+        const auto count = static_cast<std::uint32_t>(found.size());
+        const auto of = [&](std::uint32_t i) { return std::pair(found[i].first.op, found[i].first.loc); };
+        more = fmt::format("; and {} more op{}: {}", count - 1, count == 2 ? "" : "s", list_ops(1, count, of));
+    }
+    fail_fault(found[0].first, found[0].second, more);
 }
 
 // Names the ops that the error can belong to.
@@ -183,12 +211,8 @@ void check_faults(Stream& stream) {
     if (first == end) fail<DeviceError>(detail::thread.op_loc, "{}: CUDA error: {}", op_name(), cudaGetErrorString(error));
     const char* name = op(first).name.load();
     if (end - first == 1) fail<DeviceError>(op(first).loc.load(), "{}: CUDA error: {}", name, cudaGetErrorString(error));
-    std::string others;
-    constexpr std::uint32_t most = 8;
-    for (std::uint32_t i = first + 1; i < end && i <= first + most; ++i) {
-        others += fmt::format("{}{} at {}", i == first + 1 ? "" : ", ", op(i).name.load(), place(op(i).loc.load()));
-    }
-    if (end - first > most + 1) others += fmt::format(" and {} more", end - first - most - 1);
+    const std::string others =
+        list_ops(first + 1, end, [&](std::uint32_t i) { return std::pair(op(i).name.load(), op(i).loc.load()); });
     fail<DeviceError>(op(first).loc.load(), "{}, or an op after it: CUDA error: {}; after it came {}; TAPIR_SYNC=1 tells which",
                       name, cudaGetErrorString(error), others);
 }
@@ -196,8 +220,8 @@ void check_faults(Stream& stream) {
 // After waiting for the first `given` ops of a stream.
 void finish(Stream& stream, std::uint32_t given, cudaError_t error) {
     if (error != cudaSuccess) fail_late(stream, error);
-    stream.in_order.store(given);
-    if (stream.faults_pending.load(std::memory_order_relaxed)) check_faults(stream);
+    if (static_cast<std::int32_t>(given - stream.in_order.load()) > 0) stream.in_order.store(given);
+    if (stream.faults_pending.load(std::memory_order_relaxed)) check_faults(stream, given);
 }
 
 void wait_for(Stream& stream) {
@@ -257,7 +281,8 @@ FaultSlot* take_slot(bool is_index, const char* text, int dim, const Shape& shap
                 state.faults.reserve(kFaultSlots);
             }
             if (state.faults.size() < kFaultSlots) {
-                state.faults.push_back({op_name(), detail::thread.op_loc, &stream, is_index, text, dim, shape});
+                state.faults.push_back(
+                    {op_name(), detail::thread.op_loc, &stream, stream.given.load(), is_index, text, dim, shape});
                 ++stream.faults_pending;
                 FaultSlot& slot = state.slots[state.faults.size() - 1];
                 slot.is_set = false;
@@ -406,6 +431,7 @@ struct EventState {
     cudaEvent_t handle;
     gpu::Stream* stream;  // it was recorded on last
     int device;
+    std::uint32_t given;  // how many ops that stream had been given
 };
 EventState& event_of(void* event) { return *static_cast<EventState*>(event); }
 }  // namespace
@@ -414,7 +440,7 @@ void* new_event(int device, bool timing) {
     const DeviceGuard guard(device);
     cudaEvent_t handle;
     TAPIR_CUDA_CHECK(cudaEventCreateWithFlags(&handle, timing ? 0 : cudaEventDisableTiming));
-    return new EventState{handle, nullptr, device};
+    return new EventState{handle, nullptr, device, 0};
 }
 void free_event(void* event) noexcept {
     cudaEventDestroy(event_of(event).handle);
@@ -422,8 +448,10 @@ void free_event(void* event) noexcept {
 }
 void record_event(void* event, void* stream) {
     const DeviceGuard guard(stream_of(stream).device);
+    const std::uint32_t given = stream_of(stream).given.load();
     TAPIR_CUDA_CHECK(cudaEventRecord(event_of(event).handle, stream_of(stream).handle));
     event_of(event).stream = &stream_of(stream);
+    event_of(event).given = given;
 }
 void order_after_event(void* stream, void* event) {
     const DeviceGuard guard(stream_of(stream).device);
@@ -432,8 +460,9 @@ void order_after_event(void* stream, void* event) {
 bool is_event_done(void* event) { return cudaEventQuery(event_of(event).handle) != cudaErrorNotReady; }
 void wait_event(void* event, const Loc& loc) {
     const CallerScope caller(loc);
-    const cudaError_t error = cudaEventSynchronize(event_of(event).handle);
-    if (error != cudaSuccess && event_of(event).stream) fail_late(*event_of(event).stream, error);
+    const EventState& e = event_of(event);
+    const cudaError_t error = cudaEventSynchronize(e.handle);
+    if (e.stream) return finish(*e.stream, e.given, error);
     TAPIR_CUDA_CHECK(error);
 }
 double milliseconds(void* begin, void* end) {

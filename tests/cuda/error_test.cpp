@@ -118,6 +118,50 @@ TEST_CASE("values that an op does not take are heard of at the next wait, as on 
     FAILS(ValueError, "bernoulli: p must be in [0, 1], got 2", bernoulli(p));
 }
 
+TEST_CASE("of several ops with bad numbers the first one throws and tells of the others", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({3, 4}, cuda), index = tensor({1, 7}).to(cuda), p = full({3}, 2, {float32, cuda});
+    synchronize();
+    const int line = __LINE__ + 2;
+    Said error = said<IndexError>([&] {
+        embedding(index, x);
+        bernoulli(p);
+    });
+    CHECK(error.where == at_line(line));
+    CHECK(error.what == "embedding: index 7 is out of range for dimension 0 of shape (3, 4); and 1 more op: bernoulli at " +
+                            at_line(line + 1));
+    CHECK(said<Error>([] {}).what == "");  // it is thrown once
+    error = said<ValueError>([&] {
+        bernoulli(p);
+        for (int i = 0; i < 12; ++i) embedding(index, x);
+    });
+    CHECK(error.what.find("bernoulli: p must be in [0, 1], got 2; and 12 more ops: embedding at error_test.cpp:") == 0);
+    CHECK(error.what.substr(error.what.size() - 11) == " and 4 more");
+
+    const Stream side(cuda);
+    error = said<ValueError>([&] {
+        {
+            const StreamScope scope(side);
+            side.wait_stream(Stream::default_stream(cuda));
+            embedding(index, x);
+        }
+        bernoulli(p);
+    });
+    CHECK(error.what == "bernoulli: p must be in [0, 1], got 2");
+    CHECK(said<IndexError>([] {}).what == "embedding: index 7 is out of range for dimension 0 of shape (3, 4)");
+    CHECK(said<Error>([] {}).what == "");
+}
+
+TEST_CASE("waiting for an event tells of bad numbers before it", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({3, 4}, cuda), index = tensor({1, 7}).to(cuda);
+    Event event;
+    embedding(index, x);
+    event.record(Stream::current(cuda));
+    CHECK_THROWS_AS(event.synchronize(), IndexError);
+    CHECK_NOTHROW(synchronize());
+}
+
 #ifdef TAPIR_CUDA_EMULATED
 namespace {
 struct Cleared {
@@ -194,5 +238,25 @@ TEST_CASE("an error that shows later names the ops that it can belong to", "[cud
             CHECK(std::string(error.what()).find("error_test.cpp:" + std::to_string(line) + ": tanh: ") == 0);
         }
     }
+}
+
+TEST_CASE("ops after an event are not counted as done with it", "[cuda]") {
+    const Tensor x = ones({3, 4}, cuda), index = tensor({7}).to(cuda);
+    synchronize();
+    const Stream first(cuda), second(cuda);
+    const auto held = static_cast<cudaStream_t>(second.native_handle());
+    Event event, later;
+    emulator::hold(held);
+    later.record(second);
+    {
+        const StreamScope scope(first);
+        exp(x);
+        event.record(first);
+        first.wait_event(later);
+        embedding(index, x);
+    }
+    CHECK_NOTHROW(event.synchronize());
+    emulator::release(held);
+    CHECK(said<IndexError>([] {}).what == "embedding: index 7 is out of range for dimension 0 of shape (3, 4)");
 }
 #endif
