@@ -162,6 +162,30 @@ TEST_CASE("waiting for an event tells of bad numbers before it", "[cuda]") {
     CHECK_NOTHROW(synchronize());
 }
 
+// Each op whose kernel may report a number takes one of 1,024 places until something waits.
+TEST_CASE("more ops than there are places for bad numbers", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({3, 4}, cuda), good = tensor({1}).to(cuda), bad = tensor({7}).to(cuda);
+    synchronize();
+    CHECK(said<Error>([&] {
+              for (int i = 0; i < 3000; ++i) embedding(good, x);
+          }).what == "");
+    int given = 0;
+    const Said error = said<IndexError>([&] {
+        embedding(bad, x);
+        for (given = 1; given < 3000; ++given) embedding(good, x);
+    });
+    CHECK(error.what == "embedding: index 7 is out of range for dimension 0 of shape (3, 4)");
+    CHECK(given == 1024);
+    // What is left of earlier errors takes no place.
+    for (int i = 0; i < 3; ++i) {
+        CHECK(said<IndexError>([&] {
+                  for (given = 0; given < 1000; ++given) embedding(bad, x);
+              }).what != "");
+        CHECK(given == 1000);
+    }
+}
+
 #ifdef TAPIR_CUDA_EMULATED
 namespace {
 struct Cleared {
