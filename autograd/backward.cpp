@@ -93,9 +93,10 @@ void Walk::run(std::size_t from, std::size_t to) {
         Record& record = *log.records[i];
         if (record.flags & (Record::kExtra | Record::kLeaf)) continue;
         bool any = false;
-        if (record.device.type != DeviceType::cpu) [[unlikely]] {
+        if (record.device.type != DeviceType::cpu || detail::watching_ops) [[unlikely]] {
             detail::thread.op = record.op->name;
             detail::thread.op_loc = record.loc;
+            detail::thread.is_placed = false;
             if (streams) streams->follow(index);
         }
         for (std::uint32_t k = 0; k < record.output_count; ++k) {

@@ -45,10 +45,8 @@ inline void begin_op(const char* op, const TensorImpl* operand, const Loc& loc) 
 }
 /// The same for ops that make a tensor of nothing, on this device.
 inline void begin_op(const char* op, Device device, const Loc& loc) {
-    if (device.type != DeviceType::cpu || watching_ops) [[unlikely]] {
-        thread.op = op;
-        thread.op_loc = caller(loc);
-    }
+    if (device.type != DeviceType::cpu || watching_ops) [[unlikely]]
+        name_op(op, loc);
 }
 /// The same, and throws ValueError for an undefined tensor.
 inline void check_defined(const In& x, const char* op) {

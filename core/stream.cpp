@@ -192,21 +192,20 @@ bool is_set(const char* variable) {
 constinit int detail::watching_ops = 0;
 
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
-    thread.op = op;
-    thread.op_loc = caller(loc);
+    name_op(op, loc);
     if (operand->device.type == DeviceType::cpu) return;
     device_api::select(operand->device);
     device_api::used_here(*operand->storage);
 }
 
 void detail::log_placement(const TensorImpl* result) {
-    if (!thread.op) return;
+    if (thread.is_placed) return;
     const char* file = thread.op_loc.file_name();
     const char* slash = std::strrchr(file, '/');
     const std::string line = fmt::format("{}:{}: {}: {}, {} {}\n", slash ? slash + 1 : file, thread.op_loc.line(), thread.op,
                                          name(result->device), name(result->dtype), Shape(result->sizes, result->rank));
     std::fputs(line.c_str(), stderr);
-    thread.op = nullptr;
+    thread.is_placed = true;
 }
 
 LogPlacementScope::LogPlacementScope() noexcept { __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED); }

@@ -131,6 +131,8 @@ Tensor make_pinned_like(const TensorImpl* x, const Loc& loc) {
     impl->data = storage->data;
     impl->numel = x->numel;
     set_contiguous(impl, x->sizes, x->rank);
+    if (watching_ops) [[unlikely]]
+        log_placement(impl);
     return t;
 }
 

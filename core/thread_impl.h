@@ -16,9 +16,11 @@ struct ThreadState {
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
     AutocastScope* autocast = nullptr;  // the innermost one that is on
-    // The op that runs, where it is watched or on a device other than the CPU: what messages speak of.
+    // The op that the user called, where it is watched or on a device other than the CPU: what messages speak of.
     const char* op = nullptr;
     Loc op_loc;
+    bool is_placed = true;  // LogPlacementScope has written its line
+    int parts = 0;          // above 0: ops that begin are parts of that one
 };
 
 // initial-exec: one load to reach it, also from a shared library.
@@ -31,6 +33,13 @@ inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() 
 extern constinit int watching_ops;
 
 void begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc);
+/// From here on it is the thread's op, unless it is part of one.
+inline void name_op(const char* op, const Loc& loc) noexcept {
+    if (thread.parts > 0) return;
+    thread.op = op;
+    thread.op_loc = caller(loc);
+    thread.is_placed = false;
+}
 /// Writes the line of the op that was begun, at its first result.
 void log_placement(const TensorImpl* result);
 
@@ -44,6 +53,31 @@ class PauseRecording {
 
  private:
     Log* paused_;
+};
+
+/// The ops that are called while it lives are parts of the one that has begun: messages go on to name that one.
+class PartsOfOp {
+ public:
+    PartsOfOp() noexcept { ++thread.parts; }
+    ~PartsOfOp() { --thread.parts; }
+    PartsOfOp(const PartsOfOp&) = delete;
+    PartsOfOp& operator=(const PartsOfOp&) = delete;
+};
+
+/// For an op whose parts are recorded in its place. They speak of its caller.
+class RecordedParts {
+ public:
+    explicit RecordedParts(const Loc& loc) noexcept : caller_(loc) {}
+
+ private:
+    CallerScope caller_;
+    PartsOfOp parts_;
+};
+
+/// For parts that are not recorded, because the op is.
+class UnrecordedParts {
+    PauseRecording pause_;
+    PartsOfOp parts_;
 };
 
 }  // namespace detail

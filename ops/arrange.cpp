@@ -62,7 +62,7 @@ TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("
 namespace {
 
 Tensor packed(const Tensor& x, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return x.contiguous(loc);
 }
 
@@ -183,7 +183,7 @@ void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
 Tensor roll(In x, const Shape& shifts, const Dims& dims) {
     detail::check_defined(x, "roll");
     if (dims.empty() && shifts.rank() == 1) {
-        const CallerScope caller(x.loc);
+        const detail::RecordedParts parts(x.loc);
         return reshape(roll(reshape(x, {-1}), shifts, {0}), x.tensor.shape());
     }
     if (shifts.rank() != dims.rank() || shifts.empty()) {
@@ -322,7 +322,7 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
     }
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
     if (grows) {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         out.fill_(value);
     }
     const bool is_empty = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; });

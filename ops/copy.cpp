@@ -50,7 +50,7 @@ void copy_bytes(const TensorImpl* y, const TensorImpl* x, bool wait) {
 
 // Between devices: made contiguous where it is, copied over, and spread out there.
 void copy_across(const Tensor& to, const Tensor& from) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const TensorImpl* y = to.impl();
     const Tensor packed = from.contiguous();
     const bool is_direct = y->is_contiguous() && y->dtype == packed.dtype() && y->numel == packed.numel();
@@ -123,7 +123,9 @@ Tensor clone(In x) {
 
 Tensor contiguous(In x) {
     detail::check_defined(x, "contiguous");
-    return x.tensor.is_contiguous() ? x.tensor : clone(x);
+    if (x.tensor.is_contiguous()) return x.tensor;
+    const detail::PartsOfOp parts;
+    return clone(x);
 }
 
 Tensor to(In x, DType dtype) {
@@ -142,10 +144,10 @@ Tensor to(In x, Device device, bool non_blocking) {
     const bool to_cpu = device.type == DeviceType::cpu;
     Tensor out;
     {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
+        out = to_cpu && non_blocking ? detail::make_pinned_like(x.tensor.impl(), x.loc)
+                                     : detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc, device);
         const Tensor packed = contiguous(x);
-        out = to_cpu && non_blocking ? detail::make_pinned_like(packed.impl(), x.loc)
-                                     : detail::make_empty_like(packed.impl(), x->dtype, x.loc, device);
         const bool may_change = !to_cpu && device_api::is_pinned(*packed.impl()->storage);  // while it is being read
         copy_bytes(out.impl(), packed.impl(), !non_blocking && (to_cpu || may_change));
     }

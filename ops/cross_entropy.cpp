@@ -77,7 +77,7 @@ int class_dim(int rank) { return rank == 1 ? 0 : 1; }
 
 // x in the form that the kernels read.
 Tensor plain(const Tensor& x, DType dtype) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return to(contiguous(x), dtype);
 }
 
@@ -222,7 +222,7 @@ struct Loss {
 template <class Kernel>
 Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs,
                     const Tensor& grad, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     detail::begin_op(op, c.input.impl(), loc);
     const DType dtype = c.input.dtype();
     const Tensor losses = detail::make_empty(shape, dtype == float64 ? float64 : float32, c.input.device(), loc);
@@ -334,7 +334,7 @@ void fill_on_gpu(const Classes& c, const Attrs& attrs, const Tensor& scale, cons
 }
 
 Distribution distribution(const Backward& b, const Tensor& targets, const Tensor& weight, const Tensor& scale) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Shape shape = b.input_shape(0);
     const DType dtype = b.input_dtype(0) == float64 ? float64 : float32;
     Classes c;
@@ -430,7 +430,7 @@ Tensor with_probabilities(const In& logits, const In& targets, const CrossEntrop
         fail<ShapeError>(logits.loc, "cross_entropy: targets that are probabilities must have the logits' shape {}, got {}",
                          logits.tensor.shape(), targets.tensor.shape());
     }
-    const CallerScope caller(logits.loc);
+    const detail::RecordedParts parts(logits.loc);
     const int dim = class_dim(logits.tensor.dim());
     const int64_t classes = logits->sizes[dim];
     Tensor q = targets.tensor;
@@ -466,7 +466,7 @@ Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) 
     }
     const bool has_kernel = on_gpu(logits.tensor) && !is_floating(targets.tensor.dtype());
     if (is_half(logits.tensor.dtype()) && !has_kernel) {
-        const CallerScope caller(logits.loc);
+        const detail::RecordedParts parts(logits.loc);
         return to(cross_entropy(to(logits, float32), targets, options), logits.tensor.dtype());
     }
     if (is_floating(targets.tensor.dtype())) return with_probabilities(logits, targets, options);
@@ -479,7 +479,7 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
         return nll_loss(In(wide, log_probs.loc), targets, options);
     }
     if (is_half(log_probs.tensor.dtype()) && !on_gpu(log_probs.tensor)) {
-        const CallerScope caller(log_probs.loc);
+        const detail::RecordedParts parts(log_probs.loc);
         return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());
     }
     const Classes c = prepare("nll_loss", log_probs, targets, options);

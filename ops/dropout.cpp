@@ -29,7 +29,7 @@ struct Attrs {
 constexpr int64_t kGrain = 16 * 1024;
 
 Tensor plain(const In& x) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return contiguous(x);
 }
 

@@ -239,7 +239,8 @@ Operand contract(const Operand& a, const Operand& b, const Labels& needed) {
 
 Tensor einsum(const char* equation, TensorList list) {
     const Loc& loc = list.loc;
-    const CallerScope caller(loc);
+    if (list.size > 0) detail::check_defined(In(list[0], loc), "einsum");
+    const detail::RecordedParts parts(loc);
     const Equation parsed = parse(equation, list.size, loc);
     std::vector<Operand> operands;
     int ellipsis_dims = 0;

@@ -587,6 +587,8 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     if (is_expanded(impl)) [[unlikely]] {
         fail<ValueError>(loc, "{}_: several elements of the {} tensor share memory; clone() it first", op, self.shape());
     }
+    if (detail::watching_ops) [[unlikely]]
+        detail::log_placement(impl);
     Log* log = detail::thread.log;
     if (!log) return;
     if (impl->flags & TensorImpl::kRequiresGrad) {
@@ -617,7 +619,7 @@ Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
         const std::uint32_t value = log->value_of(operand.impl(), loc);  // a leaf's first use may be here
         if (value != kNoValue) node = {log->id, value};
     }
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     Tensor copy = operand.clone(loc);
     copy.impl()->node = node;
     return copy;
@@ -802,7 +804,8 @@ Tensor gelu(In x, const char* approximate) {
 Tensor clamp_min(In x, Scalar min) { return clamp(x, min.as_double()); }
 Tensor clamp_max(In x, Scalar max) { return clamp(x, -std::numeric_limits<double>::infinity(), max.as_double()); }
 Tensor clamp(In x, In min, In max) {
-    const CallerScope caller(x.loc);
+    detail::check_defined(x, "clamp");
+    const detail::RecordedParts parts(x.loc);
     return minimum(maximum(x, min), max);
 }
 

@@ -140,7 +140,7 @@ Tensor one_hot(In indices, int64_t classes) {
         fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}", name(dtype));
     }
     const detail::PauseRecording pause;
-    const CallerScope caller(indices.loc);
+    const detail::RecordedParts parts(indices.loc);
     const Tensor packed = to(indices, int64).contiguous(indices.loc);
     detail::begin_op("one_hot", packed.impl(), indices.loc);
     const int64_t count = packed.numel();

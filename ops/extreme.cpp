@@ -111,7 +111,7 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
     Found found = find_extreme(op.name, x, d, over(op.name, dim, x.tensor.dim(), keepdim, x.loc), largest, true);
     {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         found.values = to(found.values, x.tensor.dtype());
     }
     if (detail::thread.log && is_floating(x.tensor.dtype())) {
@@ -128,7 +128,7 @@ Tensor arg_extreme(const char* op, const In& x, int dim, bool keepdim, bool larg
 
 Tensor arg_extreme_of_all(const char* op, const In& x, bool largest) {
     detail::check_defined(x, op);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest);
 }
 

@@ -206,7 +206,7 @@ void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& in
 void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
     const kernels::Compute type = kernels::compute_of(x.dtype());
     const DType dtype = kernels::stored_as(type);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     if (x.dtype() != dtype) {  // sums of many small numbers need the wider type
         const Tensor wide = x.to(dtype);
         add_elements(wide, dim, index, src);
@@ -266,7 +266,7 @@ Tensor check_source(const char* op, const In& x, const In& index, const In& src)
 }
 
 Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return x.clone(loc);
 }
 
@@ -429,7 +429,7 @@ Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
         fail<DTypeError>(x.loc, "index_add: src is {}, but x is {}", name(src->dtype), name(x->dtype));
     }
     if (alpha.as_double() != 1) {
-        const CallerScope caller(x.loc);
+        const detail::RecordedParts parts(x.loc);
         return index_add(x, dim, index, mul(src, number_as("index_add", alpha, x->dtype, x.loc)), 1);
     }
     const Tensor checked = checked_index("index_add", index.tensor, x.tensor.shape(), d, x.loc);

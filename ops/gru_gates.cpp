@@ -121,7 +121,7 @@ Tensor gru_gates(In x_gates, In h_gates, In h) {
     if (recording(loc, inputs)) kept = detail::make_empty({rows, 3, width}, computed_in(dtype), h.tensor.device(), loc);
     with_element_type(read, [&]<class T>() { run<T>(rows, width, x, y, state, out, kept); });
     if (dtype != read) {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         out = out.to(dtype);
     }
     if (kept.defined()) record(gru_gates_op, loc, inputs, out, {&kept, &x_gates.tensor, &h_gates.tensor, &h.tensor});

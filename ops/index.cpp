@@ -97,6 +97,8 @@ class Planner {
     }
 
   private:
+    const char* op() const { return to_read_ ? "index" : "index_put_"; }
+
     // How many of x's dimensions the indices speak of.
     int dims_taken(const Index* indices, std::size_t count) {
         int taken = 0, ellipses = 0;
@@ -113,7 +115,7 @@ class Planner {
                     break;
                 case Index::Kind::tensor: {
                     const Tensor& t = *indices[i].tensor;
-                    if (!t.defined()) detail::fail_undefined("index", loc_);
+                    if (!t.defined()) detail::fail_undefined(op(), loc_);
                     taken += t.dtype() == bool_ ? t.dim() : 1;
                     ++tensors_;
                 }
@@ -176,8 +178,8 @@ class Planner {
             at_ = place;
         }
         if (positions_.defined()) {
-            broadcast_shapes(positions_.shape(), part.shape(), "index", loc_);
-            const detail::PauseRecording pause;
+            broadcast_shapes(positions_.shape(), part.shape(), op(), loc_);
+            const detail::UnrecordedParts parts;
             positions_ = positions_ + part;
         } else {
             positions_ = std::move(part);
@@ -186,29 +188,29 @@ class Planner {
 
     // A tensor of the CPU may be an index into tensors of any device.
     Tensor on_device_of_x(const Tensor& t) const {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         return t.device() == cpu ? t.to(x_->device, /*non_blocking=*/false, loc_) : t;
     }
 
     // Multiplied by the stride, or, where there are no others, with the stride as the region's scale.
     Tensor add_integers(const Tensor& t) {
-        if (t.device() != cpu) detail::check_same_device("index", t, detail::alias(x_), loc_);
+        if (t.device() != cpu) detail::check_same_device(op(), t, detail::alias(x_), loc_);
         const int64_t stride = strides_[dim_];
         const int dim = dim_++;
         if (tensors_ == 1) {
             plan_.region.scale = stride;
             if (to_read_ && t.device() == x_->device) {
-                plan_.picked = picked_index("index", t, shape(), dim, loc_);
+                plan_.picked = picked_index(op(), t, shape(), dim, loc_);
                 return plan_.picked.checked;
             }
         }
-        const detail::PauseRecording pause;
-        const Tensor checked = on_device_of_x(checked_index("index", t, shape(), dim, loc_));
+        const detail::UnrecordedParts parts;
+        const Tensor checked = on_device_of_x(checked_index(op(), t, shape(), dim, loc_));
         return tensors_ == 1 || stride == 1 ? checked : checked * stride;
     }
 
     Tensor add_mask(const Tensor& mask) {
-        if (mask.device() != cpu) detail::check_same_device("index", mask, detail::alias(x_), loc_);
+        if (mask.device() != cpu) detail::check_same_device(op(), mask, detail::alias(x_), loc_);
         Shape strides = mask.shape();
         for (int d = 0; d < mask.dim(); ++d, ++dim_) {
             if (mask.shape()[d] != x_->sizes[dim_]) {
@@ -312,10 +314,10 @@ void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc&
     if (!plan.positions.defined()) {
         const Tensor view = view_of(self, plan.region);
         if (!on_gpu(self) || on_gpu(value)) return copy_elements(view, value);
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         return fill_elements(view, value.to(self.dtype(), loc).raw_data());
     }
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor values = value.numel() == 1 ? value : value.expand(plan.region.shape(plan.positions.shape()), loc);
     write_region(self.impl(), plan.region, plan.positions, values.to(self.dtype(), loc).contiguous(loc));
 }
@@ -355,10 +357,17 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     if (log) record_put(self, saved, source, loc);
 }
 
+// Its first tensors may be indices and numbers of the CPU, so the log is told where it works.
+void begin_index_put(const Tensor& self, const Loc& loc) {
+    detail::check_defined(In(self, loc), "index_put_");
+    if (detail::watching_ops) [[unlikely]]
+        detail::log_placement(self.impl());
+}
+
 // 1 where a value was the last to be written to its position, else 0; undefined where all were.
 Tensor last_writers(const Plan& plan, const Shape& whole, const Tensor& like) {
     if (!plan.positions.defined()) return {};
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor ones = gradient_ops::ones(whole, uint8, like.device());
     const Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
     take_region(kept, ones.impl(), plan.region, plan.positions);
@@ -435,14 +444,14 @@ Tensor Tensor::index(std::initializer_list<Index> indices, Loc loc) const {
 }
 
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc) {
-    detail::check_defined(In(*this, loc), "index_put_");
     detail::check_defined(In(value, loc), "index_put_");
+    begin_index_put(*this, loc);
     index_put(*this, indices.begin(), indices.size(), value, loc);
     return *this;
 }
 
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc) {
-    detail::check_defined(In(*this, loc), "index_put_");
+    begin_index_put(*this, loc);
     const Tensor number = detail::make_empty({}, dtype(), tapir::cpu, loc);
     detail::store(dtype(), number.raw_data(), value);
     index_put(*this, indices.begin(), indices.size(), number, loc);

@@ -237,7 +237,7 @@ void record_cat(const TensorList& list, const Join& join, const Tensor& out) {
 
 // More tensors than one record holds are joined in groups, and the groups are joined.
 Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
-    const CallerScope caller(list.loc);
+    const detail::RecordedParts parts(list.loc);
     std::vector<Tensor> groups, group;
     for (std::size_t i = 0; i < list.size; i += kMaxInputs) {
         group.clear();

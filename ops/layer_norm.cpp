@@ -45,7 +45,7 @@ DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dt
 
 Tensor ready(const Tensor& x, DType dtype) {
     if (!x.defined() || (x.dtype() == dtype && x.is_contiguous())) return x;
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return x.to(dtype).contiguous();
 }
 
@@ -75,7 +75,7 @@ void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight,
                          const Tensor& grad_weight, const Tensor& grad_bias, int64_t width) {
     const int64_t rows = x.numel() / width;
     if (rows == 0) {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         for (Tensor sum : {grad_weight, grad_bias}) {
             if (sum.defined()) sum.zero_();
         }
@@ -214,7 +214,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
         run<float>(rows, scale, shift, eps, y, stats, width);
     }
     if (dtype != read) {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         y = y.to(dtype);
     }
     if (!record_it) return y;

@@ -74,7 +74,7 @@ void check_two(const char* op, const In& input, const In& target) {
 }
 
 Tensor plain(const Tensor& x) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return contiguous(x);
 }
 
@@ -220,7 +220,7 @@ Tensor mse_loss(In input, In target, Reduction reduction) {
     if (same && is_floating(a.dtype()) && computed_in(a) == a.dtype() && reduction != Reduction::none) {
         return fused_mse(a, b, reduction, input.loc);
     }
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     if (reduction == Reduction::none) return square(sub(input, target));
     DType dtype = promote(a.dtype(), b.dtype());
     if (!is_floating(dtype)) dtype = default_dtype();
@@ -234,7 +234,7 @@ Tensor l1_loss(In input, In target, Reduction reduction) {
     if (detail::autocast_widens(input, target)) {
         return l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     return reduce(abs(input - target), reduction);
 }
 
@@ -244,7 +244,7 @@ Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
         return huber_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, delta);
     }
     if (!(delta > 0)) fail<ValueError>(input.loc, "huber_loss: delta must be above 0, got {}", delta);
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     const Tensor distance = abs(input - target);
     return reduce(where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta), reduction);
 }
@@ -255,7 +255,7 @@ Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
         return smooth_l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, beta);
     }
     if (!(beta >= 0)) fail<ValueError>(input.loc, "smooth_l1_loss: beta must not be negative, got {}", beta);
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     if (beta == 0) return l1_loss(input, target, reduction);
     const Tensor distance = abs(input - target);
     return reduce(where(distance < beta, square(distance) * (0.5 / beta), distance - 0.5 * beta), reduction);
@@ -266,7 +266,7 @@ Tensor hinge_loss(In input, In target, Reduction reduction) {
     if (detail::autocast_widens(input, target)) {
         return hinge_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     return reduce(relu(1 - input * target), reduction);
 }
 
@@ -283,7 +283,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
     if (x.shape() != t.shape()) {
         fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target {}", x.shape(), t.shape());
     }
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     const DType compute = computed_in(x);
     Tensor losses = fused_binary_cross_entropy(to(x, compute), to(t, compute), input.loc);
     if (weight.defined()) losses = losses * weight;
@@ -297,7 +297,7 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
         return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight, reduction);
     }
     const Tensor& t = target.tensor;
-    const CallerScope caller(logits.loc);
+    const detail::RecordedParts parts(logits.loc);
     // -(p t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), where log(1 - sigmoid(x)) = log(sigmoid(x)) - x
     const Tensor factor = pos_weight.defined() ? (pos_weight - 1) * t + 1 : Tensor();
     const Tensor log_p = logsigmoid(logits);
@@ -311,7 +311,7 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     if (detail::autocast_widens(input, target)) {
         return kl_div(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, log_target);
     }
-    const CallerScope caller(input.loc);
+    const detail::RecordedParts parts(input.loc);
     const Tensor& t = target.tensor;
     if (log_target) return reduce(exp(t) * (t - input.tensor), reduction);
     const Tensor log_t = log(where(t > 0, t, 1));  // 0 log(0) = 0

@@ -311,7 +311,7 @@ Step checked_step(const char* op, const GateSource* sources, int source_count, c
 }
 
 LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tensor* const* children_c, const Loc& loc) {
-    const CallerScope caller(loc);
+    const detail::RecordedParts parts(loc);
     Tensor tensors[kMaxSources];
     for (int s = 0; s < step.sources; ++s) tensors[s] = *sources[s].tensor;
     const std::vector<Tensor> gates = activate(step, tensors, children_c);
@@ -362,7 +362,7 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
     LSTMState out{fresh(), fresh()};
     with_element_type(read, [&]<class T>() { run<T>(step, places, out.h, out.c, kept); });
     if (dtype != read) {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         out = {out.h.to(dtype), out.c.to(dtype)};
     }
     if (record_it) {

@@ -153,7 +153,7 @@ void check_mask(const char* op, const In& mask) {
 Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
     if (t.dtype() == dtype) [[likely]]
         return t;
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return t.to(dtype, loc);
 }
 
@@ -305,7 +305,7 @@ Tensor positions_on_gpu(const Tensor& packed, const Shape& strides, bool coordin
 }  // namespace
 
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor packed = detail::alias(mask).contiguous(loc);
     if (on_gpu(mask)) return positions_on_gpu(packed, strides, /*coordinates=*/false, loc);
     const auto* holds = static_cast<const std::uint8_t*>(packed.raw_data());
@@ -331,7 +331,7 @@ Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& l
 Tensor masked_select(In x, In mask) {
     detail::check_defined(x, "masked_select");
     check_mask("masked_select", mask);
-    const CallerScope caller(x.loc);
+    const detail::RecordedParts parts(x.loc);
     const Shape shape = broadcast_shapes(x.tensor.shape(), mask.tensor.shape(), "masked_select", x.loc);
     const Tensor values = x.tensor.shape() == shape ? x.tensor : expand(x, shape);
     const Tensor holds = mask.tensor.shape() == shape ? mask.tensor : expand(mask, shape);
@@ -340,7 +340,7 @@ Tensor masked_select(In x, In mask) {
 
 Tensor nonzero(In x) {
     detail::check_defined(x, "nonzero");
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor mask = x->dtype == bool_ ? x.tensor : to(x, bool_);
     Shape strides = x.tensor.shape();  // positions in row-major order
     int64_t stride = 1;

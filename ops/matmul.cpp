@@ -203,7 +203,7 @@ bool is_matrix(const TensorImpl* x) {
 }  // namespace
 
 Tensor matrix_for_device(const Tensor& t, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return is_matrix(t.impl()) ? t : t.contiguous(loc);
 }
 
@@ -237,7 +237,7 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
         multiply_all(out, a, b, m, n, k);
         return out;
     }
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     Tensor out = detail::make_empty(shape, computed, x->device, loc);
     multiply_all(out, operand(a, computed, loc), operand(b, computed, loc), m, n, k);
     return out.to(dtype, loc);
@@ -355,7 +355,7 @@ Tensor outer(In a, In b) {
     if (a.tensor.dim() != 1 || b.tensor.dim() != 1) {
         fail<ShapeError>(a.loc, "outer: needs two vectors, got {} and {}", a.tensor.shape(), b.tensor.shape());
     }
-    const CallerScope caller(a.loc);
+    const detail::RecordedParts parts(a.loc);
     return unsqueeze(a, 1) * b.tensor;
 }
 
@@ -396,12 +396,12 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
                   out.raw_data(), w->sizes[0], b ? b->data : nullptr}, in->device);
     } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats: rounded once, after the bias
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         const Tensor wide_weight = weight.tensor.to(computed, x.loc);
         const Tensor wide = product("linear", x.tensor.to(computed, x.loc), transpose(wide_weight, 0, 1), x.loc);
         out = (wide + bias.to(computed, x.loc)).to(in->dtype, x.loc);
     } else {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);
         if (b) out = out + bias;
     }
@@ -415,7 +415,7 @@ Tensor linear(In x, In weight, const Tensor& bias) {
 
 Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "addmm");
-    const CallerScope caller(c.loc);
+    const detail::RecordedParts parts(c.loc);
     const Tensor ab = mm(a, b);
     return c.tensor * beta + ab * alpha;
 }

@@ -73,6 +73,7 @@ Tensor filled(const char* op, Fill what, const Shape& shape, Generator& generato
               const TensorOptions& options, const Loc& loc) {
     const DType dtype = options.dtype.value_or(default_dtype());
     check_floating(op, dtype, loc);
+    detail::begin_op(op, detail::device_for(options), loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill(what, t, generator);
     return detail::with_gradient(std::move(t), options, loc);
@@ -201,7 +202,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
     if (low < first_held || high > end_held) {
         fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
     }
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
     const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
@@ -219,6 +220,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
 
 Tensor randperm(int64_t n, Loc loc) {
     if (n < 0) fail<ValueError>(loc, "randperm: n is negative: {}", n);
+    detail::begin_op("randperm", Device{}, loc);
     Tensor t = detail::make_empty({n}, int64, Device{}, loc);
     std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
     std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
@@ -237,7 +239,7 @@ Tensor randperm(int64_t n, Loc loc) {
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : uint8, detail::device_for(options), loc);
     const Draw draw = take(default_generator(), t.numel(), 1);
@@ -255,7 +257,7 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
 Tensor bernoulli(In p) {
     detail::check_defined(p, "bernoulli");
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     if (on_gpu(p.tensor)) return bernoulli_on_gpu(p);
     const Tensor values = to(contiguous(p), float64);
     const auto* probability = static_cast<const double*>(values.raw_data());
@@ -283,7 +285,7 @@ Tensor multinomial(In weights, int64_t samples, bool replacement) {
         fail<ShapeError>(weights.loc, "multinomial: weights must be (n,) or (rows, n), got {}", weights.tensor.shape());
     }
     if (samples < 0) fail<ValueError>(weights.loc, "multinomial: the number of samples is negative: {}", samples);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
         const Tensor here = weights.tensor.to(cpu, weights.loc);
         return multinomial(In(here, weights.loc), samples, replacement).to(weights.tensor.device(), weights.loc);

@@ -14,7 +14,7 @@ inline DType read_in(const Tensor& x) noexcept { return on_gpu(x) ? x.dtype() : 
 inline Tensor ready(const Tensor& x, DType dtype) {
     if (x.dtype() == dtype && x.is_contiguous()) [[likely]]
         return x;
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return x.to(dtype).contiguous();
 }
 

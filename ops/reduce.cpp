@@ -62,12 +62,12 @@ Tensor make_result(const TensorImpl* x, Over dims, DType dtype, const Loc& loc) 
 }
 
 void fill(const Tensor& out, Scalar value) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     Tensor(out).fill_(value);
 }
 
 Tensor as_computed(const Tensor& x) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return contiguous(to(x, compute_type(x.dtype())));
 }
 

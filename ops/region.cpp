@@ -30,7 +30,7 @@ bool is_checked_here(const Tensor& index, int64_t size) { return !on_gpu(index) 
 
 Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
     check_index_dtype(op, index, loc);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const int64_t n = index.numel(), size = shape[dim];
     if (!is_checked_here(index, size)) {
         const PickedIndex picked = picked_index(op, index, shape, dim, loc);
@@ -57,7 +57,7 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
 PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
     check_index_dtype(op, index, loc);
     if (is_checked_here(index, shape[dim])) return {checked_index(op, index, shape, dim, loc), {}, dim, shape};
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor packed = index.contiguous(loc);
     detail::begin_op(op, packed.impl(), loc);
     return {detail::make_empty_like(packed.impl(), int64, loc), packed, dim, shape};
@@ -295,7 +295,7 @@ void take_region(const Tensor& out, const TensorImpl* x, const Region& region, c
 void add_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
     const kernels::Compute type = kernels::compute_of(x->dtype);
     const DType dtype = kernels::stored_as(type);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     if (x->dtype != dtype) {  // sums of many small numbers need the wider type
         const Tensor narrow = detail::alias(x), wide = narrow.to(dtype);
         add_region(wide.impl(), region, positions, value);

@@ -46,7 +46,7 @@ namespace {
 // --- Running sums ----------------------------------------------------------------------------------------------------------
 
 Tensor scanned_on_gpu(const Tensor& x, const ScanAttrs& attrs, DType dtype, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor in = contiguous(x), out = detail::make_empty_like(in.impl(), dtype, loc);
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
@@ -67,7 +67,7 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
         share_out(lines.outer * lines.inner, lines.size,
                   [&](std::int64_t begin, std::int64_t end) { kernels::scan(args, attrs.kind, begin, end); });
     }
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return to(out, dtype);
 }
 

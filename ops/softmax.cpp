@@ -50,7 +50,7 @@ bool has_kernel(const TensorImpl* x) noexcept { return x->dtype == float32 || x-
 // x in the form that the kernels read.
 Tensor plain(const Tensor& x) {
     if (!on_gpu(x)) return as_computed(x);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     return contiguous(x);
 }
 
@@ -87,7 +87,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
         run_softmax(x.tensor, Tensor(), out, attrs.dim, log);
     } else {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         const Tensor in = plain(x.tensor);
         detail::begin_op(op.name, in.impl(), x.loc);
         const Tensor result = detail::make_empty_like(in.impl(), in.dtype(), x.loc);
@@ -201,7 +201,7 @@ Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     const Over o = over("logsumexp", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out;
     {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         Reduced in;
         if (x.tensor.numel() > 0) in = reduced_together(x.tensor, o);
         detail::begin_op("logsumexp", x.tensor.impl(), x.loc);

@@ -171,7 +171,7 @@ void sort_on_gpu(const Tensor& x, int dim, int64_t k, bool descending, const Val
 ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, bool with_values) {
     Tensor in;
     {
-        const detail::PauseRecording pause;
+        const detail::UnrecordedParts parts;
         in = contiguous(x.tensor);
     }
     Shape shape = in.shape();

@@ -130,7 +130,7 @@ void pieces_rule(Backward& b) {
         start += sizes[pieces.dim];
         const Tensor& g = b.grad(k);
         if (!g.defined()) {
-            const detail::PauseRecording pause;
+            const detail::UnrecordedParts parts;
             Tensor(part).fill_(0);
         } else if (pieces.drop) {
             Shape strides = g.strides();

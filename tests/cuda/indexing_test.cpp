@@ -230,7 +230,7 @@ TEST_CASE("an index out of range is heard of at the next wait", "[cuda]") {
           "index_add: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { x[i.to(int32)]; }) == "index: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { x.index({Slice(), i}); }) == "index: index 5 is out of range for dimension 1 of shape (3, 4)");
-    CHECK(error_of([&] { y.index_put_({i}, 1); }) == "index: index 5 is out of range for dimension 0 of shape (3, 4)");
+    CHECK(error_of([&] { y.index_put_({i}, 1); }) == "index_put_: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { embedding(i, x); }) == "embedding: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { one_hot(i, 5); }) == "one_hot: class 5 is out of range for 5 classes");
     CHECK(error_of([&] { one_hot(-i.slice(0, Slice(1, 2)), 9); }) == "one_hot: class -5 is out of range for 9 classes");

@@ -265,7 +265,7 @@ TEST_CASE("mistakes in an index", "[indexing]") {
     FAILS(ValueError, "step", x.index({0, Slice(0, 2, -1)}));
     FAILS(ShapeError, "", x.index({None, None, None, None, None, None, None}));
     FAILS(IndexError, "index 3", x.index_put_({0, 3}, 1));
-    FAILS(IndexError, "index 9", x.index_put_({tensor({0, 9})}, 1));
+    FAILS(IndexError, "index_put_: index 9", x.index_put_({tensor({0, 9})}, 1));
     FAILS(ShapeError, "value of shape (3,) cannot be written into a region of shape (2,)",
           x.index_put_({Slice(), 0}, tensor({1.0, 2.0, 3.0})));
     FAILS(ShapeError, "cannot be written", x.index_put_({0}, ones({1, 3})));
