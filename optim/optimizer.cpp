@@ -143,6 +143,8 @@ void Optimizer::step(Loc loc) {
             }
             const DType compute = computed_in(slot.parameter.dtype());
             detail::begin_op("step", slot.parameter.impl(), loc);
+            if (detail::watching_ops) [[unlikely]]
+                detail::log_placement(slot.parameter.impl());
             Update work;
             work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {

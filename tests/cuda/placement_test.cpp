@@ -98,6 +98,15 @@ TEST_CASE("the placement log of backward has the lines of the ops", "[cuda]") {
     CHECK(lines[0] == line + ": tanh: cuda:0, float32 (3,)");
 }
 
+TEST_CASE("the placement log of an optimizer's step has a line for each parameter", "[cuda]") {
+    NEEDS_CUDA;
+    Tensor w = ones({3}, {float32, cuda, true}), b = ones({}, {float32, cpu, true});
+    w.set_grad(ones({3}, cuda));
+    b.set_grad(ones({}));
+    optim::SGD sgd({w, b}, {.lr = 0.1});
+    LOGS(sgd.step(), "step: cuda:0, float32 (3,)", "step: cpu, float32 ()");
+}
+
 TEST_CASE("in the placement log of every op of the table there are only ops of its example", "[cuda]") {
     NEEDS_CUDA;
     for (const test::Call& call : test::all_calls()) {
