@@ -19,7 +19,7 @@ TAPIR_OP(unique, "Unique", NonDiff, "The distinct elements in ascending order.",
 UniqueResult unique(In x, bool /*sorted*/, bool return_inverse, bool return_counts) {
     detail::check_defined(x, "unique");
     const CallerScope caller(x.loc);
-    const detail::PauseRecording pause;
+    const detail::UnrecordedParts parts;
     const Tensor& t = x.tensor;
     const std::int64_t n = t.numel();
     const auto [sorted, order] = sort(reshape(t, {n}));
