@@ -1,4 +1,11 @@
 // The emulator's devices: memory, streams, events, and kernels on CPU threads. See cuda_runtime.h.
+//
+// Note [Sanitizers]
+// In a thread-sanitizer build each stream is a thread that is ordered with the rest as CUDA orders it, and by nothing else:
+// what the emulator itself locks is hidden. So kernels of two streams that use the same memory without an event between
+// them are reported, as is a host that reads a copy's target without waiting, whether or not it went well this time.
+// (Blocks of one kernel run one after the other: races within a kernel are not seen. Stacks of kernels with barriers are
+// wrong in reports but for the first line.)
 #include <pthread.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -21,8 +28,63 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+extern "C" {
+void AnnotateIgnoreSyncBegin(const char* file, int line);
+void AnnotateIgnoreSyncEnd(const char* file, int line);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#endif
 
 namespace {
+
+// Hides what this thread does from the thread sanitizer while it lives; ends_here() and goes_on_from() are how it is told
+// what comes after what. See Note [Sanitizers].
+class Hidden {
+ public:
+#ifdef __SANITIZE_THREAD__
+    Hidden() {
+        if (depth_++ == 0) begin();
+    }
+    ~Hidden() {
+        if (--depth_ == 0) end();
+    }
+    static void ends_here(void* point) {
+        if (depth_) end();
+        __tsan_release(point);
+        if (depth_) begin();
+    }
+    static void goes_on_from(void* point) {
+        if (depth_) end();
+        __tsan_acquire(point);
+        if (depth_) begin();
+    }
+
+ private:
+    static void begin() {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+        AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+    }
+    static void end() {
+        AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+    static inline thread_local int depth_ = 0;
+#else
+    Hidden() {}
+    ~Hidden() {}
+    static void ends_here(void*) {}
+    static void goes_on_from(void*) {}
+#endif
+    Hidden(const Hidden&) = delete;
+    Hidden& operator=(const Hidden&) = delete;
+};
 
 constexpr int kDevices = 2;
 constexpr std::size_t kGuardBytes = 4096;
@@ -86,56 +148,113 @@ struct EmulatedStream {
         std::thread([this] { run(); }).detach();
     }
     void add(Task task) {
+        const Hidden hidden;
         const std::lock_guard lock(mutex);
         tasks.push_back(std::move(task));
+        Hidden::ends_here(&tasks.back());
         changed.notify_all();
     }
     bool idle() {
+        const Hidden hidden;
         const std::lock_guard lock(mutex);
-        return tasks.empty() && !busy;
+        return is_idle();
     }
     void wait() {
+        const Hidden hidden;
         std::unique_lock lock(mutex);
-        changed.wait(lock, [this] { return tasks.empty() && !busy; });
+        changed.wait(lock, [this] { return is_idle(); });
     }
     void hold(bool on) {
+        const Hidden hidden;
         const std::lock_guard lock(mutex);
         held = on;
         changed.notify_all();
     }
+    bool is_held() {
+        const Hidden hidden;
+        const std::lock_guard lock(mutex);
+        return held;
+    }
 
  private:
+    bool is_idle() {
+        if (!tasks.empty() || busy) return false;
+        Hidden::goes_on_from(this);
+        return true;
+    }
     void run() {
         allow_device_memory();
-        std::unique_lock lock(mutex);
         for (;;) {
-            changed.wait(lock, [this] { return !tasks.empty() && !held; });
-            const Task task = std::move(tasks.front());
-            tasks.pop_front();
-            busy = true;
-            lock.unlock();
+            Task task = next();
             task();
-            lock.lock();
-            busy = false;
-            changed.notify_all();
+            finish(task);
         }
+    }
+    Task next() {
+        const Hidden hidden;
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [this] { return !tasks.empty() && !held; });
+        Hidden::goes_on_from(&tasks.front());
+        Task task = std::move(tasks.front());
+        tasks.pop_front();
+        busy = true;
+        return task;
+    }
+    void finish(Task& task) {
+        const Hidden hidden;
+        task = nullptr;
+        const std::lock_guard lock(mutex);
+        busy = false;
+        Hidden::ends_here(this);
+        changed.notify_all();
     }
 };
 
 namespace {
 
+std::mutex marks_mutex;
+std::condition_variable marks_changed;
+
 // What an event was recorded as; recording anew makes another one.
 struct Mark {
     bool done = false;
     std::chrono::steady_clock::time_point time;
+
+    void reach() {
+        const Hidden hidden;
+        const std::lock_guard lock(marks_mutex);
+        done = true;
+        time = std::chrono::steady_clock::now();
+        Hidden::ends_here(this);
+        marks_changed.notify_all();
+    }
+    bool is_reached() {
+        const Hidden hidden;
+        const std::lock_guard lock(marks_mutex);
+        if (done) Hidden::goes_on_from(this);
+        return done;
+    }
+    void wait() {
+        const Hidden hidden;
+        std::unique_lock lock(marks_mutex);
+        marks_changed.wait(lock, [this] { return done; });
+        Hidden::goes_on_from(this);
+    }
 };
-std::mutex marks_mutex;
-std::condition_variable marks_changed;
 
 }  // namespace
 
 struct EmulatedEvent {
     std::shared_ptr<Mark> mark;
+
+    std::shared_ptr<Mark> last() const {
+        const std::lock_guard lock(marks_mutex);
+        return mark;
+    }
+    void set(const std::shared_ptr<Mark>& to) {
+        const std::lock_guard lock(marks_mutex);
+        mark = to;
+    }
 };
 
 namespace {
@@ -249,6 +368,7 @@ Fiber& spare_fiber() {
         made.context.uc_stack.ss_sp = made.stack.get();
         made.context.uc_stack.ss_size = kStackBytes;
         makecontext(&made.context, fiber_main, 0);
+        made.context.uc_stack = {};  // not needed any more, and the address sanitizer would clean it at each switch
         r.spare.push_back(&made);
     }
     Fiber& fiber = *r.spare.back();
@@ -357,14 +477,21 @@ namespace emulator {
 
 void enqueue(cudaStream_t stream, Task task) { stream_or_default(stream)->add(std::move(task)); }
 
+// False after an error, and where the kernel is to be one.
+static bool may_run() {
+    const Hidden hidden;
+    if (const cudaError_t error = state().next_kernel.exchange(cudaSuccess); error != cudaSuccess) state().sticky = error;
+    return state().sticky == cudaSuccess;
+}
+
 cudaError_t launch(const cudaLaunchConfig_t& config, Task kernel) {
+    const Hidden hidden;
     TAPIR_RETURN_STICKY;
     if (const cudaError_t error = state().next_launch.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
     if (!is_launchable(config)) return failed(cudaErrorInvalidConfiguration);
     ++state().kernels;
     enqueue(config.stream, [config, kernel = std::move(kernel)] {
-        if (const cudaError_t error = state().next_kernel.exchange(cudaSuccess); error != cudaSuccess) state().sticky = error;
-        if (state().sticky == cudaSuccess) run_grid(config, kernel);
+        if (may_run()) run_grid(config, kernel);
     });
     return cudaSuccess;
 }
@@ -444,15 +571,16 @@ cudaError_t cudaSetDevice(int device) {
     current_device = device;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() {
+static std::vector<EmulatedStream*> streams_here() {
     std::vector<EmulatedStream*> streams;
-    {
-        const std::lock_guard lock(state().mutex);
-        streams = state().streams;
+    const std::lock_guard lock(state().mutex);
+    for (EmulatedStream* stream : state().streams) {
+        if (stream->device == current_device) streams.push_back(stream);
     }
-    for (EmulatedStream* stream : streams) {
-        if (stream->device == current_device) stream->wait();
-    }
+    return streams;
+}
+cudaError_t cudaDeviceSynchronize() {
+    for (EmulatedStream* stream : streams_here()) stream->wait();
     TAPIR_RETURN_STICKY;
     return cudaSuccess;
 }
@@ -521,8 +649,15 @@ const Block* block_of(const void* pointer) {
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) { return new_block(pointer, bytes, current_device); }
 cudaError_t cudaFree(void* pointer) {
-    cudaDeviceSynchronize();  // as the real one does
-    return free_block(pointer);
+    const std::vector<EmulatedStream*> streams = streams_here();
+    if (std::none_of(streams.begin(), streams.end(), [](EmulatedStream* s) { return s->is_held(); })) {
+        cudaDeviceSynchronize();  // as the real one does
+        return free_block(pointer);
+    }
+    // That would be forever where a test holds a stream: the block goes when the last of them has come to this.
+    const std::shared_ptr<void> last(pointer, free_block);
+    for (EmulatedStream* stream : streams) stream->add([last] {});
+    return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) { return new_block(pointer, bytes, -1); }
 cudaError_t cudaFreeHost(void* pointer) { return free_block(pointer); }
@@ -547,8 +682,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     EmulatedStream* s = stream_or_default(stream);
     const Block *source = block_of(from), *target = block_of(to);
     if (!source) {  // pageable: taken over before the call returns
-        auto staged = std::make_shared<std::vector<std::byte>>(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
-        s->add([=] { std::memcpy(to, staged->data(), bytes); });
+        const auto* first = static_cast<const std::byte*>(from);
+        s->add([to, staged = std::vector(first, first + bytes)] { std::memcpy(to, staged.data(), staged.size()); });
     } else {
         s->add([=] { std::memmove(to, from, bytes); });
     }
@@ -582,17 +717,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     return stream_or_default(stream)->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    const Hidden hidden;
     TAPIR_RETURN_STICKY;
-    std::shared_ptr<Mark> mark;
-    {
-        const std::lock_guard lock(marks_mutex);
-        mark = event->mark;
-    }
+    const std::shared_ptr<Mark> mark = event->last();
     if (!mark) return cudaSuccess;
-    stream_or_default(stream)->add([mark] {
-        std::unique_lock lock(marks_mutex);
-        marks_changed.wait(lock, [&] { return mark->done; });
-    });
+    stream_or_default(stream)->add([mark] { mark->wait(); });
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -600,39 +729,32 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    const Hidden hidden;
     delete event;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    const Hidden hidden;
     TAPIR_RETURN_STICKY;
-    auto mark = std::make_shared<Mark>();
-    {
-        const std::lock_guard lock(marks_mutex);
-        event->mark = mark;
-    }
-    stream_or_default(stream)->add([mark] {
-        const std::lock_guard lock(marks_mutex);
-        mark->done = true;
-        mark->time = std::chrono::steady_clock::now();
-        marks_changed.notify_all();
-    });
+    const auto mark = std::make_shared<Mark>();
+    event->set(mark);
+    stream_or_default(stream)->add([mark] { mark->reach(); });
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    const Hidden hidden;
     TAPIR_RETURN_STICKY;
-    const std::lock_guard lock(marks_mutex);
-    return !event->mark || event->mark->done ? cudaSuccess : cudaErrorNotReady;
+    const std::shared_ptr<Mark> mark = event->last();
+    return !mark || mark->is_reached() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    {
-        std::unique_lock lock(marks_mutex);
-        const std::shared_ptr<Mark> mark = event->mark;
-        marks_changed.wait(lock, [&] { return !mark || mark->done; });
-    }
+    const Hidden hidden;
+    if (const std::shared_ptr<Mark> mark = event->last()) mark->wait();
     TAPIR_RETURN_STICKY;
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+    const Hidden hidden;
     const std::lock_guard lock(marks_mutex);
     *milliseconds = std::chrono::duration<float, std::milli>(end->mark->time - begin->mark->time).count();
     return cudaSuccess;
