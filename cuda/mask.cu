@@ -151,9 +151,10 @@ __device__ __forceinline__ u32 tile_bits(const std::uint8_t* mask, i64 first, i6
     u32 bits = 0;
     if (aligned && first + kTileBytes <= end) {
         const auto bytes = *reinterpret_cast<const Pack<std::uint8_t, kTileBytes>*>(mask + first);
-        for (int i = 0; i < kTileBytes; ++i) bits |= (bytes.value[i] ? 1u : 0u) << i;
+        // (Not (x ? 1 : 0) << i: with -fsanitize=bounds,shift, g++ 12 reads element 0 each time.)
+        for (int i = 0; i < kTileBytes; ++i) bits |= static_cast<u32>(bytes.value[i] != 0) << i;
     } else {
-        for (int i = 0; i < kTileBytes && first + i < end; ++i) bits |= (mask[first + i] ? 1u : 0u) << i;
+        for (int i = 0; i < kTileBytes && first + i < end; ++i) bits |= static_cast<u32>(mask[first + i] != 0) << i;
     }
     return bits;
 }
