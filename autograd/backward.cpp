@@ -341,7 +341,10 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
     if (!only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
     if (meta.grad.defined()) {
         result.add = !walk_.recording && only_owner(meta.grad) && is_written_here(meta.grad);
-        if (!result.add) result.grad = gradient_ops::add(meta.grad, result.grad);
+        if (!result.add) {
+            wait_for_writer(meta.grad);
+            result.grad = gradient_ops::add(meta.grad, result.grad);
+        }
     }
     return result;
 }

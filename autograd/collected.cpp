@@ -62,7 +62,8 @@ std::pair<Tensor, Tensor> ProductRows::filled() const {
 void own_gradient(Tensor& grad, const Shape& shape, DType dtype, Device device) {
     if (!grad.defined()) {
         grad = gradient_ops::zeros(shape, dtype, device);
-    } else if (!only_owner(grad)) {
+    } else if (!may_write(grad)) {
+        wait_for_writer(grad);
         grad = gradient_ops::dense_copy(grad);
     }
 }
@@ -90,6 +91,14 @@ SparseRows concatenated(const std::vector<SparseRows>& rows) {
         values.push_back(part.values);
     }
     return {gradient_ops::concatenate(indices), gradient_ops::concatenate(values)};
+}
+
+// See Note [Streams in backward].
+void wait_for_writers(const std::vector<SparseRows>& rows) {
+    for (const SparseRows& part : rows) {
+        wait_for_writer(part.indices);
+        wait_for_writer(part.values);
+    }
 }
 
 // Rows with one index are added up. The indices are int64 and not negative.
@@ -135,12 +144,14 @@ void detail::bound_rows(AutogradMeta& meta, const Shape& shape) {
     if (row_count(meta.rows) <= 2 * shape[0]) return;
     if (!meta.sparse) return settle_gradient(meta, shape);
     const detail::PauseRecording pause;
+    wait_for_writers(meta.rows);
     meta.rows = {distinct(concatenated(meta.rows), shape)};
 }
 
 void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
     if (meta.rows.empty() && meta.products.rows == 0) return;
     const detail::PauseRecording pause;
+    wait_for_writers(meta.rows);
     add_all_rows(meta.grad, meta.rows, shape);
     if (meta.products.rows == 0) return;
     const auto [g, x] = meta.products.filled();
@@ -161,6 +172,7 @@ SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
     }
     if (meta.rows.size() > 1) {
         const detail::PauseRecording pause;
+        wait_for_writers(meta.rows);
         meta.rows = {concatenated(meta.rows)};
     }
     return meta.rows[0];

@@ -41,10 +41,7 @@ void BackwardStreams::follow(std::uint32_t record) {
 
 void BackwardStreams::bring(Tensor& gradient) {
     if (!gradient.defined() || is_written_here(gradient)) return;
-    const TensorImpl* impl = gradient.impl();
-    device_api::order_after(device_api::current_stream(impl->device.index), impl->storage->stream);
-    device_api::select(impl->device);
-    device_api::used_here(*impl->storage);
+    wait_for_writer(gradient);
     gradient = gradient_ops::dense_copy(gradient);
 }
 
@@ -52,6 +49,14 @@ bool is_written_here(const Tensor& gradient) noexcept {
     const TensorImpl* impl = gradient.impl();
     if (impl->device.type == DeviceType::cpu || !impl->storage->stream) return true;
     return impl->storage->stream == device_api::current_stream(impl->device.index);
+}
+
+void wait_for_writer(const Tensor& gradient) {
+    if (is_written_here(gradient)) return;
+    const TensorImpl* impl = gradient.impl();
+    device_api::order_after(device_api::current_stream(impl->device.index), impl->storage->stream);
+    device_api::select(impl->device);
+    device_api::used_here(*impl->storage);
 }
 
 }  // namespace tapir

@@ -4,7 +4,8 @@
 // A gradient is allocated on the stream that wrote it. Where a rule meets one that was written on another stream, its own
 // stream waits for that one and the gradient is copied over; where gradients are added up, the same. So whatever a rule
 // sees was written on its own stream, and it may write to it in place. At the end the caller's streams wait for all that
-// were used. A tape that saw one stream, the caller's, has nothing of all this.
+// were used. A tape that saw one stream, the caller's, has nothing of all this. But a leaf's gradient may be another
+// backward's, of a thread with a stream of its own: what reads it to add to it waits for its stream first.
 #pragma once
 
 #include <vector>
@@ -37,5 +38,7 @@ class BackwardStreams {
 
 /// Whether it was written on the current stream of its device, so that it may be written to.
 bool is_written_here(const Tensor& gradient) noexcept;
+/// The current stream of its device waits for the one that wrote it, if that is another.
+void wait_for_writer(const Tensor& gradient);
 
 }  // namespace tapir

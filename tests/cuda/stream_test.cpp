@@ -1,6 +1,8 @@
 // Streams, events, scopes and copies: what waits for what. The order is made visible by holding a stream, which only the
 // emulator can do; on a GPU a long row of kernels stands in for it.
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "../fails.h"
 #include "check.h"
@@ -240,4 +242,50 @@ TEST_CASE("backward runs rules on the streams of their ops", "[cuda]") {
     const double t = std::tanh(1.0), e = std::exp(0.5);
     CHECK(value(x.grad()[99]) == Approx((1 - t * t) * 2 * e * 2 + t * e * 2));
     CHECK(value(w.grad()[0]) == Approx((1 - t * t) * 0.5 * e * 2 + t * e));
+}
+
+TEST_CASE("a gradient that another stream still writes is waited for", "[cuda]") {
+    NEEDS_CUDA;
+    const bool is_table = GENERATE(false, true);
+    const Tensor w = full({6, 4}, 2, {float32, cuda, true}), indices = tensor({5, 1, 5}).to(cuda);
+    const Stream first(cuda), second(cuda);
+    synchronize();
+    const auto backward = [&](const Stream& stream, double factor) {
+        const StreamScope scope(stream);
+        Tape tape;
+        tape.backward(sum((is_table ? embedding(indices, w) : w) * factor));
+    };
+    Held held(first);
+    backward(first, 3);
+    backward(second, 5);
+    const StreamScope scope(second);
+    const Tensor sum_of_both = w.grad();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it could be done by now
+    CHECK_FALSE(second.query());
+    held.release();
+    CHECK(value(sum_of_both[5][3]) == (is_table ? 16 : 8));
+    CHECK(value(sum_of_both[0][0]) == (is_table ? 0 : 8));
+}
+
+TEST_CASE("threads with streams of their own add to one gradient", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor w = full({40, 40}, 2, {float32, cuda, true}), table = ones({6, 4}, {float32, cuda, true});
+    const Tensor indices = tensor({5, 1, 5}).to(cuda), x = ones({40, 40}, cuda);
+    synchronize();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&] {
+            const Stream own(cuda);
+            const StreamScope scope(own);
+            for (int i = 0; i < 10; ++i) {
+                Tape tape;
+                tape.backward(sum(embedding(indices, table) * 2) + sum(matmul(x, w)));
+            }
+            own.synchronize();
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(value(w.grad()[3][3]) == 4 * 10 * 40);
+    CHECK(value(table.grad()[5][0]) == 4 * 10 * 4);
+    CHECK(value(table.grad()[1][0]) == 4 * 10 * 2);
 }
