@@ -365,13 +365,20 @@ void launch_empty(Device device, int count) {
 
 namespace {
 gpu::Stream& stream_of(void* stream) { return *static_cast<gpu::Stream*>(stream); }
+
+std::mutex making_streams;
+
+bool is_made(const gpu::Stream& stream) {
+    if (stream.index == 0) return true;
+    const std::lock_guard lock(making_streams);
+    return stream.handle;
+}
 }  // namespace
 
 void* new_stream(int device) {
     DeviceState& state = device_state(device);
     gpu::Stream& stream = state.streams[1 + state.next_side.fetch_add(1) % kSideStreams];
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(making_streams);
     if (!stream.handle) {
         const DeviceGuard guard(device);
         TAPIR_CUDA_CHECK(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
@@ -407,7 +414,7 @@ void wait_for_all(int device, const Loc& loc) {
     const CallerScope caller(loc);
     const DeviceGuard guard(device);
     for (gpu::Stream& stream : device_state(device).streams) {
-        if (stream.index == 0 || stream.handle) wait_for(stream);
+        if (is_made(stream)) wait_for(stream);
     }
 }
 

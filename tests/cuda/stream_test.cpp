@@ -289,3 +289,15 @@ TEST_CASE("threads with streams of their own add to one gradient", "[cuda]") {
     CHECK(value(table.grad()[5][0]) == 4 * 10 * 4);
     CHECK(value(table.grad()[1][0]) == 4 * 10 * 2);
 }
+
+TEST_CASE("streams are made while another thread waits for all", "[cuda]") {
+    NEEDS_CUDA;
+    std::thread other([] {
+        for (int i = 0; i < 40; ++i) synchronize();
+    });
+    for (int i = 0; i < 40; ++i) {
+        const Stream stream(cuda(cuda_device_count() - 1));
+        CHECK(stream.query());
+    }
+    other.join();
+}
