@@ -9,6 +9,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/stream.h"
+#include "tapir/cuda/thread_own.h"
 
 namespace tapir::gpu {
 namespace {
@@ -418,12 +419,17 @@ void wait_for_all(int device, const Loc& loc) {
     }
 }
 
+namespace {
+struct ThreadEvents {
+    cudaEvent_t of[kMaxDevices];
+};
+}  // namespace
+
 void order_after(void* stream, void* other) {
     if (stream == other) return;
     // One event a thread and device is enough: waiting for it means waiting for what it marks now.
-    thread_local cudaEvent_t events[kMaxDevices] = {};
     gpu::Stream &later = stream_of(stream), &earlier = stream_of(other);
-    cudaEvent_t& event = events[earlier.device];
+    cudaEvent_t& event = thread_own<ThreadEvents>().of[earlier.device];
     const DeviceGuard guard(earlier.device);
     if (!event) TAPIR_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     TAPIR_CUDA_CHECK(cudaEventRecord(event, earlier.handle));

@@ -1,7 +1,7 @@
 // Matrix products through cuBLASLt.
 //
 // What cuBLASLt needs to know of a product (descriptors, the algorithm that its heuristics choose) is made once for each
-// shape, layout and type, and kept by the thread. It thinks in columns: row-major c = a b is computed as c^T = b^T a^T.
+// shape, layout and type, and kept for the thread. It thinks in columns: row-major c = a b is computed as c^T = b^T a^T.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/small_products.h"
+#include "tapir/cuda/thread_own.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/matmul_impl.h"
 
@@ -90,15 +91,19 @@ cublasComputeType_t compute_type(DType dtype, MatmulPrecision precision) {
     return precision == MatmulPrecision::high ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F_FAST_16BF;
 }
 
+struct Handles {
+    cublasLtHandle_t of[kMaxDevices];
+    bool made[kMaxDevices];
+};
+
 cublasLtHandle_t handle() {
-    thread_local cublasLtHandle_t handles[kMaxDevices] = {};
-    thread_local bool made[kMaxDevices] = {};
+    auto& handles = thread_own<Handles>();
     const int device = selected_device();
-    if (!made[device]) {
-        check(cublasLtCreate(&handles[device]), "cublasLtCreate");
-        made[device] = true;
+    if (!handles.made[device]) {
+        check(cublasLtCreate(&handles.of[device]), "cublasLtCreate");
+        handles.made[device] = true;
     }
-    return handles[device];
+    return handles.of[device];
 }
 
 cublasLtMatrixLayout_t layout(const MatrixProduct& p, std::int64_t rows, std::int64_t cols, std::int64_t leading,
@@ -176,8 +181,7 @@ Plan& plan_of(const MatrixProduct& p, const Matrix& left, const Matrix& right) {
     key.device = static_cast<std::uint8_t>(selected_device());
     key.precision = static_cast<std::uint8_t>(p.dtype == float32 ? float32_matmul_precision() : MatmulPrecision::highest);
     key.flags = static_cast<std::uint8_t>(left.transposed | right.transposed << 1 | (p.bias != nullptr) << 2);
-    // Never given back: they are few, and the library may be gone when the thread ends.
-    thread_local auto& plans = *new std::unordered_map<Key, Plan, KeyHash>;
+    auto& plans = thread_own<std::unordered_map<Key, Plan, KeyHash>>();
     const auto found = plans.find(key);
     return found != plans.end() ? found->second : plans.emplace(key, make_plan(p, left, right, key)).first->second;
 }
