@@ -3,6 +3,7 @@
 
 #include "../fails.h"
 #include "check.h"
+#include "tapir/nn/nn.h"
 
 using namespace tapir;
 
@@ -122,6 +123,24 @@ TEST_CASE("an op that runs out of memory leaves everything as it was", "[cuda]")
     CHECK(tape.size() == records);
     set_memory_limit(0, cuda);
     CHECK(tanh(x)[0].item() == Approx(std::tanh(1.0)));
+}
+
+TEST_CASE("a module that finds no room on the device stays as it is", "[cuda]") {
+    NEEDS_CUDA;
+    const Fresh fresh;
+    nn::Linear small(4, 1024), large(1024, 2048);
+    nn::Sequential model(small, large);
+    const std::int64_t live = memory_stats(cuda).live_bytes;
+    set_memory_limit(static_cast<std::size_t>(live + 4 * kMiB), cuda);
+    FAILS(OutOfMemory, "8.0 MiB cannot be had on cuda:0", model.to(cuda));
+    for (const Tensor& p : model.parameters()) CHECK(p.device() == cpu);
+    CHECK(memory_stats(cuda).live_bytes == live);
+    set_memory_limit(0, cuda);
+    model.to(cuda);
+    for (const Tensor& p : {small.weight, large.bias}) CHECK(p.device() == cuda);
+    CHECK(model(ones({4}, cuda)).device() == cuda);
+    model.to(cpu);
+    CHECK(memory_stats(cuda).live_bytes == live);
 }
 
 TEST_CASE("threads share the device's memory", "[cuda]") {

@@ -216,6 +216,78 @@ TEST_CASE("what a tape has recorded is not converted") {
     CHECK(model.scale.grad().defined());
 }
 
+TEST_CASE("a conversion that fails halfway changes nothing") {
+    Model model;
+    const Tensor weight = model.input.weight.detach();
+    {
+        Tape tape;
+        tape.backward(sum(model.scale * 2));  // the last parameter; those before it would do
+        CHECK_THROWS_AS(model.to(float64), TapeError);
+        for (const Tensor& p : model.parameters()) CHECK(p.dtype() == float32);
+        CHECK(weight.shares_storage(model.input.weight));
+        CHECK(model.scale.grad().dtype() == float32);
+    }
+    model.to(float64);
+    CHECK(model.scale.grad().dtype() == float64);
+    CHECK(model.scale.grad().sum().item() == 8);
+}
+
+TEST_CASE("a buffer that a tape has saved counts as modified when it is converted") {
+    Model model;
+    model.eval();
+    Tensor x = ones({1}).requires_grad_();
+    Tape tape;
+    const Tensor y = x * model.count;
+    const int line = __LINE__ + 1;
+    model.to(float64);
+    const std::string text = check::message<TapeError>([&] { tape.backward(y); });
+    CHECK(check::contains(text, "modified in place at module_test.cpp:" + std::to_string(line)));
+    CHECK(!x.grad().defined());
+}
+
+TEST_CASE("tensors of any kind are converted") {
+    struct Odd : nn::Module {
+        Tensor none, empty = zeros({0, 3}).requires_grad_(), scalar = full({}, 3, float32).requires_grad_();
+        Tensor whole = arange(6, float32).view({2, 3}), row = whole[1], turned = whole.t(), given, ids = arange(3);
+        void members(nn::Members& m) override {
+            m("none", none)("empty", empty)("scalar", scalar);
+            m.buffer("whole", whole).buffer("row", row).buffer("turned", turned).buffer("given", given).buffer("ids", ids);
+        }
+    };
+    const std::int64_t before = memory_stats().live_bytes;
+    float memory[2] = {4, 5};
+    int given_back = 0;
+    {
+        Odd odd;
+        odd.given = from_blob(memory, {2}, [&](void*) { ++given_back; });
+        int calls = 0;
+        odd.scalar.register_hook([&](const Tensor& g) { return ++calls, g * 2; });
+        for (const DType dtype : {float64, bfloat16, float32, float64}) {  // more than once
+            odd.to(dtype);
+            CHECK(given_back == 1);
+            for (const Tensor& t : {odd.empty, odd.scalar, odd.whole, odd.row, odd.turned, odd.given}) CHECK(t.dtype() == dtype);
+            CHECK(odd.ids.dtype() == int64);
+            CHECK(!odd.none.defined());
+            CHECK(odd.empty.shape() == Shape(0, 3));
+            CHECK(odd.scalar.item() == 3);
+            CHECK(odd.row.to_vector<int>() == std::vector<int>{3, 4, 5});
+            CHECK(odd.turned.to_vector<int>() == std::vector<int>{0, 3, 1, 4, 2, 5});
+            CHECK(odd.turned.contiguous().to_vector<int>() == odd.turned.to_vector<int>());
+            CHECK(odd.given.to_vector<int>() == std::vector<int>{4, 5});
+            odd.row.fill_(7);  // each has elements of its own from here on
+            CHECK(odd.whole.sum().item() == 15);
+            odd.row.copy_(odd.whole[1]);
+            odd.zero_grad();
+            Tape tape;
+            tape.backward(odd.scalar * odd.scalar);
+            CHECK(odd.scalar.grad().item() == 12);
+            CHECK(odd.scalar.grad().dtype() == dtype);
+        }
+        CHECK(calls == 4);
+    }
+    CHECK(memory_stats().live_bytes == before);
+}
+
 TEST_CASE("a converted tensor gives all its memory back") {
     const auto live = [] { return memory_stats().live_bytes; };
     const std::int64_t before = live();
