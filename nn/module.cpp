@@ -102,7 +102,7 @@ void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc
 // What a tensor is to become, and its gradient.
 struct Conversion {
     Tensor tensor, made, gradient;
-    SparseRows rows;
+    std::vector<SparseRows> rows;  // one part, or none
 };
 
 // Converts every tensor and its gradient. All new ones are made before the first is put in place.
@@ -118,23 +118,22 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
         check_not_recorded(path, t, loc);
         if (AutogradMeta* meta = t.impl()->meta) {
             const std::lock_guard lock(detail::gradient_mutex());
-            c.rows = detail::rows_or_settle(*meta, t.shape());
-            if (c.rows.defined()) {
-                c.rows = {convert(c.rows.indices), convert(c.rows.values)};
+            if (const SparseRows rows = detail::rows_or_settle(*meta, t.shape()); rows.defined()) {
+                c.rows.push_back({convert(rows.indices), convert(rows.values)});
             } else if (meta->grad.defined()) {
                 c.gradient = convert(meta->grad);
             }
         }
         conversions.push_back(std::move(c));
     });
-    for (const Conversion& c : conversions) {
+    for (Conversion& c : conversions) {  // from here on nothing fails
         detail::become(c.tensor, c.made, loc);
         AutogradMeta* meta = c.tensor.impl()->meta;
         if (!meta) continue;
         const std::lock_guard lock(detail::gradient_mutex());
         meta->drop_gradient();
-        meta->grad = c.gradient;
-        if (c.rows.defined()) meta->rows = {c.rows};
+        meta->grad = std::move(c.gradient);
+        meta->rows = std::move(c.rows);
     }
 }
 

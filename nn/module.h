@@ -107,7 +107,8 @@ class Module {
     /// optimizers made before, copies of the module and tied weights go on with them; their gradients come along, and what
     /// an optimizer keeps follows in its next step. Views of them, state_dict() too, keep the elements that they had.
     /// Throws DTypeError for a dtype that is not floating, DeviceError for a device that is not there, TapeError for a
-    /// parameter that this thread's tape has recorded, and changes nothing then.
+    /// parameter that this thread's tape has recorded, and changes nothing then. No other thread may use the module
+    /// meanwhile, nor have it on a tape.
     void to(DType dtype, Loc loc = Loc::current());
     void to(Device device, Loc loc = Loc::current());
     /// Calls fn for every module below, then for this one.
