@@ -13,6 +13,7 @@
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/small_products.h"
 #include "tapir/cuda/thread_own.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/matmul_impl.h"
 
@@ -72,9 +73,11 @@ static_assert(sizeof(Key) % 8 == 0);
 struct Plan {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t left, right, out;
+    bool is_possible;
     cublasLtMatmulAlgo_t algo;
     std::size_t workspace;
 };
+constexpr std::size_t kMostPlans = 4096;  // of a thread: then it begins anew
 
 cudaDataType_t data_type(DType dtype) {
     switch (dtype) {
@@ -153,12 +156,18 @@ Plan make_plan(const MatrixProduct& p, const Matrix& left, const Matrix& right, 
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), plan.desc, plan.left, plan.right, plan.out, plan.out,
                                                                  preference, 1, &found, &count);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+    plan.is_possible = status == CUBLAS_STATUS_SUCCESS && count > 0;
+    if (!plan.is_possible && !p.bias) {
         fail_cublas(status == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : status, "cublasLtMatmulAlgoGetHeuristic");
     }
     plan.algo = found.algo;
     plan.workspace = found.workspaceSize;
     return plan;
+}
+
+void give_back(Plan& plan) {
+    for (const cublasLtMatrixLayout_t made : {plan.left, plan.right, plan.out}) cublasLtMatrixLayoutDestroy(made);
+    cublasLtMatmulDescDestroy(plan.desc);
 }
 
 Plan& plan_of(const MatrixProduct& p, const Matrix& left, const Matrix& right) {
@@ -177,18 +186,48 @@ Plan& plan_of(const MatrixProduct& p, const Matrix& left, const Matrix& right) {
     key.a_alignment = alignment_of(p.a, p.a_batch * size);
     key.b_alignment = alignment_of(p.b, p.b_batch * size);
     key.c_alignment = alignment_of(p.c, p.c_batch * size);
+    if (p.bias) key.c_alignment = std::min(key.c_alignment, alignment_of(p.bias, 0));
     key.dtype = static_cast<std::uint8_t>(p.dtype);
     key.device = static_cast<std::uint8_t>(selected_device());
     key.precision = static_cast<std::uint8_t>(p.dtype == float32 ? float32_matmul_precision() : MatmulPrecision::highest);
     key.flags = static_cast<std::uint8_t>(left.transposed | right.transposed << 1 | (p.bias != nullptr) << 2);
     auto& plans = thread_own<std::unordered_map<Key, Plan, KeyHash>>();
-    const auto found = plans.find(key);
-    return found != plans.end() ? found->second : plans.emplace(key, make_plan(p, left, right, key)).first->second;
+    if (const auto found = plans.find(key); found != plans.end()) return found->second;
+    if (plans.size() == kMostPlans) {
+        for (auto& [_, plan] : plans) give_back(plan);
+        plans.clear();
+    }
+    return plans.emplace(key, make_plan(p, left, right, key)).first->second;
+}
+
+// c += bias, where cuBLASLt does not do it with the product.
+void add_bias(const MatrixProduct& p) {
+    kernels::ElementwiseArgs args;
+    args.kernel = {Elementwise::add, -1, kernels::compute_of(p.dtype), false, nullptr};
+    args.operands = 2;
+    args.in[0] = {p.c, p.dtype, {p.c_batch, p.c_row, 1}};
+    args.in[1] = {p.bias, p.dtype, {0, 0, 1}};
+    args.out = p.c;
+    args.out_dtype = p.dtype;
+    args.numel = p.batch * p.m * p.n;
+    args.rank = 3;
+    const std::int64_t sizes[] = {p.batch, p.m, p.n};
+    for (int d = 0; d < 3; ++d) {
+        args.sizes[d] = sizes[d];
+        args.out_strides[d] = args.in[0].strides[d];
+    }
+    elementwise(args);
 }
 
 void with_cublas(const MatrixProduct& p) {
     const Matrix left = Matrix::of(p.n, p.k, p.b_col, p.b_row), right = Matrix::of(p.k, p.m, p.a_col, p.a_row);
-    Plan& plan = plan_of(p, left, right);
+    const Plan& plan = plan_of(p, left, right);
+    if (!plan.is_possible) {
+        MatrixProduct without = p;
+        without.bias = nullptr;
+        with_cublas(without);
+        return add_bias(p);
+    }
     if (p.bias) {
         check(cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof(p.bias)), "bias pointer");
     }

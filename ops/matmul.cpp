@@ -147,6 +147,30 @@ int64_t batch_stride(const Side& side, int d, int rank) {
     return own < 0 || side.batch[own] == 1 ? 0 : side.batch_strides[own];
 }
 
+// Batch dimensions, and how far apart their matrices are.
+struct Batch {
+    int rank = 0;
+    int64_t size[kMaxRank], a_step[kMaxRank], b_step[kMaxRank];
+};
+
+// Dimensions that lie behind each other on both sides become one: fewer calls.
+Batch merged_batch(const Shape& batch, const Side& left, const Side& right) {
+    Batch merged;
+    for (int d = 0; d < batch.rank(); ++d) {
+        if (batch[d] == 1) continue;
+        const int64_t a_step = batch_stride(left, d, batch.rank()), b_step = batch_stride(right, d, batch.rank());
+        const int before = merged.rank - 1;
+        const bool follows = before >= 0 && merged.a_step[before] == a_step * batch[d] && merged.b_step[before] == b_step * batch[d];
+        const int at = follows ? before : merged.rank++;
+        merged.size[at] = follows ? merged.size[at] * batch[d] : batch[d];
+        merged.a_step[at] = a_step;
+        merged.b_step[at] = b_step;
+    }
+    return merged;
+}
+
+constexpr int64_t kMostCalls = 8;  // on a device; rather than more of them, operands are brought into order
+
 // out (contiguous) = a b, for a and b of the computed dtype.
 void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m, int64_t n, int64_t k) {
     const Side left = side_of(a, true), right = side_of(b, false);
@@ -166,27 +190,32 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
         p.m = count * m;
         return multiply(p, device);
     }
+    const Batch dims = merged_batch(batch, left, right);
+    const int last = dims.rank - 1;
+    const int64_t inner = dims.size[last], calls = count / inner;
+    if (device != cpu && calls > kMostCalls && !(a.is_contiguous() && b.is_contiguous())) {
+        const detail::UnrecordedParts parts;
+        return multiply_all(out, a.contiguous(), b.contiguous(), m, n, k);
+    }
     const auto size = static_cast<int64_t>(itemsize(out.dtype()));
     int64_t index[kMaxRank] = {};
-    const int rank = batch.rank();
-    // The last batch dimension is one call; the others are counted up.
-    const int64_t inner = batch[rank - 1];
+    // The last dimension is one call; the others are counted up.
     p.batch = inner;
-    p.a_batch = batch_stride(left, rank - 1, rank);
-    p.b_batch = batch_stride(right, rank - 1, rank);
+    p.a_batch = dims.a_step[last];
+    p.b_batch = dims.b_step[last];
     p.c_batch = m * n;
     for (int64_t done = 0; done < count; done += inner) {
         int64_t a_offset = 0, b_offset = 0;
-        for (int d = 0; d + 1 < rank; ++d) {
-            a_offset += index[d] * batch_stride(left, d, rank);
-            b_offset += index[d] * batch_stride(right, d, rank);
+        for (int d = 0; d < last; ++d) {
+            a_offset += index[d] * dims.a_step[d];
+            b_offset += index[d] * dims.b_step[d];
         }
         p.a = left.data + a_offset * size;
         p.b = right.data + b_offset * size;
         p.c = static_cast<std::byte*>(out.raw_data()) + done * m * n * size;
         multiply(p, device);
-        for (int d = rank - 1; d-- > 0;) {
-            if (++index[d] < batch[d]) break;
+        for (int d = last; d-- > 0;) {
+            if (++index[d] < dims.size[d]) break;
             index[d] = 0;
         }
     }
