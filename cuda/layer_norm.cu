@@ -271,18 +271,23 @@ __global__ void __launch_bounds__(kThreads)
     add_up(bias, sums.bias);
 }
 
-/// out[c] = the sum of the parts' column c. Blocks of 32 columns, 8 threads for each.
+/// out[c] = the sum of the parts' column c: the weight's in blockIdx.y 0, the bias's in 1. Blocks of 32 columns, 32
+/// threads for each.
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_parts(const Computed<T>* from, int parts, i64 width, T* out) {
+__global__ void __launch_bounds__(1024)
+    add_parts(ColumnSums<Computed<T>> sums, int parts, i64 width, T* grad_weight, T* grad_bias) {
     using C = Computed<T>;
-    __shared__ C total[8][32];
+    __shared__ C total[32][32];
+    const C* from = blockIdx.y == 0 ? sums.weight : sums.bias;
+    T* out = blockIdx.y == 0 ? grad_weight : grad_bias;
+    if (!out) return;
     const i64 column = static_cast<i64>(blockIdx.x) * 32 + threadIdx.x;
     C sum = 0;
-    for (int p = static_cast<int>(threadIdx.y); p < parts && column < width; p += 8) sum += from[p * width + column];
+    for (int p = static_cast<int>(threadIdx.y); p < parts && column < width; p += 32) sum += from[p * width + column];
     total[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || column >= width) return;
-    for (int y = 1; y < 8; ++y) sum += total[y][threadIdx.x];
+    for (int y = 1; y < 32; ++y) sum += total[y][threadIdx.x];
     out[column] = convert<T>(sum);
 }
 
@@ -326,18 +331,14 @@ void sum_of_parts(const LayerNormBackwardArgs& args, int parts, const Fill& fill
     auto* first = scratch.as<C>();
     const ColumnSums<C> sums{args.grad_weight ? first : nullptr, args.grad_bias ? first + numbers : nullptr};
     fill(sums);
-    const unsigned blocks = blocks_for(args.width, 32);
-    const auto add = [&](const C* from, void* out) {
-        if (out) launch(add_parts<T>, blocks, dim3(32, 8), from, parts, args.width, static_cast<T*>(out));
-    };
-    add(sums.weight, args.grad_weight);
-    add(sums.bias, args.grad_bias);
+    launch(add_parts<T>, dim3(blocks_for(args.width, 32), 2), dim3(32, 32), sums, parts, args.width,
+           static_cast<T*>(args.grad_weight), static_cast<T*>(args.grad_bias));
 }
 
 template <class T, int V>
 void run_column_gradients(const LayerNormBackwardArgs& args) {
     using C = Computed<T>;
-    const unsigned across = static_cast<unsigned>(std::min(32, power_of_two_from(args.width / V)));
+    const unsigned across = std::min(32u, power_of_two_from(args.width / V));
     const dim3 block(across, kThreads / across);
     const unsigned groups = blocks_for(args.width, across * V);
     const i64 wanted = std::max<i64>(8 * i64{multiprocessors()} / groups, 1);
@@ -357,7 +358,7 @@ void run_all_gradients(const Op& op, const LayerNormBackwardArgs& args) {
     using C = typename Op::C;
     constexpr int by_lane = sizeof(C) == 8 ? 16 : 32, by_thread = by_lane / 2, middle = by_lane / 2 / V;
     const auto width = static_cast<int>(args.width);
-    const i64 resident = 4 * i64{multiprocessors()};  // blocks
+    const i64 resident = 2 * i64{multiprocessors()};  // blocks, as many as their registers let in
     if (width > 32 * by_lane) {
         const auto parts = static_cast<unsigned>(std::min(args.rows, resident));
         const unsigned threads = blocks_for(width, 32 * by_thread) * 32;

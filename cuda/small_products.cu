@@ -8,6 +8,7 @@ namespace tapir::gpu {
 namespace {
 
 constexpr i64 kMostRows = 4;
+constexpr i64 kMostOfColumns = i64{1} << 20;  // elements of a matrix that columns_kernel reads: cuBLAS is better at large ones
 
 template <class T>
 struct Operands {
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) dots_kernel(Operands<T> p, bool alig
     }
 }
 
-// Rows of b without gaps (b_col 1), as in g W: a thread for each column and eighth of the rows.
-constexpr unsigned kSlices = 8;
+// Rows of b without gaps (b_col 1), as in g W: a thread for each column and slice of the rows.
+constexpr unsigned kSlices = 32;
 template <class T, int M>
 __global__ void __launch_bounds__(32 * kSlices) columns_kernel(Operands<T> p) {
     using C = Computed<T>;
@@ -82,12 +83,11 @@ __global__ void __launch_bounds__(32 * kSlices) columns_kernel(Operands<T> p) {
     }
     for (int i = 0; i < M; ++i) part[threadIdx.y][i][threadIdx.x] = sum[i];
     __syncthreads();
-    if (threadIdx.y != 0 || j >= p.n) return;
-    for (int i = 0; i < M; ++i) {
-        C whole = sum[i];
-        for (unsigned s = 1; s < kSlices; ++s) whole += part[s][i][threadIdx.x];
-        finish(p, i, j, whole);
-    }
+    const int i = static_cast<int>(threadIdx.y);
+    if (i >= M || j >= p.n) return;
+    C whole = 0;
+    for (unsigned s = 0; s < kSlices; ++s) whole += part[s][i][threadIdx.x];
+    finish(p, i, j, whole);
 }
 
 // k outer products: a thread for each element of c, along its rows.
@@ -173,7 +173,7 @@ bool multiply_small(const MatrixProduct& p) {
         return true;
     }
     if (p.batch != 1) return false;
-    if (p.m <= kMostRows && (p.b_row == 1 || p.b_col == 1)) {
+    if (p.m <= kMostRows && (p.b_row == 1 || (p.b_col == 1 && p.n * p.k <= kMostOfColumns))) {
         with_floating(p.dtype, [&]<class T>() { launch_rows<T>(p); });
         return true;
     }
