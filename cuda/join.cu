@@ -9,8 +9,9 @@ using kernels::JoinArgs;
 
 namespace {
 
-// Sizes in units of T; a block copies kPerBlock of them, of one part.
-template <class T>
+// Sizes in units of T; a block copies kPerBlock of them, of one part. Most: how many parts there can be; few make a launch
+// that has less to pass on.
+template <class T, int Most>
 struct Parts {
     int count;
     i64 row;  // of the result
@@ -19,11 +20,11 @@ struct Parts {
         i64 units, start;
         u32 first_block;
         RowSplit runs;
-    } part[JoinArgs::kMaxParts];
+    } part[Most];
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) join_kernel(T* out, Parts<T> parts) {
+template <class T, int Most>
+__global__ void __launch_bounds__(kThreads) join_kernel(T* out, Parts<T, Most> parts) {
     int low = 0, high = parts.count;  // the block's part is in [low, high)
     while (high - low > 1) {
         const int middle = (low + high) / 2;
@@ -44,10 +45,10 @@ __global__ void __launch_bounds__(kThreads) join_kernel(T* out, Parts<T> parts) 
     }
 }
 
-template <class T>
-void launch_join(const JoinArgs& args) {
+template <class T, int Most>
+void launch_parts(const JoinArgs& args) {
     constexpr i64 unit = sizeof(T);
-    Parts<T> parts;
+    Parts<T, Most> parts;
     parts.count = args.parts;
     parts.row = args.row / unit;
     u32 blocks = 0;
@@ -57,7 +58,12 @@ void launch_join(const JoinArgs& args) {
         parts.part[p] = {static_cast<const T*>(part.from), units, part.start / unit, blocks, RowSplit(run, units)};
         blocks += blocks_for(units, kPerBlock);
     }
-    launch(join_kernel<T>, blocks, kThreads, static_cast<T*>(args.out), parts);
+    launch(join_kernel<T, Most>, blocks, kThreads, static_cast<T*>(args.out), parts);
+}
+
+template <class T>
+void launch_join(const JoinArgs& args) {
+    args.parts <= 4 ? launch_parts<T, 4>(args) : launch_parts<T, JoinArgs::kMaxParts>(args);
 }
 
 // The most bytes that everything is a multiple of, 16 at most.

@@ -156,7 +156,7 @@ Join plan_stack(const TensorList& list, int dim) {
 
 // Several inputs a launch.
 void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const TensorImpl* y) {
-    kernels::JoinArgs args{};
+    kernels::JoinArgs args;
     const auto item = static_cast<int64_t>(itemsize(join.dtype));
     const int64_t inner = y->strides[join.dim] * item;
     args.out = on_stream(y);
