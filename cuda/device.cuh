@@ -6,7 +6,9 @@
 
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -166,6 +168,23 @@ template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
     T value[N];
 };
+/// Stores a pack at once: nvcc splits what is assigned element by element. kStream: it is not read again soon.
+template <bool kStream = false, class T, int N>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(pack) == 16) {
+        uint4 bits;
+        memcpy(&bits, &pack, 16);
+        if constexpr (kStream) {
+            __stcs(reinterpret_cast<uint4*>(to), bits);
+        } else {
+            *reinterpret_cast<uint4*>(to) = bits;
+        }
+        return;
+    }
+#endif
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
 inline bool is_aligned(const void* p, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
 
 // --- Positions -----------------------------------------------------------------------------------------------------------
@@ -219,6 +238,11 @@ inline constexpr unsigned kThreads = 256;  // of a block, unless a kernel has re
 
 /// How many blocks of `per_block` items n items make.
 inline unsigned blocks_for(i64 n, i64 per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+
+/// The smallest that is not below n.
+inline unsigned power_of_two_from(i64 n) {
+    return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1)));
+}
 
 __device__ __forceinline__ i64 global_index() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ i64 global_threads() { return static_cast<i64>(gridDim.x) * blockDim.x; }

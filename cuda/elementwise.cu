@@ -83,6 +83,19 @@ void copy(const ElementwiseArgs& args) {
 }
 
 void fill(const kernels::FillArgs& args) {
+    if (args.rank > 0 && args.numel > kMostPositions) {  // in two halves of a dimension
+        int d = 0;
+        while (args.sizes[d] == 1) ++d;
+        kernels::FillArgs parts[2] = {args, args};
+        parts[0].sizes[d] = args.sizes[d] / 2;
+        parts[1].sizes[d] -= parts[0].sizes[d];
+        parts[1].out = static_cast<std::byte*>(args.out) + parts[0].sizes[d] * args.strides[d] * static_cast<i64>(args.size);
+        for (kernels::FillArgs& part : parts) {
+            part.numel = args.numel / args.sizes[d] * part.sizes[d];
+            fill(part);
+        }
+        return;
+    }
     Offsets<1> offsets;
     offsets.rank = args.rank;
     for (int d = 0; d < args.rank; ++d) {

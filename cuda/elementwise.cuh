@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tapir/cuda/math.cuh"
+#include "tapir/cuda/unroll.cuh"
 #include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::gpu {
@@ -34,42 +35,55 @@ struct FlatOperands {
     C number[N];
 };
 
-/// out[i] = F(in[0][i], ...), computed in C; T: the element type in memory, R: the result's. A block does kThreads * 2 packs
-/// of 16 bytes.
+/// Packs of 16 bytes, a thread: one where a pack has many elements, so that long functions stay in registers.
+template <class T>
+constexpr int kFlatPacks = sizeof(T) == 2 ? 1 : 2;
+/// Elements of a block of flat_kernel.
+template <class T>
+constexpr i64 kFlatBlock = i64{kThreads} * (16 / sizeof(T)) * kFlatPacks<T>;
+
+/// out[i] = F(in[0][i], ...), computed in C; T: the element type in memory, R: the result's.
 template <class F, class C, class T, class R>
 __global__ void __launch_bounds__(kThreads)
     flat_kernel(i64 n, R* out, FlatOperands<C, F::operands> in, C p0, C p1, bool aligned) {
-    constexpr int N = F::operands, V = 16 / sizeof(T), packs = 2;
-    constexpr i64 per_block = kThreads * V * packs;
+    constexpr int N = F::operands, V = 16 / sizeof(T), packs = kFlatPacks<T>;
+    constexpr i64 per_block = kFlatBlock<T>;
     C fixed[N];
+    TAPIR_UNROLL
     for (int k = 0; k < N; ++k) {
         fixed[k] = in.source[k] == Source::one ? convert<C>(*static_cast<const T*>(in.data[k])) : in.number[k];
     }
     const i64 first = blockIdx.x * per_block;
     if (aligned && first + per_block <= n) {
         Pack<T, V> x[packs][N];
+        TAPIR_UNROLL
         for (int p = 0; p < packs; ++p) {
             const i64 at = first / V + p * kThreads + threadIdx.x;
+            TAPIR_UNROLL
             for (int k = 0; k < N; ++k) {
                 if (in.source[k] == Source::array) x[p][k] = static_cast<const Pack<T, V>*>(in.data[k])[at];
             }
         }
+        TAPIR_UNROLL
         for (int p = 0; p < packs; ++p) {
             Pack<R, V> y;
+            TAPIR_UNROLL
             for (int v = 0; v < V; ++v) {
                 C values[N];
+                TAPIR_UNROLL
                 for (int k = 0; k < N; ++k) {
                     values[k] = in.source[k] == Source::array ? convert<C>(x[p][k].value[v]) : fixed[k];
                 }
                 y.value[v] = convert<R>(F::apply(values, p0, p1));
             }
-            reinterpret_cast<Pack<R, V>*>(out)[first / V + p * kThreads + threadIdx.x] = y;
+            store_pack(out + first + (p * kThreads + threadIdx.x) * V, y);
         }
         return;
     }
     const i64 end = first + per_block < n ? first + per_block : n;
     for (i64 i = first + threadIdx.x; i < end; i += kThreads) {
         C values[N];
+        TAPIR_UNROLL
         for (int k = 0; k < N; ++k) {
             values[k] = in.source[k] == Source::array ? convert<C>(static_cast<const T*>(in.data[k])[i]) : fixed[k];
         }
@@ -181,8 +195,7 @@ void launch_flat(const ElementwiseArgs& args, C p0, C p1) {
         in.number[k] = operand.data ? C(0) : number_of<C>(operand);
         aligned = aligned && (!is_array || is_aligned(operand.data, 16));
     }
-    constexpr i64 per_block = kThreads * (16 / sizeof(T)) * 2;
-    launch(flat_kernel<F, C, T, R>, blocks_for(args.numel, per_block), kThreads, args.numel, static_cast<R*>(args.out), in, p0,
+    launch(flat_kernel<F, C, T, R>, blocks_for(args.numel, kFlatBlock<T>), kThreads, args.numel, static_cast<R*>(args.out), in, p0,
            p1, aligned);
 }
 

@@ -99,7 +99,7 @@ __device__ __forceinline__ void unpack(const Op& op, i64 i, const Pack<typename 
 }
 
 // Writes value(i + v, x[v]) or, with columns, value(i + v, x[v], column[v]) to `to`.
-template <class Op, int V, class Value>
+template <bool kStream, class Op, int V, class Value>
 __device__ __forceinline__ void write_pack(const Op& op, typename Op::T* to, i64 i, typename Op::C (&x)[V][Op::operands],
                                            const Value& value) {
     Pack<typename Op::T, V> pack;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void write_pack(const Op& op, typename Op::T* to, i64
         TAPIR_UNROLL
         for (int v = 0; v < V; ++v) pack.value[v] = convert<typename Op::T>(value(i + v, x[v]));
     }
-    *reinterpret_cast<Pack<typename Op::T, V>*>(to) = pack;
+    store_pack<kStream>(to, pack);
 }
 
 /// A line in the registers of its threads: a thread has K packs of V elements, V > 1 where stride is 1.
@@ -162,7 +162,7 @@ struct HeldLine {
         TAPIR_UNROLL
         for (int k = 0; k < K; ++k) {
             const int i = first_of(k);
-            if (i < size) write_pack<Op, V>(op, op.out + offset + i * stride, i, x[k], value);
+            if (i < size) write_pack<false, Op, V>(op, op.out + offset + i * stride, i, x[k], value);
         }
     }
 };
@@ -194,6 +194,11 @@ struct StreamedLine {
         take<1>(op, before + end - tail, backwards, [&](i64 j) { return j < before ? begin + j : tail + j - before; }, body);
     }
 
+    /// Calls body(x), x[W][operands], with the elements that the thread has at hand at a time.
+    template <class Body>
+    __device__ __forceinline__ void each_pack(const Op& op, const Body& body) const {
+        in_packs(op, false, [&]<int W>(i64, C(&x)[W][Op::operands]) { body(x); });
+    }
     template <class Body>
     __device__ __forceinline__ void each(const Op& op, const Body& body) const {
         in_packs(op, false, [&]<int W>(i64 i, C(&x)[W][Op::operands]) {
@@ -204,7 +209,7 @@ struct StreamedLine {
     template <class Value>
     __device__ __forceinline__ void write(const Op& op, const Value& value) const {
         in_packs(op, true, [&]<int W>(i64 i, C(&x)[W][Op::operands]) {
-            write_pack<Op, W>(op, op.out + offset + i * stride, i, x, value);
+            write_pack<true, Op, W>(op, op.out + offset + i * stride, i, x, value);
         });
     }
 
@@ -389,12 +394,6 @@ __global__ void __launch_bounds__(kBlockThreads, 2) streamed_columns(Op op, i64 
 
 // --- Launching -----------------------------------------------------------------------------------------------------------
 
-inline int power_of_two_from(i64 n) {
-    int result = 1;
-    while (result < n) result *= 2;
-    return result;
-}
-
 template <class Op, int V, int K>
 void launch_held_by_lanes(const Op& op, i64 lines, i64 size, int lanes) {
     constexpr int bytes = V * K * Op::operands * static_cast<int>(sizeof(typename Op::T));
@@ -409,7 +408,7 @@ template <int V, class Op>
 void run_lines_by_lanes(const Op& op, i64 lines, i64 size) {
     constexpr int most = LineShape<Op>::most / V, middle = V == 1 ? 8 : most / 2;
     const i64 packs = size / V;
-    const int lanes = std::min(32, power_of_two_from(packs));
+    const int lanes = static_cast<int>(std::min(32u, power_of_two_from(packs)));
     if (packs <= lanes) return launch_held_by_lanes<Op, V, 1>(op, lines, size, lanes);
     if (packs <= lanes * middle) return launch_held_by_lanes<Op, V, middle>(op, lines, size, lanes);
     launch_held_by_lanes<Op, V, most>(op, lines, size, lanes);
@@ -483,14 +482,16 @@ template <class C>
 struct MaxSum {
     C max = kLowest<C>, sum = C(0);
 
-    /// Takes in one more element. A nan stays; an infinity makes the sum nan.
-    __device__ __forceinline__ void add(C x) {
-        if (x > max || x != x) {
-            sum = sum * exp(max - x) + (C(1) + (x - x));
-            max = x;
-        } else {
-            sum += exp(x - max);
-        }
+    /// Takes in the first operand of some elements, without a branch. A nan stays; an infinity makes the sum nan.
+    template <int N, int Operands>
+    __device__ __forceinline__ void add(const C (&x)[N][Operands]) {
+        C up = max, more = C(0);
+        TAPIR_UNROLL
+        for (int i = 0; i < N; ++i) up = Max{}(x[i][0], up);
+        TAPIR_UNROLL
+        for (int i = 0; i < N; ++i) more += exp(x[i][0] - up);
+        sum = sum * exp(max - up) + more;
+        max = up;
     }
     template <class Team>
     __device__ __forceinline__ MaxSum merged(const Team& team) const {
@@ -505,7 +506,7 @@ struct MaxSum {
 template <class Op, class Line>
 __device__ __forceinline__ MaxSum<typename Op::C> max_and_sum_of_own(const Op& op, Line& line) {
     MaxSum<typename Op::C> own;
-    line.each(op, [&](i64, typename Op::C(&x)[Op::operands]) { own.add(x[0]); });
+    line.each_pack(op, [&](const auto& x) { own.add(x); });
     return own;
 }
 

@@ -89,7 +89,7 @@ void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bo
             operands.source[k] = one_for_all[k] ? Source::one : Source::array;
             aligned = aligned && (one_for_all[k] || is_aligned(in[k], 16));
         }
-        const unsigned blocks = blocks_for(n, kThreads * (16 / sizeof(T)) * 2);
+        const unsigned blocks = blocks_for(n, kFlatBlock<T>);
         launch(flat_kernel<F, C, T, T>, blocks, kThreads, n, static_cast<T*>(out), operands, static_cast<C>(p0), C(0),
                aligned);
     });

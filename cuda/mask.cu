@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tapir/cuda/indexing.cuh"
+#include "tapir/cuda/unroll.cuh"
 
 namespace tapir::gpu {
 
@@ -32,26 +33,31 @@ __global__ void __launch_bounds__(kThreads)
     constexpr int V = 16 / sizeof(T), packs = kPacks<T>;
     constexpr i64 per_block = kThreads * V * packs;
     T fixed[2];
+    TAPIR_UNROLL
     for (int k = 0; k < 2; ++k) fixed[k] = from.source[k] == Source::one ? *from.data[k] : from.number[k];
     const i64 first = blockIdx.x * per_block;
     if (aligned && first + per_block <= n) {
         Pack<std::uint8_t, V> holds[packs];
         Pack<T, V> x[packs][2];
+        TAPIR_UNROLL
         for (int p = 0; p < packs; ++p) {
             const i64 at = first / V + p * kThreads + threadIdx.x;
             holds[p] = reinterpret_cast<const Pack<std::uint8_t, V>*>(mask)[at];
+            TAPIR_UNROLL
             for (int k = 0; k < 2; ++k) {
                 if (from.source[k] == Source::array) x[p][k] = reinterpret_cast<const Pack<T, V>*>(from.data[k])[at];
             }
         }
+        TAPIR_UNROLL
         for (int p = 0; p < packs; ++p) {
             Pack<T, V> y;
+            TAPIR_UNROLL
             for (int v = 0; v < V; ++v) {
                 const T a = from.source[0] == Source::array ? x[p][0].value[v] : fixed[0];
                 const T b = from.source[1] == Source::array ? x[p][1].value[v] : fixed[1];
                 y.value[v] = holds[p].value[v] ? a : b;
             }
-            reinterpret_cast<Pack<T, V>*>(out)[first / V + p * kThreads + threadIdx.x] = y;
+            store_pack(out + first + (p * kThreads + threadIdx.x) * V, y);
         }
         return;
     }

@@ -88,7 +88,7 @@ void reduce(const ReduceArgs& args, i64 outputs) {
                           outputs);
             });
             return;
-        default: return args.map == kernels::Map::none ? reduce_extreme(args, outputs) : reduce_norm(args, outputs);
+        default: return reduce_extreme(args, outputs);
     }
 }
 

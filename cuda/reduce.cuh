@@ -358,10 +358,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Launching -------------------------------------------------------------------------------------------------------
 
-inline unsigned power_of_two_from(i64 n) {
-    return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1)));
-}
-
 inline i64 positions_of(int rank, const i64* sizes) {
     i64 n = 1;
     for (int d = 0; d < rank; ++d) n *= sizes[d];
