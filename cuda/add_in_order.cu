@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void scatter_add_in_order(const kernels::ElementArgs& args, DType dtype) {
-    const ElementPlaces places = places_of(args);
+    const OpenFault fault = fault_of(args.index);
+    const ElementPlaces places = places_of(args, fault);
     const Sort sort(ElementKeys{places}, args.numel);
     with_floating(dtype, [&]<class T>() {
         launch(add_elements_kernel<T>, blocks_for(args.numel, kThreads), kThreads, sort.sorted, static_cast<T*>(args.x),
@@ -101,7 +102,8 @@ void add_region_in_order(const kernels::RegionArgs& args, DType dtype) {
     i64 inner = 1;
     for (int d = args.place + 1; d < args.rank; ++d) inner *= args.sizes[d];
     const Sort sort(PositionKeys{static_cast<const i64*>(args.positions.data)}, args.count);
-    const RegionPlaces places = places_of(args, args.rank);
+    const OpenFault fault = fault_of(args.positions);
+    const RegionPlaces places = places_of(args, args.rank, fault);
     with_floating(dtype, [&]<class T>() {
         launch(add_region_kernel<T>, blocks_for(args.numel, kThreads), kThreads, args.numel, sort.sorted,
                static_cast<T*>(args.x), static_cast<const T*>(args.other), args.other_step, places, inner);

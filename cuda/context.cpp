@@ -16,11 +16,18 @@ namespace {
 
 constexpr int kFaultSlots = 1024;
 
+struct ThreadState {
+    int device = -1;  // that the runtime has been told of
+    Stream* current[kMaxDevices] = {};
+};
+constinit thread_local ThreadState here;
+
 struct Fault {  // what a slot stands for
     const char* op;
     Loc loc;
-    Stream* stream;       // null: the slot is free
-    std::uint32_t given;  // ops that the stream had been given before
+    Stream* stream;                // null: the slot is free
+    const ThreadState* launching;  // the thread that may launch more kernels which report there; null: all are launched
+    std::uint32_t given;           // then: ops that the stream had been given with the last of them
     bool is_index;
     const char* text;
     int dim;
@@ -63,12 +70,6 @@ const Runtime& runtime() {
     static const Runtime* const made = new Runtime(probe());
     return *made;
 }
-
-struct ThreadState {
-    int device = -1;  // that the runtime has been told of
-    Stream* current[kMaxDevices] = {};
-};
-constinit thread_local ThreadState here;
 
 std::atomic<int> waiting_for_each_op{0};
 
@@ -175,23 +176,30 @@ std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
 }
 
 // Frees the slots of the first `given` ops of a stream, which are done, and throws what the first of these says that was
-// written to. A slot that was taken since belongs to an op that may still run.
+// written to. Other slots belong to ops that may still run. The thread's own op, which has more to launch, keeps its slot,
+// but in sync mode what it has launched is done: what that wrote is thrown as well.
 void check_faults(Stream& stream, std::uint32_t given) {
     DeviceState& state = device_state(stream.device);
     const std::lock_guard lock(state.faults_mutex);
     std::vector<std::pair<Fault, FaultSlot>> found;
-    stream.faults_pending = 0;
+    std::uint32_t pending = 0;
     for (std::size_t i = 0; i < state.faults.size(); ++i) {
         Fault& fault = state.faults[i];
-        const FaultSlot& slot = state.slots[i];
+        FaultSlot& slot = state.slots[i];
         if (fault.stream != &stream) continue;
-        if (static_cast<std::int32_t>(given - fault.given) <= 0) {
-            ++stream.faults_pending;
-            continue;
+        const bool is_own = fault.launching == &here;
+        const bool is_done = !fault.launching && static_cast<std::int32_t>(given - fault.given) >= 0;
+        if ((is_own || is_done) && slot.is_set) {
+            found.emplace_back(fault, slot);
+            slot.is_set = false;
         }
-        fault.stream = nullptr;
-        if (slot.is_set) found.emplace_back(fault, slot);
+        if (is_done) {
+            fault.stream = nullptr;
+        } else {
+            ++pending;
+        }
     }
+    stream.faults_pending = pending;
     while (!state.faults.empty() && !state.faults.back().stream) state.faults.pop_back();
     if (found.empty()) return;
     std::string more;
@@ -271,8 +279,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 namespace {
 
-FaultSlot* take_slot(bool is_index, const char* text, int dim, const Shape& shape) {
-    Stream& stream = current();
+FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, const Shape& shape) {
     DeviceState& state = device_state(stream.device);
     for (;;) {
         {
@@ -283,7 +290,7 @@ FaultSlot* take_slot(bool is_index, const char* text, int dim, const Shape& shap
             }
             if (state.faults.size() < kFaultSlots) {
                 state.faults.push_back(
-                    {op_name(), detail::thread.op_loc, &stream, stream.given.load(), is_index, text, dim, shape});
+                    {op_name(), detail::thread.op_loc, &stream, &here, 0, is_index, text, dim, shape});
                 ++stream.faults_pending;
                 FaultSlot& slot = state.slots[state.faults.size() - 1];
                 slot.is_set = false;
@@ -299,8 +306,17 @@ FaultSlot* take_slot(bool is_index, const char* text, int dim, const Shape& shap
 
 }  // namespace
 
-FaultSlot* fault_slot(int dim, const Shape& shape, const char* text) { return take_slot(true, text, dim, shape); }
-FaultSlot* fault_slot(const char* text) { return take_slot(false, text, 0, {}); }
+OpenFault::OpenFault(int dim, const Shape& shape, const char* text)
+    : stream_(&current()), slot_(take_slot(*stream_, true, text, dim, shape)) {}
+OpenFault::OpenFault(const char* text) : stream_(&current()), slot_(take_slot(*stream_, false, text, 0, {})) {}
+OpenFault::~OpenFault() {
+    if (!slot_) return;
+    DeviceState& state = device_state(stream_->device);
+    const std::lock_guard lock(state.faults_mutex);
+    Fault& fault = state.faults[static_cast<std::size_t>(slot_ - state.slots)];
+    fault.given = stream_->given.load();
+    fault.launching = nullptr;
+}
 
 void launch_empty(int count);  // empty_launch.cu
 

@@ -69,10 +69,23 @@ struct FaultSlot {
     bool is_set;
 };
 inline constexpr char kIndexFault[] = "index {0} is out of range for dimension {1} of shape {2}";
-/// A slot for the op that is being launched on the current stream, for an index (IndexError). Of the text {0} becomes the
-/// index, {1} dim, {2} shape, {3} the size of dim.
-FaultSlot* fault_slot(int dim, const Shape& shape, const char* text = kIndexFault);
-/// The same for a value (ValueError), which becomes {0}.
-FaultSlot* fault_slot(const char* text);
+/// A slot for the op that is being launched on the current stream. It lives until the last kernel is launched that may
+/// report there; before that the slot is not freed, whoever waits for the stream.
+class OpenFault {
+ public:
+    OpenFault() = default;  // null: nothing is reported
+    /// For an index (IndexError). Of the text {0} becomes the index, {1} dim, {2} shape, {3} the size of dim.
+    OpenFault(int dim, const Shape& shape, const char* text = kIndexFault);
+    /// For a value (ValueError), which becomes {0}.
+    explicit OpenFault(const char* text);
+    ~OpenFault();
+    OpenFault(const OpenFault&) = delete;
+    OpenFault& operator=(const OpenFault&) = delete;
+    FaultSlot* slot() const noexcept { return slot_; }
+
+ private:
+    Stream* stream_ = nullptr;
+    FaultSlot* slot_ = nullptr;
+};
 
 }  // namespace tapir::gpu

@@ -253,7 +253,8 @@ void cross_entropy(const CrossEntropyArgs& args, i64 positions, int dim, const S
         const bool needs_total = args.weight && args.smoothing != 0;
         const Scratch total(sizeof(C));
         if (needs_total) run_totals(TotalWeight<T>{static_cast<const T*>(args.weight), total.as<C>()}, args.classes);
-        const auto targets = targets_of<T>(args, needs_total ? total.as<C>() : nullptr, fault_slot(dim, shape, kTargetFault));
+        const OpenFault fault(dim, shape, kTargetFault);
+        const auto targets = targets_of<T>(args, needs_total ? total.as<C>() : nullptr, fault.slot());
         if (args.classes == 0) return launch_nll(args, positions, targets);
         CrossEntropy<T> op{};
         op.in[0] = static_cast<const T*>(args.logits);
@@ -266,7 +267,8 @@ void cross_entropy(const CrossEntropyArgs& args, i64 positions, int dim, const S
 
 void nll_loss(const CrossEntropyArgs& args, i64 positions, int dim, const Shape& shape) {
     with_floating(args.dtype, [&]<class T>() {
-        launch_nll(args, positions, targets_of<T>(args, nullptr, fault_slot(dim, shape, kTargetFault)));
+        const OpenFault fault(dim, shape, kTargetFault);
+        launch_nll(args, positions, targets_of<T>(args, nullptr, fault.slot()));
     });
 }
 

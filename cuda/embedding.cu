@@ -24,10 +24,10 @@ __global__ void __launch_bounds__(kThreads)
 template <int V>
 void launch_one_hot(const kernels::IndexSource& index, i64 count, i64 classes, i64* out) {
     const i64 width = classes / V, n = count * width;
-    constexpr char text[] = "class {0} is out of range for {3} classes";
-    FaultSlot* fault = index.is_checked ? nullptr : fault_slot(index.dim, index.shape, text);
+    static constexpr char text[] = "class {0} is out of range for {3} classes";
+    const OpenFault fault = index.is_checked ? OpenFault() : OpenFault(index.dim, index.shape, text);
     launch(one_hot_kernel<V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const i64*>(index.data), classes,
-           RowSplit(width, n), out, fault);
+           RowSplit(width, n), out, fault.slot());
 }
 
 }  // namespace

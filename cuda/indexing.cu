@@ -353,7 +353,8 @@ void launch_region(const RegionArgs& args, const Last& last) {
     RegionOperands<T> r{static_cast<T*>(args.x), static_cast<T*>(args.other), args.other_step, {}, last};
     if constexpr (kMove == Move::write) r.number = static_cast<T>(args.number);
     const i64 run = run_of(args);
-    const RegionPlaces places = places_of(args, run > 1 ? args.rank - 1 : args.rank);
+    const OpenFault fault = fault_of(args.positions);
+    const RegionPlaces places = places_of(args, run > 1 ? args.rank - 1 : args.rank, fault);
     if (run == 1) {
         return launch(region_kernel<kMove, T>, blocks_for(args.numel, kPerBlock), kThreads,
                       static_cast<u32>(args.numel), r, places);
@@ -420,21 +421,24 @@ void launch_add_rows(const AddRowsArgs& args) {
 }  // namespace
 
 void check_index(const IndexSource& index, i64 count) {
-    launch(check_kernel, blocks_for(count, kPerBlock), kThreads, count, indices_of(index));
+    const OpenFault fault = fault_of(index);
+    launch(check_kernel, blocks_for(count, kPerBlock), kThreads, count, indices_of(index, fault));
 }
 
 void gather(const ElementArgs& args) {
     in_parts(args, Order::forwards, [](const ElementArgs& part) {
+        const OpenFault fault = fault_of(part.index);
         with_size(part.size, [&]<class T>() {
             launch(gather_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
-                   static_cast<const T*>(part.x), static_cast<T*>(part.other), places_of(part));
+                   static_cast<const T*>(part.x), static_cast<T*>(part.other), places_of(part, fault));
         });
     });
 }
 
 void scatter(const ElementArgs& args) {
     in_parts(args, Order::forwards, [](const ElementArgs& part) {
-        const ElementPlaces places = places_of(part);
+        const OpenFault fault = fault_of(part.index);
+        const ElementPlaces places = places_of(part, fault);
         const LastWriters writers(ElementKeys{places}, part.numel, part.extent);
         with_size(part.size, [&]<class T>() {
             launch(scatter_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
@@ -446,7 +450,8 @@ void scatter(const ElementArgs& args) {
 
 void take(const ElementArgs& args) {
     in_parts(args, Order::backwards, [](const ElementArgs& part) {
-        const ElementPlaces places = places_of(part);
+        const OpenFault fault = fault_of(part.index);
+        const ElementPlaces places = places_of(part, fault);
         const LastWriters writers(ElementKeys{places}, part.numel, part.extent);
         with_size(part.size, [&]<class T>() {
             launch(take_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
@@ -458,9 +463,10 @@ void take(const ElementArgs& args) {
 void scatter_add(const ElementArgs& args, DType dtype) {
     in_parts(args, Order::forwards, [dtype](const ElementArgs& part) {
         if (is_floating(dtype) && is_deterministic()) return scatter_add_in_order(part, dtype);
+        const OpenFault fault = fault_of(part.index);
         with_added(dtype, [&]<class T>() {
             launch(scatter_add_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
-                   static_cast<T*>(part.x), static_cast<const T*>(part.other), places_of(part));
+                   static_cast<T*>(part.x), static_cast<const T*>(part.other), places_of(part, fault));
         });
     });
 }

@@ -28,12 +28,13 @@ struct Indices {
     }
 };
 
-inline Indices indices_of(const kernels::IndexSource& source) {
-    Indices indices{source.data, source.dtype == DType::int32, source.checked, 0, nullptr};
-    if (source.is_checked) return indices;
-    indices.size = source.shape[source.dim];
-    indices.fault = fault_slot(source.dim, source.shape);
-    return indices;
+/// Where those are reported; to be kept until the last kernel is launched that reads them.
+inline OpenFault fault_of(const kernels::IndexSource& source) {
+    return source.is_checked ? OpenFault() : OpenFault(source.dim, source.shape);
+}
+inline Indices indices_of(const kernels::IndexSource& source, const OpenFault& fault) {
+    const i64 size = source.is_checked ? 0 : source.shape[source.dim];
+    return {source.data, source.dtype == DType::int32, source.checked, size, fault.slot()};
 }
 
 inline constexpr int kPerThread = 4;
@@ -58,8 +59,8 @@ struct ElementPlaces {
     }
 };
 
-inline ElementPlaces places_of(const kernels::ElementArgs& args) {
-    ElementPlaces places{{}, args.stride, indices_of(args.index)};
+inline ElementPlaces places_of(const kernels::ElementArgs& args, const OpenFault& fault) {
+    ElementPlaces places{{}, args.stride, indices_of(args.index, fault)};
     places.offsets.rank = args.rank;
     for (int d = 0; d < args.rank; ++d) {
         places.offsets.sizes[d] = Divider(args.sizes[d]);
@@ -77,8 +78,8 @@ struct RegionPlaces {
 };
 
 /// Of the first `rank` dimensions.
-inline RegionPlaces places_of(const kernels::RegionArgs& args, int rank) {
-    RegionPlaces places{{}, args.scale, indices_of(args.positions)};
+inline RegionPlaces places_of(const kernels::RegionArgs& args, int rank, const OpenFault& fault) {
+    RegionPlaces places{{}, args.scale, indices_of(args.positions, fault)};
     places.offsets.rank = rank;
     for (int d = 0; d < rank; ++d) {
         places.offsets.sizes[d] = Divider(args.sizes[d]);

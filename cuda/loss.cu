@@ -135,11 +135,11 @@ void scaled_difference(DType dtype, const void* a, const void* b, const void* g,
 }
 
 void binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i64 n) {
-    FaultSlot* fault = fault_slot("the input must be in [0, 1]; for logits there is binary_cross_entropy_with_logits()");
+    const OpenFault fault("the input must be in [0, 1]; for logits there is binary_cross_entropy_with_logits()");
     with_floating(dtype, [&]<class T>() {
         const bool aligned = is_aligned(x, 16) && is_aligned(t, 16) && is_aligned(y, 16);
         launch(binary_cross_entropy_kernel<T>, blocks_for(n, kThreads * (16 / sizeof(T))), kThreads, n,
-               static_cast<const T*>(x), static_cast<const T*>(t), static_cast<T*>(y), fault, aligned);
+               static_cast<const T*>(x), static_cast<const T*>(t), static_cast<T*>(y), fault.slot(), aligned);
     });
 }
 

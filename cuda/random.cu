@@ -238,8 +238,8 @@ void random_bernoulli(Draw draw, double p, DType dtype, void* out, i64 n) {
     with_dtype(dtype, [&]<class T>() { run(draw, Bernoulli<T>{threshold_of(p), p >= 1}, out, n); });
 }
 void random_bernoulli_of(Draw draw, const void* p, DType dtype, void* out, i64 n) {
-    FaultSlot* fault = fault_slot("p must be in [0, 1], got {0}");
-    with_floating(dtype, [&]<class T>() { run(draw, BernoulliOf<T>{static_cast<const T*>(p), n, fault}, out, n); });
+    const OpenFault fault("p must be in [0, 1], got {0}");
+    with_floating(dtype, [&]<class T>() { run(draw, BernoulliOf<T>{static_cast<const T*>(p), n, fault.slot()}, out, n); });
 }
 
 void dropout(const DropoutArgs& args) {

@@ -1,6 +1,8 @@
 // What goes wrong on a device, and what is said about it.
+#include <atomic>
 #include <cmath>
 #include <functional>
+#include <thread>
 
 #include "../fails.h"
 #include "check.h"
@@ -160,6 +162,38 @@ TEST_CASE("waiting for an event tells of bad numbers before it", "[cuda]") {
     event.record(Stream::current(cuda));
     CHECK_THROWS_AS(event.synchronize(), IndexError);
     CHECK_NOTHROW(synchronize());
+}
+
+TEST_CASE("an op of several kernels is heard of when the last one reports", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({1, 40000}, cuda), bad = tensor({40000}).to(cuda);  // a line in several parts
+    const SyncScope sync;
+    FAILS(IndexError, "cross_entropy: target 40000 is out of range for 40000 classes", cross_entropy(x, bad));
+    CHECK(said<Error>([] {}).what == "");
+}
+
+TEST_CASE("threads that share a stream lose no bad number", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({1, 40000}, cuda), bad = tensor({-1}).to(cuda), y = ones({3}, cuda);
+    synchronize();
+    std::atomic<int> heard{0};
+    std::atomic<bool> is_over{false};
+    const auto listen = [&](const std::function<void()>& f) {
+        try {
+            f();
+            Stream::default_stream(cuda).synchronize();
+        } catch (const IndexError&) {
+            ++heard;
+        }
+    };
+    std::thread other([&] {
+        while (!is_over) listen([&] { exp(y); });
+    });
+    for (int i = 0; i < 100; ++i) listen([&] { cross_entropy(x, bad); });
+    is_over = true;
+    other.join();
+    listen([] {});
+    CHECK(heard == 100);
 }
 
 // Each op whose kernel may report a number takes one of 1,024 places until something waits.
