@@ -252,7 +252,7 @@ int multiprocessors() noexcept { return device_state(here.device).multiprocessor
 
 void fail_cuda(cudaError_t error, const char* call) {
     static_cast<void>(cudaGetLastError());
-    if (is_late(error)) fail_late(current(), error);
+    if (is_late(error) && here.device >= 0) fail_late(current(), error);
     const OwnLine own;
     std::string_view name(call);
     name = name.substr(0, name.find('('));

@@ -298,6 +298,16 @@ TEST_CASE("an error that shows later names the ops that it can belong to", "[cud
     }
 }
 
+TEST_CASE("a thread that has used no device yet is told of an error as well", "[cuda]") {
+    const Cleared cleared;
+    const Tensor x = ones({3}, cuda);
+    emulator::fail_next_kernel(cudaErrorIllegalAddress);
+    CHECK(said<DeviceError>([&] { exp(x); }).what != "");
+    std::string what;
+    std::thread([&] { what = said<DeviceError>([] { zeros({2}, cuda); }).what; }).join();
+    CHECK(what.find("cudaSetDevice: an illegal memory access was encountered") != std::string::npos);
+}
+
 TEST_CASE("ops after an event are not counted as done with it", "[cuda]") {
     const Tensor x = ones({3, 4}, cuda), index = tensor({7}).to(cuda);
     synchronize();

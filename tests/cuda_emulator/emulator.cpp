@@ -567,6 +567,7 @@ cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
+    TAPIR_RETURN_STICKY;
     if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
     current_device = device;
     return cudaSuccess;
