@@ -1,9 +1,11 @@
 // Devices, streams, events, copies, and what becomes of errors. See context.h.
 #include "tapir/cuda/context.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tapir/core/device_impl.h"
@@ -341,11 +343,28 @@ void select(Device device) { select_device(device.index); }
 
 // --- Copies ----------------------------------------------------------------------------------------------------------------
 
+namespace {
+// Lets copies between two devices go from one to the other without the host, where the machine can.
+void enable_peer_access(int a, int b) {
+    static std::once_flag enabled[kMaxDevices][kMaxDevices];
+    std::call_once(enabled[std::min(a, b)][std::max(a, b)], [&] {
+        for (const auto& [device, peer] : {std::pair(a, b), std::pair(b, a)}) {
+            const DeviceGuard guard(device);
+            int can = 0;
+            TAPIR_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, device, peer));
+            // Other code may have enabled it, or for too many devices: copies work all the same.
+            if (can && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess) static_cast<void>(cudaGetLastError());
+        }
+    });
+}
+}  // namespace
+
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait) {
     const Device device = to_device.type == DeviceType::cuda ? to_device : from_device;
     select(device);
     gpu::Stream& stream = current();
     if (to_device.type == DeviceType::cuda && from_device.type == DeviceType::cuda && to_device != from_device) {
+        enable_peer_access(to_device.index, from_device.index);
         // On the target's stream, between what the source's stream holds now and what it gets next.
         here.current[from_device.index] = here.current[from_device.index] ? here.current[from_device.index]
                                                                           : device_state(from_device.index).streams;

@@ -6,6 +6,10 @@
 #include "tapir/nn/nn.h"
 #include "tapir/optim/optim.h"
 
+#ifdef TAPIR_CUDA_EMULATED
+#include <cuda_runtime.h>
+#endif
+
 using namespace tapir;
 using namespace tapir::test;
 
@@ -38,6 +42,22 @@ TEST_CASE("tensors are copied from device to device", "[cuda]") {
     CHECK(zeros({0, 3}, cuda(0)).to(cuda(1)).shape() == Shape(0, 3));
     CHECK(empty_like(second).device() == cuda(1));
 }
+
+#ifdef TAPIR_CUDA_EMULATED
+TEST_CASE("copies between devices go without the host, whoever has enabled that", "[cuda]") {
+    int selected = 0;
+    cudaGetDevice(&selected);
+    cudaSetDevice(1);
+    cudaDeviceEnablePeerAccess(0, 0);
+    cudaSetDevice(selected);
+    cudaGetLastError();
+    const Tensor x = arange(5, {float32, cuda(0)}), y = x.to(cuda(1));
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(emulator::has_peer_access(0, 1));
+    CHECK(emulator::has_peer_access(1, 0));
+    CHECK(y.to_vector<float>() == x.to_vector<float>());
+}
+#endif
 
 TEST_CASE("an op on tensors of two devices is an error that names both", "[cuda]") {
     NEEDS_TWO_DEVICES;

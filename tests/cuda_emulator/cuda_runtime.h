@@ -49,6 +49,7 @@ enum cudaError_t {
     cudaErrorInvalidDevice = 101,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
+    cudaErrorPeerAccessAlreadyEnabled = 704,
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorLaunchFailure = 719,
 };
@@ -140,6 +141,8 @@ void clear_errors();
 /// How much memory each device has (256 MiB at first).
 void set_memory(std::size_t bytes);
 int kernels_launched();
+/// Whether the device has been given access to the peer's memory.
+bool has_peer_access(int device, int peer);
 
 }  // namespace emulator
 

@@ -107,6 +107,7 @@ struct Emulator {
     std::atomic<cudaError_t> sticky{cudaSuccess};
     std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess};
     std::atomic<int> kernels{0};
+    std::atomic<bool> has_access[kDevices][kDevices] = {};
 };
 
 Emulator& state() {
@@ -530,6 +531,7 @@ void set_memory(std::size_t bytes) {
     state().capacity = bytes;
 }
 int kernels_launched() { return state().kernels; }
+bool has_peer_access(int device, int peer) { return state().has_access[device][peer]; }
 
 }  // namespace emulator
 
@@ -594,11 +596,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->major = 9;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-    *can = 1;
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+    *can = device != peer;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+    if (peer < 0 || peer >= kDevices || peer == current_device) return failed(cudaErrorInvalidDevice);
+    if (state().has_access[current_device][peer].exchange(true)) return failed(cudaErrorPeerAccessAlreadyEnabled);
+    return cudaSuccess;
+}
 
 // --- Memory --------------------------------------------------------------------------------------------------------------
 
