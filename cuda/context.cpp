@@ -1,6 +1,8 @@
 // Devices, streams, events, copies, and what becomes of errors. See context.h.
 #include "tapir/cuda/context.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -53,7 +55,14 @@ struct Runtime {
     DeviceState* devices = nullptr;
 };
 
+// In a child of a process that had begun to use CUDA: no call works there.
+constinit bool is_forked = false;
+
 Runtime probe() {
+    pthread_atfork(nullptr, nullptr, [] {
+        is_forked = true;
+        here.device = -1;  // the next op selects its device and is told
+    });
     Runtime r;
     const cudaError_t error = cudaGetDeviceCount(&r.count);
     if (error != cudaSuccess) {
@@ -94,8 +103,29 @@ DeviceState& device_state(int device) {
     return state;
 }
 
+const char* op_name() { return detail::thread.op ? detail::thread.op : "CUDA"; }
+
+// Errors thrown while it lives name the line that they are given, whoever is waiting.
+class OwnLine {
+ public:
+    OwnLine() : caller_(detail::thread.caller) { detail::thread.caller = Loc{}; }
+    ~OwnLine() { detail::thread.caller = caller_; }
+    OwnLine(const OwnLine&) = delete;
+    OwnLine& operator=(const OwnLine&) = delete;
+
+ private:
+    Loc caller_;
+};
+
 void select_device(int device) {
     if (here.device == device) return;
+    if (is_forked) {
+        const OwnLine own;
+        fail<DeviceError>(detail::thread.op_loc,
+                          "{}: CUDA cannot be used in a forked process: its parent had begun to use it; fork before that, or "
+                          "start a program of its own",
+                          op_name());
+    }
     const cudaError_t error = cudaSetDevice(device);
     if (error != cudaSuccess) fail_cuda(error, "cudaSetDevice");
     here.device = device;
@@ -120,8 +150,6 @@ std::string place(const Loc& loc) {
     return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
 }
 
-const char* op_name() { return detail::thread.op ? detail::thread.op : "CUDA"; }
-
 // --- Errors that come late -----------------------------------------------------------------------------------------------
 
 // Whether it is about what a kernel did, not about the call that returned it.
@@ -140,18 +168,6 @@ bool is_late(cudaError_t error) {
         default: return false;
     }
 }
-
-// Errors thrown while it lives name the line that they are given, whoever is waiting.
-class OwnLine {
- public:
-    OwnLine() : caller_(detail::thread.caller) { detail::thread.caller = Loc{}; }
-    ~OwnLine() { detail::thread.caller = caller_; }
-    OwnLine(const OwnLine&) = delete;
-    OwnLine& operator=(const OwnLine&) = delete;
-
- private:
-    Loc caller_;
-};
 
 // "log at tree.cpp:3, exp at tree.cpp:4 and 12 more", of the ops [begin, end); with of(i) as a pair of name and line.
 template <class Of>

@@ -1,4 +1,7 @@
 // What goes wrong on a device, and what is said about it.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -218,6 +221,31 @@ TEST_CASE("more ops than there are places for bad numbers", "[cuda]") {
               }).what != "");
         CHECK(given == 1000);
     }
+}
+
+TEST_CASE("a forked process is told that it cannot use CUDA", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = ones({3}, cuda);
+    synchronize();
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        int told = 0;
+        const auto try_to = [&](const std::function<void()>& f) {
+            const std::string what = said<DeviceError>(f).what;
+            told += what.find("CUDA cannot be used in a forked process: its parent had begun") != std::string::npos;
+        };
+        try_to([] { zeros({2}, cuda); });
+        try_to([&] { exp(x); });
+        try_to([] { synchronize(); });
+        const bool has_cpu = sum(ones({3})).item() == 3;
+        _exit(told == 3 && has_cpu ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+    CHECK((x + 1)[2].item() == 2);
 }
 
 #ifdef TAPIR_CUDA_EMULATED
