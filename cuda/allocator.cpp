@@ -54,6 +54,7 @@ struct Block {
     Block *before = nullptr, *after = nullptr;  // neighbours in the segment
     bool is_small = false;
     std::vector<Stream*> other_streams{};  // that it was used on
+    int awaited = 0;                       // how many of them it waits for, given back
     // Of blocks in use, for the report of who holds the memory.
     const char* op = nullptr;
     Loc loc{};
@@ -89,6 +90,7 @@ class DeviceMemory {
     Block* find(std::size_t bytes, Stream* stream);
     Block* cut(Block* block, std::size_t bytes);
     Block* new_segment(std::size_t bytes, Stream* stream);
+    cudaEvent_t mark(Stream* stream) noexcept;
     void keep(Block* block);
     void insert(Block* block);
     void join_with(Block* block, Block* neighbour);
@@ -107,9 +109,10 @@ class DeviceMemory {
     std::array<std::vector<Block*>, kBins + 1>* binned_ = nullptr;
     struct Waiting {
         Block* block;
-        std::vector<cudaEvent_t> events;
+        cudaEvent_t event;
     };
-    std::deque<Waiting> waiting_;
+    std::map<Stream*, std::deque<Waiting>> waiting_;  // by the stream of the event; these happen in order
+    std::size_t waits_ = 0;                           // how many there are of all streams
     std::vector<cudaEvent_t> spare_events_;
     Block* used_ = nullptr;  // a list
     std::size_t limit_ = SIZE_MAX;
@@ -129,7 +132,7 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
     Stream* stream = &current();
     const std::size_t bytes = rounded(wanted, caching() ? kUnit : 16);
     const std::lock_guard lock(mutex_);
-    if (!waiting_.empty()) reclaim(/*wait=*/false);
+    if (waits_ > 0) reclaim(/*wait=*/false);
     Block* block = find(bytes, stream);
     if (!block) block = new_segment(bytes, stream);
     if (!block) {  // what waits for other streams, and what is kept in pieces
@@ -232,41 +235,48 @@ void DeviceMemory::free(Block* block) noexcept {
     if (block->used_after) block->used_after->used_before = block->used_before;
     live_ -= block->bytes;
     if (block->other_streams.empty()) return keep(block);
-    Waiting waiting{block, {}};
     int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(device_);
     for (Stream* stream : block->other_streams) {
-        cudaEvent_t event = nullptr;
-        if (!spare_events_.empty()) {
-            event = spare_events_.back();
-            spare_events_.pop_back();
-        } else if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
-            continue;  // after a fatal error; nothing runs any more
-        }
-        if (stream->device == device_ && cudaEventRecord(event, stream->handle) == cudaSuccess) waiting.events.push_back(event);
+        const cudaEvent_t event = mark(stream);
+        if (!event) continue;
+        waiting_[stream].push_back({block, event});
+        ++waits_;
+        ++block->awaited;
     }
     cudaSetDevice(before);
     block->other_streams.clear();
-    waiting_.push_back(std::move(waiting));
+    if (block->awaited == 0) keep(block);
 }
 
-// Looks after blocks that wait for other streams.
+// An event for what is on the stream now. Null for a stream of another device, whose copies this device's streams wait for,
+// and after a fatal error, when nothing runs any more.
+cudaEvent_t DeviceMemory::mark(Stream* stream) noexcept {
+    cudaEvent_t event = nullptr;
+    if (stream->device != device_) return nullptr;
+    if (!spare_events_.empty()) {
+        event = spare_events_.back();
+        spare_events_.pop_back();
+    } else if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+        return nullptr;
+    }
+    if (cudaEventRecord(event, stream->handle) == cudaSuccess) return event;
+    spare_events_.push_back(event);
+    return nullptr;
+}
+
+// Takes in the blocks whose other streams are through with them.
 void DeviceMemory::reclaim(bool wait) {
-    for (std::size_t i = 0; i < waiting_.size();) {
-        Waiting& w = waiting_[i];
-        while (!w.events.empty()) {
-            if (wait) cudaEventSynchronize(w.events.back());
-            if (cudaEventQuery(w.events.back()) == cudaErrorNotReady) break;
-            spare_events_.push_back(w.events.back());
-            w.events.pop_back();
+    for (auto& [stream, waiting] : waiting_) {
+        if (wait && !waiting.empty()) cudaEventSynchronize(waiting.back().event);
+        while (!waiting.empty() && cudaEventQuery(waiting.front().event) != cudaErrorNotReady) {
+            const auto [block, event] = waiting.front();
+            waiting.pop_front();
+            --waits_;
+            spare_events_.push_back(event);
+            if (--block->awaited == 0) keep(block);
         }
-        if (!w.events.empty()) {
-            ++i;
-            continue;
-        }
-        keep(w.block);
-        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
     }
 }
 

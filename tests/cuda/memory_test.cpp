@@ -1,9 +1,14 @@
 // Device memory: what is kept and used again, limits, running out and going on, threads.
+#include <algorithm>
 #include <thread>
 
 #include "../fails.h"
 #include "check.h"
 #include "tapir/nn/nn.h"
+
+#ifdef TAPIR_CUDA_EMULATED
+#include <cuda_runtime.h>
+#endif
 
 using namespace tapir;
 
@@ -90,6 +95,44 @@ TEST_CASE("device memory is used again, cut up and joined", "[cuda]") {
     empty_cache(cuda);
     CHECK(memory_stats(cuda).cached_bytes <= 10 * kMiB);
 }
+
+#ifdef TAPIR_CUDA_EMULATED
+TEST_CASE("memory that streams still use comes back when the last of them is through", "[cuda]") {
+    if (!caches()) return;
+    const Fresh fresh;
+    const Stream first(cuda), second(cuda);
+    constexpr int count = 50;
+    std::vector<Tensor> tensors;
+    std::vector<const void*> places;
+    for (int i = 0; i < count; ++i) {
+        tensors.push_back(full({50000}, i, cuda));
+        places.push_back(tensors.back().raw_data());
+    }
+    synchronize();
+    const auto handle = [](const Stream& stream) { return static_cast<cudaStream_t>(stream.native_handle()); };
+    emulator::hold(handle(first));
+    emulator::hold(handle(second));
+    std::vector<Tensor> sums;
+    for (const Stream& stream : {first, second}) {
+        const StreamScope scope(stream);
+        for (const Tensor& x : tensors) sums.push_back(sum(x));
+    }
+    tensors.clear();
+    const auto is_old = [&](const Tensor& x) { return std::count(places.begin(), places.end(), x.raw_data()) > 0; };
+    const int queried = emulator::events_queried();
+    CHECK_FALSE(is_old(empty({50000}, cuda)));
+    CHECK(emulator::events_queried() - queried == 2);  // one for each stream, however many blocks wait
+    emulator::release(handle(second));
+    second.synchronize();
+    CHECK_FALSE(is_old(empty({50000}, cuda)));
+    emulator::release(handle(first));
+    first.synchronize();
+    std::vector<Tensor> again;
+    for (int i = 0; i < count; ++i) again.push_back(empty({50000}, cuda));
+    CHECK(std::any_of(again.begin(), again.end(), is_old));
+    CHECK(sums.back().item() == 50000.0 * (count - 1));
+}
+#endif
 
 TEST_CASE("out of memory says who holds it, and the program goes on", "[cuda]") {
     NEEDS_CUDA;

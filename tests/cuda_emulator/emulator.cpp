@@ -106,7 +106,7 @@ struct Emulator {
     int key = -1;
     std::atomic<cudaError_t> sticky{cudaSuccess};
     std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess};
-    std::atomic<int> kernels{0};
+    std::atomic<int> kernels{0}, queries{0};
     std::atomic<bool> has_access[kDevices][kDevices] = {};
 };
 
@@ -531,6 +531,7 @@ void set_memory(std::size_t bytes) {
     state().capacity = bytes;
 }
 int kernels_launched() { return state().kernels; }
+int events_queried() { return state().queries; }
 bool has_peer_access(int device, int peer) { return state().has_access[device][peer]; }
 
 }  // namespace emulator
@@ -750,6 +751,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     const Hidden hidden;
+    ++state().queries;
     TAPIR_RETURN_STICKY;
     const std::shared_ptr<Mark> mark = event->last();
     return !mark || mark->is_reached() ? cudaSuccess : cudaErrorNotReady;
