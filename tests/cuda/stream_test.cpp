@@ -15,7 +15,8 @@ using namespace tapir;
 
 namespace {
 
-// Keeps a stream from going on while it lives.
+// Keeps a stream from going on while it lives. Ops that are to return meanwhile must have run before: the first launch of a
+// kernel loads it, for which CUDA may wait.
 class Held {
  public:
     explicit Held(const Stream& stream) : stream_(stream) {
@@ -50,7 +51,7 @@ TEST_CASE("ops return before they are done, and reading waits for them", "[cuda]
     NEEDS_CUDA;
     const Stream stream(cuda);
     const StreamScope scope(stream);
-    Tensor x = ones({1000}, cuda);
+    Tensor x = zeros({1000}, cuda) + 1;
     stream.synchronize();
     Held held(stream);
     x = x + 1;
@@ -64,6 +65,8 @@ TEST_CASE("a stream waits for another where it is told to", "[cuda]") {
     NEEDS_CUDA;
     const Stream first(cuda), second(cuda);
     Tensor x = zeros({1000}, cuda), other = zeros({1000}, cuda);
+    static_cast<void>((x.fill_(1) + 1)[0].item());
+    x.fill_(0);
     Stream::current(cuda).synchronize();
     SECTION("wait_stream") {
         Held held(first);
@@ -128,6 +131,7 @@ TEST_CASE("memory that another stream still uses is not given away", "[cuda]") {
     NEEDS_CUDA;
     const Stream side(cuda);
     Tensor x = full({5000}, 3, cuda);
+    static_cast<void>((x + 1).sum().item());
     side.wait_stream(Stream::current(cuda));
     Held held(side);
     Tensor y;
@@ -162,6 +166,11 @@ TEST_CASE("page-locked memory is copied on the side", "[cuda]") {
     const Stream side(cuda);
     const StreamScope scope(side);
     Tensor host = arange(1000, float32).pin_memory();
+    {  // leaves page-locked memory for `back` and `other`
+        const Tensor back = (host.to(cuda) * 2).to(cpu, /*non_blocking=*/true);
+        side.synchronize();
+        const Tensor other = back.clone().pin_memory();
+    }
     CHECK(host.is_pinned());
     CHECK_FALSE(arange(3).is_pinned());
     CHECK(host.pin_memory().is_same(host));
