@@ -44,6 +44,7 @@ struct DeviceState {
     Stream streams[1 + kSideStreams];
     std::atomic<int> next_side{0};
     int multiprocessors = 1;
+    bool reads_pageable = false;  // host memory that is not page-locked is read where it is, when the copy's turn comes
     std::mutex faults_mutex;
     FaultSlot* slots = nullptr;  // page-locked
     std::vector<Fault> faults;   // of the slots, in the order of their launches
@@ -95,6 +96,10 @@ DeviceState& device_state(int device) {
     std::call_once(state.made, [&] {
         cudaDeviceProp properties;
         if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) state.multiprocessors = properties.multiProcessorCount;
+        int reads_pageable = 0;
+        if (cudaDeviceGetAttribute(&reads_pageable, cudaDevAttrPageableMemoryAccessUsesHostPageTables, device) == cudaSuccess) {
+            state.reads_pageable = reads_pageable != 0;
+        }
         for (int i = 0; i <= kSideStreams; ++i) {
             state.streams[i].device = device;
             state.streams[i].index = i;
@@ -375,6 +380,14 @@ void enable_peer_access(int a, int b) {
 }
 }  // namespace
 
+namespace {
+bool is_page_locked(const void* address) {
+    cudaPointerAttributes attributes;
+    TAPIR_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
+    return attributes.type != cudaMemoryTypeUnregistered;
+}
+}  // namespace
+
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait) {
     const Device device = to_device.type == DeviceType::cuda ? to_device : from_device;
     select(device);
@@ -390,6 +403,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
         order_after(&source, &stream);
     } else {
         launched(stream, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle));
+        wait = wait || (device_state(stream.device).reads_pageable && from_device.type == DeviceType::cpu && !is_page_locked(from));
     }
     if (wait) wait_for(stream);
 }

@@ -1,5 +1,7 @@
 // Several CUDA devices: the emulator has two.
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "../fails.h"
 #include "compare.h"
@@ -44,6 +46,24 @@ TEST_CASE("tensors are copied from device to device", "[cuda]") {
 }
 
 #ifdef TAPIR_CUDA_EMULATED
+TEST_CASE("host memory may be written to after a copy, also where a device reads it in its turn", "[cuda]") {
+    for (const Device device : {cuda(0), cuda(1)}) {
+        const Stream side(device);
+        const StreamScope scope(side);
+        const auto handle = static_cast<cudaStream_t>(side.native_handle());
+        Tensor host = full({1000}, 3, float32);
+        emulator::hold(handle);
+        std::thread later([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(30));
+            emulator::release(handle);
+        });
+        const Tensor x = host.to(device);
+        host.fill_(9);
+        later.join();
+        CHECK(x[999].item() == 3);
+    }
+}
+
 TEST_CASE("copies between devices go without the host, whoever has enabled that", "[cuda]") {
     int selected = 0;
     cudaGetDevice(&selected);

@@ -3,7 +3,7 @@
 //
 // What is kept: every stream is a queue with a thread of its own, so work runs while the caller goes on, and in any order
 // unless an event says otherwise; the threads of a block stop at __syncthreads() and exchange values in warps; copies from
-// and to pageable memory return when CUDA's would; errors of a kernel show up later. Reading device memory from the host
+// and to pageable memory return when CUDA's would (device 1 reads it through the host's page tables); errors of a kernel show up later. Reading device memory from the host
 // ends the program where the processor has protection keys. What is not: timing, memory models, textures, graphs.
 //
 // Only what cuda/ uses is here. Names and meanings are those of the CUDA Runtime API reference, version 13.
@@ -70,6 +70,8 @@ cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+enum cudaDeviceAttr { cudaDevAttrPageableMemoryAccessUsesHostPageTables = 100 };
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 

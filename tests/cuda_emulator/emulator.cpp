@@ -124,6 +124,8 @@ void allow_device_memory() {
     if (state().key >= 0) pkey_set(state().key, 0);
 }
 
+bool uses_host_page_tables(int device) { return device == 1; }
+
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 
@@ -597,6 +599,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->major = 9;
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
+    if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
+    *value = uses_host_page_tables(device);
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     *can = device != peer;
     return cudaSuccess;
@@ -689,7 +696,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     TAPIR_RETURN_STICKY;
     EmulatedStream* s = stream_or_default(stream);
     const Block *source = block_of(from), *target = block_of(to);
-    if (!source) {  // pageable: taken over before the call returns
+    if (!source && !uses_host_page_tables(s->device)) {  // pageable: taken over before the call returns
         const auto* first = static_cast<const std::byte*>(from);
         s->add([to, staged = std::vector(first, first + bytes)] { std::memcpy(to, staged.data(), staged.size()); });
     } else {
