@@ -18,6 +18,9 @@
 //
 // Backward runs each rule on the stream of its op, and waits where gradients cross by itself. Memory may be given up at
 // any time: it is used again only when every stream that the tensor was used on is through with it.
+//
+// A thread's CUDA device is remembered when it is selected, so as not to ask for it at each op: other code that calls
+// cudaSetDevice on a thread that uses Tapir has to set it back.
 #pragma once
 
 #include <cstddef>
