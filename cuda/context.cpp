@@ -365,6 +365,7 @@ void select(Device device) { select_device(device.index); }
 // --- Copies ----------------------------------------------------------------------------------------------------------------
 
 namespace {
+
 // Lets copies between two devices go from one to the other without the host, where the machine can.
 void enable_peer_access(int a, int b) {
     static std::once_flag enabled[kMaxDevices][kMaxDevices];
@@ -378,14 +379,13 @@ void enable_peer_access(int a, int b) {
         }
     });
 }
-}  // namespace
 
-namespace {
 bool is_page_locked(const void* address) {
     cudaPointerAttributes attributes;
     TAPIR_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
     return attributes.type != cudaMemoryTypeUnregistered;
 }
+
 }  // namespace
 
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait) {
