@@ -10,6 +10,8 @@ inline constexpr int kDeviceTypes = 2;
 
 /// A device: `cpu`, or `cuda(index)`.
 struct Device {
+    static constexpr std::uint8_t kNone = 255;  // no machine has as many: what other numbers become
+
     DeviceType type = DeviceType::cpu;
     std::uint8_t index = 0;
     bool operator==(const Device&) const = default;
@@ -20,7 +22,8 @@ inline constexpr Device cpu{};
 /// `cuda` is the first CUDA device, `cuda(i)` is number i: x.to(cuda), zeros({2}, cuda(1)).
 struct CudaDevice : Device {
     constexpr Device operator()(int number = 0) const noexcept {
-        return {DeviceType::cuda, static_cast<std::uint8_t>(number)};
+        const bool can_be = number >= 0 && number < Device::kNone;
+        return {DeviceType::cuda, can_be ? static_cast<std::uint8_t>(number) : Device::kNone};
     }
 };
 inline constexpr CudaDevice cuda{{DeviceType::cuda, 0}};

@@ -23,7 +23,8 @@ std::string cuda_device_name(int index, Loc loc) {
 }
 
 std::string name(Device device) {
-    return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+    if (device.type == DeviceType::cpu) return "cpu";
+    return device.index == Device::kNone ? "cuda with a number out of range" : fmt::format("cuda:{}", device.index);
 }
 
 void detail::check_device(const char* op, Device device, const Loc& loc) {

@@ -216,6 +216,7 @@ class Tensor {
     /// stay as it is until then.
     Tensor to(Device device, bool non_blocking = false, Loc loc = Loc::current()) const;
     Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
+    bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
     /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -112,7 +113,7 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc)
         }
     }
     std::vector<Slot> slots;
-    for (const Tensor& p : parameters) slots.push_back({p, {}, 0});
+    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, false});
     groups_.push_back(std::move(slots));
 }
 
@@ -120,10 +121,52 @@ void Optimizer::check_group(std::size_t group, const Loc& loc) const {
     if (group >= groups_.size()) fail<IndexError>(loc, "optimizer: there is no group {} of {}", group, groups_.size());
 }
 
+// All that a step makes for good, before it changes the first parameter: where memory runs out it can be repeated.
+void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
+    const char* names[kMaxBuffers] = {};
+    buffer_names(group, names);
+    for (Slot& slot : groups_[group]) {
+        AutogradMeta* meta = slot.parameter.impl()->meta;
+        if (!meta || !meta->has_gradient()) continue;
+        const DType compute = computed_in(slot.parameter.dtype());
+        detail::begin_op("step", slot.parameter.impl(), loc);
+        const detail::UnrecordedParts parts;
+        if (!takes_rows(group, slot)) {
+            const std::lock_guard lock(detail::gradient_mutex());
+            detail::settle_gradient(*meta, slot.parameter.shape());
+        }
+        for (int i = 0; i < kMaxBuffers; ++i) {
+            Tensor& buffer = slot.buffers[i];
+            if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
+            if (!names[i] || buffer.defined()) continue;
+            const Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
+            buffer = Tensor(made).fill_(initial_value(group), loc);
+            slot.has_new_buffers = true;
+        }
+    }
+}
+
+bool Optimizer::takes_rows(std::size_t group, const Slot& slot) const {
+    return slot.parameter.impl()->meta->sparse || (rows_suffice(group) && !on_gpu(slot.parameter));
+}
+
 void Optimizer::step(Loc loc) {
     const detail::PauseRecording pause;
-    for (std::size_t g = 0; g < groups_.size(); ++g) check_options(g, loc);
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        check_options(g, loc);
+        make_buffers(g, loc);
+    }
     StepQueue queue;
+    try {
+        update_all(queue, loc);
+    } catch (...) {  // no memory for a copy in another dtype: what came before it has made its step
+        queue.flush();
+        throw;
+    }
+    queue.flush();
+}
+
+void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const char* names[kMaxBuffers] = {};
         buffer_names(g, names);
@@ -134,11 +177,7 @@ void Optimizer::step(Loc loc) {
             Tensor gradient;
             {
                 const std::lock_guard lock(detail::gradient_mutex());
-                if (meta->sparse || (rows_suffice(g) && !on_gpu(slot.parameter))) {
-                    rows = detail::rows_or_settle(*meta, slot.parameter.shape());
-                } else {
-                    detail::settle_gradient(*meta, slot.parameter.shape());
-                }
+                if (takes_rows(g, slot)) rows = detail::rows_or_settle(*meta, slot.parameter.shape());
                 gradient = meta->grad;
             }
             const DType compute = computed_in(slot.parameter.dtype());
@@ -148,14 +187,7 @@ void Optimizer::step(Loc loc) {
             Update work;
             work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
-                Tensor& buffer = slot.buffers[i];
-                if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
-                if (names[i] && !buffer.defined()) {
-                    buffer = detail::make_empty_like(slot.parameter.impl(), compute, loc);
-                    buffer.fill_(initial_value(g));
-                    work.first = true;
-                }
-                if (names[i]) work.buffers[i] = buffer;
+                if (names[i]) work.buffers[i] = slot.buffers[i];
             }
             if (rows.defined()) {
                 work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
@@ -163,6 +195,7 @@ void Optimizer::step(Loc loc) {
                 work.gradient = ready(gradient, compute);
             }
             work.parameter = ready(slot.parameter, compute);
+            work.first = std::exchange(slot.has_new_buffers, false);
             ++slot.steps;
             update(g, slot, work);
             if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
@@ -173,7 +206,6 @@ void Optimizer::step(Loc loc) {
             }
         }
     }
-    queue.flush();
 }
 
 std::vector<Tensor> Optimizer::parameters() const {

@@ -27,7 +27,8 @@
 
 namespace tapir::optim {
 
-struct Update;  // update_impl.h
+struct Update;
+class StepQueue;  // update_impl.h
 
 class Optimizer {
  public:
@@ -60,6 +61,7 @@ class Optimizer {
         Tensor parameter;
         Tensor buffers[kMaxBuffers];  // undefined until the first step
         std::int64_t steps = 0;
+        bool has_new_buffers = false;  // they have not been used in a step
     };
     struct Option {  // one of the two
         const char* name;
@@ -83,6 +85,10 @@ class Optimizer {
     virtual void update(std::size_t group, Slot& slot, Update& work) = 0;
 
  private:
+    bool takes_rows(std::size_t group, const Slot& slot) const;
+    void make_buffers(std::size_t group, const Loc& loc);
+    void update_all(StepQueue& queue, const Loc& loc);
+
     std::vector<std::vector<Slot>> groups_;
 };
 

@@ -56,6 +56,29 @@ TEST_CASE("device memory is counted", "[cuda]") {
     CHECK(memory_stats(cpu).live_bytes == memory_stats().live_bytes);
 }
 
+TEST_CASE("a step that runs out of memory can be repeated", "[cuda]") {
+    NEEDS_CUDA;
+    const Fresh fresh;
+    std::vector<Tensor> weights;
+    for (int i = 0; i < 6; ++i) weights.push_back(ones({kMiB / 4}, {float32, cuda, true}));
+    const auto backward = [&] {
+        Tape tape;
+        Tensor loss = zeros({}, cuda);
+        for (const Tensor& w : weights) loss = loss + sum(w * 3);
+        tape.backward(loss);
+    };
+    optim::Adam adam(weights, {.lr = 0.1});
+    backward();
+    empty_cache(cuda);
+    set_memory_limit(static_cast<std::size_t>(memory_stats(cuda).live_bytes + 5 * kMiB), cuda);
+    CHECK_THROWS_AS(adam.step(), OutOfMemory);
+    for (const Tensor& w : weights) CHECK(sum(w).item() == kMiB / 4);
+    set_memory_limit(0, cuda);
+    adam.step();
+    for (const Tensor& w : weights) CHECK(w[7].item() == Approx(0.9));
+    CHECK(weights[0].is_cuda());
+}
+
 TEST_CASE("from_blob takes memory of its device only, and gives it back", "[cuda]") {
     NEEDS_CUDA;
     const Tensor owner = arange(6, {float32, cuda});

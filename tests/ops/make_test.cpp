@@ -247,6 +247,7 @@ TEST_CASE("sizes and devices that cannot be are refused") {
     THROWS(OutOfMemory, "", empty({1 << 30, 1 << 30, 1 << 30}));
     THROWS(DeviceError, "cuda:99", zeros({2}, cuda(99)));
     THROWS(DeviceError, "cuda:99", tensor({2}, cuda(99)));
+    for (int number : {-1, 255, 256, 257}) THROWS(DeviceError, "out of range", zeros({2}, cuda(number)));
     const Tensor none;
     THROWS(ValueError, "undefined", zeros_like(none));
     THROWS(ValueError, "undefined", full_like(none, 1));
