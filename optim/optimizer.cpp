@@ -139,8 +139,8 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
             Tensor& buffer = slot.buffers[i];
             if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
             if (!names[i] || buffer.defined()) continue;
-            const Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
-            buffer = Tensor(made).fill_(initial_value(group), loc);
+            Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
+            buffer = made.fill_(initial_value(group), loc);
             slot.has_new_buffers = true;
         }
     }
@@ -177,7 +177,11 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             Tensor gradient;
             {
                 const std::lock_guard lock(detail::gradient_mutex());
-                if (takes_rows(g, slot)) rows = detail::rows_or_settle(*meta, slot.parameter.shape());
+                if (takes_rows(g, slot)) {
+                    rows = detail::rows_or_settle(*meta, slot.parameter.shape());
+                } else {
+                    detail::settle_gradient(*meta, slot.parameter.shape());
+                }
                 gradient = meta->grad;
             }
             const DType compute = computed_in(slot.parameter.dtype());
@@ -187,7 +191,9 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             Update work;
             work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
-                if (names[i]) work.buffers[i] = slot.buffers[i];
+                if (!names[i]) continue;
+                if (!slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
+                work.buffers[i] = slot.buffers[i];
             }
             if (rows.defined()) {
                 work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
