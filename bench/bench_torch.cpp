@@ -179,31 +179,20 @@ struct TreeLstm {
 
     /// x: the tree's leaves, (leaves, h). Returns the logits of all nodes, (nodes, 5).
     Tensor logits(const Tree& tree, const Tensor& x, bool leaves_together) const {
+        const auto inner = [this](const State& left, const State& right) { return inner_state(left, right); };
         std::vector<State> states;
-        std::vector<Tensor> hidden;
-        states.reserve(tree.size());
-        hidden.reserve(tree.size());
-        std::vector<Tensor> inputs, leaf_hidden, leaf_cells;
         if (leaves_together) {
             const State all = leaf_state(torch::linear(x, leaf_w, leaf_b));
-            leaf_hidden = all.hidden.unbind();
-            leaf_cells = all.cell.unbind();
+            const std::vector<Tensor> hidden_of = all.hidden.unbind(), cell_of = all.cell.unbind();
+            states = states_of<State>(tree, [&](std::size_t k) { return State{hidden_of[k], cell_of[k]}; }, inner);
         } else {
-            inputs = x.unbind();
+            const std::vector<Tensor> inputs = x.unbind();
+            const auto leaf = [&](std::size_t k) { return leaf_state(torch::addmv(leaf_b, leaf_w, inputs[k])); };
+            states = states_of<State>(tree, leaf, inner);
         }
-        std::size_t leaf = 0;
-        for (const Node& node : tree) {
-            if (node.word < 0) {
-                states.push_back(inner_state(states[static_cast<std::size_t>(node.left)],
-                                             states[static_cast<std::size_t>(node.right)]));
-            } else if (leaves_together) {
-                states.push_back({leaf_hidden[leaf], leaf_cells[leaf]});
-                ++leaf;
-            } else {
-                states.push_back(leaf_state(torch::addmv(leaf_b, leaf_w, inputs[leaf++])));
-            }
-            hidden.push_back(states.back().hidden);
-        }
+        std::vector<Tensor> hidden;
+        hidden.reserve(states.size());
+        for (const State& state : states) hidden.push_back(state.hidden);
         return torch::linear(torch::stack(hidden), class_w, class_b);
     }
 

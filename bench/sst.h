@@ -69,6 +69,20 @@ inline Treebank read_treebank(const std::string& path, std::size_t limit) {
     return bank;
 }
 
+/// The states of all nodes, children first. leaf(k) makes that of leaf k, inner(left, right) one above two others.
+template <class State, class Leaf, class Inner>
+std::vector<State> states_of(const Tree& tree, const Leaf& leaf, const Inner& inner) {
+    std::vector<State> states;
+    states.reserve(tree.size());
+    std::size_t leaves = 0;
+    for (const Node& node : tree) {
+        states.push_back(node.word >= 0 ? leaf(leaves++)
+                                        : inner(states[static_cast<std::size_t>(node.left)],
+                                                states[static_cast<std::size_t>(node.right)]));
+    }
+    return states;
+}
+
 /// A tree with the indices of its words (leaves) and its labels (nodes) as tensors of either library.
 template <class Tensor>
 struct ExampleOf {

@@ -29,6 +29,8 @@ inline Tensor fixed(const tapir::Shape& shape, std::uint32_t seed) {
 }
 
 struct TreeLstm {
+    using State = tapir::LSTMState;
+
     TreeLstm(std::int64_t size, std::size_t words)
         : embedding(fixed({static_cast<std::int64_t>(words), size}, 1)),
           leaf_w(fixed({3 * size, size}, 2)),
@@ -41,37 +43,26 @@ struct TreeLstm {
 
     /// Logits of all nodes, (nodes, 5).
     Tensor logits(const Example& example, bool leaves_together) const {
-        std::vector<tapir::LSTMState> states;
-        std::vector<Tensor> hidden;
-        states.reserve(example.tree->size());
-        hidden.reserve(example.tree->size());
         const Tensor x = tapir::embedding(example.words, embedding);
-        std::vector<Tensor> inputs, leaf_hidden, leaf_cells;
+        const auto inner = [this](const State& left, const State& right) { return inner_state(left, right); };
+        std::vector<State> states;
         if (leaves_together) {
-            const tapir::LSTMState all = tapir::tree_lstm_gates(tapir::linear(x, leaf_w, leaf_b), {});
-            leaf_hidden = all.h.unbind();
-            leaf_cells = all.c.unbind();
+            const State all = tapir::tree_lstm_gates(tapir::linear(x, leaf_w, leaf_b), {});
+            const std::vector<Tensor> h_of = all.h.unbind(), c_of = all.c.unbind();
+            states = states_of<State>(*example.tree, [&](std::size_t k) { return State{h_of[k], c_of[k]}; }, inner);
         } else {
-            inputs = x.unbind();
+            const std::vector<Tensor> inputs = x.unbind();
+            const auto leaf = [&](std::size_t k) { return tapir::tree_lstm_gates(tapir::linear(inputs[k], leaf_w, leaf_b), {}); };
+            states = states_of<State>(*example.tree, leaf, inner);
         }
-        std::size_t leaf = 0;
-        for (const Node& node : *example.tree) {
-            if (node.word < 0) {
-                states.push_back(inner_state(states[static_cast<std::size_t>(node.left)],
-                                             states[static_cast<std::size_t>(node.right)]));
-            } else if (leaves_together) {
-                states.push_back({leaf_hidden[leaf], leaf_cells[leaf]});
-                ++leaf;
-            } else {
-                states.push_back(tapir::tree_lstm_gates(tapir::linear(inputs[leaf++], leaf_w, leaf_b), {}));
-            }
-            hidden.push_back(states.back().h);
-        }
+        std::vector<Tensor> hidden;
+        hidden.reserve(states.size());
+        for (const State& state : states) hidden.push_back(state.h);
         return tapir::linear(tapir::stack(hidden), class_w, class_b);
     }
 
     // Gates in the order i, f_l, f_r, o, u; of a leaf i, o, u.
-    tapir::LSTMState inner_state(const tapir::LSTMState& left, const tapir::LSTMState& right) const {
+    State inner_state(const State& left, const State& right) const {
         const Tensor gates = tapir::linear(tapir::cat({left.h, right.h}), inner_w, inner_b);
         return tapir::tree_lstm_gates(gates, {left.c, right.c});
     }
