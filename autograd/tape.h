@@ -72,7 +72,7 @@ std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, con
 /// Nothing is recorded while it lives. Only needed inside a tape.
 class NoGradScope {
  public:
-    NoGradScope() noexcept;
+    [[nodiscard]] NoGradScope() noexcept;
     ~NoGradScope();
     NoGradScope(const NoGradScope&) = delete;
     NoGradScope& operator=(const NoGradScope&) = delete;

@@ -24,6 +24,10 @@ void select(Device device);
 /// Notes that the bytes are used on the thread's current stream: they are not given to others before that is done.
 void used_here(Storage& storage);
 
+/// What comes next on the thread's current stream comes after everything that other streams were given which the bytes were
+/// used on. `wait`: the caller waits for these, and errors of theirs are thrown.
+void after_other_streams(const Storage& storage, bool wait, const Loc& loc);
+
 /// Page-locked host memory for storage.nbytes bytes: as allocate().
 void allocate_pinned(Storage& storage, const Loc& loc);
 bool is_pinned(const Storage& storage) noexcept;

@@ -60,7 +60,7 @@ class FileError : public Error {
 /// made of several ops and want to speak of THEIR caller.
 class CallerScope {
  public:
-    explicit CallerScope(const Loc& loc) noexcept;
+    [[nodiscard]] explicit CallerScope(const Loc& loc) noexcept;
     ~CallerScope();
     CallerScope(const CallerScope&) = delete;
     CallerScope& operator=(const CallerScope&) = delete;

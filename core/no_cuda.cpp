@@ -9,12 +9,13 @@ namespace tapir {
 namespace device_api {
 
 int count() noexcept { return 0; }
-const char* problem() noexcept { return "this build of tapir has no CUDA (configure with -DTAPIR_CUDA=ON)"; }
+const char* problem() noexcept { return "this build of tapir has no CUDA (configure with -DTAPIR_CUDA=ON; `make gpu` builds and tests it)"; }
 
 std::string name(int) { std::abort(); }
 void allocate(Storage&, const Loc&) { std::abort(); }
 void select(Device) { std::abort(); }
 void used_here(Storage&) { std::abort(); }
+void after_other_streams(const Storage&, bool, const Loc&) { std::abort(); }
 void allocate_pinned(Storage&, const Loc&) { std::abort(); }
 bool is_pinned(const Storage&) noexcept { return false; }
 void pinned_used(Storage&, Device) { std::abort(); }

@@ -51,6 +51,13 @@ Stream::Stream(Device device, Loc loc) : device_(device) {
     if (device.type != DeviceType::cpu) state_ = device_api::new_stream(device.index);
 }
 
+namespace {
+// Of the innermost StreamScope; null outside of them.
+constinit thread_local const Stream* scoped_stream = nullptr;
+}  // namespace
+
+Stream Stream::current(Loc loc) { return current(scoped_stream ? scoped_stream->device() : default_device(), loc); }
+
 Stream Stream::current(Device device, Loc loc) {
     detail::check_device("Stream::current", device, loc);
     return {device, device.type == DeviceType::cpu ? nullptr : device_api::current_stream(device.index)};
@@ -88,12 +95,14 @@ Event Stream::record_event(Loc loc) const {
 
 void* Stream::native_handle() const noexcept { return state_ ? device_api::native(state_) : nullptr; }
 
-StreamScope::StreamScope(const Stream& stream) noexcept : previous_(stream) {
+StreamScope::StreamScope(const Stream& stream) noexcept : previous_(stream), innermost_(scoped_stream) {
+    scoped_stream = &previous_;  // its device is what counts
     if (!stream.state()) return;
     previous_ = Stream(stream.device(), device_api::current_stream(stream.device().index));
     device_api::set_current_stream(stream.state());
 }
 StreamScope::~StreamScope() {
+    scoped_stream = innermost_;
     if (previous_.state()) device_api::set_current_stream(previous_.state());
 }
 
@@ -135,6 +144,9 @@ void Event::synchronize(Loc loc) const {
 double Event::elapsed_time(const Event& end, Loc loc) const {
     if (!timing_ || !end.timing_) {
         fail<ValueError>(loc, "elapsed_time: both events must be made with enable_timing: Event begin(true)");
+    }
+    if (event_ && end.event_ && device_ != end.device_) {
+        fail<ValueError>(loc, "elapsed_time: one event belongs to {}, the other to {}", name(device_), name(end.device_));
     }
     if (!query(loc) || !end.query(loc) || !event_ || !end.event_) {
         fail<ValueError>(loc, "elapsed_time: both events must be recorded and done; synchronize() the second one first");

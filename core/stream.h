@@ -42,11 +42,11 @@ std::string name(Device device);
 /// Where tensors are made that name no device: cpu, or the innermost DeviceScope's.
 Device default_device() noexcept;
 
-/// Tensors that name no device are made on this one while it lives, on this thread. Throws DeviceError when it is not
-/// there.
+/// Tensors that name no device are made on this one while it lives, on this thread. What a file or a pointer gives
+/// (load_safetensors, from_blob) stays on the CPU. Throws DeviceError when it is not there.
 class DeviceScope {
  public:
-    explicit DeviceScope(Device device, Loc loc = Loc::current());
+    [[nodiscard]] explicit DeviceScope(Device device, Loc loc = Loc::current());
     ~DeviceScope();
     DeviceScope(const DeviceScope&) = delete;
     DeviceScope& operator=(const DeviceScope&) = delete;
@@ -63,8 +63,10 @@ class Stream {
     /// A stream beside the default one, which it does not wait for. Devices have 32 of them, handed out in turn.
     /// Throws DeviceError.
     explicit Stream(Device device, Loc loc = Loc::current());
-    /// The calling thread's: where its ops go.
-    static Stream current(Device device = default_device(), Loc loc = Loc::current());
+    /// The calling thread's: where its ops go. Of no device in particular: the innermost StreamScope's, or else the
+    /// default device's.
+    static Stream current(Loc loc = Loc::current());
+    static Stream current(Device device, Loc loc = Loc::current());
     /// The one all threads begin with.
     static Stream default_stream(Device device = default_device(), Loc loc = Loc::current());
 
@@ -94,13 +96,14 @@ class Stream {
 /// Makes a stream the thread's current one of its device while it lives.
 class StreamScope {
  public:
-    explicit StreamScope(const Stream& stream) noexcept;
+    [[nodiscard]] explicit StreamScope(const Stream& stream) noexcept;
     ~StreamScope();
     StreamScope(const StreamScope&) = delete;
     StreamScope& operator=(const StreamScope&) = delete;
 
  private:
     Stream previous_;
+    const Stream* innermost_;
 };
 
 /// A mark on a stream.
@@ -119,7 +122,8 @@ class Event {
     /// Whether all before the mark is done; true for an event that was not recorded.
     bool query(Loc loc = Loc::current()) const;
     void synchronize(Loc loc = Loc::current()) const;
-    /// Milliseconds from this mark to that one. Throws ValueError unless both have timing and are recorded and done.
+    /// Milliseconds from this mark to that one. Throws ValueError unless both have timing, are recorded and done, and belong
+    /// to one device.
     double elapsed_time(const Event& end, Loc loc = Loc::current()) const;
 
     /// Internal.
@@ -139,7 +143,7 @@ void synchronize(Loc loc = Loc::current());
 /// TAPIR_SYNC=1 in the environment does it for the whole program.
 class SyncScope {
  public:
-    SyncScope() noexcept;
+    [[nodiscard]] SyncScope() noexcept;
     ~SyncScope();
     SyncScope(const SyncScope&) = delete;
     SyncScope& operator=(const SyncScope&) = delete;
@@ -149,7 +153,7 @@ class SyncScope {
 /// TAPIR_LOG_PLACEMENT=1 in the environment does it for the whole program.
 class LogPlacementScope {
  public:
-    LogPlacementScope() noexcept;
+    [[nodiscard]] LogPlacementScope() noexcept;
     ~LogPlacementScope();
     LogPlacementScope(const LogPlacementScope&) = delete;
     LogPlacementScope& operator=(const LogPlacementScope&) = delete;

@@ -254,8 +254,8 @@ void fail_undefined(const char* op, const Loc& loc) { fail<ValueError>(loc, "{}:
 
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     if (a.device() == b.device()) return;
-    fail<DeviceError>(loc, "{}: operands are on different devices: {} and {}; move one with to()", op, name(a.device()),
-                      name(b.device()));
+    fail<DeviceError>(loc, "{}: operands are on different devices: {} on {} and {} on {}; move one with to()", op,
+                      a.shape(), name(a.device()), b.shape(), name(b.device()));
 }
 
 void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) {
@@ -346,6 +346,7 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
     const std::byte* from = base + offset * static_cast<std::int64_t>(itemsize(dtype));
     if (impl_->device.type != DeviceType::cpu) [[unlikely]] {
         detail::begin_op("at", impl_, loc);
+        device_api::after_other_streams(*impl_->storage, /*wait=*/true, loc);
         device_api::copy(to, tapir::cpu, from, impl_->device, itemsize(dtype), /*wait=*/true);
     } else {
         std::memcpy(to, from, itemsize(dtype));
@@ -354,6 +355,10 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
 
 void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
     const detail::PauseRecording pause;
+    if (checked(loc).impl_->device.type != DeviceType::cpu) {
+        device_api::select(impl_->device);
+        device_api::after_other_streams(*impl_->storage, /*wait=*/true, loc);
+    }
     const Tensor packed = this->to(dtype, loc).to(tapir::cpu, loc).contiguous(loc);
     if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());
 }

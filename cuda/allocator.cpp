@@ -80,6 +80,7 @@ class DeviceMemory {
     Block* allocate(std::size_t wanted, const Loc& loc);
     void free(Block* block) noexcept;
     void used_on(Block* block, Stream* stream);
+    std::vector<Stream*> streams_of(const Block* block);
 
     MemoryStats stats();
     void reset_peak();
@@ -227,6 +228,13 @@ void DeviceMemory::used_on(Block* block, Stream* stream) {
     const std::lock_guard lock(mutex_);
     auto& others = block->other_streams;
     if (std::find(others.begin(), others.end(), stream) == others.end()) others.push_back(stream);
+}
+
+std::vector<Stream*> DeviceMemory::streams_of(const Block* block) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Stream*> streams = block->other_streams;
+    streams.push_back(block->stream);
+    return streams;
 }
 
 void DeviceMemory::free(Block* block) noexcept {
@@ -437,6 +445,14 @@ void used_here(Storage& storage) {
     gpu::Stream* stream = &current();
     if (storage.stream == stream || !storage.stream) return;
     memory_of(storage.device.index).used_on(static_cast<Block*>(storage.context), stream);
+}
+
+void after_other_streams(const Storage& storage, bool wait_for_them, const Loc& loc) {
+    if (!storage.stream) return;
+    gpu::Stream* stream = &current();
+    for (gpu::Stream* other : memory_of(storage.device.index).streams_of(static_cast<Block*>(storage.context))) {
+        if (other != stream) wait_for_them ? wait(other, loc) : order_after(stream, other);
+    }
 }
 
 MemoryStats memory_stats(int device) { return memory_of(device).stats(); }

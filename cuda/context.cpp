@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -174,17 +175,29 @@ bool is_late(cudaError_t error) {
     }
 }
 
-// "log at tree.cpp:3, exp at tree.cpp:4 and 12 more", of the ops [begin, end); with of(i) as a pair of name and line.
+// "log at tree.cpp:3, exp at tree.cpp:4 (7 times) and 12 more", of the ops [begin, end); with of(i) as a pair of name and line.
 template <class Of>
 std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
-    std::string list;
-    constexpr std::uint32_t most = 8;
-    for (std::uint32_t i = begin; i < end && i < begin + most; ++i) {
+    constexpr std::size_t most = 8;
+    std::vector<std::pair<std::string, int>> lines;  // and how often
+    int more = 0;
+    for (std::uint32_t i = begin; i < end; ++i) {
         const auto [name, loc] = of(i);
-        list += fmt::format("{}{} at {}", i == begin ? "" : ", ", name, place(loc));
+        const std::string line = fmt::format("{} at {}", name, place(loc));
+        const auto found = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == line; });
+        if (found != lines.end()) {
+            ++found->second;
+        } else if (lines.size() < most) {
+            lines.emplace_back(line, 1);
+        } else {
+            ++more;
+        }
     }
-    if (end - begin > most) list += fmt::format(" and {} more", end - begin - most);
-    return list;
+    std::string list;
+    for (const auto& [line, times] : lines) {
+        list += (list.empty() ? "" : ", ") + line + (times == 1 ? "" : fmt::format(" ({} times)", times));
+    }
+    return more == 0 ? list : list + fmt::format(" and {} more", more);
 }
 
 // Throws what a slot says that was written to.
@@ -302,6 +315,23 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 namespace {
 
+// A program may end without a call that would have thrown what a kernel found.
+void tell_at_exit() {
+    if (is_forked) return;
+    for (int device = 0; device < runtime().count; ++device) {
+        for (Stream& stream : device_state(device).streams) {
+            if (!stream.faults_pending) continue;
+            try {
+                const DeviceGuard guard(device);
+                wait_for(stream);
+            } catch (const std::exception& error) {
+                std::fprintf(stderr, "%s; no call after it waited for %s\n",
+                             error.what(), name(cuda(device)).c_str());
+            }
+        }
+    }
+}
+
 FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, const Shape& shape) {
     DeviceState& state = device_state(stream.device);
     for (;;) {
@@ -310,6 +340,8 @@ FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, c
             if (!state.slots) {
                 TAPIR_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&state.slots), kFaultSlots * sizeof(FaultSlot)));
                 state.faults.reserve(kFaultSlots);
+                static const int registered = std::atexit(tell_at_exit);
+                static_cast<void>(registered);
             }
             if (state.faults.size() < kFaultSlots) {
                 state.faults.push_back(

@@ -6,7 +6,8 @@
 // message names them (TAPIR_SYNC=1, or SyncScope, waits after each op and so names the one). Mistakes that a kernel finds by
 // itself, an index out of range or a probability above 1, do not end the context: the kernel writes the number into a slot
 // of page-locked memory that belongs to its op and goes on with a safe one, and the next call that waits for the stream
-// throws the IndexError or ValueError of the first of these ops, and names the others.
+// throws the IndexError or ValueError of the first of these ops, and names the others. What is left at the program's end is
+// written to stderr.
 #pragma once
 
 #include <cuda_runtime.h>

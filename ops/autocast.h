@@ -25,7 +25,7 @@ namespace tapir {
 /// Throws DTypeError unless the dtype is float16 or bfloat16.
 class AutocastScope {
  public:
-    explicit AutocastScope(DType dtype, bool enabled = true, Loc loc = Loc::current());
+    [[nodiscard]] explicit AutocastScope(DType dtype, bool enabled = true, Loc loc = Loc::current());
     ~AutocastScope();
     AutocastScope(const AutocastScope&) = delete;
     AutocastScope& operator=(const AutocastScope&) = delete;

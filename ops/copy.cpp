@@ -48,10 +48,18 @@ void copy_bytes(const TensorImpl* y, const TensorImpl* x, bool wait) {
     }
 }
 
+// What is read elsewhere is read when all of its streams have written it.
+void complete(const TensorImpl* x, bool wait, const Loc& loc) {
+    if (x->device.type == DeviceType::cpu) return;
+    device_api::select(x->device);
+    device_api::after_other_streams(*x->storage, wait, loc);
+}
+
 // Between devices: made contiguous where it is, copied over, and spread out there.
-void copy_across(const Tensor& to, const Tensor& from) {
+void copy_across(const Tensor& to, const Tensor& from, const Loc& loc) {
     const detail::UnrecordedParts parts;
     const TensorImpl* y = to.impl();
+    complete(from.impl(), y->device.type == DeviceType::cpu, loc);
     const Tensor packed = from.contiguous();
     const bool is_direct = y->is_contiguous() && y->dtype == packed.dtype() && y->numel == packed.numel();
     const Tensor there = is_direct ? to : detail::make_empty_like(packed.impl(), packed.dtype(), Loc{}, y->device);
@@ -66,7 +74,7 @@ void copy_elements(const Tensor& to, const Tensor& from) {
     const TensorImpl *y = to.impl(), *x = from.impl();
     if (y->numel == 0) return;
     if (x->device != y->device) [[unlikely]]
-        return copy_across(to, from);
+        return copy_across(to, from, detail::thread.op_loc);
     if (on_gpu(y)) return elementwise::copy_on_gpu(to, from);
     if (x->dtype == y->dtype && x->is_contiguous() && y->is_contiguous() && x->numel == y->numel) {
         const std::size_t bytes = static_cast<std::size_t>(y->numel) * itemsize(y->dtype);
@@ -145,6 +153,7 @@ Tensor to(In x, Device device, bool non_blocking) {
     Tensor out;
     {
         const detail::UnrecordedParts parts;
+        complete(x.tensor.impl(), to_cpu && !non_blocking, x.loc);
         out = to_cpu && non_blocking ? detail::make_pinned_like(x.tensor.impl(), x.loc)
                                      : detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc, device);
         const Tensor packed = contiguous(x);

@@ -9,6 +9,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -139,7 +140,9 @@ double check_targets(const char* op, const Classes& c, int64_t ignore_index, con
     return weight ? sum : static_cast<double>(count);
 }
 
-Classes prepare(const char* op, const In& x, const In& targets, const CrossEntropyOptions& options) {
+Classes prepare(const char* op, const In& x, const In& given, const CrossEntropyOptions& options) {
+    const Tensor beside = index_beside(given.tensor, x.tensor, x.loc);
+    const In targets(beside, given.loc);
     check_shapes(op, x, targets, options);
     const DType dtype = x.tensor.dtype();
     if (is_floating(targets.tensor.dtype()) || targets.tensor.dtype() == bool_) {

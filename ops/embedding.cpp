@@ -58,9 +58,14 @@ void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index
 }
 
 [[gnu::noinline]] Tensor embedding_rows(const In& indices, const In& weight, Tensor& checked) {
-    const PickedIndex picked = picked_index("embedding", indices.tensor, weight.tensor.shape(), 0, indices.loc);
+    Tensor here = indices.tensor;
+    if (here.dim() == 0 && here.device() == cpu && on_gpu(weight.tensor)) {  // a number, which can be checked at once
+        const Tensor number = checked_index("embedding", here, weight.tensor.shape(), 0, indices.loc);
+        here = index_beside(number, weight.tensor, indices.loc);
+    }
+    const PickedIndex picked = picked_index("embedding", here, weight.tensor.shape(), 0, indices.loc);
     checked = picked.checked;
-    detail::check_same_device("embedding", indices.tensor, weight.tensor, indices.loc);
+    detail::check_same_device("embedding", here, weight.tensor, indices.loc);
     const int64_t width = weight->sizes[1];
     Shape shape = indices.tensor.shape();
     shape.push_back(width, indices.loc);

@@ -58,6 +58,9 @@ Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc);
 /// A 0-d tensor of the CPU may stand beside tensors of any device, as a number: t itself; moved there if its gradient
 /// is wanted. Throws DeviceError for other tensors that are not on the device of `other`.
 Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& loc);
+/// The same for an index, which the op's kernels read: put on the device of `other` without a copy to wait for. Others as
+/// they are.
+Tensor index_beside(const Tensor& index, const Tensor& other, const Loc& loc);
 /// The element of such a number, of 1 to 8 bytes.
 std::uint64_t number_bits(const TensorImpl* number);
 

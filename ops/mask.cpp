@@ -8,6 +8,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/view.h"
 
@@ -215,6 +216,12 @@ Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& l
         return t;
     if (t.dim() != 0 || t.device() != cpu) detail::check_same_device(op, t, other, loc);
     return recording(loc, {&t}) ? t.to(other.device(), loc) : t;
+}
+
+Tensor index_beside(const Tensor& index, const Tensor& other, const Loc& loc) {
+    if (index.dim() != 0 || index.device() != cpu || other.device() == cpu || is_floating(index.dtype())) return index;
+    const detail::UnrecordedParts parts;
+    return full({}, detail::load_int(index.dtype(), index.impl()->data), {index.dtype(), other.device()}, loc);
 }
 
 std::uint64_t number_bits(const TensorImpl* number) {

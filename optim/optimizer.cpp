@@ -112,6 +112,10 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc)
             fail<ValueError>(loc, "optimizer: parameter {} of shape {} is in a group already", i, p.shape());
         }
     }
+    const auto is_trained = [](const Tensor& p) { return p.requires_grad(); };
+    if (std::none_of(parameters.begin(), parameters.end(), is_trained)) {
+        fail<ValueError>(loc, "optimizer: no parameter requires a gradient; requires_grad_() makes it so, after to(device)");
+    }
     std::vector<Slot> slots;
     for (const Tensor& p : parameters) slots.push_back({p, {}, 0, false});
     groups_.push_back(std::move(slots));

@@ -72,7 +72,7 @@ TEST_CASE("embedding reads any table", "[cuda]") {
     check_same(embedding(indices.to(cuda), table.to(cuda).transpose(0, 1)), embedding(indices, table.transpose(0, 1)));
     check_same(embedding(indices.transpose(0, 1).to(cuda), table.to(cuda)), embedding(indices.transpose(0, 1), table));
     check_same(embedding(tensor(7).to(cuda), table.to(cuda)), table[7]);
-    CHECK_THROWS_AS(embedding(tensor(7), table.to(cuda)), DeviceError);
+    CHECK_THROWS_AS(embedding(tensor({7}), table.to(cuda)), DeviceError);
     CHECK_THROWS_AS(embedding(tensor(7).to(cuda), table), DeviceError);
 }
 

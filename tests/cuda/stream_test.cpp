@@ -112,6 +112,52 @@ TEST_CASE("a stream waits for another where it is told to", "[cuda]") {
     }
 }
 
+TEST_CASE("what is read on the host is waited for, whichever stream wrote it", "[cuda]") {
+    NEEDS_CUDA;
+    const Stream side(cuda);
+    Tensor x = zeros({1000}, cuda), y;
+    static_cast<void>((x.fill_(0) + 1).to(cpu, true));
+    side.wait_stream(Stream::default_stream(cuda));
+    Held held(side);
+    {
+        const StreamScope scope(side);
+        x.fill_(5);  // which the default stream allocated
+        y = x + 1;
+    }
+    const Tensor x_here = x.to(cpu, true), y_here = y.to(cpu, true);
+    CHECK_FALSE(Stream::default_stream(cuda).query());
+    std::thread other([&] { held.release(); });
+    CHECK(value(y[999]) == 6);
+    CHECK(x.to(cpu)[999].item() == 5);
+    CHECK(y.at<float>({0}) == 6);
+    other.join();
+    Stream::default_stream(cuda).synchronize();
+    CHECK(value(x_here[999]) == 5);
+    CHECK(value(y_here[999]) == 6);
+}
+
+TEST_CASE("the current stream without a device is the innermost scope's", "[cuda]") {
+    NEEDS_CUDA;
+    const Stream side(cuda);
+    CHECK(Stream::current() == Stream::current(cpu));
+    {
+        const StreamScope scope(side);
+        CHECK(Stream::current() == side);
+        Held held(side);
+        Event event;
+        event.record();
+        CHECK_FALSE(event.query());
+        {
+            const StreamScope inner(Stream::current(cpu));
+            CHECK(Stream::current() == Stream::current(cpu));
+        }
+        CHECK(Stream::current() == side);
+    }
+    CHECK(Stream::current() == Stream::current(cpu));
+    const DeviceScope scope(cuda);
+    CHECK(Stream::current() == Stream::default_stream(cuda));
+}
+
 TEST_CASE("events time what lies between them", "[cuda]") {
     NEEDS_CUDA;
     const Stream stream(cuda);
@@ -125,6 +171,9 @@ TEST_CASE("events time what lies between them", "[cuda]") {
     Event other(true);
     FAILS(ValueError, "elapsed_time: both events must be recorded and done; synchronize() the second one first",
           other.elapsed_time(end));
+    if (cuda_device_count() < 2) return;
+    other.record(Stream::default_stream(cuda(1)));
+    FAILS(ValueError, "elapsed_time: one event belongs to cuda:0, the other to cuda:1", begin.elapsed_time(other));
 }
 
 TEST_CASE("memory that another stream still uses is not given away", "[cuda]") {
@@ -202,7 +251,7 @@ TEST_CASE("copies between devices keep the order of both", "[cuda]") {
     CHECK(y.device() == cuda(1));
     CHECK(value(y[299]) == 2);
     CHECK(value((y + 1).to(cuda(0))[0]) == 3);
-    FAILS(DeviceError, "add: operands are on different devices: cuda:0 and cuda:1; move one with to()", x + y);
+    FAILS(DeviceError, "add: operands are on different devices: (300,) on cuda:0 and (300,) on cuda:1; move one with to()", x + y);
 }
 
 TEST_CASE("DeviceScope says where tensors are made", "[cuda]") {
@@ -219,7 +268,7 @@ TEST_CASE("DeviceScope says where tensors are made", "[cuda]") {
         const DeviceScope inner(cpu);
         CHECK(ones({2}).device() == cpu);
     }
-    FAILS(DeviceError, "DeviceScope: cuda:200: there", DeviceScope(cuda(200)));
+    FAILS(DeviceError, "DeviceScope: cuda:200: there", const DeviceScope none(cuda(200)));
     CHECK(default_device() == cuda);
 }
 
