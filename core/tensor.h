@@ -216,6 +216,8 @@ class Tensor {
     /// stay as it is until then.
     Tensor to(Device device, bool non_blocking = false, Loc loc = Loc::current()) const;
     Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
+    /// Both.
+    Tensor to(Device device, DType dtype, bool non_blocking = false, Loc loc = Loc::current()) const;
     bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)

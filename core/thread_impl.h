@@ -38,7 +38,7 @@ inline void name_op(const char* op, const Loc& loc) noexcept {
     if (thread.parts > 0) return;
     thread.op = op;
     thread.op_loc = caller(loc);
-    thread.is_placed = false;
+    thread.is_placed = watching_ops == 0;
 }
 /// Writes the line of the op that was begun, at its first result.
 void log_placement(const TensorImpl* result);

@@ -89,6 +89,7 @@ class DeviceMemory {
 
  private:
     Block* find(std::size_t bytes, Stream* stream);
+    Block* find_in(std::set<Block*, BySize>& blocks, std::size_t bytes, Stream* stream);
     Block* cut(Block* block, std::size_t bytes);
     Block* new_segment(std::size_t bytes, Stream* stream);
     cudaEvent_t mark(Stream* stream) noexcept;
@@ -129,6 +130,12 @@ class DeviceMemory {
     }
 };
 
+// The user's line: within an op's parts the one that called the op.
+const Loc& user_line(const Loc& loc) {
+    const bool is_part = detail::thread.op && (detail::thread.parts > 0 || loc.line() == 0);
+    return is_part ? detail::thread.op_loc : detail::caller(loc);
+}
+
 Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
     Stream* stream = &current();
     const std::size_t bytes = rounded(wanted, caching() ? kUnit : 16);
@@ -144,15 +151,18 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
             give_segments_back();
             block = new_segment(bytes, stream);
         }
+        if (!block) block = find_in(large_, bytes, stream);
     }
     if (!block) {
+        const std::size_t spare = reserved_ - live_;
+        const std::string kept = spare ? fmt::format(", {} are free in pieces or on other streams", size_text(spare)) : "";
         const std::string limit = limit_ == SIZE_MAX ? "" : " (limit: " + size_text(limit_) + ")";
-        fail<OutOfMemory>(loc, "{}: {} cannot be had on cuda:{}: {} are in use{}{}",
+        fail<OutOfMemory>(user_line(loc), "{}: {} cannot be had on cuda:{}: {} are in use{}{}{}",
                           detail::thread.op ? detail::thread.op : "allocation", size_text(wanted), device_, size_text(live_),
-                          limit, holders());
+                          kept, limit, holders());
     }
     block->op = detail::thread.op;
-    block->loc = detail::caller(loc);
+    block->loc = user_line(loc);
     block->used_before = nullptr;
     block->used_after = used_;
     if (used_) used_->used_before = block;
@@ -173,8 +183,11 @@ Block* DeviceMemory::find(std::size_t bytes, Stream* stream) {
             return block;
         }
     }
+    return find_in(bytes <= kSmall ? small_ : large_, bytes, stream);
+}
+
+Block* DeviceMemory::find_in(std::set<Block*, BySize>& blocks, std::size_t bytes, Stream* stream) {
     Block wish{nullptr, bytes, stream};
-    auto& blocks = bytes <= kSmall ? small_ : large_;
     const auto found = blocks.lower_bound(&wish);
     if (found == blocks.end() || (*found)->stream != stream) return nullptr;
     Block* block = *found;

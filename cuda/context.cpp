@@ -567,10 +567,14 @@ void order_after_event(void* stream, void* event) {
     const DeviceGuard guard(stream_of(stream).device);
     TAPIR_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream).handle, event_of(event).handle, 0));
 }
-bool is_event_done(void* event) { return cudaEventQuery(event_of(event).handle) != cudaErrorNotReady; }
+bool is_event_done(void* event) {
+    const DeviceGuard guard(event_of(event).device);
+    return cudaEventQuery(event_of(event).handle) != cudaErrorNotReady;
+}
 void wait_event(void* event, const Loc& loc) {
     const CallerScope caller(loc);
     const EventState& e = event_of(event);
+    const DeviceGuard guard(e.device);
     const cudaError_t error = cudaEventSynchronize(e.handle);
     if (e.stream) return finish(*e.stream, e.given, error);
     TAPIR_CUDA_CHECK(error);

@@ -149,6 +149,7 @@ Tensor to(In x, Device device, bool non_blocking) {
     detail::check_defined(x, "to");
     if (x.tensor.device() == device) return x.tensor;
     detail::check_device("to", device, x.loc);
+    detail::begin_op("to", device, x.loc);
     const bool to_cpu = device.type == DeviceType::cpu;
     Tensor out;
     {
@@ -176,6 +177,11 @@ Tensor pin_memory(In x) {
 }
 
 Tensor Tensor::to(Device device, bool non_blocking, Loc loc) const { return tapir::to(In(*this, loc), device, non_blocking); }
+Tensor Tensor::to(Device device, DType dtype, bool non_blocking, Loc loc) const {
+    // Fewer bytes are sent; but what the CPU converts must have come.
+    const bool is_smaller = defined() && itemsize(dtype) < itemsize(impl_->dtype);
+    return device == tapir::cpu || is_smaller ? to(dtype, loc).to(device, non_blocking, loc) : to(device, non_blocking, loc).to(dtype, loc);
+}
 Tensor Tensor::pin_memory(Loc loc) const { return tapir::pin_memory(In(*this, loc)); }
 bool Tensor::is_pinned(Loc loc) const { return device_api::is_pinned(*checked(loc).impl_->storage); }
 

@@ -247,6 +247,8 @@ TEST_CASE("more ops than there are places for bad numbers", "[cuda]") {
 TEST_CASE("a forked process is told that it cannot use CUDA", "[cuda]") {
     NEEDS_CUDA;
     const Tensor x = ones({3}, cuda);
+    Event event;
+    event.record(Stream::current(cuda));
     synchronize();
     const pid_t child = fork();
     REQUIRE(child >= 0);
@@ -259,8 +261,10 @@ TEST_CASE("a forked process is told that it cannot use CUDA", "[cuda]") {
         try_to([] { zeros({2}, cuda); });
         try_to([&] { exp(x); });
         try_to([] { synchronize(); });
+        try_to([&] { event.query(); });
+        try_to([&] { event.synchronize(); });
         const bool has_cpu = sum(ones({3})).item() == 3;
-        _exit(told == 3 && has_cpu ? 0 : 1);
+        _exit(told == 5 && has_cpu ? 0 : 1);
     }
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);

@@ -72,8 +72,8 @@ TEST_CASE("a step that runs out of memory can be repeated", "[cuda]") {
     empty_cache(cuda);
     set_memory_limit(static_cast<std::size_t>(memory_stats(cuda).live_bytes + 5 * kMiB), cuda);
     CHECK_THROWS_AS(adam.step(), OutOfMemory);
-    for (const Tensor& w : weights) CHECK(sum(w).item() == kMiB / 4);
     set_memory_limit(0, cuda);
+    for (const Tensor& w : weights) CHECK(sum(w).item() == kMiB / 4);
     adam.step();
     for (const Tensor& w : weights) CHECK(w[7].item() == Approx(0.9));
     CHECK(weights[0].is_cuda());
@@ -157,6 +157,19 @@ TEST_CASE("memory that streams still use comes back when the last of them is thr
 }
 #endif
 
+TEST_CASE("what is left of a large segment serves small tensors when memory is short", "[cuda]") {
+    NEEDS_CUDA;
+    if (!caches()) return;
+    const Fresh fresh;
+    set_memory_limit(20 * kMiB, cuda);
+    const Tensor held = bytes(4 * kMiB);  // a segment of 20 MiB
+    std::vector<Tensor> small;
+    for (int i = 0; i < 12; ++i) small.push_back(bytes(kMiB));
+    FAILS(OutOfMemory, "empty: 5.0 MiB cannot be had on cuda:0: 16.0 MiB are in use, 4.0 MiB are free in pieces",
+          empty({5 * kMiB}, {uint8, cuda}));
+    set_memory_limit(0, cuda);
+}
+
 TEST_CASE("out of memory says who holds it, and the program goes on", "[cuda]") {
     NEEDS_CUDA;
     const Fresh fresh;
@@ -191,6 +204,33 @@ TEST_CASE("an op that runs out of memory leaves everything as it was", "[cuda]")
     CHECK(tanh(x)[0].item() == Approx(std::tanh(1.0)));
 }
 
+TEST_CASE("out of memory within a layer or a step names the user's line", "[cuda]") {
+    NEEDS_CUDA;
+    const Fresh fresh;
+    nn::Linear layer(256, 1024);
+    layer.to(cuda);
+    optim::Adam adam({layer.weight, layer.bias}, {.lr = 0.1});
+    const Tensor x = ones({1024, 256}, cuda), y = zeros({1024, 1024}, cuda);
+    const auto limit = [](std::int64_t more) {
+        empty_cache(cuda);
+        set_memory_limit(static_cast<std::size_t>(memory_stats(cuda).live_bytes + memory_stats(cuda).cached_bytes + more), cuda);
+    };
+    limit(0);
+    FAILS(OutOfMemory, "linear: 4.0 MiB cannot be had", static_cast<void>(layer(x) + layer(x) + layer(x) + layer(x) + layer(x)));
+    set_memory_limit(0, cuda);
+    Tape tape;
+    const Tensor loss = mse_loss(layer(x), y);
+    tape.backward(loss);
+    std::vector<Tensor> fill;  // what the last segments have left
+    limit(0);
+    try {
+        for (;;) fill.push_back(empty({kMiB / 2}, {uint8, cuda}));
+    } catch (const OutOfMemory&) {
+    }
+    FAILS(OutOfMemory, "step: 1.0 MiB cannot be had", adam.step());
+    set_memory_limit(0, cuda);
+}
+
 TEST_CASE("a module that finds no room on the device stays as it is", "[cuda]") {
     NEEDS_CUDA;
     const Fresh fresh;
@@ -198,7 +238,7 @@ TEST_CASE("a module that finds no room on the device stays as it is", "[cuda]") 
     nn::Sequential model(small, large);
     const std::int64_t live = memory_stats(cuda).live_bytes;
     set_memory_limit(static_cast<std::size_t>(live + 4 * kMiB), cuda);
-    FAILS(OutOfMemory, "8.0 MiB cannot be had on cuda:0", model.to(cuda));
+    FAILS(OutOfMemory, "to: 8.0 MiB cannot be had on cuda:0", model.to(cuda));
     for (const Tensor& p : model.parameters()) CHECK(p.device() == cpu);
     CHECK(memory_stats(cuda).live_bytes == live);
     set_memory_limit(0, cuda);

@@ -136,6 +136,27 @@ TEST_CASE("what is read on the host is waited for, whichever stream wrote it", "
     CHECK(value(y_here[999]) == 6);
 }
 
+TEST_CASE("to another device and dtype at once", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = arange(5, float32), there = x.to(cuda, float64), back = there.to(cpu, int32);
+    CHECK(there.device() == cuda);
+    CHECK(there.dtype() == float64);
+    CHECK(back.dtype() == int32);
+    CHECK(back.to_vector<int>() == std::vector<int>{0, 1, 2, 3, 4});
+    CHECK(x.to(cuda, float16).dtype() == float16);
+    CHECK(x.to(cpu, float32).is_same(x));
+    const Stream stream(cuda);
+    const StreamScope scope(stream);
+    static_cast<void>(there.to(cpu, float32).to_vector<float>());
+    const Tensor more = there + 1;
+    Held held(stream);
+    const Tensor later = (more * 2).to(cpu, float32, /*non_blocking=*/true);
+    CHECK_FALSE(stream.query());
+    held.release();
+    stream.synchronize();
+    CHECK(later.to_vector<float>() == std::vector<float>{2, 4, 6, 8, 10});
+}
+
 TEST_CASE("the current stream without a device is the innermost scope's", "[cuda]") {
     NEEDS_CUDA;
     const Stream side(cuda);
