@@ -2,8 +2,8 @@
 // there makes launchers, one for each type that it is computed in, which are found through the tables below.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "tapir/cuda/math.cuh"
 #include "tapir/cuda/unroll.cuh"
@@ -24,93 +24,123 @@ struct GradientLaunchers {
 extern const ForwardLaunchers unary_launchers, binary_launchers;
 extern const GradientLaunchers unary_gradient_launchers, binary_gradient_launchers;
 
-// --- Contiguous operands -------------------------------------------------------------------------------------------------
+// --- Operands of one dtype -----------------------------------------------------------------------------------------------
 
-enum class Source : u32 { array, one, number };  // elements, one element for all, a number that came with the launch
+/// Of what an operand gives a pack: an element each, one element for all of them, one for all packs, a number that came with
+/// the launch.
+enum class Source : u32 { array, repeated, one, number };
 
 template <class C, int N>
-struct FlatOperands {
+struct AlikeOperands {
     const void* data[N];
     Source source[N];
     C number[N];
+    Offsets<N + 1, i32> offsets;  // of the operands' packs, then of the result's; rank 0: all that are arrays have no gaps
 };
 
 /// Packs of 16 bytes, a thread: one where a pack has many elements, so that long functions stay in registers.
 template <class T>
-constexpr int kFlatPacks = sizeof(T) == 2 ? 1 : 2;
-/// Elements of a block of flat_kernel.
+constexpr int kPacks = sizeof(T) == 2 ? 1 : 2;
+/// Elements of a block of alike_kernel.
 template <class T>
-constexpr i64 kFlatBlock = i64{kThreads} * (16 / sizeof(T)) * kFlatPacks<T>;
+constexpr u32 kAlikeBlock = kThreads * (16 / sizeof(T)) * kPacks<T>;
 
-/// out[i] = F(in[0][i], ...), computed in C; T: the element type in memory, R: the result's.
+/// out[i] = F(in[0][i], ...), computed in C; T: the element type in memory, R: the result's. Where not in_packs, a pack is one
+/// element.
 template <class F, class C, class T, class R>
 __global__ void __launch_bounds__(kThreads)
-    flat_kernel(i64 n, R* out, FlatOperands<C, F::operands> in, C p0, C p1, bool aligned) {
-    constexpr int N = F::operands, V = 16 / sizeof(T), packs = kFlatPacks<T>;
-    constexpr i64 per_block = kFlatBlock<T>;
+    alike_kernel(u32 n, R* out, AlikeOperands<C, F::operands> in, C p0, C p1, bool in_packs) {
+    constexpr int N = F::operands, packs = kPacks<T>;
+    constexpr u32 V = 16 / sizeof(T), per_block = kAlikeBlock<T>;
     C fixed[N];
     TAPIR_UNROLL
     for (int k = 0; k < N; ++k) {
         fixed[k] = in.source[k] == Source::one ? convert<C>(*static_cast<const T*>(in.data[k])) : in.number[k];
     }
-    const i64 first = blockIdx.x * per_block;
-    if (aligned && first + per_block <= n) {
+    const auto is_fixed = [&](int k) { return in.source[k] == Source::one || in.source[k] == Source::number; };
+    const u32 first = blockIdx.x * per_block;
+    if (in_packs && first + per_block <= n) {
         Pack<T, V> x[packs][N];
+        i32 to[packs];
         TAPIR_UNROLL
         for (int p = 0; p < packs; ++p) {
-            const i64 at = first / V + p * kThreads + threadIdx.x;
+            const u32 pack = first / V + p * kThreads + threadIdx.x;
+            i32 at[N + 1];
+            if (in.offsets.rank == 0) {
+                TAPIR_UNROLL
+                for (int k = 0; k <= N; ++k) at[k] = static_cast<i32>(pack * V);
+            } else {
+                in.offsets.at(pack, at);
+            }
             TAPIR_UNROLL
             for (int k = 0; k < N; ++k) {
-                if (in.source[k] == Source::array) x[p][k] = static_cast<const Pack<T, V>*>(in.data[k])[at];
+                const T* from = static_cast<const T*>(in.data[k]) + at[k];
+                if (in.source[k] == Source::array) {
+                    x[p][k] = *reinterpret_cast<const Pack<T, V>*>(from);
+                } else if (in.source[k] == Source::repeated) {
+                    const T value = *from;
+                    TAPIR_UNROLL
+                    for (u32 v = 0; v < V; ++v) x[p][k].value[v] = value;
+                }
             }
+            to[p] = at[N];
         }
         TAPIR_UNROLL
         for (int p = 0; p < packs; ++p) {
             Pack<R, V> y;
             TAPIR_UNROLL
-            for (int v = 0; v < V; ++v) {
+            for (u32 v = 0; v < V; ++v) {
                 C values[N];
                 TAPIR_UNROLL
-                for (int k = 0; k < N; ++k) {
-                    values[k] = in.source[k] == Source::array ? convert<C>(x[p][k].value[v]) : fixed[k];
-                }
+                for (int k = 0; k < N; ++k) values[k] = is_fixed(k) ? fixed[k] : convert<C>(x[p][k].value[v]);
                 y.value[v] = convert<R>(F::apply(values, p0, p1));
             }
-            store_pack(out + first + (p * kThreads + threadIdx.x) * V, y);
+            store_pack(out + to[p], y);
         }
         return;
     }
-    const i64 end = first + per_block < n ? first + per_block : n;
-    for (i64 i = first + threadIdx.x; i < end; i += kThreads) {
+    const u32 end = first + per_block < n ? first + per_block : n;
+    for (u32 i = first + threadIdx.x; i < end; i += kThreads) {
+        i32 at[N + 1];
+        if (in.offsets.rank == 0) {
+            TAPIR_UNROLL
+            for (int k = 0; k <= N; ++k) at[k] = static_cast<i32>(i);
+        } else {
+            const i32 within = in_packs ? static_cast<i32>(i % V) : 0;
+            in.offsets.at(in_packs ? i / V : i, at);
+            TAPIR_UNROLL
+            for (int k = 0; k < N; ++k) at[k] += in.source[k] == Source::array ? within : 0;
+            at[N] += within;
+        }
         C values[N];
         TAPIR_UNROLL
         for (int k = 0; k < N; ++k) {
-            values[k] = in.source[k] == Source::array ? convert<C>(static_cast<const T*>(in.data[k])[i]) : fixed[k];
+            values[k] = is_fixed(k) ? fixed[k] : convert<C>(static_cast<const T*>(in.data[k])[at[k]]);
         }
-        out[i] = convert<R>(F::apply(values, p0, p1));
+        out[at[N]] = convert<R>(F::apply(values, p0, p1));
     }
 }
 
-// --- Any strides and dtypes ----------------------------------------------------------------------------------------------
+// --- Operands of several dtypes ------------------------------------------------------------------------------------------
 
 template <class C, int N>
-struct StridedOperands {
+struct MixedOperands {
     void* out;
     DType out_dtype;
     const void* data[N];  // null: the number
     DType dtype[N];
     C number[N];
-    Offsets<N + 1> offsets;  // of the operands, then of the result
+    Offsets<N + 1, i32> offsets;  // of the operands, then of the result
 };
 
 inline constexpr int kPerThread = 4;
 
 template <class F, class C>
-__global__ void __launch_bounds__(kThreads) strided_kernel(u32 n, StridedOperands<C, F::operands> args, C p0, C p1) {
+__global__ void __launch_bounds__(kThreads) mixed_kernel(u32 n, MixedOperands<C, F::operands> args, C p0, C p1) {
     constexpr int N = F::operands;
     u32 position = blockIdx.x * (kThreads * kPerThread) + threadIdx.x;
     for (int e = 0; e < kPerThread && position < n; ++e, position += kThreads) {
-        i64 offset[N + 1];
+        i32 offset[N + 1];
         args.offsets.at(position, offset);
         C values[N];
         for (int k = 0; k < N; ++k) {
@@ -122,44 +152,32 @@ __global__ void __launch_bounds__(kThreads) strided_kernel(u32 n, StridedOperand
 
 // --- Launching -----------------------------------------------------------------------------------------------------------
 
-// Calls f with args, or with parts of them that have at most kMostPositions elements.
-template <class F>
-void in_parts(const ElementwiseArgs& args, const F& f) {
-    if (args.numel <= kMostPositions) return f(args);
-    int d = 0;  // the first dimension that can be halved
-    while (args.sizes[d] == 1) ++d;
-    ElementwiseArgs parts[2] = {args, args};
-    const i64 half = args.sizes[d] / 2;
-    parts[0].sizes[d] = half;
-    parts[1].sizes[d] -= half;
-    for (ElementwiseArgs& part : parts) part.numel = args.numel / args.sizes[d] * part.sizes[d];
-    parts[1].out = static_cast<std::byte*>(args.out) + half * args.out_strides[d] * static_cast<i64>(itemsize(args.out_dtype));
-    for (int k = 0; k < args.operands; ++k) {
-        if (!args.in[k].data) continue;
-        const i64 bytes = half * args.in[k].strides[d] * static_cast<i64>(itemsize(args.in[k].dtype));
-        parts[1].in[k].data = static_cast<const std::byte*>(args.in[k].data) + bytes;
-    }
-    for (const ElementwiseArgs& part : parts) in_parts(part, f);
-}
+/// Calls f with args, or with parts of them whose elements are all fewer than kMostPositions from the first: what the launchers
+/// take. Strides may be negative.
+void in_parts(const ElementwiseArgs& args, const std::function<void(const ElementwiseArgs&)>& f);
 
-/// Row-major without gaps; with rank 0 or where every stride is 0 (`one`), one element.
+/// Row-major without gaps.
 inline bool is_flat(const ElementwiseArgs& args, const i64* strides) {
     return args.rank == 0 || (args.rank == 1 && (strides[0] == 1 || args.sizes[0] == 1));
 }
-inline bool is_one(const ElementwiseArgs& args, const i64* strides) {
-    for (int d = 0; d < args.rank; ++d) {
-        if (strides[d] != 0 && args.sizes[d] != 1) return false;
-    }
-    return true;
-}
 
+/// How alike_kernel goes through the operands.
+struct AlikeLayout {
+    Source source[kernels::kMaxOperands];
+    bool is_flat = true, in_packs = true;
+};
+/// V: elements of a pack, out_size: bytes of an element of the result.
+AlikeLayout layout_of(const ElementwiseArgs& args, i64 V, std::size_t out_size);
+
+/// In steps of `pack` elements of the innermost dimension.
 template <int N>
-void set_offsets(const ElementwiseArgs& args, Offsets<N>& offsets) {
+[[gnu::noinline]] void set_offsets(const ElementwiseArgs& args, Offsets<N, i32>& offsets, i64 pack = 1) {
     offsets.rank = args.rank;
     for (int d = 0; d < args.rank; ++d) {
-        offsets.sizes[d] = Divider(args.sizes[d]);
-        for (int k = 0; k + 1 < N; ++k) offsets.strides[d][k] = args.in[k].strides[d];
-        offsets.strides[d][N - 1] = args.out_strides[d];
+        const i64 step = d + 1 == args.rank ? pack : 1;
+        offsets.sizes[d] = Divider(args.sizes[d] / step);
+        for (int k = 0; k + 1 < N; ++k) offsets.strides[d][k] = static_cast<i32>(args.in[k].strides[d] * step);
+        offsets.strides[d][N - 1] = static_cast<i32>(args.out_strides[d] * step);
     }
 }
 
@@ -170,33 +188,27 @@ C number_of(const kernels::Operand& operand) {
     return value;
 }
 
-// Whether all operands are flat arrays of this dtype, single elements of it, or numbers.
+// Whether all operands that are not numbers have this dtype.
 template <int N>
-bool is_flat_of(const ElementwiseArgs& args, DType dtype, DType out_dtype) {
-    if (args.out_dtype != out_dtype || !is_flat(args, args.out_strides)) return false;
-    for (int k = 0; k < N; ++k) {
-        if (!args.in[k].data) continue;
-        if (args.in[k].dtype != dtype) return false;
-        if (!is_flat(args, args.in[k].strides) && !is_one(args, args.in[k].strides)) return false;
-    }
-    return true;
+bool are_of(const ElementwiseArgs& args, DType dtype, DType out_dtype) {
+    bool are = args.out_dtype == out_dtype;
+    for (int k = 0; k < N; ++k) are = are && (!args.in[k].data || args.in[k].dtype == dtype);
+    return are;
 }
 
 template <class F, class C, class T, class R>
-void launch_flat(const ElementwiseArgs& args, C p0, C p1) {
-    constexpr int N = F::operands;
-    FlatOperands<C, N> in;
-    bool aligned = is_aligned(args.out, 16);
+void launch_alike(const ElementwiseArgs& args, C p0, C p1) {
+    constexpr int N = F::operands, V = 16 / sizeof(T);
+    const AlikeLayout layout = layout_of(args, V, sizeof(R));
+    AlikeOperands<C, N> in;
     for (int k = 0; k < N; ++k) {
-        const kernels::Operand& operand = args.in[k];
-        const bool is_array = operand.data && is_flat(args, operand.strides) && args.numel > 1;
-        in.data[k] = operand.data;
-        in.source[k] = !operand.data ? Source::number : is_array ? Source::array : Source::one;
-        in.number[k] = operand.data ? C(0) : number_of<C>(operand);
-        aligned = aligned && (!is_array || is_aligned(operand.data, 16));
+        in.data[k] = args.in[k].data;
+        in.source[k] = layout.source[k];
+        in.number[k] = args.in[k].data ? C(0) : number_of<C>(args.in[k]);
     }
-    launch(flat_kernel<F, C, T, R>, blocks_for(args.numel, kFlatBlock<T>), kThreads, args.numel, static_cast<R*>(args.out), in, p0,
-           p1, aligned);
+    if (!layout.is_flat) set_offsets(args, in.offsets, layout.in_packs ? V : 1);
+    launch(alike_kernel<F, C, T, R>, blocks_for(args.numel, kAlikeBlock<T>), kThreads, static_cast<u32>(args.numel),
+           static_cast<R*>(args.out), in, p0, p1, layout.in_packs);
 }
 
 // A constant of a loop; integers saturate, because a bound may be infinite.
@@ -218,31 +230,28 @@ void launch_row(const ElementwiseArgs& args) {
     const C p0 = F::params > 0 ? parameter<C>(params[0]) : C(0), p1 = F::params > 1 ? parameter<C>(params[1]) : C(0);
     constexpr DType dtype = dtype_of<C>;
     if constexpr (F::to_bool) {
-        if (is_flat_of<N>(args, dtype, DType::boolean)) return launch_flat<F, C, C, Bool>(args, p0, p1);
+        if (are_of<N>(args, dtype, DType::boolean)) return launch_alike<F, C, C, Bool>(args, p0, p1);
         if constexpr (std::is_same_v<C, float>) {
-            if (is_flat_of<N>(args, float16, DType::boolean)) return launch_flat<F, C, Half, Bool>(args, p0, p1);
-            if (is_flat_of<N>(args, bfloat16, DType::boolean)) return launch_flat<F, C, BFloat16, Bool>(args, p0, p1);
+            if (are_of<N>(args, float16, DType::boolean)) return launch_alike<F, C, Half, Bool>(args, p0, p1);
+            if (are_of<N>(args, bfloat16, DType::boolean)) return launch_alike<F, C, BFloat16, Bool>(args, p0, p1);
         }
     } else {
-        if (is_flat_of<N>(args, dtype, dtype)) return launch_flat<F, C, C, C>(args, p0, p1);
+        if (are_of<N>(args, dtype, dtype)) return launch_alike<F, C, C, C>(args, p0, p1);
         if constexpr (std::is_same_v<C, float>) {
-            if (is_flat_of<N>(args, float16, float16)) return launch_flat<F, C, Half, Half>(args, p0, p1);
-            if (is_flat_of<N>(args, bfloat16, bfloat16)) return launch_flat<F, C, BFloat16, BFloat16>(args, p0, p1);
+            if (are_of<N>(args, float16, float16)) return launch_alike<F, C, Half, Half>(args, p0, p1);
+            if (are_of<N>(args, bfloat16, bfloat16)) return launch_alike<F, C, BFloat16, BFloat16>(args, p0, p1);
         }
     }
-    in_parts(args, [&](const ElementwiseArgs& part) {
-        StridedOperands<C, N> in;
-        in.out = part.out;
-        in.out_dtype = part.out_dtype;
-        for (int k = 0; k < N; ++k) {
-            in.data[k] = part.in[k].data;
-            in.dtype[k] = part.in[k].dtype;
-            in.number[k] = part.in[k].data ? C(0) : number_of<C>(part.in[k]);
-        }
-        set_offsets(part, in.offsets);
-        launch(strided_kernel<F, C>, blocks_for(part.numel, kThreads * kPerThread), kThreads, static_cast<u32>(part.numel), in,
-               p0, p1);
-    });
+    MixedOperands<C, N> in;
+    in.out = args.out;
+    in.out_dtype = args.out_dtype;
+    for (int k = 0; k < N; ++k) {
+        in.data[k] = args.in[k].data;
+        in.dtype[k] = args.in[k].dtype;
+        in.number[k] = args.in[k].data ? C(0) : number_of<C>(args.in[k]);
+    }
+    set_offsets(args, in.offsets);
+    launch(mixed_kernel<F, C>, blocks_for(args.numel, kThreads * kPerThread), kThreads, static_cast<u32>(args.numel), in, p0, p1);
 }
 
 }  // namespace tapir::gpu

@@ -52,7 +52,7 @@ struct SquaredDistance {
     __device__ void finish(const double (&sum)[1]) const { *out = convert<T>(sum[0] * scale); }
 };
 
-// Loops for flat_kernel; p0 and p1 are constants.
+// Functions for alike_kernel; p0 and p1 are constants.
 struct ScaledDifference {  // of a, b, the gradient of the loss
     static constexpr int operands = 3;
     template <class C>
@@ -80,18 +80,17 @@ struct BinaryCrossEntropyGradient {  // of g, x, t
 template <class F>
 void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bool (&one_for_all)[F::operands], void* out,
               double p0) {
+    ElementwiseArgs args{};
+    args.operands = F::operands;
+    args.rank = 1;
+    args.numel = args.sizes[0] = n;
+    for (int k = 0; k < F::operands; ++k) args.in[k] = {in[k], dtype, {one_for_all[k] ? 0 : 1}};
+    args.out = out;
+    args.out_dtype = dtype;
+    args.out_strides[0] = 1;
     with_floating(dtype, [&]<class T>() {
         using C = Computed<T>;
-        FlatOperands<C, F::operands> operands{};
-        bool aligned = is_aligned(out, 16);
-        for (int k = 0; k < F::operands; ++k) {
-            operands.data[k] = in[k];
-            operands.source[k] = one_for_all[k] ? Source::one : Source::array;
-            aligned = aligned && (one_for_all[k] || is_aligned(in[k], 16));
-        }
-        const unsigned blocks = blocks_for(n, kFlatBlock<T>);
-        launch(flat_kernel<F, C, T, T>, blocks, kThreads, n, static_cast<T*>(out), operands, static_cast<C>(p0), C(0),
-               aligned);
+        in_parts(args, [p0](const ElementwiseArgs& part) { launch_alike<F, C, T, T>(part, static_cast<C>(p0), C(0)); });
     });
 }
 

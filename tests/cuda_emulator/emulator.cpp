@@ -618,7 +618,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 
 namespace {
 
-// The block ends where its last page does, and the page after it cannot be touched. Fresh bytes are 0xff: nan.
+// The block ends where its last page does, and the page after it cannot be touched. Fresh bytes are 0xff: nan; where there are
+// more than most tests ask for, only the first of them, so that pages that nobody touches take no memory.
 cudaError_t new_block(void** pointer, std::size_t bytes, int device) {
     TAPIR_RETURN_STICKY;
     Emulator& e = state();
@@ -626,9 +627,9 @@ cudaError_t new_block(void** pointer, std::size_t bytes, int device) {
     const std::size_t mapped = (rounded + page - 1) / page * page;
     const std::lock_guard lock(e.mutex);
     if (device >= 0 && e.used[device] + bytes > e.capacity) return failed(cudaErrorMemoryAllocation);
-    void* base = mmap(nullptr, mapped + kGuardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* base = mmap(nullptr, mapped + kGuardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return failed(cudaErrorMemoryAllocation);
-    std::memset(base, 0xff, mapped);
+    std::memset(base, 0xff, std::min(mapped, std::size_t{1} << 30));
     mprotect(static_cast<std::byte*>(base) + mapped, kGuardBytes, PROT_NONE);
     if (device >= 0 && e.key >= 0) pkey_mprotect(base, mapped, PROT_READ | PROT_WRITE, e.key);
     *pointer = static_cast<std::byte*>(base) + (mapped - rounded);
