@@ -1,5 +1,6 @@
 // The optimizers' steps, each over many tensors in one launch; and sums of repeated rows.
 #include "tapir/cuda/math.cuh"
+#include "tapir/cuda/shares.cuh"
 #include "tapir/ops/kernels/optimizer.h"
 
 namespace tapir::gpu {
@@ -46,14 +47,22 @@ __device__ __forceinline__ void update(const AdamStep& s, T& p, T g, T* const* b
     p = static_cast<T>(s.decay) * p - static_cast<T>(s.step_size) * m / (sqrt(largest) * static_cast<T>(s.v_scale) + static_cast<T>(s.eps));
 }
 
-// blockIdx.y: the tensor.
+// In one: nvcc copies a small parameter that is indexed to local memory.
+template <class Step>
+struct SharedSteps {
+    GpuSteps<Step> steps;
+    Shares<GpuSteps<Step>::most> shares;
+};
+
 template <class Step, class T>
-__global__ void __launch_bounds__(kThreads) steps_kernel(GpuSteps<Step> steps) {
-    const auto& entry = steps.entry[blockIdx.y];
+__global__ void __launch_bounds__(kThreads) steps_kernel(SharedSteps<Step> work) {
+    i64 first;
+    const auto& entry = work.steps.entry[work.shares.array(first)];
+    const i64 end = first + work.shares.kOfBlock < entry.n ? first + work.shares.kOfBlock : entry.n;
     T* p = static_cast<T*>(entry.p);
     const T* g = static_cast<const T*>(entry.g);
     T* const buffers[3] = {static_cast<T*>(entry.buffers[0]), static_cast<T*>(entry.buffers[1]), static_cast<T*>(entry.buffers[2])};
-    for (i64 i = global_index(); i < entry.n; i += global_threads()) {
+    for (i64 i = first + threadIdx.x; i < end; i += kThreads) {
         i64 at = i;
         if (entry.rows) {
             const i64 row = i / entry.width;
@@ -66,17 +75,10 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(GpuSteps<Step> steps) {
 
 template <class Step>
 void run_steps(const GpuSteps<Step>& steps) {
-    i64 largest = 0;
-    for (int i = 0; i < steps.count; ++i) largest = steps.entry[i].n > largest ? steps.entry[i].n : largest;
-    if (largest == 0) return;
-    const unsigned most = static_cast<unsigned>(multiprocessors()) * 8;
-    const unsigned blocks = blocks_for(largest, kThreads * 4);
-    const dim3 grid(blocks < most ? blocks : most, static_cast<unsigned>(steps.count));
-    if (steps.dtype == float64) {
-        launch(steps_kernel<Step, double>, grid, kThreads, steps);
-    } else {
-        launch(steps_kernel<Step, float>, grid, kThreads, steps);
-    }
+    SharedSteps<Step> work{steps, {}};
+    for (int i = 0; i < steps.count; ++i) work.shares.add(steps.entry[i].n);
+    if (work.shares.blocks() == 0) return;
+    launch(steps.dtype == float64 ? steps_kernel<Step, double> : steps_kernel<Step, float>, work.shares.blocks(), kThreads, work);
 }
 
 // blockIdx.x: a row of the sums.

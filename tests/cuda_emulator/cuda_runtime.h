@@ -143,6 +143,8 @@ void clear_errors();
 /// How much memory each device has (256 MiB at first).
 void set_memory(std::size_t bytes);
 int kernels_launched();
+/// Of all of these.
+std::int64_t blocks_launched();
 /// How often an event was asked for whether it has happened.
 int events_queried();
 /// Whether the device has been given access to the peer's memory.

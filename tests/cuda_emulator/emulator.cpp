@@ -107,6 +107,7 @@ struct Emulator {
     std::atomic<cudaError_t> sticky{cudaSuccess};
     std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess};
     std::atomic<int> kernels{0}, queries{0};
+    std::atomic<std::int64_t> blocks_launched{0};
     std::atomic<bool> has_access[kDevices][kDevices] = {};
 };
 
@@ -493,6 +494,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, Task kernel) {
     if (const cudaError_t error = state().next_launch.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
     if (!is_launchable(config)) return failed(cudaErrorInvalidConfiguration);
     ++state().kernels;
+    state().blocks_launched += std::int64_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z;
     enqueue(config.stream, [config, kernel = std::move(kernel)] {
         if (may_run()) run_grid(config, kernel);
     });
@@ -533,6 +535,7 @@ void set_memory(std::size_t bytes) {
     state().capacity = bytes;
 }
 int kernels_launched() { return state().kernels; }
+std::int64_t blocks_launched() { return state().blocks_launched; }
 int events_queried() { return state().queries; }
 bool has_peer_access(int device, int peer) { return state().has_access[device][peer]; }
 
