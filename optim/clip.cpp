@@ -8,8 +8,8 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
@@ -41,15 +41,33 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
     return result;
 }
 
-// The norm of the gradients that are on CUDA devices, in float64 inside; one wait for all of them.
-double norm_on_gpu(const std::vector<Tensor>& grads, double p) {
-    std::vector<Tensor> norms;
+std::vector<Device> cuda_devices(const std::vector<Tensor>& grads) {
+    std::vector<Device> devices;
     for (const Tensor& g : grads) {
-        if (!on_gpu(g)) continue;
-        const Tensor one = norm(g.dtype() == float64 ? g : g.to(float32), p).to(float64);
-        norms.push_back(norms.empty() ? one : one.to(norms.front().device()));
+        if (on_gpu(g) && std::find(devices.begin(), devices.end(), g.device()) == devices.end()) devices.push_back(g.device());
     }
-    return norms.empty() ? 0 : norm(stack(norms), p).item();
+    return devices;
+}
+
+// Those of one device, as its kernels take them; they are changed in place.
+std::vector<kernels::GpuGradient> on_device(Device device, const std::vector<Tensor>& grads, const char* op, bool writes,
+                                            const Loc& loc) {
+    std::vector<kernels::GpuGradient> result;
+    for (const Tensor& g : grads) {
+        if (g.device() != device) continue;
+        if (result.empty()) detail::begin_op(op, g.impl(), loc);
+        result.push_back({g.dtype(), g.numel(), on_stream(g), on_stream(g)});
+        if (writes) mark_written(g, loc);
+    }
+    return result;
+}
+
+// float64, on the device; nobody waits for it.
+Tensor norm_on(Device device, const std::vector<Tensor>& grads, double p, const Loc& loc) {
+    const auto list = on_device(device, grads, "clip_grad_norm_", /*writes=*/false, loc);
+    const Tensor norm = detail::make_empty({}, float64, device, loc);
+    gpu::gradient_norm(list, p, on_stream<double>(norm));
+    return norm;
 }
 
 // Calls work(elements, count) with float or double elements; 16-bit floats go through a float32 copy.
@@ -82,44 +100,52 @@ double power_sum(const T* x, std::int64_t n, double p) {
     return sum;
 }
 
+// Of gradients on several devices, or on the CPU.
+double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& devices, double p, const Loc& loc) {
+    double total = 0;  // of powers, or the largest
+    const auto add = [&](double part) { total = !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total; };
+    std::vector<Tensor> norms;
+    for (const Device device : devices) norms.push_back(norm_on(device, grads, p, loc));
+    for (const Tensor& norm : norms) add(std::isinf(p) ? norm.item() : std::pow(norm.item(), p));
+    for (const Tensor& g : grads) {
+        if (!on_gpu(g)) with_elements(g, false, loc, [&](const auto* x, std::int64_t n) { add(power_sum(x, n, p)); });
+    }
+    return std::isinf(p) ? total : std::pow(total, 1 / p);
+}
+
 }  // namespace
 
-double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type, Loc loc) {
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type, Loc loc) {
     if (!(max_norm >= 0)) fail<ValueError>(loc, "clip_grad_norm_: max_norm must not be negative, got {}", max_norm);
     if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_norm_", parameters, loc);
-    const bool is_largest = std::isinf(norm_type);
-    double total = is_largest ? norm_on_gpu(grads, norm_type) : std::pow(norm_on_gpu(grads, norm_type), norm_type);
-    for (const Tensor& g : grads) {
-        if (on_gpu(g)) continue;
-        with_elements(g, false, loc, [&](const auto* x, std::int64_t n) {
-            const double part = power_sum(x, n, norm_type);
-            total = !is_largest ? total + part : std::isnan(part) || part > total ? part : total;
-        });
+    const std::vector<Device> devices = cuda_devices(grads);
+    const auto gradients_on = [&](Device device) { return on_device(device, grads, "clip_grad_norm_", /*writes=*/true, loc); };
+    if (devices.size() == 1 && std::all_of(grads.begin(), grads.end(), [](const Tensor& g) { return on_gpu(g); })) {
+        const Tensor norm = norm_on(devices[0], grads, norm_type, loc);
+        gpu::clip_gradients(gradients_on(devices[0]), on_stream<double>(norm), max_norm);
+        return norm;
     }
-    const double norm = is_largest ? total : std::pow(total, 1 / norm_type);
-    const double factor = max_norm / (norm + 1e-6);
-    if (factor >= 1) return norm;
-    for (Tensor g : grads) {
-        if (on_gpu(g)) {
-            g.mul_(factor, loc);
-        } else {
-            with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::scale(n, x, factor); });
+    const double norm = total_norm(grads, devices, norm_type, loc), factor = max_norm / (norm + 1e-6);
+    if (!(factor >= 1)) {
+        for (const Device device : devices) gpu::scale_gradients(gradients_on(device), factor, nullptr);
+        for (const Tensor& g : grads) {
+            if (!on_gpu(g)) with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::scale(n, x, factor); });
         }
     }
-    return norm;
+    return full({}, norm, {float64, cpu}, loc);
 }
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
     if (!(bound >= 0)) fail<ValueError>(loc, "clip_grad_value_: the bound must not be negative, got {}", bound);
     const detail::PauseRecording pause;
-    for (Tensor g : gradients("clip_grad_value_", parameters, loc)) {
-        if (on_gpu(g)) {
-            g.clamp_(-bound, bound, loc);
-            continue;
-        }
-        with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::limit(n, x, bound); });
+    const std::vector<Tensor> grads = gradients("clip_grad_value_", parameters, loc);
+    for (const Device device : cuda_devices(grads)) {
+        gpu::limit_gradients(on_device(device, grads, "clip_grad_value_", /*writes=*/true, loc), bound);
+    }
+    for (const Tensor& g : grads) {
+        if (!on_gpu(g)) with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::limit(n, x, bound); });
     }
 }
 

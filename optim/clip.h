@@ -9,8 +9,9 @@
 namespace tapir::optim {
 
 /// Scales all gradients together so that their norm, taken as one vector, is at most max_norm. norm_type: p, also infinity.
-/// Returns the norm before. Throws ValueError for a negative max_norm or p <= 0 (Pascanu et al. 2013).
-double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type = 2, Loc loc = Loc::current());
+/// Returns the norm before, 0-d float64: on the device where all gradients are on one, and then nothing waits before
+/// somebody reads it; else on the CPU. Throws ValueError for a negative max_norm or p <= 0 (Pascanu et al. 2013).
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type = 2, Loc loc = Loc::current());
 
 /// Limits every element of the gradients to [-bound, bound]. Throws ValueError for a negative bound.
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc = Loc::current());

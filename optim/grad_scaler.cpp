@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -10,8 +11,9 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
+#include "tapir/ops/kernels/optimizer.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
 
@@ -22,15 +24,22 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor number(double value) { return full({}, value, {float64, cpu}); }
 
-// Whether all of them are finite: the largest absolute value of each, and one wait for all that are on one device.
-bool are_finite(const std::vector<Tensor>& gradients) {
-    std::vector<Tensor> largest;
-    for (const Tensor& g : gradients) {
-        if (g.numel() == 0) continue;
-        largest.push_back(norm(g, kInfinity).to(float64));
-        if (largest.back().device() != largest.front().device()) largest.back() = largest.back().to(largest.front().device());
+// Of the CPU.
+bool all_finite(const Tensor& gradient) { return gradient.numel() == 0 || std::isfinite(norm(gradient, kInfinity).item()); }
+
+// Gradients on one device that are unscaled in one launch.
+struct OnDevice {
+    Device device;
+    Tensor not_finite;
+    std::vector<kernels::GpuGradient> gradients;
+};
+
+OnDevice& of_device(std::vector<OnDevice>& all, Device device, const Loc& loc) {
+    for (OnDevice& one : all) {
+        if (one.device == device) return one;
     }
-    return largest.empty() || std::isfinite(sum(stack(largest)).item());
+    all.push_back({device, zeros({}, {bool_, device}, loc), {}});
+    return all.back();
 }
 
 }  // namespace
@@ -48,32 +57,63 @@ Tensor GradScaler::scale(In loss) const { return options_.enabled ? mul(loss, sc
 
 void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
     if (!options_.enabled) return;
-    if (!unscaled_.insert(&optimizer).second) {
+    if (unscaled_.contains(&optimizer)) {
         fail<ValueError>(loc, "unscale_: the gradients of this optimizer were unscaled already since the last update()");
     }
     const detail::PauseRecording pause;
-    std::vector<Tensor> gradients;
+    struct Gradient {
+        AutogradMeta* meta;
+        SparseRows rows;
+        Tensor scaled, unscaled;
+    };
+    std::vector<Gradient> gradients;
+    std::vector<OnDevice> devices;
+    bool finite = true;  // those on the CPU
+    const std::lock_guard lock(detail::gradient_mutex());
     for (const Tensor& p : optimizer.parameters()) {
         AutogradMeta* meta = p.impl()->meta;
         if (!meta || !meta->has_gradient()) continue;
-        const std::lock_guard lock(detail::gradient_mutex());
         const SparseRows rows = detail::rows_or_settle(*meta, p.shape());
-        Tensor g = mul(In(rows.defined() ? rows.values : meta->grad, loc), 1 / scale_);
-        gradients.push_back(g);
+        const Tensor g = rows.defined() ? rows.values : meta->grad;
+        if (!on_gpu(g)) {
+            gradients.push_back({meta, rows, g, mul(In(g, loc), 1 / scale_)});
+            finite = finite && all_finite(gradients.back().unscaled);
+            continue;
+        }
+        OnDevice& on = of_device(devices, g.device(), loc);
+        detail::begin_op("unscale_", g.impl(), loc);
+        gradients.push_back({meta, rows, g.contiguous(), detail::make_empty_like(g.impl(), g.dtype(), loc)});
+        const Gradient& made = gradients.back();
+        on.gradients.push_back({g.dtype(), g.numel(), on_stream(made.scaled), on_stream(made.unscaled)});
+    }
+    for (const OnDevice& on : devices) {
+        detail::begin_op("unscale_", on.not_finite.impl(), loc);
+        gpu::scale_gradients(on.gradients, 1 / scale_, on_stream<bool>(on.not_finite));
+    }
+    for (const auto& [meta, rows, scaled, unscaled] : gradients) {
         if (rows.defined()) {
-            meta->rows = {{rows.indices, g}};
+            meta->rows = {{rows.indices, unscaled}};
         } else {
-            meta->grad = g;
+            meta->grad = unscaled;
         }
     }
-    if (!are_finite(gradients)) not_finite_.insert(&optimizer);
+    if (!finite) not_finite_.insert(&optimizer);
+    std::vector<Tensor>& unasked = unscaled_[&optimizer];
+    for (const OnDevice& on : devices) unasked.push_back(on.not_finite);
+}
+
+bool GradScaler::are_finite(const Optimizer& optimizer) {
+    for (const Tensor& not_finite : std::exchange(unscaled_[&optimizer], {})) {
+        if (not_finite.item<bool>()) not_finite_.insert(&optimizer);
+    }
+    return !not_finite_.contains(&optimizer);
 }
 
 bool GradScaler::step(Optimizer& optimizer, Loc loc) {
     if (options_.enabled) {
         if (!unscaled_.contains(&optimizer)) unscale_(optimizer, loc);
         stepped_ = true;
-        if (not_finite_.contains(&optimizer)) {
+        if (!are_finite(optimizer)) {
             found_inf_ = true;
             return false;
         }
@@ -83,7 +123,7 @@ bool GradScaler::step(Optimizer& optimizer, Loc loc) {
 }
 
 void GradScaler::update() {
-    found_inf_ |= !not_finite_.empty();
+    for (const auto& [optimizer, _] : unscaled_) found_inf_ |= !are_finite(*optimizer);
     if (found_inf_) {
         scale_ *= options_.backoff_factor;
         good_steps_ = 0;

@@ -1,7 +1,9 @@
 // GradScaler: keeps float16 gradients from vanishing. See ops/autocast.h.
 #pragma once
 
+#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "tapir/core/named_tensor.h"
 #include "tapir/optim/optimizer.h"
@@ -26,7 +28,7 @@ class GradScaler {
     /// loss * scale
     Tensor scale(In loss) const;
     /// Divides the gradients of the optimizer's parameters by the scale: to clip or look at them before step(). Throws ValueError
-    /// the second time before update().
+    /// the second time before update(). Does not wait for a device.
     void unscale_(Optimizer& optimizer, Loc loc = Loc::current());
     /// Unscales the gradients unless that was done, and steps if all are finite. Waits for the device once.
     /// Returns whether it stepped.
@@ -42,11 +44,15 @@ class GradScaler {
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  private:
+    bool are_finite(const Optimizer& optimizer);
+
     GradScalerOptions options_;
     double scale_;
     int good_steps_ = 0;
     bool found_inf_ = false, stepped_ = false;
-    std::unordered_set<const Optimizer*> unscaled_;  // since the last update
+    // Since the last update: whose gradients were unscaled, with what each device will say of them (0-d bools: whether some are
+    // not finite) until somebody asks; and those that have some.
+    std::unordered_map<const Optimizer*, std::vector<Tensor>> unscaled_;
     std::unordered_set<const Optimizer*> not_finite_;
 };
 

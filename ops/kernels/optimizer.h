@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tapir/ops/cpu/isa.h"
 #include "tapir/ops/kernels/gpu.h"
@@ -44,6 +45,14 @@ struct GpuSteps {
     Entry entry[most];
 };
 
+/// One of many gradients that are clipped or unscaled together on a CUDA device.
+struct GpuGradient {
+    DType dtype;  // a floating one
+    std::int64_t n;
+    const void* from;
+    void* to;  // where the changed elements go; may be `from`
+};
+
 /// Row order[i] of values belongs to index[i], ascending: of equal ones the first gets the sum, in order, the others zeros.
 struct RowSums {
     DType dtype;  // float32 or float64
@@ -59,6 +68,16 @@ TAPIR_GPU_KERNEL(sgd_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::
 TAPIR_GPU_KERNEL(adagrad_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::AdagradStep>& steps))
 TAPIR_GPU_KERNEL(adam_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::AdamStep>& steps))
 TAPIR_GPU_KERNEL(row_sums, void(const tapir::kernels::RowSums& args))
+/// The p-norm of all of them as one vector.
+TAPIR_GPU_KERNEL(gradient_norm, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double p, double* norm))
+/// Times max_norm / (norm + 1e-6) where that is below 1.
+TAPIR_GPU_KERNEL(clip_gradients,
+                 void(const std::vector<tapir::kernels::GpuGradient>& gradients, const double* norm, double max_norm))
+/// Times factor; *not_finite becomes true where a product is infinite or nan. It may be null.
+TAPIR_GPU_KERNEL(scale_gradients,
+                 void(const std::vector<tapir::kernels::GpuGradient>& gradients, double factor, bool* not_finite))
+/// Limits them to [-bound, bound].
+TAPIR_GPU_KERNEL(limit_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double bound))
 
 // n elements each. `buffer` and `max_v` may be null where the rule does not use them.
 TAPIR_CPU_KERNEL(sgd_step_f32, void(const tapir::kernels::SgdStep& step, std::int64_t n, float* p, const float* g, float* buffer))
