@@ -1,8 +1,8 @@
 // Element-wise kernels by op and type; copies with conversion; fills.
 #include <algorithm>
-#include <cstdlib>
 
 #include "tapir/cuda/elementwise.cuh"
+#include "tapir/cuda/parts.cuh"
 
 namespace tapir::gpu {
 namespace {
@@ -16,27 +16,6 @@ Launcher launcher_of(const kernels::ElementwiseKernel& k) {
     const int real = type - static_cast<int>(kernels::Compute::f32);
     const Launcher found = unary_gradient_launchers.of[op][k.gradient_of][real];
     return found ? found : binary_gradient_launchers.of[op][k.gradient_of][real];
-}
-
-// The dimension to halve so that all offsets come to be below kMostPositions; -1 where they are. No two elements of the
-// result are one, so its offsets say how many there are, too.
-int too_wide(const ElementwiseArgs& args) {
-    const auto widest = [&](const i64* strides) {
-        i64 last = 0, most = 0;
-        int dimension = -1;
-        for (int d = 0; d < args.rank; ++d) {
-            const i64 reach = (args.sizes[d] - 1) * std::abs(strides[d]);
-            last += reach;
-            if (reach > most) dimension = d;
-            most = std::max(most, reach);
-        }
-        return last < kMostPositions ? -1 : dimension;
-    };
-    int dimension = widest(args.out_strides);
-    for (int k = 0; k < args.operands && dimension < 0; ++k) {
-        if (args.in[k].data) dimension = widest(args.in[k].strides);
-    }
-    return dimension;
 }
 
 bool is_one(const ElementwiseArgs& args, const i64* strides) {
@@ -119,24 +98,35 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(i64 n, T value, T* out, 
     }
 }
 
+void launch_fill(const kernels::FillArgs& args) {
+    Offsets<1> offsets;
+    offsets.rank = args.rank;
+    for (int d = 0; d < args.rank; ++d) {
+        offsets.sizes[d] = Divider(args.sizes[d]);
+        offsets.strides[d][0] = args.strides[d];
+    }
+    const unsigned blocks = std::min(blocks_for(args.numel, kThreads * 8), 1u << 20);
+    with_size(args.size, [&]<class T>() {
+        launch(fill_kernel<T>, blocks, kThreads, args.numel, static_cast<T>(args.value), static_cast<T*>(args.out), offsets);
+    });
+}
+
 }  // namespace
 
 void in_parts(const ElementwiseArgs& args, const std::function<void(const ElementwiseArgs&)>& f) {
-    const int d = too_wide(args);
-    if (d < 0) return f(args);
-    ElementwiseArgs parts[2] = {args, args};
-    i64 half = args.sizes[d] / 2;
-    if (half > 16) half -= half % 16;  // packs stay aligned
-    parts[0].sizes[d] = half;
-    parts[1].sizes[d] -= half;
-    for (ElementwiseArgs& part : parts) part.numel = args.numel / args.sizes[d] * part.sizes[d];
-    parts[1].out = static_cast<std::byte*>(args.out) + half * args.out_strides[d] * static_cast<i64>(itemsize(args.out_dtype));
-    for (int k = 0; k < args.operands; ++k) {
-        if (!args.in[k].data) continue;
-        const i64 bytes = half * args.in[k].strides[d] * static_cast<i64>(itemsize(args.in[k].dtype));
-        parts[1].in[k].data = static_cast<const std::byte*>(args.in[k].data) + bytes;
-    }
-    for (const ElementwiseArgs& part : parts) in_parts(part, f);
+    const auto dimension = [](const ElementwiseArgs& part) {
+        int d = too_wide(part.rank, part.sizes, part.out_strides);
+        for (int k = 0; k < part.operands && d < 0; ++k) {
+            if (part.in[k].data) d = too_wide(part.rank, part.sizes, part.in[k].strides);
+        }
+        return d;
+    };
+    const auto begin_at = [](ElementwiseArgs& part, int d, i64 first) {
+        const auto bytes = [&](const i64* strides, DType dtype) { return first * strides[d] * static_cast<i64>(itemsize(dtype)); };
+        part.out = moved(part.out, bytes(part.out_strides, part.out_dtype));
+        for (int k = 0; k < part.operands; ++k) part.in[k].data = moved(part.in[k].data, bytes(part.in[k].strides, part.in[k].dtype));
+    };
+    in_halves(args, Order::forwards, dimension, begin_at, f);
 }
 
 AlikeLayout layout_of(const ElementwiseArgs& args, i64 V, std::size_t out_size) {
@@ -183,30 +173,12 @@ void copy(const ElementwiseArgs& args) {
     with_size(itemsize(from), [&]<class T>() { launch_convert<T, T>(args); });
 }
 
-void fill(const kernels::FillArgs& args) {
-    if (args.rank > 0 && args.numel > kMostPositions) {  // in two halves of a dimension
-        int d = 0;
-        while (args.sizes[d] == 1) ++d;
-        kernels::FillArgs parts[2] = {args, args};
-        parts[0].sizes[d] = args.sizes[d] / 2;
-        parts[1].sizes[d] -= parts[0].sizes[d];
-        parts[1].out = static_cast<std::byte*>(args.out) + parts[0].sizes[d] * args.strides[d] * static_cast<i64>(args.size);
-        for (kernels::FillArgs& part : parts) {
-            part.numel = args.numel / args.sizes[d] * part.sizes[d];
-            fill(part);
-        }
-        return;
-    }
-    Offsets<1> offsets;
-    offsets.rank = args.rank;
-    for (int d = 0; d < args.rank; ++d) {
-        offsets.sizes[d] = Divider(args.sizes[d]);
-        offsets.strides[d][0] = args.strides[d];
-    }
-    const unsigned blocks = std::min(blocks_for(args.numel, kThreads * 8), 1u << 20);
-    with_size(args.size, [&]<class T>() {
-        launch(fill_kernel<T>, blocks, kThreads, args.numel, static_cast<T>(args.value), static_cast<T*>(args.out), offsets);
-    });
+void fill(const kernels::FillArgs& all) {
+    const auto dimension = [](const kernels::FillArgs& part) { return part.rank == 0 ? -1 : too_many(part, part.numel); };
+    const auto begin_at = [](kernels::FillArgs& part, int d, i64 first) {
+        part.out = moved(part.out, first * part.strides[d] * static_cast<i64>(part.size));
+    };
+    in_halves(all, Order::forwards, dimension, begin_at, launch_fill);
 }
 
 }  // namespace tapir::gpu

@@ -5,6 +5,7 @@
 #include "tapir/core/deterministic.h"
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/indexing.cuh"
+#include "tapir/cuda/parts.cuh"
 
 namespace tapir::gpu {
 
@@ -175,30 +176,20 @@ __global__ void __launch_bounds__(kThreads) scatter_add_kernel(u32 n, T* x, cons
     }
 }
 
-std::byte* moved(void* p, i64 bytes) { return p ? static_cast<std::byte*>(p) + bytes : nullptr; }
 void skip(IndexSource& index, i64 count) {
     index.data = static_cast<const std::byte*>(index.data) + count * static_cast<i64>(itemsize(index.dtype));
     if (index.checked) index.checked += count;
 }
 
-enum class Order { forwards, backwards };
-
-// Calls f with args, or with two halves of them, and so on, until there are at most kMostPositions elements.
+// Calls f with args, or with parts of them that have at most kMostPositions elements.
 template <class F>
 void in_parts(const ElementArgs& args, Order order, const F& f) {
-    if (args.numel <= kMostPositions) return f(args);
-    int d = 0;
-    while (args.sizes[d] == 1) ++d;
-    ElementArgs parts[2] = {args, args};
-    const i64 half = args.sizes[d] / 2, rest = args.numel / args.sizes[d], size = args.size;
-    parts[0].sizes[d] = half;
-    parts[1].sizes[d] -= half;
-    for (ElementArgs& part : parts) part.numel = rest * part.sizes[d];
-    parts[1].x = moved(args.x, half * args.x_strides[d] * size);
-    parts[1].other = moved(args.other, half * args.other_strides[d] * size);
-    skip(parts[1].index, half * rest);
-    in_parts(parts[order == Order::forwards ? 0 : 1], order, f);
-    in_parts(parts[order == Order::forwards ? 1 : 0], order, f);
+    const auto begin_at = [](ElementArgs& part, int d, i64 first) {
+        part.x = moved(part.x, first * part.x_strides[d] * part.size);
+        part.other = moved(part.other, first * part.other_strides[d] * part.size);
+        skip(part.index, first * (part.numel / part.sizes[d]));
+    };
+    in_halves(args, order, [](const ElementArgs& part) { return too_many(part, part.numel); }, begin_at, f);
 }
 
 // --- Regions ---------------------------------------------------------------------------------------------------------
@@ -327,25 +318,18 @@ i64 run_of(const RegionArgs& args) {
     return args.sizes[last] * args.size >= least_bytes ? args.sizes[last] : 1;
 }
 
-// Calls f with args, or with two halves of them, and so on, until there are at most kMostPositions rows, or elements.
+// Calls f with args, or with parts of them that have at most kMostPositions rows, or elements.
 template <class F>
 void in_parts(const RegionArgs& args, Order order, bool by_rows, const F& f) {
-    if (args.numel / (by_rows ? run_of(args) : 1) <= kMostPositions) return f(args);
-    int d = 0;
-    while (args.sizes[d] == 1) ++d;
-    RegionArgs parts[2] = {args, args};
-    const i64 half = args.sizes[d] / 2, rest = args.numel / args.sizes[d], size = args.size;
-    parts[0].sizes[d] = half;
-    parts[1].sizes[d] -= half;
-    for (RegionArgs& part : parts) {
-        part.numel = rest * part.sizes[d];
-        if (d == args.place) part.count = part.sizes[d];
-    }
-    parts[1].x = moved(args.x, half * args.strides[d] * size);
-    parts[1].other = moved(args.other, half * rest * args.other_step * size);
-    if (d == args.place) skip(parts[1].positions, half);
-    in_parts(parts[order == Order::forwards ? 0 : 1], order, by_rows, f);
-    in_parts(parts[order == Order::forwards ? 1 : 0], order, by_rows, f);
+    const auto dimension = [by_rows](const RegionArgs& part) { return too_many(part, part.numel / (by_rows ? run_of(part) : 1)); };
+    const auto begin_at = [](RegionArgs& part, int d, i64 first) {
+        part.x = moved(part.x, first * part.strides[d] * part.size);
+        part.other = moved(part.other, first * (part.numel / part.sizes[d]) * part.other_step * part.size);
+        if (d != part.place) return;
+        part.count = part.sizes[d];
+        skip(part.positions, first);
+    };
+    in_halves(args, order, dimension, begin_at, f);
 }
 
 template <Move kMove, class T>

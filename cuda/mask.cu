@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tapir/cuda/indexing.cuh"
+#include "tapir/cuda/parts.cuh"
 #include "tapir/cuda/unroll.cuh"
 
 namespace tapir::gpu {
@@ -86,24 +87,15 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// Calls f with args, or with two halves of them, and so on, until there are at most kMostPositions elements.
 template <class F>
 void in_parts(const ChooseArgs& args, const F& f) {
-    if (args.numel <= kMostPositions) return f(args);
-    int d = 0;
-    while (args.sizes[d] == 1) ++d;
-    ChooseArgs parts[2] = {args, args};
-    const i64 half = args.sizes[d] / 2, size = args.size;
-    parts[0].sizes[d] = half;
-    parts[1].sizes[d] -= half;
-    for (ChooseArgs& part : parts) part.numel = args.numel / args.sizes[d] * part.sizes[d];
-    parts[1].out = static_cast<std::byte*>(args.out) + half * args.strides[0][d] * size;
-    parts[1].mask += half * args.strides[1][d];
-    for (int k = 0; k < 2; ++k) {
-        if (!args.value[k]) continue;
-        parts[1].value[k] = static_cast<const std::byte*>(args.value[k]) + half * args.strides[2 + k][d] * size;
-    }
-    for (const ChooseArgs& part : parts) in_parts(part, f);
+    const auto begin_at = [](ChooseArgs& part, int d, i64 first) {
+        const auto bytes = [&](int k) { return first * part.strides[k][d] * i64{part.size}; };
+        part.out = moved(part.out, bytes(0));
+        part.mask += first * part.strides[1][d];
+        for (int k = 0; k < 2; ++k) part.value[k] = moved(part.value[k], bytes(2 + k));
+    };
+    in_halves(args, Order::forwards, [](const ChooseArgs& part) { return too_many(part, part.numel); }, begin_at, f);
 }
 
 template <class T>

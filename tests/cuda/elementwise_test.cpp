@@ -2,7 +2,10 @@
 // shifted arrays, several dtypes, and elements that are far apart.
 #include "compare.h"
 #ifdef TAPIR_CUDA_EMULATED
+#include <algorithm>
+
 #include "tapir/cuda/elementwise.cuh"
+#include "tapir/cuda/parts.cuh"
 #endif
 
 using namespace tapir;
@@ -208,5 +211,27 @@ TEST_CASE("element-wise work is parted where offsets would not fit in 31 bits", 
         CHECK(begin % 16 == 0);
     });
     CHECK(elements == args.numel);
+}
+
+TEST_CASE("halves come in either order, and each knows where it begins", "[cuda]") {
+    struct Args {
+        std::int64_t numel, sizes[2], begin = 0;
+    };
+    const auto begin_at = [](Args& part, int d, std::int64_t first) { part.begin += first * (part.numel / part.sizes[d]); };
+    for (const gpu::Order order : {gpu::Order::forwards, gpu::Order::backwards}) {
+        std::vector<std::int64_t> begins;
+        std::int64_t elements = 0;
+        const std::int64_t row = std::int64_t{1} << 30;
+        gpu::in_halves(Args{5 * row, {1, 5 * row}}, order, [](const Args& part) { return gpu::too_many(part, part.numel); },
+                       begin_at, [&](const Args& part) {
+                           CHECK(part.numel == part.sizes[1]);
+                           CHECK(part.numel <= gpu::kMostPositions);
+                           elements += part.numel;
+                           begins.push_back(part.begin);
+                       });
+        CHECK(elements == 5 * row);
+        if (order == gpu::Order::backwards) std::reverse(begins.begin(), begins.end());
+        CHECK(begins == std::vector<std::int64_t>{0, 5 * row / 4, 5 * row / 2, 15 * row / 4});
+    }
 }
 #endif
