@@ -122,9 +122,14 @@ void in_parts(const ElementwiseArgs& args, const std::function<void(const Elemen
         return d;
     };
     const auto begin_at = [](ElementwiseArgs& part, int d, i64 first) {
-        const auto bytes = [&](const i64* strides, DType dtype) { return first * strides[d] * static_cast<i64>(itemsize(dtype)); };
+        const auto bytes = [&](const i64* strides, DType dtype) {
+            return first * strides[d] * static_cast<i64>(itemsize(dtype));
+        };
         part.out = moved(part.out, bytes(part.out_strides, part.out_dtype));
-        for (int k = 0; k < part.operands; ++k) part.in[k].data = moved(part.in[k].data, bytes(part.in[k].strides, part.in[k].dtype));
+        for (int k = 0; k < part.operands; ++k) {
+            kernels::Operand& operand = part.in[k];
+            operand.data = moved(operand.data, bytes(operand.strides, operand.dtype));
+        }
     };
     in_halves(args, Order::forwards, dimension, begin_at, f);
 }
@@ -132,12 +137,6 @@ void in_parts(const ElementwiseArgs& args, const std::function<void(const Elemen
 AlikeLayout layout_of(const ElementwiseArgs& args, i64 V, std::size_t out_size) {
     AlikeLayout layout;
     const int inner = args.rank - 1;
-    const auto fits = [&](const i64* strides) {  // all of its packs are as aligned as the first, and within a row
-        for (int d = 0; d < inner; ++d) {
-            if (strides[d] % V != 0) return false;
-        }
-        return strides[inner] == 1;
-    };
     layout.is_flat = is_flat(args, args.out_strides);
     layout.in_packs = is_aligned(args.out, static_cast<std::size_t>(V) * out_size);
     for (int k = 0; k < args.operands; ++k) {
@@ -149,9 +148,10 @@ AlikeLayout layout_of(const ElementwiseArgs& args, i64 V, std::size_t out_size) 
         layout.source[k] = operand.strides[inner] == 0 ? Source::repeated : Source::array;
         layout.is_flat = layout.is_flat && is_flat(args, operand.strides);
         if (layout.source[k] == Source::repeated) continue;
-        layout.in_packs = layout.in_packs && is_aligned(operand.data, 16) && fits(operand.strides);
+        layout.in_packs = layout.in_packs && is_aligned(operand.data, 16) && has_packs(args.rank, operand.strides, V);
     }
-    if (!layout.is_flat) layout.in_packs = layout.in_packs && fits(args.out_strides) && args.sizes[inner] % V == 0;
+    if (layout.is_flat || !layout.in_packs) return layout;
+    layout.in_packs = has_packs(args.rank, args.out_strides, V) && args.sizes[inner] % V == 0;
     return layout;
 }
 

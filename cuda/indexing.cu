@@ -321,7 +321,9 @@ i64 run_of(const RegionArgs& args) {
 // Calls f with args, or with parts of them that have at most kMostPositions rows, or elements.
 template <class F>
 void in_parts(const RegionArgs& args, Order order, bool by_rows, const F& f) {
-    const auto dimension = [by_rows](const RegionArgs& part) { return too_many(part, part.numel / (by_rows ? run_of(part) : 1)); };
+    const auto dimension = [by_rows](const RegionArgs& part) {
+        return too_many(part, part.numel / (by_rows ? run_of(part) : 1));
+    };
     const auto begin_at = [](RegionArgs& part, int d, i64 first) {
         part.x = moved(part.x, first * part.strides[d] * part.size);
         part.other = moved(part.other, first * (part.numel / part.sizes[d]) * part.other_step * part.size);

@@ -72,19 +72,70 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-template <class T>
+template <int V, class T>
+__device__ __forceinline__ Pack<T, V> load_row(const T* p, bool repeats) {
+    if (!repeats) return *reinterpret_cast<const Pack<T, V>*>(p);
+    const T value = *p;
+    Pack<T, V> x;
+    TAPIR_UNROLL
+    for (int v = 0; v < V; ++v) x.value[v] = value;
+    return x;
+}
+
+// Of packs: where those of the result, the mask and the two arrays are, and which of them repeat one element.
+struct ChoicePlaces {
+    Offsets<4, i32> offsets;
+    bool repeats[4];
+};
+
+// n: packs of V elements.
+template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    choose_kernel(u32 n, const std::uint8_t* mask, Choices<T> from, T* out, Offsets<4> offsets) {
+    choose_kernel(u32 n, const std::uint8_t* mask, Choices<T> from, T* out, ChoicePlaces places) {
     u32 i = blockIdx.x * static_cast<u32>(kPerBlock) + threadIdx.x;
     for (int e = 0; e < kPerThread && i < n; ++e, i += kThreads) {
-        i64 at[4];
-        offsets.at(i, at);
-        if (mask[at[1]]) {
-            out[at[0]] = from.source[0] == Source::number ? from.number[0] : from.data[0][at[2]];
-        } else {
-            out[at[0]] = from.source[1] == Source::number ? from.number[1] : from.data[1][at[3]];
+        i32 at[4];
+        places.offsets.at(i, at);
+        const auto holds = load_row<V>(mask + at[1], places.repeats[1]);
+        Pack<T, V> x[2], y;
+        TAPIR_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            if (from.source[k] != Source::number) x[k] = load_row<V>(from.data[k] + at[2 + k], places.repeats[2 + k]);
         }
+        TAPIR_UNROLL
+        for (int v = 0; v < V; ++v) {
+            const T a = from.source[0] == Source::number ? from.number[0] : x[0].value[v];
+            const T b = from.source[1] == Source::number ? from.number[1] : x[1].value[v];
+            y.value[v] = holds.value[v] ? a : b;
+        }
+        store_pack(out + at[0], y);
     }
+}
+
+bool is_in_packs(const ChooseArgs& args, i64 V) {
+    const int inner = args.rank - 1;
+    bool are = args.sizes[inner] % V == 0;
+    const void* const data[] = {args.out, args.mask, args.value[0], args.value[1]};
+    for (int k = 0; k < 4; ++k) {
+        if (!data[k] || (k > 0 && args.strides[k][inner] == 0)) continue;
+        are = are && is_aligned(data[k], k == 1 ? static_cast<std::size_t>(V) : 16) && has_packs(args.rank, args.strides[k], V);
+    }
+    return are;
+}
+
+template <class T, int V>
+void launch_choose_rows(const ChooseArgs& args, const Choices<T>& from) {
+    ChoicePlaces places;
+    places.offsets.rank = args.rank;
+    for (int d = 0; d < args.rank; ++d) {
+        const i64 step = d + 1 == args.rank ? V : 1;
+        places.offsets.sizes[d] = Divider(args.sizes[d] / step);
+        for (int k = 0; k < 4; ++k) places.offsets.strides[d][k] = static_cast<i32>(args.strides[k][d] * step);
+    }
+    for (int k = 0; k < 4; ++k) places.repeats[k] = args.strides[k][args.rank - 1] == 0;
+    const i64 packs = args.numel / V;
+    launch(choose_kernel<T, V>, blocks_for(packs, kPerBlock), kThreads, static_cast<u32>(packs), args.mask, from,
+           static_cast<T*>(args.out), places);
 }
 
 template <class F>
@@ -95,7 +146,12 @@ void in_parts(const ChooseArgs& args, const F& f) {
         part.mask += first * part.strides[1][d];
         for (int k = 0; k < 2; ++k) part.value[k] = moved(part.value[k], bytes(2 + k));
     };
-    in_halves(args, Order::forwards, [](const ChooseArgs& part) { return too_many(part, part.numel); }, begin_at, f);
+    const auto dimension = [](const ChooseArgs& part) {
+        int d = -1;
+        for (int k = 0; k < 4 && d < 0; ++k) d = too_wide(part.rank, part.sizes, part.strides[k]);
+        return d;
+    };
+    in_halves(args, Order::forwards, dimension, begin_at, f);
 }
 
 template <class T>
@@ -118,15 +174,10 @@ void launch_choose(const ChooseArgs& args) {
                       out, aligned);
     }
     in_parts(args, [&](const ChooseArgs& part) {
-        Offsets<4> offsets;
-        offsets.rank = part.rank;
-        for (int d = 0; d < part.rank; ++d) {
-            offsets.sizes[d] = Divider(part.sizes[d]);
-            for (int k = 0; k < 4; ++k) offsets.strides[d][k] = part.strides[k][d];
-        }
         for (int k = 0; k < 2; ++k) from.data[k] = static_cast<const T*>(part.value[k]);
-        launch(choose_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), part.mask,
-               from, static_cast<T*>(part.out), offsets);
+        constexpr int V = 16 / sizeof(T);
+        if (is_in_packs(part, V)) return launch_choose_rows<T, V>(part, from);
+        launch_choose_rows<T, 1>(part, from);
     });
 }
 

@@ -1,4 +1,5 @@
-// Work on more elements than a launch counts, or further apart than 32 bits reach, in parts.
+// Arrays with strides: whether they can be gone through in packs, and in parts where they have more elements than a launch
+// counts, or ones that are further apart than 32 bits reach.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +30,14 @@ inline int too_wide(int rank, const i64* sizes, const i64* strides) {
         most = std::max(most, reach);
     }
     return last < kMostPositions ? -1 : dimension;
+}
+
+/// Whether each row of an array with these strides is made of packs of V elements that are as aligned as the first.
+inline bool has_packs(int rank, const i64* strides, i64 V) {
+    for (int d = 0; d + 1 < rank; ++d) {
+        if (strides[d] % V != 0) return false;
+    }
+    return strides[rank - 1] == 1;
 }
 
 enum class Order { forwards, backwards };

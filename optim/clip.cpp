@@ -103,7 +103,9 @@ double power_sum(const T* x, std::int64_t n, double p) {
 // Of gradients on several devices, or on the CPU.
 double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& devices, double p, const Loc& loc) {
     double total = 0;  // of powers, or the largest
-    const auto add = [&](double part) { total = !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total; };
+    const auto add = [&](double part) {
+        total = !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total;
+    };
     std::vector<Tensor> norms;
     for (const Device device : devices) norms.push_back(norm_on(device, grads, p, loc));
     for (const Tensor& norm : norms) add(std::isinf(p) ? norm.item() : std::pow(norm.item(), p));

@@ -68,6 +68,30 @@ TEST_CASE("where chooses among arrays, single elements and numbers", "[cuda]") {
     CHECK_THROWS_AS(masked_fill(ones({2}, cuda), tensor({true}), 1), DeviceError);
 }
 
+TEST_CASE("where chooses in rows of any layout", "[cuda]") {
+    NEEDS_CUDA;
+    manual_seed(4);
+    for (const DType dtype : {uint8, float16, float32, float64}) {
+        for (const int width : {16, 64, 67}) {
+            INFO(name(dtype) << ", rows of " << width);
+            const Tensor x = randint(0, 100, {3, 2, 9, width}).to(dtype), y = randint(0, 100, {width}).to(dtype);
+            const Tensor row = rand({3, 1, 1, width}) < 0.5, column = rand({9, 1}) < 0.5;
+            for (const Tensor& mask : {row, column}) {
+                compare({mask, x}, [](const Inputs& v) { return masked_fill(v[1], v[0], 7); });
+                compare({mask, x, y}, choose);
+                compare({mask, x.slice(3, Slice(0, 1)), y}, choose);
+                compare({mask, x.slice(0, Slice(0, 1)), x}, choose);
+            }
+            for (const int first : {0, 1, 16}) {
+                compare({row, x, y}, [=](const Inputs& v) {
+                    const auto part = [&](const Tensor& t) { return t.narrow(t.dim() - 1, first, width - first); };
+                    return first == width ? v[1] : where(part(v[0]), part(v[1]), part(v[2]));
+                });
+            }
+        }
+    }
+}
+
 TEST_CASE("positions come in order", "[cuda]") {
     NEEDS_CUDA;
     manual_seed(3);
