@@ -13,6 +13,7 @@
 #include "tapir/core/tensor.h"
 #include "tapir/nn/nn.h"
 #include "tapir/ops/autocast.h"
+#include "tapir/ops/convolution.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"

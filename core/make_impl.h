@@ -21,6 +21,11 @@ inline Tensor make_empty_like(const TensorImpl* x, DType dtype, const Loc& loc) 
 inline Tensor make_empty_like(const TensorImpl* x, DType dtype, const Loc& loc, Device device) {
     return make_empty(x->sizes, x->rank, x->numel, dtype, device, loc);
 }
+/// The same for (batch, channels, spatial...), with the channels side by side in memory: where it has such dimensions, each
+/// image is an array of pixels that are arrays of channels.
+Tensor make_channels_last(const Shape& shape, DType dtype, Device device, const Loc& loc);
+/// Whether a tensor of 3 to 5 dimensions lies in memory like that. Sizes of 1 make some contiguous tensors do so, too.
+bool is_channels_last(const TensorImpl* x) noexcept;
 /// The same in page-locked CPU memory.
 Tensor make_pinned_like(const TensorImpl* x, const Loc& loc);
 /// Around memory that somebody else owns; release(storage) is called at the end when not null.

@@ -120,6 +120,42 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
     return Tensor::adopt(impl);
 }
 
+namespace {
+
+// The strides of a tensor without gaps whose dimension 1 comes last.
+void channels_last_strides(const std::int64_t* sizes, int rank, std::int64_t* strides) noexcept {
+    std::int64_t stride = 1;
+    const auto set = [&](int d) {
+        strides[d] = stride;
+        stride *= sizes[d] > 0 ? sizes[d] : 1;
+    };
+    set(1);
+    for (int d = rank; d-- > 2;) set(d);
+    set(0);
+}
+
+}  // namespace
+
+Tensor make_channels_last(const Shape& shape, DType dtype, Device device, const Loc& loc) {
+    Tensor made = make_empty(shape, dtype, device, loc);
+    TensorImpl* impl = made.impl();
+    channels_last_strides(impl->sizes, impl->rank, impl->strides);
+    if (!compute_contiguous(impl->sizes, impl->strides, impl->rank)) {
+        impl->flags &= static_cast<std::uint8_t>(~TensorImpl::kContiguous);
+    }
+    return made;
+}
+
+bool is_channels_last(const TensorImpl* x) noexcept {
+    if (x->rank < 3 || x->rank > 5) return false;
+    std::int64_t strides[kMaxRank];
+    channels_last_strides(x->sizes, x->rank, strides);
+    for (int d = 0; d < x->rank; ++d) {
+        if (x->sizes[d] > 1 && x->strides[d] != strides[d]) return false;
+    }
+    return true;
+}
+
 Tensor make_pinned_like(const TensorImpl* x, const Loc& loc) {
     TensorImpl* impl = new_owner(0);
     if (!impl) fail_memory(x->numel, x->dtype, loc);

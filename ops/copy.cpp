@@ -1,7 +1,9 @@
 // clone, to, contiguous, copy_, fill_.
 #include "tapir/ops/copy.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -13,6 +15,8 @@
 
 namespace tapir {
 namespace {
+
+using std::int64_t;
 
 void clone_rule(Backward& b) { b.give(0, b.grad()); }
 void to_dtype_rule(Backward& b) { b.give(0, b.grad()); }  // give() converts to the input's dtype
@@ -69,7 +73,118 @@ void copy_across(const Tensor& to, const Tensor& from, const Loc& loc) {
 
 }  // namespace
 
-// A strided copy with conversion, row by row of the destination.
+namespace {
+
+// Both tensors' dimensions in the order of the destination's memory, merged where both are contiguous.
+struct CopyLoop {
+    int rank = 0;
+    int64_t sizes[kMaxRank], to[kMaxRank], from[kMaxRank];  // strides
+
+    CopyLoop(const TensorImpl* y, const TensorImpl* x) {
+        int order[kMaxRank];
+        const int dims = in_order_of_memory(y, order);
+        for (int i = 0; i < dims; ++i) {
+            const int d = order[i], own = d - (y->rank - x->rank);
+            const int64_t size = y->sizes[d], step = own < 0 || x->sizes[own] == 1 ? 0 : x->strides[own];
+            const bool merge = rank > 0 && to[rank - 1] == y->strides[d] * size && from[rank - 1] == step * size;
+            if (!merge) sizes[rank++] = 1;
+            sizes[rank - 1] *= size;
+            to[rank - 1] = y->strides[d];
+            from[rank - 1] = step;
+        }
+        if (rank > 0) return;
+        rank = 1;
+        sizes[0] = to[0] = from[0] = 1;
+    }
+
+    // Calls f(offset of the destination, of the source) for the places [begin, end) of all dimensions but the last `inner`.
+    template <class F>
+    void for_places(int inner, int64_t begin, int64_t end, const F& f) const {
+        int64_t index[kMaxRank] = {}, y = 0, x = 0, rest = begin;
+        for (int d = rank - inner; d-- > 0;) {
+            index[d] = rest % sizes[d];
+            rest /= sizes[d];
+            y += index[d] * to[d];
+            x += index[d] * from[d];
+        }
+        for (int64_t place = begin; place < end; ++place) {
+            f(y, x);
+            for (int d = rank - inner; d-- > 0;) {
+                y += to[d];
+                x += from[d];
+                if (++index[d] < sizes[d]) break;
+                y -= to[d] * sizes[d];
+                x -= from[d] * sizes[d];
+                index[d] = 0;
+            }
+        }
+    }
+    int64_t places(int inner) const {
+        int64_t count = 1;
+        for (int d = 0; d < rank - inner; ++d) count *= sizes[d];
+        return count;
+    }
+    // Where the source's elements are side by side along another dimension than the destination's, puts that one beside the
+    // last. False: they are not.
+    bool turn() {
+        if (to[rank - 1] != 1 || from[rank - 1] == 1) return false;
+        for (int d = 0; d + 1 < rank; ++d) {
+            if (from[d] != 1) continue;
+            for (int e = d; e + 2 < rank; ++e) {
+                std::swap(sizes[e], sizes[e + 1]);
+                std::swap(to[e], to[e + 1]);
+                std::swap(from[e], from[e + 1]);
+            }
+            return true;
+        }
+        return false;
+    }
+};
+
+// y[i * row + j] = x[i + j * column] for i < rows, j < columns: through small squares, so that both sides of memory are read
+// and written in runs.
+template <class T>
+void transpose_block(T* y, int64_t row, const T* x, int64_t column, int64_t rows, int64_t columns) {
+    constexpr int64_t side = 16;
+    T square[side][side];
+    for (int64_t i = 0; i < rows; i += side) {
+        const int64_t height = std::min(side, rows - i);
+        for (int64_t j = 0; j < columns; j += side) {
+            const int64_t width = std::min(side, columns - j);
+            for (int64_t b = 0; b < width; ++b) {
+                for (int64_t a = 0; a < height; ++a) square[a][b] = x[i + a + (j + b) * column];
+            }
+            for (int64_t a = 0; a < height; ++a) std::memcpy(y + (i + a) * row + j, square[a], static_cast<std::size_t>(width) * sizeof(T));
+        }
+    }
+}
+
+template <class T>
+void transpose(const CopyLoop& loop, const TensorImpl* y, const TensorImpl* x) {
+    const int i = loop.rank - 2, j = loop.rank - 1;
+    const int64_t rows = loop.sizes[i], columns = loop.sizes[j];
+    parallel_for(loop.places(2), 32 * 1024 / (rows * columns) + 1, [&](int64_t begin, int64_t end) {
+        loop.for_places(2, begin, end, [&](int64_t to, int64_t from) {
+            transpose_block(reinterpret_cast<T*>(y->data) + to, loop.to[i], reinterpret_cast<const T*>(x->data) + from, loop.from[j], rows,
+                            columns);
+        });
+    });
+}
+
+void copy_bytes_here(std::byte* to, const std::byte* from, std::size_t bytes) {
+    constexpr std::int64_t grain = 1 << 20;
+    if (bytes < 2 * grain) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    parallel_for(static_cast<std::int64_t>(bytes), grain, [&](std::int64_t begin, std::int64_t end) {
+        std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+    });
+}
+
+}  // namespace
+
+// On the CPU row by row of the destination's memory, with conversion.
 void copy_elements(const Tensor& to, const Tensor& from) {
     const TensorImpl *y = to.impl(), *x = from.impl();
     if (y->numel == 0) return;
@@ -77,48 +192,44 @@ void copy_elements(const Tensor& to, const Tensor& from) {
         return copy_across(to, from, detail::thread.op_loc);
     if (on_gpu(y)) return elementwise::copy_on_gpu(to, from);
     if (x->dtype == y->dtype && x->is_contiguous() && y->is_contiguous() && x->numel == y->numel) {
-        const std::size_t bytes = static_cast<std::size_t>(y->numel) * itemsize(y->dtype);
-        constexpr std::int64_t grain = 1 << 20;
-        if (bytes < 2 * grain) {
-            std::memcpy(y->data, x->data, bytes);
-        } else {
-            parallel_for(static_cast<std::int64_t>(bytes), grain, [&](std::int64_t begin, std::int64_t end) {
-                std::memcpy(y->data + begin, x->data + begin, static_cast<std::size_t>(end - begin));
-            });
+        return copy_bytes_here(y->data, x->data, static_cast<std::size_t>(y->numel) * itemsize(y->dtype));
+    }
+    CopyLoop loop(y, x);
+    if (x->dtype == y->dtype && loop.turn()) {
+        switch (itemsize(y->dtype)) {
+            case 1: return transpose<std::uint8_t>(loop, y, x);
+            case 2: return transpose<std::uint16_t>(loop, y, x);
+            case 4: return transpose<std::uint32_t>(loop, y, x);
+            default: return transpose<std::uint64_t>(loop, y, x);
         }
-        return;
     }
-    // The innermost loop runs along the last dimension; the others are counted up.
-    std::int64_t from_strides[kMaxRank];
-    for (int d = 0; d < y->rank; ++d) {
-        const int own = d - (y->rank - x->rank);
-        from_strides[d] = own < 0 || (x->sizes[own] == 1 && y->sizes[d] != 1) ? 0 : x->strides[own];
-    }
-    const int last = y->rank - 1;
-    const std::int64_t width = y->rank ? y->sizes[last] : 1;
-    const std::int64_t y_step = y->rank ? y->strides[last] : 0, x_step = y->rank ? from_strides[last] : 0;
+    const int last = loop.rank - 1;
     const auto y_size = static_cast<std::int64_t>(itemsize(y->dtype)), x_size = static_cast<std::int64_t>(itemsize(x->dtype));
-    const std::int64_t rows = y->numel / width;
-    parallel_for(rows, (32 * 1024) / width + 1, [&](std::int64_t begin, std::int64_t end) {
-        std::int64_t index[kMaxRank] = {}, y_offset = 0, x_offset = 0, rest = begin;
-        for (int d = last; d-- > 0;) {
-            index[d] = rest % y->sizes[d];
-            rest /= y->sizes[d];
-            y_offset += index[d] * y->strides[d];
-            x_offset += index[d] * from_strides[d];
-        }
-        for (std::int64_t row = begin; row < end; ++row) {
-            kernels::convert(x->dtype, x->data + x_offset * x_size, x_step, y->dtype, y->data + y_offset * y_size, y_step, width);
-            for (int d = last; d-- > 0;) {
-                y_offset += y->strides[d];
-                x_offset += from_strides[d];
-                if (++index[d] < y->sizes[d]) break;
-                y_offset -= y->strides[d] * y->sizes[d];
-                x_offset -= from_strides[d] * y->sizes[d];
-                index[d] = 0;
-            }
-        }
+    const std::int64_t width = loop.sizes[last];
+    if (loop.rank == 1 && x->dtype == y->dtype && loop.to[0] == 1 && loop.from[0] == 1) {
+        return copy_bytes_here(y->data, x->data, static_cast<std::size_t>(width * y_size));
+    }
+    const auto convert = [&](std::int64_t to_offset, std::int64_t from_offset, std::int64_t count) {
+        kernels::convert(x->dtype, x->data + from_offset * x_size, loop.from[last], y->dtype, y->data + to_offset * y_size, loop.to[last],
+                         count);
+    };
+    constexpr std::int64_t grain = 32 * 1024;
+    if (loop.rank == 1) {
+        return parallel_for(width, grain, [&](std::int64_t begin, std::int64_t end) {
+            convert(begin * loop.to[0], begin * loop.from[0], end - begin);
+        });
+    }
+    parallel_for(loop.places(1), grain / width + 1, [&](std::int64_t begin, std::int64_t end) {
+        loop.for_places(1, begin, end, [&](std::int64_t to_offset, std::int64_t from_offset) { convert(to_offset, from_offset, width); });
     });
+}
+
+Tensor channels_last(const Tensor& x, const Loc& loc) {
+    if (detail::is_channels_last(x.impl())) return x;
+    const detail::UnrecordedParts parts;
+    const Tensor out = detail::make_channels_last(x.shape(), x.dtype(), x.device(), loc);
+    copy_elements(out, x);
+    return out;
 }
 
 Tensor clone(In x) {

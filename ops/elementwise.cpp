@@ -213,6 +213,17 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
                          static_cast<std::size_t>(op.params) * sizeof(double)});
 }
 
+// A fresh tensor for the result. Behind a convolution it has its channels last in memory as the operand does.
+Tensor make_result(const Shape& shape, const Tensor* const* in, int count, DType dtype, Device device, const Loc& loc) {
+    for (int k = 0; k < count; ++k) {
+        const TensorImpl* x = in[k]->impl();
+        if (x->rank != shape.rank() || x->numel != shape.numel()) continue;
+        if (!x->is_contiguous() && detail::is_channels_last(x)) return detail::make_channels_last(shape, dtype, device, loc);
+        break;
+    }
+    return detail::make_empty(shape, dtype, device, loc);
+}
+
 // The operands' device. Numbers, which are 0-d tensors of the CPU, may stand beside any.
 Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count, const Loc& loc) {
     int first = 0;
@@ -246,13 +257,24 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     const Loop loop = forward_loop(op.index, compute);
     if (!loop) fail<DTypeError>(loc, "{}: not defined for {}", op.info.name, name(dtype));
     const Shape shape = shape_of(op, in, count, loc);
-    const Tensor out = detail::make_empty(shape, op.to_bool ? bool_ : dtype, device, loc);
+    const Tensor out = make_result(shape, in, count, op.to_bool ? bool_ : dtype, device, loc);
     elementwise::run({op.index, -1, compute, op.to_bool, params}, out, in, count);
     if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
     return out;
 }
 
 }  // namespace
+
+int in_order_of_memory(const TensorImpl* y, int (&order)[kMaxRank]) noexcept {
+    int count = 0;
+    for (int d = 0; d < y->rank; ++d) {
+        if (y->sizes[d] == 1) continue;
+        int at = count++;
+        for (; at > 0 && std::abs(y->strides[order[at - 1]]) < std::abs(y->strides[d]); --at) order[at] = order[at - 1];
+        order[at] = d;
+    }
+    return count;
+}
 
 // --- Running -------------------------------------------------------------------------------------------------------------
 
@@ -284,8 +306,10 @@ void set_geometry(kernels::ElementwiseArgs& args, const TensorImpl* y, const Ten
         args.out_strides[0] = 1;
         for (int k = 0; k < args.operands; ++k) args.in[k].strides[0] = 1;
     }
-    for (int d = 0; d < y->rank && !alike; ++d) {
-        if (y->sizes[d] == 1) continue;
+    int order[kMaxRank];
+    const int dims = alike ? 0 : in_order_of_memory(y, order);
+    for (int i = 0; i < dims; ++i) {
+        const int d = order[i];
         std::int64_t strides[kernels::kMaxOperands];
         for (int k = 0; k < args.operands; ++k) {
             const TensorImpl* x = in[k]->impl();
@@ -639,7 +663,7 @@ Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const*
                       bool into_g) {
     const Tensor& g = *in[0];
     const Compute compute = kernels::compute_of(g.dtype());
-    const Tensor out = into_g ? g : detail::make_empty_like(g.impl(), g.dtype(), Loc{});
+    const Tensor out = into_g ? g : make_result(g.shape(), in, 1, g.dtype(), g.device(), Loc{});
     elementwise::run({op.index, static_cast<std::int8_t>(operand), compute, false, params}, out, in, count);
     return out;
 }

@@ -54,11 +54,16 @@ Tensor copy_before_write(const Tensor& operand, const Loc& loc);
 /// After the write: raises the version.
 void mark_written(const Tensor& self, const Loc& loc);
 
+/// The dimensions of more than one element in the order of their strides, the largest first: a loop over them goes through
+/// memory. Returns how many there are.
+int in_order_of_memory(const TensorImpl* y, int (&order)[kMaxRank]) noexcept;
 /// Sets every element to one, given as an element of the tensor's dtype in CPU memory; not recorded.
 void fill_elements(const Tensor& to, const void* element);
 /// Sets the bytes of a contiguous tensor to 0.
 void zero_elements(const Tensor& to);
 /// to[...] = from[...], broadcast and converted, on any devices; not recorded.
 void copy_elements(const Tensor& to, const Tensor& from);
+/// x, or a copy with its channels last in memory (see detail::is_channels_last). Not recorded.
+Tensor channels_last(const Tensor& x, const Loc& loc);
 
 }  // namespace tapir

@@ -1,0 +1,357 @@
+// Convolutions. Note [Closed under gradients]: what a convolution computes, its gradient with respect to the input and the one
+// with respect to the weight are three ops, and the gradients of each are the other two. So all are differentiable to any order.
+//     y = output(x, w)      gradients: of x: input(g, w),   of w: weight(x, g)
+//     x = input(y, w)       gradients: of y: output(g, w),  of w: weight(g, y)
+//     w = weight(x, y)      gradients: of x: input(y, g),   of y: output(x, g)
+#include "tapir/ops/convolution.h"
+
+#include <cstring>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/convolution_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void convolution_rule(Backward& b);
+void conv_transpose_rule(Backward& b);
+void conv_weight_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(convolution, "Conv", convolution_rule, "The cross-correlation of each example with each kernel.",
+         TAPIR_SAMPLE_AS("f(2,3,7) f(4,3,3) f(4)", "nn.functional.conv1d(x[0], x[1], x[2])", conv1d(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(2,4,9) f(6,2,3)", "nn.functional.conv1d(x[0], x[1], None, 2, 2, 2, 2)",
+                         conv1d(x[0], x[1], {}, {.stride = 2, .padding = 2, .dilation = 2, .groups = 2})),
+         TAPIR_SAMPLE_AS("f(2,3,6,5) f(4,3,3,2) f(4)", "nn.functional.conv2d(x[0], x[1], x[2], (2, 1), (1, 0))",
+                         conv2d(x[0], x[1], x[2], {.stride = {2, 1}, .padding = {1, 0}})),
+         TAPIR_SAMPLE_AS("f(1,2,5,6) f(3,2,2,3)", "nn.functional.conv2d(x[0], x[1], padding='same', dilation=(2, 1))",
+                         conv2d(x[0], x[1], {}, {.padding = "same", .dilation = {2, 1}})),
+         TAPIR_SAMPLE_AS("f(2,3,4,4) f(6,1,3,3) f(6)", "nn.functional.conv2d(x[0], x[1], x[2], padding=1, groups=3)",
+                         conv2d(x[0], x[1], x[2], {.padding = 1, .groups = 3})),
+         TAPIR_SAMPLE_AS("f(3,5,5) f(2,3,3,3) f(2)", "nn.functional.conv2d(x[0], x[1], x[2])", conv2d(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(1,2,3,4,5) f(3,2,2,3,2) f(3)", "nn.functional.conv3d(x[0], x[1], x[2], padding=(1, 0, 1))",
+                         conv3d(x[0], x[1], x[2], {.padding = {1, 0, 1}})));
+TAPIR_OP(conv_transpose, "ConvTranspose", conv_transpose_rule, "The gradient of a convolution with respect to its input.",
+         TAPIR_SAMPLE_AS("f(2,3,5) f(3,4,3) f(4)", "nn.functional.conv_transpose1d(x[0], x[1], x[2], 2, 1, 1)",
+                         conv_transpose1d(x[0], x[1], x[2], {.stride = 2, .padding = 1, .output_padding = 1})),
+         TAPIR_SAMPLE_AS("f(2,4,3,4) f(4,2,2,3)", "nn.functional.conv_transpose2d(x[0], x[1], None, (2, 1), 0, 0, 2)",
+                         conv_transpose2d(x[0], x[1], {}, {.stride = {2, 1}, .groups = 2})),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,2,2) f(3)", "nn.functional.conv_transpose2d(x[0], x[1], x[2], dilation=2)",
+                         conv_transpose2d(x[0], x[1], x[2], {.dilation = 2})),
+         TAPIR_SAMPLE_AS("f(1,2,2,3,2) f(2,1,2,2,2)", "nn.functional.conv_transpose3d(x[0], x[1], stride=2, padding=1)",
+                         conv_transpose3d(x[0], x[1], {}, {.stride = 2, .padding = 1})));
+
+namespace {
+
+Tensor weight_of(const Tensor& x, const Tensor& g);
+
+}  // namespace
+
+TAPIR_OP(conv_weight, NoOnnx("gradient only"), conv_weight_rule, "The gradient of a convolution with respect to its weight.",
+         TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])", weight_of(x[0], x[1])));
+
+namespace {
+
+// --- Running -------------------------------------------------------------------------------------------------------------
+
+const OpInfo& op_of(ConvPart part) {
+    return part == ConvPart::output ? convolution_op : part == ConvPart::input ? conv_transpose_op : conv_weight_op;
+}
+
+Shape with_channels(const Convolution& c, int64_t channels, const int64_t* spatial) {
+    Shape shape{c.batch, channels};
+    for (int64_t d = 3 - c.dims; d < 3; ++d) shape.push_back(spatial[d]);
+    return shape;
+}
+
+Shape shape_of(ConvPart part, const Convolution& c) {
+    switch (part) {
+        case ConvPart::output: return with_channels(c, c.out_channels, c.out);
+        case ConvPart::input: return with_channels(c, c.in_channels, c.in);
+        default: {
+            Shape shape{c.out_channels, c.group_in()};
+            for (int64_t d = 3 - c.dims; d < 3; ++d) shape.push_back(c.kernel[d]);
+            return shape;
+        }
+    }
+}
+
+Tensor empty_for(ConvPart part, const Convolution& c, DType dtype, bool channels_last, const Loc& loc) {
+    const Shape shape = shape_of(part, c);
+    return channels_last && part != ConvPart::weight ? detail::make_channels_last(shape, dtype, cpu, loc)
+                                                     : detail::make_empty(shape, dtype, cpu, loc);
+}
+
+// On the CPU, in float32, float64, or a 16-bit type that oneDNN takes.
+Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
+    const DType dtype = a.dtype();
+    if (dtype != float64) {
+        const Tensor first = channels_last(a, loc), second = part == ConvPart::weight ? channels_last(b, loc) : b.contiguous(loc);
+        const Tensor out = empty_for(part, c, dtype, /*channels_last=*/true, loc);
+        if (convolve_by_onednn(part, c, first, second, bias.defined() ? bias.contiguous(loc) : bias, out)) return out;
+    }
+    Tensor out = empty_for(part, c, dtype, /*channels_last=*/false, loc);
+    convolve_by_products(part, c, a.contiguous(loc), b.contiguous(loc), out);
+    if (bias.defined()) {
+        Shape shape(c.out_channels);
+        for (int64_t d = 0; d < c.dims; ++d) shape.push_back(1);
+        out.add_(bias.view(shape, loc), loc);
+    }
+    return out;
+}
+
+// Not recorded. bias: with `output` only.
+Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
+    const DType dtype = a.dtype();
+    const bool is_empty = a.numel() == 0 || b.numel() == 0;  // a sum of nothing
+    if (is_empty) {
+        Tensor out = gradient_ops::zeros(shape_of(part, c), dtype, a.device());
+        if (bias.defined() && out.numel() > 0) {
+            Shape shape(c.out_channels);
+            for (int64_t d = 0; d < c.dims; ++d) shape.push_back(1);
+            out.add_(bias.view(shape, loc), loc);
+        }
+        return out;
+    }
+    const bool is_direct = dtype == float32 || dtype == float64 || (dtype == bfloat16 && has_fast_bfloat16());
+    if (is_direct) return on_cpu(part, c, a, b, bias, loc);
+    const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(float32, loc) : t; };
+    return on_cpu(part, c, wide(a), wide(b), wide(bias), loc).to(dtype, loc);
+}
+
+Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
+    detail::begin_op(op_of(part).name, a.impl(), loc);
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        out = run(part, c, a, b, bias, loc);
+    }
+    if (bias.defined()) {
+        record(op_of(part), loc, {&a, &b, &bias}, out, {&a, &b}, c);
+    } else {
+        record(op_of(part), loc, {&a, &b}, out, {&a, &b}, c);
+    }
+    return out;
+}
+
+// --- Gradients: see Note [Closed under gradients] ------------------------------------------------------------------------
+
+Tensor convolve(Backward& b, ConvPart part, const Tensor& first, const Tensor& second) {
+    return convolve(part, b.attrs<Convolution>(), first, second, {}, b.record().loc);
+}
+
+void convolution_rule(Backward& b) {
+    const Tensor &g = b.grad(), x = b.saved(0), w = b.saved(1);
+    if (b.needs(0)) b.give(0, convolve(b, ConvPart::input, g, w));
+    if (b.needs(1)) b.give(1, convolve(b, ConvPart::weight, x, g));
+    if (b.input_count() < 3 || !b.needs(2)) return;
+    Dims all_but_channels(0);
+    for (int d = 2; d < g.dim(); ++d) all_but_channels.push_back(d);
+    b.give(2, sum(g, all_but_channels));
+}
+
+void conv_transpose_rule(Backward& b) {
+    const Tensor &g = b.grad(), y = b.saved(0), w = b.saved(1);
+    if (b.needs(0)) b.give(0, convolve(b, ConvPart::output, g, w));
+    if (b.needs(1)) b.give(1, convolve(b, ConvPart::weight, g, y));
+}
+
+void conv_weight_rule(Backward& b) {
+    const Tensor &g = b.grad(), x = b.saved(0), y = b.saved(1);
+    if (b.needs(0)) b.give(0, convolve(b, ConvPart::input, y, g));
+    if (b.needs(1)) b.give(1, convolve(b, ConvPart::output, x, g));
+}
+
+// --- Arguments -----------------------------------------------------------------------------------------------------------
+
+// A number for all spatial dimensions, or one for each.
+void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, int dims, const char* op, const Loc& loc) {
+    if (given.rank() != 1 && given.rank() != dims) {
+        fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, dims, given);
+    }
+    for (int d = 0; d < dims; ++d) {
+        to[3 - dims + d] = given[given.rank() == 1 ? 0 : d];
+        if (to[3 - dims + d] < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", op, what, least, given);
+    }
+}
+
+void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias) {
+    if (weight.dim() != dims + 2 || (x.tensor.dim() != dims + 2 && x.tensor.dim() != dims + 1)) {
+        fail<ShapeError>(x.loc, "{}: needs an input of {} or {} dimensions and a weight of {}, got {} and {}", op, dims + 1, dims + 2,
+                         dims + 2, x.tensor.shape(), weight.shape());
+    }
+    const DType dtype = x.tensor.dtype();
+    if (!is_floating(dtype) || weight.dtype() != dtype || (bias.defined() && bias.dtype() != dtype)) {
+        fail<DTypeError>(x.loc, "{}: input, weight and bias must have one floating dtype, got {}, {} and {}", op, name(dtype),
+                         name(weight.dtype()), bias.defined() ? name(bias.dtype()) : "no bias");
+    }
+    detail::check_same_device(op, x.tensor, weight, x.loc);
+    if (bias.defined()) detail::check_same_device(op, x.tensor, bias, x.loc);
+}
+
+void check_bias(const char* op, const Convolution& c, int64_t channels, const Tensor& bias, const Loc& loc) {
+    if (c.groups < 1) fail<ValueError>(loc, "{}: groups must be at least 1, got {}", op, c.groups);
+    if (bias.defined() && bias.shape() != Shape(channels)) {
+        fail<ShapeError>(loc, "{}: a bias of shape {} does not fit {} output channels", op, bias.shape(), channels);
+    }
+}
+
+Tensor lower(const In& t) { return t.tensor.defined() ? detail::autocast_to_low(t) : t.tensor; }
+
+void set_padding(Convolution& c, const char* op, int dims, const Padding& padding, const Loc& loc) {
+    int64_t after[3] = {0, 0, 0};
+    if (!padding.mode()) {
+        set(c.before, padding.sizes(), 0, "padding", dims, op, loc);
+        std::memcpy(after, c.before, sizeof after);
+    } else if (std::strcmp(padding.mode(), "same") == 0) {
+        for (int d = 3 - dims; d < 3; ++d) {
+            if (c.stride[d] != 1) fail<ValueError>(loc, "{}: padding 'same' needs stride 1, got {}", op, c.stride[d]);
+            const int64_t both = c.dilation[d] * (c.kernel[d] - 1);
+            c.before[d] = both / 2;
+            after[d] = both - c.before[d];
+        }
+    } else if (std::strcmp(padding.mode(), "valid") != 0) {
+        fail<ValueError>(loc, "{}: padding is a number, 'same' or 'valid', not '{}'", op, padding.mode());
+    }
+    for (int d = 3 - dims; d < 3; ++d) {
+        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + after[d];
+        c.out[d] = (room - reach) / c.stride[d] + 1;
+        if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements", op);
+        if (room < reach) {
+            fail<ShapeError>(loc, "{}: a kernel that reaches over {} elements does not fit into {} with padding", op, reach, room);
+        }
+    }
+}
+
+Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options) {
+    detail::check_defined(x, op);
+    detail::check_defined(weight, op);
+    if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
+        const Tensor low_x = lower(x), low_weight = lower(weight);
+        return conv(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
+    }
+    check_operands(op, dims, x, weight.tensor, bias);
+    if (x.tensor.dim() == dims + 1) {
+        const detail::RecordedParts parts(x.loc);
+        const Tensor batch = unsqueeze(x, 0);
+        return squeeze(conv(op, dims, In(batch, x.loc), weight, bias, options), 0);
+    }
+    const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
+    Convolution c;
+    c.dims = dims;
+    c.batch = in->sizes[0];
+    c.in_channels = in->sizes[1];
+    c.out_channels = w->sizes[0];
+    c.groups = options.groups;
+    check_bias(op, c, c.out_channels, bias, x.loc);
+    if (c.in_channels != w->sizes[1] * c.groups || c.out_channels % c.groups != 0) {
+        fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (out, in / groups, ...) in {} group{}", op,
+                         x.tensor.shape(), weight.tensor.shape(), c.groups, c.groups == 1 ? "" : "s");
+    }
+    for (int d = 0; d < dims; ++d) {
+        c.in[3 - dims + d] = in->sizes[2 + d];
+        c.kernel[3 - dims + d] = w->sizes[2 + d];
+    }
+    set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
+    set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
+    set_padding(c, op, dims, options.padding, x.loc);
+    return convolve(ConvPart::output, c, x.tensor, weight.tensor, bias, x.loc);
+}
+
+Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvTransposeOptions& options) {
+    detail::check_defined(x, op);
+    detail::check_defined(weight, op);
+    if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
+        const Tensor low_x = lower(x), low_weight = lower(weight);
+        return conv_transpose(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
+    }
+    check_operands(op, dims, x, weight.tensor, bias);
+    const detail::RecordedParts parts(x.loc);
+    if (x.tensor.dim() == dims + 1) {
+        const Tensor batch = unsqueeze(x, 0);
+        return squeeze(conv_transpose(op, dims, In(batch, x.loc), weight, bias, options), 0);
+    }
+    const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
+    Convolution c;  // of which this is the gradient: its output is x
+    c.dims = dims;
+    c.batch = in->sizes[0];
+    c.out_channels = in->sizes[1];
+    c.groups = options.groups;
+    c.in_channels = w->sizes[1] * c.groups;
+    check_bias(op, c, c.in_channels, bias, x.loc);
+    if (c.out_channels != w->sizes[0] || c.out_channels % c.groups != 0) {
+        fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (in, out / groups, ...) in {} group{}", op,
+                         x.tensor.shape(), weight.tensor.shape(), c.groups, c.groups == 1 ? "" : "s");
+    }
+    for (int d = 0; d < dims; ++d) {
+        c.out[3 - dims + d] = in->sizes[2 + d];
+        c.kernel[3 - dims + d] = w->sizes[2 + d];
+    }
+    int64_t more[3] = {0, 0, 0};
+    set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
+    set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
+    set(c.before, options.padding, 0, "padding", dims, op, x.loc);
+    set(more, options.output_padding, 0, "output_padding", dims, op, x.loc);
+    for (int d = 3 - dims; d < 3; ++d) {
+        if (more[d] >= c.stride[d] && more[d] >= c.dilation[d]) {
+            fail<ValueError>(x.loc, "{}: output_padding {} must be below the stride {} or the dilation {}", op, more[d], c.stride[d],
+                             c.dilation[d]);
+        }
+        c.in[d] = (c.out[d] - 1) * c.stride[d] - 2 * c.before[d] + c.dilation[d] * (c.kernel[d] - 1) + more[d] + 1;
+        if (c.in[d] <= 0 || c.out[d] == 0 || c.kernel[d] == 0) {
+            fail<ShapeError>(x.loc, "{}: an input of shape {} and a weight of shape {} make a result of size {}", op, x.tensor.shape(),
+                             weight.tensor.shape(), c.in[d]);
+        }
+    }
+    const Tensor y = convolve(ConvPart::input, c, x.tensor, weight.tensor, {}, x.loc);
+    if (!bias.defined()) return y;
+    Shape shape(c.in_channels);
+    for (int d = 0; d < dims; ++d) shape.push_back(1);
+    return y + bias.view(shape, x.loc);
+}
+
+// What conv2d(x, w, {}, {}) gives for w, where g is the gradient of its result.
+Tensor weight_of(const Tensor& x, const Tensor& g) {
+    Convolution c;
+    c.dims = 2;
+    c.batch = x.size(0);
+    c.in_channels = x.size(1);
+    c.out_channels = g.size(1);
+    for (int d = 1; d < 3; ++d) {
+        c.in[d] = x.size(d + 1);
+        c.out[d] = g.size(d + 1);
+        c.kernel[d] = c.in[d] - c.out[d] + 1;
+    }
+    return convolve(ConvPart::weight, c, x, g, {}, Loc::current());
+}
+
+}  // namespace
+
+Tensor conv1d(In x, In weight, const Tensor& bias, const ConvOptions& options) { return conv("conv1d", 1, x, weight, bias, options); }
+Tensor conv2d(In x, In weight, const Tensor& bias, const ConvOptions& options) { return conv("conv2d", 2, x, weight, bias, options); }
+Tensor conv3d(In x, In weight, const Tensor& bias, const ConvOptions& options) { return conv("conv3d", 3, x, weight, bias, options); }
+
+Tensor conv_transpose1d(In x, In weight, const Tensor& bias, const ConvTransposeOptions& options) {
+    return conv_transpose("conv_transpose1d", 1, x, weight, bias, options);
+}
+Tensor conv_transpose2d(In x, In weight, const Tensor& bias, const ConvTransposeOptions& options) {
+    return conv_transpose("conv_transpose2d", 2, x, weight, bias, options);
+}
+Tensor conv_transpose3d(In x, In weight, const Tensor& bias, const ConvTransposeOptions& options) {
+    return conv_transpose("conv_transpose3d", 3, x, weight, bias, options);
+}
+
+}  // namespace tapir

@@ -1,0 +1,66 @@
+// Convolutions. Names, shapes and defaults are PyTorch's; the numbers that PyTorch takes by position have names here:
+//
+//     Tensor y = conv2d(x, weight, bias, {.stride = 2, .padding = 1});
+//     Tensor z = conv2d(x, weight, bias, {.padding = "same", .dilation = {1, 2}});
+//
+// Each number stands for all spatial dimensions, or there is one for each. On the CPU results have their channels last in
+// memory, which the next layer reads as it is; shapes and values do not show it.
+#pragma once
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// How many zeros stand on both sides of each spatial dimension: numbers, "valid" (none), or "same": as many as make the
+/// result as large as the input (the odd one at the end), for which the stride must be 1.
+class Padding {
+ public:
+    template <class... I>
+        requires(sizeof...(I) > 0 && (std::is_integral_v<I> && ...))
+    Padding(I... sizes) noexcept : sizes_(sizes...) {}           // NOLINT: implicit by design
+    Padding(const Shape& sizes) noexcept : sizes_(sizes) {}      // NOLINT
+    Padding(const char* mode) noexcept : mode_(mode) {}          // NOLINT
+
+    const Shape& sizes() const noexcept { return sizes_; }
+    const char* mode() const noexcept { return mode_; }  ///< null where there are numbers
+
+ private:
+    Shape sizes_;
+    const char* mode_ = nullptr;
+};
+
+struct ConvOptions {
+    Shape stride = 1;
+    Padding padding = 0;
+    Shape dilation = 1;
+    std::int64_t groups = 1;  ///< input channels are split into as many groups, each with its own part of the weight
+};
+
+/// The cross-correlation of x with each kernel, plus bias:
+///   y[n, o, i] = bias[o] + sum over c, k of weight[o, c, k] * x[n, c, i * stride + k * dilation - padding]
+/// x (n, in, length) or (in, length), weight (out, in / groups, kernel), bias (out,) or undefined -> (n, out, length') or
+/// (out, length') with length' = (length + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded down.
+/// Dtypes: floating, the same for all. Throws ShapeError, DTypeError, DeviceError; ValueError for a stride, dilation or groups
+/// below 1, a negative padding, or a padding mode that there is not.
+Tensor conv1d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
+/// The same for x (n, in, height, width), weight (out, in / groups, kernel height, kernel width).
+Tensor conv2d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
+/// The same for x (n, in, depth, height, width).
+Tensor conv3d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
+
+struct ConvTransposeOptions {
+    Shape stride = 1;
+    Shape padding = 0;
+    Shape output_padding = 0;  ///< added to the size at the end; below the stride or the dilation
+    std::int64_t groups = 1;
+    Shape dilation = 1;
+};
+
+/// The gradient of conv with respect to its input, as an op of its own ("deconvolution"; Zeiler et al. 2010). x (n, in, length),
+/// weight (in, out / groups, kernel), bias (out,) -> (n, out, length') with
+/// length' = (length - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1. Errors as conv1d.
+Tensor conv_transpose1d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
+Tensor conv_transpose2d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
+Tensor conv_transpose3d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
+
+}  // namespace tapir

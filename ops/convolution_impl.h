@@ -1,0 +1,39 @@
+// A convolution on memory: what the ops of convolution.cpp hand to oneDNN, to matrix products, or to a device.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// The sizes of y = conv(x, w), and how the kernel moves; dimensions from `dims` on are 1. What is asked for, and what given:
+struct Convolution {
+    std::int64_t dims = 0;
+    std::int64_t batch = 0, in_channels = 0, out_channels = 0, groups = 1;
+    std::int64_t in[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, out[3] = {1, 1, 1};
+    std::int64_t stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
+    std::int64_t before[3] = {0, 0, 0};  // zeros before the first element
+
+    bool operator==(const Convolution&) const = default;
+    std::int64_t in_volume() const { return in[0] * in[1] * in[2]; }
+    std::int64_t out_volume() const { return out[0] * out[1] * out[2]; }
+    std::int64_t kernel_volume() const { return kernel[0] * kernel[1] * kernel[2]; }
+    std::int64_t group_in() const { return in_channels / groups; }
+    std::int64_t group_out() const { return out_channels / groups; }
+};
+
+enum class ConvPart : std::uint8_t {
+    output,  // of x and w: y
+    input,   // of g, the gradient of y, and w: that of x
+    weight,  // of x and g: that of w
+};
+
+/// out = the part, of a and b in the order above. x, y and g have their channels last in memory, w is contiguous; float32 or
+/// bfloat16. bias: for `output`, of the same dtype. False, and nothing done, where oneDNN is not built in or does not take it.
+bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
+
+/// The same by matrix products, for contiguous tensors of float32 or float64; without bias.
+void convolve_by_products(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& out);
+
+}  // namespace tapir

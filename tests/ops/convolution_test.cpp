@@ -1,0 +1,159 @@
+// Convolutions against loops over their definition, in every combination of sizes, strides, paddings and groups that is small
+// enough; layouts, dtypes, autocast, and what is refused. Gradients: the op table's test.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "../fails.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+using std::int64_t;
+
+namespace {
+
+struct Case {
+    int64_t batch, in, out, groups, size[2], kernel[2], stride[2], padding[2], dilation[2];
+};
+
+// y[n, o, i, j] by its definition, in double.
+std::vector<double> by_definition(const Case& c, const Tensor& x, const Tensor& w, const Tensor& bias, int64_t (&size)[2]) {
+    for (int d = 0; d < 2; ++d) size[d] = (c.size[d] + 2 * c.padding[d] - c.dilation[d] * (c.kernel[d] - 1) - 1) / c.stride[d] + 1;
+    const auto xs = x.to_vector<double>(), ws = w.to_vector<double>(), bs = bias.to_vector<double>();
+    const int64_t group_in = c.in / c.groups, group_out = c.out / c.groups;
+    std::vector<double> y;
+    for (int64_t n = 0; n < c.batch; ++n)
+        for (int64_t o = 0; o < c.out; ++o)
+            for (int64_t i = 0; i < size[0]; ++i)
+                for (int64_t j = 0; j < size[1]; ++j) {
+                    double sum = bs[static_cast<std::size_t>(o)];
+                    for (int64_t k = 0; k < group_in; ++k)
+                        for (int64_t a = 0; a < c.kernel[0]; ++a)
+                            for (int64_t b = 0; b < c.kernel[1]; ++b) {
+                                const int64_t row = i * c.stride[0] + a * c.dilation[0] - c.padding[0];
+                                const int64_t col = j * c.stride[1] + b * c.dilation[1] - c.padding[1];
+                                if (row < 0 || row >= c.size[0] || col < 0 || col >= c.size[1]) continue;
+                                const int64_t channel = o / group_out * group_in + k;
+                                sum += xs[static_cast<std::size_t>(((n * c.in + channel) * c.size[0] + row) * c.size[1] + col)] *
+                                       ws[static_cast<std::size_t>(((o * group_in + k) * c.kernel[0] + a) * c.kernel[1] + b)];
+                            }
+                    y.push_back(sum);
+                }
+    return y;
+}
+
+void check_values(const Tensor& have, const std::vector<double>& want, double tolerance) {
+    const std::vector<double> values = have.to_vector<double>();
+    REQUIRE(values.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        if (std::abs(values[i] - want[i]) <= tolerance * (1 + std::abs(want[i]))) continue;
+        INFO("element " << i << ": " << values[i] << ", not " << want[i]);
+        CHECK(false);
+        return;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("convolution by its definition") {
+    manual_seed(1);
+    const Case cases[] = {
+        {2, 3, 4, 1, {7, 6}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},    {2, 3, 4, 1, {7, 6}, {3, 2}, {2, 3}, {2, 1}, {1, 2}},
+        {1, 1, 32, 1, {28, 28}, {5, 5}, {1, 1}, {2, 2}, {1, 1}}, {3, 16, 24, 1, {9, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+        {2, 6, 9, 3, {5, 8}, {2, 3}, {1, 2}, {1, 0}, {2, 1}},    {2, 8, 8, 8, {6, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+        {2, 4, 3, 1, {5, 5}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},    {1, 2, 2, 1, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {1, 1}},
+        {1, 2, 2, 1, {3, 3}, {2, 2}, {1, 1}, {5, 4}, {1, 1}},    {2, 3, 2, 1, {9, 9}, {2, 2}, {4, 5}, {0, 0}, {1, 1}},
+    };
+    for (const Case& c : cases) {
+        for (const DType dtype : {float32, float64}) {
+            INFO(name(dtype) << ", " << c.in << " -> " << c.out << ", " << c.size[0] << " x " << c.size[1]);
+            const Tensor x = randn({c.batch, c.in, c.size[0], c.size[1]}, dtype), bias = randn({c.out}, dtype);
+            const Tensor w = randn({c.out, c.in / c.groups, c.kernel[0], c.kernel[1]}, dtype);
+            const ConvOptions options{.stride = {c.stride[0], c.stride[1]}, .padding = {c.padding[0], c.padding[1]},
+                                      .dilation = {c.dilation[0], c.dilation[1]}, .groups = c.groups};
+            int64_t size[2];
+            const std::vector<double> want = by_definition(c, x, w, bias, size);
+            const double tolerance = dtype == float64 ? 1e-12 : 1e-4;
+            const Tensor y = conv2d(x, w, bias, options);
+            CHECK(y.shape() == Shape{c.batch, c.out, size[0], size[1]});
+            check_values(y, want, tolerance);
+            check_values(conv2d(x.transpose(2, 3).contiguous().transpose(2, 3), w.transpose(0, 1).contiguous().transpose(0, 1), bias,
+                                options), want, tolerance);
+            check_values(conv2d(x[0], w, bias, options), {want.begin(), want.begin() + y[0].numel()}, tolerance);
+            const Tensor flat = conv2d(x, w, {}, options) + bias.view({c.out, 1, 1});
+            check_values(flat, want, tolerance);
+        }
+    }
+}
+
+TEST_CASE("convolution in 16 bits is float64's rounded once") {
+    manual_seed(2);
+    const Tensor x = randn({2, 8, 6, 6}), w = randn({4, 8, 3, 3}), b = randn({4});
+    for (const DType dtype : {float16, bfloat16}) {
+        const Tensor low[] = {x.to(dtype), w.to(dtype), b.to(dtype)};
+        const Tensor y = conv2d(low[0], low[1], low[2], {.padding = 1});
+        CHECK(y.dtype() == dtype);
+        const Tensor want = conv2d(low[0].to(float64), low[1].to(float64), low[2].to(float64), {.padding = 1});
+        check_values(y, want.to_vector<double>(), dtype == float16 ? 2e-3 : 1e-2);
+    }
+    const AutocastScope scope(bfloat16);
+    CHECK(conv2d(x, w, b).dtype() == bfloat16);
+    CHECK(conv_transpose2d(x, w.transpose(0, 1)).dtype() == bfloat16);
+}
+
+TEST_CASE("convolution is closed under gradients: x, w and y agree on one product") {
+    // <conv(x, w), g> = <x, conv_transpose(g, w)>
+    manual_seed(3);
+    const Tensor x = randn({2, 4, 9, 8}, float64), w = randn({6, 2, 3, 2}, float64);
+    const ConvOptions options{.stride = {2, 3}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2};
+    const Tensor y = conv2d(x, w, {}, options), g = randn(y.shape(), float64);
+    const Tensor back = conv_transpose2d(g, w, {}, {.stride = {2, 3}, .padding = {1, 0}, .output_padding = {0, 2}, .groups = 2, .dilation = {1, 2}});
+    REQUIRE(back.shape() == x.shape());
+    CHECK(sum(y * g).item() == Approx(sum(x * back).item()));
+}
+
+TEST_CASE("what follows a convolution keeps its layout, and nobody sees it") {
+    manual_seed(4);
+    const Tensor x = randn({2, 3, 8, 8}), w = randn({5, 3, 3, 3});
+    const Tensor y = conv2d(x, w), plain = y.contiguous();
+    const auto same = [](const Tensor& a, const Tensor& b) { CHECK(a.to_vector<float>() == b.to_vector<float>()); };
+    same(relu(y) * 2 + y, relu(plain) * 2 + plain);
+    same(y + w[0][0][0][0], plain + w[0][0][0][0]);
+    same(y * ones({5, 1, 1}), plain);
+    same(y.flatten(1), plain.flatten(1));
+    CHECK(y.is_contiguous() == false);  // or this tests nothing
+    CHECK(y[1][2][3][4].item() == plain[1][2][3][4].item());
+}
+
+TEST_CASE("empty batches and channels") {
+    const Tensor w = ones({4, 3, 3, 3}), b = ones({4});
+    CHECK(conv2d(zeros({0, 3, 8, 8}), w, b).shape() == Shape{0, 4, 6, 6});
+    Tensor leaf = ones({4, 3, 3, 3}).requires_grad_();
+    Tape tape;
+    tape.backward(sum(conv2d(zeros({0, 3, 8, 8}), leaf, b)));
+    CHECK(leaf.grad().abs().sum().item() == 0);
+}
+
+TEST_CASE("convolution refuses") {
+    const Tensor x = ones({2, 3, 8, 8}), w = ones({4, 3, 3, 3}), b = ones({4});
+    FAILS(ShapeError, "conv2d: needs an input of 3 or 4 dimensions and a weight of 4, got (2, 3) and (4, 3, 3, 3)", conv2d(ones({2, 3}), w));
+    FAILS(ShapeError, "conv2d: an input of shape (2, 3, 8, 8) does not fit a weight of shape (4, 2, 3, 3) (out, in / groups, ...) in 1 group",
+          conv2d(x, ones({4, 2, 3, 3})));
+    FAILS(ShapeError, "in 2 groups", conv2d(x, w, {}, {.groups = 2}));
+    FAILS(ValueError, "conv2d: groups must be at least 1, got 0", conv2d(x, w, {}, {.groups = 0}));
+    FAILS(ShapeError, "conv2d: a bias of shape (3,) does not fit 4 output channels", conv2d(x, w, ones({3})));
+    FAILS(DTypeError, "conv2d: input, weight and bias must have one floating dtype, got float32, float64 and no bias",
+          conv2d(x, w.to(float64)));
+    FAILS(DTypeError, "got int64, int64 and no bias", conv2d(x.to(int64), w.to(int64)));
+    FAILS(ValueError, "conv2d: stride must be at least 1, got (0,)", conv2d(x, w, b, {.stride = 0}));
+    FAILS(ValueError, "conv2d: dilation must be at least 1, got (1, -1)", conv2d(x, w, b, {.dilation = {1, -1}}));
+    FAILS(ValueError, "conv2d: padding must be at least 0, got (-1,)", conv2d(x, w, b, {.padding = -1}));
+    FAILS(ValueError, "conv2d: stride needs 1 number or 2, got (1, 2, 3)", conv2d(x, w, b, {.stride = {1, 2, 3}}));
+    FAILS(ValueError, "conv2d: padding 'same' needs stride 1, got 2", conv2d(x, w, b, {.stride = 2, .padding = "same"}));
+    FAILS(ValueError, "conv2d: padding is a number, 'same' or 'valid', not 'full'", conv2d(x, w, b, {.padding = "full"}));
+    FAILS(ShapeError, "conv2d: a kernel that reaches over 17 elements does not fit into 8 with padding", conv2d(x, w, b, {.dilation = 8}));
+    FAILS(ValueError, "conv_transpose2d: output_padding 2 must be below the stride 2 or the dilation 1",
+          conv_transpose2d(ones({1, 4, 3, 3}), w, {}, {.stride = 2, .output_padding = 2}));
+    FAILS(ShapeError, "conv_transpose2d: an input of shape (2, 3, 8, 8) does not fit a weight", conv_transpose2d(x, w));
+    FAILS(ValueError, "conv2d: the tensor is undefined", conv2d(Tensor(), w));
+}
