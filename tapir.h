@@ -21,6 +21,7 @@
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/normalization.h"
+#include "tapir/ops/pooling.h"
 #include "tapir/ops/recurrent.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"

@@ -1,0 +1,180 @@
+// Pooling: a thread an element of what is written. Gradients are gathered: each element of the input looks at the windows that it
+// is in, so that no two threads write to one place.
+#include <limits>
+
+#include "tapir/cuda/device.cuh"
+#include "tapir/cuda/math.cuh"
+#include "tapir/ops/kernels/pooling.h"
+
+namespace tapir::gpu {
+namespace {
+
+using kernels::PoolArgs;
+using kernels::PoolShape;
+
+// An element's place by its number, and back. I: unsigned, holds the number of elements.
+template <class I>
+struct Places {
+    I channels, sizes[3];
+    bool channels_last;
+
+    __device__ __forceinline__ void split(I number, i64& image, i64& channel, i64 (&at)[3]) const {
+        if (channels_last) {
+            channel = static_cast<i64>(number % channels);
+            number /= channels;
+        }
+        for (int d = 2; d >= 0; --d) {
+            at[d] = static_cast<i64>(number % sizes[d]);
+            number /= sizes[d];
+        }
+        if (!channels_last) {
+            channel = static_cast<i64>(number % channels);
+            number /= channels;
+        }
+        image = static_cast<i64>(number);
+    }
+};
+
+// Where a channel of an image begins, and how far apart its elements are.
+struct Channel {
+    i64 first, step;
+    __device__ __forceinline__ Channel(i64 image, i64 channel, i64 channels, i64 volume, bool channels_last)
+        : first(channels_last ? image * volume * channels + channel : (image * channels + channel) * volume),
+          step(channels_last ? channels : 1) {}
+    __device__ __forceinline__ i64 operator[](i64 place) const { return first + place * step; }
+};
+
+// Calls f(place in the channel) for the elements of the window at `at`.
+template <class F>
+__device__ __forceinline__ void for_window(const PoolShape& s, const i64 (&at)[3], const F& f) {
+    i64 begin[3], end[3];
+    for (int d = 0; d < 3; ++d) s.dims[d].window(at[d], begin[d], end[d]);
+    for (i64 i = begin[0]; i < end[0]; i += s.dims[0].dilation) {
+        for (i64 j = begin[1]; j < end[1]; j += s.dims[1].dilation) {
+            for (i64 k = begin[2]; k < end[2]; k += s.dims[2].dilation) f((i * s.dims[1].in + j) * s.dims[2].in + k);
+        }
+    }
+}
+
+// Calls f(place of a window in the channel, its place by dimension) for those that the element at `at` can be in.
+template <class F>
+__device__ __forceinline__ void for_windows_of(const PoolShape& s, const i64 (&at)[3], const F& f) {
+    i64 first[3], end[3];
+    for (int d = 0; d < 3; ++d) s.dims[d].windows_of(at[d], first[d], end[d]);
+    for (i64 a = first[0]; a < end[0]; ++a) {
+        for (i64 b = first[1]; b < end[1]; ++b) {
+            for (i64 c = first[2]; c < end[2]; ++c) f((a * s.dims[1].out + b) * s.dims[2].out + c, a, b, c);
+        }
+    }
+}
+
+template <class T, class I>
+__global__ void __launch_bounds__(kThreads) max_pool_kernel(I n, PoolArgs args, Places<I> places) {
+    const I number = static_cast<I>(global_index());
+    if (number >= n) return;
+    const PoolShape& s = args.shape;
+    i64 image, channel, at[3];
+    places.split(number, image, channel, at);
+    const Channel in(image, channel, s.channels, s.in_volume(), args.channels_last);
+    const T* x = static_cast<const T*>(args.from);
+    auto largest = -std::numeric_limits<Computed<T>>::infinity();
+    std::int32_t index = -1;
+    for_window(s, at, [&](i64 place) {
+        const auto value = convert<Computed<T>>(x[in[place]]);
+        if (index >= 0 && !(value > largest) && value == value) return;
+        largest = value;
+        index = static_cast<std::int32_t>(place);
+    });
+    static_cast<T*>(args.to)[number] = convert<T>(largest);
+    args.index[number] = index;
+}
+
+template <class T, class I>
+__global__ void __launch_bounds__(kThreads) max_pool_backward_kernel(I n, PoolArgs args, Places<I> places) {
+    const I number = static_cast<I>(global_index());
+    if (number >= n) return;
+    const PoolShape& s = args.shape;
+    i64 image, channel, at[3];
+    places.split(number, image, channel, at);
+    const Channel out(image, channel, s.channels, s.out_volume(), args.channels_last);
+    const T* g = static_cast<const T*>(args.from);
+    const auto here = static_cast<std::int32_t>((at[0] * s.dims[1].in + at[1]) * s.dims[2].in + at[2]);
+    Computed<T> sum = 0;
+    for_windows_of(s, at, [&](i64 window, i64, i64, i64) {
+        if (args.index[out[window]] == here) sum += convert<Computed<T>>(g[out[window]]);
+    });
+    static_cast<T*>(args.to)[number] = convert<T>(sum);
+}
+
+template <class T, class I>
+__global__ void __launch_bounds__(kThreads) avg_pool_kernel(I n, PoolArgs args, Places<I> places) {
+    const I number = static_cast<I>(global_index());
+    if (number >= n) return;
+    const PoolShape& s = args.shape;
+    i64 image, channel, at[3];
+    places.split(number, image, channel, at);
+    const Channel in(image, channel, s.channels, s.in_volume(), args.channels_last);
+    const T* x = static_cast<const T*>(args.from);
+    Computed<T> sum = 0;
+    for_window(s, at, [&](i64 place) { sum += convert<Computed<T>>(x[in[place]]); });
+    static_cast<T*>(args.to)[number] = convert<T>(sum / static_cast<Computed<T>>(s.divisor_of(at[0], at[1], at[2])));
+}
+
+template <class T, class I>
+__global__ void __launch_bounds__(kThreads) avg_pool_backward_kernel(I n, PoolArgs args, Places<I> places) {
+    const I number = static_cast<I>(global_index());
+    if (number >= n) return;
+    const PoolShape& s = args.shape;
+    i64 image, channel, at[3];
+    places.split(number, image, channel, at);
+    const Channel out(image, channel, s.channels, s.out_volume(), args.channels_last);
+    const T* g = static_cast<const T*>(args.from);
+    Computed<T> sum = 0;
+    for_windows_of(s, at, [&](i64 window, i64 a, i64 b, i64 c) {
+        sum += convert<Computed<T>>(g[out[window]]) / static_cast<Computed<T>>(s.divisor_of(a, b, c));
+    });
+    static_cast<T*>(args.to)[number] = convert<T>(sum);
+}
+
+// Calls launch.template operator()<T, I>(n, places) for the elements of the output, or of the input.
+template <class F>
+void with_places(const PoolArgs& args, bool of_input, const F& launch_kernel) {
+    const PoolShape& s = args.shape;
+    const i64 n = s.batch * s.channels * (of_input ? s.in_volume() : s.out_volume());
+    with_floating(args.dtype, [&]<class T>() {
+        const auto with = [&]<class I>(I) {
+            Places<I> places{static_cast<I>(s.channels), {}, args.channels_last};
+            for (int d = 0; d < 3; ++d) places.sizes[d] = static_cast<I>(of_input ? s.dims[d].in : s.dims[d].out);
+            launch_kernel.template operator()<T, I>(static_cast<I>(n), places);
+        };
+        n <= kMostPositions ? with(u32{}) : with(u64{});
+    });
+}
+
+}  // namespace
+
+void max_pool(const PoolArgs& args) {
+    with_places(args, false, [&]<class T, class I>(I n, const Places<I>& places) {
+        launch(max_pool_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
+    });
+}
+
+void max_pool_backward(const PoolArgs& args) {
+    with_places(args, true, [&]<class T, class I>(I n, const Places<I>& places) {
+        launch(max_pool_backward_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
+    });
+}
+
+void avg_pool(const PoolArgs& args) {
+    with_places(args, false, [&]<class T, class I>(I n, const Places<I>& places) {
+        launch(avg_pool_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
+    });
+}
+
+void avg_pool_backward(const PoolArgs& args) {
+    with_places(args, true, [&]<class T, class I>(I n, const Places<I>& places) {
+        launch(avg_pool_backward_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
+    });
+}
+
+}  // namespace tapir::gpu

@@ -1,0 +1,354 @@
+// Pooling.
+#include "tapir/ops/pooling.h"
+
+#include <limits>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/kernels/pooling.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using kernels::PoolDim;
+using kernels::PoolShape;
+using std::int64_t;
+
+void max_pool_rule(Backward& b);
+void avg_pool_rule(Backward& b);
+void avg_pool_gradient_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(max_pool, "MaxPool", max_pool_rule, "The largest element of each window.",
+         TAPIR_SAMPLE_AS("d(2,3,7)", "nn.functional.max_pool1d(x[0], 3, 2, 1)", max_pool1d(x[0], 3, {.stride = 2, .padding = 1})),
+         TAPIR_SAMPLE_AS("d(2,2,6,5)", "nn.functional.max_pool2d(x[0], 2)", max_pool2d(x[0], 2)),
+         TAPIR_SAMPLE_AS("d(1,2,7,8)", "nn.functional.max_pool2d(x[0], (3, 2), (1, 2), (1, 1), (2, 3), True)",
+                         max_pool2d(x[0], {3, 2}, {.stride = {1, 2}, .padding = 1, .dilation = {2, 3}, .ceil_mode = true})),
+         TAPIR_SAMPLE_AS("d(2,5,4)", "nn.functional.max_pool2d(x[0], 2, return_indices=True)", max_pool2d_with_indices(x[0], 2)),
+         TAPIR_SAMPLE_AS("d(1,2,4,4,5)", "nn.functional.max_pool3d(x[0], 2)", max_pool3d(x[0], 2)),
+         TAPIR_SAMPLE_AS("d(2,2,7,5)", "nn.functional.adaptive_max_pool2d(x[0], (3, 4))", adaptive_max_pool2d(x[0], {3, 4})));
+TAPIR_OP(avg_pool, "AveragePool", avg_pool_rule, "The mean of each window.",
+         TAPIR_SAMPLE_AS("f(2,3,7)", "nn.functional.avg_pool1d(x[0], 3, 2, 1)", avg_pool1d(x[0], 3, {.stride = 2, .padding = 1})),
+         TAPIR_SAMPLE_AS("f(2,2,6,5)", "nn.functional.avg_pool2d(x[0], 2)", avg_pool2d(x[0], 2)),
+         TAPIR_SAMPLE_AS("f(1,2,7,8)", "nn.functional.avg_pool2d(x[0], (3, 2), (2, 3), (1, 1), True, False)",
+                         avg_pool2d(x[0], {3, 2}, {.stride = {2, 3}, .padding = 1, .ceil_mode = true, .count_include_pad = false})),
+         TAPIR_SAMPLE_AS("f(3,5,4)", "nn.functional.avg_pool2d(x[0], 2, divisor_override=3)", avg_pool2d(x[0], 2, {.divisor_override = 3})),
+         TAPIR_SAMPLE_AS("f(1,2,4,4,5)", "nn.functional.avg_pool3d(x[0], 2, ceil_mode=True)", avg_pool3d(x[0], 2, {.ceil_mode = true})),
+         TAPIR_SAMPLE_AS("f(2,2,7,5)", "nn.functional.adaptive_avg_pool2d(x[0], (3, 4))", adaptive_avg_pool2d(x[0], {3, 4})),
+         TAPIR_SAMPLE_AS("f(2,3,4)", "nn.functional.adaptive_avg_pool1d(x[0], 6)", adaptive_avg_pool1d(x[0], 6)),
+         TAPIR_SAMPLE_AS("u(2,2,6)", "nn.functional.lp_pool1d(x[0], 3, 2)", lp_pool1d(x[0], 3, 2)),
+         TAPIR_SAMPLE_AS("u(2,2,5,6)", "nn.functional.lp_pool2d(x[0], 2, 2, 1)", lp_pool2d(x[0], 2, 2, {.stride = 1})));
+
+namespace {
+
+Tensor spread(const Tensor& g, int64_t rows, int64_t columns);
+
+}  // namespace
+
+TAPIR_OP(avg_pool_gradient, NoOnnx("gradient only"), avg_pool_gradient_rule, "Each element, in equal parts to those of its window.",
+         TAPIR_SAMPLE_AS("f(2,2,3,2)", "torch.nn.functional.interpolate(x[0], scale_factor=2) / 4", spread(x[0], 6, 4)));
+
+namespace {
+
+// --- Running -------------------------------------------------------------------------------------------------------------
+
+struct Attrs {
+    PoolShape shape;
+    std::int32_t dims;
+};
+
+// (batch, channels, dims...)
+Shape tensor_shape(const Attrs& a, int64_t PoolDim::*size) {
+    Shape shape{a.shape.batch, a.shape.channels};
+    for (int d = 3 - a.dims; d < 3; ++d) shape.push_back(a.shape.dims[d].*size);
+    return shape;
+}
+
+enum class Run { max, max_backward, avg, avg_backward };
+
+template <class T>
+void run_on_cpu(Run what, const PoolShape& shape, const Tensor& from, const Tensor& to, std::int32_t* index) {
+    const kernels::Pool<T> args{shape, static_cast<const T*>(from.raw_data()), static_cast<T*>(to.raw_data()), index};
+    const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
+    const int64_t places = shape.batch * (is_backward ? shape.in_volume() : shape.out_volume());
+    parallel_for(places, 4 * 1024 / shape.channels + 1, [&](int64_t begin, int64_t end) {
+        if constexpr (sizeof(T) == 8) {
+            switch (what) {
+                case Run::max: return kernels::max_pool_f64(args, begin, end);
+                case Run::max_backward: return kernels::max_pool_backward_f64(args, begin, end);
+                case Run::avg: return kernels::avg_pool_f64(args, begin, end);
+                case Run::avg_backward: return kernels::avg_pool_backward_f64(args, begin, end);
+            }
+        } else {
+            switch (what) {
+                case Run::max: return kernels::max_pool_f32(args, begin, end);
+                case Run::max_backward: return kernels::max_pool_backward_f32(args, begin, end);
+                case Run::avg: return kernels::avg_pool_f32(args, begin, end);
+                case Run::avg_backward: return kernels::avg_pool_backward_f32(args, begin, end);
+            }
+        }
+    });
+}
+
+void run_on_gpu(Run what, const PoolShape& shape, bool channels_last, const Tensor& from, const Tensor& to, const Tensor& index) {
+    const kernels::PoolArgs args{shape, to.dtype(), channels_last, on_stream(from), on_stream(to), on_stream<std::int32_t>(index)};
+    switch (what) {
+        case Run::max: return gpu::max_pool(args);
+        case Run::max_backward: return gpu::max_pool_backward(args);
+        case Run::avg: return gpu::avg_pool(args);
+        case Run::avg_backward: return gpu::avg_pool_backward(args);
+    }
+}
+
+// From x to y, or back from g. index: written by max, read by max_backward; in the layout of y. Not recorded.
+Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, const Loc& loc) {
+    const detail::UnrecordedParts parts;
+    const DType dtype = given.dtype();
+    const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
+    const Shape shape = tensor_shape(attrs, is_backward ? &PoolDim::in : &PoolDim::out);
+    // On a GPU as it lies; but gradients in the layout of the indices.
+    bool channels_last_here = !on_gpu(given) || (detail::is_channels_last(given.impl()) && !given.is_contiguous());
+    if (what == Run::max_backward && on_gpu(given)) channels_last_here = !index.is_contiguous();
+    const DType compute = on_gpu(given) || dtype == float64 ? dtype : float32;
+    const Tensor wide = given.to(compute, loc);
+    const Tensor from = channels_last_here ? channels_last(wide, loc) : wide.contiguous(loc);
+    const auto make = [&](DType of) {
+        return channels_last_here ? detail::make_channels_last(shape, of, given.device(), loc)
+                                  : detail::make_empty(shape, of, given.device(), loc);
+    };
+    const Tensor to = make(compute);
+    if (what == Run::max) index = make(int32);
+    if (to.numel() == 0) return to.to(dtype, loc);
+    if (from.numel() == 0) return gradient_ops::zeros(shape, dtype, given.device());
+    if (on_gpu(given)) {
+        run_on_gpu(what, attrs.shape, channels_last_here, from, to, index);
+    } else if (compute == float64) {
+        run_on_cpu<double>(what, attrs.shape, from, to, index.defined() ? static_cast<std::int32_t*>(index.raw_data()) : nullptr);
+    } else {
+        run_on_cpu<float>(what, attrs.shape, from, to, index.defined() ? static_cast<std::int32_t*>(index.raw_data()) : nullptr);
+    }
+    return to.to(dtype, loc);
+}
+
+Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc) {
+    const OpInfo& op = what == Run::avg ? avg_pool_op : avg_pool_gradient_op;
+    detail::begin_op(op.name, given.impl(), loc);
+    Tensor none;
+    const Tensor out = run(what, attrs, given, none, loc);
+    record(op, loc, {&given}, out, {}, attrs);
+    return out;
+}
+
+// --- Gradients -----------------------------------------------------------------------------------------------------------
+
+// saved: the indices
+void max_pool_rule(Backward& b) {
+    const auto& attrs = b.attrs<Attrs>();
+    Tensor index = b.saved(0);
+    const Tensor& g = b.grad();
+    if (!b.recording()) return b.give(0, run(Run::max_backward, attrs, g, index, b.record().loc));
+    const Tensor places = flatten(maximum(index.to(int64), 0), 2), kept = where(index >= 0, g, 0);
+    const Shape shape = tensor_shape(attrs, &PoolDim::in);
+    const Tensor zeros = gradient_ops::zeros({shape[0], shape[1], attrs.shape.in_volume()}, g.dtype(), g.device());
+    b.give(0, reshape(scatter_add(zeros, 2, places, flatten(kept, 2)), shape));
+}
+
+void avg_pool_rule(Backward& b) { b.give(0, run_avg(Run::avg_backward, b.attrs<Attrs>(), b.grad(), b.record().loc)); }
+void avg_pool_gradient_rule(Backward& b) { b.give(0, run_avg(Run::avg, b.attrs<Attrs>(), b.grad(), b.record().loc)); }
+
+// --- Arguments -----------------------------------------------------------------------------------------------------------
+
+// A number for all spatial dimensions, or one for each.
+void set(PoolDim (&dims)[3], int64_t PoolDim::*to, const Shape& given, int64_t least, const char* what, int count, const char* op,
+         const Loc& loc) {
+    if (given.rank() != 1 && given.rank() != count) {
+        fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, count, given);
+    }
+    for (int d = 0; d < count; ++d) {
+        const int64_t value = given[given.rank() == 1 ? 0 : d];
+        if (value < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", op, what, least, given);
+        dims[3 - count + d].*to = value;
+    }
+}
+
+// x as (batch, channels, dims...), checked.
+Attrs attrs_of(const char* op, int dims, const In& x) {
+    if (x.tensor.dim() != dims + 2) {
+        fail<ShapeError>(x.loc, "{}: needs {} or {} dimensions, got {}", op, dims + 1, dims + 2, x.tensor.shape());
+    }
+    if (!is_floating(x.tensor.dtype())) {
+        fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x.tensor.dtype()));
+    }
+    Attrs attrs{{}, dims};
+    attrs.shape.batch = x->sizes[0];
+    attrs.shape.channels = x->sizes[1];
+    for (int d = 0; d < dims; ++d) attrs.shape.dims[3 - dims + d].in = x->sizes[2 + d];
+    if (attrs.shape.in_volume() > std::numeric_limits<std::int32_t>::max()) {
+        fail<ShapeError>(x.loc, "{}: more than 2^31 elements in a channel: {}", op, x.tensor.shape());
+    }
+    return attrs;
+}
+
+void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape& stride, const Shape& padding, const Shape& dilation,
+                 bool ceil_mode, const Loc& loc) {
+    const int dims = attrs.dims;
+    PoolDim(&all)[3] = attrs.shape.dims;
+    set(all, &PoolDim::kernel, kernel, 1, "kernel_size", dims, op, loc);
+    set(all, &PoolDim::stride, stride.empty() ? kernel : stride, 1, "stride", dims, op, loc);
+    set(all, &PoolDim::before, padding, 0, "padding", dims, op, loc);
+    set(all, &PoolDim::dilation, dilation, 1, "dilation", dims, op, loc);
+    for (int d = 3 - dims; d < 3; ++d) {
+        PoolDim& p = all[d];
+        const int64_t reach = (p.kernel - 1) * p.dilation + 1, rest = p.in + 2 * p.before - reach;
+        if (2 * p.before > reach) {
+            fail<ValueError>(loc, "{}: padding {} is above half of the kernel's reach {}", op, p.before, reach);
+        }
+        if (rest < 0 || p.in == 0) {
+            fail<ShapeError>(loc, "{}: a window that reaches over {} elements does not fit into {} with padding {}", op, reach, p.in,
+                             p.before);
+        }
+        p.out = (rest + (ceil_mode ? p.stride - 1 : 0)) / p.stride + 1;
+        if (ceil_mode && (p.out - 1) * p.stride >= p.in + p.before) --p.out;  // would begin in the padding at the end
+    }
+}
+
+void set_adaptive(const char* op, Attrs& attrs, const Shape& output_size, const Loc& loc) {
+    const int dims = attrs.dims;
+    if (output_size.rank() != 1 && output_size.rank() != dims) {
+        fail<ValueError>(loc, "{}: output_size needs 1 number or {}, got {}", op, dims, output_size);
+    }
+    for (int d = 0; d < dims; ++d) {
+        PoolDim& p = attrs.shape.dims[3 - dims + d];
+        p.is_adaptive = true;
+        p.out = output_size[output_size.rank() == 1 ? 0 : d];
+        if (p.out == -1) p.out = p.in;
+        if (p.out < 0) fail<ValueError>(loc, "{}: output_size must not be negative, got {}", op, output_size);
+        if (p.in == 0 && p.out > 0) fail<ShapeError>(loc, "{}: there are no elements in a dimension of the input", op);
+    }
+}
+
+// Calls pool(x with a batch) and takes the batch away again.
+template <class F>
+Tensor batched(int dims, const In& x, const F& pool) {
+    if (x.tensor.dim() != dims + 1) return pool(x);
+    const detail::RecordedParts parts(x.loc);
+    const Tensor batch = unsqueeze(x, 0);
+    return squeeze(pool(In(batch, x.loc)), 0);
+}
+
+ValuesIndices max_of(const Attrs& attrs, const In& x) {
+    detail::begin_op("max_pool", x.tensor.impl(), x.loc);
+    Tensor index;
+    const Tensor y = run(Run::max, attrs, x.tensor, index, x.loc);
+    record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs);
+    return {y, index};
+}
+
+template <class SetWindows>
+Tensor max_pool(const char* op, int dims, const In& x, Tensor* indices, const SetWindows& set_windows) {
+    detail::check_defined(x, op);
+    return batched(dims, x, [&](const In& batch) {
+        Attrs attrs = attrs_of(op, dims, batch);
+        set_windows(attrs, batch.loc);
+        const ValuesIndices found = max_of(attrs, batch);
+        if (indices) *indices = x.tensor.dim() == dims + 1 ? squeeze(found.indices, 0) : found.indices;
+        return found.values;
+    });
+}
+
+Tensor max_pool(const char* op, int dims, const In& x, const Shape& kernel, const MaxPoolOptions& o, Tensor* indices = nullptr) {
+    return max_pool(op, dims, x, indices, [&](Attrs& attrs, const Loc& loc) {
+        set_windows(op, attrs, kernel, o.stride, o.padding, o.dilation, o.ceil_mode, loc);
+    });
+}
+
+ValuesIndices max_pool_with_indices(const char* op, int dims, const In& x, const Shape& kernel, const MaxPoolOptions& options) {
+    Tensor indices;
+    const Tensor values = max_pool(op, dims, x, kernel, options, &indices);
+    const detail::UnrecordedParts parts;
+    return {values, indices.to(int64, x.loc)};
+}
+
+Tensor avg_pool(const char* op, int dims, const In& x, const Shape& kernel, const AvgPoolOptions& o) {
+    detail::check_defined(x, op);
+    return batched(dims, x, [&](const In& batch) {
+        Attrs attrs = attrs_of(op, dims, batch);
+        set_windows(op, attrs, kernel, o.stride, o.padding, 1, o.ceil_mode, batch.loc);
+        attrs.shape.counts_padding = o.count_include_pad;
+        attrs.shape.divisor = o.divisor_override;
+        return run_avg(Run::avg, attrs, batch.tensor, batch.loc);
+    });
+}
+
+Tensor adaptive_max(const char* op, int dims, const In& x, const Shape& size) {
+    return max_pool(op, dims, x, nullptr, [&](Attrs& attrs, const Loc& loc) { set_adaptive(op, attrs, size, loc); });
+}
+
+Tensor adaptive_avg(const char* op, int dims, const In& x, const Shape& size) {
+    detail::check_defined(x, op);
+    return batched(dims, x, [&](const In& batch) {
+        Attrs attrs = attrs_of(op, dims, batch);
+        set_adaptive(op, attrs, size, batch.loc);
+        return run_avg(Run::avg, attrs, batch.tensor, batch.loc);
+    });
+}
+
+Tensor lp_pool(const char* op, int dims, const In& x, double p, const Shape& kernel, const LpPoolOptions& o) {
+    detail::check_defined(x, op);
+    if (!(p > 0)) fail<ValueError>(x.loc, "{}: norm_type must be above 0, got {}", op, p);
+    const detail::RecordedParts parts(x.loc);
+    const Tensor sums = avg_pool(op, dims, In(pow(x, p), x.loc), kernel,
+                                 {.stride = o.stride, .ceil_mode = o.ceil_mode, .divisor_override = 1});
+    return pow(sums, 1 / p);
+}
+
+// Means of windows of 2 x 2, backwards.
+Tensor spread(const Tensor& g, int64_t rows, int64_t columns) {
+    Attrs attrs{{}, 2};
+    attrs.shape.batch = g.size(0);
+    attrs.shape.channels = g.size(1);
+    attrs.shape.dims[1] = {.in = rows, .out = g.size(2), .kernel = 2, .stride = 2};
+    attrs.shape.dims[2] = {.in = columns, .out = g.size(3), .kernel = 2, .stride = 2};
+    return run_avg(Run::avg_backward, attrs, g, Loc::current());
+}
+
+}  // namespace
+
+Tensor max_pool1d(In x, const Shape& kernel, const MaxPoolOptions& options) { return max_pool("max_pool1d", 1, x, kernel, options); }
+Tensor max_pool2d(In x, const Shape& kernel, const MaxPoolOptions& options) { return max_pool("max_pool2d", 2, x, kernel, options); }
+Tensor max_pool3d(In x, const Shape& kernel, const MaxPoolOptions& options) { return max_pool("max_pool3d", 3, x, kernel, options); }
+ValuesIndices max_pool1d_with_indices(In x, const Shape& kernel, const MaxPoolOptions& options) {
+    return max_pool_with_indices("max_pool1d", 1, x, kernel, options);
+}
+ValuesIndices max_pool2d_with_indices(In x, const Shape& kernel, const MaxPoolOptions& options) {
+    return max_pool_with_indices("max_pool2d", 2, x, kernel, options);
+}
+ValuesIndices max_pool3d_with_indices(In x, const Shape& kernel, const MaxPoolOptions& options) {
+    return max_pool_with_indices("max_pool3d", 3, x, kernel, options);
+}
+Tensor avg_pool1d(In x, const Shape& kernel, const AvgPoolOptions& options) { return avg_pool("avg_pool1d", 1, x, kernel, options); }
+Tensor avg_pool2d(In x, const Shape& kernel, const AvgPoolOptions& options) { return avg_pool("avg_pool2d", 2, x, kernel, options); }
+Tensor avg_pool3d(In x, const Shape& kernel, const AvgPoolOptions& options) { return avg_pool("avg_pool3d", 3, x, kernel, options); }
+Tensor adaptive_max_pool1d(In x, const Shape& size) { return adaptive_max("adaptive_max_pool1d", 1, x, size); }
+Tensor adaptive_max_pool2d(In x, const Shape& size) { return adaptive_max("adaptive_max_pool2d", 2, x, size); }
+Tensor adaptive_max_pool3d(In x, const Shape& size) { return adaptive_max("adaptive_max_pool3d", 3, x, size); }
+Tensor adaptive_avg_pool1d(In x, const Shape& size) { return adaptive_avg("adaptive_avg_pool1d", 1, x, size); }
+Tensor adaptive_avg_pool2d(In x, const Shape& size) { return adaptive_avg("adaptive_avg_pool2d", 2, x, size); }
+Tensor adaptive_avg_pool3d(In x, const Shape& size) { return adaptive_avg("adaptive_avg_pool3d", 3, x, size); }
+Tensor lp_pool1d(In x, double norm_type, const Shape& kernel, const LpPoolOptions& options) {
+    return lp_pool("lp_pool1d", 1, x, norm_type, kernel, options);
+}
+Tensor lp_pool2d(In x, double norm_type, const Shape& kernel, const LpPoolOptions& options) {
+    return lp_pool("lp_pool2d", 2, x, norm_type, kernel, options);
+}
+
+}  // namespace tapir

@@ -1,0 +1,77 @@
+// Pooling: corner cases and what is refused. Values and gradients: the op table's test, against PyTorch.
+#include <cmath>
+#include <limits>
+
+#include "../fails.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+TEST_CASE("max pooling of nan, infinities, equal elements and padding only") {
+    const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+    const Tensor x = tensor({1.0f, nan, 3.0f, 3.0f, -inf, -inf}).view({1, 1, 6});
+    const ValuesIndices y = max_pool1d_with_indices(x, 2);
+    CHECK(std::isnan(y.values[0][0][0].item()));
+    CHECK(y.values[0][0][1].item() == 3);
+    CHECK(y.values[0][0][2].item() == -inf);
+    CHECK(y.indices.dtype() == int64);
+    CHECK(y.indices.to_vector<int>() == std::vector<int>{1, 2, 4});
+    // A window that has only padding.
+    Tensor leaf = ones({1, 1, 2}).requires_grad_();
+    Tape tape;
+    const Tensor z = max_pool1d(leaf, 2, {.padding = 2, .dilation = 4});
+    CHECK(z.to_vector<float>() == std::vector<float>{-inf});
+    tape.backward(sum(z));
+    CHECK(leaf.grad().to_vector<float>() == std::vector<float>{0, 0});
+}
+
+TEST_CASE("overlapping windows add up their gradients") {
+    Tensor x = tensor({1.0, 5.0, 2.0, 4.0, 3.0}).view({1, 1, 5}).to(float64).requires_grad_();
+    Tape tape;
+    tape.backward(sum(max_pool1d(x, 3, {.stride = 1})));
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{0, 2, 0, 1, 0});
+}
+
+TEST_CASE("pooling in every floating dtype") {
+    manual_seed(1);
+    const Tensor x = randn({2, 5, 7, 6});
+    for (const DType dtype : {float16, bfloat16, float64}) {
+        const Tensor low = x.to(dtype);
+        CHECK(max_pool2d(low, 2).dtype() == dtype);
+        CHECK(max_pool2d(low, 2).to_vector<float>() == max_pool2d(low.to(float32), 2).to_vector<float>());
+        CHECK(avg_pool2d(low, 3).to_vector<double>() == avg_pool2d(low.to(dtype == float64 ? float64 : float32), 3).to(dtype).to_vector<double>());
+    }
+}
+
+TEST_CASE("the layout of what is pooled makes no difference, nor do threads") {
+    manual_seed(2);
+    const Tensor x = randn({70, 9, 12, 11}), turned = x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+    CHECK(max_pool2d(x, 3, {.stride = 2}).to_vector<float>() == max_pool2d(turned, 3, {.stride = 2}).to_vector<float>());
+    const int threads = num_threads();
+    set_num_threads(1);
+    const auto once = avg_pool2d(x, 3, {.stride = 2}).to_vector<float>();
+    set_num_threads(threads);
+    CHECK(avg_pool2d(turned, 3, {.stride = 2}).to_vector<float>() == once);
+}
+
+TEST_CASE("adaptive pooling to one element is the mean, and keeps sizes of -1") {
+    const Tensor x = arange(24, float32).view({1, 2, 3, 4});
+    CHECK(adaptive_avg_pool2d(x, 1).to_vector<float>() == std::vector<float>{5.5, 17.5});
+    CHECK(adaptive_avg_pool2d(x, {-1, 2}).shape() == Shape{1, 2, 3, 2});
+    CHECK(adaptive_max_pool2d(x[0], {1, 4}).shape() == Shape{2, 1, 4});
+    CHECK(adaptive_avg_pool2d(x, 0).numel() == 0);
+}
+
+TEST_CASE("pooling refuses") {
+    const Tensor x = ones({1, 2, 6, 6});
+    FAILS(ShapeError, "max_pool2d: needs 3 or 4 dimensions, got (2, 3)", max_pool2d(ones({2, 3}), 2));
+    FAILS(DTypeError, "avg_pool2d: needs a floating dtype, got int64", avg_pool2d(x.to(int64), 2));
+    FAILS(ValueError, "max_pool2d: kernel_size must be at least 1, got (0,)", max_pool2d(x, 0));
+    FAILS(ValueError, "max_pool2d: stride must be at least 1, got (2, 0)", max_pool2d(x, 2, {.stride = {2, 0}}));
+    FAILS(ValueError, "max_pool2d: padding 2 is above half of the kernel's reach 3", max_pool2d(x, 3, {.padding = 2}));
+    FAILS(ValueError, "avg_pool2d: kernel_size needs 1 number or 2, got (1, 2, 3)", avg_pool2d(x, {1, 2, 3}));
+    FAILS(ShapeError, "max_pool2d: a window that reaches over 7 elements does not fit into 6 with padding 0", max_pool2d(x, 7));
+    FAILS(ValueError, "adaptive_avg_pool2d: output_size must not be negative, got (-2,)", adaptive_avg_pool2d(x, -2));
+    FAILS(ValueError, "lp_pool2d: norm_type must be above 0, got 0", lp_pool2d(x, 0, 2));
+    FAILS(ValueError, "max_pool1d: the tensor is undefined", max_pool1d(Tensor(), 2));
+}
