@@ -13,6 +13,7 @@
 
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/parallel_impl.h"
 #endif
 
 namespace tapir {
@@ -65,6 +66,7 @@ struct Key {
     Convolution conv;
     ConvPart part;
     bool is_bfloat16, has_bias;
+    int threads;  // work is split when it is made
     bool operator==(const Key&) const = default;
 };
 struct Hash {
@@ -72,7 +74,7 @@ struct Hash {
         std::uint64_t numbers[sizeof(Convolution) / 8], hash = 1 + static_cast<std::uint64_t>(key.part);
         static_assert(sizeof numbers == sizeof(Convolution));
         std::memcpy(numbers, &key.conv, sizeof numbers);
-        hash = hash * 4 + (key.is_bfloat16 ? 2 : 0) + (key.has_bias ? 1 : 0);
+        hash = (hash * 256 + static_cast<std::uint64_t>(key.threads)) * 4 + (key.is_bfloat16 ? 2 : 0) + (key.has_bias ? 1 : 0);
         for (const std::uint64_t number : numbers) hash = (hash ^ number) * 0x9e3779b97f4a7c15u + (hash >> 29);
         return hash;
     }
@@ -193,7 +195,8 @@ Tensor room_for(const memory::desc& desc) {
 bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
     const bool is_bfloat16 = out.dtype() == bfloat16;
     if (is_bfloat16 && !has_fast_bfloat16()) return false;
-    const auto primitive = primitive_for({conv, part, is_bfloat16, bias.defined()});
+    const OpenMPThreadsScope threads(num_threads());
+    const auto primitive = primitive_for({conv, part, is_bfloat16, bias.defined(), num_threads()});
     if (!primitive) return false;
     const Primitive& p = *primitive;
     dnnl::stream stream(engine());

@@ -7,6 +7,7 @@
 
 #include "tapir/core/parallel.h"
 #include "tapir/ops/gemm_impl.h"
+#include "tapir/ops/parallel_impl.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -46,24 +47,6 @@ void scale(const Gemm<T>& g) {
 constexpr int64_t onednn_from = 400 * 400 * 400;
 
 #ifdef TAPIR_HAVE_ONEDNN
-/// OpenMP's thread count of this thread, which is what oneDNN goes by, set while it lives.
-class OpenMPThreadsScope {
-  public:
-#ifdef _OPENMP
-    explicit OpenMPThreadsScope(int threads) : before_(omp_get_max_threads()) {
-        if (threads != before_) omp_set_num_threads(threads);
-    }
-    ~OpenMPThreadsScope() { omp_set_num_threads(before_); }
-    OpenMPThreadsScope(const OpenMPThreadsScope&) = delete;
-    OpenMPThreadsScope& operator=(const OpenMPThreadsScope&) = delete;
-
-  private:
-    int before_;
-#else
-    explicit OpenMPThreadsScope(int) {}
-#endif
-};
-
 /// Does the product with oneDNN if it is large and oneDNN takes its layout: one stride of A and of B is 1.
 bool with_onednn(const Gemm<float>& g, int threads) {
     if (g.m < 64 || g.n < 64 || g.k < 64) return false;

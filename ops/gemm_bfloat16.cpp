@@ -6,6 +6,8 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <unordered_map>
+
+#include "tapir/ops/parallel_impl.h"
 #endif
 
 namespace tapir {
@@ -38,6 +40,7 @@ bool has_fast_bfloat16() {
 
 bool multiply_bfloat16(const MatrixProduct& p) {
     if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || p.accumulate) return false;
+    const OpenMPThreadsScope threads(num_threads());
     try {
         // Of a batch of one, or where the batch shares an operand, the step is not used.
         const auto step = [&](std::int64_t given, std::int64_t size) { return given == 0 ? size : given; };

@@ -42,4 +42,22 @@ void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
     if (n > 0) body(std::int64_t{0}, n);
 }
 
+/// OpenMP's thread count of this thread, which is what oneDNN goes by, while it lives; for primitives when they are made, too.
+class OpenMPThreadsScope {
+ public:
+#ifdef _OPENMP
+    [[nodiscard]] explicit OpenMPThreadsScope(int threads) : before_(omp_get_max_threads()) {
+        if (threads != before_) omp_set_num_threads(threads);
+    }
+    ~OpenMPThreadsScope() { omp_set_num_threads(before_); }
+    OpenMPThreadsScope(const OpenMPThreadsScope&) = delete;
+    OpenMPThreadsScope& operator=(const OpenMPThreadsScope&) = delete;
+
+ private:
+    int before_;
+#else
+    explicit OpenMPThreadsScope(int) {}
+#endif
+};
+
 }  // namespace tapir
