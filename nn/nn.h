@@ -1,9 +1,12 @@
 // All of nn.
 #pragma once
 
+#include "tapir/nn/activation.h"
+#include "tapir/nn/convolution.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"
 #include "tapir/nn/module.h"
+#include "tapir/nn/pooling.h"
 #include "tapir/nn/recurrent.h"
 #include "tapir/nn/sequential.h"
 #include "tapir/nn/tree_lstm.h"

@@ -213,18 +213,16 @@ Tensor lower(const In& t) { return t.tensor.defined() ? detail::autocast_to_low(
 
 void set_padding(Convolution& c, const char* op, int dims, const Padding& padding, const Loc& loc) {
     int64_t after[3] = {0, 0, 0};
-    if (!padding.mode()) {
+    if (!padding.is_same()) {
         set(c.before, padding.sizes(), 0, "padding", dims, op, loc);
         std::memcpy(after, c.before, sizeof after);
-    } else if (std::strcmp(padding.mode(), "same") == 0) {
+    } else {
         for (int d = 3 - dims; d < 3; ++d) {
             if (c.stride[d] != 1) fail<ValueError>(loc, "{}: padding 'same' needs stride 1, got {}", op, c.stride[d]);
             const int64_t both = c.dilation[d] * (c.kernel[d] - 1);
             c.before[d] = both / 2;
             after[d] = both - c.before[d];
         }
-    } else if (std::strcmp(padding.mode(), "valid") != 0) {
-        fail<ValueError>(loc, "{}: padding is a number, 'same' or 'valid', not '{}'", op, padding.mode());
     }
     for (int d = 3 - dims; d < 3; ++d) {
         const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + after[d];
@@ -339,6 +337,12 @@ Tensor weight_of(const Tensor& x, const Tensor& g) {
 }
 
 }  // namespace
+
+Padding::Padding(const char* mode, Loc loc) : is_same_(std::strcmp(mode, "same") == 0) {
+    if (!is_same_ && std::strcmp(mode, "valid") != 0) {
+        fail<ValueError>(loc, "padding is a number, 'same' or 'valid', not '{}'", mode);
+    }
+}
 
 Tensor conv1d(In x, In weight, const Tensor& bias, const ConvOptions& options) { return conv("conv1d", 1, x, weight, bias, options); }
 Tensor conv2d(In x, In weight, const Tensor& bias, const ConvOptions& options) { return conv("conv2d", 2, x, weight, bias, options); }

@@ -7,6 +7,8 @@
 // memory, which the next layer reads as it is; shapes and values do not show it.
 #pragma once
 
+#include <string>
+
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -19,14 +21,17 @@ class Padding {
         requires(sizeof...(I) > 0 && (std::is_integral_v<I> && ...))
     Padding(I... sizes) noexcept : sizes_(sizes...) {}           // NOLINT: implicit by design
     Padding(const Shape& sizes) noexcept : sizes_(sizes) {}      // NOLINT
-    Padding(const char* mode) noexcept : mode_(mode) {}          // NOLINT
+    /// Throws ValueError for another text.
+    Padding(const char* mode, Loc loc = Loc::current());         // NOLINT
 
     const Shape& sizes() const noexcept { return sizes_; }
-    const char* mode() const noexcept { return mode_; }  ///< null where there are numbers
+    bool is_same() const noexcept { return is_same_; }
+    /// "(1, 2)", "same"
+    std::string str() const { return is_same_ ? "same" : sizes_.str(); }
 
  private:
-    Shape sizes_;
-    const char* mode_ = nullptr;
+    Shape sizes_ = 0;
+    bool is_same_ = false;
 };
 
 struct ConvOptions {

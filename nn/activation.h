@@ -1,0 +1,108 @@
+// Activations and reshapings as layers, for Sequential and for names in a printed model. In code of your own call the functions:
+// relu(x), x.flatten(1). A Sequential takes functions as well: nn::Sequential(nn::Linear(3, 4), relu).
+#pragma once
+
+#include "tapir/nn/module.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir::nn {
+
+#define TAPIR_ACTIVATION(Name, call)                             \
+    class Name : public Module {                                 \
+     public:                                                     \
+        Tensor forward(In x) const { return call; }              \
+        Tensor operator()(In x) const { return forward(x); }     \
+    };
+TAPIR_ACTIVATION(Identity, x.tensor)
+TAPIR_ACTIVATION(ReLU, relu(x))
+TAPIR_ACTIVATION(ReLU6, hardtanh(x, 0, 6))
+TAPIR_ACTIVATION(SELU, selu(x))
+TAPIR_ACTIVATION(SiLU, silu(x))
+TAPIR_ACTIVATION(Mish, mish(x))
+TAPIR_ACTIVATION(Sigmoid, sigmoid(x))
+TAPIR_ACTIVATION(LogSigmoid, logsigmoid(x))
+TAPIR_ACTIVATION(Tanh, tanh(x))
+TAPIR_ACTIVATION(Tanhshrink, x.tensor - tanh(x))
+TAPIR_ACTIVATION(Softsign, softsign(x))
+TAPIR_ACTIVATION(Hardsigmoid, hardsigmoid(x))
+TAPIR_ACTIVATION(Hardswish, hardswish(x))
+#undef TAPIR_ACTIVATION
+
+// With one number.
+#define TAPIR_ACTIVATION(Name, number, value, call)                          \
+    class Name : public Module {                                             \
+     public:                                                                 \
+        explicit Name(double number = value) : number(number) {}             \
+        Tensor forward(In x) const { return call; }                          \
+        Tensor operator()(In x) const { return forward(x); }                 \
+        double number;                                                       \
+    };
+TAPIR_ACTIVATION(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope))
+TAPIR_ACTIVATION(ELU, alpha, 1, elu(x, alpha))
+TAPIR_ACTIVATION(CELU, alpha, 1, celu(x, alpha))
+#undef TAPIR_ACTIVATION
+
+class GELU : public Module {
+ public:
+    explicit GELU(bool tanh_approximation = false) : is_tanh_(tanh_approximation) {}
+    Tensor forward(In x) const { return is_tanh_ ? gelu_tanh(x) : gelu(x); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    bool is_tanh_;
+};
+
+class Softplus : public Module {
+ public:
+    explicit Softplus(double beta = 1, double threshold = 20) : beta_(beta), threshold_(threshold) {}
+    Tensor forward(In x) const { return softplus(x, beta_, threshold_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    double beta_, threshold_;
+};
+
+class Hardtanh : public Module {
+ public:
+    explicit Hardtanh(double min_val = -1, double max_val = 1) : min_(min_val), max_(max_val) {}
+    Tensor forward(In x) const { return hardtanh(x, min_, max_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    double min_, max_;
+};
+
+/// Along one dimension; PyTorch's default of none given is gone there, too.
+class Softmax : public Module {
+ public:
+    explicit Softmax(int dim) : dim_(dim) {}
+    Tensor forward(In x) const { return softmax(x, dim_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    int dim_;
+};
+class LogSoftmax : public Module {
+ public:
+    explicit LogSoftmax(int dim) : dim_(dim) {}
+    Tensor forward(In x) const { return log_softmax(x, dim_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    int dim_;
+};
+
+/// The dimensions [start_dim, end_dim] become one.
+class Flatten : public Module {
+ public:
+    explicit Flatten(int start_dim = 1, int end_dim = -1) : start_(start_dim), end_(end_dim) {}
+    Tensor forward(In x) const { return flatten(x, start_, end_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    int start_, end_;
+};
+
+}  // namespace tapir::nn

@@ -1,0 +1,48 @@
+#include "tapir/nn/convolution.h"
+
+#include <cmath>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/nn/parameter_impl.h"
+
+namespace tapir::nn {
+
+ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
+                     const ConvLayerOptions& options, const Loc& loc)
+    : options_{options.stride, options.padding, options.dilation, options.groups} {
+    if (in < 1 || out < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {} and {}", name, in, out);
+    if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0) {
+        fail<ValueError>(loc, "{}: {} groups do not divide {} and {} channels", name, options.groups, in, out);
+    }
+    if (kernel_size.rank() != 1 && kernel_size.rank() != dims) {
+        fail<ValueError>(loc, "{}: kernel_size needs 1 number or {}, got {}", name, dims, kernel_size);
+    }
+    Shape shape{is_transposed ? in : out, (is_transposed ? out : in) / options.groups};
+    std::int64_t fan = shape[1];
+    for (int d = 0; d < dims; ++d) {
+        const std::int64_t size = kernel_size[kernel_size.rank() == 1 ? 0 : d];
+        if (size < 1) fail<ValueError>(loc, "{}: kernel_size must be at least 1, got {}", name, kernel_size);
+        shape.push_back(size);
+        fan *= size;
+    }
+    const double bound = 1 / std::sqrt(static_cast<double>(fan));
+    weight = uniform_parameter(shape, bound, loc);
+    if (options.bias) bias = uniform_parameter({out}, bound, loc);
+}
+
+void ConvLayer::members(Members& m) { m("weight", weight)("bias", bias); }
+
+std::string ConvLayer::describe() const {
+    std::string text = fmt::format("weight {}", weight.shape());
+    const auto add = [&](const char* what, const std::string& value, bool is_default) {
+        if (!is_default) text += fmt::format(", {} {}", what, value);
+    };
+    add("stride", options_.stride.str(), options_.stride == Shape(1));
+    add("padding", options_.padding.str(), !options_.padding.is_same() && options_.padding.sizes() == Shape(0));
+    add("dilation", options_.dilation.str(), options_.dilation == Shape(1));
+    add("groups", fmt::format("{}", options_.groups), options_.groups == 1);
+    if (!bias.defined()) text += ", no bias";
+    return text;
+}
+
+}  // namespace tapir::nn

@@ -1,0 +1,113 @@
+// Convolution layers. Names, initialisation and defaults are PyTorch's:
+//
+//     nn::Conv2d conv(3, 16, 5, {.stride = 2, .padding = 2});
+#pragma once
+
+#include "tapir/nn/module.h"
+#include "tapir/ops/convolution.h"
+
+namespace tapir::nn {
+
+struct ConvLayerOptions {
+    Shape stride = 1;
+    Padding padding = 0;  ///< numbers, "same" or "valid"
+    Shape dilation = 1;
+    std::int64_t groups = 1;
+    bool bias = true;
+};
+struct ConvTransposeLayerOptions {
+    Shape stride = 1;
+    Shape padding = 0;
+    Shape output_padding = 0;
+    std::int64_t groups = 1;
+    bool bias = true;
+    Shape dilation = 1;
+};
+
+/// What the layers have in common: weight (out, in / groups, kernel...), transposed (in, out / groups, kernel...), and bias (out,),
+/// both uniform on +-1 / sqrt(size(1) of the weight * the kernel's elements).
+class ConvLayer : public Module {
+ public:
+    Tensor weight, bias;
+
+    void members(Members& m) override;
+    std::string describe() const override;
+
+ protected:
+    ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
+              const ConvLayerOptions& options, const Loc& loc);
+
+    ConvOptions options_;
+};
+
+/// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1 and channels that the groups do
+/// not divide.
+class Conv1d : public ConvLayer {
+ public:
+    Conv1d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
+           Loc loc = Loc::current())
+        : ConvLayer("Conv1d", 1, false, in_channels, out_channels, kernel_size, options, loc) {}
+    Tensor forward(In x) const { return conv1d(x, In(weight, x.loc), bias, options_); }
+    Tensor operator()(In x) const { return forward(x); }
+};
+
+/// (batch, in, height, width) -> (batch, out, height', width'): see conv2d.
+class Conv2d : public ConvLayer {
+ public:
+    Conv2d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
+           Loc loc = Loc::current())
+        : ConvLayer("Conv2d", 2, false, in_channels, out_channels, kernel_size, options, loc) {}
+    Tensor forward(In x) const { return conv2d(x, In(weight, x.loc), bias, options_); }
+    Tensor operator()(In x) const { return forward(x); }
+};
+
+/// (batch, in, depth, height, width) -> (batch, out, depth', height', width'): see conv3d.
+class Conv3d : public ConvLayer {
+ public:
+    Conv3d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
+           Loc loc = Loc::current())
+        : ConvLayer("Conv3d", 3, false, in_channels, out_channels, kernel_size, options, loc) {}
+    Tensor forward(In x) const { return conv3d(x, In(weight, x.loc), bias, options_); }
+    Tensor operator()(In x) const { return forward(x); }
+};
+
+/// Transposed convolutions: see conv_transpose1d.
+class ConvTransposeLayer : public ConvLayer {
+ protected:
+    ConvTransposeLayer(const char* name, int dims, std::int64_t in, std::int64_t out, const Shape& kernel_size,
+                       const ConvTransposeLayerOptions& options, const Loc& loc)
+        : ConvLayer(name, dims, true, in, out, kernel_size,
+                    {options.stride, options.padding, options.dilation, options.groups, options.bias}, loc),
+          transpose_options_{options.stride, options.padding, options.output_padding, options.groups, options.dilation} {}
+
+    ConvTransposeOptions transpose_options_;
+};
+
+class ConvTranspose1d : public ConvTransposeLayer {
+ public:
+    ConvTranspose1d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
+                    const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
+        : ConvTransposeLayer("ConvTranspose1d", 1, in_channels, out_channels, kernel_size, options, loc) {}
+    Tensor forward(In x) const { return conv_transpose1d(x, In(weight, x.loc), bias, transpose_options_); }
+    Tensor operator()(In x) const { return forward(x); }
+};
+
+class ConvTranspose2d : public ConvTransposeLayer {
+ public:
+    ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
+                    const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
+        : ConvTransposeLayer("ConvTranspose2d", 2, in_channels, out_channels, kernel_size, options, loc) {}
+    Tensor forward(In x) const { return conv_transpose2d(x, In(weight, x.loc), bias, transpose_options_); }
+    Tensor operator()(In x) const { return forward(x); }
+};
+
+class ConvTranspose3d : public ConvTransposeLayer {
+ public:
+    ConvTranspose3d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
+                    const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
+        : ConvTransposeLayer("ConvTranspose3d", 3, in_channels, out_channels, kernel_size, options, loc) {}
+    Tensor forward(In x) const { return conv_transpose3d(x, In(weight, x.loc), bias, transpose_options_); }
+    Tensor operator()(In x) const { return forward(x); }
+};
+
+}  // namespace tapir::nn
