@@ -34,14 +34,16 @@ TAPIR_ACTIVATION(Hardswish, hardswish(x))
 #define TAPIR_ACTIVATION(Name, number, value, call)                          \
     class Name : public Module {                                             \
      public:                                                                 \
-        explicit Name(double number = value) : number(number) {}             \
+        explicit Name(double number = value) : number##_(number) {}          \
         Tensor forward(In x) const { return call; }                          \
         Tensor operator()(In x) const { return forward(x); }                 \
-        double number;                                                       \
+                                                                             \
+     private:                                                                \
+        double number##_;                                                    \
     };
-TAPIR_ACTIVATION(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope))
-TAPIR_ACTIVATION(ELU, alpha, 1, elu(x, alpha))
-TAPIR_ACTIVATION(CELU, alpha, 1, celu(x, alpha))
+TAPIR_ACTIVATION(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope_))
+TAPIR_ACTIVATION(ELU, alpha, 1, elu(x, alpha_))
+TAPIR_ACTIVATION(CELU, alpha, 1, celu(x, alpha_))
 #undef TAPIR_ACTIVATION
 
 class GELU : public Module {

@@ -334,6 +334,9 @@ bool differs_on_purpose(const std::string& key) {
         {"convolution 2 3 -> 0", "a kernel of no elements"},
         {"convolution 5 3 -> 0", "a kernel of no elements"},
         {"convolution 6 2 -> 0", "a kernel of no elements"},
+        {"batch_norm 6", "the sample's PyTorch form has no fixed sizes"},
+        {"batch_norm 7 int64", "of integers"},
+        {"batch_norm 8 int64", "of integers"},
         {"conv_weight", "the sample's PyTorch form has a fixed size"},
         {"index_put", "the sample's PyTorch form does not index"},
     };

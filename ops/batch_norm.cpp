@@ -1,0 +1,394 @@
+// Batch normalisation, and the normalisations that are made of other ops.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/kernels/batch_norm.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/normalization.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/pooling.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+void batch_norm_rule(Backward& b);
+
+// In training, for the samples.
+Tensor trained(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    return batch_norm(x, {}, {}, weight, bias, {.training = true});
+}
+
+}  // namespace
+
+TAPIR_OP(batch_norm, "BatchNormalization", batch_norm_rule, "Each channel to mean 0 and variance 1, then scaled and shifted.",
+         TAPIR_SAMPLE_AS("f(4,3) f(3) f(3)", "nn.functional.batch_norm(x[0], None, None, x[1], x[2], True)", trained(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(2,3,4)", "nn.functional.batch_norm(x[0], None, None, None, None, True)", trained(x[0], {}, {})),
+         TAPIR_SAMPLE_AS("f(2,3,3,2) f(3)", "nn.functional.batch_norm(x[0], None, None, x[1], None, True)", trained(x[0], x[1], {})),
+         TAPIR_SAMPLE_AS("f(2,3,2,2) f(3) f(3)",
+                         "nn.functional.batch_norm(x[0], torch.full_like(x[1], 0.5), torch.full_like(x[1], 2), x[1], x[2], False, 0.1, 0.01)",
+                         batch_norm(x[0], full_like(x[1], 0.5), full_like(x[1], 2), x[1], x[2], {.eps = 0.01})),
+         TAPIR_SAMPLE_AS("f(2,6,3,2) f(6) f(6)", "nn.functional.group_norm(x[0], 3, x[1], x[2], 0.001)",
+                         group_norm(x[0], 3, x[1], x[2], 1e-3)),
+         TAPIR_SAMPLE_AS("f(2,3,3,2) f(3) f(3)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])",
+                         instance_norm(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(3,4)", "x[0] / (x[0].square().mean((1, 2), keepdim=True) + 0.01).sqrt() * x[1]",
+                         rms_norm(x[0], {3, 4}, x[1], 0.01)),
+         TAPIR_SAMPLE_AS("f(2,6,3,2)", "nn.functional.local_response_norm(x[0], 3, 0.5)", local_response_norm(x[0], 3, 0.5)),
+         TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)",
+                         local_response_norm(x[0], 4, 0.5, 0.5, 2)));
+
+namespace {
+
+struct Attrs {
+    double eps;
+    bool training, has_weight, has_bias;
+};
+
+DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+// All dimensions but the channels'.
+Dims other_dims(const Tensor& x) {
+    Dims dims(0);
+    for (int d = 2; d < x.dim(); ++d) dims.push_back(d);
+    return dims;
+}
+
+// (channels,) as it stands beside x.
+Tensor beside_x(const Tensor& t, const Tensor& x) {
+    Shape shape(t.numel());
+    for (int d = 2; d < x.dim(); ++d) shape.push_back(1);
+    return reshape(t, shape);
+}
+
+// --- On the CPU ----------------------------------------------------------------------------------------------------------
+
+struct Layout {
+    int64_t outer, channels, inner;
+    int64_t per_channel() const { return outer * inner; }
+};
+
+Layout layout_of(const Tensor& x) {
+    const int64_t batch = x.size(0), channels = x.size(1), rest = batch * channels > 0 ? x.numel() / (batch * channels) : 0;
+    if (!x.is_contiguous() || rest == 1) return {batch * rest, channels, 1};
+    return {batch, channels, rest};
+}
+
+// Of the dtype, contiguous or with its channels last.
+Tensor ready(const Tensor& x, DType dtype, const Loc& loc) {
+    const Tensor wide = x.to(dtype, loc);
+    return detail::is_channels_last(wide.impl()) ? wide : wide.contiguous(loc);
+}
+
+// The same in the layout of another.
+Tensor ready_like(const Tensor& g, const Tensor& x, const Loc& loc) {
+    const Tensor wide = g.to(x.dtype(), loc);
+    return x.is_contiguous() ? wide.contiguous(loc) : channels_last(wide, loc);
+}
+
+Tensor empty_like(const Tensor& x, const Loc& loc) {
+    return x.is_contiguous() ? detail::make_empty_like(x.impl(), x.dtype(), loc)
+                             : detail::make_channels_last(x.shape(), x.dtype(), cpu, loc);
+}
+
+template <class T>
+T* data(const Tensor& t) {
+    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
+
+// Both sums of each channel: first, then second. They are taken in as many parts as the sizes alone say, so that the number of
+// threads does not change them.
+template <class T>
+std::vector<double> sums(const Layout& l, const T* x, const T* g, const T* shift, const T* scale) {
+    const auto channels = static_cast<std::size_t>(l.channels);
+    const int64_t block = std::max<int64_t>((l.outer + 15) / 16, 32 * 1024 / (l.channels * l.inner) + 1);
+    const int64_t blocks = (l.outer + block - 1) / block;
+    std::vector<double> parts(static_cast<std::size_t>(blocks) * 2 * channels);
+    const auto one_block = [&](int64_t i) {
+        std::vector<T> scratch(2 * channels);
+        double* first = parts.data() + static_cast<std::size_t>(i) * 2 * channels;
+        const kernels::ChannelSums<T> args{l.channels, l.inner, x, g, shift, scale, first, first + channels, scratch.data()};
+        kernels::channel_sums(args, i * block, std::min((i + 1) * block, l.outer));
+    };
+#pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
+    for (int64_t i = 0; i < blocks; ++i) one_block(i);
+    std::vector<double> total(2 * channels);
+    for (std::size_t i = 0; i < parts.size(); ++i) total[i % (2 * channels)] += parts[i];
+    return total;
+}
+
+template <class T>
+void map(const Layout& l, const kernels::ChannelMap<T>& args) {
+    parallel_for(l.outer, 32 * 1024 / (l.channels * l.inner) + 1,
+                 [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
+}
+
+// mean and rstd, and into `variance` the biased one.
+template <class T>
+void set_stats(const Tensor& x, const Tensor& stats, std::vector<double>& variance, double eps) {
+    const Layout l = layout_of(x);
+    const auto channels = static_cast<std::size_t>(l.channels);
+    std::vector<T> shift(channels);
+    for (std::size_t c = 0; c < channels; ++c) shift[c] = data<T>(x)[static_cast<int64_t>(c) * l.inner];
+    const std::vector<double> sum = sums<T>(l, data<T>(x), nullptr, shift.data(), nullptr);
+    const double n = static_cast<double>(l.per_channel());
+    for (std::size_t c = 0; c < channels; ++c) {
+        const double from_shift = sum[c] / n;
+        variance[c] = std::max(0.0, sum[channels + c] / n - from_shift * from_shift);
+        data<T>(stats)[c] = static_cast<T>(static_cast<double>(shift[c]) + from_shift);
+        data<T>(stats)[channels + c] = static_cast<T>(1 / std::sqrt(variance[c] + eps));
+    }
+}
+
+template <class T>
+Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Loc& loc) {
+    const Layout l = layout_of(x);
+    const auto channels = static_cast<std::size_t>(l.channels);
+    std::vector<T> a(channels), b(channels);
+    for (std::size_t c = 0; c < channels; ++c) {
+        a[c] = data<T>(stats)[channels + c] * (weight.defined() ? data<T>(weight)[c] : T(1));
+        b[c] = (bias.defined() ? data<T>(bias)[c] : T(0)) - data<T>(stats)[c] * a[c];
+    }
+    const Tensor y = empty_like(x, loc);
+    map<T>(l, {l.channels, l.inner, data<T>(x), nullptr, a.data(), b.data(), nullptr, data<T>(y)});
+    return y;
+}
+
+struct Gradients {
+    Tensor x, weight, bias;
+};
+
+template <class T>
+Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Loc& loc) {
+    const Layout l = layout_of(x);
+    const auto channels = static_cast<std::size_t>(l.channels);
+    const T *mean = data<T>(stats), *rstd = mean + channels;
+    const std::vector<double> sum = sums<T>(l, data<T>(x), data<T>(g), mean, rstd);
+    Gradients made{empty_like(x, loc), detail::make_empty({l.channels}, x.dtype(), cpu, loc), detail::make_empty({l.channels}, x.dtype(), cpu, loc)};
+    std::vector<T> a(channels), b(channels), w(channels);
+    const double n = static_cast<double>(l.per_channel());
+    for (std::size_t c = 0; c < channels; ++c) {
+        data<T>(made.bias)[c] = static_cast<T>(sum[c]);
+        data<T>(made.weight)[c] = static_cast<T>(sum[channels + c]);
+        const double factor = static_cast<double>(rstd[c]) * (weight.defined() ? static_cast<double>(data<T>(weight)[c]) : 1.0);
+        const double slope = training ? -factor * static_cast<double>(rstd[c]) * sum[channels + c] / n : 0;
+        w[c] = static_cast<T>(factor);
+        a[c] = static_cast<T>(slope);
+        b[c] = training ? static_cast<T>(-factor * sum[c] / n - slope * static_cast<double>(mean[c])) : T(0);
+    }
+    map<T>(l, {l.channels, l.inner, data<T>(x), data<T>(g), a.data(), b.data(), w.data(), data<T>(made.x)});
+    return made;
+}
+
+// --- Backward ------------------------------------------------------------------------------------------------------------
+
+// saved: mean and rstd, x, the weight if there is one. Made of ops: to be differentiated again, and on devices.
+void rule_of_ops(Backward& b, const Attrs& attrs) {
+    const Tensor &g = b.grad(), stats = b.saved(0), x = b.saved(1);
+    const Dims dims = other_dims(x);
+    Tensor normal, rstd;
+    if (attrs.training && b.recording()) {
+        const Tensor centred = x - mean(x, dims, true);
+        rstd = rsqrt(mean(square(centred), dims, true) + attrs.eps);
+        normal = centred * rstd;
+    } else {
+        rstd = beside_x(stats[1], x).to(g.dtype());
+        normal = (x - beside_x(stats[0], x).to(x.dtype())) * rstd;
+    }
+    const Tensor d = attrs.has_weight ? g * beside_x(b.saved(2), x) : g;
+    b.give(0, attrs.training ? rstd * (d - mean(d, dims, true) - normal * mean(d * normal, dims, true)) : d * rstd);
+    if (attrs.has_weight) b.give(1, sum(g * normal, dims));
+    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, dims));
+}
+
+void batch_norm_rule(Backward& b) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    const Tensor stats = b.saved(0), given = b.saved(1);
+    if (b.recording() || on_gpu(given) || given.numel() == 0) return rule_of_ops(b, attrs);
+    const Loc loc = b.record().loc;
+    const Tensor x = ready(given, stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
+    const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();
+    const Gradients made = stats.dtype() == float64 ? gradients<double>(g, x, stats, weight, attrs.training, loc)
+                                                    : gradients<float>(g, x, stats, weight, attrs.training, loc);
+    b.give(0, made.x);
+    if (attrs.has_weight) b.give(1, made.weight);
+    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, made.bias);
+}
+
+// --- Forward -------------------------------------------------------------------------------------------------------------
+
+void check_channels(const char* op, const In& x, const Tensor& t, const char* what) {
+    if (!t.defined()) return;
+    if (t.shape() != Shape(x->sizes[1])) {
+        fail<ShapeError>(x.loc, "{}: the {} has shape {}, expected ({},)", op, what, t.shape(), x->sizes[1]);
+    }
+    const bool is_wide = t.dtype() == float32 && (x->dtype == float16 || x->dtype == bfloat16);
+    if (t.dtype() != x->dtype && !is_wide) {
+        fail<DTypeError>(x.loc, "{}: the {} has dtype {}, the input {}", op, what, name(t.dtype()), name(x->dtype));
+    }
+    detail::check_same_device(op, x.tensor, t, x.loc);
+}
+
+void check_input(const char* op, const In& x, int least_dims) {
+    detail::check_defined(x, op);
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x->dtype));
+    if (x.tensor.dim() < least_dims) {
+        fail<ShapeError>(x.loc, "{}: needs (n, channels{}), got {}", op, least_dims > 2 ? ", ..." : "", x.tensor.shape());
+    }
+}
+
+// running = (1 - momentum) running + momentum * new
+void follow(const Tensor& running, const Tensor& fresh, double momentum, const Loc& loc) {
+    if (!running.defined()) return;
+    const Tensor t = running.detach();
+    copy_elements(t, t * (1 - momentum) + fresh.to(t.dtype(), loc) * momentum);
+    mark_written(running, loc);
+}
+
+// The statistics of x, in training: mean and rstd.
+Tensor stats_of(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const BatchNormOptions& o, const Loc& loc) {
+    const int64_t channels = x.size(1), n = x.numel() / channels;
+    Tensor stats = detail::make_empty({2, channels}, computed_in(x.dtype()), x.device(), loc);
+    Tensor variance;
+    if (on_gpu(x)) {
+        const Tensor wide = x.to(stats.dtype(), loc);
+        copy_elements(stats[0], mean(wide, other_dims(x)));
+        variance = var(wide, other_dims(x), 0);
+        copy_elements(stats[1], rsqrt(variance + o.eps));
+    } else {
+        std::vector<double> of_channels(static_cast<std::size_t>(channels));
+        stats.dtype() == float64 ? set_stats<double>(x, stats, of_channels, o.eps) : set_stats<float>(x, stats, of_channels, o.eps);
+        if (running_var.defined()) {
+            variance = detail::make_empty({channels}, float64, cpu, loc);
+            std::copy(of_channels.begin(), of_channels.end(), static_cast<double*>(variance.raw_data()));
+        }
+    }
+    follow(running_mean, stats[0], o.momentum, loc);
+    if (running_var.defined()) {
+        follow(running_var, variance * (static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1))), o.momentum, loc);
+    }
+    return stats;
+}
+
+}  // namespace
+
+Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
+                  const BatchNormOptions& o) {
+    check_input("batch_norm", x, 2);
+    check_channels("batch_norm", x, running_mean, "running_mean");
+    check_channels("batch_norm", x, running_var, "running_var");
+    check_channels("batch_norm", x, weight, "weight");
+    check_channels("batch_norm", x, bias, "bias");
+    const int64_t channels = x->sizes[1], per_channel = channels > 0 ? x->numel / channels : 0;
+    if (!o.training && !(running_mean.defined() && running_var.defined())) {
+        fail<ValueError>(x.loc, "batch_norm: needs running_mean and running_var, or training");
+    }
+    if (o.training && per_channel == 1) {
+        fail<ValueError>(x.loc, "batch_norm: in training a channel needs more than one element, got shape {}", x.tensor.shape());
+    }
+    Tensor y, stats;
+    {
+        const detail::UnrecordedParts parts;
+        if (x->numel == 0) return clone(x);
+        const Tensor in = on_gpu(x.tensor) ? x.tensor : ready(x.tensor, computed_in(x->dtype), x.loc);
+        if (o.training) {
+            stats = stats_of(in, running_mean, running_var, o, x.loc);
+        } else {
+            const DType dtype = computed_in(x->dtype);
+            stats = stack({running_mean.to(dtype, x.loc), rsqrt(running_var.to(dtype, x.loc) + o.eps)});
+        }
+        const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(stats.dtype(), x.loc).contiguous(x.loc) : t; };
+        if (on_gpu(x.tensor)) {
+            const Tensor scale = weight.defined() ? stats[1] * wide(weight) : stats[1];
+            const Tensor shift = bias.defined() ? wide(bias) - stats[0] * scale : -(stats[0] * scale);
+            y = (in * beside_x(scale, in) + beside_x(shift, in)).to(x->dtype, x.loc);
+        } else {
+            y = stats.dtype() == float64 ? normalized<double>(in, stats, wide(weight), wide(bias), x.loc)
+                                         : normalized<float>(in, stats, wide(weight), wide(bias), x.loc);
+            y = y.to(x->dtype, x.loc);
+        }
+    }
+    const Attrs attrs{o.eps, o.training, weight.defined(), bias.defined()};
+    if (weight.defined() && bias.defined()) {
+        record(batch_norm_op, x.loc, {&x.tensor, &weight, &bias}, y, {&stats, &x.tensor, &weight}, attrs);
+    } else if (weight.defined()) {
+        record(batch_norm_op, x.loc, {&x.tensor, &weight}, y, {&stats, &x.tensor, &weight}, attrs);
+    } else if (bias.defined()) {
+        record(batch_norm_op, x.loc, {&x.tensor, &bias}, y, {&stats, &x.tensor}, attrs);
+    } else {
+        record(batch_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
+    }
+    return y;
+}
+
+Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
+    check_input("group_norm", x, 2);
+    check_channels("group_norm", x, weight, "weight");
+    check_channels("group_norm", x, bias, "bias");
+    const int64_t batch = x->sizes[0], channels = x->sizes[1];
+    if (groups < 1 || channels % groups != 0) {
+        fail<ValueError>(x.loc, "group_norm: {} groups do not divide {} channels", groups, channels);
+    }
+    const detail::RecordedParts parts(x.loc);
+    if (x->numel == 0) return clone(x);
+    const int64_t width = x->numel / (batch * groups);
+    Tensor y = reshape(layer_norm(reshape(x, {batch, groups, width}), {width}, {}, {}, eps), x.tensor.shape());
+    if (weight.defined()) y = y * beside_x(weight, x.tensor);
+    if (bias.defined()) y = y + beside_x(bias, x.tensor);
+    return y.to(x->dtype, x.loc);
+}
+
+Tensor instance_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
+    check_input("instance_norm", x, 3);
+    const int64_t per_channel = x->numel > 0 ? x->numel / (x->sizes[0] * x->sizes[1]) : 0;
+    if (per_channel == 1) {
+        fail<ValueError>(x.loc, "instance_norm: a channel needs more than one element, got shape {}", x.tensor.shape());
+    }
+    return group_norm(x, std::max<int64_t>(x->sizes[1], 1), weight, bias, eps);
+}
+
+Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, double eps) {
+    check_input("rms_norm", x, 1);
+    const Shape shape = x.tensor.shape();
+    const int dims = normalized_shape.rank(), leading = shape.rank() - dims;
+    bool fits = dims > 0 && leading >= 0;
+    for (int d = 0; fits && d < dims; ++d) fits = shape[leading + d] == normalized_shape[d];
+    if (!fits) fail<ShapeError>(x.loc, "rms_norm: the last dimensions of {} must be {}", shape, normalized_shape);
+    if (weight.defined() && weight.shape() != normalized_shape) {
+        fail<ShapeError>(x.loc, "rms_norm: the weight has shape {}, expected {}", weight.shape(), normalized_shape);
+    }
+    const detail::RecordedParts parts(x.loc);
+    const double epsilon = x->dtype == float64 ? 0x1p-52 : x->dtype == float32 ? 0x1p-23 : x->dtype == float16 ? 0x1p-10 : 0x1p-7;
+    Dims last(leading);
+    for (int d = leading + 1; d < shape.rank(); ++d) last.push_back(d);
+    const Tensor wide = to(x, computed_in(x->dtype));
+    const Tensor y = (wide * rsqrt(mean(square(wide), last, true) + (eps < 0 ? epsilon : eps))).to(x->dtype, x.loc);
+    return weight.defined() ? y * weight : y;
+}
+
+Tensor local_response_norm(In x, int64_t size, double alpha, double beta, double k) {
+    check_input("local_response_norm", x, 3);
+    if (size < 1) fail<ValueError>(x.loc, "local_response_norm: size must be at least 1, got {}", size);
+    const detail::RecordedParts parts(x.loc);
+    if (x->numel == 0) return clone(x);
+    const int64_t batch = x->sizes[0], channels = x->sizes[1];
+    const Tensor squares = reshape(square(x), {batch, 1, channels, x->numel / (batch * channels)});
+    const Tensor padded = pad(squares, {0, 0, size / 2, (size - 1) / 2});
+    const Tensor around = reshape(avg_pool2d(padded, {size, 1}, {.stride = 1}), x.tensor.shape());
+    return div(x, pow(around * alpha + k, beta));
+}
+
+}  // namespace tapir
