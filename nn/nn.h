@@ -6,6 +6,7 @@
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"
 #include "tapir/nn/module.h"
+#include "tapir/nn/normalization.h"
 #include "tapir/nn/pooling.h"
 #include "tapir/nn/recurrent.h"
 #include "tapir/nn/sequential.h"

@@ -1,0 +1,76 @@
+#include "tapir/nn/normalization.h"
+
+#include "tapir/autograd/tape.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/nn/parameter_impl.h"
+#include "tapir/ops/make.h"
+
+namespace tapir::nn {
+namespace {
+
+// The parameters of an affine layer.
+void set_affine(Tensor& weight, Tensor& bias, std::int64_t channels, const Loc& loc) {
+    weight = init::ones_(empty_parameter({channels}, loc), loc);
+    bias = init::zeros_(empty_parameter({channels}, loc), loc);
+}
+
+}  // namespace
+
+BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options,
+                     const Loc& loc)
+    : name_(name), least_dims_(least_dims), most_dims_(most_dims), options_(options) {
+    if (channels < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {}", name, channels);
+    if (options.affine) set_affine(weight, bias, channels, loc);
+    if (!options.track_running_stats) return;
+    running_mean = zeros({channels}, {}, loc);
+    running_var = ones({channels}, {}, loc);
+    num_batches_tracked = zeros({}, int64, loc);
+}
+
+Tensor BatchNorm::normalize(const In& x) const {
+    if (!x.tensor.defined() || x.tensor.dim() < least_dims_ || x.tensor.dim() > most_dims_) {
+        fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}", name_,
+                         least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
+                         x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor");
+    }
+    double momentum = options_.momentum.value_or(0);
+    if (is_training() && num_batches_tracked.defined()) {
+        const NoGradScope constant;
+        Tensor batches = num_batches_tracked;
+        batches.add_(1, x.loc);
+        if (!options_.momentum) momentum = 1 / batches.item(x.loc);
+    }
+    return batch_norm(x, running_mean, running_var, weight, bias,
+                      {.training = is_training() || !running_mean.defined(), .momentum = momentum, .eps = options_.eps});
+}
+
+void BatchNorm::members(Members& m) {
+    m("weight", weight)("bias", bias);
+    m.buffer("running_mean", running_mean).buffer("running_var", running_var).buffer("num_batches_tracked", num_batches_tracked);
+}
+
+std::string BatchNorm::describe() const {
+    return fmt::format("eps {}{}", options_.eps, options_.momentum ? fmt::format(", momentum {}", *options_.momentum) : "");
+}
+
+GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptions& options, Loc loc)
+    : groups_(groups), channels_(channels), eps_(options.eps) {
+    if (groups < 1 || channels < 1 || channels % groups != 0) {
+        fail<ValueError>(loc, "GroupNorm: {} groups do not divide {} channels", groups, channels);
+    }
+    if (options.affine) set_affine(weight, bias, channels, loc);
+}
+
+std::string GroupNorm::describe() const { return fmt::format("{} groups of {} channels, eps {}", groups_, channels_ / groups_, eps_); }
+
+InstanceNorm::InstanceNorm(std::int64_t channels, const NormOptions& options, Loc loc) : eps_(options.eps) {
+    if (channels < 1) fail<ValueError>(loc, "InstanceNorm: channels must be at least 1, got {}", channels);
+    if (options.affine) set_affine(weight, bias, channels, loc);
+}
+
+RMSNorm::RMSNorm(const Shape& normalized_shape, double eps, bool affine, Loc loc) : shape_(normalized_shape), eps_(eps) {
+    if (normalized_shape.empty()) fail<ShapeError>(loc, "RMSNorm: needs at least one dimension to normalise over");
+    if (affine) weight = init::ones_(empty_parameter(normalized_shape, loc), loc);
+}
+
+}  // namespace tapir::nn

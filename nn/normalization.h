@@ -1,0 +1,131 @@
+// Normalisation layers; LayerNorm is in layers.h. Names, initialisation (weights 1, biases 0) and defaults are PyTorch's.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+
+#include "tapir/nn/module.h"
+#include "tapir/ops/normalization.h"
+
+namespace tapir::nn {
+
+struct BatchNormLayerOptions {
+    double eps = 1e-5;
+    std::optional<double> momentum = 0.1;  ///< none: running statistics are the mean of all batches so far
+    bool affine = true;                    ///< has weight and bias
+    bool track_running_stats = true;       ///< else evaluation takes the batch's own statistics, too
+};
+
+/// What the three have in common: see batch_norm. Parameters weight and bias (channels,), buffers running_mean, running_var and
+/// num_batches_tracked.
+class BatchNorm : public Module {
+ public:
+    Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+
+    void members(Members& m) override;
+    std::string describe() const override;
+
+ protected:
+    BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options, const Loc& loc);
+    Tensor normalize(const In& x) const;
+
+ private:
+    const char* name_;
+    int least_dims_, most_dims_;
+    BatchNormLayerOptions options_;
+};
+
+/// x (n, channels) or (n, channels, length). ShapeError for other numbers of dimensions.
+class BatchNorm1d : public BatchNorm {
+ public:
+    explicit BatchNorm1d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
+        : BatchNorm("BatchNorm1d", 2, 3, channels, options, loc) {}
+    Tensor forward(In x) const { return normalize(x); }
+    Tensor operator()(In x) const { return normalize(x); }
+};
+/// x (n, channels, height, width)
+class BatchNorm2d : public BatchNorm {
+ public:
+    explicit BatchNorm2d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
+        : BatchNorm("BatchNorm2d", 4, 4, channels, options, loc) {}
+    Tensor forward(In x) const { return normalize(x); }
+    Tensor operator()(In x) const { return normalize(x); }
+};
+/// x (n, channels, depth, height, width)
+class BatchNorm3d : public BatchNorm {
+ public:
+    explicit BatchNorm3d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
+        : BatchNorm("BatchNorm3d", 5, 5, channels, options, loc) {}
+    Tensor forward(In x) const { return normalize(x); }
+    Tensor operator()(In x) const { return normalize(x); }
+};
+
+struct NormOptions {
+    double eps = 1e-5;
+    bool affine = true;  ///< has weight and bias
+};
+
+/// Groups of channels of each example: see group_norm.
+class GroupNorm : public Module {
+ public:
+    Tensor weight, bias;
+
+    /// Throws ValueError unless the groups divide the channels.
+    GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptions& options = {}, Loc loc = Loc::current());
+    Tensor forward(In x) const { return group_norm(x, groups_, weight, bias, eps_); }
+    Tensor operator()(In x) const { return forward(x); }
+    void members(Members& m) override { m("weight", weight)("bias", bias); }
+    std::string describe() const override;
+
+ private:
+    std::int64_t groups_, channels_;
+    double eps_;
+};
+
+/// Each channel of each example: see instance_norm. PyTorch's InstanceNorm1d, 2d and 3d, which are affine only on demand.
+class InstanceNorm : public Module {
+ public:
+    Tensor weight, bias;
+
+    explicit InstanceNorm(std::int64_t channels, const NormOptions& options = {.affine = false}, Loc loc = Loc::current());
+    Tensor forward(In x) const { return instance_norm(x, weight, bias, eps_); }
+    Tensor operator()(In x) const { return forward(x); }
+    void members(Members& m) override { m("weight", weight)("bias", bias); }
+
+ private:
+    double eps_;
+};
+
+/// See rms_norm. eps below 0: the dtype's epsilon.
+class RMSNorm : public Module {
+ public:
+    Tensor weight;
+
+    explicit RMSNorm(const Shape& normalized_shape, double eps = -1, bool affine = true, Loc loc = Loc::current());
+    explicit RMSNorm(std::initializer_list<std::int64_t> normalized_shape, double eps = -1, bool affine = true,
+                     Loc loc = Loc::current())
+        : RMSNorm(Shape(normalized_shape.begin(), static_cast<int>(normalized_shape.size()), loc), eps, affine, loc) {}
+    Tensor forward(In x) const { return rms_norm(x, shape_, weight, eps_); }
+    Tensor operator()(In x) const { return forward(x); }
+    void members(Members& m) override { m("weight", weight); }
+    std::string describe() const override { return shape_.str(); }
+
+ private:
+    Shape shape_;
+    double eps_;
+};
+
+/// See local_response_norm.
+class LocalResponseNorm : public Module {
+ public:
+    explicit LocalResponseNorm(std::int64_t size, double alpha = 1e-4, double beta = 0.75, double k = 1)
+        : size_(size), alpha_(alpha), beta_(beta), k_(k) {}
+    Tensor forward(In x) const { return local_response_norm(x, size_, alpha_, beta_, k_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    std::int64_t size_;
+    double alpha_, beta_, k_;
+};
+
+}  // namespace tapir::nn
