@@ -2,6 +2,7 @@
 #include "tapir/ops/pooling.h"
 
 #include <limits>
+#include <vector>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -77,8 +78,22 @@ enum class Run { max, max_backward, avg, avg_backward };
 
 template <class T>
 void run_on_cpu(Run what, const PoolShape& shape, const Tensor& from, const Tensor& to, std::int32_t* index) {
-    const kernels::Pool<T> args{shape, static_cast<const T*>(from.raw_data()), static_cast<T*>(to.raw_data()), index};
     const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
+    kernels::Pool<T> args{shape, static_cast<const T*>(from.raw_data()), static_cast<T*>(to.raw_data()), index, {}, {}};
+    std::vector<kernels::PoolRange> ranges[3];
+    std::vector<double> sizes[3];
+    for (int d = 0; d < 3; ++d) {
+        const PoolDim& dim = shape.dims[d];
+        ranges[d].resize(static_cast<std::size_t>(is_backward ? dim.in : dim.out));
+        for (std::size_t i = 0; i < ranges[d].size(); ++i) {
+            const auto at = static_cast<int64_t>(i);
+            is_backward ? dim.windows_of(at, ranges[d][i].begin, ranges[d][i].end) : dim.window(at, ranges[d][i].begin, ranges[d][i].end);
+        }
+        args.ranges[d] = ranges[d].data();
+        if (what == Run::max || what == Run::max_backward || shape.divisor != 0) continue;
+        for (int64_t o = 0; o < dim.out; ++o) sizes[d].push_back(shape.size_of(d, o));
+        args.sizes[d] = sizes[d].data();
+    }
     const int64_t places = shape.batch * (is_backward ? shape.in_volume() : shape.out_volume());
     parallel_for(places, 4 * 1024 / shape.channels + 1, [&](int64_t begin, int64_t end) {
         if constexpr (sizeof(T) == 8) {

@@ -31,29 +31,33 @@ void for_places(const i64 (&sizes)[3], i64 begin, i64 end, const F& f) {
 }
 
 // Calls f(place in a channel) for the elements of a window.
-template <class F>
-void for_window(const PoolShape& s, i64 a, i64 b, i64 c, const F& f) {
-    i64 begin[3], end[3];
-    const i64 at[3] = {a, b, c};
-    for (int d = 0; d < 3; ++d) s.dims[d].window(at[d], begin[d], end[d]);
-    for (i64 i = begin[0]; i < end[0]; i += s.dims[0].dilation) {
-        for (i64 j = begin[1]; j < end[1]; j += s.dims[1].dilation) {
-            for (i64 k = begin[2]; k < end[2]; k += s.dims[2].dilation) f((i * s.dims[1].in + j) * s.dims[2].in + k);
+template <class T, class F>
+void for_window(const Pool<T>& args, i64 a, i64 b, i64 c, const F& f) {
+    const PoolDim(&dims)[3] = args.shape.dims;
+    const PoolRange rows = args.ranges[0][a], columns = args.ranges[1][b], last = args.ranges[2][c];
+    for (i64 i = rows.begin; i < rows.end; i += dims[0].dilation) {
+        for (i64 j = columns.begin; j < columns.end; j += dims[1].dilation) {
+            for (i64 k = last.begin; k < last.end; k += dims[2].dilation) f((i * dims[1].in + j) * dims[2].in + k);
         }
     }
 }
 
 // Calls f(place of a window in a channel, o0, o1, o2) for the windows that an element can be in.
-template <class F>
-void for_windows_of(const PoolShape& s, i64 i, i64 j, i64 k, const F& f) {
-    i64 first[3], end[3];
-    const i64 at[3] = {i, j, k};
-    for (int d = 0; d < 3; ++d) s.dims[d].windows_of(at[d], first[d], end[d]);
-    for (i64 a = first[0]; a < end[0]; ++a) {
-        for (i64 b = first[1]; b < end[1]; ++b) {
-            for (i64 c = first[2]; c < end[2]; ++c) f((a * s.dims[1].out + b) * s.dims[2].out + c, a, b, c);
+template <class T, class F>
+void for_windows_of(const Pool<T>& args, i64 i, i64 j, i64 k, const F& f) {
+    const PoolDim(&dims)[3] = args.shape.dims;
+    const PoolRange rows = args.ranges[0][i], columns = args.ranges[1][j], last = args.ranges[2][k];
+    for (i64 a = rows.begin; a < rows.end; ++a) {
+        for (i64 b = columns.begin; b < columns.end; ++b) {
+            for (i64 c = last.begin; c < last.end; ++c) f((a * dims[1].out + b) * dims[2].out + c, a, b, c);
         }
     }
+}
+
+template <class T>
+T divisor_of(const Pool<T>& args, i64 a, i64 b, i64 c) {
+    if (!args.sizes[0]) return static_cast<T>(args.shape.divisor);
+    return static_cast<T>(args.sizes[0][a] * args.sizes[1][b] * args.sizes[2][c]);
 }
 
 template <class T>
@@ -65,7 +69,7 @@ void max_of_windows(const Pool<T>& args, i64 begin, i64 end) {
         std::int32_t* index = args.index + place * channels;
         const T* channel = args.from + image * s.in_volume() * channels;
         bool is_first = true;
-        for_window(s, a, b, c, [&](i64 i) {
+        for_window(args, a, b, c, [&](i64 i) {
             const T* x = channel + i * channels;
             const auto here = static_cast<std::int32_t>(i);
             if (is_first) {
@@ -99,7 +103,7 @@ void max_to_elements(const Pool<T>& args, i64 begin, i64 end) {
         T* to = args.to + place * channels;
         const auto here = static_cast<std::int32_t>(place - image * s.in_volume());
         for (i64 n = 0; n < channels; ++n) to[n] = 0;
-        for_windows_of(s, i, j, k, [&](i64 window, i64, i64, i64) {
+        for_windows_of(args, i, j, k, [&](i64 window, i64, i64, i64) {
             const T* g = args.from + (image * outputs + window) * channels;
             const std::int32_t* index = args.index + (image * outputs + window) * channels;
 #pragma omp simd
@@ -116,12 +120,12 @@ void mean_of_windows(const Pool<T>& args, i64 begin, i64 end) {
         T* y = args.to + place * channels;
         const T* channel = args.from + image * s.in_volume() * channels;
         for (i64 k = 0; k < channels; ++k) y[k] = 0;
-        for_window(s, a, b, c, [&](i64 i) {
+        for_window(args, a, b, c, [&](i64 i) {
             const T* x = channel + i * channels;
 #pragma omp simd
             for (i64 k = 0; k < channels; ++k) y[k] += x[k];
         });
-        const T divisor = static_cast<T>(s.divisor_of(a, b, c));
+        const T divisor = divisor_of(args, a, b, c);
 #pragma omp simd
         for (i64 k = 0; k < channels; ++k) y[k] /= divisor;
     });
@@ -134,9 +138,9 @@ void mean_to_elements(const Pool<T>& args, i64 begin, i64 end) {
     for_places({s.dims[0].in, s.dims[1].in, s.dims[2].in}, begin, end, [&](i64 place, i64 image, i64 i, i64 j, i64 k) {
         T* to = args.to + place * channels;
         for (i64 n = 0; n < channels; ++n) to[n] = 0;
-        for_windows_of(s, i, j, k, [&](i64 window, i64 a, i64 b, i64 c) {
+        for_windows_of(args, i, j, k, [&](i64 window, i64 a, i64 b, i64 c) {
             const T* g = args.from + (image * outputs + window) * channels;
-            const T divisor = static_cast<T>(s.divisor_of(a, b, c));
+            const T divisor = divisor_of(args, a, b, c);
 #pragma omp simd
             for (i64 n = 0; n < channels; ++n) to[n] += g[n] / divisor;
         });

@@ -66,18 +66,21 @@ struct PoolShape {
 
     TAPIR_BOTH std::int64_t in_volume() const { return dims[0].in * dims[1].in * dims[2].in; }
     TAPIR_BOTH std::int64_t out_volume() const { return dims[0].out * dims[1].out * dims[2].out; }
+    /// How many elements window o has in dimension d, as means count them.
+    TAPIR_BOTH double size_of(int d, std::int64_t o) const {
+        std::int64_t begin, end;
+        dims[d].window(o, begin, end);
+        return static_cast<double>(counts_padding ? dims[d].padded_size(o) : end - begin);
+    }
     /// What the sum over the window (a, b, c) is divided by.
     TAPIR_BOTH double divisor_of(std::int64_t a, std::int64_t b, std::int64_t c) const {
-        if (divisor != 0) return static_cast<double>(divisor);
-        const std::int64_t at[3] = {a, b, c};
-        double product = 1;
-        for (int d = 0; d < 3; ++d) {
-            std::int64_t begin, end;
-            dims[d].window(at[d], begin, end);
-            product *= static_cast<double>(counts_padding ? dims[d].padded_size(at[d]) : end - begin);
-        }
-        return product;
+        return divisor != 0 ? static_cast<double>(divisor) : size_of(0, a) * size_of(1, b) * size_of(2, c);
     }
+};
+
+/// A range of elements, or of windows.
+struct PoolRange {
+    std::int64_t begin, end;
 };
 
 /// x and y, or their gradients; index: the place of each largest element in its channel of x, -1 in a window of padding only.
@@ -86,7 +89,9 @@ struct Pool {
     PoolShape shape;
     const T* from;
     T* to;
-    std::int32_t* index;  // max only
+    std::int32_t* index;         // max only
+    const PoolRange* ranges[3];  // by dimension: each window's elements; backward each element's windows
+    const double* sizes[3];      // means only: each window's size; null: all sums are divided by shape.divisor
 };
 struct PoolArgs {
     PoolShape shape;
