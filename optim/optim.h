@@ -5,4 +5,5 @@
 #include "tapir/optim/adam.h"
 #include "tapir/optim/clip.h"
 #include "tapir/optim/grad_scaler.h"
+#include "tapir/optim/schedule.h"
 #include "tapir/optim/sgd.h"

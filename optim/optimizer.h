@@ -90,6 +90,9 @@ class Optimizer {
     void update_all(StepQueue& queue, const Loc& loc);
 
     std::vector<std::vector<Slot>> groups_;
+
+    friend class Schedule;
+    std::vector<double> initial_lr_;  // by group, from when the first schedule saw it
 };
 
 }  // namespace tapir::optim

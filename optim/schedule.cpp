@@ -1,0 +1,273 @@
+#include "tapir/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/make.h"
+
+namespace tapir::optim {
+namespace {
+
+using std::int64_t;
+
+Tensor number(double value) { return full({}, value, {float64, cpu}); }
+Tensor integer(int64_t value) { return full({}, value, {int64, cpu}); }
+
+// Of a state by its name. Throws ValueError.
+const Tensor& entry(const NamedTensors& state, const char* name, const char* what, const Loc& loc) {
+    for (const NamedTensor& t : state) {
+        if (t.name == name && t.tensor.defined()) return t.tensor;
+    }
+    fail<ValueError>(loc, "load_state_dict: the state of a {} has \"{}\"", what, name);
+}
+
+void check_gamma(const char* name, double gamma, const Loc& loc) {
+    if (!(gamma >= 0)) fail<ValueError>(loc, "{}: the factor must not be negative, got {}", name, gamma);
+}
+
+void check_steps(const char* name, const char* what, int64_t steps, const Loc& loc) {
+    if (steps < 1) fail<ValueError>(loc, "{}: {} must be at least 1, got {}", name, what, steps);
+}
+
+// Half a cosine from `from` to `to`, at `part` of the way.
+double cosine(double from, double to, double part) { return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2; }
+
+std::vector<double> rates(const Optimizer& optimizer) {
+    std::vector<double> result;
+    for (std::size_t group = 0; group < optimizer.group_count(); ++group) result.push_back(optimizer.lr(group));
+    return result;
+}
+
+}  // namespace
+
+// --- What all share ------------------------------------------------------------------------------------------------------
+
+Schedule::Schedule(Optimizer& optimizer) : optimizer_(optimizer) { see_groups(); }
+
+// Groups may be added at any time.
+void Schedule::see_groups() {
+    std::vector<double>& initial = optimizer_.initial_lr_;
+    while (initial.size() < optimizer_.group_count()) initial.push_back(optimizer_.lr(initial.size()));
+}
+
+void Schedule::apply(const Loc& loc) {
+    see_groups();
+    std::vector<double> fresh;
+    for (const double base : optimizer_.initial_lr_) fresh.push_back(at(steps_, base));
+    for (std::size_t group = 0; group < fresh.size(); ++group) optimizer_.set_lr(fresh[group], group, loc);
+}
+
+void Schedule::step(Loc loc) {
+    const CallerScope caller(loc);  // whom at() may have something to tell
+    ++steps_;
+    try {
+        apply(loc);
+    } catch (const Error&) {
+        --steps_;
+        throw;
+    }
+}
+
+std::vector<double> Schedule::last_lr() const { return rates(optimizer_); }
+
+NamedTensors Schedule::state_dict() const {
+    const std::vector<double>& initial = optimizer_.initial_lr_;
+    Tensor base = empty({static_cast<int64_t>(initial.size())}, {float64, cpu});
+    std::copy(initial.begin(), initial.end(), base.data<double>());
+    return {{"steps", integer(steps_)}, {"base_lr", base}};
+}
+
+void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
+    const int64_t steps = entry(state, "steps", "schedule", loc).item<int64_t>(loc);
+    const std::vector<double> base = entry(state, "base_lr", "schedule", loc).to_vector<double>(loc);
+    if (base.size() != optimizer_.group_count() || steps < 0) {
+        fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(),
+                         steps, optimizer_.group_count());
+    }
+    optimizer_.initial_lr_ = base;
+    steps_ = steps;
+    apply(loc);
+}
+
+// --- The schedules -------------------------------------------------------------------------------------------------------
+
+LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> f, Loc loc) : Schedule(optimizer), f_(std::move(f)) {
+    if (!f_) fail<ValueError>(loc, "LambdaLR: an empty function");
+    apply(loc);
+}
+
+StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    check_steps("StepLR", "step_size", options.step_size, loc);
+    check_gamma("StepLR", options.gamma, loc);
+}
+double StepLR::at(int64_t steps, double base) const {
+    return base * std::pow(options_.gamma, static_cast<double>(steps / options_.step_size));
+}
+
+MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<int64_t> milestones, double gamma, Loc loc)
+    : Schedule(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
+    check_gamma("MultiStepLR", gamma, loc);
+    std::sort(milestones_.begin(), milestones_.end());
+}
+double MultiStepLR::at(int64_t steps, double base) const {
+    const auto passed = std::upper_bound(milestones_.begin(), milestones_.end(), steps) - milestones_.begin();
+    return base * std::pow(gamma_, static_cast<double>(passed));
+}
+
+ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma, Loc loc) : Schedule(optimizer), gamma_(gamma) {
+    check_gamma("ExponentialLR", gamma, loc);
+}
+double ExponentialLR::at(int64_t steps, double base) const { return base * std::pow(gamma_, static_cast<double>(steps)); }
+
+PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    check_steps("PolynomialLR", "total_iters", options.total_iters, loc);
+}
+double PolynomialLR::at(int64_t steps, double base) const {
+    const double done = static_cast<double>(std::min(steps, options_.total_iters)) / static_cast<double>(options_.total_iters);
+    return base * std::pow(1 - done, options_.power);
+}
+
+LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    check_steps("LinearLR", "total_iters", options.total_iters, loc);
+    if (!(options.start_factor > 0 && options.start_factor <= 1) || !(options.end_factor >= 0 && options.end_factor <= 1)) {
+        fail<ValueError>(loc, "LinearLR: start_factor must be in (0, 1] and end_factor in [0, 1], got {} and {}", options.start_factor,
+                         options.end_factor);
+    }
+    apply(loc);
+}
+double LinearLR::at(int64_t steps, double base) const {
+    const double done = static_cast<double>(std::min(steps, options_.total_iters)) / static_cast<double>(options_.total_iters);
+    return base * (options_.start_factor + (options_.end_factor - options_.start_factor) * done);
+}
+
+ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    check_gamma("ConstantLR", options.factor, loc);
+    apply(loc);
+}
+
+CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options, Loc loc)
+    : Schedule(optimizer), options_(options) {
+    check_steps("CosineAnnealingLR", "t_max", options.t_max, loc);
+}
+double CosineAnnealingLR::at(int64_t steps, double base) const {
+    return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(options_.t_max));
+}
+
+CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, const WarmRestartsOptions& options, Loc loc)
+    : Schedule(optimizer), options_(options) {
+    check_steps("CosineAnnealingWarmRestarts", "t_0", options.t_0, loc);
+    check_steps("CosineAnnealingWarmRestarts", "t_mult", options.t_mult, loc);
+}
+double CosineAnnealingWarmRestarts::at(int64_t steps, double base) const {
+    int64_t length = options_.t_0;
+    if (options_.t_mult == 1) {
+        steps %= length;
+    } else {
+        for (; steps >= length; length *= options_.t_mult) steps -= length;
+    }
+    return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(length));
+}
+
+OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    check_steps("OneCycleLR", "total_steps", options.total_steps, loc);
+    if (!(options.pct_start >= 0 && options.pct_start <= 1) || !(options.max_lr >= 0) || !(options.div_factor > 0) ||
+        !(options.final_div_factor > 0)) {
+        fail<ValueError>(loc, "OneCycleLR: pct_start {} must be in [0, 1], max_lr {} not negative, div_factor {} and final_div_factor {} "
+                         "above 0", options.pct_start, options.max_lr, options.div_factor, options.final_div_factor);
+    }
+    apply(loc);
+}
+double OneCycleLR::at(int64_t steps, double) const {
+    if (steps >= options_.total_steps) {
+        fail<ValueError>(Loc{}, "OneCycleLR: step {} of {}", steps, options_.total_steps);
+    }
+    const double begin = options_.max_lr / options_.div_factor, end = begin / options_.final_div_factor;
+    const double total = static_cast<double>(options_.total_steps), rise = options_.pct_start * total - 1;
+    const double fall = options_.three_phase ? 2 * options_.pct_start * total - 2 : total - 1;
+    const auto between = [&](double from, double to, double first, double last) {
+        const double part = last > first ? (static_cast<double>(steps) - first) / (last - first) : 1;
+        return options_.linear ? from + (to - from) * part : cosine(from, to, part);
+    };
+    if (static_cast<double>(steps) <= rise) return between(begin, options_.max_lr, 0, rise);
+    if (!options_.three_phase) return between(options_.max_lr, end, rise, fall);
+    if (static_cast<double>(steps) <= fall) return between(options_.max_lr, begin, rise, fall);
+    return between(begin, end, fall, total - 1);
+}
+
+ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, Loc loc)
+    : Schedule(optimizer), schedules_(std::move(schedules)) {
+    if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: no schedules");
+    apply(loc);
+}
+double ChainedLR::at(int64_t steps, double base) const {
+    double lr = base;
+    for (const auto& schedule : schedules_) lr = schedule->at(steps, lr);
+    return lr;
+}
+
+SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, std::vector<int64_t> milestones, Loc loc)
+    : Schedule(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
+    if (schedules_.empty() || milestones_.size() + 1 != schedules_.size()) {
+        fail<ValueError>(loc, "SequentialLR: {} schedules need {} milestones, got {}", schedules_.size(),
+                         schedules_.empty() ? 0 : schedules_.size() - 1, milestones_.size());
+    }
+    if (!std::is_sorted(milestones_.begin(), milestones_.end())) fail<ValueError>(loc, "SequentialLR: the milestones must rise");
+    apply(loc);
+}
+double SequentialLR::at(int64_t steps, double base) const {
+    const auto passed = static_cast<std::size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), steps) - milestones_.begin());
+    return schedules_[passed]->at(steps - (passed == 0 ? 0 : milestones_[passed - 1]), base);
+}
+
+// --- Plateaus ------------------------------------------------------------------------------------------------------------
+
+ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const PlateauOptions& options, Loc loc)
+    : optimizer_(optimizer), options_(options),
+      best_(options.is_max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity()) {
+    if (!(options.factor >= 0 && options.factor < 1)) {
+        fail<ValueError>(loc, "ReduceLROnPlateau: factor must be in [0, 1), got {}", options.factor);
+    }
+}
+
+void ReduceLROnPlateau::step(double metric, Loc loc) {
+    const double margin = options_.absolute_threshold ? options_.threshold : std::abs(best_) * options_.threshold;
+    const bool is_first = std::isinf(best_);
+    const bool is_better = options_.is_max ? metric > (is_first ? best_ : best_ + margin) : metric < (is_first ? best_ : best_ - margin);
+    if (is_better) {
+        best_ = metric;
+        bad_steps_ = 0;
+    } else {
+        ++bad_steps_;
+    }
+    if (cooling_ > 0) {
+        --cooling_;
+        bad_steps_ = 0;
+    }
+    if (bad_steps_ <= options_.patience) return;
+    for (std::size_t group = 0; group < optimizer_.group_count(); ++group) {
+        const double before = optimizer_.lr(group), after = std::max(before * options_.factor, options_.min_lr);
+        if (before - after > options_.eps) optimizer_.set_lr(after, group, loc);
+    }
+    cooling_ = options_.cooldown;
+    bad_steps_ = 0;
+}
+
+std::vector<double> ReduceLROnPlateau::last_lr() const { return rates(optimizer_); }
+
+NamedTensors ReduceLROnPlateau::state_dict() const {
+    return {{"best", number(best_)}, {"bad_steps", integer(bad_steps_)}, {"cooling", integer(cooling_)}};
+}
+
+void ReduceLROnPlateau::load_state_dict(const NamedTensors& state, Loc loc) {
+    const double best = entry(state, "best", "ReduceLROnPlateau", loc).item(loc);
+    const auto bad_steps = entry(state, "bad_steps", "ReduceLROnPlateau", loc).item<int64_t>(loc);
+    cooling_ = entry(state, "cooling", "ReduceLROnPlateau", loc).item<int64_t>(loc);
+    best_ = best;
+    bad_steps_ = bad_steps;
+}
+
+}  // namespace tapir::optim

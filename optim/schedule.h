@@ -1,0 +1,243 @@
+// Schedules: learning rates that change as training goes on. Names, formulas and defaults are PyTorch's.
+//
+//     optim::SGD sgd(model.parameters(), {.lr = 0.1});
+//     optim::CosineAnnealingLR schedule(sgd, {.t_max = epochs});
+//     for (int epoch = 0; epoch < epochs; ++epoch) {
+//         train(model, sgd);
+//         schedule.step();
+//     }
+//
+// Each sets the rate of every group, from the rate that the group had when the first schedule of its optimizer saw it; the
+// optimizer must outlive the schedule. All are functions of the number of steps, so that a state is that number. Steps are epochs, or batches, whichever
+// step() is called after.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tapir/optim/optimizer.h"
+
+namespace tapir::optim {
+
+/// What all schedules share.
+class Schedule {
+ public:
+    virtual ~Schedule() = default;
+    Schedule(const Schedule&) = delete;
+    Schedule& operator=(const Schedule&) = delete;
+
+    /// One step further: sets the rates.
+    void step(Loc loc = Loc::current());
+    std::int64_t steps() const noexcept { return steps_; }
+    /// The rates of all groups, as they are now.
+    std::vector<double> last_lr() const;
+
+    /// How many steps there were, and the groups' first rates.
+    virtual NamedTensors state_dict() const;
+    /// Takes them back and sets the rates. Throws ValueError, and changes nothing, for another kind of state.
+    virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
+
+    /// Internal: the rate after so many steps, of a group that began with `base`.
+    virtual double at(std::int64_t steps, double base) const = 0;
+
+ protected:
+    explicit Schedule(Optimizer& optimizer);
+    /// Sets the rates of now.
+    void apply(const Loc& loc);
+
+ private:
+    void see_groups();
+
+    Optimizer& optimizer_;
+    std::int64_t steps_ = 0;
+};
+
+/// base * f(steps)
+class LambdaLR : public Schedule {
+ public:
+    LambdaLR(Optimizer& optimizer, std::function<double(std::int64_t)> f, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override { return base * f_(steps); }
+
+ private:
+    std::function<double(std::int64_t)> f_;
+};
+
+struct StepLROptions {
+    std::int64_t step_size = 1;
+    double gamma = 0.1;
+};
+/// * gamma every step_size steps
+class StepLR : public Schedule {
+ public:
+    StepLR(Optimizer& optimizer, const StepLROptions& options, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    StepLROptions options_;
+};
+
+/// * gamma at each milestone
+class MultiStepLR : public Schedule {
+ public:
+    MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma = 0.1, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    std::vector<std::int64_t> milestones_;
+    double gamma_;
+};
+
+/// base * gamma^steps
+class ExponentialLR : public Schedule {
+ public:
+    ExponentialLR(Optimizer& optimizer, double gamma, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    double gamma_;
+};
+
+struct PolynomialLROptions {
+    std::int64_t total_iters = 5;
+    double power = 1;
+};
+/// base * (1 - steps / total_iters)^power, 0 from there on
+class PolynomialLR : public Schedule {
+ public:
+    explicit PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options = {}, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    PolynomialLROptions options_;
+};
+
+struct LinearLROptions {
+    double start_factor = 1.0 / 3;
+    double end_factor = 1;
+    std::int64_t total_iters = 5;
+};
+/// From start_factor * base to end_factor * base in a line, over total_iters steps: a warm-up.
+class LinearLR : public Schedule {
+ public:
+    explicit LinearLR(Optimizer& optimizer, const LinearLROptions& options = {}, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    LinearLROptions options_;
+};
+
+struct ConstantLROptions {
+    double factor = 1.0 / 3;
+    std::int64_t total_iters = 5;
+};
+/// factor * base for total_iters steps, then base.
+class ConstantLR : public Schedule {
+ public:
+    explicit ConstantLR(Optimizer& optimizer, const ConstantLROptions& options = {}, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override { return steps < options_.total_iters ? base * options_.factor : base; }
+
+ private:
+    ConstantLROptions options_;
+};
+
+struct CosineAnnealingLROptions {
+    std::int64_t t_max = 10;
+    double eta_min = 0;
+};
+/// eta_min + (base - eta_min) (1 + cos(pi steps / t_max)) / 2 (Loshchilov and Hutter 2017, eq. 5, without restarts)
+class CosineAnnealingLR : public Schedule {
+ public:
+    CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    CosineAnnealingLROptions options_;
+};
+
+struct WarmRestartsOptions {
+    std::int64_t t_0 = 10;    ///< steps of the first round
+    std::int64_t t_mult = 1;  ///< each round is as many times longer than the one before
+    double eta_min = 0;
+};
+/// The same in rounds that begin with base again (SGDR; Loshchilov and Hutter 2017).
+class CosineAnnealingWarmRestarts : public Schedule {
+ public:
+    CosineAnnealingWarmRestarts(Optimizer& optimizer, const WarmRestartsOptions& options, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    WarmRestartsOptions options_;
+};
+
+struct OneCycleLROptions {
+    double max_lr = 0.1;
+    std::int64_t total_steps = 100;
+    double pct_start = 0.3;  ///< the part of the steps in which the rate rises
+    bool linear = false;     ///< lines in place of cosines
+    double div_factor = 25;  ///< begins with max_lr / div_factor
+    double final_div_factor = 1e4;  ///< ends with the beginning's rate / final_div_factor
+    bool three_phase = false;       ///< comes down to the beginning's rate as it went up, and then to the end's
+};
+/// Up to max_lr and down to almost nothing (Smith and Topin 2019). The rate only: momentum stays. step() beyond total_steps throws
+/// ValueError.
+class OneCycleLR : public Schedule {
+ public:
+    OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    OneCycleLROptions options_;
+};
+
+/// The product of several schedules' factors, all of one optimizer.
+class ChainedLR : public Schedule {
+ public:
+    ChainedLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    std::vector<std::shared_ptr<Schedule>> schedules_;
+};
+
+/// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i].
+class SequentialLR : public Schedule {
+ public:
+    SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, std::vector<std::int64_t> milestones,
+                 Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    std::vector<std::shared_ptr<Schedule>> schedules_;
+    std::vector<std::int64_t> milestones_;
+};
+
+struct PlateauOptions {
+    bool is_max = false;  ///< the metric is to rise
+    double factor = 0.1;
+    std::int64_t patience = 10;  ///< steps without an improvement that are let pass
+    double threshold = 1e-4;
+    bool absolute_threshold = false;  ///< else relative to the best
+    std::int64_t cooldown = 0;        ///< steps after a reduction in which nothing is counted
+    double min_lr = 0;
+    double eps = 1e-8;  ///< smaller changes of the rate are not made
+};
+/// * factor when a metric has not improved for `patience` steps.
+class ReduceLROnPlateau {
+ public:
+    explicit ReduceLROnPlateau(Optimizer& optimizer, const PlateauOptions& options = {}, Loc loc = Loc::current());
+    /// With this step's metric; nan is no improvement.
+    void step(double metric, Loc loc = Loc::current());
+    std::vector<double> last_lr() const;
+
+    NamedTensors state_dict() const;
+    void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
+
+ private:
+    Optimizer& optimizer_;
+    PlateauOptions options_;
+    double best_;
+    std::int64_t bad_steps_ = 0, cooling_ = 0;
+};
+
+}  // namespace tapir::optim

@@ -1,0 +1,134 @@
+// Schedules against PyTorch's rates (schedule_goldens.h, made by tests/goldens/schedules.py), states, groups, and what is refused.
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "../fails.h"
+#include "schedule_goldens.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+Tensor parameter() { return zeros({1}).requires_grad_(); }
+
+template <class Make>
+void check(const std::vector<double>& want, const Make& make) {
+    optim::SGD sgd({parameter()}, {.lr = 0.2});
+    const auto schedule = make(sgd);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        INFO("after " << i << " steps");
+        CHECK(std::abs(sgd.lr() - want[i]) < 1e-12);
+        CHECK(schedule->last_lr() == std::vector<double>{sgd.lr()});
+        if (i + 1 < want.size()) schedule->step();
+    }
+}
+
+// A schedule S of the arguments.
+template <class S, class... Args>
+auto making(Args... args) {
+    return [=](optim::Optimizer& o) { return std::make_shared<S>(o, args...); };
+}
+
+}  // namespace
+
+TEST_CASE("schedules have PyTorch's rates") {
+    using namespace optim;
+    check(goldens::lambda, making<LambdaLR>([](std::int64_t t) { return std::pow(0.95, t) / (1 + static_cast<double>(t)); }));
+    check(goldens::step, making<StepLR>(StepLROptions{.step_size = 7, .gamma = 0.5}));
+    check(goldens::multistep, making<MultiStepLR>(std::vector<std::int64_t>{10, 3, 17, 10}, 0.3));
+    check(goldens::exponential, making<ExponentialLR>(0.9));
+    check(goldens::polynomial, making<PolynomialLR>(PolynomialLROptions{.total_iters = 15, .power = 2}));
+    check(goldens::linear, making<LinearLR>(LinearLROptions{.start_factor = 0.25, .end_factor = 0.75, .total_iters = 9}));
+    check(goldens::constant, making<ConstantLR>(ConstantLROptions{.factor = 0.5, .total_iters = 6}));
+    check(goldens::cosine, making<CosineAnnealingLR>(CosineAnnealingLROptions{.t_max = 20, .eta_min = 0.01}));
+    check(goldens::restarts, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.t_0 = 3, .t_mult = 2, .eta_min = 0.02}));
+    check(goldens::restarts_even, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.t_0 = 5}));
+    check(goldens::one_cycle, making<OneCycleLR>(OneCycleLROptions{.max_lr = 0.4, .total_steps = 25}));
+    check(goldens::one_cycle_three,
+          making<OneCycleLR>(OneCycleLROptions{.max_lr = 0.4, .total_steps = 25, .pct_start = 0.4, .linear = true, .div_factor = 10,
+                                               .final_div_factor = 100, .three_phase = true}));
+}
+
+TEST_CASE("schedules beside and after each other have PyTorch's rates, in whatever order they are made") {
+    using namespace optim;
+    check(goldens::chained, [](Optimizer& o) {
+        auto exponential = std::make_shared<ExponentialLR>(o, 0.9);
+        auto linear = std::make_shared<LinearLR>(o, LinearLROptions{.start_factor = 0.1, .total_iters = 5});
+        return std::make_shared<ChainedLR>(o, std::vector<std::shared_ptr<Schedule>>{linear, exponential});
+    });
+    check(goldens::sequential, [](Optimizer& o) {
+        auto constant = std::make_shared<ConstantLR>(o, ConstantLROptions{.factor = 0.1, .total_iters = 4});
+        auto exponential = std::make_shared<ExponentialLR>(o, 0.8);
+        auto steps = std::make_shared<StepLR>(o, StepLROptions{.step_size = 2, .gamma = 0.5});
+        return std::make_shared<SequentialLR>(o, std::vector<std::shared_ptr<Schedule>>{constant, exponential, steps},
+                                              std::vector<std::int64_t>{6, 15});
+    });
+}
+
+TEST_CASE("ReduceLROnPlateau has PyTorch's rates") {
+    using namespace optim;
+    SGD sgd({parameter()}, {.lr = 0.2}), other({parameter()}, {.lr = 0.2});
+    ReduceLROnPlateau least(sgd, {.factor = 0.5, .patience = 2, .cooldown = 1, .min_lr = 0.03});
+    ReduceLROnPlateau most(other, {.is_max = true, .factor = 0.5, .patience = 1, .threshold = 0.01, .absolute_threshold = true});
+    for (std::size_t i = 0; i < goldens::plateau_metrics.size(); ++i) {
+        INFO("metric " << i);
+        least.step(goldens::plateau_metrics[i]);
+        most.step(-goldens::plateau_metrics[i]);
+        CHECK(sgd.lr() == Approx(goldens::plateau[i]));
+        CHECK(other.lr() == Approx(goldens::plateau_max[i]));
+        if (i != 7) continue;
+        ReduceLROnPlateau fresh(sgd, {.factor = 0.5, .patience = 2, .cooldown = 1, .min_lr = 0.03});
+        fresh.load_state_dict(least.state_dict());
+        CHECK(fresh.state_dict()[0].tensor.item() == least.state_dict()[0].tensor.item());
+    }
+    ReduceLROnPlateau nan(sgd, {.patience = 0});
+    const double before = sgd.lr();
+    nan.step(std::numeric_limits<double>::quiet_NaN());
+    CHECK(sgd.lr() == Approx(0.1 * before));
+}
+
+TEST_CASE("a schedule's state goes on where it was, for groups that come later too") {
+    using namespace optim;
+    SGD sgd({parameter()}, {.lr = 0.2});
+    StepLR schedule(sgd, {.step_size = 2});
+    schedule.step();
+    sgd.add_param_group({parameter()}, {.lr = 1});
+    schedule.step();
+    CHECK(schedule.last_lr() == std::vector<double>{0.2 * 0.1, 0.1});
+    SGD again({parameter()}, {.lr = 7});
+    again.add_param_group({parameter()}, {.lr = 8});
+    StepLR resumed(again, {.step_size = 2});
+    resumed.load_state_dict(schedule.state_dict());
+    CHECK(resumed.steps() == 2);
+    CHECK(resumed.last_lr() == schedule.last_lr());
+    for (Schedule* s : {static_cast<Schedule*>(&schedule), static_cast<Schedule*>(&resumed)}) s->step(), s->step();
+    CHECK(resumed.last_lr() == schedule.last_lr());
+    SGD one({parameter()}, {.lr = 1});
+    StepLR other(one, {.step_size = 2});
+    FAILS(ValueError, "load_state_dict: a schedule's state of 2 groups after 4 steps; the optimizer has 1 groups",
+          other.load_state_dict(schedule.state_dict()));
+    FAILS(ValueError, "load_state_dict: the state of a schedule has \"steps\"", other.load_state_dict({}));
+    CHECK(other.steps() == 0);
+}
+
+TEST_CASE("schedules refuse") {
+    using namespace optim;
+    SGD sgd({parameter()}, {.lr = 0.2});
+    FAILS(ValueError, "StepLR: step_size must be at least 1, got 0", StepLR(sgd, {.step_size = 0}));
+    FAILS(ValueError, "ExponentialLR: the factor must not be negative, got -1", ExponentialLR(sgd, -1));
+    FAILS(ValueError, "LambdaLR: an empty function", LambdaLR(sgd, nullptr));
+    FAILS(ValueError, "LinearLR: start_factor must be in (0, 1]", LinearLR(sgd, {.start_factor = 0}));
+    FAILS(ValueError, "CosineAnnealingLR: t_max must be at least 1, got 0", CosineAnnealingLR(sgd, {.t_max = 0}));
+    FAILS(ValueError, "OneCycleLR: pct_start 2 must be in [0, 1]", OneCycleLR(sgd, {.pct_start = 2}));
+    FAILS(ValueError, "ChainedLR: no schedules", ChainedLR(sgd, {}));
+    FAILS(ValueError, "SequentialLR: 0 schedules need 0 milestones, got 1", SequentialLR(sgd, {}, {3}));
+    FAILS(ValueError, "ReduceLROnPlateau: factor must be in [0, 1), got 1", ReduceLROnPlateau(sgd, {.factor = 1}));
+    OneCycleLR cycle(sgd, {.total_steps = 2});
+    cycle.step();
+    const double lr = sgd.lr();
+    FAILS_IN(ValueError, "OneCycleLR: step 2 of 2", "", cycle.step());
+    CHECK(cycle.steps() == 1);
+    CHECK(sgd.lr() == lr);
+}
