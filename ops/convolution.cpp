@@ -71,24 +71,6 @@ const OpInfo& op_of(ConvPart part) {
     return part == ConvPart::output ? convolution_op : part == ConvPart::input ? conv_transpose_op : conv_weight_op;
 }
 
-Shape with_channels(const Convolution& c, int64_t channels, const int64_t* spatial) {
-    Shape shape{c.batch, channels};
-    for (int64_t d = 3 - c.dims; d < 3; ++d) shape.push_back(spatial[d]);
-    return shape;
-}
-
-Shape shape_of(ConvPart part, const Convolution& c) {
-    switch (part) {
-        case ConvPart::output: return with_channels(c, c.out_channels, c.out);
-        case ConvPart::input: return with_channels(c, c.in_channels, c.in);
-        default: {
-            Shape shape{c.out_channels, c.group_in()};
-            for (int64_t d = 3 - c.dims; d < 3; ++d) shape.push_back(c.kernel[d]);
-            return shape;
-        }
-    }
-}
-
 Tensor empty_for(ConvPart part, const Convolution& c, DType dtype, bool channels_last, const Loc& loc) {
     const Shape shape = shape_of(part, c);
     return channels_last && part != ConvPart::weight ? detail::make_channels_last(shape, dtype, cpu, loc)
@@ -126,6 +108,7 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
         }
         return out;
     }
+    if (on_gpu(a)) return convolve_on_gpu(part, c, a, b, bias, loc);
     const bool is_direct = dtype == float32 || dtype == float64 || (dtype == bfloat16 && has_fast_bfloat16());
     if (is_direct) return on_cpu(part, c, a, b, bias, loc);
     const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(float32, loc) : t; };
@@ -341,6 +324,19 @@ Tensor weight_of(const Tensor& x, const Tensor& g) {
 Padding::Padding(const char* mode, Loc loc) : is_same_(std::strcmp(mode, "same") == 0) {
     if (!is_same_ && std::strcmp(mode, "valid") != 0) {
         fail<ValueError>(loc, "padding is a number, 'same' or 'valid', not '{}'", mode);
+    }
+}
+
+Shape shape_of(ConvPart part, const Convolution& c) {
+    const auto shape = [&](int64_t first, int64_t second, const int64_t* spatial) {
+        Shape sizes{first, second};
+        for (int64_t d = 3 - c.dims; d < 3; ++d) sizes.push_back(spatial[d]);
+        return sizes;
+    };
+    switch (part) {
+        case ConvPart::output: return shape(c.batch, c.out_channels, c.out);
+        case ConvPart::input: return shape(c.batch, c.in_channels, c.in);
+        default: return shape(c.out_channels, c.group_in(), c.kernel);
     }
 }
 

@@ -4,7 +4,9 @@
 //     Tensor z = conv2d(x, weight, bias, {.padding = "same", .dilation = {1, 2}});
 //
 // Each number stands for all spatial dimensions, or there is one for each. On the CPU results have their channels last in
-// memory, which the next layer reads as it is; shapes and values do not show it.
+// memory, which the next layer reads as it is; on CUDA where x has. Shapes and values do not show it.
+//
+// On CUDA, set_float32_matmul_precision (ops/matmul.h) is about convolutions, too: float32 uses TF32 where it allows that.
 #pragma once
 
 #include <string>

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "tapir/core/tensor.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir {
 
@@ -28,6 +29,8 @@ enum class ConvPart : std::uint8_t {
     input,   // of g, the gradient of y, and w: that of x
     weight,  // of x and g: that of w
 };
+/// What the part gives: (batch, channels, spatial...), or that of the weight.
+Shape shape_of(ConvPart part, const Convolution& conv);
 
 /// out = the part, of a and b in the order above. x, y and g have their channels last in memory, w is contiguous; float32 or
 /// bfloat16. bias: for `output`, of the same dtype. False, and nothing done, where oneDNN is not built in or does not take it.
@@ -36,4 +39,23 @@ bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a,
 /// The same by matrix products, for contiguous tensors of float32 or float64; without bias.
 void convolve_by_products(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& out);
 
+/// The part for tensors of a device, of any floating dtype and layout; the result is laid out as `a` where it has its channels
+/// last. bias: with `output` only, or undefined. Not recorded.
+Tensor convolve_on_gpu(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc);
+
+/// The same on memory of a device. The padding is `before` on both sides; all tensors are contiguous, or all have their
+/// channels last, the weight too.
+struct ConvolutionArgs {
+    ConvPart part;
+    Convolution conv;
+    DType dtype;
+    bool channels_last;
+    const void *a, *b, *bias;  // bias may be null
+    void* out;
+};
+
 }  // namespace tapir
+
+/// False, and nothing done, where the library has no algorithm for channels that are last. Throws DeviceError where it has none
+/// for contiguous tensors.
+TAPIR_GPU_KERNEL(convolve, bool(const tapir::ConvolutionArgs& args))
