@@ -2,7 +2,7 @@
 # CUDNN_ROOT: a folder with include/ and lib/, such as a Python environment's nvidia/cudnn, whose library has no name without
 # a version.
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR HINTS ${CUDAToolkit_LIBRARY_DIR})
 mark_as_advanced(CUDNN_INCLUDE_DIR CUDNN_LIBRARY)
 
 set(CUDNN_VERSION "")
