@@ -663,7 +663,9 @@ Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const*
                       bool into_g) {
     const Tensor& g = *in[0];
     const Compute compute = kernels::compute_of(g.dtype());
-    const Tensor out = into_g ? g : make_result(g.shape(), in, 1, g.dtype(), g.device(), Loc{});
+    const Tensor out = into_g              ? g
+                       : g.is_contiguous() ? detail::make_empty_like(g.impl(), g.dtype(), Loc{})
+                                           : make_result(g.shape(), in, 1, g.dtype(), g.device(), Loc{});
     elementwise::run({op.index, static_cast<std::int8_t>(operand), compute, false, params}, out, in, count);
     return out;
 }
