@@ -68,113 +68,103 @@ __device__ __forceinline__ void for_windows_of(const PoolShape& s, const i64 (&a
     }
 }
 
-template <class T, class I>
-__global__ void __launch_bounds__(kThreads) max_pool_kernel(I n, PoolArgs args, Places<I> places) {
+// What a thread does for the element `number` of what is written, which is at `at` in its channel of an image.
+template <class T>
+struct MaxPool {
+    static constexpr bool kOfInput = false;
+    static __device__ __forceinline__ void run(const PoolArgs& args, i64 number, i64 image, i64 channel, const i64 (&at)[3]) {
+        const PoolShape& s = args.shape;
+        const Channel in(image, channel, s.channels, s.in_volume(), args.channels_last);
+        const T* x = static_cast<const T*>(args.from);
+        auto largest = -std::numeric_limits<Computed<T>>::infinity();
+        std::int32_t index = -1;
+        for_window(s, at, [&](i64 place) {
+            const auto value = convert<Computed<T>>(x[in[place]]);
+            if (index >= 0 && !(value > largest) && value == value) return;
+            largest = value;
+            index = static_cast<std::int32_t>(place);
+        });
+        static_cast<T*>(args.to)[number] = convert<T>(largest);
+        args.index[number] = index;
+    }
+};
+
+template <class T>
+struct MaxPoolBackward {
+    static constexpr bool kOfInput = true;
+    static __device__ __forceinline__ void run(const PoolArgs& args, i64 number, i64 image, i64 channel, const i64 (&at)[3]) {
+        const PoolShape& s = args.shape;
+        const Channel out(image, channel, s.channels, s.out_volume(), args.channels_last);
+        const T* g = static_cast<const T*>(args.from);
+        const auto here = static_cast<std::int32_t>((at[0] * s.dims[1].in + at[1]) * s.dims[2].in + at[2]);
+        Computed<T> sum = 0;
+        for_windows_of(s, at, [&](i64 window, i64, i64, i64) {
+            if (args.index[out[window]] == here) sum += convert<Computed<T>>(g[out[window]]);
+        });
+        static_cast<T*>(args.to)[number] = convert<T>(sum);
+    }
+};
+
+template <class T>
+struct AvgPool {
+    static constexpr bool kOfInput = false;
+    static __device__ __forceinline__ void run(const PoolArgs& args, i64 number, i64 image, i64 channel, const i64 (&at)[3]) {
+        const PoolShape& s = args.shape;
+        const Channel in(image, channel, s.channels, s.in_volume(), args.channels_last);
+        const T* x = static_cast<const T*>(args.from);
+        Computed<T> sum = 0;
+        for_window(s, at, [&](i64 place) { sum += convert<Computed<T>>(x[in[place]]); });
+        static_cast<T*>(args.to)[number] = convert<T>(sum / static_cast<Computed<T>>(s.divisor_of(at[0], at[1], at[2])));
+    }
+};
+
+template <class T>
+struct AvgPoolBackward {
+    static constexpr bool kOfInput = true;
+    static __device__ __forceinline__ void run(const PoolArgs& args, i64 number, i64 image, i64 channel, const i64 (&at)[3]) {
+        const PoolShape& s = args.shape;
+        const Channel out(image, channel, s.channels, s.out_volume(), args.channels_last);
+        const T* g = static_cast<const T*>(args.from);
+        Computed<T> sum = 0;
+        for_windows_of(s, at, [&](i64 window, i64 a, i64 b, i64 c) {
+            sum += convert<Computed<T>>(g[out[window]]) / static_cast<Computed<T>>(s.divisor_of(a, b, c));
+        });
+        static_cast<T*>(args.to)[number] = convert<T>(sum);
+    }
+};
+
+template <class Pool, class I>
+__global__ void __launch_bounds__(kThreads) pool_kernel(I n, PoolArgs args, Places<I> places) {
     const I number = static_cast<I>(global_index());
     if (number >= n) return;
-    const PoolShape& s = args.shape;
     i64 image, channel, at[3];
     places.split(number, image, channel, at);
-    const Channel in(image, channel, s.channels, s.in_volume(), args.channels_last);
-    const T* x = static_cast<const T*>(args.from);
-    auto largest = -std::numeric_limits<Computed<T>>::infinity();
-    std::int32_t index = -1;
-    for_window(s, at, [&](i64 place) {
-        const auto value = convert<Computed<T>>(x[in[place]]);
-        if (index >= 0 && !(value > largest) && value == value) return;
-        largest = value;
-        index = static_cast<std::int32_t>(place);
-    });
-    static_cast<T*>(args.to)[number] = convert<T>(largest);
-    args.index[number] = index;
+    Pool::run(args, static_cast<i64>(number), image, channel, at);
 }
 
-template <class T, class I>
-__global__ void __launch_bounds__(kThreads) max_pool_backward_kernel(I n, PoolArgs args, Places<I> places) {
-    const I number = static_cast<I>(global_index());
-    if (number >= n) return;
-    const PoolShape& s = args.shape;
-    i64 image, channel, at[3];
-    places.split(number, image, channel, at);
-    const Channel out(image, channel, s.channels, s.out_volume(), args.channels_last);
-    const T* g = static_cast<const T*>(args.from);
-    const auto here = static_cast<std::int32_t>((at[0] * s.dims[1].in + at[1]) * s.dims[2].in + at[2]);
-    Computed<T> sum = 0;
-    for_windows_of(s, at, [&](i64 window, i64, i64, i64) {
-        if (args.index[out[window]] == here) sum += convert<Computed<T>>(g[out[window]]);
-    });
-    static_cast<T*>(args.to)[number] = convert<T>(sum);
+template <class Pool, class I>
+void launch_pool(const PoolArgs& args, i64 n) {
+    Places<I> places{static_cast<I>(args.shape.channels), {}, args.channels_last};
+    for (int d = 0; d < 3; ++d) {
+        places.sizes[d] = static_cast<I>(Pool::kOfInput ? args.shape.dims[d].in : args.shape.dims[d].out);
+    }
+    launch(pool_kernel<Pool, I>, blocks_for(n, kThreads), kThreads, static_cast<I>(n), args, places);
 }
 
-template <class T, class I>
-__global__ void __launch_bounds__(kThreads) avg_pool_kernel(I n, PoolArgs args, Places<I> places) {
-    const I number = static_cast<I>(global_index());
-    if (number >= n) return;
+template <template <class> class Pool>
+void pool(const PoolArgs& args) {
     const PoolShape& s = args.shape;
-    i64 image, channel, at[3];
-    places.split(number, image, channel, at);
-    const Channel in(image, channel, s.channels, s.in_volume(), args.channels_last);
-    const T* x = static_cast<const T*>(args.from);
-    Computed<T> sum = 0;
-    for_window(s, at, [&](i64 place) { sum += convert<Computed<T>>(x[in[place]]); });
-    static_cast<T*>(args.to)[number] = convert<T>(sum / static_cast<Computed<T>>(s.divisor_of(at[0], at[1], at[2])));
-}
-
-template <class T, class I>
-__global__ void __launch_bounds__(kThreads) avg_pool_backward_kernel(I n, PoolArgs args, Places<I> places) {
-    const I number = static_cast<I>(global_index());
-    if (number >= n) return;
-    const PoolShape& s = args.shape;
-    i64 image, channel, at[3];
-    places.split(number, image, channel, at);
-    const Channel out(image, channel, s.channels, s.out_volume(), args.channels_last);
-    const T* g = static_cast<const T*>(args.from);
-    Computed<T> sum = 0;
-    for_windows_of(s, at, [&](i64 window, i64 a, i64 b, i64 c) {
-        sum += convert<Computed<T>>(g[out[window]]) / static_cast<Computed<T>>(s.divisor_of(a, b, c));
-    });
-    static_cast<T*>(args.to)[number] = convert<T>(sum);
-}
-
-// Calls launch.template operator()<T, I>(n, places) for the elements of the output, or of the input.
-template <class F>
-void with_places(const PoolArgs& args, bool of_input, const F& launch_kernel) {
-    const PoolShape& s = args.shape;
-    const i64 n = s.batch * s.channels * (of_input ? s.in_volume() : s.out_volume());
     with_floating(args.dtype, [&]<class T>() {
-        const auto with = [&]<class I>(I) {
-            Places<I> places{static_cast<I>(s.channels), {}, args.channels_last};
-            for (int d = 0; d < 3; ++d) places.sizes[d] = static_cast<I>(of_input ? s.dims[d].in : s.dims[d].out);
-            launch_kernel.template operator()<T, I>(static_cast<I>(n), places);
-        };
-        n <= kMostPositions ? with(u32{}) : with(u64{});
+        const i64 n = s.batch * s.channels * (Pool<T>::kOfInput ? s.in_volume() : s.out_volume());
+        n <= kMostPositions ? launch_pool<Pool<T>, u32>(args, n) : launch_pool<Pool<T>, u64>(args, n);
     });
 }
 
 }  // namespace
 
-void max_pool(const PoolArgs& args) {
-    with_places(args, false, [&]<class T, class I>(I n, const Places<I>& places) {
-        launch(max_pool_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
-    });
-}
-
-void max_pool_backward(const PoolArgs& args) {
-    with_places(args, true, [&]<class T, class I>(I n, const Places<I>& places) {
-        launch(max_pool_backward_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
-    });
-}
-
-void avg_pool(const PoolArgs& args) {
-    with_places(args, false, [&]<class T, class I>(I n, const Places<I>& places) {
-        launch(avg_pool_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
-    });
-}
-
-void avg_pool_backward(const PoolArgs& args) {
-    with_places(args, true, [&]<class T, class I>(I n, const Places<I>& places) {
-        launch(avg_pool_backward_kernel<T, I>, blocks_for(static_cast<i64>(n), kThreads), kThreads, n, args, places);
-    });
-}
+void max_pool(const PoolArgs& args) { pool<MaxPool>(args); }
+void max_pool_backward(const PoolArgs& args) { pool<MaxPoolBackward>(args); }
+void avg_pool(const PoolArgs& args) { pool<AvgPool>(args); }
+void avg_pool_backward(const PoolArgs& args) { pool<AvgPoolBackward>(args); }
 
 }  // namespace tapir::gpu
