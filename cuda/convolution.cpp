@@ -6,7 +6,6 @@
 #include <cudnn.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "tapir/core/deterministic.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/hash_impl.h"
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/thread_own.h"
 #include "tapir/ops/convolution_impl.h"
@@ -99,17 +99,6 @@ struct Key {
     ConvPart part;
     std::uint8_t dtype, device, allows_tf32, channels_last, deterministic;
     std::uint8_t none[2];
-    bool operator==(const Key& other) const { return std::memcmp(this, &other, sizeof(Key)) == 0; }
-};
-static_assert(std::has_unique_object_representations_v<Key> && sizeof(Key) % 8 == 0);
-
-struct KeyHash {
-    std::size_t operator()(const Key& key) const {
-        std::uint64_t words[sizeof(Key) / 8], hash = 0;
-        std::memcpy(words, &key, sizeof(Key));
-        for (const std::uint64_t word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15u ^ hash >> 29;
-        return hash;
-    }
 };
 
 struct Algorithm {
@@ -288,7 +277,7 @@ Plan& plan_of(const ConvolutionArgs& a) {
     key.allows_tf32 = a.dtype == float32 && float32_matmul_precision() != MatmulPrecision::highest;
     key.channels_last = a.channels_last;
     key.deterministic = is_deterministic();
-    auto& plans = thread_own<std::unordered_map<Key, Plan, KeyHash>>();
+    auto& plans = thread_own<std::unordered_map<Key, Plan, detail::HashOfBytes<Key>, detail::EqualBytes<Key>>>();
     if (const auto found = plans.find(key); found != plans.end()) return found->second;
     if (plans.size() == kMostPlans) plans.clear();
     return plans.emplace(key, make_plan(key)).first->second;

@@ -5,11 +5,11 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/hash_impl.h"
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/small_products.h"
 #include "tapir/cuda/thread_own.h"
@@ -56,19 +56,7 @@ struct Key {
     std::int64_t a_batch, b_batch, c_batch;
     std::uint32_t a_alignment, b_alignment, c_alignment;
     std::uint8_t dtype, device, precision, flags;
-    bool operator==(const Key& other) const { return std::memcmp(this, &other, sizeof(Key)) == 0; }
 };
-static_assert(std::has_unique_object_representations_v<Key>);
-
-struct KeyHash {
-    std::size_t operator()(const Key& key) const {
-        std::uint64_t words[sizeof(Key) / 8], hash = 0;
-        std::memcpy(words, &key, sizeof(Key));
-        for (const std::uint64_t word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15u ^ hash >> 29;
-        return hash;
-    }
-};
-static_assert(sizeof(Key) % 8 == 0);
 
 struct Plan {
     cublasLtMatmulDesc_t desc;
@@ -191,7 +179,7 @@ Plan& plan_of(const MatrixProduct& p, const Matrix& left, const Matrix& right) {
     key.device = static_cast<std::uint8_t>(selected_device());
     key.precision = static_cast<std::uint8_t>(p.dtype == float32 ? float32_matmul_precision() : MatmulPrecision::highest);
     key.flags = static_cast<std::uint8_t>(left.transposed | right.transposed << 1 | (p.bias != nullptr) << 2);
-    auto& plans = thread_own<std::unordered_map<Key, Plan, KeyHash>>();
+    auto& plans = thread_own<std::unordered_map<Key, Plan, detail::HashOfBytes<Key>, detail::EqualBytes<Key>>>();
     if (const auto found = plans.find(key); found != plans.end()) return found->second;
     if (plans.size() == kMostPlans) {
         for (auto& [_, plan] : plans) give_back(plan);

@@ -7,6 +7,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -66,20 +67,6 @@ struct Attrs {
 
 DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
-// All dimensions but the channels'.
-Dims other_dims(const Tensor& x) {
-    Dims dims(0);
-    for (int d = 2; d < x.dim(); ++d) dims.push_back(d);
-    return dims;
-}
-
-// (channels,) as it stands beside x.
-Tensor beside_x(const Tensor& t, const Tensor& x) {
-    Shape shape(t.numel());
-    for (int d = 2; d < x.dim(); ++d) shape.push_back(1);
-    return reshape(t, shape);
-}
-
 // --- On the CPU ----------------------------------------------------------------------------------------------------------
 
 struct Layout {
@@ -106,8 +93,7 @@ Tensor ready_like(const Tensor& g, const Tensor& x, const Loc& loc) {
 }
 
 Tensor empty_like(const Tensor& x, const Loc& loc) {
-    return x.is_contiguous() ? detail::make_empty_like(x.impl(), x.dtype(), loc)
-                             : detail::make_channels_last(x.shape(), x.dtype(), cpu, loc);
+    return make_in_layout(x.shape(), x.dtype(), cpu, /*channels_last=*/!x.is_contiguous(), loc);
 }
 
 template <class T>
@@ -204,17 +190,17 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
 // saved: mean and rstd, x, the weight if there is one. Made of ops: to be differentiated again, and on devices.
 void rule_of_ops(Backward& b, const Attrs& attrs) {
     const Tensor stats = b.saved(0), g = b.grad().to(stats.dtype()), x = b.saved(1).to(stats.dtype());
-    const Dims dims = other_dims(x);
+    const Dims dims = all_but_channels(x);
     Tensor normal, rstd;
     if (attrs.training && b.recording()) {
         const Tensor centred = x - mean(x, dims, true);
         rstd = rsqrt(mean(square(centred), dims, true) + attrs.eps);
         normal = centred * rstd;
     } else {
-        rstd = beside_x(stats[1], x);
-        normal = (x - beside_x(stats[0], x)) * rstd;
+        rstd = beside_channels(stats[1], x);
+        normal = (x - beside_channels(stats[0], x)) * rstd;
     }
-    const Tensor d = attrs.has_weight ? g * beside_x(b.saved(2), x) : g;
+    const Tensor d = attrs.has_weight ? g * beside_channels(b.saved(2), x) : g;
     b.give(0, attrs.training ? rstd * (d - mean(d, dims, true) - normal * mean(d * normal, dims, true)) : d * rstd);
     if (attrs.has_weight) b.give(1, sum(g * normal, dims));
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, dims));
@@ -271,8 +257,8 @@ Tensor stats_of(const Tensor& x, const Tensor& running_mean, const Tensor& runni
     Tensor variance;
     if (on_gpu(x)) {
         const Tensor wide = x.to(stats.dtype(), loc);
-        copy_elements(stats[0], mean(wide, other_dims(x)));
-        variance = var(wide, other_dims(x), 0);
+        copy_elements(stats[0], mean(wide, all_but_channels(x)));
+        variance = var(wide, all_but_channels(x), 0);
         copy_elements(stats[1], rsqrt(variance + o.eps));
     } else {
         std::vector<double> of_channels(static_cast<std::size_t>(channels));
@@ -320,7 +306,7 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
         if (on_gpu(x.tensor)) {
             const Tensor scale = weight.defined() ? stats[1] * wide(weight) : stats[1];
             const Tensor shift = bias.defined() ? wide(bias) - stats[0] * scale : -(stats[0] * scale);
-            y = (in * beside_x(scale, in) + beside_x(shift, in)).to(x->dtype, x.loc);
+            y = (in * beside_channels(scale, in) + beside_channels(shift, in)).to(x->dtype, x.loc);
         } else {
             y = stats.dtype() == float64 ? normalized<double>(in, stats, wide(weight), wide(bias), x.loc)
                                          : normalized<float>(in, stats, wide(weight), wide(bias), x.loc);
@@ -352,8 +338,8 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     if (x->numel == 0) return clone(x);
     const int64_t width = x->numel / (batch * groups);
     Tensor y = reshape(layer_norm(reshape(x, {batch, groups, width}), {width}, {}, {}, eps), x.tensor.shape());
-    if (weight.defined()) y = y * beside_x(weight, x.tensor);
-    if (bias.defined()) y = y + beside_x(bias, x.tensor);
+    if (weight.defined()) y = y * beside_channels(weight, x.tensor);
+    if (bias.defined()) y = y + beside_channels(bias, x.tensor);
     return y.to(x->dtype, x.loc);
 }
 

@@ -11,6 +11,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/convolution_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -71,10 +72,9 @@ const OpInfo& op_of(ConvPart part) {
     return part == ConvPart::output ? convolution_op : part == ConvPart::input ? conv_transpose_op : conv_weight_op;
 }
 
-Tensor empty_for(ConvPart part, const Convolution& c, DType dtype, bool channels_last, const Loc& loc) {
-    const Shape shape = shape_of(part, c);
-    return channels_last && part != ConvPart::weight ? detail::make_channels_last(shape, dtype, cpu, loc)
-                                                     : detail::make_empty(shape, dtype, cpu, loc);
+// out (batch, channels, ...) += bias, if there is one.
+void add_bias(Tensor& out, const Tensor& bias, const Loc& loc) {
+    if (bias.defined() && out.numel() > 0) out.add_(beside_channels(bias, out), loc);
 }
 
 // On the CPU, in float32, float64, or a 16-bit type that oneDNN takes.
@@ -82,16 +82,12 @@ Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor
     const DType dtype = a.dtype();
     if (dtype != float64) {
         const Tensor first = channels_last(a, loc), second = part == ConvPart::weight ? channels_last(b, loc) : b.contiguous(loc);
-        const Tensor out = empty_for(part, c, dtype, /*channels_last=*/true, loc);
+        const Tensor out = make_in_layout(shape_of(part, c), dtype, cpu, /*channels_last=*/part != ConvPart::weight, loc);
         if (convolve_by_onednn(part, c, first, second, bias.defined() ? bias.contiguous(loc) : bias, out)) return out;
     }
-    Tensor out = empty_for(part, c, dtype, /*channels_last=*/false, loc);
+    Tensor out = detail::make_empty(shape_of(part, c), dtype, cpu, loc);
     convolve_by_products(part, c, a.contiguous(loc), b.contiguous(loc), out);
-    if (bias.defined()) {
-        Shape shape(c.out_channels);
-        for (int64_t d = 0; d < c.dims; ++d) shape.push_back(1);
-        out.add_(bias.view(shape, loc), loc);
-    }
+    add_bias(out, bias, loc);
     return out;
 }
 
@@ -101,11 +97,7 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
     const bool is_empty = a.numel() == 0 || b.numel() == 0;  // a sum of nothing
     if (is_empty) {
         Tensor out = gradient_ops::zeros(shape_of(part, c), dtype, a.device());
-        if (bias.defined() && out.numel() > 0) {
-            Shape shape(c.out_channels);
-            for (int64_t d = 0; d < c.dims; ++d) shape.push_back(1);
-            out.add_(bias.view(shape, loc), loc);
-        }
+        add_bias(out, bias, loc);
         return out;
     }
     if (on_gpu(a)) return convolve_on_gpu(part, c, a, b, bias, loc);
@@ -141,9 +133,7 @@ void convolution_rule(Backward& b) {
     if (b.needs(0)) b.give(0, convolve(b, ConvPart::input, g, w));
     if (b.needs(1)) b.give(1, convolve(b, ConvPart::weight, x, g));
     if (b.input_count() < 3 || !b.needs(2)) return;
-    Dims all_but_channels(0);
-    for (int d = 2; d < g.dim(); ++d) all_but_channels.push_back(d);
-    b.give(2, sum(g, all_but_channels));
+    b.give(2, sum(g, all_but_channels(g)));
 }
 
 void conv_transpose_rule(Backward& b) {
@@ -160,15 +150,9 @@ void conv_weight_rule(Backward& b) {
 
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
-// A number for all spatial dimensions, or one for each.
+// Of the last `dims` of three.
 void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, int dims, const char* op, const Loc& loc) {
-    if (given.rank() != 1 && given.rank() != dims) {
-        fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, dims, given);
-    }
-    for (int d = 0; d < dims; ++d) {
-        to[3 - dims + d] = given[given.rank() == 1 ? 0 : d];
-        if (to[3 - dims + d] < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", op, what, least, given);
-    }
+    for_spatial(given, least, what, dims, op, loc, [&](int d, int64_t number) { to[3 - dims + d] = number; });
 }
 
 void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias) {
@@ -298,10 +282,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
         }
     }
     const Tensor y = convolve(ConvPart::input, c, x.tensor, weight.tensor, {}, x.loc);
-    if (!bias.defined()) return y;
-    Shape shape(c.in_channels);
-    for (int d = 0; d < dims; ++d) shape.push_back(1);
-    return y + bias.view(shape, x.loc);
+    return bias.defined() ? y + beside_channels(bias, y) : y;
 }
 
 // What conv2d(x, w, {}, {}) gives for w, where g is the gradient of its result.

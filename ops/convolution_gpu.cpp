@@ -2,7 +2,7 @@
 // made explicit.
 #include <algorithm>
 
-#include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/convolution_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -12,15 +12,11 @@ namespace {
 
 using std::int64_t;
 
-Tensor empty(const Shape& shape, DType dtype, Device device, bool last, const Loc& loc) {
-    return last ? detail::make_channels_last(shape, dtype, device, loc) : detail::make_empty(shape, dtype, device, loc);
-}
-
 // t, or a copy: contiguous or with its channels last, and aligned for kernels that read 16 bytes at once.
 Tensor laid_out(const Tensor& t, bool last, const Loc& loc) {
     const Tensor laid = last ? channels_last(t, loc) : t.contiguous(loc);
     if (reinterpret_cast<std::uintptr_t>(laid.raw_data()) % 16 == 0) return laid;
-    Tensor copy = empty(t.shape(), t.dtype(), t.device(), last, loc);
+    Tensor copy = make_in_layout(t.shape(), t.dtype(), t.device(), last, loc);
     copy.copy_(laid, loc);
     return copy;
 }
@@ -46,7 +42,7 @@ Convolution with_padded_input(const Convolution& conv) {
 // x, which lies as the input of `from`, as the input of `to`: each element at the same place under the kernel. What the
 // other has no room for is cut off, and what is new is zero.
 Tensor moved(const Tensor& x, const Convolution& from, const Convolution& to, bool last, const Loc& loc) {
-    Tensor result = empty(shape_of(ConvPart::input, to), x.dtype(), x.device(), last, loc);
+    Tensor result = make_in_layout(shape_of(ConvPart::input, to), x.dtype(), x.device(), last, loc);
     result.zero_(loc);
     Tensor target = result, source = x;
     const int dims = static_cast<int>(to.dims);
@@ -69,7 +65,7 @@ Tensor convolve_in_layout(bool last, ConvPart part, const Convolution& conv, con
     const bool is_padded = !(c == conv);
     const Tensor first = is_padded && part != ConvPart::input ? moved(a, conv, c, last, loc) : laid_out(a, last, loc);
     const Tensor second = laid_out(b, last, loc), added = bias.defined() ? laid_out(bias, /*last=*/false, loc) : bias;
-    const Tensor out = empty(shape_of(part, c), a.dtype(), a.device(), last, loc);
+    const Tensor out = make_in_layout(shape_of(part, c), a.dtype(), a.device(), last, loc);
     const bool is_done = gpu::convolve(
         {part, c, a.dtype(), last, on_stream(first), on_stream(second), on_stream(added), on_stream(out)});
     if (!is_done) return {};

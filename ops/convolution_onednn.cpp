@@ -4,15 +4,14 @@
 #include "tapir/ops/convolution_impl.h"
 
 #ifdef TAPIR_HAVE_ONEDNN
-#include <oneapi/dnnl/dnnl.hpp>
-
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
+#include "tapir/core/hash_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/onednn_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #endif
 
@@ -22,12 +21,9 @@ namespace tapir {
 namespace {
 
 using dnnl::memory;
+using onednn::around;
+using onednn::engine;
 using std::int64_t;
-
-dnnl::engine& engine() {
-    static dnnl::engine made(dnnl::engine::kind::cpu, 0);
-    return made;
-}
 
 // --- Layouts -------------------------------------------------------------------------------------------------------------
 
@@ -62,22 +58,13 @@ memory::desc row_major(const memory::dims& sizes, memory::data_type type) {
 
 // --- Primitives ----------------------------------------------------------------------------------------------------------
 
+// No gaps: compared and hashed as bytes.
 struct Key {
     Convolution conv;
     ConvPart part;
     bool is_bfloat16, has_bias;
-    int threads;  // work is split when it is made
-    bool operator==(const Key&) const = default;
-};
-struct Hash {
-    std::size_t operator()(const Key& key) const noexcept {
-        std::uint64_t numbers[sizeof(Convolution) / 8], hash = 1 + static_cast<std::uint64_t>(key.part);
-        static_assert(sizeof numbers == sizeof(Convolution));
-        std::memcpy(numbers, &key.conv, sizeof numbers);
-        hash = (hash * 256 + static_cast<std::uint64_t>(key.threads)) * 4 + (key.is_bfloat16 ? 2 : 0) + (key.has_bias ? 1 : 0);
-        for (const std::uint64_t number : numbers) hash = (hash ^ number) * 0x9e3779b97f4a7c15u + (hash >> 29);
-        return hash;
-    }
+    std::uint8_t none = 0;
+    std::int32_t threads;  // work is split when it is made
 };
 
 struct Primitive {
@@ -170,7 +157,7 @@ Primitive make(const Key& key) {
 // Null: oneDNN has none for these sizes.
 std::shared_ptr<const Primitive> primitive_for(const Key& key) {
     static std::mutex mutex;
-    static auto* const made = new std::unordered_map<Key, std::shared_ptr<const Primitive>, Hash>;
+    static auto* const made = new std::unordered_map<Key, std::shared_ptr<const Primitive>, detail::HashOfBytes<Key>, detail::EqualBytes<Key>>;
     constexpr std::size_t most = 1024;  // images of ever new sizes are not to fill the memory
     const std::lock_guard lock(mutex);
     if (const auto found = made->find(key); found != made->end()) return found->second;
@@ -183,8 +170,6 @@ std::shared_ptr<const Primitive> primitive_for(const Key& key) {
     return (*made)[key] = primitive;
 }
 
-memory around(const memory::desc& desc, const void* data) { return {desc, engine(), const_cast<void*>(data)}; }
-
 // Memory from the caching allocator, for as long as the tensor lives.
 Tensor room_for(const memory::desc& desc) {
     return detail::make_empty({static_cast<int64_t>(desc.get_size())}, uint8, cpu, Loc{});
@@ -196,7 +181,7 @@ bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a,
     const bool is_bfloat16 = out.dtype() == bfloat16;
     if (is_bfloat16 && !has_fast_bfloat16()) return false;
     const OpenMPThreadsScope threads(num_threads());
-    const auto primitive = primitive_for({conv, part, is_bfloat16, bias.defined(), num_threads()});
+    const auto primitive = primitive_for({conv, part, is_bfloat16, bias.defined(), 0, num_threads()});
     if (!primitive) return false;
     const Primitive& p = *primitive;
     dnnl::stream stream(engine());

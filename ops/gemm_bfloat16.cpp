@@ -3,10 +3,9 @@
 #include "tapir/ops/matmul_impl.h"
 
 #ifdef TAPIR_HAVE_ONEDNN
-#include <oneapi/dnnl/dnnl.hpp>
-
 #include <unordered_map>
 
+#include "tapir/ops/onednn_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #endif
 
@@ -16,17 +15,12 @@ namespace tapir {
 namespace {
 
 using dnnl::memory;
-
-dnnl::engine& engine() {
-    static dnnl::engine made(dnnl::engine::kind::cpu, 0);
-    return made;
-}
+using onednn::around;
+using onednn::engine;
 
 memory::desc matrices(std::int64_t batch, std::int64_t rows, std::int64_t cols, std::int64_t step, std::int64_t row, std::int64_t col) {
     return {{batch, rows, cols}, memory::data_type::bf16, {step, row, col}};
 }
-
-memory around(const memory::desc& desc, const void* data) { return {desc, engine(), const_cast<void*>(data)}; }
 
 }  // namespace
 

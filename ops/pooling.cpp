@@ -7,6 +7,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -136,10 +137,7 @@ Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, con
     const DType compute = on_gpu(given) || dtype == float64 ? dtype : float32;
     const Tensor wide = given.to(compute, loc);
     const Tensor from = channels_last_here ? channels_last(wide, loc) : wide.contiguous(loc);
-    const auto make = [&](DType of) {
-        return channels_last_here ? detail::make_channels_last(shape, of, given.device(), loc)
-                                  : detail::make_empty(shape, of, given.device(), loc);
-    };
+    const auto make = [&](DType of) { return make_in_layout(shape, of, given.device(), channels_last_here, loc); };
     const Tensor to = make(compute);
     if (what == Run::max) index = make(int32);
     if (to.numel() == 0) return to.to(dtype, loc);
@@ -182,17 +180,10 @@ void avg_pool_gradient_rule(Backward& b) { b.give(0, run_avg(Run::avg, b.attrs<A
 
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
-// A number for all spatial dimensions, or one for each.
+// Of the last `count` of three.
 void set(PoolDim (&dims)[3], int64_t PoolDim::*to, const Shape& given, int64_t least, const char* what, int count, const char* op,
          const Loc& loc) {
-    if (given.rank() != 1 && given.rank() != count) {
-        fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, count, given);
-    }
-    for (int d = 0; d < count; ++d) {
-        const int64_t value = given[given.rank() == 1 ? 0 : d];
-        if (value < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", op, what, least, given);
-        dims[3 - count + d].*to = value;
-    }
+    for_spatial(given, least, what, count, op, loc, [&](int d, int64_t number) { dims[3 - count + d].*to = number; });
 }
 
 // x as (batch, channels, dims...), checked.

@@ -1,0 +1,43 @@
+// Tensors of (batch, channels, spatial...): what convolution, pooling and batch normalisation share.
+#pragma once
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+/// A fresh tensor: with its channels last in memory, or contiguous.
+inline Tensor make_in_layout(const Shape& shape, DType dtype, Device device, bool channels_last, const Loc& loc) {
+    return channels_last ? detail::make_channels_last(shape, dtype, device, loc) : detail::make_empty(shape, dtype, device, loc);
+}
+
+/// All dimensions but the channels'.
+inline Dims all_but_channels(const Tensor& x) {
+    Dims dims(0);
+    for (int d = 2; d < x.dim(); ++d) dims.push_back(d);
+    return dims;
+}
+
+/// (channels,) as it stands beside x: (channels, 1...).
+inline Tensor beside_channels(const Tensor& t, const Tensor& x) {
+    Shape shape(t.numel());
+    for (int d = 2; d < x.dim(); ++d) shape.push_back(1);
+    return reshape(t, shape);
+}
+
+/// A number for all `dims` spatial dimensions, or one for each: set(i, number) for each of them. Throws ValueError for another
+/// count, and for numbers below `least`.
+template <class Set>
+void for_spatial(const Shape& given, std::int64_t least, const char* what, int dims, const char* op, const Loc& loc, const Set& set) {
+    if (given.rank() != 1 && given.rank() != dims) {
+        fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, dims, given);
+    }
+    for (int d = 0; d < dims; ++d) {
+        const std::int64_t number = given[given.rank() == 1 ? 0 : d];
+        if (number < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", op, what, least, given);
+        set(d, number);
+    }
+}
+
+}  // namespace tapir
