@@ -391,11 +391,7 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
 
 void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
     const detail::PauseRecording pause;
-    if (checked(loc).impl_->device.type != DeviceType::cpu) {
-        device_api::select(impl_->device);
-        device_api::after_other_streams(*impl_->storage, /*wait=*/true, loc);
-    }
-    const Tensor packed = this->to(dtype, loc).to(tapir::cpu, loc).contiguous(loc);
+    const Tensor packed = this->to(tapir::cpu, dtype, /*non_blocking=*/false, loc).contiguous(loc);
     if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());
 }
 

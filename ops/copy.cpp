@@ -290,8 +290,10 @@ Tensor pin_memory(In x) {
 Tensor Tensor::to(Device device, bool non_blocking, Loc loc) const { return tapir::to(In(*this, loc), device, non_blocking); }
 Tensor Tensor::to(Device device, DType dtype, bool non_blocking, Loc loc) const {
     // Fewer bytes are sent; but what the CPU converts must have come.
-    const bool is_smaller = defined() && itemsize(dtype) < itemsize(impl_->dtype);
-    return device == tapir::cpu || is_smaller ? to(dtype, loc).to(device, non_blocking, loc) : to(device, non_blocking, loc).to(dtype, loc);
+    const bool is_smaller = itemsize(dtype) < itemsize(checked(loc).impl_->dtype);
+    if (device != tapir::cpu && !is_smaller) return to(device, non_blocking, loc).to(dtype, loc);
+    if (impl_->device != device) complete(impl_, device == tapir::cpu && !non_blocking, loc);
+    return to(dtype, loc).to(device, non_blocking, loc);
 }
 Tensor Tensor::pin_memory(Loc loc) const { return tapir::pin_memory(In(*this, loc)); }
 bool Tensor::is_pinned(Loc loc) const { return device_api::is_pinned(*checked(loc).impl_->storage); }

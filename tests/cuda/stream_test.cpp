@@ -124,7 +124,7 @@ TEST_CASE("what is read on the host is waited for, whichever stream wrote it", "
         x.fill_(5);  // which the default stream allocated
         y = x + 1;
     }
-    const Tensor x_here = x.to(cpu, true), y_here = y.to(cpu, true);
+    const Tensor converted = x.to(cpu, float64, true), x_here = x.to(cpu, true), y_here = y.to(cpu, true);
     CHECK_FALSE(Stream::default_stream(cuda).query());
     std::thread other([&] { held.release(); });
     CHECK(value(y[999]) == 6);
@@ -134,6 +134,7 @@ TEST_CASE("what is read on the host is waited for, whichever stream wrote it", "
     Stream::default_stream(cuda).synchronize();
     CHECK(value(x_here[999]) == 5);
     CHECK(value(y_here[999]) == 6);
+    CHECK(value(converted[999]) == 5);
 }
 
 TEST_CASE("to another device and dtype at once", "[cuda]") {
