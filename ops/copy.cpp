@@ -250,7 +250,9 @@ Tensor contiguous(In x) {
 Tensor to(In x, DType dtype) {
     detail::check_defined(x, "to");
     if (x.tensor.dtype() == dtype) return x.tensor;
-    Tensor out = detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
+    const bool keeps_order = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
+    Tensor out = keeps_order ? detail::make_channels_last(x.tensor.shape(), dtype, x->device, x.loc)
+                             : detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
     copy_elements(out, x.tensor);
     if (is_floating(dtype)) record(to_dtype_op, x.loc, {&x.tensor}, out, {});
     return out;

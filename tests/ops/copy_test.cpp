@@ -18,6 +18,17 @@ TEST_CASE("to() converts and gradients come back in the input's dtype") {
     CHECK(x.to(float64).is_same(x));
 }
 
+TEST_CASE("to() keeps the order of channels that are last in memory") {
+    const Tensor image = randn({2, 5, 4, 3});
+    const Tensor turned = image.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+    for (const DType dtype : {float64, bfloat16, int32}) {
+        const Tensor converted = turned.to(dtype);
+        CHECK(converted.strides()[1] == 1);
+        CHECK(converted.to_vector<double>() == image.to(dtype).to_vector<double>());
+        CHECK(image.to(dtype).is_contiguous());
+    }
+}
+
 TEST_CASE("every pair of dtypes") {
     const DType dtypes[] = {bool_, uint8, int32, int64, float16, bfloat16, float32, float64};
     for (const DType from : dtypes) {
