@@ -1,24 +1,59 @@
-// Recurrent cells.
+// Recurrent cells and layers.
 #include "tapir/nn/recurrent.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/loss.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
+#include "tapir/ops/view.h"
 
 namespace tapir::nn {
+namespace {
 
-RecurrentCell::RecurrentCell(std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, bool with_bias,
-                             const Loc& loc) {
-    const double bound = hidden_size > 0 ? 1 / std::sqrt(static_cast<double>(hidden_size)) : 0;
-    weight_ih = uniform_parameter({gates * hidden_size, input_size}, bound, loc);
-    weight_hh = uniform_parameter({gates * hidden_size, hidden_size}, bound, loc);
-    if (!with_bias) return;
-    bias_ih = uniform_parameter({gates * hidden_size}, bound, loc);
-    bias_hh = uniform_parameter({gates * hidden_size}, bound, loc);
+using std::int64_t;
+
+// A matrix or bias of all gates, uniform on +-1 / sqrt(hidden), or filled gate by gate.
+Tensor made(const Shape& shape, int64_t gates, int64_t hidden, const std::function<void(const Tensor&)>& fill, const Loc& loc) {
+    const double bound = hidden > 0 ? 1 / std::sqrt(static_cast<double>(hidden)) : 0;
+    Tensor weight = uniform_parameter(shape, bound, loc);
+    if (fill) {
+        const tapir::detail::PauseRecording pause;
+        for (int64_t g = 0; g < gates; ++g) fill(weight.narrow(0, g * hidden, hidden, loc));
+    }
+    return weight;
 }
+
+RecurrentWeights make_weights(int64_t gates, int64_t input, int64_t hidden, bool with_bias, const RecurrentInit& init,
+                              const Loc& loc) {
+    RecurrentWeights w;
+    w.weight_ih = made({gates * hidden, input}, gates, hidden, init.input, loc);
+    w.weight_hh = made({gates * hidden, hidden}, gates, hidden, init.recurrent, loc);
+    if (!with_bias) return w;
+    w.bias_ih = made({gates * hidden}, gates, hidden, init.bias, loc);
+    w.bias_hh = made({gates * hidden}, gates, hidden, init.bias, loc);
+    return w;
+}
+
+Tensor constant_zeros(const Shape& shape, DType dtype, Device device, const Loc& loc) {
+    const tapir::detail::PauseRecording pause;
+    Tensor made = tapir::detail::make_empty(shape, dtype, device, loc);
+    return made.zero_(loc);
+}
+
+}  // namespace
+
+// --- Cells -------------------------------------------------------------------------------------------------------------------
+
+RecurrentCell::RecurrentCell(int64_t gates, int64_t input_size, int64_t hidden_size, bool with_bias, const RecurrentInit& init,
+                             const Loc& loc)
+    : RecurrentWeights(make_weights(gates, input_size, hidden_size, with_bias, init, loc)) {}
 
 void RecurrentCell::members(Members& m) {
     m("weight_ih", weight_ih)("weight_hh", weight_hh)("bias_ih", bias_ih)("bias_hh", bias_hh);
@@ -33,13 +68,11 @@ Tensor RecurrentCell::initial_state(const Tensor& x, const Loc& loc) const {
     if (x.dim() == 0) fail<ShapeError>(loc, "RecurrentCell: the input must have shape (batch, input) or (input,)");
     Shape shape = x.shape();
     shape[shape.rank() - 1] = hidden_size();
-    const tapir::detail::PauseRecording pause;
-    Tensor zeros = tapir::detail::make_empty(shape, weight_hh.dtype(), x.device(), loc);
-    return zeros.zero_(loc);
+    return constant_zeros(shape, weight_hh.dtype(), x.device(), loc);
 }
 
-RNNCell::RNNCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias, bool relu, Loc loc)
-    : RecurrentCell(1, input_size, hidden_size, with_bias, loc), relu_(relu) {}
+RNNCell::RNNCell(int64_t input_size, int64_t hidden_size, bool with_bias, bool relu, const RecurrentInit& init, Loc loc)
+    : RecurrentCell(1, input_size, hidden_size, with_bias, init, loc), relu_(relu) {}
 
 Tensor RNNCell::forward(In x, const Tensor& h) const {
     const CallerScope caller(x.loc);
@@ -48,8 +81,8 @@ Tensor RNNCell::forward(In x, const Tensor& h) const {
     return relu_ ? relu(sum) : tanh(sum);
 }
 
-GRUCell::GRUCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias, Loc loc)
-    : RecurrentCell(3, input_size, hidden_size, with_bias, loc) {}
+GRUCell::GRUCell(int64_t input_size, int64_t hidden_size, bool with_bias, const RecurrentInit& init, Loc loc)
+    : RecurrentCell(3, input_size, hidden_size, with_bias, init, loc) {}
 
 Tensor GRUCell::forward(In x, const Tensor& h) const {
     const CallerScope caller(x.loc);
@@ -57,14 +90,261 @@ Tensor GRUCell::forward(In x, const Tensor& h) const {
     return gru_gates(linear(x, weight_ih, bias_ih), linear(state, weight_hh, bias_hh), state);
 }
 
-LSTMCell::LSTMCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias, Loc loc)
-    : RecurrentCell(4, input_size, hidden_size, with_bias, loc) {}
+LSTMCell::LSTMCell(int64_t input_size, int64_t hidden_size, bool with_bias, const RecurrentInit& init, Loc loc)
+    : RecurrentCell(4, input_size, hidden_size, with_bias, init, loc) {}
 
 LSTMState LSTMCell::forward(In x, const LSTMState& state) const {
     const CallerScope caller(x.loc);
     const Tensor h = state.h.defined() ? state.h : initial_state(x.tensor, x.loc);
     const Tensor c = state.c.defined() ? state.c : initial_state(x.tensor, x.loc);
     return lstm_gates(linear(x, weight_ih, bias_ih), c, linear(h, weight_hh, bias_hh));
+}
+
+// --- Sequences ---------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Note [Sequences of several lengths]
+// The examples are sorted, the longest first. At time t those that go on are then the first active[t] rows, and the rows of
+// all times, one time after the other, hold nothing but what counts: the layers work on these rows. Without lengths they are
+// simply x as (time * batch, feature).
+struct Rows {
+    std::vector<int64_t> active;  // of each time
+    Tensor order, places;         // with lengths: example of each row of the state, and position of each row in x's
+    Tensor back_order;            // row of each example
+    Tensor sources;               // of each position in x the row; the one past the last where there is none
+};
+
+std::vector<int64_t> checked_lengths(const char* name, const Tensor& lengths, int64_t time, int64_t batch, const Loc& loc) {
+    if (is_floating(lengths.dtype()) || lengths.dtype() == bool_) {
+        fail<DTypeError>(loc, "{}: lengths must be integers, not {}", name, tapir::name(lengths.dtype()));
+    }
+    if (lengths.shape() != Shape{batch}) {
+        fail<ShapeError>(loc, "{}: lengths have shape {}, expected {}", name, lengths.shape(), Shape{batch});
+    }
+    const std::vector<int64_t> values = lengths.to_vector<int64_t>(loc);
+    for (const int64_t length : values) {
+        if (length < 0 || length > time) fail<ValueError>(loc, "{}: length {} of a sequence of {} steps", name, length, time);
+    }
+    return values;
+}
+
+Rows arrange(const std::vector<int64_t>& lengths, int64_t time, Device device) {
+    const auto batch = static_cast<int64_t>(lengths.size());
+    std::vector<int64_t> order(lengths.size()), back(lengths.size()), places, sources(static_cast<std::size_t>(time * batch));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return lengths[static_cast<std::size_t>(a)] > lengths[static_cast<std::size_t>(b)];
+    });
+    for (int64_t i = 0; i < batch; ++i) back[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
+    Rows rows;
+    for (int64_t t = 0; t < time; ++t) {
+        int64_t n = 0;
+        while (n < batch && lengths[static_cast<std::size_t>(order[static_cast<std::size_t>(n)])] > t) {
+            places.push_back(t * batch + order[static_cast<std::size_t>(n++)]);
+        }
+        rows.active.push_back(n);
+    }
+    std::fill(sources.begin(), sources.end(), static_cast<int64_t>(places.size()));
+    for (std::size_t i = 0; i < places.size(); ++i) sources[static_cast<std::size_t>(places[i])] = static_cast<int64_t>(i);
+    rows.order = tensor(order, {int64, device});
+    rows.back_order = tensor(back, {int64, device});
+    rows.places = tensor(places, {int64, device});
+    rows.sources = tensor(sources, {int64, device});
+    return rows;
+}
+
+Tensor first_rows(const Tensor& x, int64_t n) { return x.defined() && x.shape()[0] > n ? narrow(x, 0, 0, n) : x; }
+Tensor rows_from(const Tensor& x, int64_t begin, int64_t end) { return x.defined() ? narrow(x, 0, begin, end - begin) : x; }
+Tensor joined(const Tensor& above, const Tensor& below) { return above.defined() ? cat({above, below}) : above; }
+
+// The last first.
+Tensor joined_reversed(const std::vector<LSTMState>& states, Tensor LSTMState::*part) {
+    std::vector<Tensor> parts;
+    for (std::size_t i = states.size(); i-- > 0;) parts.push_back(states[i].*part);
+    return parts.size() == 1 ? parts[0] : parts[0].defined() ? cat(parts) : Tensor();
+}
+
+// All steps of one cell. `gates`: the input's, row by row of all times. Leaves the states of all times in `outputs`.
+template <class Step>
+LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active, const LSTMState& initial, bool reverse,
+                        std::vector<Tensor>& outputs, const Step& step) {
+    const std::vector<Tensor> parts = split(gates, active);
+    const std::size_t times = active.size();
+    outputs.assign(times, Tensor());
+    std::vector<LSTMState> ended;  // the shortest examples first
+    const int64_t batch = initial.h.shape()[0];
+    int64_t rows = times == 0 ? batch : reverse ? active.back() : batch;
+    LSTMState state{first_rows(initial.h, rows), first_rows(initial.c, rows)};
+    for (std::size_t i = 0; i < times; ++i) {
+        const std::size_t t = reverse ? times - 1 - i : i;
+        if (active[t] < rows) {
+            ended.push_back({rows_from(state.h, active[t], rows), rows_from(state.c, active[t], rows)});
+            state = {first_rows(state.h, active[t]), first_rows(state.c, active[t])};
+        } else if (active[t] > rows) {  // backwards: those that end here begin
+            state = {joined(state.h, rows_from(initial.h, rows, active[t])), joined(state.c, rows_from(initial.c, rows, active[t]))};
+        }
+        rows = active[t];
+        if (rows > 0) state = step(parts[t], state);
+        outputs[t] = state.h;
+    }
+    if (rows < batch && reverse) {  // examples without a step
+        ended.push_back({rows_from(initial.h, rows, batch), rows_from(initial.c, rows, batch)});
+    }
+    ended.push_back(state);
+    return {joined_reversed(ended, &LSTMState::h), joined_reversed(ended, &LSTMState::c)};
+}
+
+Tensor packed_outputs(const std::vector<Tensor>& outputs, const Shape& empty, const Tensor& like, const Loc& loc) {
+    std::vector<Tensor> parts;
+    for (const Tensor& t : outputs) {
+        if (t.shape()[0] > 0) parts.push_back(t);
+    }
+    return parts.empty() ? constant_zeros(empty, like.dtype(), like.device(), loc) : cat(parts);
+}
+
+}  // namespace
+
+RecurrentLayers::RecurrentLayers(const char* name, int64_t gates, int64_t input_size, int64_t hidden_size,
+                                 const RecurrentOptions& options, const Loc& loc)
+    : options_(options), name_(name) {
+    if (input_size < 1 || hidden_size < 1 || options.num_layers < 1) {
+        fail<ValueError>(loc, "{}: sizes and num_layers must be at least 1, got {}, {} and {}", name, input_size, hidden_size,
+                         options.num_layers);
+    }
+    if (!(options.dropout >= 0 && options.dropout <= 1)) {
+        fail<ValueError>(loc, "{}: dropout must be in [0, 1], got {}", name, options.dropout);
+    }
+    if (options.relu && gates != 1) fail<ValueError>(loc, "{}: relu is an option of RNN only", name);
+    for (int64_t i = 0; i < options.num_layers * directions(); ++i) {
+        const int64_t input = i < directions() ? input_size : hidden_size * directions();
+        weights.push_back(make_weights(gates, input, hidden_size, options.bias, options.init, loc));
+    }
+    options_.init = {};
+}
+
+void RecurrentLayers::members(Members& m) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        const auto d = static_cast<std::size_t>(directions());
+        const std::string end = fmt::format("_l{}{}", i / d, i % d == 1 ? "_reverse" : "");
+        RecurrentWeights& w = weights[i];
+        m(("weight_ih" + end).c_str(), w.weight_ih)(("weight_hh" + end).c_str(), w.weight_hh);
+        m(("bias_ih" + end).c_str(), w.bias_ih)(("bias_hh" + end).c_str(), w.bias_hh);
+    }
+}
+
+std::string RecurrentLayers::describe() const {
+    std::string text = fmt::format("{}, {}", input_size(), hidden_size());
+    if (options_.num_layers > 1) text += fmt::format(", layers {}", options_.num_layers);
+    if (!options_.bias) text += ", no bias";
+    if (options_.batch_first) text += ", batch first";
+    if (options_.dropout > 0) text += fmt::format(", dropout {}", options_.dropout);
+    if (options_.bidirectional) text += ", bidirectional";
+    return text;
+}
+
+// (layers * directions, batch, hidden), zeros where undefined.
+Tensor RecurrentLayers::checked_state(const Tensor& state, const char* what, const Tensor& x, bool unbatched) const {
+    const Loc& loc = tapir::detail::thread.caller;
+    Shape shape{static_cast<int64_t>(weights.size()), x.shape()[1], hidden_size()};
+    if (!state.defined()) return constant_zeros(shape, weights[0].weight_hh.dtype(), x.device(), loc);
+    const Tensor given = unbatched && state.dim() == 2 ? unsqueeze(state, 1) : state;
+    if (given.shape() != shape) {
+        if (unbatched) shape.erase(1);
+        fail<ShapeError>(loc, "{}: the state {} has shape {}, expected {}", name_, what, state.shape(), shape);
+    }
+    return given;
+}
+
+template <class Step>
+RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& initial, const Tensor& lengths, bool has_c,
+                                             bool sums_biases, const Step& step) const {
+    tapir::detail::check_defined(in, name_);
+    const Loc& loc = in.loc;
+    const CallerScope caller(loc);
+    Tensor x = in.tensor;
+    const bool unbatched = x.dim() == 2;
+    if ((x.dim() != 2 && x.dim() != 3) || x.shape().back() != input_size()) {
+        fail<ShapeError>(loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}", name_,
+                         options_.batch_first ? "batch, time" : "time, batch", input_size(), input_size(), x.shape());
+    }
+    if (unbatched) {
+        x = unsqueeze(x, 1);
+    } else if (options_.batch_first) {
+        x = transpose(x, 0, 1);
+    }
+    const int64_t time = x.shape()[0], batch = x.shape()[1];
+    LSTMState states{checked_state(initial.h, "h", x, unbatched), has_c ? checked_state(initial.c, "c", x, unbatched) : Tensor()};
+
+    Rows rows;
+    if (lengths.defined()) {
+        const Tensor of_batch = unbatched && lengths.dim() == 0 ? unsqueeze(lengths, 0) : lengths;
+        rows = arrange(checked_lengths(name_, of_batch, time, batch, loc), time, x.device());
+        x = index_select(reshape(x, {time * batch, input_size()}), 0, rows.places);
+        states = {index_select(states.h, 1, rows.order), has_c ? index_select(states.c, 1, rows.order) : Tensor()};
+    } else {
+        rows.active.assign(static_cast<std::size_t>(time), batch);
+        x = reshape(x, {time * batch, input_size()});
+    }
+
+    std::vector<Tensor> last_h, last_c, outputs;
+    for (std::size_t i = 0; i < weights.size();) {
+        Tensor directions_of_x[2];
+        for (int d = 0; d < directions(); ++d, ++i) {
+            const RecurrentWeights& w = weights[i];
+            const bool one_bias = sums_biases && w.bias_ih.defined();
+            const Tensor gates = linear(x, w.weight_ih, one_bias ? w.bias_ih + w.bias_hh : w.bias_ih);
+            const auto layer = static_cast<int64_t>(i);
+            const LSTMState first{select(states.h, 0, layer), has_c ? select(states.c, 0, layer) : Tensor()};
+            const LSTMState last = run_direction(gates, rows.active, first, d == 1, outputs,
+                                                 [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); });
+            last_h.push_back(last.h);
+            last_c.push_back(last.c);
+            directions_of_x[d] = packed_outputs(outputs, {0, hidden_size()}, last.h, loc);
+        }
+        x = directions() == 2 ? cat({directions_of_x[0], directions_of_x[1]}, 1) : directions_of_x[0];
+        if (i < weights.size() && options_.dropout > 0) x = dropout(x, options_.dropout, is_training());
+    }
+
+    LSTMState last{stack(last_h), has_c ? stack(last_c) : Tensor()};
+    if (lengths.defined()) {
+        last = {index_select(last.h, 1, rows.back_order), has_c ? index_select(last.c, 1, rows.back_order) : Tensor()};
+        x = index_select(cat({x, constant_zeros({1, x.shape()[1]}, x.dtype(), x.device(), loc)}), 0, rows.sources);
+    }
+    x = reshape(x, {time, batch, directions() * hidden_size()});
+    if (unbatched) return {squeeze(x, 1), {squeeze(last.h, 1), has_c ? squeeze(last.c, 1) : Tensor()}};
+    return {options_.batch_first ? transpose(x, 0, 1) : x, last};
+}
+
+RNN::RNN(int64_t input_size, int64_t hidden_size, const RecurrentOptions& options, Loc loc)
+    : RecurrentLayers("RNN", 1, input_size, hidden_size, options, loc) {}
+
+RecurrentResult RNN::forward(In x, const Tensor& h, const Tensor& lengths) const {
+    Result result = run(x, {h, {}}, lengths, false, true, [&](const Tensor& gates, const LSTMState& state, const RecurrentWeights& w) {
+        const Tensor sum = gates + linear(state.h, w.weight_hh);
+        return LSTMState{options_.relu ? relu(sum) : tanh(sum), {}};
+    });
+    return {result.output, result.state.h};
+}
+
+GRU::GRU(int64_t input_size, int64_t hidden_size, const RecurrentOptions& options, Loc loc)
+    : RecurrentLayers("GRU", 3, input_size, hidden_size, options, loc) {}
+
+RecurrentResult GRU::forward(In x, const Tensor& h, const Tensor& lengths) const {
+    Result result = run(x, {h, {}}, lengths, false, false, [](const Tensor& gates, const LSTMState& state, const RecurrentWeights& w) {
+        return LSTMState{gru_gates(gates, linear(state.h, w.weight_hh, w.bias_hh), state.h), {}};
+    });
+    return {result.output, result.state.h};
+}
+
+LSTM::LSTM(int64_t input_size, int64_t hidden_size, const RecurrentOptions& options, Loc loc)
+    : RecurrentLayers("LSTM", 4, input_size, hidden_size, options, loc) {}
+
+LSTMResult LSTM::forward(In x, const LSTMState& state, const Tensor& lengths) const {
+    Result result = run(x, state, lengths, true, true, [](const Tensor& gates, const LSTMState& s, const RecurrentWeights& w) {
+        return lstm_gates(gates, s.c, linear(s.h, w.weight_hh));
+    });
+    return {result.output, result.state};
 }
 
 }  // namespace tapir::nn

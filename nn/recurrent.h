@@ -1,6 +1,5 @@
-// Recurrent cells: one step each. Weight names, layouts, initialisation (uniform on +-1 / sqrt(hidden)) and gate orders are
-// PyTorch's, so its weights load as they are. x: (batch, input) or (input,); states (batch, hidden) or (hidden,), zeros when
-// undefined.
+// Recurrent cells, one step each, and layers of them over whole sequences. Weight names, layouts, initialisation (uniform on
+// +-1 / sqrt(hidden)) and gate orders are PyTorch's, so its weights load as they are.
 #pragma once
 
 #include "tapir/nn/module.h"
@@ -8,17 +7,32 @@
 
 namespace tapir::nn {
 
-/// What the three cells have in common: weight_ih (gates * hidden, input), weight_hh (gates * hidden, hidden), and biases.
-class RecurrentCell : public Module {
- public:
-    Tensor weight_ih, weight_hh, bias_ih, bias_hh;
+/// Initialisers of a cell's matrices; those left empty keep the uniform numbers. Each is called once for each gate, with its
+/// (hidden, input) or (hidden, hidden) matrix or its (hidden,) bias to be filled in place:
+///     {.recurrent = [](const Tensor& w) { nn::init::orthogonal_(w); }}
+struct RecurrentInit {
+    std::function<void(const Tensor&)> input{}, recurrent{}, bias{};
+};
 
+/// The weights of a cell: weight_ih (gates * hidden, input), weight_hh (gates * hidden, hidden) and, unless it has none,
+/// biases (gates * hidden,).
+struct RecurrentWeights {
+    Tensor weight_ih, weight_hh, bias_ih, bias_hh;
+};
+
+// --- Cells -------------------------------------------------------------------------------------------------------------------
+// x: (batch, input) or (input,); states (batch, hidden) or (hidden,), zeros when undefined.
+
+/// What the three cells have in common.
+class RecurrentCell : public Module, public RecurrentWeights {
+ public:
     void members(Members& m) override;
     std::string describe() const override;
     std::int64_t hidden_size() const noexcept { return weight_hh.shape()[1]; }
 
  protected:
-    RecurrentCell(std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, bool with_bias, const Loc& loc);
+    RecurrentCell(std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, bool with_bias,
+                  const RecurrentInit& init, const Loc& loc);
     /// Zeros shaped as the state that belongs to x.
     Tensor initial_state(const Tensor& x, const Loc& loc) const;
 };
@@ -27,7 +41,7 @@ class RecurrentCell : public Module {
 class RNNCell : public RecurrentCell {
  public:
     RNNCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, bool relu = false,
-            Loc loc = Loc::current());
+            const RecurrentInit& init = {}, Loc loc = Loc::current());
     Tensor forward(In x, const Tensor& h = {}) const;
     Tensor operator()(In x, const Tensor& h = {}) const { return forward(x, h); }
 
@@ -38,7 +52,8 @@ class RNNCell : public RecurrentCell {
 /// Gates in the order r, z, n (Cho et al. 2014); the reset gate acts on W_hn h + b_hn.
 class GRUCell : public RecurrentCell {
  public:
-    GRUCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, Loc loc = Loc::current());
+    GRUCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, const RecurrentInit& init = {},
+            Loc loc = Loc::current());
     Tensor forward(In x, const Tensor& h = {}) const;
     Tensor operator()(In x, const Tensor& h = {}) const { return forward(x, h); }
 };
@@ -46,9 +61,99 @@ class GRUCell : public RecurrentCell {
 /// Gates in the order i, f, g, o (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
 class LSTMCell : public RecurrentCell {
  public:
-    LSTMCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, Loc loc = Loc::current());
+    LSTMCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, const RecurrentInit& init = {},
+             Loc loc = Loc::current());
     LSTMState forward(In x, const LSTMState& state = {}) const;
     LSTMState operator()(In x, const LSTMState& state = {}) const { return forward(x, state); }
+};
+
+// --- Sequences ---------------------------------------------------------------------------------------------------------------
+
+struct RecurrentOptions {
+    std::int64_t num_layers = 1;  ///< each reads the outputs of the one before
+    bool bias = true;
+    bool batch_first = false;     ///< sequences are (batch, time, feature) instead of (time, batch, feature)
+    double dropout = 0;           ///< of what a layer gives to the next one, while training
+    bool bidirectional = false;   ///< a second cell in each layer reads from the end; outputs are joined: 2 hidden features
+    bool relu = false;            ///< RNN: relu in place of tanh
+    RecurrentInit init{};
+};
+
+/// What the three layers have in common. Their arguments:
+/// - x (time, batch, input), or (batch, time, input) with batch_first, or one sequence (time, input).
+/// - The initial state (num_layers * directions, batch, hidden), layer by layer, forward before backward, without `batch`
+///   where x has none; zeros when undefined.
+/// - lengths (batch,), integers from 0 to time: how many steps of each sequence count; all when undefined. An example's state
+///   stops where it ends (the backward direction begins there), no work is done for the rest, and its outputs are zeros.
+/// Results: the outputs (time, batch, directions * hidden) of the last layer, laid out as x is, and the last state.
+/// Throws ShapeError and DTypeError where these do not fit together, ValueError for a length out of range. Lengths on a CUDA
+/// device are waited for.
+///
+/// The input's products of all time steps are one; a step is one product and the gates.
+class RecurrentLayers : public Module {
+ public:
+    /// One for each layer and direction: layer 0 forward, layer 0 backward, layer 1 forward, ... .
+    /// Named "weight_ih_l0", "weight_ih_l0_reverse", "weight_ih_l1", ... .
+    std::vector<RecurrentWeights> weights;
+
+    void members(Members& m) override;
+    std::string describe() const override;
+    std::int64_t input_size() const noexcept { return weights[0].weight_ih.shape()[1]; }
+    std::int64_t hidden_size() const noexcept { return weights[0].weight_hh.shape()[1]; }
+    int directions() const noexcept { return options_.bidirectional ? 2 : 1; }
+
+ protected:
+    RecurrentLayers(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size,
+                    const RecurrentOptions& options, const Loc& loc);
+
+    struct Result {
+        Tensor output;
+        LSTMState state;  // c is undefined where cells have none
+    };
+    /// step(input gates of the step, state, weights) is the next state.
+    template <class Step>
+    Result run(const In& x, const LSTMState& initial, const Tensor& lengths, bool has_c, bool sums_biases,
+               const Step& step) const;
+
+    RecurrentOptions options_;
+
+ private:
+    Tensor checked_state(const Tensor& state, const char* what, const Tensor& x, bool unbatched) const;
+    const char* name_;
+};
+
+struct RecurrentResult {
+    Tensor output, h;
+};
+struct LSTMResult {
+    Tensor output;
+    LSTMState state;
+};
+
+/// Elman's network: `auto [output, h] = rnn(x);`
+class RNN : public RecurrentLayers {
+ public:
+    RNN(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& options = {}, Loc loc = Loc::current());
+    RecurrentResult forward(In x, const Tensor& h = {}, const Tensor& lengths = {}) const;
+    RecurrentResult operator()(In x, const Tensor& h = {}, const Tensor& lengths = {}) const { return forward(x, h, lengths); }
+};
+
+/// Gated recurrent units, see GRUCell.
+class GRU : public RecurrentLayers {
+ public:
+    GRU(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& options = {}, Loc loc = Loc::current());
+    RecurrentResult forward(In x, const Tensor& h = {}, const Tensor& lengths = {}) const;
+    RecurrentResult operator()(In x, const Tensor& h = {}, const Tensor& lengths = {}) const { return forward(x, h, lengths); }
+};
+
+/// Long short-term memory, see LSTMCell: `auto [output, state] = lstm(x, {}, lengths);`, state.h and state.c.
+class LSTM : public RecurrentLayers {
+ public:
+    LSTM(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& options = {}, Loc loc = Loc::current());
+    LSTMResult forward(In x, const LSTMState& state = {}, const Tensor& lengths = {}) const;
+    LSTMResult operator()(In x, const LSTMState& state = {}, const Tensor& lengths = {}) const {
+        return forward(x, state, lengths);
+    }
 };
 
 }  // namespace tapir::nn

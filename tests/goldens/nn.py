@@ -53,6 +53,32 @@ run("gru", nn.GRUCell(3, 4), [values((2, 3), 10), values((2, 4), 11)])
 run("lstm", nn.LSTMCell(3, 4), [values((2, 3), 10), values((2, 4), 11), values((2, 4), 12)],
     lambda module, x: module(x[0], (x[1], x[2])))
 
+
+def with_lengths(module, x):
+    """The input and the states of a layer over sequences of lengths 2, 4, 1 and 4, as tests/nn/recurrent_test.cpp has them."""
+    packed = nn.utils.rnn.pack_padded_sequence(x[0], torch.tensor([2, 4, 1, 4]), enforce_sorted=False)
+    state = (x[1], x[2]) if len(x) == 3 else x[1]
+    y, last = module(packed, state)
+    y, _ = nn.utils.rnn.pad_packed_sequence(y, total_length=x[0].shape[0])
+    return (y, *last) if isinstance(last, tuple) else (y, last)
+
+
+def with_states(module, x):
+    y, last = module(x[0], (x[1], x[2]) if len(x) == 3 else x[1])
+    return (y, *last) if isinstance(last, tuple) else (y, last)
+
+
+def sequences(n_states):
+    return [values((5, 4, 3), 10)] + [values((4, 4, 2), 11 + k) for k in range(n_states)]
+
+
+run("rnn_layers", nn.RNN(3, 2, 2, bidirectional=True), sequences(1), with_states)
+run("gru_layers", nn.GRU(3, 2, 2, bidirectional=True), sequences(1), with_states)
+run("lstm_layers", nn.LSTM(3, 2, 2, bidirectional=True), sequences(2), with_states)
+run("rnn_lengths", nn.RNN(3, 2, 2, nonlinearity="relu", bidirectional=True), sequences(1), with_lengths)
+run("gru_lengths", nn.GRU(3, 2, 2, bidirectional=True), sequences(1), with_lengths)
+run("lstm_lengths", nn.LSTM(3, 2, 2, bidirectional=True), sequences(2), with_lengths)
+
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nn", "goldens.h"), "w") as file:
     file.write("// Made by tests/goldens/nn.py. Outputs are name_y0, ...; the rest are gradients.\n#pragma once\n\n"
                "#include <vector>\n\nnamespace goldens {\n\n// clang-format off\n")

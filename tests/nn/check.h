@@ -40,6 +40,24 @@ inline void same(const char* what, const tapir::Tensor& t, const std::vector<dou
     CHECK(worst <= tolerance);
 }
 
+// Parameters from the formula, in order.
+template <class M>
+M prepared(M module, tapir::DType dtype) {
+    module.to(dtype);
+    double seed = 1;
+    for (const tapir::Tensor& p : module.parameters()) fill(p, seed++);
+    return module;
+}
+
+inline void backward_of(tapir::Tape& tape, const std::vector<tapir::Tensor>& outputs) {
+    tapir::Tensor loss;
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+        const tapir::Tensor part = sum(outputs[k] * values(outputs[k].shape(), 20 + static_cast<double>(k), outputs[k].dtype()));
+        loss = loss.defined() ? loss + part : part;
+    }
+    tape.backward(loss);
+}
+
 /// What fn throws, as text; "" when nothing.
 template <class E, class Fn>
 std::string message(const Fn& fn) {

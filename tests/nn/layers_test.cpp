@@ -3,6 +3,8 @@
 #include "goldens.h"
 
 using namespace tapir;
+using check::backward_of;
+using check::prepared;
 using check::same;
 using check::values;
 
@@ -11,24 +13,6 @@ namespace {
 Tensor input(const Shape& shape, double seed, DType dtype) {
     Tensor t = values(shape, seed, dtype);
     return t.requires_grad_();
-}
-
-// Parameters from the formula, in order.
-template <class M>
-M prepared(M module, DType dtype) {
-    module.to(dtype);
-    double seed = 1;
-    for (const Tensor& p : module.parameters()) check::fill(p, seed++);
-    return module;
-}
-
-void backward_of(Tape& tape, const std::vector<Tensor>& outputs) {
-    Tensor loss;
-    for (std::size_t k = 0; k < outputs.size(); ++k) {
-        const Tensor part = sum(outputs[k] * values(outputs[k].shape(), 20 + static_cast<double>(k), outputs[k].dtype()));
-        loss = loss.defined() ? loss + part : part;
-    }
-    tape.backward(loss);
 }
 
 struct Precision {
