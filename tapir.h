@@ -12,6 +12,7 @@
 #include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"
 #include "tapir/nn/nn.h"
+#include "tapir/ops/attention.h"
 #include "tapir/ops/autocast.h"
 #include "tapir/ops/convolution.h"
 #include "tapir/ops/copy.h"

@@ -11,6 +11,7 @@
 namespace tapir {
 
 void NonDiff(Backward&) {}
+void Composed(Backward&) {}
 
 // The row of the records that stand for leaves and for the further outputs of an op.
 constexpr OpInfo leaf_op{"leaf", NoOnnx("input"), NonDiff, "A leaf's first use on a tape."};

@@ -22,9 +22,11 @@ struct Onnx {
 };
 constexpr Onnx NoOnnx(const char* composition) { return {nullptr, composition}; }
 
-/// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results).
+/// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results), Composed that the
+/// op is never recorded itself: the ops that it calls are.
 using BackwardRule = void (*)(Backward&);
 void NonDiff(Backward&);
+void Composed(Backward&);
 
 /// An example call of an op: tests, the ONNX export and the CUDA port run it. The text is PyTorch code too, which is
 /// where the reference numbers come from (tests/goldens).
@@ -87,4 +89,4 @@ std::vector<Tensor> outputs(const Pair& pair) {
     constexpr ::tapir::OpInfo op##_op{#op, onnx_name, rule, documentation, op##_samples,                      \
                                       sizeof(op##_samples) / sizeof(op##_samples[0])};                        \
     static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                        \
-                  "an op states its ONNX form, its rule or NonDiff, and its documentation")
+                  "an op states its ONNX form, its rule (or NonDiff, or Composed), and its documentation")

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/nn/activation.h"
+#include "tapir/nn/attention.h"
 #include "tapir/nn/convolution.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"

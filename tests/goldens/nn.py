@@ -25,7 +25,7 @@ def put(name, t):
     OUT.append(f"inline const std::vector<double> {name} = {{{numbers}}};")
 
 
-def run(name, module, inputs, call=lambda module, x: module(*x)):
+def run(name, module, inputs, call=lambda module, x: module(*x), together=False):
     for k, p in enumerate(module.parameters()):
         p.data = values(p.shape, 1 + k)
     for x in inputs:
@@ -37,8 +37,11 @@ def run(name, module, inputs, call=lambda module, x: module(*x)):
     loss.backward()
     for k, y in enumerate(outputs):
         put(f"{name}_y{k}", y)
-    for key, p in module.named_parameters():
-        put(f"{name}_{key}", p.grad)
+    if together:  # the gradients of all parameters, one after the other
+        put(f"{name}_parameters", torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
+    else:
+        for key, p in module.named_parameters():
+            put(f"{name}_{key}", p.grad)
     for k, x in enumerate(inputs):
         if x.is_floating_point():
             put(f"{name}_x{k}", x.grad)
@@ -78,6 +81,20 @@ run("lstm_layers", nn.LSTM(3, 2, 2, bidirectional=True), sequences(2), with_stat
 run("rnn_lengths", nn.RNN(3, 2, 2, nonlinearity="relu", bidirectional=True), sequences(1), with_lengths)
 run("gru_lengths", nn.GRU(3, 2, 2, bidirectional=True), sequences(1), with_lengths)
 run("lstm_lengths", nn.LSTM(3, 2, 2, bidirectional=True), sequences(2), with_lengths)
+
+
+def transformer(cls, **options):
+    return cls(4, 2, 3, 0.0, activation="gelu", **options)
+
+
+PADDING = torch.tensor([[False, False, True], [False, True, True]])
+LATER = torch.ones(3, 3).triu(1).bool()
+run("attention", nn.MultiheadAttention(4, 2, kdim=3, vdim=5), [values((3, 2, 4), 10), values((4, 2, 3), 11), values((4, 2, 5), 12)],
+    lambda module, x: module(*x, attn_mask=values((4, 3, 4), 13), average_attn_weights=False), together=True)
+run("encoder_layer", transformer(nn.TransformerEncoderLayer, batch_first=True), [values((2, 3, 4), 10)],
+    lambda module, x: module(x[0], src_mask=LATER, src_key_padding_mask=PADDING), together=True)
+run("decoder_layer", transformer(nn.TransformerDecoderLayer, norm_first=True), [values((3, 2, 4), 10), values((3, 2, 4), 11)],
+    lambda module, x: module(*x, tgt_mask=LATER, memory_key_padding_mask=PADDING), together=True)
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nn", "goldens.h"), "w") as file:
     file.write("// Made by tests/goldens/nn.py. Outputs are name_y0, ...; the rest are gradients.\n#pragma once\n\n"

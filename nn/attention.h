@@ -1,0 +1,135 @@
+// Attention and transformer layers (Vaswani et al. 2017, "Attention is all you need"). Names, initialisation and defaults are
+// PyTorch's, so its weights load as they are. Sequences are (time, batch, features), (batch, time, features) with batch_first,
+// or one sequence (time, features).
+//
+// Masks are those of PyTorch's modules: in a mask of bools TRUE MEANS LEFT OUT, the opposite of
+// scaled_dot_product_attention's; a mask of floats is added to the scores.
+#pragma once
+
+#include "tapir/nn/layers.h"
+
+namespace tapir::nn {
+
+struct MultiheadAttentionOptions {
+    double dropout = 0;         ///< of the attention weights, while training
+    bool bias = true;
+    std::int64_t kdim = 0;      ///< features of the keys; 0: embed_dim
+    std::int64_t vdim = 0;      ///< features of the values; 0: embed_dim
+    bool batch_first = false;
+};
+
+struct AttentionMasks {
+    Tensor key_padding_mask{};  ///< (batch, S), or (S,): keys that nobody looks at
+    Tensor attn_mask{};         ///< (L, S) or (batch * heads, L, S): keys that a query does not look at
+    bool is_causal = false;     ///< query i looks at keys 0 to i only
+    bool need_weights = false;  ///< returns the weights as well, which takes their memory (PyTorch's default is true)
+    bool average_attn_weights = true;  ///< over the heads
+};
+
+struct AttentionResult {
+    Tensor output;   // like the query
+    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); undefined unless asked for
+};
+
+/// Attention in several subspaces: each head has its share of embed_dim.
+class MultiheadAttention : public Module {
+ public:
+    Tensor in_proj_weight;                                 ///< (3 embed_dim, embed_dim); undefined where kdim or vdim differ:
+    Tensor q_proj_weight, k_proj_weight, v_proj_weight;    ///< then these are (embed_dim, embed_dim, kdim and vdim)
+    Tensor in_proj_bias;                                   ///< (3 embed_dim,)
+    Linear out_proj;
+
+    MultiheadAttention(std::int64_t embed_dim, std::int64_t num_heads, const MultiheadAttentionOptions& options = {},
+                       Loc loc = Loc::current());
+    AttentionResult forward(In query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {}) const;
+    AttentionResult operator()(In query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {}) const {
+        return forward(query, key, value, masks);
+    }
+    void members(Members& m) override;
+    std::string describe() const override;
+
+ private:
+    std::int64_t heads_;
+    MultiheadAttentionOptions options_;
+};
+
+enum class TransformerActivation : std::uint8_t { relu, gelu };
+
+struct TransformerOptions {
+    std::int64_t dim_feedforward = 2048;
+    double dropout = 0.1;
+    TransformerActivation activation = TransformerActivation::relu;
+    double layer_norm_eps = 1e-5;
+    bool batch_first = false;
+    bool norm_first = false;  ///< normalise what goes into each part, not what comes out
+    bool bias = true;
+};
+
+/// What a transformer's layers look at. Masks as in AttentionMasks; memory_* are those of the encoder's result.
+struct TransformerMasks {
+    Tensor mask{}, key_padding_mask{};
+    bool is_causal = false;
+    Tensor memory_mask{}, memory_key_padding_mask{};
+};
+
+/// Self-attention and two linear layers, each added to its input.
+class TransformerEncoderLayer : public Module {
+ public:
+    MultiheadAttention self_attn;
+    Linear linear1, linear2;
+    LayerNorm norm1, norm2;
+
+    TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {},
+                            Loc loc = Loc::current());
+    Tensor forward(In x, const TransformerMasks& masks = {}) const;
+    Tensor operator()(In x, const TransformerMasks& masks = {}) const { return forward(x, masks); }
+    void members(Members& m) override;
+
+ private:
+    TransformerOptions options_;
+};
+
+/// Self-attention, attention to the encoder's result `memory`, and two linear layers, each added to its input.
+class TransformerDecoderLayer : public Module {
+ public:
+    MultiheadAttention self_attn, multihead_attn;
+    Linear linear1, linear2;
+    LayerNorm norm1, norm2, norm3;
+
+    TransformerDecoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {},
+                            Loc loc = Loc::current());
+    Tensor forward(In x, const Tensor& memory, const TransformerMasks& masks = {}) const;
+    Tensor operator()(In x, const Tensor& memory, const TransformerMasks& masks = {}) const { return forward(x, memory, masks); }
+    void members(Members& m) override;
+
+ private:
+    TransformerOptions options_;
+};
+
+/// num_layers encoder layers; with final_norm a LayerNorm, `norm`, after them.
+class TransformerEncoder : public Module {
+ public:
+    std::vector<TransformerEncoderLayer> layers;
+    std::vector<LayerNorm> norm;  // one or none
+
+    TransformerEncoder(std::int64_t d_model, std::int64_t nhead, std::int64_t num_layers, const TransformerOptions& options = {},
+                       bool final_norm = false, Loc loc = Loc::current());
+    Tensor forward(In x, const TransformerMasks& masks = {}) const;
+    Tensor operator()(In x, const TransformerMasks& masks = {}) const { return forward(x, masks); }
+    void members(Members& m) override;
+};
+
+/// num_layers decoder layers; with final_norm a LayerNorm, `norm`, after them.
+class TransformerDecoder : public Module {
+ public:
+    std::vector<TransformerDecoderLayer> layers;
+    std::vector<LayerNorm> norm;  // one or none
+
+    TransformerDecoder(std::int64_t d_model, std::int64_t nhead, std::int64_t num_layers, const TransformerOptions& options = {},
+                       bool final_norm = false, Loc loc = Loc::current());
+    Tensor forward(In x, const Tensor& memory, const TransformerMasks& masks = {}) const;
+    Tensor operator()(In x, const Tensor& memory, const TransformerMasks& masks = {}) const { return forward(x, memory, masks); }
+    void members(Members& m) override;
+};
+
+}  // namespace tapir::nn

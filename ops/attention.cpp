@@ -1,0 +1,175 @@
+// scaled_dot_product_attention: products and a softmax, in pieces where the scores would be many.
+#include "tapir/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tapir/autograd/checkpoint.h"
+#include "tapir/autograd/op.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/attention_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/kernels/gpu.h"
+#include "tapir/ops/loss.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+TAPIR_OP(scaled_dot_product_attention, NoOnnx("MatMul, Softmax"), Composed, "softmax(q k^T / sqrt(E) + mask) v.",
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,5,4) f(2,5,2)", "torch.softmax(x[0] @ x[1].transpose(1, 2) / 2, 2) @ x[2]",
+                         scaled_dot_product_attention(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(2,2,3,4) f(2,1,5,4) f(5,2) f(3,5)",
+                         "torch.softmax(x[0] @ x[1].transpose(2, 3) * 0.3 + x[3], 3) @ x[2]",
+                         scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0, false, 0.3)),
+         TAPIR_SAMPLE_AS("f(4,3) f(4,3) f(4,2)",
+                         "torch.softmax((x[0] @ x[1].T / 3 ** 0.5).masked_fill(torch.ones(4, 4).triu(1) > 0, -1e4), 1) @ x[2]",
+                         scaled_dot_product_attention(x[0], x[1], x[2], {}, 0, true)));
+
+namespace {
+
+using std::int64_t;
+
+// So many scores at once: on the CPU what a core keeps in its own cache.
+int64_t scores_at_once(const Tensor& x) { return on_gpu(x) ? int64_t{1} << 26 : int64_t{1} << 18; }
+// So many are kept for backward rather than computed again.
+int64_t scores_kept(const Tensor& x) { return on_gpu(x) ? int64_t{1} << 27 : int64_t{1} << 22; }
+
+// What a masked score is: far below all others, but finite, so that a row of nothing else has no nan.
+double masked_score(DType dtype) {
+    return dtype == DType::float16 ? -32752.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
+}
+
+struct Attention {
+    double dropout_p;
+    bool is_causal;
+
+    // query is scaled; first_query: its number, where keys are limited to those up to it.
+    Tensor weights(const Tensor& query, const Tensor& key, const Tensor& mask, int64_t first_query) const {
+        Tensor scores = matmul(query, transpose(key, -1, -2));
+        if (is_causal) {
+            const Tensor ones = full({scores.shape()[scores.dim() - 2], scores.shape()[scores.dim() - 1]}, 1, {uint8, query.device()});
+            const Tensor later = triu(ones, first_query + 1);
+            scores = masked_fill(scores, later.to(bool_), masked_score(scores.dtype()));
+        }
+        if (mask.defined() && mask.dtype() == bool_) {
+            const Tensor closed = logical_not(mask);
+            scores = masked_fill(scores, closed, masked_score(scores.dtype()));
+        } else if (mask.defined()) {
+            scores = scores + clamp(mask, masked_score(mask.dtype()));
+        }
+        const Tensor p = softmax(scores, -1);
+        return dropout_p > 0 ? dropout(p, dropout_p, true) : p;
+    }
+
+    // Rows of queries that may look at no key become zeros.
+    Tensor closed_rows_zero(const Tensor& rows, const Tensor& mask) const {
+        if (!mask.defined() || mask.shape().back() == 0) return rows;
+        const Tensor open = mask.dtype() == bool_ ? any(mask, {-1}, true) : gt(amax(mask, {-1}, true), masked_score(mask.dtype()));
+        const Tensor closed = logical_not(open);
+        return masked_fill(rows, closed, 0);
+    }
+
+    Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, int64_t first_query) const {
+        const Tensor mixed = matmul(weights(query, key, mask, first_query), value);
+        return closed_rows_zero(mixed, mask);
+    }
+};
+
+// Elements begin ... begin + count of dimension dim of the broadcast shape (rank: its dimensions); t itself where it is
+// broadcast along it.
+Tensor part_of(const Tensor& t, int rank, int dim, int64_t begin, int64_t count) {
+    const int own = t.defined() ? dim - (rank - t.dim()) : -1;
+    if (own < 0 || t.shape()[own] == 1 || t.shape()[own] == count) return t;
+    return narrow(t, own, begin, count);
+}
+
+Tensor scaled(const In& query, std::optional<double> scale) {
+    const auto width = static_cast<double>(std::max<int64_t>(query->sizes[query->rank - 1], 1));
+    return mul(query, scale.value_or(1 / std::sqrt(width)));
+}
+
+Shape leading(const In& x) { return Shape(x->sizes, x->rank - 2); }
+
+void check(const In& q, const In& k, const In& v, const Tensor& mask, double dropout_p) {
+    const char* const op = "scaled_dot_product_attention";
+    for (const In* x : {&q, &k, &v}) detail::check_defined(*x, op);
+    const Shape &a = q.tensor.shape(), b = k.tensor.shape(), c = v.tensor.shape();
+    const auto shapes = [&] { return fmt::format("query {}, key {}, value {}", a, b, c); };
+    if (a.rank() < 2 || b.rank() < 2 || c.rank() < 2) fail<ShapeError>(q.loc, "{}: needs 2 dimensions or more: {}", op, shapes());
+    if (a.back() != b.back()) fail<ShapeError>(q.loc, "{}: the last dimensions of query and key differ: {}", op, shapes());
+    if (b[b.rank() - 2] != c[c.rank() - 2]) fail<ShapeError>(q.loc, "{}: numbers of keys and values differ: {}", op, shapes());
+    const bool one_dtype = q->dtype == k->dtype && k->dtype == v->dtype;
+    if (!detail::thread.autocast && (!one_dtype || !is_floating(q->dtype))) {
+        fail<DTypeError>(q.loc, "{}: needs one floating dtype, got {}, {} and {}", op, name(q->dtype), name(k->dtype), name(v->dtype));
+    }
+    if (!(dropout_p >= 0 && dropout_p <= 1)) fail<ValueError>(q.loc, "{}: dropout_p must be in [0, 1], got {}", op, dropout_p);
+    if (!mask.defined()) return;
+    if (mask.dtype() != bool_ && !is_floating(mask.dtype())) {
+        fail<DTypeError>(q.loc, "{}: the mask must hold bools or floats, not {}", op, name(mask.dtype()));
+    }
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& attn_mask, double dropout_p, bool is_causal,
+                                    std::optional<double> scale) {
+    const char* const op = "scaled_dot_product_attention";
+    check(query, key, value, attn_mask, dropout_p);
+    const int64_t queries = query->sizes[query->rank - 2], keys = key->sizes[key->rank - 2];
+    Shape scores = broadcast_shapes(broadcast_shapes(leading(query), leading(key), op, query.loc),
+                                    leading(value), op, query.loc);
+    scores.push_back(queries, query.loc);
+    scores.push_back(keys, query.loc);
+    if (attn_mask.defined() && broadcast_shapes(scores, attn_mask.shape(), op, query.loc) != scores) {
+        fail<ShapeError>(query.loc, "{}: the mask {} does not broadcast to the scores {}", op, attn_mask.shape(), scores);
+    }
+
+    const detail::RecordedParts parts(query.loc);
+    const Tensor q = scaled(query, scale);
+    const Tensor &k = key.tensor, &v = value.tensor;
+    const Attention attention{dropout_p, is_causal};
+    const int64_t at_once = scores_at_once(q), all = scores.numel();
+    if (all <= (detail::thread.log ? scores_kept(q) : at_once)) return attention(q, k, v, attn_mask, 0);
+
+    // Pieces of the first dimension and of the queries.
+    const int rank = scores.rank();
+    const int64_t examples = rank > 2 ? scores[0] : 1, per_query = std::max<int64_t>(all / (examples * queries), 1);
+    int64_t rows = std::clamp<int64_t>(at_once / per_query, std::min<int64_t>(queries, 16), queries);
+    if (is_causal) rows = std::min(rows, std::max<int64_t>(queries / 8, 64));  // so that much of what is masked is left out
+    const int64_t together = rows < queries ? 1 : std::clamp<int64_t>(at_once / (per_query * queries), 1, examples);
+    std::vector<Tensor> of_examples;
+    for (int64_t e = 0; e < examples; e += together) {
+        const int64_t count = std::min(together, examples - e);
+        const auto of_example = [&](const Tensor& t) { return rank > 2 ? part_of(t, rank, 0, e, count) : t; };
+        std::vector<Tensor> of_rows;
+        for (int64_t row = 0; row < queries; row += rows) {
+            const int64_t end = std::min(row + rows, queries), seen = is_causal ? std::min(end, keys) : keys;
+            const auto of_keys = [&](const Tensor& t, int dim) { return part_of(of_example(t), rank, dim, 0, seen); };
+            std::vector<Tensor> inputs = {part_of(of_example(q), rank, rank - 2, row, end - row), of_keys(k, rank - 2), of_keys(v, rank - 2)};
+            if (attn_mask.defined()) inputs.push_back(part_of(of_keys(attn_mask, rank - 1), rank, rank - 2, row, end - row));
+            const auto piece = [attention, row](const std::vector<Tensor>& x) {
+                return attention(x[0], x[1], x[2], x.size() > 3 ? x[3] : Tensor(), row);
+            };
+            of_rows.push_back(checkpoint(piece, inputs, query.loc));
+        }
+        of_examples.push_back(of_rows.size() == 1 ? of_rows[0] : cat(of_rows, -2));
+    }
+    return of_examples.size() == 1 ? of_examples[0] : cat(of_examples, 0);
+}
+
+Tensor attention_weights(In query, In key, const Tensor& mask, double dropout_p, bool is_causal) {
+    const detail::RecordedParts parts(query.loc);
+    const Attention attention{dropout_p, is_causal};
+    return attention.closed_rows_zero(attention.weights(scaled(query, {}), key.tensor, mask, 0), mask);
+}
+
+}  // namespace tapir

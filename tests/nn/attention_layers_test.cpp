@@ -1,0 +1,136 @@
+// Attention and transformer layers against PyTorch's numbers (goldens.h), and what masks mean.
+#include "check.h"
+#include "goldens.h"
+
+using namespace tapir;
+using check::backward_of;
+using check::begins;
+using check::contains;
+using check::message;
+using check::prepared;
+using check::same;
+using check::values;
+
+namespace {
+
+Tensor input(const Shape& shape, double seed) {
+    Tensor t = values(shape, seed);
+    return t.requires_grad_();
+}
+
+std::vector<double> gradients(const nn::Module& module) {
+    std::vector<double> all;
+    for (const Tensor& p : module.parameters()) {
+        const std::vector<double> own = p.grad().to_vector<double>();
+        all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
+}
+
+Tensor later(std::int64_t n) { return triu(ones({n, n}), 1).to(bool_); }
+const std::vector<double> kPadding = {0, 0, 1, 0, 1, 1};
+Tensor padding() { return tensor(kPadding).to(bool_).reshape({2, 3}); }
+
+}  // namespace
+
+TEST_CASE("MultiheadAttention equals PyTorch's, with its weights") {
+    nn::MultiheadAttention layer = prepared(nn::MultiheadAttention(4, 2, {.kdim = 3, .vdim = 5}), float64);
+    const Tensor q = input({3, 2, 4}, 10), k = input({4, 2, 3}, 11), v = input({4, 2, 5}, 12);
+    const nn::AttentionMasks masks{.attn_mask = values({4, 3, 4}, 13), .need_weights = true, .average_attn_weights = false};
+    Tape tape;
+    const auto [y, weights] = layer(q, k, v, masks);
+    backward_of(tape, {y, weights});
+    same("output", y, goldens::attention_y0);
+    same("weights", weights, goldens::attention_y1);
+    same("parameters", tensor(gradients(layer), float64), goldens::attention_parameters);
+    same("query", q.grad(), goldens::attention_x0);
+    same("key", k.grad(), goldens::attention_x1);
+    same("value", v.grad(), goldens::attention_x2);
+}
+
+TEST_CASE("TransformerEncoderLayer equals PyTorch's") {
+    nn::TransformerEncoderLayer layer = prepared(
+        nn::TransformerEncoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0, .activation = nn::TransformerActivation::gelu, .batch_first = true}),
+        float64);
+    const Tensor x = input({2, 3, 4}, 10);
+    Tape tape;
+    const Tensor y = layer(x, {.mask = later(3), .key_padding_mask = padding()});
+    backward_of(tape, {y});
+    same("output", y, goldens::encoder_layer_y0);
+    same("x", x.grad(), goldens::encoder_layer_x0);
+    same("parameters", tensor(gradients(layer), float64), goldens::encoder_layer_parameters);
+    // A causal mask may be said in words.
+    same("causal", layer(x, {.key_padding_mask = padding(), .is_causal = true}), goldens::encoder_layer_y0);
+}
+
+TEST_CASE("TransformerDecoderLayer equals PyTorch's") {
+    nn::TransformerDecoderLayer layer = prepared(
+        nn::TransformerDecoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0, .activation = nn::TransformerActivation::gelu, .norm_first = true}),
+        float64);
+    const Tensor x = input({3, 2, 4}, 10), memory = input({3, 2, 4}, 11);
+    Tape tape;
+    const Tensor y = layer(x, memory, {.mask = later(3), .memory_key_padding_mask = padding()});
+    backward_of(tape, {y});
+    same("output", y, goldens::decoder_layer_y0);
+    same("x", x.grad(), goldens::decoder_layer_x0);
+    same("memory", memory.grad(), goldens::decoder_layer_x1);
+    same("parameters", tensor(gradients(layer), float64), goldens::decoder_layer_parameters);
+}
+
+TEST_CASE("one source, several, one sequence and batch first give the same") {
+    const nn::MultiheadAttention layer(6, 3), batch_first = [&] {
+        nn::MultiheadAttention m(6, 3, {.batch_first = true});
+        m.load_state_dict(layer.state_dict());
+        return m;
+    }();
+    const Tensor x = randn({5, 2, 6}), copy = x.clone();
+    const std::vector<double> y = layer(x, x, x).output.to_vector<double>();
+    same("three products", layer(x, copy, copy).output, y, 1e-5);
+    same("batch first", batch_first(x.transpose(0, 1), copy.transpose(0, 1), copy.transpose(0, 1)).output.transpose(0, 1), y, 1e-5);
+    const Tensor one = x.select(1, 1);
+    same("one sequence", layer(one, one, one).output, layer(x, x, x).output.select(1, 1).to_vector<double>(), 1e-5);
+    const nn::AttentionResult averaged = layer(one, one, one, {.need_weights = true});
+    CHECK(averaged.weights.shape() == Shape{5, 5});
+    same("weights sum to 1", sum(averaged.weights, 1), std::vector<double>(5, 1), 1e-5);
+}
+
+TEST_CASE("masks of bools and of floats leave out the same") {
+    const double inf = std::numeric_limits<double>::infinity();
+    const nn::MultiheadAttention layer(4, 2, {.batch_first = true});
+    const Tensor x = randn({2, 3, 4}), floats = masked_fill(zeros({2, 3}), padding(), -inf);
+    const Tensor y = layer(x, x, x, {.key_padding_mask = padding(), .attn_mask = later(3)}).output;
+    same("floats", layer(x, x, x, {.key_padding_mask = floats, .attn_mask = later(3)}).output, y.to_vector<double>(), 1e-6);
+    const Tensor both = masked_fill(zeros({3, 3}), later(3), -inf);
+    same("both", layer(x, x, x, {.key_padding_mask = floats, .attn_mask = both}).output, y.to_vector<double>(), 1e-6);
+    // What is left out has no influence.
+    Tensor other = x.clone();
+    other.index_put_({1, Slice(1)}, 100);
+    same("padded", layer(other, other, other, {.key_padding_mask = padding(), .attn_mask = later(3)}).output[1][0],
+         y[1][0].to_vector<double>(), 1e-6);
+}
+
+TEST_CASE("stacks of layers have layers of their own") {
+    nn::TransformerEncoder encoder(4, 2, 3, {.dim_feedforward = 8, .dropout = 0.5}, /*final_norm=*/true);
+    const NamedTensors named = encoder.named_parameters();
+    CHECK(named.size() == 3 * 12 + 2);
+    CHECK(named[0].name == "layers.0.self_attn.in_proj_weight");
+    CHECK(named.back().name == "norm.bias");
+    CHECK(!encoder.layers[0].linear1.weight.is_same(encoder.layers[1].linear1.weight));
+    const Tensor x = randn({5, 2, 4});
+    CHECK((encoder(x) - encoder(x)).abs().amax().item() > 0);
+    encoder.eval();
+    same("eval", encoder(x), encoder(x).to_vector<double>(), 0);
+    nn::TransformerDecoder decoder(4, 2, 2, {.dim_feedforward = 8});
+    CHECK(decoder(x, encoder(x), {.is_causal = true}).shape() == Shape{5, 2, 4});
+}
+
+TEST_CASE("what attention layers refuse") {
+    const nn::MultiheadAttention layer(4, 2);
+    const Tensor x = randn({5, 2, 4});
+    const std::string here = "attention_layers_test.cpp:";
+    CHECK(begins(message<ValueError>([] { nn::MultiheadAttention(4, 3); }), here));
+    CHECK(begins(message<ShapeError>([&] { layer(x, x, randn({4, 2, 4})); }), here));
+    CHECK(begins(message<ShapeError>([&] { layer(randn({5, 3, 4}), x, x); }), here));
+    CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.attn_mask = later(4)}); }), "attn_mask has shape (4, 4), expected (5, 5)"));
+    CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.key_padding_mask = padding()}); }), "key_padding_mask has shape (2, 3), expected (2, 5)"));
+}
