@@ -44,6 +44,13 @@ const std::map<std::string, Goal> kGoals = {
     {"start_run_exit_time", {0.01, 0.44}},
     {"start_run_exit_memory", {20, 176}},
     {"library_stripped", {8, 120}},
+    {"mlp_adam", {1060, 1590}},
+    {"cnn_adam", {20400, 26500}},
+    {"lstm", {35000, 70000}},
+    {"transformer", {25700, 38500}},
+    {"softmax/16384x1024", {21500, 43000}},
+    {"gelu/16777216", {19500, 39000}},
+    {"tanh/16777216", {27500, 55000}},
 };
 
 bool is_rate(const std::string& unit) { return unit.ends_with("/s"); }
@@ -71,6 +78,11 @@ double median(std::vector<double> values) {
     return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+Row& row_of(std::vector<Row>& rows, const std::string& name, const std::string& unit) {
+    const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
+    return found != rows.end() ? *found : rows.emplace_back(Row{name, unit, {}, {}, {}, {}});
+}
+
 void read_results(const std::filesystem::path& path, std::vector<Row>& rows) {
     std::ifstream file(path);
     const Json result = Json::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -82,12 +94,15 @@ void read_results(const std::filesystem::path& path, std::vector<Row>& rows) {
     for (const Json& entry : result["benchmarks"]) {
         if (entry.value("run_type", "iteration") != "iteration" || entry.value("error_occurred", false)) continue;
         std::string name = entry.at("name");
-        name = name.substr(0, name.find("/process_time"));  // added by MeasureProcessCPUTime
-        auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
-        if (row == rows.end()) row = rows.insert(row, Row{name, entry.at("label"), {}, {}, {}, {}});
-        (tapir ? row->tapir : row->torch).push_back(value_of(entry, row->unit));
+        name = name.substr(0, std::min(name.find("/process_time"), name.find("/real_time")));  // how it was timed
+        Row& row = row_of(rows, name, entry.at("label"));
+        (tapir ? row.tapir : row.torch).push_back(value_of(entry, row.unit));
         if (entry.contains("loss_epoch")) {
-            (tapir ? row->tapir_losses : row->torch_losses) = {entry["loss_first"], entry["loss_epoch"]};
+            (tapir ? row.tapir_losses : row.torch_losses) = {entry["loss_first"], entry["loss_epoch"]};
+        }
+        if (entry.contains("peak_mb")) {
+            Row& peak = row_of(rows, name + "_memory", "MB");
+            (tapir ? peak.tapir : peak.torch).push_back(entry["peak_mb"]);
         }
     }
 }

@@ -55,7 +55,8 @@ void time_backward_of_chain(State& state, const Op& op) {
 
 }  // namespace
 
-void start() { tapir::set_num_threads(1); }
+void start() { set_threads(1); }
+void set_threads(int count) { tapir::set_num_threads(count); }
 
 void add_float4(State& state) {
     const Tensor a = tapir::randn({4}), b = tapir::randn({4});
@@ -105,6 +106,8 @@ void unary_n(State& state, Unary op, std::int64_t n) {
             return time_op(state, [&] { return tapir::sigmoid(x); });
         case Unary::kExp:
             return time_op(state, [&] { return tapir::exp(x); });
+        case Unary::kGelu:
+            return time_op(state, [&] { return tapir::gelu(x); });
     }
 }
 

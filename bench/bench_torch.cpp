@@ -48,7 +48,8 @@ void time_backward_of_chain(State& state, const Op& op) {
 
 }  // namespace
 
-void start() { torch::set_num_threads(1); }
+void start() { set_threads(1); }
+void set_threads(int count) { torch::set_num_threads(count); }
 
 void add_float4(State& state) {
     const torch::NoGradGuard guard;
@@ -103,6 +104,8 @@ void unary_n(State& state, Unary op, std::int64_t n) {
             return time_op(state, 1, [&] { return torch::sigmoid(x); });
         case Unary::kExp:
             return time_op(state, 1, [&] { return torch::exp(x); });
+        case Unary::kGelu:
+            return time_op(state, 1, [&] { return torch::gelu(x); });
     }
 }
 

@@ -2,7 +2,7 @@
 # run.sh [BUILD_DIR]: times Tapir and, where it was built, libtorch; prints the table; writes BUILD_DIR/bench.json.
 # Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
-#   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: tiny, tree-64, ..., process, large
+#   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: tiny, tree-64, ..., process, models-lstm, ..., large, threads
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
 set -euo pipefail
 
@@ -84,7 +84,12 @@ if [[ process =~ $only ]]; then
     done
     group=$((group + 1))
 fi
-min_time=0.1 rows large '^(add|tanh|sigmoid|exp|sum|softmax|layer_norm|matmul)/|^mlp_step'
+for model in mlp_adam cnn_adam lstm transformer; do  # one a process, for its memory
+    rows models-$model "^$model/process_time"
+done
+rows models-bfloat16 '/bfloat16/process_time'
+min_time=0.1 rows large '^(add|tanh|sigmoid|exp|gelu|sum|softmax|layer_norm|matmul)/.*process_time|^mlp_step'
+OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2 rows threads '/threads:2/'
 
 step "done: $(uname -m), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg)"
 "$programs/bench_table" "$build/bench.json" "$results"

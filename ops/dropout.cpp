@@ -87,6 +87,7 @@ Tensor dropout(In x, double p, bool training, Generator& generator) {
     if (!is_floating(x.tensor.dtype())) {
         fail<DTypeError>(x.loc, "dropout: needs a floating dtype, not {}", name(x.tensor.dtype()));
     }
+    if (p == 0) return x.tensor;  // and draws nothing, as PyTorch
     const int64_t n = x.tensor.numel();
     const double scale = p < 1 ? 1 / (1 - p) : 0;
     const std::uint64_t first = generator.take((static_cast<std::uint64_t>(n) + 3) / 4);

@@ -231,9 +231,11 @@ void fused_rule(Backward& b, const Step& step, DType dtype) {
     const Tensor kept = b.saved(0);
     const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), dtype) : Tensor();
     const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), dtype) : Tensor();
+    // Two sources of one layout are only added up: one gradient is both's.
+    const bool shares_grad = step.sources == 2 && step.layouts[0] == step.layouts[1] && b.needs(0) && b.needs(1);
     for (int s = 0; s < step.sources; ++s) {
         Tensor& grad = grads.push(Tensor());
-        if (!b.needs(s)) continue;
+        if (!b.needs(s) || (shares_grad && s == 1)) continue;
         grad = detail::make_empty(b.input_shape(s), dtype, kept.device(), b.record().loc);
         const bool has_gap = step.layouts[s].forget_step == 0 && step.layouts[s].forget >= 0 && step.children == 0;
         if (has_gap) grad.zero_();
@@ -276,6 +278,7 @@ void fused_rule(Backward& b, const Step& step, DType dtype) {
         parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1,
                      [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
     }
+    if (shares_grad) grads[1] = grads[0];
     for (int i = 0; i < step.sources + step.children; ++i) b.give(i, std::move(grads[i]));
 }
 

@@ -40,6 +40,7 @@ void with_element_type(DType dtype, const F& f) {
 struct GateLayout {
     std::int32_t blocks;
     std::int8_t input, forget, forget_step, output, update;
+    bool operator==(const GateLayout&) const = default;
 };
 inline constexpr GateLayout kLstmLayout{4, 0, 1, 0, 3, 2};            // i f g o
 inline constexpr GateLayout kSharedForgetLayout{4, 0, 1, 0, 2, 3};    // i f o u

@@ -453,6 +453,9 @@ template <class T>
 constexpr int64_t block_k = 1536 / int64_t{sizeof(T)};
 template <class T>
 constexpr int64_t block_n = 24 * lanes<T>;
+/// Tiles of A that are packed together: two cache lines of a row.
+template <class T>
+constexpr int64_t packed_tiles = 128 / (tile_rows * int64_t{sizeof(T)});
 
 /// dst[p * width + j] = src[p * row + j * col] for p < k, j < n; zero for n <= j < width (a multiple of lanes).
 template <class T>
@@ -502,6 +505,28 @@ void pack_rows(int64_t k, int64_t rows, const T* src, int64_t row, int64_t col, 
         for (int64_t i = 0; i < rows; ++i) *dst++ = src[i * row];
 }
 
+/// pack_rows of several tiles, one after the other, from columns of A: each cache line that a step touches is read once and
+/// whole. (Lines of other steps, often a power of two apart, would drive it out before the next tile came for the rest.)
+template <class T>
+void pack_tiles(int64_t k, const EvenSplit& rows, int64_t first, int64_t tiles, const T* src, int64_t col, T* dst) {
+    constexpr int64_t ahead = 8;
+    for (int64_t p = 0; p < k; ++p, src += col) {
+        const T* from = src;
+        T* to = dst;
+        for (int64_t r = first; r < first + tiles; ++r) {
+            const int64_t count = rows[r];
+            __builtin_prefetch(from + ahead * col);
+            if (count == tile_rows) {
+                __builtin_memcpy(to + p * tile_rows, from, tile_rows * sizeof(T));
+            } else {
+                for (int64_t i = 0; i < count; ++i) to[p * count + i] = from[i];
+            }
+            from += count;
+            to += count * k;
+        }
+    }
+}
+
 /// Stores `rows` x `columns` finished sums (`width` apart, lanes<T> rows of room) transposed: sum (i, j) to
 /// c[j * c_row + i], through alpha, beta and the bias along i.
 template <class T>
@@ -534,7 +559,7 @@ void store_transposed(const T* sums, int64_t width, int64_t rows, int64_t column
 template <class T>
 struct Block {
     Product<T> p;
-    T* packed_a;        // room for one tile's rows, or null: A is used in place
+    T* packed_a;        // room for packed_tiles tiles' rows, or null: A is used in place
     bool b_packed;      // p.b is packed in panels
     bool b_outer;       // one panel of B with all of A's rows, then the next; else one tile's rows with all of B
     bool prefetch_b;    // B is not in L1
@@ -586,8 +611,20 @@ void run_block(const Block<T>& block) {
         }
         return;
     }
+    const bool together = block.packed_a && p.a_row == 1;
+    int64_t packed = 0, packed_from = 0;  // tiles from this row on
     for (int64_t r = 0, i = 0; r < rows.parts; i += rows[r], ++r) {
-        set_rows(block, i, rows[r], t);
+        if (!together) {
+            set_rows(block, i, rows[r], t);
+        } else {
+            if (packed == 0) {
+                packed = smaller(packed_tiles<T>, rows.parts - r), packed_from = i;
+                pack_tiles(p.k, rows, r, packed, p.a + i, p.a_col, block.packed_a);
+            }
+            --packed;
+            t.a = block.packed_a + (i - packed_from) * p.k;
+            t.a_row = 1, t.a_col = rows[r];
+        }
         for (int64_t v = 0, j = 0; v < panels.parts; j += block.width(v), ++v) {
             set_panel(block, j, block.width(v), t);
             t.c = p.c + i * p.c_row + j;
@@ -677,7 +714,7 @@ void tiles(const Product<T>& given) {
     const EvenSplit depth(p.k, block_k<T>);
     const int64_t vectors = ceil_div(p.n, lanes<T>);
     const EvenSplit columns(vectors, plan.pack_b ? block_n<T> / lanes<T> : vectors);
-    const int64_t b_room = plan.pack_b ? depth[0] * columns[0] * lanes<T> : 0, a_room = depth[0] * tile_rows;
+    const int64_t b_room = plan.pack_b ? depth[0] * columns[0] * lanes<T> : 0, a_room = depth[0] * tile_rows * packed_tiles<T>;
     T* scratch = nullptr;
     if (plan.pack_b || plan.pack_a)
         scratch = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(b_room + a_room)));
