@@ -1,0 +1,178 @@
+// Datasets: what a DataLoader (loader.h) takes items from.
+//
+//     data::TensorDataset train(images, labels);                            // an item: std::tuple<Tensor, Tensor>
+//     auto noisy = data::map(train, [](auto item, Generator& random) {
+//         std::get<0>(item) = std::get<0>(item) + 0.1 * randn({28, 28}, random);
+//         return item;
+//     });
+//     const auto parts = data::random_split(train, {50000, 10000});         // two data::Subset
+//
+// A dataset is any type with these members; a loader keeps a copy of it, so that it should hold what is large by handle:
+//
+//     std::int64_t size() const;
+//     Item get(std::int64_t index) const;                                   // 0 <= index < size(); or, with chance,
+//     Item get(std::int64_t index, Generator& random) const;
+//
+// get() is called by several threads at once where a loader has workers. `random` is a generator of this item's own, made of the
+// loader's seed, the epoch and the index: what is drawn from it depends on nothing else.
+#pragma once
+
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tapir/core/generator.h"
+#include "tapir/core/tensor.h"
+
+namespace tapir::data {
+
+template <class D>
+concept Dataset = requires(const D& d, std::int64_t index, Generator& random) {
+    d.size();
+    requires requires { d.get(index); } || requires { d.get(index, random); };
+};
+
+/// d.get(index), with the generator where it takes one.
+template <Dataset D>
+decltype(auto) get_item(const D& d, std::int64_t index, Generator& random) {
+    if constexpr (requires { d.get(index, random); }) {
+        return d.get(index, random);
+    } else {
+        return d.get(index);
+    }
+}
+
+/// The type of its items.
+template <Dataset D>
+using ItemOf = std::decay_t<decltype(get_item(std::declval<const D&>(), 0, std::declval<Generator&>()))>;
+
+namespace detail {
+
+/// Throws ShapeError unless all have as many rows.
+void check_rows(const Tensor* tensors, std::size_t count, const Loc& loc);
+/// Throws IndexError unless all are in [0, size).
+void check_indices(const std::vector<std::int64_t>& indices, std::int64_t size, const char* what, const Loc& loc);
+/// 0 ... n-1, shuffled and cut into parts of these sizes. Throws ValueError unless they add up to n.
+std::vector<std::vector<std::int64_t>> split(std::int64_t n, const std::vector<std::int64_t>& sizes, Generator& random, const Loc& loc);
+/// The sizes that fractions of n come to. Throws ValueError unless they add up to 1.
+std::vector<std::int64_t> sizes_of(std::int64_t n, const std::vector<double>& fractions, const Loc& loc);
+
+template <class>
+using InFor = In;
+
+}  // namespace detail
+
+/// Rows of tensors with as many of them each. An item is the tuple of row i of each, a view; of one tensor, that row. Throws
+/// ShapeError.
+template <class... T>
+    requires(sizeof...(T) > 0 && (std::is_same_v<T, Tensor> && ...))
+class TensorDataset {
+ public:
+    explicit TensorDataset(detail::InFor<T>... tensors) : tensors_{tensors.tensor...} {
+        const Loc lines[] = {tensors.loc...};
+        detail::check_rows(tensors_, sizeof...(T), lines[0]);
+    }
+    std::int64_t size() const { return tensors_[0].shape()[0]; }
+    auto get(std::int64_t index) const { return rows(index, std::index_sequence_for<T...>()); }
+    /// Tensor number i, whole.
+    const Tensor& tensor(std::size_t i = 0) const { return tensors_[i]; }
+
+ private:
+    template <std::size_t... I>
+    auto rows(std::int64_t index, std::index_sequence<I...>) const {
+        if constexpr (sizeof...(T) == 1) {
+            return tensors_[0].select(0, index);
+        } else {
+            return std::tuple<T...>(tensors_[I].select(0, index)...);
+        }
+    }
+
+    Tensor tensors_[sizeof...(T)];
+};
+template <class... T>
+TensorDataset(const T&...) -> TensorDataset<T...>;
+
+/// The elements of a vector, which is kept once for all copies. An item is a copy of its element.
+template <class T>
+class VectorDataset {
+ public:
+    explicit VectorDataset(std::vector<T> items) : items_(std::make_shared<const std::vector<T>>(std::move(items))) {}
+    std::int64_t size() const { return static_cast<std::int64_t>(items_->size()); }
+    const T& get(std::int64_t index) const { return (*items_)[static_cast<std::size_t>(index)]; }
+
+ private:
+    std::shared_ptr<const std::vector<T>> items_;
+};
+
+/// The items at some indices of another dataset, in this order. Throws IndexError.
+template <Dataset D>
+class Subset {
+ public:
+    Subset(D dataset, std::vector<std::int64_t> indices, Loc loc = Loc::current())
+        : dataset_(std::move(dataset)), indices_(std::move(indices)) {
+        detail::check_indices(indices_, dataset_.size(), "Subset", loc);
+    }
+    std::int64_t size() const { return static_cast<std::int64_t>(indices_.size()); }
+    decltype(auto) get(std::int64_t index, Generator& random) const {
+        return get_item(dataset_, indices_[static_cast<std::size_t>(index)], random);
+    }
+    const std::vector<std::int64_t>& indices() const noexcept { return indices_; }
+
+ private:
+    D dataset_;
+    std::vector<std::int64_t> indices_;
+};
+
+/// Items of another dataset, changed by a function: fn(item), or fn(item, random) with a Generator&. Made by map().
+template <Dataset D, class F>
+class MapDataset {
+ public:
+    MapDataset(D dataset, F fn) : dataset_(std::move(dataset)), fn_(std::move(fn)) {}
+    std::int64_t size() const { return dataset_.size(); }
+    decltype(auto) get(std::int64_t index, Generator& random) const {
+        if constexpr (std::is_invocable_v<const F&, ItemOf<D>, Generator&>) {
+            return fn_(ItemOf<D>(get_item(dataset_, index, random)), random);
+        } else {
+            return fn_(ItemOf<D>(get_item(dataset_, index, random)));
+        }
+    }
+
+ private:
+    D dataset_;
+    F fn_;
+};
+
+/// The dataset with fn applied to each item when it is taken. fn is called by several threads at once.
+template <Dataset D, class F>
+MapDataset<D, F> map(D dataset, F fn) {
+    return {std::move(dataset), std::move(fn)};
+}
+
+/// Parts of these sizes, in random order. Throws ValueError unless they add up to the dataset's.
+template <Dataset D>
+std::vector<Subset<D>> random_split(const D& dataset, const std::vector<std::int64_t>& sizes,
+                                    Generator& random = default_generator(), Loc loc = Loc::current()) {
+    std::vector<Subset<D>> parts;
+    for (auto& indices : detail::split(dataset.size(), sizes, random, loc)) parts.emplace_back(dataset, std::move(indices), loc);
+    return parts;
+}
+/// The same by fractions, which add up to 1: {0.9, 0.1}. Sizes are rounded down, what is left goes to the first parts, one each.
+template <Dataset D>
+std::vector<Subset<D>> random_split(const D& dataset, const std::vector<double>& fractions,
+                                    Generator& random = default_generator(), Loc loc = Loc::current()) {
+    return random_split(dataset, detail::sizes_of(dataset.size(), fractions, loc), random, loc);
+}
+template <Dataset D>
+std::vector<Subset<D>> random_split(const D& dataset, std::initializer_list<int> sizes, Generator& random = default_generator(),
+                                    Loc loc = Loc::current()) {
+    return random_split(dataset, std::vector<std::int64_t>(sizes.begin(), sizes.end()), random, loc);
+}
+template <Dataset D>
+std::vector<Subset<D>> random_split(const D& dataset, std::initializer_list<double> fractions, Generator& random = default_generator(),
+                                    Loc loc = Loc::current()) {
+    return random_split(dataset, std::vector<double>(fractions), random, loc);
+}
+
+}  // namespace tapir::data
