@@ -1,4 +1,4 @@
-# Finds what the library links to: fmt, threads, OpenMP and oneDNN (both optional), and nlohmann-json (headers only).
+# Finds what the library links to: fmt, threads, OpenMP, oneDNN and zlib (all three optional), and nlohmann-json (headers only).
 # Sets TAPIR_PRIVATE_LIBS, and what a user of the static library must find or link in turn: TAPIR_FIND_DEPENDENCIES for
 # TapirConfig.cmake, TAPIR_PC_REQUIRES and TAPIR_PC_LIBS for tapir.pc. A missing package: see .ci/install-deps.
 find_package(fmt REQUIRED)
@@ -24,5 +24,16 @@ if(NOT TAPIR_ONEDNN STREQUAL "OFF")
         string(APPEND TAPIR_PC_LIBS " -ldnnl")
     elseif(TAPIR_ONEDNN STREQUAL "ON")
         message(FATAL_ERROR "TAPIR_ONEDNN=ON, but dnnl.hpp or libdnnl was not found")
+    endif()
+endif()
+
+if(NOT TAPIR_ZLIB STREQUAL "OFF")
+    find_package(ZLIB QUIET)
+    if(ZLIB_FOUND)
+        list(APPEND TAPIR_PRIVATE_LIBS ZLIB::ZLIB)
+        string(APPEND TAPIR_FIND_DEPENDENCIES "find_dependency(ZLIB)\n")
+        string(APPEND TAPIR_PC_LIBS " -lz")
+    elseif(TAPIR_ZLIB STREQUAL "ON")
+        message(FATAL_ERROR "TAPIR_ZLIB=ON, but zlib.h or libz was not found")
     endif()
 endif()

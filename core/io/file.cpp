@@ -53,6 +53,8 @@ void InputFile::read(std::uint64_t offset, void* to, std::size_t count) const {
     }
 }
 
+void InputFile::stop(const std::string& problem) const { fail<FileError>(loc_, "{}: {}: {}", op_, path_, problem); }
+
 AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) : op_(op), path_(path), loc_(loc) {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {

@@ -20,6 +20,8 @@ class InputFile {
     std::uint64_t size() const noexcept { return size_; }
     /// Exactly `count` bytes from `offset`.
     void read(std::uint64_t offset, void* to, std::size_t count) const;
+    /// Throws FileError "op: path: problem".
+    [[noreturn]] void stop(const std::string& problem) const;
 
  private:
     const char* op_;

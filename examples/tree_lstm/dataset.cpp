@@ -1,6 +1,7 @@
 #include "dataset.h"
 
 #include <fmt/format.h>
+#include <tapir/nn/data/ptb.h>
 
 #include "text_file.h"
 
@@ -44,6 +45,34 @@ void Dataset::require_depth_at_most(int limit) const {
                 fmt::format("the tree is {} nodes deep; the recursive model takes at most {}", tree.depth(), limit));
         }
     }
+}
+
+namespace {
+
+std::vector<std::string> class_names(int classes) {
+    if (classes == 5) return {"--", "-", "0", "+", "++"};
+    std::vector<std::string> names;
+    for (int i = 0; i < classes; ++i) names.push_back(std::to_string(i));
+    return names;
+}
+
+}  // namespace
+
+Dataset read_treebank(const std::filesystem::path& folder, const TreebankOptions& options) {
+    Dataset data;
+    data.name = folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string();
+    data.class_names = class_names(options.classes);
+    data.train = tapir::data::read_ptb(folder / "train.txt", options.classes);
+    data.dev = tapir::data::read_ptb(folder / "dev.txt", options.classes);
+    data.test = tapir::data::read_ptb(folder / "test.txt", options.classes);
+
+    data.vocabulary.add_words(data.train);
+    if (options.vocabulary_from_all_splits) {
+        data.vocabulary.add_words(data.dev);
+        data.vocabulary.add_words(data.test);
+    }
+    for (std::vector<Tree>* split : {&data.train, &data.dev, &data.test}) data.vocabulary.encode(*split);
+    return data;
 }
 
 }  // namespace tree_lstm

@@ -1,7 +1,8 @@
 // What the program trains on: trees in three splits, the vocabulary of their words, the names of the classes.
-// read_treebank() (ptb.h) and make_listops() (listops.h) each make one.
+// read_treebank() and make_listops() (listops.h) each make one.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "tree.h"
 
 namespace tree_lstm {
+
 
 /// Words and their rows in an embedding table. Row 0 is the unknown word, "<unk>".
 class Vocabulary {
@@ -54,5 +56,15 @@ struct Dataset {
     /// Throws DataError naming the first tree that is deeper than a recursive model's stack allows.
     void require_depth_at_most(int limit) const;
 };
+
+struct TreebankOptions {
+    int classes = 5;
+    /// Words of dev and test get rows of their own, too: useful with pretrained word vectors, which know them.
+    bool vocabulary_from_all_splits = false;
+};
+
+/// train.txt, dev.txt and test.txt of a folder, trees in the PTB form, with tokens set. The vocabulary is made from the training
+/// words. Throws FileError.
+Dataset read_treebank(const std::filesystem::path& folder, const TreebankOptions& options = {});
 
 }  // namespace tree_lstm

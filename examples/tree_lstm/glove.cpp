@@ -51,7 +51,7 @@ std::size_t start_of_last(std::string_view line, int count) {
 class GloveReader {
   public:
     GloveReader(const std::filesystem::path& file, const Vocabulary& vocabulary, int dim)
-        : reader_(file), vocabulary_(vocabulary), wanted_dim_(dim) {}
+        : reader_(file, "read_glove"), vocabulary_(vocabulary), wanted_dim_(dim) {}
 
     WordVectors read(const ReadProgress& progress) {
         constexpr std::uint64_t kReportEvery = 4 << 20;
@@ -91,18 +91,18 @@ class GloveReader {
         if (!is_count(line.substr(0, space)) || !is_count(line.substr(space + 1))) return false;
         int dim = 0;
         const auto [end, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(), dim);
-        if (error != std::errc() || dim < 1) reader_.fail(space + 1, "the header's dimension is not usable");
+        if (error != std::errc() || dim < 1) reader_.fail_at(space + 1, "the header's dimension is not usable");
         set_dim(dim);
         return true;
     }
 
     void set_dim(int dim) {
         constexpr int kLargest = 1 << 16;
-        if (dim < 1) reader_.fail(0, "expected a word and its values, separated by spaces");
+        if (dim < 1) reader_.fail_at(0, "expected a word and its values, separated by spaces");
         if (wanted_dim_ > 0 && dim != wanted_dim_) {
-            reader_.fail(0, fmt::format("the vectors have {} values, {} are wanted", dim, wanted_dim_));
+            reader_.fail_at(0, fmt::format("the vectors have {} values, {} are wanted", dim, wanted_dim_));
         }
-        if (dim > kLargest) reader_.fail(0, fmt::format("{} values a word are not plausible", dim));
+        if (dim > kLargest) reader_.fail_at(0, fmt::format("{} values a word are not plausible", dim));
         result_.dim = dim;
         const auto rows = static_cast<std::size_t>(vocabulary_.size());
         result_.rows.assign(rows * static_cast<std::size_t>(dim), 0.0F);
@@ -143,7 +143,7 @@ class GloveReader {
             // Values too small for a float are zero; from_chars calls them out of range like those too large.
             const bool is_tiny = error == std::errc::result_out_of_range && field.find("e-") != field.npos;
             if ((error != std::errc() && !is_tiny) || stop != field.data() + field.size() || !std::isfinite(value)) {
-                reader_.fail(at, fmt::format("{} is not a finite number", in_quotes(field)));
+                reader_.fail_at(at, fmt::format("{} is not a finite number", in_quotes(field)));
             }
             vector.push_back(is_tiny ? 0.0F : value);
             at = end + 1;
@@ -153,7 +153,7 @@ class GloveReader {
 
     [[noreturn]] void fail_count(std::string_view line, int count) const {
         const std::string word = in_quotes(line.substr(0, line.find(' ')));
-        reader_.fail(0, fmt::format("{} has {} values, not {}", word, count, result_.dim));
+        reader_.fail_at(0, fmt::format("{} has {} values, not {}", word, count, result_.dim));
     }
 
     LineReader reader_;

@@ -281,7 +281,7 @@ void write_listops(const std::filesystem::path& file, const std::vector<Tree>& t
 }
 
 std::vector<Tree> read_listops(const std::filesystem::path& file) {
-    LineReader reader(file);
+    LineReader reader(file, "read_listops");
     const auto path = std::make_shared<const std::string>(reader.path());
     std::vector<Tree> trees;
     while (reader.next()) {
@@ -294,7 +294,7 @@ std::vector<Tree> read_listops(const std::filesystem::path& file) {
         if (tab != std::string::npos) std::fill_n(text.begin(), tab, ' ');
         Tree tree = parse_listops(text, {path, reader.line_number()});
         if (!value.empty() && value != std::to_string(tree.root().label)) {
-            reader.fail(0, fmt::format("the value is {}, not {}", tree.root().label, in_quotes(value)));
+            reader.fail_at(0, fmt::format("the value is {}, not {}", tree.root().label, in_quotes(value)));
         }
         trees.push_back(std::move(tree));
     }

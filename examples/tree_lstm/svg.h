@@ -10,6 +10,7 @@
 
 #include "tree.h"
 
+
 namespace tree_lstm {
 
 struct Drawing {

@@ -1,109 +1,13 @@
-// A labelled binary tree over the words of a sentence. A model reads it as one would write it down:
-//
-//     State f(const Node& n) {
-//         if (n.is_leaf()) return leaf_cell(embedding(n.token));
-//         return inner_cell(f(*n.left), f(*n.right));
-//     }
-//
-// All nodes of a tree sit in one array, children before their parents and the root last. So a loop over nodes() visits
-// them bottom-up without recursion, results can be kept in an array by Node::index, and destruction is flat however
-// deep the tree is.
+// The library's trees, by the names that the example calls them.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <tapir/nn/data/tree.h>
 
 namespace tree_lstm {
 
-/// The label of a node that has none.
-inline constexpr int kNoLabel = -1;
-
-struct Node {
-    const Node* left = nullptr;
-    const Node* right = nullptr;
-    int label = kNoLabel;  ///< the true class, or kNoLabel
-    int token = 0;         ///< leaf: the word's row in the vocabulary (0: unknown)
-    int index = 0;         ///< position in Tree::nodes()
-    std::string word;      ///< leaf: the word as it reads
-
-    bool is_leaf() const { return left == nullptr; }
-    bool has_label() const { return label != kNoLabel; }
-};
-
-/// Where a tree was read from, for messages. The path is shared by all trees of a file.
-struct Source {
-    std::shared_ptr<const std::string> path;
-    std::int64_t line = 0;
-};
-
-class Tree {
-  public:
-    class Builder;
-
-    Tree(const Tree& other);
-    Tree& operator=(const Tree& other);
-    Tree(Tree&&) noexcept = default;  // the array keeps its address, and the nodes their pointers
-    Tree& operator=(Tree&&) noexcept = default;
-    ~Tree() = default;
-
-    const Node& root() const { return nodes_.back(); }
-    std::span<const Node> nodes() const { return nodes_; }
-    int size() const { return static_cast<int>(nodes_.size()); }
-    int leaf_count() const { return (size() + 1) / 2; }
-
-    /// Nodes on the longest way from the root to a leaf; 1 for a single leaf. A recursive model needs this many calls
-    /// on the stack at once.
-    int depth() const { return depth_; }
-
-    /// The words from left to right, with a space between two.
-    std::string sentence() const;
-
-    /// The file (or the generator) and the line the tree came from; "" and 0 when not given.
-    std::string_view path() const { return source_.path ? std::string_view(*source_.path) : std::string_view(); }
-    std::int64_t line() const { return source_.line; }
-
-    /// Sets the vocabulary row of the leaf at `index`.
-    void set_token(int index, int token) { nodes_[static_cast<std::size_t>(index)].token = token; }
-
-  private:
-    Tree(std::vector<Node> nodes, int depth, Source source);
-
-    std::vector<Node> nodes_;
-    int depth_ = 0;
-    Source source_;
-};
-
-/// Makes a tree from the bottom up, without recursion: leaf() and inner() return an index that a later inner() takes.
-class Tree::Builder {
-  public:
-    int leaf(int label, std::string word, int token = 0);
-
-    /// left and right are two different nodes that have no parent yet, in the order of their words. Throws
-    /// std::invalid_argument otherwise.
-    int inner(int label, int left, int right);
-
-    void set_label(int index, int label);
-    int size() const { return static_cast<int>(nodes_.size()); }
-
-    /// The tree whose root is the node made last; the builder is empty afterwards. Throws std::invalid_argument when
-    /// there is no node, or when a node other than the last has no parent.
-    Tree build(Source source = {});
-
-  private:
-    struct Link {
-        int left = -1;
-        int right = -1;
-        int depth = 1;
-        bool has_parent = false;
-    };
-
-    // Indices until build(): the array moves while it grows.
-    std::vector<Node> nodes_;
-    std::vector<Link> links_;
-};
+using tapir::data::kNoLabel;
+using tapir::data::Tree;
+using Node = tapir::data::TreeNode;
+using Source = tapir::data::TreeSource;
 
 }  // namespace tree_lstm

@@ -11,7 +11,6 @@
 
 #include "listops.h"
 #include "progress.h"
-#include "ptb.h"
 
 using namespace tapir;
 using namespace tree_lstm;

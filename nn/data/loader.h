@@ -162,7 +162,9 @@ class DataLoader : public detail::LoaderBase {
     Iterator begin(Loc loc = Loc::current()) {
         return Iterator(std::make_unique<detail::Pass>(
             *this,
-            [this](const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& line) { return make(indices, state, line); },
+            [this](const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& line) {
+                return make(indices, state, line);
+            },
             loc));
     }
     End end() const noexcept { return {}; }

@@ -1,16 +1,18 @@
-#include "tree.h"
+// Trees and their making.
+#include "tapir/nn/data/tree.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
-namespace tree_lstm {
+#include "tapir/core/fail_impl.h"
 
-Tree::Tree(std::vector<Node> nodes, int depth, Source source)
+namespace tapir::data {
+
+Tree::Tree(std::vector<TreeNode> nodes, int depth, TreeSource source)
     : nodes_(std::move(nodes)), depth_(depth), source_(std::move(source)) {}
 
 Tree::Tree(const Tree& other) : nodes_(other.nodes_), depth_(other.depth_), source_(other.source_) {
-    for (Node& node : nodes_) {
+    for (TreeNode& node : nodes_) {
         if (node.is_leaf()) continue;
         node.left = &nodes_[static_cast<std::size_t>(node.left->index)];
         node.right = &nodes_[static_cast<std::size_t>(node.right->index)];
@@ -24,7 +26,7 @@ Tree& Tree::operator=(const Tree& other) {
 
 std::string Tree::sentence() const {
     std::string text;
-    for (const Node& node : nodes_) {
+    for (const TreeNode& node : nodes_) {
         if (!node.is_leaf()) continue;
         if (!text.empty()) text += ' ';
         text += node.word;
@@ -33,7 +35,7 @@ std::string Tree::sentence() const {
 }
 
 int Tree::Builder::leaf(int label, std::string word, int token) {
-    Node node;
+    TreeNode node;
     node.label = label;
     node.token = token;
     node.index = size();
@@ -43,12 +45,12 @@ int Tree::Builder::leaf(int label, std::string word, int token) {
     return size() - 1;
 }
 
-int Tree::Builder::inner(int label, int left, int right) {
+int Tree::Builder::inner(int label, int left, int right, Loc loc) {
     const auto is_free = [this](int index) {
         return index >= 0 && index < size() && !links_[static_cast<std::size_t>(index)].has_parent;
     };
     if (left >= right || !is_free(left) || !is_free(right)) {
-        throw std::invalid_argument("Tree::Builder::inner: two nodes without a parent are needed, in order");
+        fail<ValueError>(loc, "Tree::Builder::inner: two nodes without a parent are needed, in order");
     }
     Link& left_link = links_[static_cast<std::size_t>(left)];
     Link& right_link = links_[static_cast<std::size_t>(right)];
@@ -60,12 +62,15 @@ int Tree::Builder::inner(int label, int left, int right) {
     return index;
 }
 
-void Tree::Builder::set_label(int index, int label) { nodes_.at(static_cast<std::size_t>(index)).label = label; }
+void Tree::Builder::set_label(int index, int label, Loc loc) {
+    if (index < 0 || index >= size()) fail<ValueError>(loc, "Tree::Builder::set_label: there is no node {} of {}", index, size());
+    nodes_[static_cast<std::size_t>(index)].label = label;
+}
 
-Tree Tree::Builder::build(Source source) {
-    if (nodes_.empty()) throw std::invalid_argument("Tree::Builder::build: no node");
+Tree Tree::Builder::build(TreeSource source, Loc loc) {
+    if (nodes_.empty()) fail<ValueError>(loc, "Tree::Builder::build: no node");
     const auto orphan = std::find_if(links_.begin(), links_.end() - 1, [](const Link& l) { return !l.has_parent; });
-    if (orphan != links_.end() - 1) throw std::invalid_argument("Tree::Builder::build: a node has no parent");
+    if (orphan != links_.end() - 1) fail<ValueError>(loc, "Tree::Builder::build: a node has no parent");
 
     nodes_.shrink_to_fit();
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
@@ -78,4 +83,4 @@ Tree Tree::Builder::build(Source source) {
     return Tree(std::exchange(nodes_, {}), depth, std::move(source));
 }
 
-}  // namespace tree_lstm
+}  // namespace tapir::data

@@ -1,6 +1,5 @@
-#include "ptb.h"
-
-#include <fmt/format.h>
+// The parser of bracketed trees.
+#include "tapir/nn/data/ptb.h"
 
 #include <array>
 #include <charconv>
@@ -8,7 +7,10 @@
 #include <string>
 #include <utility>
 
-namespace tree_lstm {
+#include "tapir/core/fail_impl.h"
+#include "tapir/nn/data/text.h"
+
+namespace tapir::data {
 
 namespace {
 
@@ -26,9 +28,9 @@ std::string unescape(std::string_view word) {
 // Reads one tree with a stack of its own for the nodes that are open, so that the nesting depth is bounded by memory
 // only.
 class Parser {
-  public:
-    Parser(std::string_view text, const Source& source, int classes)
-        : text_(text), source_(source), classes_(classes) {}
+ public:
+    Parser(const char* op, std::string_view text, const TreeSource& source, int classes, const Loc& loc)
+        : op_(op), text_(text), source_(source), classes_(classes), loc_(loc) {}
 
     Tree parse() {
         for (skip_spaces(); at_ < text_.size(); skip_spaces()) {
@@ -41,14 +43,14 @@ class Parser {
             }
         }
         if (!open_.empty()) {
-            fail(text_.size(), fmt::format("the line ends before the '(' in column {} is closed ({} open)",
+            stop(text_.size(), fmt::format("the line ends before the '(' in column {} is closed ({} open)",
                                            open_.back().offset + 1, open_.size()));
         }
-        if (builder_.size() == 0) fail(0, "no tree in this line");
+        if (builder_.size() == 0) stop(0, "no tree in this line");
         return builder_.build(source_);
     }
 
-  private:
+ private:
     struct OpenNode {
         std::size_t offset;
         int label;
@@ -58,10 +60,10 @@ class Parser {
     };
 
     void open() {
-        if (open_.empty() && builder_.size() > 0) fail(at_, "text after the end of the tree");
-        if (!open_.empty() && !open_.back().word.empty()) fail(at_, "a node with a word cannot have children");
+        if (open_.empty() && builder_.size() > 0) stop(at_, "text after the end of the tree");
+        if (!open_.empty() && !open_.back().word.empty()) stop(at_, "a node with a word cannot have children");
         if (!open_.empty() && open_.back().child_count == 2) {
-            fail(at_, "a third child: only binary trees are read, binarise the data first");
+            stop(at_, "a third child: only binary trees are read, binarise the data first");
         }
         const std::size_t offset = at_++;
         open_.push_back({offset, label(), {}});
@@ -71,11 +73,11 @@ class Parser {
         skip_spaces();
         const std::size_t offset = at_;
         const std::string_view token = take_token();
-        if (token.empty()) fail(offset, fmt::format("a label from 0 to {} is missing here", classes_ - 1));
+        if (token.empty()) stop(offset, fmt::format("a label from 0 to {} is missing here", classes_ - 1));
         int value = 0;
         const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), value);
         if (error != std::errc() || end != token.data() + token.size() || value < 0 || value >= classes_) {
-            fail(offset, fmt::format("label {} is not a whole number from 0 to {}", in_quotes(token), classes_ - 1));
+            stop(offset, fmt::format("label {} is not a whole number from 0 to {}", in_quotes(token), classes_ - 1));
         }
         return value;
     }
@@ -84,19 +86,19 @@ class Parser {
         const std::size_t offset = at_;
         const std::string_view token = take_token();
         if (open_.empty()) {
-            fail(offset, builder_.size() > 0 ? "text after the end of the tree"
+            stop(offset, builder_.size() > 0 ? "text after the end of the tree"
                                              : fmt::format("expected '(' but found {}", in_quotes(token)));
         }
         OpenNode& node = open_.back();
-        if (!node.word.empty()) fail(offset, fmt::format("a second word, {}, in one node", in_quotes(token)));
-        if (node.child_count > 0) fail(offset, fmt::format("a word, {}, beside a child node", in_quotes(token)));
+        if (!node.word.empty()) stop(offset, fmt::format("a second word, {}, in one node", in_quotes(token)));
+        if (node.child_count > 0) stop(offset, fmt::format("a word, {}, beside a child node", in_quotes(token)));
         node.word = token;
     }
 
     void close() {
-        if (open_.empty()) fail(at_, "')' without a '('");
+        if (open_.empty()) stop(at_, "')' without a '('");
         const OpenNode node = open_.back();
-        if (node.word.empty() && node.child_count == 0) fail(at_, "a node with neither a word nor children");
+        if (node.word.empty() && node.child_count == 0) stop(at_, "a node with neither a word nor children");
         open_.pop_back();
         ++at_;
         const int index = add(node);
@@ -123,59 +125,43 @@ class Parser {
         return token;
     }
 
-    [[noreturn]] void fail(std::size_t offset, const std::string& problem) const {
-        throw DataError(source_.path ? *source_.path : "tree", source_.line, static_cast<std::int64_t>(offset) + 1,
-                        problem);
+    [[noreturn]] void stop(std::size_t offset, const std::string& problem) const {
+        fail<FileError>(loc_, "{}: {}:{}:{}: {}", op_, source_.path ? *source_.path : "tree", source_.line, offset + 1, problem);
     }
 
+    const char* op_;
     std::string_view text_;
-    const Source& source_;
+    const TreeSource& source_;
     int classes_;
+    const Loc& loc_;
     std::size_t at_ = 0;
     std::vector<OpenNode> open_;
     Tree::Builder builder_;
 };
 
-std::vector<std::string> class_names(int classes) {
-    if (classes == 5) return {"--", "-", "0", "+", "++"};
-    std::vector<std::string> names;
-    for (int i = 0; i < classes; ++i) names.push_back(std::to_string(i));
-    return names;
+void check_classes(const char* op, int classes, const Loc& loc) {
+    if (classes < 1) fail<ValueError>(loc, "{}: the number of classes must be at least 1, got {}", op, classes);
 }
 
 }  // namespace
 
-Tree parse_ptb(std::string_view text, const Source& source, int classes) {
-    return Parser(text, source, classes).parse();
+Tree parse_ptb(std::string_view text, const TreeSource& source, int classes, Loc loc) {
+    check_classes("parse_ptb", classes, loc);
+    return Parser("parse_ptb", text, source, classes, loc).parse();
 }
 
-std::vector<Tree> read_ptb(const std::filesystem::path& file, int classes) {
-    LineReader reader(file);
-    const auto path = std::make_shared<const std::string>(reader.path());
+std::vector<Tree> read_ptb(const std::string& path, int classes, Loc loc) {
+    check_classes("read_ptb", classes, loc);
+    LineReader reader(path, "read_ptb", loc);
+    const auto shared_path = std::make_shared<const std::string>(path);
     std::vector<Tree> trees;
     while (reader.next()) {
         reader.require_text();
-        if (!reader.is_blank()) trees.push_back(parse_ptb(reader.line(), {path, reader.line_number()}, classes));
+        if (reader.is_blank()) continue;
+        trees.push_back(Parser("read_ptb", reader.line(), {shared_path, reader.line_number()}, classes, loc).parse());
     }
-    if (trees.empty()) throw DataError(reader.path(), 1, 1, "the file holds no trees");
+    if (trees.empty()) fail<FileError>(loc, "read_ptb: {}:1:1: the file holds no trees", path);
     return trees;
 }
 
-Dataset read_treebank(const std::filesystem::path& folder, const TreebankOptions& options) {
-    Dataset data;
-    data.name = folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string();
-    data.class_names = class_names(options.classes);
-    data.train = read_ptb(folder / "train.txt", options.classes);
-    data.dev = read_ptb(folder / "dev.txt", options.classes);
-    data.test = read_ptb(folder / "test.txt", options.classes);
-
-    data.vocabulary.add_words(data.train);
-    if (options.vocabulary_from_all_splits) {
-        data.vocabulary.add_words(data.dev);
-        data.vocabulary.add_words(data.test);
-    }
-    for (std::vector<Tree>* split : {&data.train, &data.dev, &data.test}) data.vocabulary.encode(*split);
-    return data;
-}
-
-}  // namespace tree_lstm
+}  // namespace tapir::data

@@ -1,0 +1,80 @@
+// Compressed bytes inside the library: deflate by way of zlib, which a build may lack, and the CRC of gzip and zip.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tapir/core/io/file_impl.h"
+
+namespace tapir::io {
+
+/// A byte of deflate's output takes at least 1/1032 byte of input: what a file of some size can hold at most.
+inline constexpr std::uint64_t kMostDeflated = 1032;
+
+/// Undoes deflate, from the front to the end of a stretch of a file. What is wrong with it is a FileError of the file, and so is a
+/// build without zlib.
+class Inflater {
+ public:
+    enum class Wrapping { gzip, none };
+
+    /// The file must outlive it.
+    Inflater(const InputFile& file, std::uint64_t offset, std::uint64_t count, Wrapping wrapping);
+    ~Inflater();
+    Inflater(const Inflater&) = delete;
+    Inflater& operator=(const Inflater&) = delete;
+
+    /// Up to `count` bytes; fewer only at the end of the data.
+    std::size_t read(void* to, std::size_t count);
+
+ private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+/// Deflates, without wrapping. `sink` takes what comes out.
+class Deflater {
+ public:
+    using Sink = std::function<void(const void* from, std::size_t count)>;
+
+    Deflater(const char* op, const Loc& loc, Sink sink);
+    ~Deflater();
+    Deflater(const Deflater&) = delete;
+    Deflater& operator=(const Deflater&) = delete;
+
+    void write(const void* from, std::size_t count);
+    void finish();
+
+ private:
+    struct State;
+    void run(int flush);
+    std::unique_ptr<State> state_;
+};
+
+/// The CRC-32 of gzip and zip: of nothing 0; crc32(crc32(0, a), b) is that of a and b in a row.
+std::uint32_t crc32(std::uint32_t before, const void* from, std::size_t count) noexcept;
+
+/// A file read from the front to the end, gzip undone.
+class InputStream {
+ public:
+    InputStream(const char* op, const std::string& path, const Loc& loc);
+
+    /// Exactly `count` bytes.
+    void read(void* to, std::size_t count);
+    /// Up to `count` bytes; fewer only at the end.
+    std::size_t read_some(void* to, std::size_t count);
+    /// All that is left.
+    std::string read_all();
+    /// How many bytes can come at most, where the file is hostile.
+    std::uint64_t most_left() const noexcept;
+    [[noreturn]] void fail_at(std::uint64_t position, const std::string& problem) const;
+
+ private:
+    InputFile file_;
+    std::unique_ptr<Inflater> inflater_;  // null: plain
+    std::uint64_t position_ = 0;          // in what is read
+};
+
+}  // namespace tapir::io

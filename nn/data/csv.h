@@ -1,0 +1,65 @@
+// Tables of text: comma-separated values and the like (RFC 4180).
+//
+//     const data::Csv table = data::read_csv("iris.csv");
+//     Tensor x = table.numbers({"length", "width"});               // float32 (rows, 2)
+//     std::vector<std::string> species = table.text("species");
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir::data {
+
+struct CsvOptions {
+    char separator = ',';
+    char quote = '"';    ///< around cells that hold separators, line ends or, doubled, quotes; 0: no quoting
+    bool header = true;  ///< the first row names the columns; else they are "0", "1", ...
+    std::optional<double> missing = {};  ///< the number of an empty cell; unless given such a cell is an error
+};
+
+/// A table in memory. Columns go by name, or by number.
+class Csv {
+ public:
+    std::int64_t rows() const noexcept { return rows_; }
+    std::int64_t columns() const noexcept { return static_cast<std::int64_t>(names_.size()); }
+    const std::vector<std::string>& names() const noexcept { return names_; }
+    /// The number of a column. Throws ValueError.
+    std::int64_t column(const std::string& name, Loc loc = Loc::current()) const;
+    /// A cell without its quotes. Throws IndexError.
+    std::string_view cell(std::int64_t row, std::int64_t column, Loc loc = Loc::current()) const;
+    /// A column as it reads. Throws ValueError.
+    std::vector<std::string> text(const std::string& name, Loc loc = Loc::current()) const;
+
+    /// All columns as numbers: (rows, columns). Spaces around a number are allowed; a bool is 0, 1, true or false. Throws FileError
+    /// with path, line and column at the first cell that is not a number, or not one of the dtype.
+    Tensor numbers(DType dtype = float32, Loc loc = Loc::current()) const;
+    /// Some columns: (rows, names). Throws ValueError, too.
+    Tensor numbers(const std::vector<std::string>& names, DType dtype = float32, Loc loc = Loc::current()) const;
+    /// One column: (rows,).
+    Tensor numbers(const std::string& name, DType dtype = float32, Loc loc = Loc::current()) const;
+
+ private:
+    friend Csv read_csv(const std::string& path, const CsvOptions& options, Loc loc);
+    struct Cell {
+        std::size_t begin, end;  // in text_
+        std::int64_t line, column;  // where it begins in the file
+    };
+    void read_number(std::int64_t row, std::int64_t column, DType dtype, std::byte* to, const Loc& loc) const;
+
+    std::string path_, text_;  // unquoted
+    std::vector<std::string> names_;
+    std::vector<Cell> cells_;  // row by row
+    std::int64_t rows_ = 0;
+    std::optional<double> missing_;
+};
+
+/// Reads a table. Rows are lines; empty ones are left out. Line ends may be CRLF, a byte order mark is dropped, a file may be
+/// gzipped. Throws FileError with path, line and column for rows of different lengths and for quotes that are not closed or are
+/// followed by text, ValueError for a separator or quote that cannot be one.
+Csv read_csv(const std::string& path, const CsvOptions& options = {}, Loc loc = Loc::current());
+
+}  // namespace tapir::data
