@@ -1,0 +1,32 @@
+// NumPy's files: .npy, one array, and .npz, a zip archive of them.
+//
+//     save_npy("x.npy", x);                               // x = numpy.load("x.npy")
+//     save_npz("run.npz", {{"w", w}, {"b", b}});          // numpy.load("run.npz")["w"]
+//     Tensor x = load_npy("x.npy");
+//
+// Whatever is in a file, reading ends in tensors or in a FileError that names the path; nothing is read beyond it, and no more is
+// allocated than it could hold.
+#pragma once
+
+#include <string>
+
+#include "tapir/core/named_tensor.h"
+
+namespace tapir {
+
+/// Writes an array in row-major order, atomically as save_safetensors() does. Throws FileError when writing fails, ValueError for an
+/// undefined tensor, DTypeError for bfloat16, which NumPy does not have: save x.to(float32).
+void save_npy(const std::string& path, const Tensor& x, Loc loc = Loc::current());
+
+/// An array in format 1, 2 or 3, of either byte order, row- or column-major: float16, float32, float64, int32, int64, uint8, bool;
+/// int8, int16 and uint16 become int32, uint32 becomes int64. Throws FileError, also for other types.
+Tensor load_npy(const std::string& path, Loc loc = Loc::current());
+
+/// Writes NAME.npy for each tensor into an archive; `compressed` by zlib. Throws as save_npy(), and ValueError for a name that is used
+/// twice, FileError for compression in a build without zlib.
+void save_npz(const std::string& path, const NamedTensors& tensors, bool compressed = false, Loc loc = Loc::current());
+
+/// The arrays of an archive, compressed or not, in the order of its directory. Throws FileError.
+NamedTensors load_npz(const std::string& path, Loc loc = Loc::current());
+
+}  // namespace tapir
