@@ -143,8 +143,8 @@ TEST_CASE("the bytes are NumPy's") {
     const std::string path = (folder.path() / "a.npy").string();
     save_npy(path, tensor({{1, 2, 3}}, uint8));
     // numpy.save() of numpy.array([[1, 2, 3]], numpy.uint8)
-    CHECK(read_all(path) == std::string("\x93NUMPY\x01\0v\0{'descr': '|u1', 'fortran_order': False, 'shape': (1, 3), }", 70) +
-                                std::string(57, ' ') + "\n\1\2\3");
+    CHECK(read_all(path) == std::string("\x93NUMPY\x01\0v\0{'descr': '|u1', 'fortran_order': False, 'shape': (1, 3), }", 69) +
+                                std::string(58, ' ') + "\n\1\2\3");
     save_npy(path, zeros({3}, float64));
     CHECK(read_all(path).substr(10, 60).find("{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }") == 0);
     save_npy(path, tensor(7));
