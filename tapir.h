@@ -10,6 +10,7 @@
 #include "tapir/core/io/npy.h"
 #include "tapir/core/io/safetensors.h"
 #include "tapir/core/parallel.h"
+#include "tapir/core/rename.h"
 #include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"
 #include "tapir/nn/nn.h"

@@ -18,6 +18,7 @@
 #include "tapir/core/io/safetensors.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/nn/state_diff_impl.h"
 
 namespace tapir::nn {
 namespace {
@@ -148,37 +149,6 @@ std::string type_name(const Module& module) {
     return name;
 }
 
-// Why a state does not fit, one line for each kind of trouble; empty when it does.
-std::string misfit(const NamedTensors& own, const NamedTensors& state, bool strict) {
-    std::unordered_map<std::string, const Tensor*> given;
-    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
-    std::unordered_set<std::string> names;
-    std::unordered_set<const void*> filled;  // by what was given, under whichever name
-    std::string missing, unexpected, different;
-    const auto append = [](std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; };
-    for (const NamedTensor& t : own) {
-        names.insert(t.name);
-        const auto found = given.find(t.name);
-        if (found == given.end()) continue;
-        filled.insert(t.tensor.raw_data());
-        if (!found->second->defined() || found->second->shape() != t.tensor.shape()) {
-            append(different, fmt::format("{} is {}, not {}", t.name, t.tensor.shape(),
-                                          found->second->defined() ? found->second->shape().str() : "undefined"));
-        }
-    }
-    for (const NamedTensor& t : own) {
-        if (!given.contains(t.name) && !filled.contains(t.tensor.raw_data())) append(missing, t.name);
-    }
-    for (const NamedTensor& t : state) {
-        if (!names.contains(t.name)) append(unexpected, t.name);
-    }
-    std::string text;
-    if (strict && !missing.empty()) text += "\n  missing: " + missing;
-    if (strict && !unexpected.empty()) text += "\n  unexpected: " + unexpected;
-    if (!different.empty()) text += "\n  of another shape: " + different;
-    return text;
-}
-
 void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& loc) {
     const detail::PauseRecording pause;
     std::unordered_map<std::string, const Tensor*> given;
@@ -256,7 +226,7 @@ NamedTensors Module::state_dict() const {
 
 void Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
     const NamedTensors own = state_dict();
-    if (const std::string trouble = misfit(own, state, strict); !trouble.empty()) {
+    if (const std::string trouble = state_diff(own, state, strict); !trouble.empty()) {
         fail<ValueError>(loc, "load_state_dict: the state does not fit this {}:{}", type_name(*this), trouble);
     }
     copy_state(own, state, loc);
@@ -298,10 +268,14 @@ std::ostream& operator<<(std::ostream& out, const Module& module) { return out <
 
 void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, module.state_dict(), {}, loc); }
 
-void load(Module& module, const std::string& path, bool strict, Loc loc) {
-    const NamedTensors state = load_safetensors(path, nullptr, loc);
+void load(Module& module, const std::string& path, bool strict, Loc loc) { load(module, path, {.strict = strict, .rename = {}}, loc); }
+
+void load(Module& module, const std::string& path, const LoadOptions& options, Loc loc) {
+    const bool strict = options.strict;
+    NamedTensors state = load_safetensors(path, nullptr, loc);
+    if (options.rename) state = rename(std::move(state), options.rename, loc);
     const NamedTensors own = module.state_dict();
-    if (const std::string trouble = misfit(own, state, strict); !trouble.empty()) {
+    if (const std::string trouble = state_diff(own, state, strict); !trouble.empty()) {
         fail<FileError>(loc, "load: {} does not fit this {}:{}", path, type_name(module), trouble);
     }
     copy_state(own, state, loc);

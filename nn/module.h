@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
+#include "tapir/core/rename.h"
 
 namespace tapir::nn {
 
@@ -117,8 +118,8 @@ class Module {
     /// All parameters and buffers under all their names; they share the module's elements.
     NamedTensors state_dict() const;
     /// Copies the tensors into those of the same names, converting dtypes. Throws ValueError, and changes nothing, when
-    /// names are missing or unexpected (unless strict is false) or shapes differ; it lists them all. A name may be missing
-    /// if another one of the same tensor is there.
+    /// names are missing or unexpected (unless strict is false) or shapes differ; it lists them, with names that are nearly right.
+    /// A name may be missing if another one of the same tensor is there.
     void load_state_dict(const NamedTensors& state, bool strict = true, Loc loc = Loc::current());
 
     /// The tree of modules with the shapes of their tensors.
@@ -141,5 +142,11 @@ std::ostream& operator<<(std::ostream& out, const Module& module);
 void save(const Module& module, const std::string& path, Loc loc = Loc::current());
 /// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module.
 void load(Module& module, const std::string& path, bool strict = true, Loc loc = Loc::current());
+
+struct LoadOptions {
+    bool strict = true;
+    Rename rename = {};  ///< from the file's names to the module's: strip_prefix("module."), or a function; see core/rename.h
+};
+void load(Module& module, const std::string& path, const LoadOptions& options, Loc loc = Loc::current());
 
 }  // namespace tapir::nn

@@ -352,6 +352,50 @@ TEST_CASE("a model is saved and loaded") {
     CHECK(check::contains(check::message<FileError>([&] { nn::load(other, file.path + ".none"); }), "No such file"));
 }
 
+TEST_CASE("a state with other names is loaded by new ones, and a misfit says which were meant") {
+    const File file;
+    Model a, b;
+    nn::save(a, file.path);
+    const NamedTensors plain = load_safetensors(file.path);
+    const auto saved_as = [&](const Rename& to) { save_safetensors(file.path, rename(plain, to)); };
+    const auto is_loaded = [&] { return a.input.weight.to_vector<float>() == b.input.weight.to_vector<float>(); };
+
+    saved_as([](const std::string& name) { return "_orig_mod.module." + name; });
+    const std::string wrapped = check::message<FileError>([&] { nn::load(b, file.path); });
+    CHECK(check::contains(wrapped, "\n  missing: input.weight (4, 3)\n"));
+    CHECK(check::contains(wrapped, "\n  unexpected: _orig_mod.module.input.weight (4, 3)\n"));
+    CHECK(check::contains(wrapped, "all unexpected names would fit with strip_prefix(\"_orig_mod.module.\")"));
+    nn::load(b, file.path, {.rename = strip_wrappers()});
+    CHECK(is_loaded());
+    b = Model();
+    nn::load(b, file.path, {.rename = strip_prefix("_orig_mod.module.")});
+    CHECK(is_loaded());
+
+    saved_as(replace_prefix("input.", "inputs."));
+    const std::string near = check::message<FileError>([&] { nn::load(b, file.path); });
+    CHECK(check::contains(near, "\n  missing: input.weight (4, 3); is it inputs.weight (4, 3)?\n"));
+    CHECK(check::contains(near, "\n  missing: input.bias (4,); is it inputs.bias (4,)?\n"));
+    b = Model();
+    nn::load(b, file.path, {.rename = replace_prefix("inputs.", "input.")});
+    CHECK(is_loaded());
+    b = Model();
+    b.load_state_dict(rename(load_safetensors(file.path), {{"inputs.weight", "input.weight"}, {"inputs.bias", "input.bias"}}));
+    CHECK(is_loaded());
+    CHECK(rename(plain, [](const std::string& name) { return name == "input.weight" ? name : ""; }).size() == 1);
+    CHECK(strip_wrappers()("module.submodule.weight") == "submodule.weight");
+    CHECK(strip_wrappers()("mod") == "mod");
+
+    const auto same_name = [](const std::string&) { return "x"; };
+    CHECK(check::contains(check::message<ValueError>([&] { rename(plain, same_name); }), "would both be x"));
+    CHECK(check::contains(check::message<ValueError>([&] { rename(plain, {{"none", "x"}}); }), "there is no none"));
+
+    NamedTensors many = plain;
+    for (int i = 0; i < 50; ++i) many.push_back({"layer" + std::to_string(i), ones({1})});
+    const std::string long_list = check::message<ValueError>([&] { b.load_state_dict(many); });
+    CHECK(check::contains(long_list, "... and 30 more unexpected"));
+    CHECK(!check::contains(long_list, "layer20"));
+}
+
 TEST_CASE("Sequential takes modules and functions") {
     nn::Sequential net(nn::Linear(3, 4), relu, nn::Dropout(0.5), [](const Tensor& x) { return x * 2; }, nn::Linear(4, 2));
     CHECK(names(net.named_parameters()) == std::vector<std::string>{"0.weight", "0.bias", "4.weight", "4.bias"});
