@@ -1,51 +1,17 @@
 // The optimizers' steps, each over many tensors in one launch; and sums of repeated rows.
 #include "tapir/cuda/math.cuh"
 #include "tapir/cuda/shares.cuh"
+#include "tapir/cuda/unroll.cuh"
 #include "tapir/ops/kernels/optimizer.h"
 
 namespace tapir::gpu {
 namespace {
 
-using kernels::AdagradStep;
-using kernels::AdamStep;
 using kernels::GpuSteps;
-using kernels::SgdStep;
 
-// One element; the same arithmetic as on the CPU (ops/cpu/optimizer.cpp).
-template <class T>
-__device__ __forceinline__ void update(const SgdStep& s, T& p, T g, T* const* buffers, i64 at) {
-    const T lr = static_cast<T>(s.lr), momentum = static_cast<T>(s.momentum);
-    const T d = g + static_cast<T>(s.weight_decay) * p;
-    if (!buffers[0]) {
-        p -= lr * d;
-        return;
-    }
-    T& buffer = buffers[0][at];
-    buffer = s.first ? d : momentum * buffer + static_cast<T>(1 - s.dampening) * d;
-    p -= lr * (s.nesterov ? d + momentum * buffer : buffer);
-}
-
-template <class T>
-__device__ __forceinline__ void update(const AdagradStep& s, T& p, T g, T* const* buffers, i64 at) {
-    const T d = g + static_cast<T>(s.weight_decay) * p;
-    T& sum = buffers[0][at];
-    sum += d * d;
-    p -= static_cast<T>(s.lr) * d / (sqrt(sum) + static_cast<T>(s.eps));
-}
-
-template <class T>
-__device__ __forceinline__ void update(const AdamStep& s, T& p, T g, T* const* buffers, i64 at) {
-    const T d = g + static_cast<T>(s.weight_decay) * p;
-    T &m = buffers[0][at], &v = buffers[1][at];
-    m += static_cast<T>(1 - s.beta1) * (d - m);
-    v = static_cast<T>(s.beta2) * v + static_cast<T>(1 - s.beta2) * d * d;
-    T largest = v;
-    if (buffers[2]) {
-        largest = buffers[2][at] > largest ? buffers[2][at] : largest;
-        buffers[2][at] = largest;
-    }
-    p = static_cast<T>(s.decay) * p - static_cast<T>(s.step_size) * m / (sqrt(largest) * static_cast<T>(s.v_scale) + static_cast<T>(s.eps));
-}
+#define TAPIR_RULE __device__ __forceinline__
+#include "tapir/ops/kernels/optimizer_rules.def"
+#undef TAPIR_RULE
 
 // In one: nvcc copies a small parameter that is indexed to local memory.
 template <class Step>
@@ -62,6 +28,9 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(SharedSteps<Step> work)
     T* p = static_cast<T*>(entry.p);
     const T* g = static_cast<const T*>(entry.g);
     T* const buffers[3] = {static_cast<T*>(entry.buffers[0]), static_cast<T*>(entry.buffers[1]), static_cast<T*>(entry.buffers[2])};
+    unsigned has = Step::always;
+    TAPIR_UNROLL
+    for (int k = 0; k < 3; ++k) has |= buffers[k] ? Step::sometimes & 1u << k : 0u;
     for (i64 i = first + threadIdx.x; i < end; i += kThreads) {
         i64 at = i;
         if (entry.rows) {
@@ -69,7 +38,14 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(SharedSteps<Step> work)
             if (row > 0 && entry.rows[row] == entry.rows[row - 1]) continue;
             at = entry.rows[row] * entry.width + i % entry.width;
         }
-        update(entry.step, p[at], g[i], buffers, at);
+        T b[3];
+        TAPIR_UNROLL
+        for (int k = 0; k < 3; ++k) b[k] = has & 1u << k ? buffers[k][at] : T(0);
+        update(entry.step, p[at], g[i], b, has);
+        TAPIR_UNROLL
+        for (int k = 0; k < 3; ++k) {
+            if (has & 1u << k) buffers[k][at] = b[k];
+        }
     }
 }
 
@@ -98,9 +74,10 @@ __global__ void __launch_bounds__(kThreads) row_sums_kernel(kernels::RowSums arg
 
 }  // namespace
 
-void sgd_steps(const GpuSteps<SgdStep>& steps) { run_steps(steps); }
-void adagrad_steps(const GpuSteps<AdagradStep>& steps) { run_steps(steps); }
-void adam_steps(const GpuSteps<AdamStep>& steps) { run_steps(steps); }
+#define TAPIR_STEP_KERNELS(Step, name) \
+    void name##_steps(const GpuSteps<kernels::Step>& steps) { run_steps(steps); }
+TAPIR_STEPS(TAPIR_STEP_KERNELS)
+#undef TAPIR_STEP_KERNELS
 
 void row_sums(const kernels::RowSums& args) {
     if (args.dtype == float64) {

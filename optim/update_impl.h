@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <tuple>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "tapir/autograd/meta_impl.h"
@@ -26,7 +27,11 @@ class StepQueue {
  public:
     template <class Step>
     void add(const Step& step, const Update& work);
-    void flush() { flush_all(batches_); }
+    void flush() {
+        std::visit([this]<class Steps>(Steps& batch) {
+            if constexpr (!std::is_same_v<Steps, std::monostate>) flush(batch);
+        }, batch_);
+    }
 
  private:
     template <class Step>
@@ -38,13 +43,10 @@ class StepQueue {
         batch.count = 0;
         tensors_.clear();
     }
-    template <class... Batch>
-    void flush_all(std::tuple<Batch...>& batches) {
-        (flush(std::get<Batch>(batches)), ...);
-    }
 
-    std::tuple<kernels::GpuSteps<kernels::SgdStep>, kernels::GpuSteps<kernels::AdagradStep>,
-               kernels::GpuSteps<kernels::AdamStep>> batches_;
+#define TAPIR_STEP_BATCH(Step, name) , kernels::GpuSteps<kernels::Step>
+    std::variant<std::monostate TAPIR_STEPS(TAPIR_STEP_BATCH)> batch_;  // of one rule
+#undef TAPIR_STEP_BATCH
     Device device_;
     std::vector<Tensor> tensors_;  // whose memory the entries name
 };
@@ -96,7 +98,11 @@ struct Update {
 
 template <class Step>
 void StepQueue::add(const Step& step, const Update& work) {
-    auto& batch = std::get<kernels::GpuSteps<Step>>(batches_);
+    if (!std::holds_alternative<kernels::GpuSteps<Step>>(batch_)) {
+        flush();
+        batch_.template emplace<kernels::GpuSteps<Step>>();
+    }
+    auto& batch = std::get<kernels::GpuSteps<Step>>(batch_);
     const Device device = work.parameter.impl()->device;
     const DType dtype = work.parameter.dtype();
     if (batch.count == batch.most || batch.dtype != dtype || device_ != device) flush(batch);

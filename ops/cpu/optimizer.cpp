@@ -9,63 +9,41 @@ namespace {
 
 using i64 = std::int64_t;
 
-template <class T>
-void sgd(const SgdStep& s, i64 n, T* p, const T* g, T* buffer) {
-    const T lr = static_cast<T>(s.lr), momentum = static_cast<T>(s.momentum), decay = static_cast<T>(s.weight_decay);
-    const T keep = static_cast<T>(1 - s.dampening);
-    if (!buffer) {
+#define TAPIR_RULE [[gnu::always_inline]] inline
+#include "tapir/ops/kernels/optimizer_rules.def"
+#undef TAPIR_RULE
+
+// has: the buffers that there are.
+template <unsigned has, class Step, class T>
+void run(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
+    const Step s = step;  // a copy, which no write through p can change
+    T *const b0 = buffers[0], *const b1 = buffers[1], *const b2 = buffers[2];
 #pragma omp simd
-        for (i64 i = 0; i < n; ++i) p[i] -= lr * (g[i] + decay * p[i]);
-    } else if (s.first) {
-        const T factor = s.nesterov ? T(1) + momentum : T(1);
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) {
-            buffer[i] = g[i] + decay * p[i];
-            p[i] -= lr * (factor * buffer[i]);
-        }
-    } else if (s.nesterov) {
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) {
-            const T d = g[i] + decay * p[i];
-            buffer[i] = momentum * buffer[i] + keep * d;
-            p[i] -= lr * (d + momentum * buffer[i]);
-        }
+    for (i64 i = 0; i < n; ++i) {
+        T b[3] = {};
+        if constexpr (has & 1) b[0] = b0[i];
+        if constexpr (has & 2) b[1] = b1[i];
+        if constexpr (has & 4) b[2] = b2[i];
+        update(s, p[i], g[i], b, has);
+        if constexpr (has & 1) b0[i] = b[0];
+        if constexpr (has & 2) b1[i] = b[1];
+        if constexpr (has & 4) b2[i] = b[2];
+    }
+}
+
+// Of the buffers that the step may have, one after the other: whether it is there.
+template <class Step, unsigned has = Step::always, unsigned open = Step::sometimes, class T>
+void choose(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
+    if constexpr (open == 0) {
+        run<has>(step, n, p, g, buffers);
     } else {
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) {
-            buffer[i] = momentum * buffer[i] + keep * (g[i] + decay * p[i]);
-            p[i] -= lr * buffer[i];
+        constexpr int next = __builtin_ctz(open);
+        constexpr unsigned bit = 1u << next;
+        if (buffers[next]) {
+            choose<Step, has | bit, open & ~bit>(step, n, p, g, buffers);
+        } else {
+            choose<Step, has, open & ~bit>(step, n, p, g, buffers);
         }
-    }
-}
-
-template <class T>
-void adagrad(const AdagradStep& s, i64 n, T* p, const T* g, T* sum) {
-    const T lr = static_cast<T>(s.lr), decay = static_cast<T>(s.weight_decay), eps = static_cast<T>(s.eps);
-#pragma omp simd
-    for (i64 i = 0; i < n; ++i) {
-        const T d = g[i] + decay * p[i];
-        sum[i] += d * d;
-        p[i] -= lr * d / (sqrt(sum[i]) + eps);
-    }
-}
-
-template <class T, bool amsgrad>
-void adam(const AdamStep& s, i64 n, T* p, const T* g, T* m, T* v, [[maybe_unused]] T* max_v) {
-    const T size = static_cast<T>(s.step_size), rest1 = static_cast<T>(1 - s.beta1), beta2 = static_cast<T>(s.beta2);
-    const T rest2 = static_cast<T>(1 - s.beta2), eps = static_cast<T>(s.eps), scale = static_cast<T>(s.v_scale);
-    const T weight_decay = static_cast<T>(s.weight_decay), decay = static_cast<T>(s.decay);
-#pragma omp simd
-    for (i64 i = 0; i < n; ++i) {
-        const T d = g[i] + weight_decay * p[i];
-        m[i] += rest1 * (d - m[i]);
-        v[i] = beta2 * v[i] + rest2 * d * d;
-        T largest = v[i];
-        if constexpr (amsgrad) {
-            largest = max_v[i] > largest ? max_v[i] : largest;
-            max_v[i] = largest;
-        }
-        p[i] = decay * p[i] - size * m[i] / (sqrt(largest) * scale + eps);
     }
 }
 
@@ -112,16 +90,15 @@ void clamp(i64 n, T* g, double bound) {
 
 }  // namespace
 
-void sgd_step_f32(const SgdStep& s, i64 n, float* p, const float* g, float* buffer) { sgd(s, n, p, g, buffer); }
-void sgd_step_f64(const SgdStep& s, i64 n, double* p, const double* g, double* buffer) { sgd(s, n, p, g, buffer); }
-void adagrad_step_f32(const AdagradStep& s, i64 n, float* p, const float* g, float* sum) { adagrad(s, n, p, g, sum); }
-void adagrad_step_f64(const AdagradStep& s, i64 n, double* p, const double* g, double* sum) { adagrad(s, n, p, g, sum); }
-void adam_step_f32(const AdamStep& s, i64 n, float* p, const float* g, float* m, float* v, float* max_v) {
-    max_v ? adam<float, true>(s, n, p, g, m, v, max_v) : adam<float, false>(s, n, p, g, m, v, max_v);
-}
-void adam_step_f64(const AdamStep& s, i64 n, double* p, const double* g, double* m, double* v, double* max_v) {
-    max_v ? adam<double, true>(s, n, p, g, m, v, max_v) : adam<double, false>(s, n, p, g, m, v, max_v);
-}
+#define TAPIR_STEP_KERNELS(Step, name)                                                                       \
+    void name##_step_f32(const Step& s, i64 n, float* p, const float* g, float* const* buffers) {            \
+        choose(s, n, p, g, buffers);                                                                         \
+    }                                                                                                        \
+    void name##_step_f64(const Step& s, i64 n, double* p, const double* g, double* const* buffers) {         \
+        choose(s, n, p, g, buffers);                                                                         \
+    }
+TAPIR_STEPS(TAPIR_STEP_KERNELS)
+#undef TAPIR_STEP_KERNELS
 double sum_squares_f32(i64 n, const float* g) { return squares(n, g); }
 double sum_squares_f64(i64 n, const double* g) { return squares(n, g); }
 void scale_f32(i64 n, float* g, double factor) { multiply(n, g, factor); }

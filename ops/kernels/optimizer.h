@@ -9,22 +9,80 @@
 
 namespace tapir::kernels {
 
+// A step's numbers, for one parameter. Its arithmetic, once for CPU and CUDA, is in optimizer_rules.def, which also says what
+// the buffers are; those whose bits are in `always` must be there, those in `sometimes` may be. A further optimizer is a
+// struct here, its name in the list below, and its rule.
+
 /// g += weight_decay p;  buffer = momentum buffer + (1 - dampening) g (or g, the first time);
 /// p -= lr (nesterov ? g + momentum buffer : buffer). Without momentum p -= lr g.
 struct SgdStep {
+    static constexpr unsigned always = 0, sometimes = 1;
     double lr, momentum, dampening, weight_decay;
     bool nesterov, first;
 };
 
 /// g += weight_decay p;  sum += g^2;  p -= lr g / (sqrt(sum) + eps)
 struct AdagradStep {
+    static constexpr unsigned always = 1, sometimes = 0;
     double lr, weight_decay, eps;
+};
+
+/// sum += g;  squares += g^2;  p = -lr sign(sum) max(|sum| - l1, 0) / (sqrt(squares) + lr l2); l1 and l2 times the step count
+struct AdagradDAStep {
+    static constexpr unsigned always = 3, sometimes = 0;
+    double lr, l1, l2;
+};
+
+/// g += weight_decay p;  v = rho v + (1 - rho) g^2;  d = g sqrt(u + eps) / sqrt(v + eps);  u = rho u + (1 - rho) d^2;
+/// p -= lr d
+struct AdadeltaStep {
+    static constexpr unsigned always = 3, sometimes = 0;
+    double lr, rho, eps, weight_decay;
+};
+
+/// g += weight_decay p;  v = alpha v + (1 - alpha) g^2;  with a mean: mean = alpha mean + (1 - alpha) g, and v - mean^2 below;
+/// d = g / (sqrt(v) + eps);  with a buffer: buffer = momentum buffer + d;  p -= lr (buffer or d)
+struct RMSpropStep {
+    static constexpr unsigned always = 1, sometimes = 6;  // v, buffer, mean
+    double lr, alpha, eps, weight_decay, momentum;
 };
 
 /// decay: p *= decay before, weight_decay: g += weight_decay p;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;
 /// p -= step_size m / (sqrt(max_v or v) * v_scale + eps)
 struct AdamStep {
+    static constexpr unsigned always = 3, sometimes = 4;
     double step_size, beta1, beta2, eps, weight_decay, decay, v_scale;
+};
+
+/// g += weight_decay p;  m = beta1 m + (1 - beta1) g;  u = max(beta2 u, |g| + eps);  p -= step_size m / u
+struct AdamaxStep {
+    static constexpr unsigned always = 3, sometimes = 0;
+    double step_size, beta1, beta2, eps, weight_decay;
+};
+
+/// m and v as Adam's;  p -= (g_size g + m_size m) / (sqrt(v) * v_scale + eps)
+struct NAdamStep {
+    static constexpr unsigned always = 3, sometimes = 0;
+    double g_size, m_size, beta1, beta2, eps, weight_decay, v_scale;
+};
+
+/// m and v as Adam's;  p -= step_size m / (adaptive ? sqrt(v) + eps : 1)
+struct RAdamStep {
+    static constexpr unsigned always = 3, sometimes = 0;
+    double step_size, beta1, beta2, eps, weight_decay;
+    bool adaptive;
+};
+
+/// p = decay p - lr sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g
+struct LionStep {
+    static constexpr unsigned always = 1, sometimes = 0;
+    double lr, beta1, beta2, decay;
+};
+
+/// p += weight (g - p): an average p of weights g. With weight 1 p becomes g.
+struct AverageStep {
+    static constexpr unsigned always = 0, sometimes = 0;
+    double weight;
 };
 
 /// Several tensors' share of a step on a CUDA device. All of one dtype, float32 or float64.
@@ -64,9 +122,30 @@ struct RowSums {
 
 }  // namespace tapir::kernels
 
-TAPIR_GPU_KERNEL(sgd_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::SgdStep>& steps))
-TAPIR_GPU_KERNEL(adagrad_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::AdagradStep>& steps))
-TAPIR_GPU_KERNEL(adam_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::AdamStep>& steps))
+/// All steps with the names of their kernels.
+#define TAPIR_STEPS(ROW)          \
+    ROW(SgdStep, sgd)             \
+    ROW(AdagradStep, adagrad)     \
+    ROW(AdagradDAStep, adagradda) \
+    ROW(AdadeltaStep, adadelta)   \
+    ROW(RMSpropStep, rmsprop)     \
+    ROW(AdamStep, adam)           \
+    ROW(AdamaxStep, adamax)       \
+    ROW(NAdamStep, nadam)         \
+    ROW(RAdamStep, radam)         \
+    ROW(LionStep, lion)           \
+    ROW(AverageStep, average)
+
+// n elements each; buffers: three, null where the rule has none.
+#define TAPIR_STEP_KERNELS(Step, name)                                                                                        \
+    TAPIR_GPU_KERNEL(name##_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::Step>& steps))                         \
+    TAPIR_CPU_KERNEL(name##_step_f32, void(const tapir::kernels::Step& step, std::int64_t n, float* p, const float* g,        \
+                                           float* const* buffers))                                                            \
+    TAPIR_CPU_KERNEL(name##_step_f64, void(const tapir::kernels::Step& step, std::int64_t n, double* p, const double* g,      \
+                                           double* const* buffers))
+TAPIR_STEPS(TAPIR_STEP_KERNELS)
+#undef TAPIR_STEP_KERNELS
+
 TAPIR_GPU_KERNEL(row_sums, void(const tapir::kernels::RowSums& args))
 /// The p-norm of all of them as one vector.
 TAPIR_GPU_KERNEL(gradient_norm, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double p, double* norm))
@@ -79,17 +158,6 @@ TAPIR_GPU_KERNEL(scale_gradients,
 /// Limits them to [-bound, bound].
 TAPIR_GPU_KERNEL(limit_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double bound))
 
-// n elements each. `buffer` and `max_v` may be null where the rule does not use them.
-TAPIR_CPU_KERNEL(sgd_step_f32, void(const tapir::kernels::SgdStep& step, std::int64_t n, float* p, const float* g, float* buffer))
-TAPIR_CPU_KERNEL(sgd_step_f64, void(const tapir::kernels::SgdStep& step, std::int64_t n, double* p, const double* g, double* buffer))
-TAPIR_CPU_KERNEL(adagrad_step_f32,
-                 void(const tapir::kernels::AdagradStep& step, std::int64_t n, float* p, const float* g, float* sum))
-TAPIR_CPU_KERNEL(adagrad_step_f64,
-                 void(const tapir::kernels::AdagradStep& step, std::int64_t n, double* p, const double* g, double* sum))
-TAPIR_CPU_KERNEL(adam_step_f32, void(const tapir::kernels::AdamStep& step, std::int64_t n, float* p, const float* g, float* m,
-                                     float* v, float* max_v))
-TAPIR_CPU_KERNEL(adam_step_f64, void(const tapir::kernels::AdamStep& step, std::int64_t n, double* p, const double* g,
-                                     double* m, double* v, double* max_v))
 /// Of a gradient: the sum of squares (accumulated in double every few thousand elements), scaling, and limiting.
 TAPIR_CPU_KERNEL(sum_squares_f32, double(std::int64_t n, const float* g))
 TAPIR_CPU_KERNEL(sum_squares_f64, double(std::int64_t n, const double* g))
@@ -99,27 +167,16 @@ TAPIR_CPU_KERNEL(limit_f32, void(std::int64_t n, float* g, double bound))
 TAPIR_CPU_KERNEL(limit_f64, void(std::int64_t n, double* g, double bound))
 
 namespace tapir::kernels {
-inline void launch_steps(const GpuSteps<SgdStep>& s) { gpu::sgd_steps(s); }
-inline void launch_steps(const GpuSteps<AdagradStep>& s) { gpu::adagrad_steps(s); }
-inline void launch_steps(const GpuSteps<AdamStep>& s) { gpu::adam_steps(s); }
-inline void step(const SgdStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
-    sgd_step_f32(s, n, p, g, buffers[0]);
-}
-inline void step(const SgdStep& s, std::int64_t n, double* p, const double* g, double* const* buffers) {
-    sgd_step_f64(s, n, p, g, buffers[0]);
-}
-inline void step(const AdagradStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
-    adagrad_step_f32(s, n, p, g, buffers[0]);
-}
-inline void step(const AdagradStep& s, std::int64_t n, double* p, const double* g, double* const* buffers) {
-    adagrad_step_f64(s, n, p, g, buffers[0]);
-}
-inline void step(const AdamStep& s, std::int64_t n, float* p, const float* g, float* const* buffers) {
-    adam_step_f32(s, n, p, g, buffers[0], buffers[1], buffers[2]);
-}
-inline void step(const AdamStep& s, std::int64_t n, double* p, const double* g, double* const* buffers) {
-    adam_step_f64(s, n, p, g, buffers[0], buffers[1], buffers[2]);
-}
+#define TAPIR_STEP_OVERLOADS(Step, name)                                                                         \
+    inline void launch_steps(const GpuSteps<Step>& s) { gpu::name##_steps(s); }                                  \
+    inline void step(const Step& s, std::int64_t n, float* p, const float* g, float* const* buffers) {           \
+        name##_step_f32(s, n, p, g, buffers);                                                                    \
+    }                                                                                                            \
+    inline void step(const Step& s, std::int64_t n, double* p, const double* g, double* const* buffers) {        \
+        name##_step_f64(s, n, p, g, buffers);                                                                    \
+    }
+TAPIR_STEPS(TAPIR_STEP_OVERLOADS)
+#undef TAPIR_STEP_OVERLOADS
 inline double sum_squares(std::int64_t n, const float* g) { return sum_squares_f32(n, g); }
 inline double sum_squares(std::int64_t n, const double* g) { return sum_squares_f64(n, g); }
 inline void scale(std::int64_t n, float* g, double factor) { scale_f32(n, g, factor); }
