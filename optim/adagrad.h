@@ -1,4 +1,4 @@
-// Adagrad.
+// Adagrad and its dual averaging.
 #pragma once
 
 #include "tapir/optim/optimizer.h"
@@ -9,29 +9,49 @@ struct AdagradOptions {
     double lr = 1e-2;
     double lr_decay = 0;
     double weight_decay = 0;
-    double initial_accumulator = 0;
+    double initial_accumulator_value = 0;
     double eps = 1e-10;
 };
+extern template class GroupsOf<AdagradOptions>;
 
 /// d = g + weight_decay p; sum += d^2; p -= lr / (1 + (t - 1) lr_decay) d / (sqrt(sum) + eps). Duchi et al. 2011, "Adaptive
 /// subgradient methods for online learning and stochastic optimization". Throws ValueError for negative options.
-class Adagrad : public Optimizer {
+class Adagrad : public GroupsOf<AdagradOptions> {
  public:
-    explicit Adagrad(const std::vector<Tensor>& parameters, const AdagradOptions& options = {}, Loc loc = Loc::current());
-    void add_param_group(const std::vector<Tensor>& parameters, const AdagradOptions& options, Loc loc = Loc::current());
-    /// A group's options, to read and to change. Throws IndexError.
-    AdagradOptions& options(std::size_t group = 0, Loc loc = Loc::current());
+    explicit Adagrad(const std::vector<Tensor>& parameters, const AdagradOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
 
  protected:
     void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    double initial_value(std::size_t group) const override;
+    double initial_value(std::size_t group, int buffer) const override;
     bool rows_suffice(std::size_t group) const override;
-    std::vector<Option> option_list(std::size_t group) override;
-    void check_options(std::size_t group, const Loc& loc) const override;
     void update(std::size_t group, Slot& slot, Update& work) override;
+};
 
- private:
-    std::vector<AdagradOptions> options_;
+struct AdagradDAOptions {
+    double lr = 1e-2;
+    double l1 = 0;  ///< makes parameters exactly zero whose mean gradient stays within [-l1, l1]
+    double l2 = 0;
+    double initial_accumulator_value = 0.1;
+};
+extern template class GroupsOf<AdagradDAOptions>;
+
+/// Dual averaging with Adagrad's metric: sum += g; squares += g^2 (from initial_accumulator_value); after t steps
+///     p = -lr sign(sum) max(|sum| - l1 t, 0) / (sqrt(squares) + lr l2 t),
+/// the minimum of <sum, p> + t l1 |p|_1 + t l2 / 2 |p|^2 + <p, sqrt(squares) p> / (2 lr): Duchi et al. 2011, equation 3 and
+/// section 5. As TensorFlow's AdagradDA. A parameter is the result of its gradients alone: its first step forgets the
+/// values that it began with (begin at zeros, as in linear models, where its sparse solutions are wanted). Throws ValueError
+/// for negative options.
+class AdagradDA : public GroupsOf<AdagradDAOptions> {
+ public:
+    explicit AdagradDA(const std::vector<Tensor>& parameters, const AdagradDAOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
+
+ protected:
+    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
+    double initial_value(std::size_t group, int buffer) const override;
+    bool rows_suffice(std::size_t) const override { return false; }
+    void update(std::size_t group, Slot& slot, Update& work) override;
 };
 
 }  // namespace tapir::optim

@@ -1,4 +1,4 @@
-// Adam and AdamW.
+// Adam, and what came of it: AdamW, Adamax, NAdam, RAdam.
 #pragma once
 
 #include "tapir/optim/optimizer.h"
@@ -13,28 +13,22 @@ struct AdamOptions {
     double weight_decay = 0;
     bool amsgrad = false;  ///< divide by the largest second moment so far (Reddi et al. 2018)
 };
+extern template class GroupsOf<AdamOptions>;
 
 /// d = g + weight_decay p; m += (1 - beta1) (d - m); v = beta2 v + (1 - beta2) d^2;
 /// p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps). Kingma and Ba 2015, "Adam: a method for stochastic
 /// optimization". Throws ValueError for negative options and betas outside [0, 1).
-class Adam : public Optimizer {
+class Adam : public GroupsOf<AdamOptions> {
  public:
-    explicit Adam(const std::vector<Tensor>& parameters, const AdamOptions& options = {}, Loc loc = Loc::current());
-    void add_param_group(const std::vector<Tensor>& parameters, const AdamOptions& options, Loc loc = Loc::current());
-    /// A group's options, to read and to change. Throws IndexError.
-    AdamOptions& options(std::size_t group = 0, Loc loc = Loc::current());
+    explicit Adam(const std::vector<Tensor>& parameters, const AdamOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
 
  protected:
     void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
     bool rows_suffice(std::size_t) const override { return false; }
-    std::vector<Option> option_list(std::size_t group) override;
-    void check_options(std::size_t group, const Loc& loc) const override;
     void update(std::size_t group, Slot& slot, Update& work) override;
     /// Weight decay as a factor on p instead of an addition to the gradient.
     virtual bool decoupled() const noexcept { return false; }
-
- private:
-    std::vector<AdamOptions> options_;
 };
 
 struct AdamWOptions {
@@ -59,6 +53,76 @@ class AdamW : public Adam {
 
  protected:
     bool decoupled() const noexcept override { return true; }
+};
+
+struct AdamaxOptions {
+    double lr = 2e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0;
+};
+extern template class GroupsOf<AdamaxOptions>;
+
+/// d = g + weight_decay p; m = beta1 m + (1 - beta1) d; u = max(beta2 u, |d| + eps); p -= lr / (1 - beta1^t) m / u. Kingma and
+/// Ba 2015, section 7.1. Throws ValueError as Adam.
+class Adamax : public GroupsOf<AdamaxOptions> {
+ public:
+    explicit Adamax(const std::vector<Tensor>& parameters, const AdamaxOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
+
+ protected:
+    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
+    bool rows_suffice(std::size_t) const override { return false; }
+    void update(std::size_t group, Slot& slot, Update& work) override;
+};
+
+struct NAdamOptions {
+    double lr = 2e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0;
+    double momentum_decay = 4e-3;
+};
+extern template class GroupsOf<NAdamOptions>;
+
+/// Adam's m and v; with c(t) = beta1 (1 - 0.96^(t momentum_decay) / 2) and the product C(t) of c(1) to c(t),
+/// p -= lr ((1 - c(t)) / (1 - C(t)) d + c(t + 1) / (1 - C(t + 1)) m) / (sqrt(v / (1 - beta2^t)) + eps). Dozat 2016, "Incorporating
+/// Nesterov momentum into Adam". Throws ValueError as Adam.
+class NAdam : public GroupsOf<NAdamOptions> {
+ public:
+    explicit NAdam(const std::vector<Tensor>& parameters, const NAdamOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
+
+ protected:
+    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
+    bool rows_suffice(std::size_t) const override { return false; }
+    const char* number_name() const override { return "mu_product"; }
+    void update(std::size_t group, Slot& slot, Update& work) override;
+};
+
+struct RAdamOptions {
+    double lr = 1e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0;
+};
+extern template class GroupsOf<RAdamOptions>;
+
+/// Adam's m and v; with R = 2 / (1 - beta2) - 1 and r = R - 2 t beta2^t / (1 - beta2^t), p -= lr m / (1 - beta1^t) while r <= 5,
+/// and then that times sqrt((r - 4) (r - 2) R / ((R - 4) (R - 2) r)) sqrt(1 - beta2^t) / (sqrt(v) + eps). Liu et al. 2020, "On the
+/// variance of the adaptive learning rate and beyond". Throws ValueError as Adam.
+class RAdam : public GroupsOf<RAdamOptions> {
+ public:
+    explicit RAdam(const std::vector<Tensor>& parameters, const RAdamOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
+
+ protected:
+    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
+    bool rows_suffice(std::size_t) const override { return false; }
+    void update(std::size_t group, Slot& slot, Update& work) override;
 };
 
 }  // namespace tapir::optim

@@ -5,5 +5,8 @@
 #include "tapir/optim/adam.h"
 #include "tapir/optim/clip.h"
 #include "tapir/optim/grad_scaler.h"
+#include "tapir/optim/lbfgs.h"
+#include "tapir/optim/lion.h"
+#include "tapir/optim/rmsprop.h"
 #include "tapir/optim/schedule.h"
 #include "tapir/optim/sgd.h"

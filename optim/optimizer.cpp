@@ -95,7 +95,7 @@ SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& l
     return out;
 }
 
-double Optimizer::initial_value(std::size_t) const { return 0; }
+double Optimizer::initial_value(std::size_t, int) const { return 0; }
 
 void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc) {
     if (parameters.empty()) fail<ValueError>(loc, "optimizer: a group without parameters");
@@ -117,7 +117,7 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc)
         fail<ValueError>(loc, "optimizer: no parameter requires a gradient; requires_grad_() makes it so, after to(device)");
     }
     std::vector<Slot> slots;
-    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, false});
+    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, false});
     groups_.push_back(std::move(slots));
 }
 
@@ -144,7 +144,7 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
             if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
             if (!names[i] || buffer.defined()) continue;
             Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
-            buffer = made.fill_(initial_value(group), loc);
+            buffer = made.fill_(initial_value(group, i), loc);
             slot.has_new_buffers = true;
         }
     }
@@ -235,7 +235,7 @@ void Optimizer::zero_grad() {
 double Optimizer::lr(std::size_t group, Loc loc) const {
     check_group(group, loc);
     for (const Option& option : const_cast<Optimizer*>(this)->option_list(group)) {
-        if (std::strcmp(option.name, "lr") == 0) return *option.number;
+        if (std::strcmp(option.name, "lr") == 0) return option.get();
     }
     return 0;
 }
@@ -244,7 +244,7 @@ void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
     if (!(lr >= 0)) fail<ValueError>(loc, "set_lr: the learning rate {} is negative", lr);
     check_group(group, loc);
     for (const Option& option : option_list(group)) {
-        if (std::strcmp(option.name, "lr") == 0) *option.number = lr;
+        if (std::strcmp(option.name, "lr") == 0) option.set(lr);
     }
 }
 
@@ -257,13 +257,14 @@ NamedTensors Optimizer::state_dict() const {
     NamedTensors state;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         for (const Option& option : const_cast<Optimizer*>(this)->option_list(g)) {
-            state.push_back({fmt::format("{}.{}", g, option.name), scalar(option.number ? *option.number : *option.flag)});
+            state.push_back({fmt::format("{}.{}", g, option.name), scalar(option.get())});
         }
         const char* names[kMaxBuffers] = {};
         buffer_names(g, names);
         for (std::size_t i = 0; i < groups_[g].size(); ++i) {
             const Slot& slot = groups_[g][i];
             state.push_back({fmt::format("{}.{}.step", g, i), scalar(static_cast<double>(slot.steps))});
+            if (const char* name = number_name()) state.push_back({fmt::format("{}.{}.{}", g, i, name), scalar(slot.number)});
             for (int k = 0; k < kMaxBuffers; ++k) {
                 if (!names[k] || !slot.buffers[k].defined()) continue;
                 state.push_back({fmt::format("{}.{}.{}", g, i, names[k]), slot.buffers[k].clone()});
@@ -291,24 +292,25 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
         append(different, name);
         return nullptr;
     };
+    const auto take_number = [&](const std::string& name, const auto& put) {
+        if (const Tensor* value = take(name, {})) {
+            put(*value);
+        } else if (!given.contains(name)) {
+            append(missing, name);
+        }
+    };
     for (std::size_t g = 0; g < groups.size(); ++g) {
         for (const Option& option : option_list(g)) {
-            const std::string name = fmt::format("{}.{}", g, option.name);
-            if (const Tensor* value = take(name, {})) {
-                options.emplace_back(option, value->item<double>());
-            } else if (!given.contains(name)) {
-                append(missing, name);
-            }
+            take_number(fmt::format("{}.{}", g, option.name),
+                        [&](const Tensor& value) { options.emplace_back(option, value.item<double>()); });
         }
         const char* names[kMaxBuffers] = {};
         buffer_names(g, names);
         for (std::size_t i = 0; i < groups[g].size(); ++i) {
             Slot& slot = groups[g][i];
-            const std::string step = fmt::format("{}.{}.step", g, i);
-            if (const Tensor* value = take(step, {})) {
-                slot.steps = value->item<std::int64_t>();
-            } else if (!given.contains(step)) {
-                append(missing, step);
+            take_number(fmt::format("{}.{}.step", g, i), [&](const Tensor& value) { slot.steps = value.item<std::int64_t>(); });
+            if (const char* name = number_name()) {
+                take_number(fmt::format("{}.{}.{}", g, i, name), [&](const Tensor& value) { slot.number = value.item<double>(); });
             }
             for (int k = 0; k < kMaxBuffers; ++k) {
                 slot.buffers[k] = Tensor();  // as before the first step, when the state has none
@@ -326,13 +328,7 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
                          missing.empty() ? "" : "\n  missing: " + missing,
                          different.empty() ? "" : "\n  of another shape: " + different, unexpected);
     }
-    for (const auto& [option, value] : options) {
-        if (option.number) {
-            *option.number = value;
-        } else {
-            *option.flag = value != 0;
-        }
-    }
+    for (const auto& [option, value] : options) option.set(value);
     groups_ = std::move(groups);
 }
 

@@ -21,12 +21,14 @@
 // used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted.
 #pragma once
 
+#include <variant>
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
 
 namespace tapir::optim {
 
+enum class LineSearch : std::uint8_t;  // lbfgs.h
 struct Update;
 class StepQueue;  // update_impl.h
 
@@ -51,9 +53,9 @@ class Optimizer {
 
     /// Options, step counts and buffers, named "group.option" and "group.parameter.buffer": what save_safetensors() takes. The
     /// tensors are copies.
-    NamedTensors state_dict() const;
+    virtual NamedTensors state_dict() const;
     /// Takes them back. Throws ValueError, and changes nothing, when they are not of this optimizer and these parameters.
-    void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
+    virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  protected:
     static constexpr int kMaxBuffers = 3;
@@ -61,12 +63,18 @@ class Optimizer {
         Tensor parameter;
         Tensor buffers[kMaxBuffers];  // undefined until the first step
         std::int64_t steps = 0;
+        double number = 1;  // what else the optimizer keeps, see number_name()
         bool has_new_buffers = false;  // they have not been used in a step
     };
-    struct Option {  // one of the two
+    struct Option {
         const char* name;
-        double* number;
-        bool* flag;
+        std::variant<double*, bool*, int*, LineSearch*> value;
+        double get() const {
+            return std::visit([](auto* v) { return static_cast<double>(*v); }, value);
+        }
+        void set(double number) const {
+            std::visit([number]<class T>(T* v) { *v = static_cast<T>(number); }, value);
+        }
     };
 
     Optimizer() = default;
@@ -76,7 +84,9 @@ class Optimizer {
 
     /// What the optimizer keeps for each parameter: names[i] is null where group `group` does not use buffer i.
     virtual void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const = 0;
-    virtual double initial_value(std::size_t group) const;
+    virtual double initial_value(std::size_t group, int buffer) const;
+    /// The name of Slot::number in a state; null where it is not used.
+    virtual const char* number_name() const { return nullptr; }
     /// Whether a row whose gradient is zero stays as it is, buffers too.
     virtual bool rows_suffice(std::size_t group) const = 0;
     virtual std::vector<Option> option_list(std::size_t group) = 0;
@@ -93,6 +103,26 @@ class Optimizer {
 
     friend class Schedule;
     std::vector<double> initial_lr_;  // by group, from when the first schedule saw it
+};
+
+/// An optimizer whose groups have options of one type. What it calls, check() and list() of the options, stands in the
+/// optimizer's file, with `template class GroupsOf<Options>`.
+template <class Options>
+class GroupsOf : public Optimizer {
+ public:
+    /// Throws ValueError as the constructor.
+    void add_param_group(const std::vector<Tensor>& parameters, const Options& options, Loc loc = Loc::current());
+    /// A group's options, to read and to change. Throws IndexError.
+    Options& options(std::size_t group = 0, Loc loc = Loc::current());
+
+ protected:
+    GroupsOf(const std::vector<Tensor>& parameters, const Options& options, const Loc& loc);
+    const Options& of(std::size_t group) const { return options_[group]; }
+    std::vector<Option> option_list(std::size_t group) override;
+    void check_options(std::size_t group, const Loc& loc) const override;
+
+ private:
+    std::vector<Options> options_;
 };
 
 }  // namespace tapir::optim

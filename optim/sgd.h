@@ -12,25 +12,19 @@ struct SGDOptions {
     double weight_decay = 0;
     bool nesterov = false;  ///< needs momentum and no dampening
 };
+extern template class GroupsOf<SGDOptions>;
 
 /// d = g + weight_decay p; with momentum b = momentum b + (1 - dampening) d (b = d at first), d = b or, with nesterov,
 /// d + momentum b; p -= lr d. Throws ValueError for negative options. Momentum: Polyak 1964; Sutskever et al. 2013.
-class SGD : public Optimizer {
+class SGD : public GroupsOf<SGDOptions> {
  public:
-    explicit SGD(const std::vector<Tensor>& parameters, const SGDOptions& options = {}, Loc loc = Loc::current());
-    void add_param_group(const std::vector<Tensor>& parameters, const SGDOptions& options, Loc loc = Loc::current());
-    /// A group's options, to read and to change. Throws IndexError.
-    SGDOptions& options(std::size_t group = 0, Loc loc = Loc::current());
+    explicit SGD(const std::vector<Tensor>& parameters, const SGDOptions& options = {}, Loc loc = Loc::current())
+        : GroupsOf(parameters, options, loc) {}
 
  protected:
     void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
     bool rows_suffice(std::size_t group) const override;
-    std::vector<Option> option_list(std::size_t group) override;
-    void check_options(std::size_t group, const Loc& loc) const override;
     void update(std::size_t group, Slot& slot, Update& work) override;
-
- private:
-    std::vector<SGDOptions> options_;
 };
 
 }  // namespace tapir::optim

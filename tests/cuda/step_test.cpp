@@ -1,6 +1,7 @@
 // Steps, clipping and unscaling of many parameters on a CUDA device: the CPU's numbers in few launches, and no waiting.
 #include <algorithm>
 #include <limits>
+#include <typeinfo>
 
 #include "compare.h"
 #ifdef TAPIR_CUDA_EMULATED
@@ -70,6 +71,57 @@ TEST_CASE("many gradients are clipped as on the CPU", "[cuda]") {
     check_gradients(there, here);
     const std::vector<Tensor> again = parameters(cuda), once_more = parameters(cuda);
     CHECK(optim::clip_grad_norm_(again, 1).item() == optim::clip_grad_norm_(once_more, 1).item());  // to the bit
+}
+
+TEST_CASE("steps of every optimizer over many parameters are the CPU's", "[cuda]") {
+    NEEDS_CUDA;
+    const auto check = []<class Opt>(const auto& options) {
+        INFO(typeid(Opt).name());
+        std::vector<Tensor> here = parameters(cpu, 60), there = parameters(cuda, 60);
+        here.push_back(row_sparse(cpu));
+        there.push_back(row_sparse(cuda));
+        Opt on_cpu(here, options), on_cuda(there, options);
+        for (int t = 0; t < 7; ++t) {  // RAdam changes its rule after five
+            on_cpu.step();
+            on_cuda.step();
+        }
+        for (std::size_t i = 0; i < here.size(); ++i) {
+            INFO("parameter " << i);
+            check_close(there[i].cpu(), here[i].detach(), std::max(1e-5, test::limit_of(here[i].dtype())));
+        }
+    };
+    using namespace optim;
+    check.operator()<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.1});
+    check.operator()<Adagrad>(AdagradOptions{.lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.1});
+    check.operator()<AdagradDA>(AdagradDAOptions{.lr = 0.3, .l1 = 0.02, .l2 = 0.05});
+    check.operator()<RMSprop>(RMSpropOptions{});
+    check.operator()<RMSprop>(RMSpropOptions{.weight_decay = 0.1, .momentum = 0.8});
+    check.operator()<RMSprop>(RMSpropOptions{.alpha = 0.7, .eps = 1e-3, .momentum = 0.8, .centered = true});
+    check.operator()<Adadelta>(AdadeltaOptions{.weight_decay = 0.1});
+    check.operator()<Adam>(AdamOptions{.weight_decay = 0.1, .amsgrad = true});
+    check.operator()<AdamW>(AdamWOptions{.lr = 0.01});
+    check.operator()<Adamax>(AdamaxOptions{.weight_decay = 0.1});
+    check.operator()<NAdam>(NAdamOptions{.weight_decay = 0.1});
+    check.operator()<RAdam>(RAdamOptions{.lr = 0.01, .weight_decay = 0.1});
+    check.operator()<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1});
+}
+
+TEST_CASE("L-BFGS on a device", "[cuda]") {
+    NEEDS_CUDA;
+    const auto train = [](Device device) {
+        Tensor w = full({3, 2}, 0.25, {float64, device}).requires_grad_(), b = zeros({2}, {float64, device, true});
+        const Tensor x = (sin(arange(24, {float64, cpu})) * 2).reshape({8, 3}).to(device);
+        optim::LBFGS lbfgs({w, b}, {.max_iter = 12, .line_search_fn = optim::LineSearch::strong_wolfe});
+        lbfgs.step([&] {
+            lbfgs.zero_grad();
+            Tape tape;
+            const Tensor loss = sum(square(tanh(matmul(x, w) + b) - 0.5)) + sum(square(w)) * 0.1;
+            tape.backward(loss);
+            return loss;
+        });
+        return cat({w.reshape({-1}), b}).cpu();
+    };
+    check_close(train(cuda), train(cpu), 1e-6);
 }
 
 TEST_CASE("clipping on a device: what is not finite, too large for its dtype, or sparse", "[cuda]") {

@@ -197,6 +197,18 @@ TEST_CASE("an MLP trains on CUDA as on the CPU", "[cuda]") {
     }
     SECTION("Adam") { compare_both<Mlp>({.optimizer = with<optim::Adam>(optim::AdamOptions{.weight_decay = 0.01, .amsgrad = true})}); }
     SECTION("AdamW") { compare_both<Mlp>({.optimizer = with<optim::AdamW>(optim::AdamWOptions{.lr = 0.01})}); }
+    SECTION("AdagradDA") {
+        compare_both<Mlp>({.optimizer = with<optim::AdagradDA>(optim::AdagradDAOptions{.lr = 0.3, .l1 = 1e-3, .l2 = 0.01})});
+    }
+    SECTION("RMSprop") { compare_both<Mlp>({.optimizer = with<optim::RMSprop>(optim::RMSpropOptions{.lr = 0.003, .eps = 1e-3})}); }
+    SECTION("RMSprop with all") {
+        compare_both<Mlp>({.optimizer = with<optim::RMSprop>(optim::RMSpropOptions{
+                               .lr = 0.003, .alpha = 0.9, .eps = 1e-2, .weight_decay = 0.1, .momentum = 0.5, .centered = true})});
+    }
+    SECTION("Adadelta") { compare_both<Mlp>({.optimizer = with<optim::Adadelta>(optim::AdadeltaOptions{.eps = 1e-3})}); }
+    SECTION("Adamax") { compare_both<Mlp>({.optimizer = with<optim::Adamax>(optim::AdamaxOptions{.eps = 1e-3})}); }
+    SECTION("NAdam") { compare_both<Mlp>({.optimizer = with<optim::NAdam>(optim::NAdamOptions{.eps = 1e-3})}); }
+    SECTION("RAdam") { compare_both<Mlp>({.optimizer = with<optim::RAdam>(optim::RAdamOptions{.eps = 1e-3})}); }
     SECTION("clipped") { compare_both<Mlp>({.max_norm = 0.3, .max_value = 0.05}); }
 }
 

@@ -1,4 +1,6 @@
 // Optimizers against PyTorch's parameters after 20 steps (goldens.h), sparse gradients against dense ones, groups, state.
+#include <typeinfo>
+
 #include "../nn/check.h"
 #include "goldens.h"
 #include "tapir/optim/optim.h"
@@ -79,7 +81,7 @@ TEST_CASE("optimizers make PyTorch's steps") {
                  goldens::sgd_nesterov);
     compare<Adagrad>("adagrad", AdagradOptions{}, goldens::adagrad);
     compare<Adagrad>("adagrad_all",
-                     AdagradOptions{.lr = 0.2, .lr_decay = 0.1, .weight_decay = 0.03, .initial_accumulator = 0.5, .eps = 1e-6},
+                     AdagradOptions{.lr = 0.2, .lr_decay = 0.1, .weight_decay = 0.03, .initial_accumulator_value = 0.5, .eps = 1e-6},
                      goldens::adagrad_all);
     compare<Adam>("adam", AdamOptions{}, goldens::adam);
     compare<Adam>("adam_all", AdamOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1},
@@ -87,6 +89,43 @@ TEST_CASE("optimizers make PyTorch's steps") {
     compare<Adam>("adam_amsgrad", AdamOptions{.lr = 0.02, .amsgrad = true}, goldens::adam_amsgrad);
     compare<AdamW>("adamw", AdamWOptions{.lr = 0.01}, goldens::adamw);
     compare<AdamW>("adamw_amsgrad", AdamWOptions{.lr = 0.05, .weight_decay = 0.3, .amsgrad = true}, goldens::adamw_amsgrad);
+    compare<RMSprop>("rmsprop", RMSpropOptions{}, goldens::rmsprop);
+    compare<RMSprop>("rmsprop_all",
+                     RMSpropOptions{.lr = 0.02, .alpha = 0.9, .eps = 1e-6, .weight_decay = 0.1, .momentum = 0.8, .centered = true},
+                     goldens::rmsprop_all);
+    compare<RMSprop>("rmsprop_momentum", RMSpropOptions{.lr = 0.02, .momentum = 0.5}, goldens::rmsprop_momentum);
+    compare<RMSprop>("rmsprop_centered", RMSpropOptions{.lr = 0.02, .centered = true}, goldens::rmsprop_centered);
+    compare<Adadelta>("adadelta", AdadeltaOptions{}, goldens::adadelta);
+    compare<Adadelta>("adadelta_all", AdadeltaOptions{.lr = 0.5, .rho = 0.8, .eps = 1e-3, .weight_decay = 0.1}, goldens::adadelta_all);
+    compare<Adamax>("adamax", AdamaxOptions{}, goldens::adamax);
+    compare<Adamax>("adamax_all", AdamaxOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1},
+                    goldens::adamax_all);
+    compare<NAdam>("nadam", NAdamOptions{}, goldens::nadam);
+    compare<NAdam>("nadam_all",
+                   NAdamOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.3},
+                   goldens::nadam_all);
+    compare<RAdam>("radam", RAdamOptions{}, goldens::radam);
+    compare<RAdam>("radam_all", RAdamOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1},
+                   goldens::radam_all);
+}
+
+TEST_CASE("optimizers that PyTorch does not have make the steps of their papers") {
+    using namespace optim;
+    compare<Lion>("lion", LionOptions{}, goldens::lion);
+    compare<Lion>("lion_all", LionOptions{.lr = 0.03, .beta1 = 0.7, .beta2 = 0.9, .weight_decay = 0.2}, goldens::lion_all);
+    compare<AdagradDA>("adagradda", AdagradDAOptions{}, goldens::adagradda);
+    compare<AdagradDA>("adagradda_all", AdagradDAOptions{.lr = 0.3, .l1 = 0.02, .l2 = 0.05, .initial_accumulator_value = 0.5},
+                       goldens::adagradda_all);
+}
+
+TEST_CASE("AdagradDA without a gradient or an accumulator gives zeros, and hands nan on") {
+    Tensor w = tensor({3.0, 3.0, 3.0}).requires_grad_();
+    w.set_grad(tensor({0.0, -2.0, NAN}));
+    optim::AdagradDA opt({w}, {.lr = 0.5, .initial_accumulator_value = 0});
+    opt.step();
+    CHECK(w[0].item() == 0);
+    CHECK(w[1].item() == Approx(0.5));
+    CHECK(std::isnan(w[2].item()));
 }
 
 TEST_CASE("parameter groups have options of their own") {
@@ -117,6 +156,50 @@ TEST_CASE("SGD and Adagrad make the same step from rows as from the whole table"
     check::same("sgd", train_table<SGD>(SGDOptions{.lr = 0.1}, true, float64), dense_sgd, 1e-14);
     const auto dense_adagrad = train_table<Adagrad>(AdagradOptions{.lr = 0.1}, false, float64).to_vector<double>();
     check::same("adagrad", train_table<Adagrad>(AdagradOptions{.lr = 0.1}, true, float64), dense_adagrad, 1e-14);
+}
+
+namespace {
+
+// Calls test.operator()<Optimizer>(options) for those that keep buffers beside a table's rows.
+template <class Test>
+void for_all_lazy(const Test& test) {
+    using namespace optim;
+    test.template operator()<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+    test.template operator()<Adagrad>(AdagradOptions{.lr_decay = 0.1, .weight_decay = 0.1});
+    test.template operator()<AdagradDA>(AdagradDAOptions{.lr = 0.3, .l1 = 0.02, .l2 = 0.05});
+    test.template operator()<RMSprop>(RMSpropOptions{.weight_decay = 0.1, .momentum = 0.8, .centered = true});
+    test.template operator()<Adadelta>(AdadeltaOptions{.weight_decay = 0.1});
+    test.template operator()<Adam>(AdamOptions{.weight_decay = 0.1, .amsgrad = true});
+    test.template operator()<AdamW>(AdamWOptions{.lr = 0.01});
+    test.template operator()<Adamax>(AdamaxOptions{.weight_decay = 0.1});
+    test.template operator()<NAdam>(NAdamOptions{.weight_decay = 0.1});
+    test.template operator()<RAdam>(RAdamOptions{.lr = 0.01, .weight_decay = 0.1});
+    test.template operator()<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1});
+}
+
+// A table all of whose rows are used in each step, some repeatedly.
+template <class Opt, class Options>
+Tensor train_all_rows(const Options& options, bool sparse) {
+    nn::Embedding table(4, 3, {.sparse = sparse});
+    table.to(float64);
+    check::fill(table.weight.detach(), 1);
+    Opt opt(table.parameters(), options);
+    for (int t = 0; t < 8; ++t) {
+        Tape tape;
+        tape.backward(sum(table(tensor({2, 0, 3, 2, 1})) * values({5, 3}, t, float64)));
+        opt.step();
+        opt.zero_grad();
+    }
+    return table.weight.detach();
+}
+
+}  // namespace
+
+TEST_CASE("every optimizer makes the dense step from rows where all are used") {
+    for_all_lazy([]<class Opt>(const auto& options) {
+        const auto dense = train_all_rows<Opt>(options, false).template to_vector<double>();
+        check::same(typeid(Opt).name(), train_all_rows<Opt>(options, true), dense, 1e-13);
+    });
 }
 
 TEST_CASE("a sparse step leaves unused rows alone, whatever the options") {
@@ -162,6 +245,24 @@ TEST_CASE("a step inside a tape is allowed, and is seen by it") {
     CHECK(check::contains(check::message<TapeError>([&] { tape.backward(loss); }), "modified in place"));
 }
 
+TEST_CASE("the state of every optimizer is saved and resumed to the same numbers") {
+    for_all_lazy([]<class Opt>(auto options) {
+        INFO(typeid(Opt).name());
+        const Parameters p(float32), q(float32);
+        Opt first(p.all(), options);
+        run(first, p, 0, 7);
+        options.lr = 123;
+        Opt second(q.all(), options);
+        Tensor(q.a).copy_(p.a.detach());
+        Tensor(q.b).copy_(p.b.detach());
+        second.load_state_dict(first.state_dict());
+        run(first, p, 7);
+        run(second, q, 7);
+        CHECK(p.a.template to_vector<float>() == q.a.template to_vector<float>());
+        CHECK(p.b.template to_vector<float>() == q.b.template to_vector<float>());
+    });
+}
+
 TEST_CASE("a state is saved and resumed to the same numbers") {
     const Parameters p(float32), q(float32);
     optim::AdamW first(p.all(), {.lr = 0.05, .weight_decay = 0.3, .amsgrad = true});
@@ -197,6 +298,15 @@ TEST_CASE("optimizers refuse what cannot be right, with the user's line") {
     CHECK(check::begins(check::message<ValueError>([&] { SGD({w}, {.nesterov = true}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { Adam({w}, {.beta1 = 1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { Adagrad({w}, {.eps = NAN}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { RMSprop({w}, {.alpha = 1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Adadelta({w}, {.rho = 1.5}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Adamax({w}, {.beta2 = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { NAdam({w}, {.momentum_decay = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { RAdam({w}, {.beta2 = 1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Lion({w}, {.lr = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { AdagradDA({w}, {.l1 = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { LBFGS({w}, {.max_iter = 0}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { LBFGS({w}, {.history_size = 0}); }), line(__LINE__)));
     SGD sgd({w});
     CHECK(check::begins(check::message<ValueError>([&] { sgd.add_param_group({w}, {}); }), line(__LINE__)));
     CHECK(check::begins(check::message<IndexError>([&] { sgd.options(1); }), line(__LINE__)));

@@ -1,0 +1,78 @@
+// L-BFGS.
+#pragma once
+
+#include <functional>
+
+#include "tapir/optim/optimizer.h"
+
+namespace tapir::optim {
+
+enum class LineSearch : std::uint8_t { none, strong_wolfe };
+
+struct LBFGSOptions {
+    double lr = 1;
+    int max_iter = 20;   ///< iterations a step
+    int max_eval = -1;   ///< calls of the closure a step; -1: max_iter * 5 / 4
+    double tolerance_grad = 1e-7;    ///< a step ends when no element of the gradient is larger
+    double tolerance_change = 1e-9;  ///< a step ends when the loss, and every parameter, changes by less
+    int history_size = 100;
+    LineSearch line_search_fn = LineSearch::none;  ///< none: each iteration moves by lr
+};
+extern template class GroupsOf<LBFGSOptions>;
+
+/// Quasi-Newton steps: the inverse Hessian is estimated from the last history_size changes of parameters and gradients.
+/// Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; the line search is algorithms 3.5 and 3.6 of Nocedal
+/// and Wright 2006, "Numerical optimization".
+///
+///     optim::LBFGS lbfgs(model.parameters(), {.line_search_fn = optim::LineSearch::strong_wolfe});
+///     lbfgs.step([&] {
+///         lbfgs.zero_grad();
+///         Tape tape;
+///         Tensor loss = mse_loss(model(x), y);
+///         tape.backward(loss);
+///         return loss;
+///     });
+///
+/// One group, on one device; a step keeps 2 history_size + 4 tensors of the parameters' size, float32 or float64. Parameters
+/// without a gradient stay as they are. Throws ValueError for negative options.
+class LBFGS : public GroupsOf<LBFGSOptions> {
+ public:
+    explicit LBFGS(const std::vector<Tensor>& parameters, const LBFGSOptions& options = {}, Loc loc = Loc::current());
+
+    /// Up to max_iter iterations; the closure gives the loss, and its gradients to the parameters. Returns the first loss.
+    /// Where the closure throws, the parameters are those of the last finished iteration.
+    Tensor step(const std::function<Tensor()>& closure, Loc loc = Loc::current());
+
+    NamedTensors state_dict() const override;
+    void load_state_dict(const NamedTensors& state, Loc loc = Loc::current()) override;
+
+ protected:
+    void buffer_names(std::size_t, const char* (&)[kMaxBuffers]) const override {}
+    bool rows_suffice(std::size_t) const override { return false; }
+    /// A step without a closure is refused.
+    void check_options(std::size_t group, const Loc& loc) const override;
+    void update(std::size_t, Slot&, Update&) override {}
+
+ private:
+    using GroupsOf::add_param_group;  // there is one group
+
+    struct Change {
+        Tensor gradient, position;  // what they changed by in one iteration
+        double rho;                 // 1 / their product
+    };
+    struct Point;
+    class Line;
+
+    Tensor direction(const Tensor& gradient);
+    Tensor flat_gradient() const;
+    Tensor flat_position() const;
+    void move_to(const Tensor& position, const Loc& loc) const;
+
+    // From the last iteration; tensors are flat, all parameters in one.
+    std::int64_t iterations_ = 0, evaluations_ = 0;
+    double step_size_ = 0, scale_ = 1;  // scale_: of the first estimate of the inverse Hessian
+    Tensor direction_, gradient_;
+    std::vector<Change> history_;
+};
+
+}  // namespace tapir::optim
