@@ -3,6 +3,7 @@
 
 #include "tapir/optim/adagrad.h"
 #include "tapir/optim/adam.h"
+#include "tapir/optim/average.h"
 #include "tapir/optim/clip.h"
 #include "tapir/optim/grad_scaler.h"
 #include "tapir/optim/lbfgs.h"

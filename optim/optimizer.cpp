@@ -18,17 +18,6 @@
 namespace tapir::optim {
 namespace {
 
-// 16-bit floats are updated in float32, and so are their buffers kept.
-DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
-
-// After Module::to().
-void follow(Tensor& buffer, Device device, DType compute) {
-    if (buffer.dtype() != compute) buffer = buffer.to(compute);
-    if (buffer.device() != device) buffer = buffer.to(device);
-}
-
-Tensor ready(const Tensor& t, DType compute) { return t.to(compute).contiguous(); }
-
 template <class T>
 void sum_rows(const std::vector<std::uint64_t>& order, const std::int64_t* index, const T* values, std::int64_t width,
               std::int64_t* out_index, T* out_values) {

@@ -20,6 +20,17 @@ namespace tapir::optim {
 /// first of equal indices has the sum, so that nobody has to wait for their number.
 SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc);
 
+/// 16-bit floats are updated in float32, and so are their buffers kept.
+inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+/// After Module::to().
+inline void follow(Tensor& buffer, Device device, DType compute) {
+    if (buffer.dtype() != compute) buffer = buffer.to(compute);
+    if (buffer.device() != device) buffer = buffer.to(device);
+}
+
+inline Tensor ready(const Tensor& t, DType compute) { return t.to(compute).contiguous(); }
+
 struct Update;
 
 /// Updates on CUDA devices wait here until there are enough of them for a launch.

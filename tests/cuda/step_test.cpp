@@ -106,6 +106,29 @@ TEST_CASE("steps of every optimizer over many parameters are the CPU's", "[cuda]
     check.operator()<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1});
 }
 
+TEST_CASE("averages of many weights are the CPU's", "[cuda]") {
+    NEEDS_CUDA;
+    std::vector<Tensor> here = parameters(cpu, 60), there = parameters(cuda, 60);
+    optim::ExponentialMovingAverage first(here, {.decay = 0.75, .warmup = true}), second(there, {.decay = 0.75, .warmup = true});
+    const std::vector<double> own = there[4].to_vector<double>();
+    for (int t = 0; t < 3; ++t) {
+        for (const auto* list : {&here, &there}) {
+            for (const Tensor& p : *list) p.detach().mul_(1.5);
+        }
+        first.update();
+        second.update();
+    }
+    {
+        const optim::AverageScope on_cpu(first), on_cuda(second);
+        for (std::size_t i = 0; i < here.size(); ++i) {
+            INFO("parameter " << i);
+            check_close(second.averages()[i].cpu(), first.averages()[i], 1e-6);
+            check_close(there[i].cpu(), here[i].detach(), test::limit_of(here[i].dtype()));
+        }
+    }
+    CHECK(there[4][0][0].item() == Approx(own[0] * 1.5 * 1.5 * 1.5));
+}
+
 TEST_CASE("L-BFGS on a device", "[cuda]") {
     NEEDS_CUDA;
     const auto train = [](Device device) {
@@ -204,6 +227,8 @@ TEST_CASE("many parameters take few launches, and small ones few blocks", "[cuda
     const std::int64_t before = emulator::blocks_launched();
     CHECK(launches_of([&] { adam.step(); }) == 4);  // of 24 parameters each
     CHECK(emulator::blocks_launched() - before <= 90 + 100000 / 2048 + 1);
+    optim::ExponentialMovingAverage ema(many);
+    CHECK(launches_of([&] { ema.update(); }) == 4);
 }
 
 TEST_CASE("clipping and unscaling do not wait for the device", "[cuda]") {

@@ -1,0 +1,123 @@
+// Averages of weights.
+#include "tapir/optim/average.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/make.h"
+#include "tapir/optim/update_impl.h"
+
+namespace tapir::optim {
+namespace {
+
+DType kept_in(DType dtype) { return is_floating(dtype) ? computed_in(dtype) : dtype; }
+
+Tensor fresh(const Tensor& t) { return t.detach().to(kept_in(t.dtype())).contiguous().clone(); }
+
+void copy_all(const std::vector<Tensor>& to, const std::vector<Tensor>& from, const Loc& loc) {
+    const detail::PauseRecording pause;
+    for (std::size_t i = 0; i < to.size(); ++i) Tensor(to[i]).copy_(from[i], loc);
+}
+
+}  // namespace
+
+WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parameters, const Loc& loc)
+    : name_(name), parameters_(parameters) {
+    const detail::PauseRecording pause;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (!parameters[i].defined()) fail<ValueError>(loc, "{}: parameter {} is undefined", name, i);
+        averages_.push_back(fresh(parameters[i]));
+    }
+}
+
+void WeightAverage::update(Loc loc) {
+    const detail::PauseRecording pause;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        follow(averages_[i], parameters_[i].device(), kept_in(parameters_[i].dtype()));
+    }
+    const kernels::AverageStep step{weight(updates_)};
+    StepQueue queue;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        const Tensor &p = parameters_[i], &average = averages_[i];
+        detail::begin_op("update", p.impl(), loc);
+        if (!is_floating(p.dtype())) {
+            Tensor(average).copy_(p.detach(), loc);
+            continue;
+        }
+        Update work;
+        work.queue = &queue;
+        work.parameter = average;
+        work.gradient = ready(p.detach(), average.dtype());
+        work.apply(step);
+        mark_written(average, loc);
+    }
+    queue.flush();
+    ++updates_;
+}
+
+void WeightAverage::copy_to_parameters(Loc loc) const { copy_all(parameters_, averages_, loc); }
+
+NamedTensors WeightAverage::state_dict() const {
+    const detail::PauseRecording pause;
+    NamedTensors state = {{"updates", full({}, updates_, {int64, cpu})}};
+    for (std::size_t i = 0; i < averages_.size(); ++i) state.push_back({std::to_string(i), averages_[i].clone()});
+    return state;
+}
+
+void WeightAverage::load_state_dict(const NamedTensors& state, Loc loc) {
+    const detail::PauseRecording pause;
+    std::unordered_map<std::string, const Tensor*> given;
+    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
+    const auto take = [&](const std::string& name, const Shape& shape) -> const Tensor& {
+        const auto found = given.find(name);
+        if (found == given.end() || !found->second->defined() || found->second->shape() != shape) {
+            fail<ValueError>(loc, "load_state_dict: the state is not of this {}: {} is missing or has another shape", name_, name);
+        }
+        return *found->second;
+    };
+    const auto updates = take("updates", {}).item<std::int64_t>(loc);
+    std::vector<Tensor> averages;
+    for (std::size_t i = 0; i < averages_.size(); ++i) {
+        const Tensor& now = averages_[i];
+        averages.push_back(take(std::to_string(i), now.shape()).to(now.dtype()).contiguous().clone().to(now.device()));
+    }
+    if (given.size() != averages.size() + 1) {
+        fail<ValueError>(loc, "load_state_dict: the state is not of this {}: {} tensors, not {}", name_, given.size() - 1,
+                         averages.size());
+    }
+    averages_ = std::move(averages);
+    updates_ = updates;
+}
+
+ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<Tensor>& parameters,
+                                                   const ExponentialMovingAverageOptions& options, Loc loc)
+    : WeightAverage("ExponentialMovingAverage", parameters, loc), options_(options) {
+    if (!(options.decay >= 0 && options.decay <= 1)) {
+        fail<ValueError>(loc, "ExponentialMovingAverage: decay must be in [0, 1], got {}", options.decay);
+    }
+}
+
+double ExponentialMovingAverage::weight(std::int64_t updates) const {
+    const auto t = static_cast<double>(updates);
+    return 1 - (options_.warmup ? std::min(options_.decay, (1 + t) / (10 + t)) : options_.decay);
+}
+
+AverageScope::AverageScope(const WeightAverage& average, Loc loc) : parameters_(average.parameters()), loc_(loc) {
+    const detail::PauseRecording pause;
+    for (const Tensor& p : parameters_) own_.push_back(p.detach().clone());
+    // Converted first: from here on nothing fails.
+    std::vector<Tensor> values;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        values.push_back(average.averages()[i].to(parameters_[i].dtype()).to(parameters_[i].device()));
+    }
+    copy_all(parameters_, values, loc);
+}
+
+AverageScope::~AverageScope() { copy_all(parameters_, own_, loc_); }
+
+}  // namespace tapir::optim

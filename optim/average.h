@@ -1,0 +1,104 @@
+// Averages of weights over training, which often do better than the last ones.
+//
+//     optim::Adam adam(model.parameters());
+//     optim::ExponentialMovingAverage ema(model.parameters(), {.decay = 0.999});
+//     for (...) {
+//         ...
+//         adam.step();
+//         ema.update();
+//     }
+//     {
+//         optim::AverageScope scope(ema);   // the model has the averages
+//         evaluate(model);
+//         nn::save(model, "averaged.safetensors");
+//     }                                     // and its own weights again
+//
+// An update is one pass over the parameters, as an optimizer's step is. Averages are float32 or float64, as an optimizer's
+// buffers are, and follow Module::to(). Tensors of integers (a buffer that counts) are taken over as they are. To average a
+// model's buffers too, name them in the list after its parameters.
+#pragma once
+
+#include <vector>
+
+#include "tapir/core/named_tensor.h"
+
+namespace tapir::optim {
+
+/// What both share.
+class WeightAverage {
+ public:
+    virtual ~WeightAverage() = default;
+    WeightAverage(const WeightAverage&) = delete;
+    WeightAverage& operator=(const WeightAverage&) = delete;
+
+    /// Takes in the parameters as they are now.
+    void update(Loc loc = Loc::current());
+    std::int64_t updates() const noexcept { return updates_; }
+    const std::vector<Tensor>& parameters() const noexcept { return parameters_; }
+    /// In the order of the parameters; before the first update, what these were at the beginning.
+    const std::vector<Tensor>& averages() const noexcept { return averages_; }
+    /// Gives the parameters the values of the averages for good.
+    void copy_to_parameters(Loc loc = Loc::current()) const;
+
+    /// The number of updates, and copies of the averages: "updates", "0", "1", ...
+    NamedTensors state_dict() const;
+    /// Takes them back. Throws ValueError, and changes nothing, when names or shapes are others.
+    void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
+
+ protected:
+    /// Throws ValueError for an undefined tensor.
+    WeightAverage(const char* name, const std::vector<Tensor>& parameters, const Loc& loc);
+    /// That of the parameters of now in the average: average += weight (parameter - average).
+    virtual double weight(std::int64_t updates) const = 0;
+
+ private:
+    const char* name_;
+    std::vector<Tensor> parameters_, averages_;
+    std::int64_t updates_ = 0;
+};
+
+struct ExponentialMovingAverageOptions {
+    double decay = 0.999;
+    bool warmup = false;  ///< a decay of at most (1 + t) / (10 + t) after t updates, as TensorFlow's num_updates
+};
+
+/// average = decay average + (1 - decay) parameter. Polyak and Juditsky 1992. Throws ValueError for a decay outside [0, 1].
+class ExponentialMovingAverage : public WeightAverage {
+ public:
+    explicit ExponentialMovingAverage(const std::vector<Tensor>& parameters, const ExponentialMovingAverageOptions& options = {},
+                                      Loc loc = Loc::current());
+
+ protected:
+    double weight(std::int64_t updates) const override;
+
+ private:
+    ExponentialMovingAverageOptions options_;
+};
+
+/// The mean of the parameters of all updates, as PyTorch's AveragedModel. Izmailov et al. 2018, "Averaging weights leads to
+/// wider optima and better generalization". Batch normalisation's statistics are those of no model then: pass training data
+/// through the averaged one.
+class StochasticWeightAverage : public WeightAverage {
+ public:
+    explicit StochasticWeightAverage(const std::vector<Tensor>& parameters, Loc loc = Loc::current())
+        : WeightAverage("StochasticWeightAverage", parameters, loc) {}
+
+ protected:
+    double weight(std::int64_t updates) const override { return 1 / static_cast<double>(updates + 1); }
+};
+
+/// While it lives the parameters have the values of the averages; then their own again, also when an exception ends it. Do
+/// not update an average meanwhile.
+class [[nodiscard]] AverageScope {
+ public:
+    explicit AverageScope(const WeightAverage& average, Loc loc = Loc::current());
+    ~AverageScope();
+    AverageScope(const AverageScope&) = delete;
+    AverageScope& operator=(const AverageScope&) = delete;
+
+ private:
+    std::vector<Tensor> parameters_, own_;
+    Loc loc_;
+};
+
+}  // namespace tapir::optim
