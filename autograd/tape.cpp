@@ -173,6 +173,7 @@ Tensor& Tensor::requires_grad_(bool on, Loc loc) {
     if (log && impl_->node.tape == log->id) {
         fail<TapeError>(loc, "requires_grad_: the result of a recorded op is tracked already; detach() it to make a leaf");
     }
+    impl_->flags &= static_cast<std::uint8_t>(~TensorImpl::kConverted);
     if (on) {
         detail::meta_of(*this);
         impl_->flags |= TensorImpl::kRequiresGrad;

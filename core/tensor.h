@@ -41,6 +41,7 @@ struct TensorImpl {
         kView = 4,          // made by a view op, and not written to on a tape as the storage's only owner since
         kOwnBlock = 8,      // its block also holds its storage, and is freed with that
         kMoved = 16,        // the same, but it has left that storage for another: see detail::become()
+        kConverted = 32,    // to() made it from a leaf whose gradient is wanted, and requires_grad_() was not called since
     };
 
     std::uint32_t refs = 1;

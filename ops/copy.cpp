@@ -247,12 +247,18 @@ Tensor contiguous(In x) {
     return clone(x);
 }
 
+// What `w.requires_grad_().to(cuda)` gives is not a leaf that a gradient reaches: optimizers refuse it.
+static void mark_converted(const Tensor& out, const Tensor& x) {
+    if (x.impl()->flags & (TensorImpl::kRequiresGrad | TensorImpl::kConverted)) out.impl()->flags |= TensorImpl::kConverted;
+}
+
 Tensor to(In x, DType dtype) {
     detail::check_defined(x, "to");
     if (x.tensor.dtype() == dtype) return x.tensor;
     const bool keeps_order = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
     Tensor out = keeps_order ? detail::make_channels_last(x.tensor.shape(), dtype, x->device, x.loc)
                              : detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
+    mark_converted(out, x.tensor);
     copy_elements(out, x.tensor);
     if (is_floating(dtype)) record(to_dtype_op, x.loc, {&x.tensor}, out, {});
     return out;
@@ -274,6 +280,7 @@ Tensor to(In x, Device device, bool non_blocking) {
         const bool may_change = !to_cpu && device_api::is_pinned(*packed.impl()->storage);  // while it is being read
         copy_bytes(out.impl(), packed.impl(), !non_blocking && (to_cpu || may_change));
     }
+    mark_converted(out, x.tensor);
     if (is_floating(x->dtype)) record(to_device_op, x.loc, {&x.tensor}, out, {}, x->device);
     return out;
 }

@@ -97,13 +97,13 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc)
         if (!p.defined()) fail<ValueError>(loc, "optimizer: parameter {} is undefined", i);
         if (!is_floating(p.dtype())) fail<DTypeError>(loc, "optimizer: parameter {} has dtype {}", i, name(p.dtype()));
         if (!p.is_leaf()) fail<ValueError>(loc, "optimizer: parameter {} of shape {} was computed; it must be a leaf", i, p.shape());
+        if (p.impl()->flags & TensorImpl::kConverted) {
+            fail<ValueError>(loc, "optimizer: parameter {} of shape {} was made by to() from the leaf that gets the gradients; call "
+                                  "requires_grad_() after to()", i, p.shape());
+        }
         if (!known.insert(p.impl()).second) {
             fail<ValueError>(loc, "optimizer: parameter {} of shape {} is in a group already", i, p.shape());
         }
-    }
-    const auto is_trained = [](const Tensor& p) { return p.requires_grad(); };
-    if (std::none_of(parameters.begin(), parameters.end(), is_trained)) {
-        fail<ValueError>(loc, "optimizer: no parameter requires a gradient; requires_grad_() makes it so, after to(device)");
     }
     std::vector<Slot> slots;
     for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, false});

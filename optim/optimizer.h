@@ -11,6 +11,10 @@
 // Parameters come in groups with options of their own: sgd.add_param_group(others, {.lr = 0.01}), and options can change at
 // any time: sgd.options(1).lr *= 0.1.
 //
+// Parameters may be frozen, now or later: requires_grad_(false), and zero_grad() for the gradient that is there. A step passes
+// over those without a gradient; what it keeps for them goes on when they are thawed. Between backward and step gradients can be
+// read, changed in place (p.grad().mul_(0.5)) or replaced (p.set_grad(...)); see also optim/clip.h.
+//
 // A step is one pass over each parameter that has a gradient, in place, without temporaries; it raises the storage's version.
 //
 // Note [Row-sparse gradients]
@@ -78,7 +82,8 @@ class Optimizer {
     };
 
     Optimizer() = default;
-    /// Throws ValueError for undefined tensors, for non-leaves, and for parameters that are in a group already.
+    /// Throws ValueError for undefined tensors, for non-leaves (also what `w.requires_grad_().to(cuda)` gives), and for parameters
+    /// that are in a group already.
     void add_group(const std::vector<Tensor>& parameters, const Loc& loc);
     void check_group(std::size_t group, const Loc& loc) const;
 

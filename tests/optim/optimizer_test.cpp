@@ -364,3 +364,133 @@ TEST_CASE("clipping sums up repeated rows first, and keeps them sparse") {
     optim::clip_grad_value_(table.parameters(), 1.5);
     check::same("values", table.weight.grad(), {0, 0, 1.5, 1.5, 0, 0, 1, 1, 0, 0}, 1e-6);
 }
+
+TEST_CASE("parameters are frozen and thawed under an optimizer") {
+    Tensor w = ones({2}, float64);  // frozen from the beginning, in a group of its own
+    Tensor v = ones({2}, float64).requires_grad_();
+    optim::SGD sgd({v}, {.lr = 0.5, .momentum = 0.5});
+    sgd.add_param_group({w}, {.lr = 0.5, .momentum = 0.5});
+    const auto train = [&] {
+        sgd.zero_grad();
+        Tape tape;
+        tape.backward(sum(w * 2 + v * 4));
+        sgd.step();
+    };
+    train();
+    CHECK(w.to_vector<double>() == std::vector<double>{1, 1});
+    CHECK(v.to_vector<double>() == std::vector<double>{-1, -1});
+    w.requires_grad_();
+    v.requires_grad_(false);
+    train();
+    CHECK(w.to_vector<double>() == std::vector<double>{0, 0});
+    CHECK(v.to_vector<double>() == std::vector<double>{-1, -1});
+    v.requires_grad_();
+    train();  // its momentum went on from where it was
+    CHECK(v.to_vector<double>() == std::vector<double>{-1 - 0.5 * (4 + 0.5 * 4), -4});
+    CHECK(w[0].item() == -0.5 * (2 + 0.5 * 2));
+    // All frozen: nothing to do.
+    nn::Linear model(2, 2);
+    model.requires_grad_(false);
+    const std::vector<float> before = model.weight.to_vector<float>();
+    optim::Adam adam(model.parameters());
+    adam.step();
+    CHECK(model.weight.to_vector<float>() == before);
+    adam.load_state_dict(adam.state_dict());
+}
+
+TEST_CASE("an optimizer takes a chosen list, and leaves the others alone") {
+    nn::Linear a(2, 2), b(2, 2);
+    optim::SGD sgd({a.weight, b.bias}, {.lr = 1});
+    const auto numbers = [](const Tensor& t) { return t.to_vector<float>(); };
+    const auto a_weight = numbers(a.weight), a_bias = numbers(a.bias), b_weight = numbers(b.weight), b_bias = numbers(b.bias);
+    {
+        Tape tape;
+        tape.backward(sum(b(a(ones({1, 2})))));
+    }
+    sgd.step();
+    CHECK(numbers(a.weight) != a_weight);
+    CHECK(numbers(a.bias) == a_bias);
+    CHECK(numbers(b.weight) == b_weight);
+    CHECK(numbers(b.bias) != b_bias);
+    sgd.zero_grad();
+    CHECK(!a.weight.grad().defined());
+    CHECK(a.bias.grad().defined());  // not its own
+}
+
+TEST_CASE("gradients are read, changed and replaced between backward and step") {
+    Tensor w = zeros({3}, float64).requires_grad_();
+    optim::SGD sgd({w}, {.lr = 1});
+    const Tensor slope = tensor({5.0, -0.25, -3.0}, float64), noise = tensor({0.5, 0.5, -0.5}, float64);
+    const auto stepped = [&](const auto& change) {
+        w.detach().fill_(0);
+        sgd.zero_grad();
+        Tape tape;  // alive: what is done to gradients is not recorded for anybody
+        tape.backward(sum(w * slope));
+        CHECK(w.grad().to_vector<double>() == slope.to_vector<double>());
+        change();
+        sgd.step();
+        return w.to_vector<double>();
+    };
+    using V = std::vector<double>;
+    CHECK(stepped([&] { optim::clip_grad_value_({w}, 1); }) == V{-1, 0.25, 1});
+    CHECK(stepped([&] { w.grad().clamp_(-2, 2); }) == V{-2, 0.25, 2});
+    CHECK(stepped([&] { w.grad().mul_(0.5); }) == V{-2.5, 0.125, 1.5});
+    CHECK(stepped([&] { w.grad().add_(noise); }) == V{-5.5, -0.25, 3.5});
+    CHECK(stepped([&] { w.set_grad(w.grad() * 2 + noise); }) == V{-10.5, 0, 6.5});
+    CHECK(stepped([&] { w.set_grad(Tensor()); }) == V{0, 0, 0});
+    // A row-sparse gradient that is read becomes dense, and is changed just so.
+    nn::Embedding table(4, 2);
+    table.weight.detach().fill_(0);
+    optim::SGD rows(table.parameters(), {.lr = 1});
+    Tape tape;
+    tape.backward(sum(table(tensor({1, 3, 1}))));
+    table.weight.grad().mul_(3);
+    rows.step();
+    CHECK(table.weight.to_vector<double>() == V{0, 0, -6, -6, 0, 0, -3, -3});
+}
+
+TEST_CASE("a tied weight is updated once, by the sum of its gradients") {
+    struct Tied : nn::Module {
+        nn::Linear in{3, 3, false}, out{3, 3, false};
+        Tied() { out.weight = in.weight; }
+        void members(nn::Members& m) override { m("in", in)("out", out); }
+    } model;
+    model.to(float64);
+    check::fill(model.in.weight.detach(), 1);
+    REQUIRE(model.parameters().size() == 1);
+    optim::SGD sgd(model.parameters(), {.lr = 0.5, .momentum = 0.9});
+    optim::ExponentialMovingAverage ema(model.parameters(), {.decay = 0.5});
+    const Tensor x = values({4, 3}, 2, float64), before = model.in.weight.detach().clone();
+    // Two weights of the same values give the two gradients.
+    Tensor a = before.clone().requires_grad_(), b = before.clone().requires_grad_();
+    {
+        Tape tape;
+        tape.backward(sum(matmul(matmul(x, a.t()), b.t())));
+    }
+    {
+        Tape tape;
+        tape.backward(sum(model.out(model.in(x))));
+    }
+    sgd.step();
+    ema.update();
+    const Tensor change = (a.grad() + b.grad()) * -0.5;
+    check::same("weight", model.out.weight, (before + change).to_vector<double>(), 1e-13);
+    check::same("average", ema.averages()[0], (before + change * 0.5).to_vector<double>(), 1e-13);
+    CHECK(model.out.weight.is_same(model.in.weight));
+}
+
+TEST_CASE("an optimizer refuses what to() made of a leaf") {
+    const auto line = [](int n) { return "optimizer_test.cpp:" + std::to_string(n) + ": "; };
+    const Tensor made = randn({2}).requires_grad_().to(float64);
+    const std::string text = check::message<ValueError>([&] { optim::SGD({made}); });
+    CHECK(check::begins(text, line(__LINE__ - 1)));
+    CHECK(check::contains(text, "call requires_grad_() after to()"));
+    CHECK(!check::message<ValueError>([&] { optim::SGD({made.to(float32)}); }).empty());
+    optim::SGD({made.detach()});
+    optim::SGD({Tensor(made).requires_grad_()});
+    Tensor later = randn({2}).requires_grad_().to(float64);
+    optim::SGD({later.requires_grad_(false)});  // meant so
+    nn::Linear model(2, 2);
+    model.to(float64);
+    optim::SGD({model.weight});
+}
