@@ -261,4 +261,5 @@ void launch_row(const ElementwiseArgs& args) {
 #define TAPIR_ROW_Number(name)                                                                             \
     {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, launch_row<name##_forward, float>,  \
      launch_row<name##_forward, double>},
+#define TAPIR_ROW_Integral(name) {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, nullptr, nullptr},
 #define TAPIR_NONE {},

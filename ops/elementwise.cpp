@@ -777,34 +777,23 @@ TAPIR_OPERATOR(<, lt)
 TAPIR_OPERATOR(<=, le)
 TAPIR_OPERATOR(>, gt)
 TAPIR_OPERATOR(>=, ge)
+TAPIR_OPERATOR(&, bitwise_and)
+TAPIR_OPERATOR(|, bitwise_or)
+TAPIR_OPERATOR(^, bitwise_xor)
+TAPIR_OPERATOR(<<, bitwise_left_shift)
+TAPIR_OPERATOR(>>, bitwise_right_shift)
 #undef TAPIR_OPERATOR
 
 Tensor operator-(In x) { return elementwise::unary(row_of(Elementwise::neg), x.tensor, nullptr, x.loc); }
 Tensor operator!(In x) { return logical_not(x); }
-namespace {
-
-// Of an operator that means bits to PyTorch.
-const In& only_bool(const char* op, const char* instead, const In& x) {
-    detail::check_defined(x, op);
-    if (x.tensor.dtype() != bool_) {
-        fail<DTypeError>(x.loc, "{}: needs bool tensors, got {}; there are no bitwise ops, for truth values use {}()", op,
-                         name(x.tensor.dtype()), instead);
-    }
-    return x;
+Tensor bitwise_not(In x) {
+    detail::check_defined(x, "bitwise_not");
+    const DType dtype = x.tensor.dtype();
+    if (dtype == bool_) return logical_not(x);
+    if (is_floating(dtype)) fail<DTypeError>(x.loc, "bitwise_not: not defined for {}", name(dtype));
+    return bitwise_xor(x, -1);
 }
-
-}  // namespace
-
-Tensor operator~(In x) { return logical_not(only_bool("operator~", "logical_not", x)); }
-Tensor operator&(In a, In b) {
-    return logical_and(only_bool("operator&", "logical_and", a), only_bool("operator&", "logical_and", b));
-}
-Tensor operator|(In a, In b) {
-    return logical_or(only_bool("operator|", "logical_or", a), only_bool("operator|", "logical_or", b));
-}
-Tensor operator^(In a, In b) {
-    return logical_xor(only_bool("operator^", "logical_xor", a), only_bool("operator^", "logical_xor", b));
-}
+Tensor operator~(In x) { return bitwise_not(x); }
 
 #define TAPIR_ASSIGN(symbol, name)                                                   \
     Tensor& operator symbol(Tensor& a, In b) { return a.name##_(b.tensor, b.loc); }  \

@@ -33,6 +33,8 @@ struct NumberIn {
 #include "tapir/ops/elementwise.def"
 
 Tensor lerp(In start, In end, Scalar weight);
+/// All bits turned over; of bool logical_not. Throws DTypeError for floating dtypes.
+Tensor bitwise_not(In x);
 /// gelu with approximate = "none" or "tanh". Throws ValueError for other words.
 Tensor gelu(In x, const char* approximate);
 
@@ -62,14 +64,16 @@ TAPIR_OPERATOR(<)
 TAPIR_OPERATOR(<=)
 TAPIR_OPERATOR(>)
 TAPIR_OPERATOR(>=)
+// Of integers and bool; DTypeError for others.
+TAPIR_OPERATOR(&)   ///< bitwise_and
+TAPIR_OPERATOR(|)   ///< bitwise_or
+TAPIR_OPERATOR(^)   ///< bitwise_xor
+TAPIR_OPERATOR(<<)  ///< bitwise_left_shift
+TAPIR_OPERATOR(>>)  ///< bitwise_right_shift
 #undef TAPIR_OPERATOR
 Tensor operator-(In x);
 Tensor operator!(In x);         ///< logical_not
-// Of bool tensors only; DTypeError for others, whose bits these would mean.
-Tensor operator~(In x);         ///< logical_not
-Tensor operator&(In a, In b);   ///< logical_and
-Tensor operator|(In a, In b);   ///< logical_or
-Tensor operator^(In a, In b);   ///< logical_xor
+Tensor operator~(In x);         ///< bitwise_not
 
 Tensor& operator+=(Tensor& a, In b);
 Tensor& operator-=(Tensor& a, In b);

@@ -107,6 +107,7 @@ using Bool = std::uint8_t;
 #define TAPIR_ROW_Number(loop, name)                                                   \
     {loop<name##_forward, i32, i32>, loop<name##_forward, i64, i64>,                   \
      loop<name##_forward, float, float>, loop<name##_forward, double, double>},
+#define TAPIR_ROW_Integral(loop, name) {loop<name##_forward, i32, i32>, loop<name##_forward, i64, i64>, nullptr, nullptr},
 #define TAPIR_ROW_Bool(loop, name)                                                     \
     {loop<name##_forward, i32, Bool>, loop<name##_forward, i64, Bool>,                 \
      loop<name##_forward, float, Bool>, loop<name##_forward, double, Bool>},

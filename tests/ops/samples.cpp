@@ -138,16 +138,18 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
         if (s == 2 && op.operands == 1) continue;
         std::string inputs, arguments;
         for (std::size_t k = 0; k < op.operands; ++k) {
-            inputs += "r(" + std::string(shapes[s][k]) + ")[" + std::to_string(op.low) + "," + std::to_string(op.high) + "] ";
+            const std::string shape = "(" + std::string(shapes[s][k]) + ")";
+            inputs += op.types == ElementTypes::Integral ? "i" + shape + "<" + std::to_string(op.high) + " "
+                                                         : "r" + shape + "[" + std::to_string(op.low) + "," + std::to_string(op.high) + "] ";
             arguments += (k ? ", x[" : "x[") + std::to_string(k) + "]";
         }
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
         calls.push_back({&op.info, std::string(op.info.name) + " " + std::to_string(s), inputs,
                          torch_name(op.info.name, arguments),
                          [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; },
-                         op.info.backward != NonDiff});
+                         op.info.backward != NonDiff && op.types != ElementTypes::Integral});
     }
-    if (op.operands > 2) return;
+    if (op.operands > 2 || op.types == ElementTypes::Integral) return;
     for (const char* dtype : {"64", "32"}) {
         const bool wide = dtype[0] == '6';
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
