@@ -1,0 +1,75 @@
+#include "tapir/ops/compare.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/composed_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/reduce.h"
+
+namespace tapir {
+
+TAPIR_OP(isclose, NoOnnx("Sub, Abs, LessOrEqual"), NonDiff, "Equal within a tolerance.",
+         TAPIR_SAMPLE("f(3,4) f(3,4)", isclose(x[0], x[1], 0.1, 0.5)), TAPIR_SAMPLE("i(3,4)<3 i(3,4)<3", isclose(x[0], x[1])),
+         TAPIR_SAMPLE_AS("r(3,4)[-1,1] r(4)[-1,1]", "isclose(log(x[0]), log(x[1]), equal_nan=True)",
+                         isclose(log(x[0]), log(x[1]), 1e-5, 1e-8, true)));
+TAPIR_OP(nan_to_num, NoOnnx("IsNaN, IsInf, Where"), Composed, "Numbers in place of nan and infinities.",
+         TAPIR_SAMPLE("r(3,4)[-1,1]", nan_to_num(log(x[0]))), TAPIR_SAMPLE("i(3,4)<3", nan_to_num((x[0] - 1) / 0.0, 1, 2, 3)),
+         TAPIR_SAMPLE("f(3,4)", nan_to_num(x[0])));
+
+Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
+    detail::check_defined(a, "isclose");
+    detail::check_defined(b, "isclose");
+    if (!(rtol >= 0 && atol >= 0)) fail<ValueError>(a.loc, "isclose: tolerances must not be negative, got {} and {}", rtol, atol);
+    const CallerScope caller(a.loc);
+    const detail::UnrecordedParts parts;
+    Tensor close = eq(a, b);
+    if (equal_nan) close = logical_or(close, logical_and(isnan(a), isnan(b)));
+    const auto number = [](const Tensor& t) { return t.dtype() == bool_ ? t.to(int32) : t; };
+    const Tensor distance = abs(number(a.tensor) - number(b.tensor));
+    const Tensor allowed = abs(number(b.tensor)) * rtol + atol;
+    return logical_or(close, logical_and(isfinite(distance), le(distance, allowed)));
+}
+
+bool allclose(In a, In b, double rtol, double atol, bool equal_nan) {
+    const Tensor close = isclose(a, b, rtol, atol, equal_nan);
+    const detail::UnrecordedParts parts;
+    return all(close).item<bool>();
+}
+
+bool equal(In a, In b) {
+    detail::check_defined(a, "equal");
+    detail::check_defined(b, "equal");
+    if (a.tensor.shape() != b.tensor.shape()) return false;
+    const CallerScope caller(a.loc);
+    const detail::UnrecordedParts parts;
+    return all(eq(a, b)).item<bool>();
+}
+
+namespace {
+
+double largest_of(DType dtype) {
+    switch (dtype) {
+        case DType::float16: return 65504;
+        case DType::bfloat16: return 0x1.fep127;
+        case DType::float32: return std::numeric_limits<float>::max();
+        default: return std::numeric_limits<double>::max();
+    }
+}
+
+}  // namespace
+
+Tensor nan_to_num(In x, double nan, std::optional<double> posinf, std::optional<double> neginf) {
+    detail::check_defined(x, "nan_to_num");
+    const detail::RecordedParts parts(x.loc);
+    if (!is_floating(x->dtype)) return clone(x);
+    const double inf = std::numeric_limits<double>::infinity(), largest = largest_of(x->dtype);
+    const Tensor numbers = where(isnan(x), nan, x), lower = where(eq(x, inf), posinf.value_or(largest), numbers);
+    return where(eq(x, -inf), neginf.value_or(-largest), lower);
+}
+
+}  // namespace tapir

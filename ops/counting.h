@@ -1,0 +1,27 @@
+// Counting elements, and finding places in sorted ones.
+#pragma once
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// How often each whole number from 0 on occurs in x (n,), int64 or int32: (max(largest + 1, minlength),), int64. With weights (n,)
+/// their sums in place of the counts, in their dtype (float64 unless they are floating). Waits for a device. Throws ValueError
+/// for negative numbers.
+Tensor bincount(In x, const Tensor& weights = {}, std::int64_t minlength = 0);
+/// How many elements of x lie in each of `bins` equal parts of [min, max], in x's dtype. Elements outside and nan do not count; for
+/// min == max the ends are the smallest and the largest element. Throws ValueError for bins < 1 and max < min.
+Tensor histc(In x, std::int64_t bins = 100, double min = 0, double max = 0);
+/// How many elements are not 0: int64.
+Tensor count_nonzero(In x, const Dims& dims = {});
+
+/// Where each value would go into the sorted sequence so that it stays sorted: the number of elements below it (right: not above
+/// it). sorted_sequence (n,), or (..., n) with the values' leading dimensions; int64, of the values' shape. Throws ShapeError.
+Tensor searchsorted(In sorted_sequence, In values, bool right = false);
+Tensor searchsorted(In sorted_sequence, Scalar value, bool right = false);
+/// The same for x of any shape and boundaries (n,): the number of the interval that each element is in.
+Tensor bucketize(In x, In boundaries, bool right = false);
+/// True where an element of x is one of the test elements; `invert`: where it is none.
+Tensor isin(In x, In test_elements, bool invert = false);
+
+}  // namespace tapir
