@@ -9,7 +9,9 @@ namespace tapir::nn {
 
 ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
                      const ConvLayerOptions& options, const Loc& loc)
-    : options_{options.stride, options.padding, options.dilation, options.groups} {
+    : options_{options.stride, options.padding, options.dilation, options.groups},
+      unpadded_{options.stride, 0, options.dilation, options.groups},
+      padding_mode_(options.padding_mode) {
     if (in < 1 || out < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {} and {}", name, in, out);
     if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0) {
         fail<ValueError>(loc, "{}: {} groups do not divide {} and {} channels", name, options.groups, in, out);
@@ -32,6 +34,20 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
 
 void ConvLayer::members(Members& m) { m("weight", weight)("bias", bias); }
 
+Tensor ConvLayer::padded(In x) const {
+    if (padding_mode_.kind() == PadMode::Kind::constant || !x.tensor.defined()) return x.tensor;
+    const int dims = weight.dim() - 2;
+    const auto number = [&](const Shape& numbers, int d) { return numbers[numbers.rank() == 1 ? 0 : d]; };
+    std::vector<std::int64_t> widths;
+    for (int d = dims; d-- > 0;) {  // "same": the odd one at the end, as with zeros
+        const std::int64_t both = number(options_.dilation, d) * (weight.size(d + 2) - 1);
+        const bool is_same = options_.padding.is_same();
+        widths.push_back(is_same ? both / 2 : number(options_.padding.sizes(), d));
+        widths.push_back(is_same ? both - both / 2 : widths.back());
+    }
+    return pad(x, widths, padding_mode_);
+}
+
 std::string ConvLayer::describe() const {
     std::string text = fmt::format("weight {}", weight.shape());
     const auto add = [&](const char* what, const std::string& value, bool is_default) {
@@ -40,6 +56,7 @@ std::string ConvLayer::describe() const {
     add("stride", options_.stride.str(), options_.stride == Shape(1));
     add("padding", options_.padding.str(), !options_.padding.is_same() && options_.padding.sizes() == Shape(0));
     add("dilation", options_.dilation.str(), options_.dilation == Shape(1));
+    add("padding_mode", padding_mode_.str(), padding_mode_.kind() == PadMode::Kind::constant);
     add("groups", fmt::format("{}", options_.groups), options_.groups == 1);
     if (!bias.defined()) text += ", no bias";
     return text;

@@ -5,6 +5,7 @@
 
 #include "tapir/nn/module.h"
 #include "tapir/ops/convolution.h"
+#include "tapir/ops/indexing.h"
 
 namespace tapir::nn {
 
@@ -14,6 +15,7 @@ struct ConvLayerOptions {
     Shape dilation = 1;
     std::int64_t groups = 1;
     bool bias = true;
+    PadMode padding_mode = "zeros";  ///< or "reflect", "replicate", "circular": see pad
 };
 struct ConvTransposeLayerOptions {
     Shape stride = 1;
@@ -37,7 +39,15 @@ class ConvLayer : public Module {
     ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
               const ConvLayerOptions& options, const Loc& loc);
 
+    /// x padded in another mode than zeros, for a convolution with conv_options(): (batch, in, spatial...) or (in, spatial...).
+    Tensor padded(In x) const;
+    const ConvOptions& conv_options() const { return padding_mode_.kind() == PadMode::Kind::constant ? options_ : unpadded_; }
+
     ConvOptions options_;
+
+ private:
+    ConvOptions unpadded_;  // options_ but for the padding
+    PadMode padding_mode_;
 };
 
 /// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1 and channels that the groups do
@@ -47,7 +57,7 @@ class Conv1d : public ConvLayer {
     Conv1d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
            Loc loc = Loc::current())
         : ConvLayer("Conv1d", 1, false, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv1d(x, In(weight, x.loc), bias, options_); }
+    Tensor forward(In x) const { return conv1d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -57,7 +67,7 @@ class Conv2d : public ConvLayer {
     Conv2d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
            Loc loc = Loc::current())
         : ConvLayer("Conv2d", 2, false, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv2d(x, In(weight, x.loc), bias, options_); }
+    Tensor forward(In x) const { return conv2d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -67,7 +77,7 @@ class Conv3d : public ConvLayer {
     Conv3d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
            Loc loc = Loc::current())
         : ConvLayer("Conv3d", 3, false, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv3d(x, In(weight, x.loc), bias, options_); }
+    Tensor forward(In x) const { return conv3d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
 

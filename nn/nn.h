@@ -9,6 +9,7 @@
 #include "tapir/nn/layers.h"
 #include "tapir/nn/module.h"
 #include "tapir/nn/normalization.h"
+#include "tapir/nn/padding.h"
 #include "tapir/nn/pooling.h"
 #include "tapir/nn/recurrent.h"
 #include "tapir/nn/sequential.h"

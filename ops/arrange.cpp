@@ -4,6 +4,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -55,7 +56,13 @@ TAPIR_OP(repeat, "Tile", repeat_rule, "Copies side by side.",
 TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("f(3)", pad(x[0], {1, 2})),
          TAPIR_SAMPLE_AS("f(2,3)", "pad(x[0], (1, 0, 2, 1), value=0.5)", pad(x[0], {1, 0, 2, 1}, 0.5)),
          TAPIR_SAMPLE("f(2,3,4)", pad(x[0], {0, 0, 1, 1})), TAPIR_SAMPLE("f(3,5)", pad(x[0], {-1, 2})),
-         TAPIR_SAMPLE("f(4,5)", pad(x[0], {-1, -2, 1, -1})), TAPIR_SAMPLE("f(2,3)", pad(x[0], {0, 0})));
+         TAPIR_SAMPLE("f(4,5)", pad(x[0], {-1, -2, 1, -1})), TAPIR_SAMPLE("f(2,3)", pad(x[0], {0, 0})),
+         TAPIR_SAMPLE("f(2,2,4)", pad(x[0], {2, 3}, "reflect")),
+         TAPIR_SAMPLE("f(1,2,3,4)", pad(x[0], {2, 1, 0, 2}, "reflect")),
+         TAPIR_SAMPLE("f(1,2,4,3)", pad(x[0], {2, -1, -1, 3}, "replicate")),
+         TAPIR_SAMPLE("f(1,1,3,2,3)", pad(x[0], {1, 2, 0, 1, 2, 0}, "replicate")),
+         TAPIR_SAMPLE("f(2,2,3)", pad(x[0], {3, 1}, "circular")),
+         TAPIR_SAMPLE("f(2,1,3,4)", pad(x[0], {1, 2, 2, 3}, "circular")));
 
 // --- Triangles -------------------------------------------------------------------------------------------------------
 
@@ -320,7 +327,8 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
         from += std::max<int64_t>(-before, 0) * x->strides[d];
         grows |= before > 0 || after > 0;
     }
-    Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
+    const bool channels_last = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
+    Tensor out = make_in_layout(shape, x->dtype, x->device, channels_last, x.loc);
     if (grows) {
         const detail::UnrecordedParts parts;
         out.fill_(value);
@@ -338,7 +346,10 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
 
 }  // namespace
 
-Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
+namespace {
+
+// The widths by dimension, checked.
+Padding padding_of(const In& x, const std::vector<int64_t>& widths) {
     detail::check_defined(x, "pad");
     const int rank = x.tensor.dim();
     if (widths.size() % 2 != 0) fail<ValueError>(x.loc, "pad: widths come in pairs, got {} of them", widths.size());
@@ -355,8 +366,102 @@ Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
         padding.before[d] = i < widths.size() ? widths[i] : 0;
         padding.after[d] = i < widths.size() ? widths[i + 1] : 0;
     }
+    return padding;
+}
+
+// How many elements of a dimension of n can be put on a side of it.
+int64_t most_of(PadMode::Kind kind, int64_t n) {
+    switch (kind) {
+        case PadMode::Kind::reflect: return std::max<int64_t>(n - 1, 0);
+        case PadMode::Kind::circular: return n;
+        default: return n > 0 ? kMaxWidth : 0;
+    }
+}
+
+// x with the elements that belong before (or after) it along dimension d.
+Tensor beside(const Tensor& x, int d, int64_t width, bool is_before, PadMode::Kind kind) {
+    const int64_t n = x.size(d);
+    switch (kind) {
+        case PadMode::Kind::reflect: return flip(narrow(x, d, is_before ? 1 : n - 1 - width, width), {d});
+        case PadMode::Kind::circular: return narrow(x, d, is_before ? n - width : 0, width);
+        default: {
+            Shape shape = x.shape();
+            shape[d] = width;
+            return expand(narrow(x, d, is_before ? 0 : n - 1, 1), shape);
+        }
+    }
+}
+
+Tensor pad_dim(Tensor x, int d, int64_t before, int64_t after, PadMode::Kind kind) {
+    const int64_t cut_before = std::max<int64_t>(-before, 0), cut_after = std::max<int64_t>(-after, 0);
+    if (cut_before > 0 || cut_after > 0) x = narrow(x, d, cut_before, x.size(d) - cut_before - cut_after);
+    if (before <= 0 && after <= 0) return x;
+    std::vector<Tensor> parts;
+    if (before > 0) parts.push_back(beside(x, d, before, true, kind));
+    parts.push_back(x);
+    if (after > 0) parts.push_back(beside(x, d, after, false, kind));
+    return cat(parts, d);
+}
+
+}  // namespace
+
+PadMode::PadMode(const std::string& word, Loc loc) {
+    if (word == "reflect") {
+        kind_ = Kind::reflect;
+    } else if (word == "replicate") {
+        kind_ = Kind::replicate;
+    } else if (word == "circular") {
+        kind_ = Kind::circular;
+    } else if (word != "constant" && word != "zeros") {
+        fail<ValueError>(loc, "a mode of padding is \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"{}\"", word);
+    }
+}
+
+const char* PadMode::str() const noexcept {
+    switch (kind_) {
+        case Kind::reflect: return "reflect";
+        case Kind::replicate: return "replicate";
+        case Kind::circular: return "circular";
+        default: return "constant";
+    }
+}
+
+Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
+    const Padding padding = padding_of(x, widths);
     static_cast<void>(number_as("pad", value, x->dtype, x.loc));
     return pad_by(x, padding, value);
+}
+
+Tensor pad(In x, const std::vector<int64_t>& widths, const PadMode& mode, Scalar value) {
+    if (mode.kind() == PadMode::Kind::constant) return pad(x, widths, value);
+    const Padding padding = padding_of(x, widths);
+    const int rank = x.tensor.dim();
+    for (int d = 0; d < rank; ++d) {
+        const int64_t before = padding.before[d], after = padding.after[d];
+        const int64_t left = x->sizes[d] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+        if (left < 0 || std::max(before, after) > most_of(mode.kind(), left)) {
+            fail<ShapeError>(x.loc, "pad: widths {} and {} do not fit dimension {} of shape {} in mode \"{}\"", before, after, d,
+                             x.tensor.shape(), mode.str());
+        }
+    }
+    const detail::RecordedParts parts(x.loc);
+    const bool is_turned = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
+    Tensor y = x.tensor;
+    if (is_turned) {  // pixels that are arrays of channels move as a whole
+        Dims order(0);
+        for (int d = 2; d < rank; ++d) order.push_back(d);
+        order.push_back(1);
+        y = permute(y, order);
+    }
+    for (int d = rank; d-- > 0;) {
+        const int at = !is_turned || d == 0 ? d : d == 1 ? rank - 1 : d - 1;
+        if (padding.before[d] != 0 || padding.after[d] != 0) y = pad_dim(y, at, padding.before[d], padding.after[d], mode.kind());
+    }
+    if (y.shares_storage(x.tensor)) y = clone(y);  // only cut, or as it was
+    if (!is_turned) return y;
+    Dims back{0, rank - 1};
+    for (int d = 1; d + 1 < rank; ++d) back.push_back(d);
+    return permute(y, back);
 }
 
 }  // namespace tapir

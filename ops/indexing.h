@@ -4,6 +4,7 @@
 // positions on CUDA, their order varies unless set_deterministic() says otherwise.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "tapir/core/tensor.h"
@@ -62,8 +63,32 @@ Tensor flip(In x, const Dims& dims);
 Tensor roll(In x, const Shape& shifts, const Dims& dims = {});
 /// Copies side by side, as torch.Tensor.repeat.
 Tensor repeat(In x, const Shape& times);
-/// Constant padding. `widths`: before and after for the last dimension, then for the one before it, and so on, as in
-/// torch.nn.functional.pad. Negative widths cut.
+
+/// What stands in the elements that pad adds: a constant ("constant", or "zeros"), the elements that are as far
+/// on the other side of the edge ("reflect"), the one at the edge ("replicate"), or those of the other end ("circular").
+class PadMode {
+ public:
+    enum class Kind : std::uint8_t { constant, reflect, replicate, circular };
+
+    PadMode() = default;
+    /// Throws ValueError for another word.
+    PadMode(const std::string& word, Loc loc = Loc::current());  // NOLINT: implicit by design
+    template <std::size_t N>
+    PadMode(const char (&word)[N], Loc loc = Loc::current()) : PadMode(std::string(word), loc) {}  // NOLINT
+
+    Kind kind() const noexcept { return kind_; }
+    const char* str() const noexcept;
+
+ private:
+    Kind kind_ = Kind::constant;
+};
+
+/// Elements put around x. `widths`: before and after for the last dimension, then for the one before it, and so on, as in
+/// torch.nn.functional.pad. Negative widths cut. Throws ValueError for an odd number of widths, ShapeError for more than x has
+/// dimensions and where more is cut off than there is.
 Tensor pad(In x, const std::vector<std::int64_t>& widths, Scalar value = 0);
+/// The same in any mode, for any number of dimensions; negative widths cut first. "reflect" takes widths below the dimension's
+/// size, "circular" up to it (ShapeError). A channels-last x gives a channels-last result.
+Tensor pad(In x, const std::vector<std::int64_t>& widths, const PadMode& mode, Scalar value = 0);
 
 }  // namespace tapir
