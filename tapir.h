@@ -22,6 +22,7 @@
 #include "tapir/ops/counting.h"
 #include "tapir/ops/dlpack.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/image.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"

@@ -204,6 +204,9 @@ class Tensor {
     std::vector<Tensor> chunk(int chunks, int dim = 0, Loc loc = Loc::current()) const;
     std::vector<Tensor> unbind(int dim = 0, Loc loc = Loc::current()) const;
     Tensor diagonal(std::int64_t offset = 0, int dim1 = 0, int dim2 = 1, Loc loc = Loc::current()) const;
+    /// Windows of `size` elements along dim, one every `step`: (..., n, ...) -> (..., (n - size) / step + 1, ..., size). Throws
+    /// ShapeError where size is above n, ValueError for step below 1.
+    Tensor unfold(int dim, std::int64_t size, std::int64_t step, Loc loc = Loc::current()) const;
 
     // --- Copies -----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 #include "tapir/nn/attention.h"
 #include "tapir/nn/convolution.h"
 #include "tapir/nn/data/data.h"
+#include "tapir/nn/image.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"
 #include "tapir/nn/module.h"

@@ -1,0 +1,322 @@
+// Resampling, and pixels and channels exchanged.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/image.h"
+#include "tapir/ops/kernels/interpolate.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/pooling.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using kernels::ResampleDim;
+using kernels::ResampleShape;
+using kernels::Resampling;
+using std::int64_t;
+
+void interpolate_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(interpolate, "Resize", interpolate_rule,
+         "Images resampled. Samples of pixels and channels exchanged, which are made of views, stand here too.",
+         TAPIR_SAMPLE_AS("f(2,3,5)", "nn.functional.interpolate(x[0], 8)", interpolate(x[0], {.size = 8})),
+         TAPIR_SAMPLE_AS("f(2,2,6,5)", "nn.functional.interpolate(x[0], (4, 9), mode='nearest-exact')",
+                         interpolate(x[0], {.size = {4, 9}, .mode = "nearest-exact"})),
+         TAPIR_SAMPLE_AS("f(2,2,5)", "nn.functional.interpolate(x[0], 3, mode='linear')", interpolate(x[0], {.size = 3, .mode = "linear"})),
+         TAPIR_SAMPLE_AS("f(1,3,4,3)", "nn.functional.interpolate(x[0], scale_factor=2.5, mode='bilinear')",
+                         interpolate(x[0], {.scale_factor = 2.5, .mode = "bilinear"})),
+         TAPIR_SAMPLE_AS("f(2,1,4,5)", "nn.functional.interpolate(x[0], (6, 3), mode='bilinear', align_corners=True)",
+                         interpolate(x[0], {.size = {6, 3}, .mode = "bilinear", .align_corners = true})),
+         TAPIR_SAMPLE_AS("f(1,2,4,5)", "nn.functional.interpolate(x[0], scale_factor=(1.6, 0.7), mode='bicubic')",
+                         interpolate(x[0], {.scale_factor = {1.6, 0.7}, .mode = "bicubic"})),
+         TAPIR_SAMPLE_AS("f(1,2,2,3,4)", "nn.functional.interpolate(x[0], (3, 2, 6), mode='trilinear')",
+                         interpolate(x[0], {.size = {3, 2, 6}, .mode = "trilinear"})),
+         TAPIR_SAMPLE_AS("f(1,2,5,4)", "nn.functional.interpolate(x[0], (2, 3), mode='area')",
+                         interpolate(x[0], {.size = {2, 3}, .mode = "area"})),
+         TAPIR_SAMPLE("f(2,8,2,3)", pixel_shuffle(x[0], 2)), TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
+         TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
+
+namespace {
+
+// --- Running -------------------------------------------------------------------------------------------------------------
+
+struct Attrs {
+    ResampleDim dims[3];
+    int64_t batch, channels;
+    std::int32_t count;  // of spatial dimensions, the last ones of `dims`
+    bool is_transposed;
+};
+
+// What taps() or made_of() say, for each element of what is written.
+template <class T>
+struct Table {
+    std::vector<int64_t> first, begin;
+    std::vector<T> weights;
+
+    Table(const ResampleDim& dim, bool is_transposed) {
+        const int64_t n = is_transposed ? dim.in : dim.out;
+        begin.push_back(0);
+        for (int64_t at = 0; at < n; ++at) {
+            int64_t from = 0, end = 0;
+            if (is_transposed) {
+                dim.made_of(at, from, end);
+                for (int64_t o = from; o < end; ++o) weights.push_back(static_cast<T>(dim.weight_of(at, o)));
+            } else {
+                double own[4];
+                const int count = dim.taps(at, from, own);
+                for (int k = 0; k < count; ++k) weights.push_back(static_cast<T>(own[k]));
+            }
+            first.push_back(from);
+            begin.push_back(static_cast<int64_t>(weights.size()));
+        }
+    }
+};
+
+template <class T, class Kernel>
+void run_on_cpu(const ResampleShape& s, const Tensor& from, const Tensor& to, const Kernel& kernel) {
+    const Table<T> tables[3] = {{s.dims[0], s.is_transposed}, {s.dims[1], s.is_transposed}, {s.dims[2], s.is_transposed}};
+    kernels::Resample<T> args{};
+    args.inner = s.inner;
+    args.from = static_cast<const T*>(from.raw_data());
+    args.to = static_cast<T*>(to.raw_data());
+    for (int d = 0; d < 3; ++d) {
+        args.from_sizes[d] = s.from(d);
+        args.to_sizes[d] = s.to(d);
+        args.taps[d] = {tables[d].first.data(), tables[d].begin.data(), tables[d].weights.data()};
+    }
+    const int64_t rows = s.outer * s.to(0) * s.to(1), length = s.from(2) * s.inner;
+    const int64_t work = length + s.to(2) * s.inner;  // parallel_for cuts at multiples of 64
+    parallel_for(rows * 64, 64 * (8 * 1024 / work + 1), [&](int64_t begin, int64_t end) {
+        std::vector<T> line(static_cast<std::size_t>(length));
+        kernel(args, line.data(), begin / 64, end / 64);
+    });
+}
+
+Tensor resample(const Tensor& x, const Attrs& attrs, const Loc& loc) {
+    detail::begin_op("interpolate", x.impl(), loc);
+    ResampleShape s;
+    s.is_transposed = attrs.is_transposed;
+    for (int d = 0; d < 3; ++d) s.dims[d] = attrs.dims[d];
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        const bool is_last = !x.is_contiguous() && detail::is_channels_last(x.impl());
+        const DType dtype = x.dtype(), compute = on_gpu(x) || dtype == float64 ? dtype : float32;
+        Shape shape{attrs.batch, attrs.channels};
+        for (int d = 3 - attrs.count; d < 3; ++d) shape.push_back(s.to(d));
+        s.outer = is_last ? attrs.batch : attrs.batch * attrs.channels;
+        s.inner = is_last ? attrs.channels : 1;
+        const Tensor wide = x.to(compute, loc), from = is_last ? channels_last(wide, loc) : wide.contiguous(loc);
+        out = make_in_layout(shape, compute, x.device(), is_last, loc);
+        if (out.numel() > 0 && on_gpu(x)) {
+            gpu::resample({s, dtype, on_stream(from), on_stream(out)});
+        } else if (out.numel() > 0 && compute == float64) {
+            run_on_cpu<double>(s, from, out, kernels::resample_f64);
+        } else if (out.numel() > 0) {
+            run_on_cpu<float>(s, from, out, kernels::resample_f32);
+        }
+        out = out.to(dtype, loc);
+    }
+    record(interpolate_op, loc, {&x}, out, {}, attrs);
+    return out;
+}
+
+// A linear map, whose gradient is its transpose.
+void interpolate_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    Attrs attrs = b.attrs<Attrs>();
+    attrs.is_transposed = !attrs.is_transposed;
+    b.give(0, resample(b.grad(), attrs, b.record().loc));
+}
+
+// --- Arguments -----------------------------------------------------------------------------------------------------------
+
+struct Mode {
+    const char* word;
+    Resampling how;
+    int dims;  // 0: any
+};
+constexpr Mode kModes[] = {{"nearest", Resampling::nearest, 0}, {"nearest-exact", Resampling::nearest_exact, 0},
+                           {"linear", Resampling::linear, 1},   {"bilinear", Resampling::linear, 2},
+                           {"trilinear", Resampling::linear, 3}, {"bicubic", Resampling::cubic, 2}};
+
+Resampling mode_of(const InterpolateOptions& o, int dims, const Loc& loc) {
+    for (const Mode& mode : kModes) {
+        if (std::string(mode.word) != o.mode) continue;
+        if (mode.dims != 0 && mode.dims != dims) {
+            fail<ValueError>(loc, "interpolate: mode \"{}\" is for {} spatial dimensions, not {}", o.mode, mode.dims, dims);
+        }
+        if (o.align_corners && (mode.how == Resampling::nearest || mode.how == Resampling::nearest_exact)) {
+            fail<ValueError>(loc, "interpolate: align_corners is for linear and cubic modes, not \"{}\"", o.mode);
+        }
+        return mode.how;
+    }
+    fail<ValueError>(loc, "interpolate: there is no mode \"{}\"", o.mode);
+}
+
+// The sizes of the result.
+Shape sizes_of(const In& x, const InterpolateOptions& o) {
+    const int dims = x.tensor.dim() - 2;
+    if (o.size.empty() == (o.scale_factor.count() == 0)) {
+        fail<ValueError>(x.loc, "interpolate: one of size and scale_factor must be given, got {}", o.size.empty() ? "neither" : "both");
+    }
+    const int given = o.size.empty() ? o.scale_factor.count() : o.size.rank();
+    if (given != 1 && given != dims) {
+        fail<ValueError>(x.loc, "interpolate: {} needs 1 number or {}, got {}", o.size.empty() ? "scale_factor" : "size", dims, given);
+    }
+    Shape sizes;
+    for (int d = 0; d < dims; ++d) {
+        const int64_t in = x->sizes[d + 2];
+        const double wish = o.size.empty() ? std::floor(static_cast<double>(in) * o.scale_factor[d])
+                                           : static_cast<double>(o.size[given == 1 ? 0 : d]);
+        if (!(wish >= 1 && wish < 0x1p62) || in == 0) {
+            fail<ShapeError>(x.loc, "interpolate: dimension {} of shape {} cannot have {} elements", d + 2, x.tensor.shape(), wish);
+        }
+        sizes.push_back(static_cast<int64_t>(wish));
+    }
+    return sizes;
+}
+
+double scale_of(const ResampleDim& dim, const InterpolateOptions& o, int d) {
+    if (o.align_corners) return dim.out > 1 ? static_cast<double>(dim.in - 1) / static_cast<double>(dim.out - 1) : 0;
+    if (o.scale_factor.count() > 0 && !o.recompute_scale_factor) return 1 / o.scale_factor[d];
+    return static_cast<double>(dim.in) / static_cast<double>(dim.out);
+}
+
+}  // namespace
+
+ScaleFactor::ScaleFactor(std::initializer_list<double> factors, Loc loc) : count_(static_cast<int>(factors.size())) {
+    if (factors.size() > 3) fail<ValueError>(loc, "a scale factor has at most 3 numbers, got {}", factors.size());
+    int d = 0;
+    for (const double factor : factors) values_[d++] = factor;
+}
+
+Tensor interpolate(In x, const InterpolateOptions& options) {
+    detail::check_defined(x, "interpolate");
+    const int dims = x.tensor.dim() - 2;
+    if (dims < 1 || dims > 3) {
+        fail<ShapeError>(x.loc, "interpolate: needs (batch, channels, 1 to 3 spatial dimensions), got {}", x.tensor.shape());
+    }
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "interpolate: needs a floating dtype, got {}", name(x->dtype));
+    if (std::string(options.mode) == "area") {
+        if (options.align_corners) fail<ValueError>(x.loc, "interpolate: align_corners is for linear and cubic modes, not \"area\"");
+        const Shape sizes = sizes_of(x, options);
+        const detail::RecordedParts parts(x.loc);
+        return dims == 1 ? adaptive_avg_pool1d(x, sizes) : dims == 2 ? adaptive_avg_pool2d(x, sizes) : adaptive_avg_pool3d(x, sizes);
+    }
+    Attrs attrs{{}, x->sizes[0], x->sizes[1], dims, false};
+    const Resampling mode = mode_of(options, dims, x.loc);
+    const Shape sizes = sizes_of(x, options);
+    for (int d = 0; d < dims; ++d) {
+        ResampleDim& dim = attrs.dims[3 - dims + d];
+        dim.in = x->sizes[d + 2];
+        dim.out = sizes[d];
+        dim.mode = mode;
+        dim.align_corners = options.align_corners;
+        dim.scale = scale_of(dim, options, d);
+    }
+    return resample(x.tensor, attrs, x.loc);
+}
+
+// --- Pixels and channels ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+// x as (images, channels, height, width), and back.
+struct Images {
+    Tensor x;
+    Shape outer;  // the dimensions before the channels
+
+    Images(const char* op, const In& in) {
+        detail::check_defined(in, op);
+        const int rank = in.tensor.dim();
+        if (rank < 3) fail<ShapeError>(in.loc, "{}: needs (..., channels, height, width), got {}", op, in.tensor.shape());
+        int64_t images = 1;
+        for (int d = 0; d < rank - 3; ++d) {
+            outer.push_back(in->sizes[d]);
+            images *= in->sizes[d];
+        }
+        const detail::RecordedParts parts(in.loc);
+        x = rank == 4 ? in.tensor : reshape(in, {images, in->sizes[rank - 3], in->sizes[rank - 2], in->sizes[rank - 1]});
+    }
+    Tensor back(const Tensor& y, int64_t channels, int64_t height, int64_t width) const {
+        Shape shape = outer;
+        for (const int64_t size : {channels, height, width}) shape.push_back(size);
+        return reshape(y, shape);
+    }
+};
+
+// Whether an op should write its result with the channels last, as x is.
+bool wants_channels_last(const Tensor& x) { return !x.is_contiguous() && detail::is_channels_last(x.impl()); }
+
+}  // namespace
+
+Tensor pixel_shuffle(In x, int64_t r) {
+    const Images images("pixel_shuffle", x);
+    const Shape s = images.x.shape();
+    if (r < 1) fail<ValueError>(x.loc, "pixel_shuffle: upscale_factor must be at least 1, got {}", r);
+    if (s[1] % (r * r) != 0) {
+        fail<ShapeError>(x.loc, "pixel_shuffle: {} channels do not divide by {}^2", s[1], r);
+    }
+    const detail::RecordedParts parts(x.loc);
+    const int64_t channels = s[1] / (r * r);
+    const Tensor split = reshape(images.x, {s[0], channels, r, r, s[2], s[3]});
+    if (wants_channels_last(images.x) && images.outer.rank() == 1) {
+        const Tensor y = reshape(permute(split, {0, 4, 2, 5, 3, 1}), {s[0], s[2] * r, s[3] * r, channels});
+        return permute(y, {0, 3, 1, 2});
+    }
+    return images.back(permute(split, {0, 1, 4, 2, 5, 3}), channels, s[2] * r, s[3] * r);
+}
+
+Tensor pixel_unshuffle(In x, int64_t r) {
+    const Images images("pixel_unshuffle", x);
+    const Shape s = images.x.shape();
+    if (r < 1) fail<ValueError>(x.loc, "pixel_unshuffle: downscale_factor must be at least 1, got {}", r);
+    if (s[2] % r != 0 || s[3] % r != 0) {
+        fail<ShapeError>(x.loc, "pixel_unshuffle: an image of {} x {} does not divide by {}", s[2], s[3], r);
+    }
+    const detail::RecordedParts parts(x.loc);
+    const int64_t height = s[2] / r, width = s[3] / r;
+    const Tensor split = reshape(images.x, {s[0], s[1], height, r, width, r});
+    if (wants_channels_last(images.x) && images.outer.rank() == 1) {
+        const Tensor y = reshape(permute(split, {0, 2, 4, 1, 3, 5}), {s[0], height, width, s[1] * r * r});
+        return permute(y, {0, 3, 1, 2});
+    }
+    return images.back(permute(split, {0, 1, 3, 5, 2, 4}), s[1] * r * r, height, width);
+}
+
+Tensor channel_shuffle(In x, int64_t groups) {
+    detail::check_defined(x, "channel_shuffle");
+    const int rank = x.tensor.dim();
+    if (rank < 3) fail<ShapeError>(x.loc, "channel_shuffle: needs (batch, channels, spatial...), got {}", x.tensor.shape());
+    if (groups < 1 || x->sizes[1] % groups != 0) {
+        fail<ValueError>(x.loc, "channel_shuffle: {} groups do not divide {} channels", groups, x->sizes[1]);
+    }
+    const detail::RecordedParts parts(x.loc);
+    const bool is_last = wants_channels_last(x.tensor);
+    const int at = is_last ? rank - 1 : 1;  // where the channels stand
+    Tensor y = x.tensor;
+    Dims order(0), back{0, rank - 1};
+    for (int d = 2; d < rank; ++d) {
+        order.push_back(d);
+        back.push_back(d - 1);
+    }
+    order.push_back(1);
+    if (is_last) y = permute(y, order);
+    const Shape shape = y.shape();
+    y = reshape(transpose(unflatten(y, at, {groups, x->sizes[1] / groups}), at, at + 1), shape);
+    return is_last ? permute(y, back) : y;
+}
+
+}  // namespace tapir
