@@ -91,6 +91,7 @@ TEST_CASE("every op gives the CPU's numbers on a CUDA device", "[cuda]") {
         INFO(call.name << " of " << call.inputs);
         for (const DType dtype : {float64, float32, float16, bfloat16}) {
             INFO(name(dtype));
+            if (call.wide_only && dtype != float32 && dtype != float64) continue;
             const std::vector<Tensor> inputs = test::make_inputs(call);
             if (call.extreme && inputs[0].dtype() != dtype) continue;
             compare(call, cast(inputs, dtype), dtype);

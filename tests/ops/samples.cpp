@@ -156,7 +156,7 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
         calls.push_back({&op.info, std::string(op.info.name) + " extreme" + dtype,
                          op.operands == 1 ? (wide ? "x(16)" : "y(16)") : (wide ? "x(256) X(256)" : "y(256) Y(256)"),
                          extreme_code(op, wide),
-                         [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; }, false, true});
+                         [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; }, false, false, true});
     }
 }
 
@@ -168,7 +168,8 @@ std::vector<Call> all_calls() {
         for (int i = 0; i < op->sample_count; ++i) {
             const Sample& sample = op->samples[i];
             calls.push_back({op, std::string(op->name) + " " + std::to_string(i), sample.inputs,
-                             sample.torch ? sample.torch : sample.code, sample.call, op->backward != NonDiff});
+                             sample.torch ? sample.torch : sample.code, sample.call, op->backward != NonDiff,
+                             op->name == std::string("quantile")});
         }
     }
     for (const ElementwiseOp& op : elementwise_ops) add_elementwise(calls, op);

@@ -1,0 +1,290 @@
+// The ops of arrange.h: made of views, copies and products, which are recorded in their place.
+#include <algorithm>
+#include <string>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/arrange.h"
+#include "tapir/ops/composed_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/counting.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})), TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
+TAPIR_OP(repeat_interleave, NoOnnx("Expand, Reshape; Gather"), Composed, "Each element several times.",
+         TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)), TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)),
+         TAPIR_SAMPLE("f(3,2) i(3)<4", repeat_interleave(x[0], x[1], 0)), TAPIR_SAMPLE("f(4) i(4)<3", repeat_interleave(x[0], x[1])));
+TAPIR_OP(rot90, NoOnnx("Slice, Transpose"), Composed, "Turned by 90 degrees.", TAPIR_SAMPLE("f(2,3)", rot90(x[0])),
+         TAPIR_SAMPLE("f(2,3,2)", rot90(x[0], 2, {1, 2})), TAPIR_SAMPLE("f(2,3)", rot90(x[0], -1)), TAPIR_SAMPLE("f(2,3)", fliplr(x[0])),
+         TAPIR_SAMPLE("f(2,3)", flipud(x[0])));
+TAPIR_OP(movedim, "Transpose", Composed, "Dimensions at other places.", TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {0}, {2})),
+         TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {2, 0}, {0, 1})));
+TAPIR_OP(diag, NoOnnx("Where"), Composed, "A vector as a diagonal, or a matrix's diagonal.", TAPIR_SAMPLE("f(3)", diag(x[0])),
+         TAPIR_SAMPLE("f(3)", diag(x[0], -1)), TAPIR_SAMPLE("f(3,4)", diag(x[0], 1)), TAPIR_SAMPLE("f(2,3)", diag_embed(x[0], 1)));
+TAPIR_OP(meshgrid, NoOnnx("Expand"), Composed, "Coordinates of a grid.",
+         TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='ij')", meshgrid({x[0], x[1]})),
+         TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='xy')", meshgrid({x[0], x[1]}, "xy")),
+         TAPIR_SAMPLE_AS("f(3) f(2) f(2)", "cartesian_prod(x[0], x[1], x[2])", cartesian_prod({x[0], x[1], x[2]})));
+TAPIR_OP(diff, NoOnnx("Slice, Sub"), Composed, "Differences of neighbours.", TAPIR_SAMPLE("f(3,5)", diff(x[0])),
+         TAPIR_SAMPLE("f(4,2)", diff(x[0], 2, 0)));
+TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.", TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,2) f(3,1)", "linalg.cross(x[0], x[1], dim=0)", cross(x[0], x[1], 0)));
+TAPIR_OP(trace, NoOnnx("Einsum"), Composed, "The sum of the diagonal.", TAPIR_SAMPLE("f(3,4)", trace(x[0])));
+TAPIR_OP(kron, NoOnnx("Mul, Reshape"), Composed, "The Kronecker product.", TAPIR_SAMPLE("f(2,3) f(2,2)", kron(x[0], x[1])),
+         TAPIR_SAMPLE("f(2) f(3,2)", kron(x[0], x[1])));
+TAPIR_OP(vander, NoOnnx("Pow"), Composed, "Powers as columns.", TAPIR_SAMPLE("f(3)", vander(x[0])),
+         TAPIR_SAMPLE_AS("f(3)", "vander(x[0], 4, True)", vander(x[0], 4, true)));
+
+using std::int64_t;
+
+// --- Repeated and turned -----------------------------------------------------------------------------------------------------
+
+Tensor tile(In x, const Shape& times) {
+    detail::check_defined(x, "tile");
+    Shape all = times;
+    while (all.rank() < x.tensor.dim()) all.insert(0, 1);
+    return repeat(x, all);
+}
+
+Tensor repeat_interleave(In x, int64_t repeats) {
+    detail::check_defined(x, "repeat_interleave");
+    const detail::RecordedParts parts(x.loc);
+    return repeat_interleave(reshape(x, {-1}), repeats, 0);
+}
+
+Tensor repeat_interleave(In x, int64_t repeats, int dim) {
+    detail::check_defined(x, "repeat_interleave");
+    if (repeats < 0) fail<ValueError>(x.loc, "repeat_interleave: repeats must not be negative, got {}", repeats);
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "repeat_interleave", x.loc);
+    const detail::RecordedParts parts(x.loc);
+    if (x.tensor.dim() == 0) return repeat_interleave(reshape(x, {1}), repeats, 0);
+    Shape shape = x.tensor.shape(), wide = shape;
+    if (__builtin_mul_overflow(shape[d], repeats, &shape[d])) {
+        fail<OutOfMemory>(x.loc, "repeat_interleave: {} copies of {} elements are larger than any memory", repeats, x->sizes[d]);
+    }
+    if (wide.rank() < kMaxRank) {
+        wide.insert(d + 1, repeats);
+        return reshape(expand(unsqueeze(x, d + 1), wide), shape).contiguous();
+    }
+    const TensorOptions options(int64, x->device);
+    return index_select(x, d, reshape(expand(unsqueeze(arange(x->sizes[d], options), 1), {x->sizes[d], repeats}), {-1}));
+}
+
+Tensor repeat_interleave(In x, In repeats) {
+    detail::check_defined(x, "repeat_interleave");
+    const detail::RecordedParts parts(x.loc);
+    return repeat_interleave(reshape(x, {-1}), repeats, 0);
+}
+
+Tensor repeat_interleave(In x, In repeats, int dim) {
+    detail::check_defined(x, "repeat_interleave");
+    detail::check_defined(repeats, "repeat_interleave");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "repeat_interleave", x.loc);
+    const DType dtype = repeats->dtype;
+    if (dtype != int64 && dtype != int32) fail<DTypeError>(x.loc, "repeat_interleave: repeats must be int64 or int32, not {}", name(dtype));
+    detail::check_same_device("repeat_interleave", x.tensor, repeats.tensor, x.loc);
+    const int64_t n = x.tensor.dim() == 0 ? 1 : x->sizes[d];
+    if (repeats.tensor.dim() > 1 || (repeats->numel != n && repeats->numel != 1)) {
+        fail<ShapeError>(x.loc, "repeat_interleave: repeats of shape {} for {} elements", repeats.tensor.shape(), n);
+    }
+    const detail::RecordedParts parts(x.loc);
+    Tensor index;
+    {
+        const detail::PauseRecording pause;
+        const Tensor times = expand(reshape(repeats, {-1}), {n}).to(int64);
+        if (n > 0 && amin(times).item<int64_t>() < 0) {
+            fail<ValueError>(x.loc, "repeat_interleave: repeats must not be negative, got {}", amin(times).item<int64_t>());
+        }
+        const Tensor ends = cumsum(times, 0);
+        const int64_t total = n > 0 ? ends[-1].item<int64_t>() : 0;
+        index = searchsorted(ends, arange(total, {int64, x->device}), /*right=*/true);
+    }
+    return index_select(x.tensor.dim() == 0 ? reshape(x, {1}) : x.tensor, d, index);
+}
+
+Tensor rot90(In x, int k, const Dims& dims) {
+    detail::check_defined(x, "rot90");
+    const int rank = x.tensor.dim();
+    if (dims.rank() != 2 || rank < 2) fail<ShapeError>(x.loc, "rot90: needs two dimensions, got {} of shape {}", dims, x.tensor.shape());
+    const int a = detail::wrap_dim(dims[0], rank, "rot90", x.loc), b = detail::wrap_dim(dims[1], rank, "rot90", x.loc);
+    if (a == b) fail<ShapeError>(x.loc, "rot90: needs two different dimensions, got {}", dims);
+    const detail::RecordedParts parts(x.loc);
+    switch ((k % 4 + 4) % 4) {
+        case 1: return transpose(flip(x, {b}), a, b).contiguous();
+        case 2: return flip(x, {a, b});
+        case 3: return transpose(flip(x, {a}), a, b).contiguous();
+        default: return clone(x);
+    }
+}
+
+Tensor fliplr(In x) {
+    detail::check_defined(x, "fliplr");
+    if (x.tensor.dim() < 2) fail<ShapeError>(x.loc, "fliplr: needs two dimensions, got shape {}", x.tensor.shape());
+    return flip(x, {1});
+}
+Tensor flipud(In x) {
+    detail::check_defined(x, "flipud");
+    if (x.tensor.dim() < 1) fail<ShapeError>(x.loc, "flipud: needs a dimension, got shape {}", x.tensor.shape());
+    return flip(x, {0});
+}
+
+Tensor movedim(In x, const Dims& source, const Dims& destination) {
+    detail::check_defined(x, "movedim");
+    const int rank = x.tensor.dim();
+    if (source.rank() != destination.rank()) {
+        fail<ShapeError>(x.loc, "movedim: {} dimensions to {} places", source.rank(), destination.rank());
+    }
+    Dims order;
+    unsigned taken = 0, filled = 0;
+    for (int d = 0; d < rank; ++d) order.push_back(-1);
+    for (int i = 0; i < source.rank(); ++i) {
+        const int from = detail::wrap_dim(source[i], rank, "movedim", x.loc), to = detail::wrap_dim(destination[i], rank, "movedim", x.loc);
+        if (taken >> from & 1 || filled >> to & 1) fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
+        taken |= 1u << from;
+        filled |= 1u << to;
+        if (rank > 0) order[to] = from;
+    }
+    int next = 0;
+    for (int d = 0; d < rank; ++d) {
+        if (order[d] >= 0) continue;
+        while (taken >> next & 1) ++next;
+        order[d] = next++;
+    }
+    return permute(x, order);
+}
+
+// --- Diagonals -------------------------------------------------------------------------------------------------------------
+
+Tensor diag_embed(In x, int64_t offset) {
+    detail::check_defined(x, "diag_embed");
+    const int rank = x.tensor.dim();
+    if (rank == 0) fail<ShapeError>(x.loc, "diag_embed: a 0-d tensor has no diagonal");
+    const detail::RecordedParts parts(x.loc);
+    const int64_t n = x->sizes[rank - 1], width = std::abs(offset), size = n + width;
+    // Row i of the matrix has element i (or i - |offset|) of x, where the column is that of the diagonal.
+    const Tensor rows = pad(unsqueeze(x, -1), {0, 0, offset < 0 ? width : 0, offset < 0 ? 0 : width});
+    const TensorOptions options(int64, x->device);
+    const Tensor at = arange(size, options), is_on = eq(unsqueeze(at, 1) + offset, at);
+    return where(is_on, rows, 0).to(x->dtype);
+}
+
+Tensor diag(In x, int64_t offset) {
+    detail::check_defined(x, "diag");
+    if (x.tensor.dim() != 1 && x.tensor.dim() != 2) {
+        fail<ShapeError>(x.loc, "diag: needs one or two dimensions, got shape {}", x.tensor.shape());
+    }
+    const detail::RecordedParts parts(x.loc);
+    return x.tensor.dim() == 1 ? diag_embed(x, offset) : clone(diagonal(x, offset));
+}
+
+Tensor trace(In x) {
+    detail::check_defined(x, "trace");
+    if (x.tensor.dim() != 2) fail<ShapeError>(x.loc, "trace: needs a matrix, got shape {}", x.tensor.shape());
+    const detail::RecordedParts parts(x.loc);
+    return sum(diagonal(x));
+}
+
+// --- Combined ----------------------------------------------------------------------------------------------------------------
+
+std::vector<Tensor> meshgrid(TensorList tensors, const char* indexing) {
+    const std::string word = indexing;
+    if (word != "ij" && word != "xy") fail<ValueError>(tensors.loc, "meshgrid: indexing is \"ij\" or \"xy\", not \"{}\"", word);
+    if (tensors.size == 0) fail<ValueError>(tensors.loc, "meshgrid: needs at least one tensor");
+    Shape shape;
+    for (const Tensor& t : tensors) {
+        detail::check_defined(In(t, tensors.loc), "meshgrid");
+        if (t.dim() > 1) fail<ShapeError>(tensors.loc, "meshgrid: needs tensors of one dimension, got shape {}", t.shape());
+        shape.push_back(t.numel(), tensors.loc);
+    }
+    const detail::RecordedParts parts(tensors.loc);
+    std::vector<Tensor> grid;
+    for (std::size_t i = 0; i < tensors.size; ++i) {
+        Shape own = shape;
+        for (int d = 0; d < shape.rank(); ++d) own[d] = d == static_cast<int>(i) ? shape[d] : 1;
+        const Tensor all = expand(reshape(tensors[i], own), shape);
+        grid.push_back(word == "xy" && tensors.size > 1 ? transpose(all, 0, 1) : all);
+    }
+    return grid;
+}
+
+Tensor cartesian_prod(TensorList tensors) {
+    for (const Tensor& t : tensors) {
+        detail::check_defined(In(t, tensors.loc), "cartesian_prod");
+        if (t.dim() != 1) fail<ShapeError>(tensors.loc, "cartesian_prod: needs tensors of one dimension, got shape {}", t.shape());
+    }
+    if (tensors.size == 1) return tensors[0];
+    const std::vector<Tensor> grid = meshgrid(tensors);
+    const detail::RecordedParts parts(tensors.loc);
+    std::vector<Tensor> columns;
+    for (const Tensor& t : grid) columns.push_back(reshape(t, {-1}));
+    return stack(columns, 1);
+}
+
+Tensor diff(In x, int n, int dim) {
+    detail::check_defined(x, "diff");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "diff", x.loc);
+    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "diff: a 0-d tensor has no neighbours");
+    if (n < 0) fail<ValueError>(x.loc, "diff: n must not be negative, got {}", n);
+    const detail::RecordedParts parts(x.loc);
+    Tensor y = x.tensor;
+    for (int k = 0; k < n && y.size(d) > 0; ++k) {
+        const int64_t left = y.size(d) - 1;
+        const Tensor next = narrow(y, d, 1, left), here = narrow(y, d, 0, left);
+        y = y.dtype() == bool_ ? ne(next, here) : next - here;
+    }
+    return y;
+}
+
+Tensor cross(In a, In b, int dim) {
+    detail::check_defined(a, "cross");
+    detail::check_defined(b, "cross");
+    if (a.tensor.dim() != b.tensor.dim()) {
+        fail<ShapeError>(a.loc, "cross: shapes {} and {} differ in their number of dimensions", a.tensor.shape(), b.tensor.shape());
+    }
+    const int d = detail::wrap_dim(dim, a.tensor.dim(), "cross", a.loc);
+    if (a.tensor.dim() == 0 || a->sizes[d] != 3 || b->sizes[d] != 3) {
+        fail<ShapeError>(a.loc, "cross: needs 3 elements along dimension {}, got shapes {} and {}", dim, a.tensor.shape(), b.tensor.shape());
+    }
+    const detail::RecordedParts parts(a.loc);
+    const auto moved = [&](const In& t, int64_t by) { return roll(t, {by}, {d}); };
+    return moved(a, -1) * moved(b, -2) - moved(a, -2) * moved(b, -1);
+}
+
+Tensor kron(In a, In b) {
+    detail::check_defined(a, "kron");
+    detail::check_defined(b, "kron");
+    const int rank = std::max(a.tensor.dim(), b.tensor.dim());
+    if (rank > kMaxRank / 2) fail<ShapeError>(a.loc, "kron: shapes {} and {} have more than 4 dimensions", a.tensor.shape(), b.tensor.shape());
+    const detail::RecordedParts parts(a.loc);
+    Shape of_a, of_b, shape;  // a's dimensions each before b's
+    for (int d = 0; d < rank; ++d) {
+        const int at_a = d - (rank - a.tensor.dim()), at_b = d - (rank - b.tensor.dim());
+        const int64_t m = at_a < 0 ? 1 : a->sizes[at_a], n = at_b < 0 ? 1 : b->sizes[at_b];
+        of_a.push_back(m);
+        of_a.push_back(1);
+        of_b.push_back(1);
+        of_b.push_back(n);
+        shape.push_back(m * n);
+    }
+    return reshape(reshape(a, of_a) * reshape(b, of_b), shape);
+}
+
+Tensor vander(In x, int64_t columns, bool increasing) {
+    detail::check_defined(x, "vander");
+    if (x.tensor.dim() != 1) fail<ShapeError>(x.loc, "vander: needs one dimension, got shape {}", x.tensor.shape());
+    if (columns < -1) fail<ValueError>(x.loc, "vander: the number of columns must not be negative, got {}", columns);
+    const detail::RecordedParts parts(x.loc);
+    const int64_t n = columns == -1 ? x->numel : columns;
+    const DType dtype = is_floating(x->dtype) ? x->dtype : int64;
+    Tensor powers = arange(n, {dtype, x->device});
+    if (!increasing) powers = static_cast<double>(n - 1) - powers;
+    return pow(unsqueeze(x.tensor.to(dtype), 1), powers.to(dtype));
+}
+
+}  // namespace tapir

@@ -1,0 +1,250 @@
+// The ops of statistics.h: made of sorting, reductions and products, which are recorded in their place.
+#include "tapir/ops/statistics.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/composed_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+TAPIR_OP(quantile, NoOnnx("TopK, Gather"), Composed, "Quantiles.", TAPIR_SAMPLE("d(3,5)", quantile(x[0], 0.3)),
+         TAPIR_SAMPLE_AS("d(3,4)", "quantile(x[0], 0.6, 1, True, interpolation='nearest')", quantile(x[0], 0.6, 1, true, "nearest")),
+         TAPIR_SAMPLE_AS("d(3,4)", "quantile(x[0], 0.4, 0, interpolation='midpoint')", quantile(x[0], 0.4, 0, false, "midpoint")),
+         TAPIR_SAMPLE_AS("d(4,3)", "quantile(x[0], torch.tensor([0, 0.25, 1], dtype=x[0].dtype), 0)",
+                         quantile(x[0], tensor({0, 0.25, 1}, {x[0].dtype(), x[0].device()}), 0)));
+TAPIR_OP(median, NoOnnx("TopK, Gather"), Composed, "The middle element.", TAPIR_SAMPLE("d(3,4)", median(x[0])),
+         TAPIR_SAMPLE("d(3,4)", median(x[0], 1)), TAPIR_SAMPLE("d(5,2)", median(x[0], 0, true)));
+TAPIR_OP(var_mean, NoOnnx("ReduceMean, Sub, Mul"), Composed, "Variance or standard deviation, and mean.",
+         TAPIR_SAMPLE_AS("f(3,4)", "var_mean(x[0])", {var_mean(x[0]).first, var_mean(x[0]).second}),
+         TAPIR_SAMPLE_AS("f(3,4)", "std_mean(x[0], 1, unbiased=False)[0]", std_mean(x[0], {1}, 0).first));
+TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), Composed, "Running log(sum(exp(x))).", TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)), TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)));
+TAPIR_OP(cdist, NoOnnx("Sub, ReduceL2"), Composed, "Distances between rows.", TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,2) f(2,2,2)", cdist(x[0], x[1], 1)), TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1], 3.5)),
+         TAPIR_SAMPLE_AS("f(3,4) f(2,4)", "cdist(x[0], x[1], inf)", cdist(x[0], x[1], __builtin_inf())), TAPIR_SAMPLE_AS("i(3,4)<2 i(2,4)<2", "cdist(x[0].double(), x[1].double(), 0)", cdist(x[0].to(float64), x[1].to(float64), 0)),
+         TAPIR_SAMPLE("f(26,2) f(2,2)", cdist(x[0], x[1])));
+TAPIR_OP(normalize, NoOnnx("LpNormalization"), Composed, "Vectors of length 1.", TAPIR_SAMPLE("f(3,4)", normalize(x[0])),
+         TAPIR_SAMPLE("f(2,3,2)", normalize(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", normalize(x[0], 2, 0, 1.5)));
+
+using std::int64_t;
+
+// --- Places among sorted elements --------------------------------------------------------------------------------------------
+
+namespace {
+
+enum class Between { linear, lower, higher, nearest, midpoint };
+
+Between between_of(const char* word, const Loc& loc) {
+    constexpr const char* words[] = {"linear", "lower", "higher", "nearest", "midpoint"};
+    for (int i = 0; i < 5; ++i) {
+        if (std::string(words[i]) == word) return static_cast<Between>(i);
+    }
+    fail<ValueError>(loc, "quantile: interpolation is \"linear\", \"lower\", \"higher\", \"nearest\" or \"midpoint\", not \"{}\"", word);
+}
+
+struct Place {
+    int64_t below, above;
+    double weight;  // of the one above
+};
+
+Place place_of(double q, int64_t n, Between how, const Loc& loc) {
+    if (!(q >= 0 && q <= 1)) fail<ValueError>(loc, "quantile: q must be in [0, 1], got {}", q);
+    double at = q * static_cast<double>(n - 1);
+    switch (how) {
+        case Between::lower: at = std::floor(at); break;
+        case Between::higher: at = std::ceil(at); break;
+        case Between::nearest: at = std::nearbyint(at); break;
+        default: break;
+    }
+    const double below = std::floor(at), above = std::ceil(at);
+    const double weight = how == Between::midpoint && above > below ? 0.5 : at - below;
+    return {static_cast<int64_t>(below), static_cast<int64_t>(above), weight};
+}
+
+// x sorted along d, and nan where the largest element of its line is (where nan would be).
+struct Sorted {
+    Tensor values, indices, is_nan;  // is_nan: of size 1 along d; undefined for integers
+    Sorted(const Tensor& x, int d) {
+        const ValuesIndices sorted = sort(x, d);
+        values = sorted.values;
+        indices = sorted.indices;
+        if (is_floating(x.dtype())) is_nan = isnan(narrow(values, d, x.size(d) - 1, 1));
+    }
+};
+
+void check_quantile(const In& x) {
+    detail::check_defined(x, "quantile");
+    if (x->dtype != float32 && x->dtype != float64) fail<DTypeError>(x.loc, "quantile: needs float32 or float64, got {}", name(x->dtype));
+    if (x->numel == 0) fail<ShapeError>(x.loc, "quantile: there are no elements in shape {}", x.tensor.shape());
+}
+
+// Each result has size 1 along d.
+std::vector<Tensor> quantiles(const In& x, const std::vector<double>& qs, int d, const char* interpolation) {
+    const Between how = between_of(interpolation, x.loc);
+    const int64_t n = x.tensor.size(d);
+    std::vector<Place> places;
+    for (const double q : qs) places.push_back(place_of(q, n, how, x.loc));
+    const Sorted sorted(x.tensor, d);
+    std::vector<Tensor> results;
+    for (const Place& place : places) {
+        const Tensor below = narrow(sorted.values, d, place.below, 1);
+        Tensor value = below;
+        if (place.above > place.below) value = lerp(below, narrow(sorted.values, d, place.above, 1), place.weight);
+        results.push_back(where(sorted.is_nan, std::nan(""), value));
+    }
+    return results;
+}
+
+std::vector<double> numbers_of(const In& q, const In& x) {
+    detail::check_defined(q, "quantile");
+    if (q.tensor.dim() > 1) fail<ShapeError>(x.loc, "quantile: q needs at most one dimension, got shape {}", q.tensor.shape());
+    if (q->dtype != x->dtype) fail<DTypeError>(x.loc, "quantile: q is {}, x {}", name(q->dtype), name(x->dtype));
+    const detail::PauseRecording pause;
+    return q.tensor.detach().to_vector<double>();
+}
+
+}  // namespace
+
+Tensor quantile(In x, double q, int dim, bool keepdim, const char* interpolation) {
+    check_quantile(x);
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
+    const detail::RecordedParts parts(x.loc);
+    if (x.tensor.dim() == 0) return reshape(quantiles(reshape(x, {1}), {q}, 0, interpolation)[0], {});
+    const Tensor result = quantiles(x, {q}, d, interpolation)[0];
+    return keepdim ? result : squeeze(result, d);
+}
+
+Tensor quantile(In x, double q, const char* interpolation) {
+    check_quantile(x);
+    const detail::RecordedParts parts(x.loc);
+    return quantile(reshape(x, {-1}), q, 0, false, interpolation);
+}
+
+Tensor quantile(In x, In q, int dim, bool keepdim, const char* interpolation) {
+    check_quantile(x);
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
+    const std::vector<double> qs = numbers_of(q, x);
+    const detail::RecordedParts parts(x.loc);
+    if (q.tensor.dim() == 0) return quantile(x, qs[0], dim, keepdim, interpolation);
+    const Tensor lines = x.tensor.dim() == 0 ? reshape(x, {1}) : x.tensor;
+    std::vector<Tensor> results = quantiles(In(lines, x.loc), qs, d, interpolation);
+    for (Tensor& result : results) {
+        if (!keepdim || x.tensor.dim() == 0) result = squeeze(result, d);
+    }
+    return stack(results, 0);
+}
+
+Tensor quantile(In x, In q, const char* interpolation) {
+    check_quantile(x);
+    const detail::RecordedParts parts(x.loc);
+    return quantile(reshape(x, {-1}), q, 0, false, interpolation);
+}
+
+ValuesIndices median(In x, int dim, bool keepdim) {
+    detail::check_defined(x, "median");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "median", x.loc);
+    const detail::RecordedParts parts(x.loc);
+    if (x.tensor.dim() == 0) {
+        const ValuesIndices one = median(reshape(x, {1}), 0, false);
+        return one;
+    }
+    const int64_t n = x->sizes[d];
+    if (n == 0) fail<ShapeError>(x.loc, "median: there are no elements along dimension {} of shape {}", dim, x.tensor.shape());
+    const Sorted sorted(x.tensor, d);
+    const auto taken = [&](const Tensor& t) {
+        const Tensor middle = narrow(t, d, (n - 1) / 2, 1);
+        return sorted.is_nan.defined() ? where(sorted.is_nan, narrow(t, d, n - 1, 1), middle) : clone(middle);
+    };
+    const Tensor values = taken(sorted.values), indices = taken(sorted.indices);
+    return keepdim ? ValuesIndices{values, indices} : ValuesIndices{squeeze(values, d), squeeze(indices, d)};
+}
+
+Tensor median(In x) {
+    detail::check_defined(x, "median");
+    if (x->numel == 0) fail<ShapeError>(x.loc, "median: there are no elements in shape {}", x.tensor.shape());
+    const detail::RecordedParts parts(x.loc);
+    return median(reshape(x, {-1}), 0).values;
+}
+
+// --- Moments and running sums --------------------------------------------------------------------------------------------------
+
+std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims, int correction, bool keepdim) {
+    detail::check_defined(x, "var_mean");
+    const detail::RecordedParts parts(x.loc);
+    return {var(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, bool keepdim) {
+    detail::check_defined(x, "std_mean");
+    const detail::RecordedParts parts(x.loc);
+    return {tapir::std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+
+// Sums over the last 1, 2, 4 ... elements (Hillis & Steele 1986).
+Tensor logcumsumexp(In x, int dim) {
+    detail::check_defined(x, "logcumsumexp");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc);
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));
+    const detail::RecordedParts parts(x.loc);
+    if (x.tensor.dim() == 0) return clone(x);
+    const int64_t n = x->sizes[d];
+    Tensor y = x.tensor;
+    for (int64_t s = 1; s < n; s *= 2) {
+        const Tensor sums = logaddexp(narrow(y, d, s, n - s), narrow(y, d, 0, n - s));
+        y = cat({narrow(y, d, 0, s), sums}, d);
+    }
+    return n > 1 ? y : clone(y);
+}
+
+// --- Distances -----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// |a|^2 - 2 a b + |b|^2. The square root's gradient at 0 would be infinite.
+Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
+    const Tensor of_a = sum(square(a), {-1}, true), of_b = transpose(sum(square(b), {-1}, true), -1, -2);
+    const Tensor squared = of_a + of_b - matmul(a, transpose(b, -1, -2)) * 2;
+    const Tensor is_apart = gt(squared, 0);
+    return where(is_apart, sqrt(where(is_apart, squared, 1)), 0);
+}
+
+}  // namespace
+
+Tensor cdist(In a, In b, double p) {
+    detail::check_defined(a, "cdist");
+    detail::check_defined(b, "cdist");
+    const int rank = a.tensor.dim();
+    detail::check_same_device("cdist", a.tensor, b.tensor, a.loc);
+    if (!is_floating(a->dtype) || !is_floating(b->dtype)) {
+        fail<DTypeError>(a.loc, "cdist: needs floating dtypes, got {} and {}", name(a->dtype), name(b->dtype));
+    }
+    if (rank < 2 || b.tensor.dim() < 2 || a->sizes[rank - 1] != b->sizes[b.tensor.dim() - 1]) {
+        fail<ShapeError>(a.loc, "cdist: needs rows of the same length, got shapes {} and {}", a.tensor.shape(), b.tensor.shape());
+    }
+    if (!(p >= 0)) fail<ValueError>(a.loc, "cdist: p must not be negative, got {}", p);
+    const detail::RecordedParts parts(a.loc);
+    const int64_t n = a->sizes[rank - 2], m = b->sizes[b.tensor.dim() - 2];
+    if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0) return euclidean_by_products(a.tensor, b.tensor);
+    const Tensor difference = unsqueeze(a, -2) - unsqueeze(b, -3);
+    if (a->sizes[rank - 1] == 0) return sum(difference, {-1});
+    return norm(difference, p, {-1});
+}
+
+Tensor normalize(In x, double p, int dim, double eps) {
+    detail::check_defined(x, "normalize");
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "normalize: needs a floating dtype, got {}", name(x->dtype));
+    const detail::RecordedParts parts(x.loc);
+    return x.tensor / clamp_min(norm(x, p, {dim}, true), eps);
+}
+
+}  // namespace tapir

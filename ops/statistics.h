@@ -1,0 +1,35 @@
+// Statistics, distances and normalisation of vectors. Names and argument orders are PyTorch's.
+#pragma once
+
+#include <utility>
+
+#include "tapir/core/tensor.h"
+#include "tapir/ops/reduce.h"
+
+namespace tapir {
+
+/// Below which a part q of the elements lies: the element at place q * (n - 1) of the sorted ones, between two of them
+/// `interpolation`: "linear", "lower", "higher", "nearest", "midpoint". Over all elements, or along dim. nan where there is one. Throws
+/// ValueError for q outside [0, 1], DTypeError for other dtypes than float32 and float64, ShapeError for no elements.
+Tensor quantile(In x, double q, const char* interpolation = "linear");
+Tensor quantile(In x, double q, int dim, bool keepdim = false, const char* interpolation = "linear");
+/// The same for several q (1-d, of x's dtype; constants), which become the first dimension of the result. Waits for a device.
+Tensor quantile(In x, In q, const char* interpolation = "linear");
+Tensor quantile(In x, In q, int dim, bool keepdim = false, const char* interpolation = "linear");
+/// The middle element, the lower of two; nan where there is one. Throws ShapeError for no elements.
+Tensor median(In x);
+ValuesIndices median(In x, int dim, bool keepdim = false);
+/// Variance (or standard deviation) and mean: auto [variance, average] = var_mean(x).
+std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+/// Running log(sum(exp(x))) along dim, without overflow, in log2(n) steps.
+Tensor logcumsumexp(In x, int dim);
+
+/// Distances in the p-norm between all rows of a (..., n, d) and of b (..., m, d): (..., n, m). p >= 0, infinity too. For p = 2 and more
+/// than 25 rows by a matrix product, as in PyTorch, which is less exact for rows that are near each other; other ones need memory
+/// for n * m * d elements. The gradient where rows are equal is 0.
+Tensor cdist(In a, In b, double p = 2);
+/// x / max(norm(x, p, dim), eps): vectors of length 1.
+Tensor normalize(In x, double p = 2, int dim = 1, double eps = 1e-12);
+
+}  // namespace tapir

@@ -1,0 +1,129 @@
+// Counting, searching, comparing, statistics and rearranging: corner cases and what is refused. Values and gradients: the op table's
+// test, against PyTorch.
+#include <cmath>
+#include <limits>
+
+#include "../fails.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+const double inf = std::numeric_limits<double>::infinity(), nan_value = std::nan("");
+}
+
+TEST_CASE("bits of integers and bool") {
+    const Tensor a = tensor({12, -7, 1}), b = tensor({10, 3, 62});
+    CHECK((a & b).to_vector<int>() == std::vector<int>{8, 1, 0});
+    CHECK((a | b).to_vector<int>() == std::vector<int>{14, -5, 63});
+    CHECK((a ^ 6).to_vector<int>() == std::vector<int>{10, -1, 7});
+    CHECK((~a).to_vector<int>() == std::vector<int>{-13, 6, -2});
+    CHECK((~a.to(uint8)).to_vector<int>() == std::vector<int>{243, 6, 254});
+    CHECK((a << b).to_vector<std::int64_t>() == std::vector<std::int64_t>{12 << 10, -56, std::int64_t{1} << 62});
+    CHECK((a >> 1).to_vector<int>() == std::vector<int>{6, -4, 0});
+    CHECK((a.to(int32) << 32).to_vector<int>() == std::vector<int>{0, 0, 0});
+    CHECK((a.to(int32) << -1).to_vector<int>() == std::vector<int>{0, 0, 0});
+    CHECK((a >> 64).to_vector<int>() == std::vector<int>{0, -1, 0});
+    const Tensor t = tensor({true, true, false}), f = tensor({true, false, false});
+    CHECK((t & f).dtype() == bool_);
+    CHECK((t ^ f).to_vector<bool>() == std::vector<bool>{false, true, false});
+    CHECK((~f).to_vector<bool>() == std::vector<bool>{false, true, true});
+    CHECK(bitwise_or(t, f).to_vector<bool>() == std::vector<bool>{true, true, false});
+    Tensor c = a.clone();
+    c.bitwise_and_(b);
+    CHECK(c.to_vector<int>() == std::vector<int>{8, 1, 0});
+    FAILS(DTypeError, "bitwise_and: not defined for float32", a.to(float32) & 1);
+    FAILS(DTypeError, "bitwise_not: not defined for float64", ~a.to(float64));
+}
+
+TEST_CASE("searching: threads, nan, both sides") {
+    const Tensor s = tensor({1.0, 2.0, 2.0, nan_value});
+    const Tensor v = tensor({0.5, 2.0, 3.0, nan_value, inf});
+    CHECK(searchsorted(s, v).to_vector<int>() == std::vector<int>{0, 1, 3, 3, 3});
+    CHECK(searchsorted(s, v, true).to_vector<int>() == std::vector<int>{0, 3, 3, 4, 3});
+    CHECK(searchsorted(s, 2).item<int>() == 1);
+    CHECK(searchsorted(zeros({0}), v).to_vector<int>() == std::vector<int>(5, 0));
+    manual_seed(1);
+    const Tensor many = randint(0, 1000, {30000}), edges = arange(0, 1000, 7);
+    const Tensor found = bucketize(many, edges);
+    CHECK(all(gt(pad(edges, {0, 1}, 10000).index({found}), many - 1)).item<bool>());
+    CHECK(equal(sum(unsqueeze(many, 1) > edges, {1}), found));
+    FAILS(ShapeError, "a sequence of shape (2, 3) does not fit values of shape (3, 3)", searchsorted(ones({2, 3}), ones({3, 3})));
+    FAILS(ShapeError, "bucketize: the boundaries need one dimension", bucketize(v, ones({2, 2})));
+    CHECK(isin(tensor({1, 2}), zeros({0}, int64)).to_vector<bool>() == std::vector<bool>{false, false});
+}
+
+TEST_CASE("counting refuses, and counts what is in range") {
+    CHECK(bincount(zeros({0}, int64)).shape() == Shape(0));
+    CHECK(bincount(tensor({1, 1}), tensor({2, 3})).dtype() == float64);
+    FAILS(ValueError, "bincount: numbers must not be negative, got -2", bincount(tensor({1, -2})));
+    FAILS(DTypeError, "bincount: needs whole numbers", bincount(ones({2})));
+    FAILS(ShapeError, "bincount: weights of shape (3,) for elements of shape (2,)", bincount(tensor({1, 2}), ones({3})));
+    const Tensor x = tensor({0.0, 1.0, 0.5, -0.1, 1.1, nan_value});
+    CHECK(histc(x, 2, 0, 1).to_vector<int>() == std::vector<int>{1, 2});
+    CHECK(histc(full({3}, 2.0), 2).to_vector<int>() == std::vector<int>{0, 3});
+    FAILS(ValueError, "histc: the range from 1 to 0 is empty", histc(x, 2, 1, 0));
+    FAILS(DTypeError, "histc: needs a floating dtype", histc(tensor({1, 2})));
+}
+
+TEST_CASE("comparing as a whole") {
+    const Tensor a = tensor({1.0, inf, nan_value}), b = tensor({1.0 + 1e-7, inf, nan_value});
+    CHECK(!allclose(a, b));
+    CHECK(allclose(a, b, 1e-5, 1e-8, true));
+    CHECK(!allclose(a.narrow(0, 0, 2), -b.narrow(0, 0, 2)));
+    CHECK(equal(tensor({1, 2}), tensor({1, 2})));
+    CHECK(!equal(tensor({1, 2}), tensor({1, 2}).view({1, 2})));
+    FAILS(ValueError, "isclose: tolerances must not be negative", isclose(a, b, -1));
+    const std::vector<float> want = {1, std::numeric_limits<float>::max(), 0};
+    CHECK(nan_to_num(a).to_vector<float>() == want);
+    CHECK(nan_to_num(-a.to(float16)).to_vector<float>() == std::vector<float>{-1, -65504, 0});
+}
+
+TEST_CASE("quantiles and medians: nan, and what is refused") {
+    const Tensor x = tensor({{3.0, 1.0, 2.0}, {nan_value, 1.0, 2.0}});
+    CHECK(quantile(x, 0.5, 1)[0].item() == 2);
+    CHECK(std::isnan(quantile(x, 0.5, 1)[1].item()));
+    const ValuesIndices middle = median(x, 1);
+    CHECK(middle.values[0].item() == 2);
+    CHECK(middle.indices[0].item<int>() == 2);
+    CHECK(std::isnan(middle.values[1].item()));
+    CHECK(middle.indices[1].item<int>() == 0);
+    CHECK(median(tensor({4, 1, 3, 2})).item<int>() == 2);
+    FAILS(ValueError, "quantile: q must be in [0, 1], got 2", quantile(x, 2.0));
+    FAILS(ValueError, "interpolation is \"linear\"", quantile(x, 0.5, "cubic"));
+    FAILS(DTypeError, "quantile: needs float32 or float64", quantile(x.to(float16), 0.5));
+    FAILS(ShapeError, "median: there are no elements", median(zeros({0})));
+    CHECK(logcumsumexp(tensor({-inf, -inf, 0.0}), 0).to_vector<float>() == std::vector<float>{-HUGE_VALF, -HUGE_VALF, 0});
+}
+
+TEST_CASE("distances of equal rows have no gradient") {
+    for (const std::int64_t n : {2, 30}) {
+        Tensor a = ones({n, 3}, float64);
+        a.requires_grad_();
+        Tape tape;
+        tape.backward(sum(cdist(a, ones({n, 3}, float64))));
+        CHECK(a.grad().to_vector<double>() == std::vector<double>(static_cast<std::size_t>(3 * n), 0));
+    }
+    CHECK(cdist(zeros({2, 0}), zeros({3, 0})).to_vector<float>() == std::vector<float>(6, 0));
+    FAILS(ShapeError, "cdist: needs rows of the same length", cdist(ones({2, 3}), ones({2, 4})));
+    FAILS(ValueError, "cdist: p must not be negative", cdist(ones({2, 3}), ones({2, 3}), -1));
+    CHECK(normalize(zeros({2, 3})).to_vector<float>() == std::vector<float>(6, 0));
+}
+
+TEST_CASE("rearranging: corner cases and what is refused") {
+    const Tensor x = arange(6).view({2, 3});
+    CHECK(repeat_interleave(x, tensor({2, 0}), 0).to_vector<int>() == std::vector<int>{0, 1, 2, 0, 1, 2});
+    CHECK(repeat_interleave(tensor(3), 2).to_vector<int>() == std::vector<int>{3, 3});
+    CHECK(diag(tensor({1, 2}), 1).to_vector<int>() == std::vector<int>{0, 1, 0, 0, 0, 2, 0, 0, 0});
+    CHECK(diag(tensor({1, 2})).dtype() == int64);
+    CHECK(diff(tensor({true, false, false})).to_vector<bool>() == std::vector<bool>{true, false});
+    CHECK(vander(tensor({2, 3})).to_vector<int>() == std::vector<int>{2, 1, 3, 1});
+    CHECK(movedim(ones({2, 3, 4}), {0}, {-1}).shape() == Shape{3, 4, 2});
+    FAILS(ValueError, "repeat_interleave: repeats must not be negative, got -1", repeat_interleave(x, -1));
+    FAILS(ValueError, "repeat_interleave: repeats must not be negative, got -2", repeat_interleave(x, tensor({1, -2}), 0));
+    FAILS(ShapeError, "repeat_interleave: repeats of shape (3,) for 2 elements", repeat_interleave(x, tensor({1, 2, 3}), 0));
+    FAILS(ShapeError, "cross: needs 3 elements along dimension 0", cross(x, x, 0));
+    FAILS(ShapeError, "trace: needs a matrix", trace(tensor({1, 2})));
+    FAILS(ValueError, "meshgrid: indexing is \"ij\" or \"xy\", not \"yx\"", meshgrid({tensor({1})}, "yx"));
+    FAILS(IndexError, "movedim: a dimension is named twice", movedim(x, {0, 0}, {0, 1}));
+}
