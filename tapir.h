@@ -23,6 +23,7 @@
 #include "tapir/ops/counting.h"
 #include "tapir/ops/dlpack.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/embedding_bag.h"
 #include "tapir/ops/image.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss.h"

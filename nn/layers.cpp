@@ -69,6 +69,31 @@ std::string Embedding::describe() const {
     return text;
 }
 
+EmbeddingBag::EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagLayerOptions options, Loc loc) : options_(options) {
+    if (options.padding_idx < -1 || options.padding_idx >= count) {
+        fail<IndexError>(loc, "EmbeddingBag: padding_idx {} is outside the {} rows", options.padding_idx, count);
+    }
+    weight = empty_parameter({count, width}, loc);
+    init::normal_(weight, 0, 1, loc);
+    if (options.padding_idx >= 0) init::zeros_(weight.detach().select(0, options.padding_idx), loc);
+    detail::meta_of(weight).sparse = options.sparse;
+}
+
+Tensor EmbeddingBag::forward(In indices, const Tensor& offsets, const Tensor& per_sample_weights) const {
+    return embedding_bag(indices, In(weight, indices.loc), offsets,
+                         {options_.mode, per_sample_weights, options_.include_last_offset, options_.padding_idx});
+}
+
+void EmbeddingBag::members(Members& m) { m("weight", weight); }
+
+std::string EmbeddingBag::describe() const {
+    constexpr const char* modes[] = {"sum", "mean", "max"};
+    std::string text = fmt::format("{}, {}, {}", weight.shape()[0], weight.shape()[1], modes[static_cast<int>(options_.mode)]);
+    if (options_.padding_idx >= 0) text += fmt::format(", padding_idx {}", options_.padding_idx);
+    if (!options_.sparse) text += ", dense";
+    return text;
+}
+
 Dropout::Dropout(double p, Loc loc) : p_(p) {
     if (!(p >= 0 && p <= 1)) fail<ValueError>(loc, "Dropout: the probability {} is outside [0, 1]", p);
 }

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "tapir/nn/module.h"
+#include "tapir/ops/embedding_bag.h"
 
 namespace tapir::nn {
 
@@ -44,6 +45,31 @@ class Embedding : public Module {
  private:
     Embedding() = default;
     EmbeddingOptions options_;
+};
+
+struct EmbeddingBagLayerOptions {
+    BagMode mode = BagMode::mean;
+    bool sparse = true;  ///< as in EmbeddingOptions
+    bool include_last_offset = false;
+    std::int64_t padding_idx = -1;  ///< a row that is zero, counts for nothing and gets no gradient; -1: none
+};
+
+/// Sums, means or largest elements of groups of a table's rows: see embedding_bag. weight (count, width), normal.
+class EmbeddingBag : public Module {
+ public:
+    Tensor weight;
+
+    EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagLayerOptions options = {}, Loc loc = Loc::current());
+    /// indices (bags, size), or (n,) with offsets (bags,) -> (bags, width).
+    Tensor forward(In indices, const Tensor& offsets = {}, const Tensor& per_sample_weights = {}) const;
+    Tensor operator()(In indices, const Tensor& offsets = {}, const Tensor& per_sample_weights = {}) const {
+        return forward(indices, offsets, per_sample_weights);
+    }
+    void members(Members& m) override;
+    std::string describe() const override;
+
+ private:
+    EmbeddingBagLayerOptions options_;
 };
 
 /// Zeroes each element with probability p and scales the others by 1 / (1 - p), while training (Srivastava et al. 2014).

@@ -1,0 +1,155 @@
+// embedding_bag: the rows are gathered by embedding, whose gradient is row-sparse, and added up bag by bag.
+#include "tapir/ops/embedding_bag.h"
+
+#include <limits>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/composed_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/counting.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+
+TAPIR_OP(embedding_bag, NoOnnx("Gather, ReduceSum"), Composed, "Sums, means and largest elements of groups of rows.",
+         TAPIR_SAMPLE_AS("i(3,4)<5 f(5,2)", "nn.functional.embedding_bag(x[0], x[1])", embedding_bag(x[0], x[1])),
+         TAPIR_SAMPLE_AS("i(3,4)<5 d(5,2)", "nn.functional.embedding_bag(x[0], x[1], mode='max')",
+                         embedding_bag(x[0], x[1], {}, {.mode = BagMode::max})),
+         TAPIR_SAMPLE_AS("i(2,5)<5 f(5,2) f(2,5)", "nn.functional.embedding_bag(x[0], x[1], mode='sum', per_sample_weights=x[2])",
+                         embedding_bag(x[0], x[1], {}, {.mode = BagMode::sum, .per_sample_weights = x[2]})),
+         TAPIR_SAMPLE_AS("i(7)<5 f(5,3)", "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 3, 3]), mode='mean')",
+                         embedding_bag(x[0], x[1], tensor({0, 3, 3}, x[0].device()))),
+         TAPIR_SAMPLE_AS("i(7)<5 d(5,3)",
+                         "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 6]), mode='max', padding_idx=1)",
+                         embedding_bag(x[0], x[1], tensor({0, 2, 6}, x[0].device()), {.mode = BagMode::max, .padding_idx = 1})),
+         TAPIR_SAMPLE_AS("i(7)<3 f(3,2)",
+                         "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 7]), include_last_offset=True, padding_idx=2)",
+                         embedding_bag(x[0], x[1], tensor({0, 2, 7}, x[0].device()), {.include_last_offset = true, .padding_idx = 2})),
+         TAPIR_SAMPLE_AS("i(6)<4 f(4,2) f(6)",
+                         "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 4]), mode='sum', per_sample_weights=x[2])",
+                         embedding_bag(x[0], x[1], tensor({0, 4}, x[0].device()), {.mode = BagMode::sum, .per_sample_weights = x[2]})));
+
+using std::int64_t;
+
+namespace {
+
+// Which rows belong to which bag.
+struct Bags {
+    Tensor indices;  // (n,)
+    Tensor bag;      // (n,): of each index
+    Tensor counts;   // does an index count? (n,) bool; undefined: all do
+    int64_t count;   // of bags
+};
+
+Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
+    const TensorOptions options(int64, offsets.device());
+    return count == 0 ? zeros({n}, options) : searchsorted(offsets, arange(n, options), /*right=*/true) - 1;
+}
+
+// The offsets without the last one, where that is the number of indices. Those of the CPU are checked.
+Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_last) {
+    if (offsets.dim() != 1) fail<ShapeError>(indices.loc, "embedding_bag: offsets need one dimension, got shape {}", offsets.shape());
+    if (offsets.dtype() != int64 && offsets.dtype() != int32) {
+        fail<DTypeError>(indices.loc, "embedding_bag: offsets must be int64 or int32, not {}", name(offsets.dtype()));
+    }
+    detail::check_same_device("embedding_bag", indices.tensor, offsets, indices.loc);
+    if (include_last && offsets.numel() == 0) fail<ShapeError>(indices.loc, "embedding_bag: there is no last offset");
+    const Tensor all = offsets.to(int64);
+    if (offsets.device() == cpu) {
+        int64_t before = 0;
+        bool is_first = true;
+        for (const auto offset : all.to_vector<int64_t>()) {
+            if (is_first ? offset != 0 : offset < before || offset > indices->numel) {
+                fail<ValueError>(indices.loc, "embedding_bag: offsets must rise from 0 to {}, got {}{}", indices->numel, offset,
+                                 is_first ? " first" : " after " + std::to_string(before));
+            }
+            before = offset;
+            is_first = false;
+        }
+    }
+    return include_last ? narrow(all, 0, 0, all.numel() - 1) : all;
+}
+
+// rows (n, width), (bags, width): sums, or means with the number of rows that count.
+Tensor sum_bags(const Tensor& rows, const Bags& bags, BagMode mode) {
+    Tensor counted = rows;
+    if (bags.counts.defined()) counted = where(unsqueeze(bags.counts, 1), rows, 0);
+    const TensorOptions options(rows.dtype(), rows.device());
+    const Tensor sums = index_add(zeros({bags.count, rows.size(1)}, options), 0, bags.bag, counted);
+    if (mode == BagMode::sum) return sums;
+    Tensor sizes;
+    {
+        const detail::PauseRecording pause;
+        const Tensor ones_of = bags.counts.defined() ? bags.counts.to(rows.dtype()) : ones({rows.size(0)}, options);
+        sizes = maximum(index_add(zeros({bags.count}, options), 0, bags.bag, ones_of), 1);
+    }
+    return sums / unsqueeze(sizes, 1);
+}
+
+// All bags in the size of the largest, filled up with -infinity.
+Tensor max_bags(const Tensor& rows, const Bags& bags) {
+    const double inf = std::numeric_limits<double>::infinity();
+    Tensor places, is_row, is_empty;
+    const int64_t n = rows.size(0);
+    {
+        const detail::PauseRecording pause;
+        const TensorOptions options(int64, rows.device());
+        const Tensor sizes = index_add(zeros({bags.count}, options), 0, bags.bag, ones({n}, options));
+        const int64_t most = n > 0 ? amax(sizes).item<int64_t>() : 0;
+        if (most == 0) return zeros({bags.count, rows.size(1)}, {rows.dtype(), rows.device()});
+        const Tensor at = arange(most, options), first = unsqueeze(cumsum(sizes, 0) - sizes, 1);
+        is_row = lt(at, unsqueeze(sizes, 1));  // (bags, most)
+        places = reshape(where(is_row, first + at, 0), {-1});
+        if (bags.counts.defined()) is_row = logical_and(is_row, reshape(index_select(bags.counts, 0, places), is_row.shape()));
+        is_empty = logical_not(any(is_row, {1}, true));
+    }
+    const Tensor padded = reshape(index_select(rows, 0, places), {bags.count, is_row.size(1), rows.size(1)});
+    const Tensor largest = max(where(unsqueeze(is_row, 2), padded, -inf), 1).values;
+    return where(is_empty, 0, largest);
+}
+
+}  // namespace
+
+Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const EmbeddingBagOptions& options) {
+    detail::check_defined(indices, "embedding_bag");
+    detail::check_defined(weight, "embedding_bag");
+    const int rank = indices.tensor.dim();
+    const Loc& loc = indices.loc;
+    if (rank != 1 && rank != 2) fail<ShapeError>(loc, "embedding_bag: needs indices of one or two dimensions, got {}", indices.tensor.shape());
+    if (weight.tensor.dim() != 2) fail<ShapeError>(loc, "embedding_bag: the weight must be (rows, width), got shape {}", weight.tensor.shape());
+    if (offsets.defined() != (rank == 1)) {
+        fail<ValueError>(loc, "embedding_bag: offsets go with indices of one dimension, which need them; got shape {}", indices.tensor.shape());
+    }
+    const Tensor& scale = options.per_sample_weights;
+    if (scale.defined() && options.mode != BagMode::sum) fail<ValueError>(loc, "embedding_bag: per_sample_weights are for mode sum");
+    if (scale.defined() && scale.shape() != indices.tensor.shape()) {
+        fail<ShapeError>(loc, "embedding_bag: per_sample_weights of shape {} for indices of shape {}", scale.shape(), indices.tensor.shape());
+    }
+    if (options.padding_idx < -1 || options.padding_idx >= weight->sizes[0]) {
+        fail<IndexError>(loc, "embedding_bag: padding_idx {} is out of range for {} rows", options.padding_idx, weight->sizes[0]);
+    }
+    const detail::RecordedParts parts(loc);
+    const int64_t n = indices->numel;
+    Bags bags{reshape(indices, {n}), {}, {}, rank == 2 ? indices->sizes[0] : 0};
+    if (rank == 1) {
+        const Tensor first = checked_offsets(indices, offsets, options.include_last_offset);
+        bags.count = first.numel();
+        bags.bag = bag_of_each(first, n, bags.count);
+        if (bags.count == 0 && n > 0) fail<ValueError>(loc, "embedding_bag: {} indices for no bags", n);
+    } else {
+        const TensorOptions whole(int64, indices->device);
+        bags.bag = reshape(expand(unsqueeze(arange(bags.count, whole), 1), indices.tensor.shape()), {n});
+    }
+    if (options.padding_idx >= 0) bags.counts = ne(bags.indices, options.padding_idx);
+    Tensor rows = embedding(bags.indices, weight, options.padding_idx);
+    if (scale.defined()) rows = rows * reshape(scale, {n, 1});
+    return options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
+}
+
+}  // namespace tapir
