@@ -26,6 +26,7 @@
 #include "tapir/ops/embedding_bag.h"
 #include "tapir/ops/image.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/linalg.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"

@@ -1,4 +1,4 @@
-# Finds what the library links to: fmt, threads, OpenMP, oneDNN and zlib (all three optional), and nlohmann-json (headers only).
+# Finds what the library links to: fmt, threads; OpenMP, oneDNN, zlib and LAPACK (all four optional); nlohmann-json (headers only).
 # Sets TAPIR_PRIVATE_LIBS, and what a user of the static library must find or link in turn: TAPIR_FIND_DEPENDENCIES for
 # TapirConfig.cmake, TAPIR_PC_REQUIRES and TAPIR_PC_LIBS for tapir.pc. A missing package: see .ci/install-deps.
 find_package(fmt REQUIRED)
@@ -35,5 +35,21 @@ if(NOT TAPIR_ZLIB STREQUAL "OFF")
         string(APPEND TAPIR_PC_LIBS " -lz")
     elseif(TAPIR_ZLIB STREQUAL "ON")
         message(FATAL_ERROR "TAPIR_ZLIB=ON, but zlib.h or libz was not found")
+    endif()
+endif()
+
+# Only programs that call linalg load it: OpenBLAS, which Debian's liblapack.so.3 may be, makes its threads when it is loaded.
+if(NOT TAPIR_LAPACK STREQUAL "OFF")
+    find_library(TAPIR_LAPACK_LIBRARY lapack)
+    find_library(TAPIR_BLAS_LIBRARY blas)
+    mark_as_advanced(TAPIR_LAPACK_LIBRARY TAPIR_BLAS_LIBRARY)
+    if(TAPIR_LAPACK_LIBRARY AND TAPIR_BLAS_LIBRARY)
+        set(TAPIR_HAVE_LAPACK ON)
+        list(APPEND TAPIR_PRIVATE_LIBS
+             $<BUILD_INTERFACE:-Wl,--push-state,--as-needed,${TAPIR_LAPACK_LIBRARY},${TAPIR_BLAS_LIBRARY},--pop-state>
+             $<INSTALL_INTERFACE:-Wl,--push-state,--as-needed,-llapack,-lblas,--pop-state>)
+        string(APPEND TAPIR_PC_LIBS " -Wl,--push-state,--as-needed,-llapack,-lblas,--pop-state")
+    elseif(TAPIR_LAPACK STREQUAL "ON")
+        message(FATAL_ERROR "TAPIR_LAPACK=ON, but liblapack or libblas was not found")
     endif()
 endif()

@@ -165,11 +165,13 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
 std::vector<Call> all_calls() {
     std::vector<Call> calls;
     for (const OpInfo* op : all_ops()) {
+        const bool is_linalg = std::string(op->name).rfind("linalg_", 0) == 0;
+        if (is_linalg && !linalg::is_available()) continue;
         for (int i = 0; i < op->sample_count; ++i) {
             const Sample& sample = op->samples[i];
             calls.push_back({op, std::string(op->name) + " " + std::to_string(i), sample.inputs,
                              sample.torch ? sample.torch : sample.code, sample.call, op->backward != NonDiff,
-                             op->name == std::string("quantile")});
+                             is_linalg || op->name == std::string("quantile")});
         }
     }
     for (const ElementwiseOp& op : elementwise_ops) add_elementwise(calls, op);

@@ -100,6 +100,7 @@ TEST_CASE("every op has example calls", "[ops]") {
     for (const Call& call : test::all_calls()) ++count[call.op->name];
     for (const OpInfo* op : all_ops()) {
         INFO(op->name);
+        if (!linalg::is_available() && std::string(op->name).rfind("linalg_", 0) == 0) continue;
         CHECK(count[op->name] > 0);
     }
 }

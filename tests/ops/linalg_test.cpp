@@ -1,0 +1,123 @@
+// Linear algebra: batches, layouts, errors, forms that the op table's samples leave out. Values and gradients: the table's test,
+// against PyTorch.
+#include <cmath>
+#include <limits>
+
+#include "../fails.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+Tensor t(const Tensor& x) { return transpose(x, -1, -2); }
+const double inf = std::numeric_limits<double>::infinity();
+}  // namespace
+
+#define NEEDS_LAPACK \
+    if (!linalg::is_available()) return
+
+TEST_CASE("factors multiply to what was factored") {
+    NEEDS_LAPACK;
+    manual_seed(1);
+    for (const Shape& shape : {Shape{5, 3}, Shape{3, 5}, Shape{2, 4, 4}, Shape{130, 120}, Shape{300, 4, 3}, Shape{0, 3, 2}, Shape{3, 0}}) {
+        INFO(shape);
+        for (const DType dtype : {float64, float32}) {
+            const double eps = dtype == float64 ? 1e-10 : 1e-3;
+            const Tensor a = randn(shape, dtype);
+            for (const char* mode : {"reduced", "complete"}) {
+                const auto [q, r] = linalg::qr(a, mode);
+                CHECK(allclose(matmul(q, r), a, eps, eps));
+                CHECK(allclose(matmul(t(q), q), expand(eye(q.size(-1), -1, dtype), matmul(t(q), q).shape()), eps, eps));
+                CHECK(allclose(triu(r), r));
+            }
+            CHECK(allclose(linalg::qr(a, "r").r, linalg::qr(a).r));
+            const auto [u, s, vh] = linalg::svd(a, false);
+            CHECK(allclose(matmul(u * unsqueeze(s, -2), vh), a, eps, eps));
+            const auto full = linalg::svd(a);
+            CHECK(full.u.size(-1) == a.size(-2));
+            CHECK(allclose(matmul(full.vh, t(full.vh)), expand(eye(a.size(-1), -1, dtype), full.vh.shape()), eps, eps));
+            CHECK(allclose(linalg::svdvals(a), s, eps, eps));
+            const Tensor symmetric = matmul(a, t(a)) + eye(a.size(-2), -1, dtype);
+            const auto [w, v] = linalg::eigh(symmetric);
+            CHECK(allclose(matmul(v * unsqueeze(w, -2), t(v)), symmetric, eps, 10 * eps));
+            CHECK(allclose(linalg::eigvalsh(symmetric, "U"), w, 10 * eps, 10 * eps));
+            const Tensor l = linalg::cholesky(symmetric);
+            CHECK(allclose(matmul(l, t(l)), symmetric, eps, eps));
+            CHECK(allclose(linalg::cholesky(symmetric, true), t(l), eps, eps));
+            CHECK(allclose(matmul(linalg::inv(symmetric), symmetric), expand(eye(a.size(-2), -1, dtype), symmetric.shape()), eps, 10 * eps));
+        }
+    }
+}
+
+TEST_CASE("solutions of many systems, and other layouts") {
+    NEEDS_LAPACK;
+    manual_seed(2);
+    const Tensor a = randn({200, 6, 6}, float64) + eye(6, -1, float64) * 4, b = randn({200, 6, 3}, float64);
+    const Tensor x = linalg::solve(a, b);
+    CHECK(allclose(matmul(a, x), b));
+    const int threads = num_threads();
+    set_num_threads(1);
+    CHECK(equal(linalg::solve(a, b), x));
+    set_num_threads(threads);
+    CHECK(allclose(linalg::solve(t(t(a).contiguous()), b), x));
+    CHECK(allclose(linalg::solve(a[0], b), linalg::solve(expand(a[0], {200, 6, 6}), b)));
+    CHECK(allclose(linalg::lstsq(a, b), x));
+    CHECK(allclose(linalg::pinv(a), linalg::inv(a)));
+    CHECK(allclose(linalg::det(a), linalg::slogdet(a).sign * exp(linalg::slogdet(a).logabsdet)));
+    CHECK(allclose(linalg::matrix_power(a[0], -2), linalg::inv(matmul(a[0], a[0]))));
+    CHECK(allclose(linalg::matrix_power(a, 0), expand(eye(6, -1, float64), a.shape())));
+    const Tensor l = tril(a), upper = triu(a);
+    CHECK(allclose(matmul(l, linalg::solve_triangular(a, b, false)), b));
+    CHECK(allclose(matmul(linalg::solve_triangular(a, t(b), true, false), upper), t(b)));
+}
+
+TEST_CASE("singular matrices") {
+    NEEDS_LAPACK;
+    Tensor a = expand(eye(3, -1, float64), {4, 3, 3}).clone();
+    a.index_put_({2, 1, 1}, 0);
+    FAILS(ValueError, "linalg::solve: matrix 2 of the batch is singular", linalg::solve(a, ones({4, 3, 1}, float64)));
+    FAILS(ValueError, "linalg::inv: the matrix is singular", linalg::inv(a[2]));
+    FAILS(ValueError, "linalg::cholesky: matrix 2 of the batch is not positive definite", linalg::cholesky(a));
+    CHECK(linalg::det(a).to_vector<double>() == std::vector<double>{1, 1, 0, 1});
+    CHECK(linalg::slogdet(a[2]).sign.item() == 0);
+    CHECK(linalg::slogdet(a[2]).logabsdet.item() == -inf);
+    CHECK(linalg::matrix_rank(a).to_vector<int>() == std::vector<int>{3, 3, 2, 3});
+    CHECK(equal(linalg::pinv(a[2]), a[2]));
+    CHECK(linalg::det(zeros({0, 0})).item() == 1);
+}
+
+TEST_CASE("linear algebra refuses") {
+    NEEDS_LAPACK;
+    const Tensor a = ones({2, 3});
+    FAILS(ShapeError, "linalg::inv: needs square matrices, got shape (2, 3)", linalg::inv(a));
+    FAILS(ShapeError, "linalg::svd: needs matrices, got shape (3,)", linalg::svd(a[0]));
+    FAILS(DTypeError, "linalg::qr: needs float32 or float64, got float16", linalg::qr(a.to(float16)));
+    FAILS(DTypeError, "linalg::solve: operands must have one dtype, got float32 and float64", linalg::solve(eye(2), ones({2, 1}, float64)));
+    FAILS(ShapeError, "linalg::solve: a of shape (2, 2) does not fit b of shape (3, 1)", linalg::solve(eye(2), ones({3, 1})));
+    FAILS(ValueError, "mode is \"reduced\", \"complete\" or \"r\", not \"full\"", linalg::qr(a, "full"));
+    FAILS(ValueError, "uplo is \"L\" or \"U\", not \"l\"", linalg::eigh(eye(2), "l"));
+    FAILS(ValueError, "ord is 1, 2, infinity or minus these, not 3", linalg::matrix_norm(a, 3));
+    Tensor leaf = randn({3, 2}).requires_grad_();
+    Tape tape({.persistent = true});
+    FAILS(ValueError, "there is no gradient in mode \"complete\"", tape.backward(sum(linalg::qr(leaf, "complete").q)));
+    FAILS(ValueError, "there is no gradient in mode \"r\"", tape.backward(sum(linalg::qr(leaf, "r").r)));
+    FAILS(ValueError, "there is no gradient of u and vh with full_matrices", tape.backward(sum(linalg::svd(leaf).u)));
+}
+
+TEST_CASE("gradients of a determinant and of eigenvalues are those of the closed forms") {
+    NEEDS_LAPACK;
+    manual_seed(3);
+    Tensor a = randn({4, 4}, float64);
+    a = (matmul(a, t(a)) + eye(4, -1, float64)).detach().requires_grad_();
+    {
+        Tape tape;
+        tape.backward(linalg::slogdet(a).logabsdet);
+        CHECK(allclose(a.grad(), t(linalg::inv(a.detach()))));
+    }
+    a.zero_grad();
+    {
+        Tape tape;
+        tape.backward(sum(linalg::eigvalsh(a)));  // the trace
+        CHECK(allclose(a.grad(), eye(4, -1, float64), 1e-8, 1e-10));
+    }
+}
