@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tapir/core/fail_impl.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 
 namespace tapir {
@@ -23,8 +21,6 @@ std::vector<const OpInfo*> all_ops() {
     std::sort(ops.begin(), ops.end(), [](const OpInfo* a, const OpInfo* b) { return std::strcmp(a->name, b->name) < 0; });
     return ops;
 }
-
-void Composed(Backward& b) { fail<TapeError>(b.record().loc, "{}: has no rule, since its parts are recorded", b.record().op->name); }
 
 const OpInfo* find_op(const char* name) {
     for (const OpInfo* op : all_ops()) {

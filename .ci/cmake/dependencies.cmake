@@ -38,16 +38,11 @@ if(NOT TAPIR_ZLIB STREQUAL "OFF")
     endif()
 endif()
 
-# Only programs that call linalg load it: OpenBLAS, which Debian's liblapack.so.3 may be, makes its threads when it is loaded.
 if(NOT TAPIR_LAPACK STREQUAL "OFF")
-    find_library(TAPIR_LAPACK_LIBRARY lapack)
-    find_library(TAPIR_BLAS_LIBRARY blas)
-    mark_as_advanced(TAPIR_LAPACK_LIBRARY TAPIR_BLAS_LIBRARY)
-    if(TAPIR_LAPACK_LIBRARY AND TAPIR_BLAS_LIBRARY)
-        set(TAPIR_HAVE_LAPACK ON)
-        list(APPEND TAPIR_PRIVATE_LIBS
-             $<BUILD_INTERFACE:-Wl,--push-state,--as-needed,${TAPIR_LAPACK_LIBRARY},${TAPIR_BLAS_LIBRARY},--pop-state>
-             $<INSTALL_INTERFACE:-Wl,--push-state,--as-needed,-llapack,-lblas,--pop-state>)
+    find_package(LinalgLAPACK QUIET)
+    if(LinalgLAPACK_FOUND)
+        list(APPEND TAPIR_PRIVATE_LIBS LinalgLAPACK::lapack)
+        string(APPEND TAPIR_FIND_DEPENDENCIES "find_dependency(LinalgLAPACK)\n")
         string(APPEND TAPIR_PC_LIBS " -Wl,--push-state,--as-needed,-llapack,-lblas,--pop-state")
     elseif(TAPIR_LAPACK STREQUAL "ON")
         message(FATAL_ERROR "TAPIR_LAPACK=ON, but liblapack or libblas was not found")
