@@ -14,4 +14,5 @@
 #include "tapir/nn/pooling.h"
 #include "tapir/nn/recurrent.h"
 #include "tapir/nn/sequential.h"
+#include "tapir/nn/training_state.h"
 #include "tapir/nn/tree_lstm.h"

@@ -25,6 +25,8 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
+constinit StepHook step_hook = nullptr;
+
 InputFile::InputFile(const char* op, const std::string& path, const Loc& loc)
     : op_(op), path_(path), loc_(loc), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
@@ -61,6 +63,7 @@ AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) 
         fail<FileError>(loc_, "{}: {}: exists and is not a regular file", op_, path_);
     }
     static std::atomic<unsigned> number{0};
+    step();
     do {
         temporary_ = fmt::format("{}.{}-{}.tmp", path, ::getpid(), number.fetch_add(1));
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -80,6 +83,7 @@ void AtomicFile::fail_system(const char* what) const {
 void AtomicFile::write(const void* from, std::size_t count) {
     const auto* next = static_cast<const std::byte*>(from);
     while (count > 0) {
+        step();
         const ssize_t put = ::write(descriptor_, next, std::min(count, kLargestCall));
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) fail_system("writing");
@@ -88,16 +92,20 @@ void AtomicFile::write(const void* from, std::size_t count) {
     }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::commit(const std::function<void()>& before_rename) {
+    step();
     if (::fsync(descriptor_) != 0) fail_system("flushing");
     const int closed = ::close(descriptor_);
     descriptor_ = -1;
     if (closed != 0) fail_system("closing");
+    if (before_rename) before_rename();
+    step();
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_system("renaming");
     temporary_.clear();
     // The rename itself reaches the disk with its folder. Some file systems refuse to flush one; the file is whole anyway.
     const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
+        step();
         ::fsync(folder);
         ::close(folder);
     }

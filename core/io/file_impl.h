@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "tapir/core/error.h"
@@ -31,6 +32,14 @@ class InputFile {
     std::uint64_t size_ = 0;
 };
 
+/// Called before each call that changes the disk, for tests that end the process there.
+using StepHook = void (*)();
+extern constinit StepHook step_hook;
+inline void step() {
+    if (step_hook) [[unlikely]]
+        step_hook();
+}
+
 /// A new file beside `path` that takes its place in commit(), or vanishes.
 class AtomicFile {
  public:
@@ -40,8 +49,8 @@ class AtomicFile {
     AtomicFile& operator=(const AtomicFile&) = delete;
 
     void write(const void* from, std::size_t count);
-    /// Flushes to the disk and renames.
-    void commit();
+    /// Flushes to the disk, calls `before_rename` where there is one, and renames.
+    void commit(const std::function<void()>& before_rename = nullptr);
 
  private:
     [[noreturn]] void fail_system(const char* what) const;

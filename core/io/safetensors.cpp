@@ -12,6 +12,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
+#include "tapir/core/io/safetensors_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
@@ -197,26 +198,26 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     std::unordered_set<std::string> names_;
 };
 
-HeaderReader read_header(const io::InputFile& file, const std::string& path, std::uint64_t& data_start, const Loc& loc) {
+HeaderReader read_header(const char* op, const io::InputFile& file, const std::string& path, std::uint64_t& data_start, const Loc& loc) {
     std::uint64_t length = 0;
-    if (file.size() < sizeof length) fail<FileError>(loc, "load_safetensors: {}: shorter than 8 bytes", path);
+    if (file.size() < sizeof length) fail<FileError>(loc, "{}: {}: shorter than 8 bytes", op, path);
     file.read(0, &length, sizeof length);
     if (length > kLargestHeader || length > file.size() - sizeof length) {
-        fail<FileError>(loc, "load_safetensors: {}: a header of {} bytes in a file of {}", path, length, file.size());
+        fail<FileError>(loc, "{}: {}: a header of {} bytes in a file of {}", op, path, length, file.size());
     }
     std::string text(static_cast<std::size_t>(length), '\0');
     file.read(sizeof length, text.data(), text.size());
     data_start = sizeof length + length;
     HeaderReader header;
     if (text.empty() || text.front() != '{') {
-        fail<FileError>(loc, "load_safetensors: {}: the header must begin with {{", path);
+        fail<FileError>(loc, "{}: {}: the header must begin with {{", op, path);
     }
-    if (!nlohmann::json::sax_parse(text, &header)) fail<FileError>(loc, "load_safetensors: {}: {}", path, header.error);
+    if (!nlohmann::json::sax_parse(text, &header)) fail<FileError>(loc, "{}: {}: {}", op, path, header.error);
     return header;
 }
 
 // The tensors must cover the data exactly, without gaps and overlaps, each with as many bytes as its shape says.
-void check_layout(const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
+void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
     std::vector<const Entry*> order;
     for (const Entry& e : entries) {
         std::uint64_t bytes = itemsize(e.dtype);
@@ -226,12 +227,12 @@ void check_layout(const std::vector<Entry>& entries, std::uint64_t data_bytes, c
             overflow |= __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
         }
         if (e.begin > e.end || e.end > data_bytes) {
-            fail<FileError>(loc, "load_safetensors: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", path,
+            fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path,
                             shown(e.name), e.begin, e.end, data_bytes);
         }
         if (empty) bytes = 0;
         if ((overflow && !empty) || bytes != e.end - e.begin) {
-            fail<FileError>(loc, "load_safetensors: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", path,
+            fail<FileError>(loc, "{}: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", op, path,
                             shown(e.name), e.shape, name(e.dtype), e.end - e.begin);
         }
         order.push_back(&e);
@@ -242,46 +243,46 @@ void check_layout(const std::vector<Entry>& entries, std::uint64_t data_bytes, c
     std::uint64_t position = 0;
     for (const Entry* e : order) {
         if (e->begin != position) {
-            fail<FileError>(loc, "load_safetensors: {}: the tensor {} {} the one before it", path, shown(e->name),
+            fail<FileError>(loc, "{}: {}: the tensor {} {} the one before it", op, path, shown(e->name),
                             e->begin < position ? "overlaps with" : "leaves a gap behind");
         }
         position = e->end;
     }
     if (position != data_bytes) {
-        fail<FileError>(loc, "load_safetensors: {}: {} bytes at its end belong to no tensor", path, data_bytes - position);
+        fail<FileError>(loc, "{}: {}: {} bytes at its end belong to no tensor", op, path, data_bytes - position);
     }
 }
 
 // --- Writing ---------------------------------------------------------------------------------------------------------------
 
-std::string quoted(const std::string& text, const Loc& loc) {
+std::string quoted(const char* op, const std::string& text, const Loc& loc) {
     try {
         return nlohmann::json(text).dump();
     } catch (const nlohmann::json::exception&) {
-        fail<ValueError>(loc, "save_safetensors: the name {} is not UTF-8", shown(text));
+        fail<ValueError>(loc, "{}: the name {} is not UTF-8", op, shown(text));
     }
 }
 
-void check_names(const NamedTensors& tensors, const FileMetadata& metadata, const Loc& loc) {
+void check_names(const char* op, const NamedTensors& tensors, const FileMetadata& metadata, const Loc& loc) {
     std::unordered_set<std::string> seen;
     for (const NamedTensor& t : tensors) {
-        if (!t.tensor.defined()) fail<ValueError>(loc, "save_safetensors: the tensor {} is undefined", shown(t.name));
-        if (t.name == kMetadata) fail<ValueError>(loc, "save_safetensors: no tensor may be named {}", kMetadata);
-        if (!seen.insert(t.name).second) fail<ValueError>(loc, "save_safetensors: the name {} is used twice", shown(t.name));
+        if (!t.tensor.defined()) fail<ValueError>(loc, "{}: the tensor {} is undefined", op, shown(t.name));
+        if (t.name == kMetadata) fail<ValueError>(loc, "{}: no tensor may be named {}", op, kMetadata);
+        if (!seen.insert(t.name).second) fail<ValueError>(loc, "{}: the name {} is used twice", op, shown(t.name));
     }
     seen.clear();
     for (const auto& [key, value] : metadata) {
-        if (!seen.insert(key).second) fail<ValueError>(loc, "save_safetensors: the metadata {} appear twice", shown(key));
+        if (!seen.insert(key).second) fail<ValueError>(loc, "{}: the metadata {} appear twice", op, shown(key));
     }
 }
 
 }  // namespace
 
-NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata, Loc loc) {
-    const io::InputFile file("load_safetensors", path, loc);
+NamedTensors io::load_safetensors(const char* op, const std::string& path, FileMetadata* metadata, const Loc& loc) {
+    const io::InputFile file(op, path, loc);
     std::uint64_t data_start = 0;
-    HeaderReader header = read_header(file, path, data_start, loc);
-    check_layout(header.entries, file.size() - data_start, path, loc);
+    HeaderReader header = read_header(op, file, path, data_start, loc);
+    check_layout(op, header.entries, file.size() - data_start, path, loc);
     NamedTensors result;
     result.reserve(header.entries.size());
     for (Entry& e : header.entries) {
@@ -297,8 +298,9 @@ NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata, L
     return result;
 }
 
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata, Loc loc) {
-    check_names(tensors, metadata, loc);
+void io::save_safetensors(const char* op, const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata,
+                          const std::function<void()>& before_rename, const Loc& loc) {
+    check_names(op, tensors, metadata, loc);
     // In the data, wider elements come first, so that every tensor is aligned.
     std::vector<std::size_t> order(tensors.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -314,25 +316,25 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
     std::string header = "{";
     const auto comma = [&] { return header.size() > 1 ? "," : ""; };
     if (!metadata.empty()) {
-        header += quoted(kMetadata, loc) + ":{";
+        header += quoted(op, kMetadata, loc) + ":{";
         for (std::size_t i = 0; i < metadata.size(); ++i) {
-            header += (i ? "," : "") + quoted(metadata[i].first, loc) + ":" + quoted(metadata[i].second, loc);
+            header += (i ? "," : "") + quoted(op, metadata[i].first, loc) + ":" + quoted(op, metadata[i].second, loc);
         }
         header += "}";
     }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i].tensor;
         header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", comma(),
-                              quoted(tensors[i].name, loc), word_of(t.dtype()), fmt::join(t.shape(), ","), begin[i],
+                              quoted(op, tensors[i].name, loc), word_of(t.dtype()), fmt::join(t.shape(), ","), begin[i],
                               begin[i] + t.nbytes());
     }
     header += "}";
     while (header.size() % 8 != 0) header += ' ';
     if (header.size() > kLargestHeader) {
-        fail<ValueError>(loc, "save_safetensors: a header of {} bytes is too long for the format", header.size());
+        fail<ValueError>(loc, "{}: a header of {} bytes is too long for the format", op, header.size());
     }
 
-    io::AtomicFile file("save_safetensors", path, loc);
+    io::AtomicFile file(op, path, loc);
     const std::uint64_t length = header.size();
     file.write(&length, sizeof length);
     file.write(header.data(), header.size());
@@ -341,7 +343,15 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
         const Tensor packed = tensors[i].tensor.to(cpu, loc).contiguous(loc);
         file.write(packed.raw_data(), packed.nbytes());
     }
-    file.commit();
+    file.commit(before_rename);
+}
+
+NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata, Loc loc) {
+    return io::load_safetensors("load_safetensors", path, metadata, loc);
+}
+
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata, Loc loc) {
+    io::save_safetensors("save_safetensors", path, tensors, metadata, nullptr, loc);
 }
 
 }  // namespace tapir

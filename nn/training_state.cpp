@@ -1,0 +1,219 @@
+// Saving and taking back a training run.
+#include "tapir/nn/training_state.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/io/file_impl.h"
+#include "tapir/core/io/safetensors_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir::nn {
+namespace {
+
+constexpr char kFormat[] = "tapir training state 1";
+
+// The process that AtomicFile's temporary file of this name belongs to ("run.safetensors.1234-0.tmp" of "run.safetensors"); 0 for
+// other files.
+pid_t owner_of(std::string_view file, std::string_view base) {
+    if (!file.starts_with(base) || !file.ends_with(".tmp") || file.size() < base.size() + 5) return 0;
+    file = file.substr(base.size(), file.size() - base.size() - 4);
+    pid_t pid = 0;
+    unsigned number = 0;
+    if (file[0] != '.') return 0;
+    const char *begin = file.data() + 1, *end = file.data() + file.size();
+    const auto [dash, wrong] = std::from_chars(begin, end, pid);
+    if (wrong != std::errc() || dash == end || *dash != '-' || pid <= 0) return 0;
+    const auto [rest, wrong_too] = std::from_chars(dash + 1, end, number);
+    return wrong_too == std::errc() && rest == end ? pid : 0;
+}
+
+// Removes what processes that are gone were writing when they were killed.
+void remove_leftovers(const std::string& path) {
+    const std::size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1), base = path.substr(slash + 1);
+    DIR* directory = ::opendir(folder.c_str());
+    if (!directory) return;
+    while (const dirent* entry = ::readdir(directory)) {
+        const pid_t owner = owner_of(entry->d_name, base);
+        if (owner != 0 && ::kill(owner, 0) != 0 && errno == ESRCH) ::unlink((folder + "/" + entry->d_name).c_str());
+    }
+    ::closedir(directory);
+}
+
+bool exists(const std::string& path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0;
+}
+
+// An error's text without the line at its beginning.
+std::string text_of(const Error& error) {
+    const std::string text = error.what();
+    const std::size_t colon = error.where().line() == 0 ? std::string::npos : text.find(": ");
+    return colon == std::string::npos ? text : text.substr(colon + 2);
+}
+
+std::string_view part_of(std::string_view name) { return name.substr(0, name.find('.')); }
+
+void append(std::string& list, std::string_view what) { (list += list.empty() ? "" : ", ") += what; }
+
+}  // namespace
+
+TrainingState::TrainingState(std::string path, const TrainingStateOptions& options, Loc loc) : path_(std::move(path)), options_(options) {
+    if (path_.empty()) fail<ValueError>(loc, "TrainingState: the path is empty");
+    if (options.keep < 1) fail<ValueError>(loc, "TrainingState: keep must be at least 1, got {}", options.keep);
+}
+
+TrainingState& TrainingState::add(const std::string& name, Save save, Load load, const Loc& loc) {
+    if (name.empty() || name.find('.') != std::string::npos || name == "__metadata__") {
+        fail<ValueError>(loc, "TrainingState: \"{}\" cannot name a part: a name has no dots", name);
+    }
+    for (const Part& part : parts_) {
+        if (part.name == name) fail<ValueError>(loc, "TrainingState: there is a part \"{}\" already", name);
+    }
+    parts_.push_back({name, std::move(save), std::move(load)});
+    return *this;
+}
+
+TrainingState& TrainingState::add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load,
+                                        DType dtype, int dim, const Loc& loc) {
+    return add(
+        name, [save = std::move(save)] { return NamedTensors{{"", save()}}; },
+        [load = std::move(load), dtype, dim](const NamedTensors& state) {
+            const bool fits = state.size() == 1 && state[0].name.empty() && (dim < 0 || state[0].tensor.dim() == dim) &&
+                              (dim < 0 || state[0].tensor.dtype() == dtype);
+            if (!fits) fail<ValueError>(Loc{}, "what the file has is no such value");
+            load(state[0].tensor);
+        },
+        loc);
+}
+
+TrainingState& TrainingState::operator()(const std::string& name, Generator& generator, Loc loc) {
+    const auto save = [&generator] {
+        const Generator::State state = generator.state();
+        return tensor(std::vector<std::int64_t>{std::bit_cast<std::int64_t>(state.seed), std::bit_cast<std::int64_t>(state.offset)}, cpu);
+    };
+    const auto load = [&generator](const Tensor& t) {
+        if (t.numel() != 2) fail<ValueError>(Loc{}, "a generator's state is two numbers, not {}", t.numel());
+        const std::vector<std::int64_t> numbers = t.to_vector<std::int64_t>();
+        generator.set_state({std::bit_cast<std::uint64_t>(numbers[0]), std::bit_cast<std::uint64_t>(numbers[1])});
+    };
+    return add_value(name, save, load, int64, /*dim=*/1, loc);
+}
+
+TrainingState& TrainingState::operator()(const std::string& name, std::string& text, Loc loc) {
+    const auto save = [&text] { return tensor(std::vector<unsigned char>(text.begin(), text.end()), cpu); };
+    const auto load = [&text](const Tensor& t) {
+        const std::vector<unsigned char> bytes = t.to_vector<unsigned char>();
+        text.assign(bytes.begin(), bytes.end());
+    };
+    return add_value(name, save, load, uint8, /*dim=*/1, loc);
+}
+
+TrainingState& TrainingState::operator()(const std::string& name, Tensor& t, Loc loc) {
+    const auto load = [&t](const Tensor& loaded) { t = t.defined() ? loaded.to(t.device()) : loaded; };
+    return add_value(name, [&t] { return t.detach(); }, load, uint8, /*dim=*/-1, loc);
+}
+
+std::string TrainingState::older(int age) const { return age == 0 ? path_ : path_ + "." + std::to_string(age); }
+
+// The states move one place back. The last one stays in its own place too, until the new one is renamed onto it.
+void TrainingState::rotate(const Loc& loc) const {
+    if (options_.keep == 1 || !exists(path_)) return;
+    const auto check = [&](int result, const std::string& name) {
+        if (result != 0) fail<FileError>(loc, "TrainingState: {}: renaming: {}", name, std::strerror(errno));
+    };
+    for (int age = options_.keep - 1; age > 1; --age) {
+        if (!exists(older(age - 1))) continue;
+        io::step();
+        check(::rename(older(age - 1).c_str(), older(age).c_str()), older(age - 1));
+    }
+    io::step();
+    if (::unlink(older(1).c_str()) != 0 && errno != ENOENT) check(-1, older(1));  // where keep is 2
+    io::step();
+    if (::link(path_.c_str(), older(1).c_str()) == 0) return;
+    check(::rename(path_.c_str(), older(1).c_str()), path_);  // a file system without links; load() looks there
+}
+
+void TrainingState::save(Loc loc) const {
+    const CallerScope caller(loc);
+    const detail::PauseRecording pause;
+    NamedTensors all;
+    for (const Part& part : parts_) {
+        for (NamedTensor& t : part.save()) {
+            all.push_back({t.name.empty() ? part.name : part.name + "." + t.name, std::move(t.tensor)});
+        }
+    }
+    io::save_safetensors("TrainingState", path_, all, {{"format", kFormat}}, [&] { rotate(loc); }, loc);
+    remove_leftovers(path_);
+}
+
+bool TrainingState::load(Loc loc) {
+    for (int age = 0; age < options_.keep; ++age) {
+        if (!exists(older(age))) continue;
+        load_from(older(age), loc);
+        return true;
+    }
+    return false;
+}
+
+void TrainingState::load_from(const std::string& path, Loc loc) {
+    const CallerScope caller(loc);
+    const detail::PauseRecording pause;
+    FileMetadata metadata;
+    NamedTensors all = io::load_safetensors("TrainingState", path, &metadata, loc);
+    if (std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kFormat)) == metadata.end()) {
+        fail<FileError>(loc, "TrainingState: {}: not a file that TrainingState has saved", path);
+    }
+    std::vector<NamedTensors> states(parts_.size());
+    std::string unexpected, missing;
+    for (NamedTensor& t : all) {
+        const std::string_view name = part_of(t.name);
+        const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == name; });
+        if (part == parts_.end()) {
+            if (unexpected.empty() || !std::string_view(unexpected).ends_with(name)) append(unexpected, name);
+            continue;
+        }
+        const std::string rest = name.size() < t.name.size() ? t.name.substr(name.size() + 1) : "";
+        states[static_cast<std::size_t>(part - parts_.begin())].push_back({rest, std::move(t.tensor)});
+    }
+    for (std::size_t i = 0; i < parts_.size(); ++i) {  // one that has no tensors may have none in the file
+        if (states[i].empty() && !parts_[i].save().empty()) append(missing, parts_[i].name);
+    }
+    if (!unexpected.empty() || !missing.empty()) {
+        fail<FileError>(loc, "TrainingState: {}: the parts are others{}{}", path, missing.empty() ? "" : "\n  missing: " + missing,
+                        unexpected.empty() ? "" : "\n  unexpected: " + unexpected);
+    }
+
+    std::vector<NamedTensors> before;  // to go back to
+    for (const Part& part : parts_) {
+        NamedTensors state = part.save();
+        for (NamedTensor& t : state) t.tensor = t.tensor.defined() ? t.tensor.clone() : t.tensor;
+        before.push_back(std::move(state));
+    }
+    std::size_t done = 0;
+    const auto go_back = [&] {
+        for (std::size_t i = 0; i < done; ++i) parts_[i].load(before[i]);
+    };
+    try {
+        for (; done < parts_.size(); ++done) parts_[done].load(states[done]);
+    } catch (const OutOfMemory&) {
+        go_back();
+        throw;
+    } catch (const Error& error) {
+        go_back();
+        fail<FileError>(loc, "TrainingState: {}: {}: {}", path, parts_[done].name, text_of(error));
+    }
+}
+
+}  // namespace tapir::nn

@@ -1,0 +1,96 @@
+// TrainingState: all of a training run in one file, so that a run that was stopped goes on to the bit as if it had not been.
+//
+//     std::int64_t epoch = 0;
+//     double best = 0;
+//     nn::TrainingState run("run.safetensors");
+//     run("model", model)("adam", adam)("schedule", schedule)("loader", loader);
+//     run("random", default_generator())("epoch", epoch)("best", best);
+//     run.load();                                        // false where there is no file yet
+//     for (; epoch < 10; schedule.step(), ++epoch) {
+//         for (auto& [x, y] : loader) {                  // goes on with the batch after the one that was saved
+//             ...
+//             if (++steps % 1000 == 0) run.save();
+//         }
+//     }
+//
+// It is named a state, not a checkpoint, because checkpoint() (autograd/checkpoint.h) is something else. The file is a safetensors
+// file whose names begin with those of the parts: "model.encoder.weight".
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tapir/core/generator.h"
+#include "tapir/core/named_tensor.h"
+#include "tapir/ops/make.h"
+
+namespace tapir::nn {
+
+struct TrainingStateOptions {
+    int keep = 1;  ///< the last so many states: "run.safetensors", the one before it "run.safetensors.1", ...
+};
+
+class TrainingState {
+ public:
+    /// Throws ValueError for an empty path and for keep below 1.
+    explicit TrainingState(std::string path, const TrainingStateOptions& options = {}, Loc loc = Loc::current());
+
+    /// Names a part: anything with state_dict() and load_state_dict(), as modules, optimizers, schedules, loaders and gradient scalers
+    /// have; a generator; a number, bool, string or tensor. It must live as long as this does. Throws ValueError for a name that is
+    /// empty, used already, or has a dot in it.
+    template <class T>
+        requires requires(T& part, const NamedTensors& state) {
+            { part.state_dict() } -> std::convertible_to<NamedTensors>;
+            part.load_state_dict(state);
+        }
+    TrainingState& operator()(const std::string& name, T& part, Loc loc = Loc::current()) {
+        return add(name, [&part] { return part.state_dict(); }, [&part](const NamedTensors& state) { part.load_state_dict(state); }, loc);
+    }
+    template <class T>
+        requires std::is_arithmetic_v<T>
+    TrainingState& operator()(const std::string& name, T& value, Loc loc = Loc::current()) {
+        constexpr DType dtype = std::is_floating_point_v<T> ? float64 : int64;
+        return add_value(name, [&value] { return full({}, value, {dtype, cpu}); },
+                         [&value](const Tensor& t) { value = t.item<T>(); }, dtype, /*dim=*/0, loc);
+    }
+    TrainingState& operator()(const std::string& name, Generator& generator, Loc loc = Loc::current());
+    TrainingState& operator()(const std::string& name, std::string& text, Loc loc = Loc::current());
+    /// Loading gives the handle another tensor, on its device where it is defined.
+    TrainingState& operator()(const std::string& name, Tensor& tensor, Loc loc = Loc::current());
+
+    /// Writes a new file, flushes it to the disk and puts it in the place of the old one: whenever the process or the machine stops,
+    /// the last state that was saved, or the one before it, is there whole. What killed processes have left beside it is removed.
+    /// Throws FileError, and then the old file is as it was.
+    void save(Loc loc = Loc::current()) const;
+    /// Takes the last state that was saved back into all parts; false where there is none. Throws FileError for a file that cannot be
+    /// read, or whose parts are not the ones that were named, or do not fit; then all parts are as they were.
+    bool load(Loc loc = Loc::current());
+    /// The same from another file: load_from("run.safetensors.1").
+    void load_from(const std::string& path, Loc loc = Loc::current());
+
+    const std::string& path() const noexcept { return path_; }
+
+ private:
+    using Save = std::function<NamedTensors()>;
+    using Load = std::function<void(const NamedTensors&)>;
+    struct Part {
+        std::string name;
+        Save save;
+        Load load;
+    };
+
+    TrainingState& add(const std::string& name, Save save, Load load, const Loc& loc);
+    TrainingState& add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load, DType dtype,
+                             int dim, const Loc& loc);
+    std::string older(int age) const;
+    void rotate(const Loc& loc) const;
+
+    std::string path_;
+    TrainingStateOptions options_;
+    std::vector<Part> parts_;
+};
+
+}  // namespace tapir::nn
