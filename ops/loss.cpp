@@ -6,10 +6,10 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/loss_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -39,7 +39,50 @@ TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
          TAPIR_SAMPLE("f(3,4) f(3,4)", smooth_l1_loss(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "smooth_l1_loss(x[0], x[1], reduction='sum', beta=0.5)",
                          smooth_l1_loss(x[0], x[1], Reduction::sum, 0.5)),
-         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "relu(1 - x[0] * x[1]).mean()", hinge_loss(x[0], x[1])));
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "relu(1 - x[0] * x[1]).mean()", hinge_loss(x[0], x[1])),
+         TAPIR_SAMPLE("f(3,4) i(3,4)<2", soft_margin_loss(x[0], x[1] * 2 - 1)),
+         TAPIR_SAMPLE_AS("f(3,4) f(4)", "soft_margin_loss(x[0], x[1], reduction='none')",
+                         soft_margin_loss(x[0], x[1], Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) f(3,4) i(3,4)<2", margin_ranking_loss(x[0], x[1], x[2] * 2 - 1)),
+         TAPIR_SAMPLE_AS("f(3) f(3) i(3)<2", "margin_ranking_loss(x[0], x[1], x[2] * 2 - 1, margin=0.5, reduction='none')",
+                         margin_ranking_loss(x[0], x[1], x[2] * 2 - 1, 0.5, Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) i(3,4)<2", hinge_embedding_loss(x[0], x[1] * 2 - 1)),
+         TAPIR_SAMPLE_AS("f(3,4) i(3,4)<2", "hinge_embedding_loss(x[0], x[1] * 2 - 1, margin=2, reduction='sum')",
+                         hinge_embedding_loss(x[0], x[1] * 2 - 1, 2, Reduction::sum)),
+         TAPIR_SAMPLE("f(3,4) f(3,4) i(3)<2", cosine_embedding_loss(x[0], x[1], x[2] * 2 - 1)),
+         TAPIR_SAMPLE_AS("f(4) f(4) i()<2", "cosine_embedding_loss(x[0], x[1], x[2] * 2 - 1, margin=0.1, reduction='none')",
+                         cosine_embedding_loss(x[0], x[1], x[2] * 2 - 1, 0.1, Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) i(3)<4", multi_margin_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(4) i()<4", "multi_margin_loss(x[0], x[1], p=2, margin=0.7, reduction='none')",
+                         multi_margin_loss(x[0], x[1], 2, 0.7, {}, Reduction::none)),
+         TAPIR_SAMPLE_AS("f(3,4) i(3)<4 u(4)", "multi_margin_loss(x[0], x[1], weight=x[2], reduction='sum')",
+                         multi_margin_loss(x[0], x[1], 1, 1, x[2], Reduction::sum)),
+         TAPIR_SAMPLE("f(3,4) i(3,4)<5", multilabel_margin_loss(x[0], x[1] - 1)),
+         TAPIR_SAMPLE_AS("f(4) i(4)<5", "multilabel_margin_loss(x[0], x[1] - 1, reduction='none')",
+                         multilabel_margin_loss(x[0], x[1] - 1, Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) p(3,4)", multilabel_soft_margin_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) p(3,4) u(4)", "multilabel_soft_margin_loss(x[0], x[1], x[2], reduction='none')",
+                         multilabel_soft_margin_loss(x[0], x[1], x[2], Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) f(3,4) f(3,4)", triplet_margin_loss(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4) f(3,4)",
+                         "triplet_margin_loss(x[0], x[1], x[2], margin=3, p=3, swap=True, reduction='none')",
+                         triplet_margin_loss(x[0], x[1], x[2], 3, 3, 1e-6, true, Reduction::none)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4) f(3,4)",
+                         "F.triplet_margin_with_distance_loss(x[0], x[1], x[2], "
+                         "distance_function=lambda a, b: 1 - cosine_similarity(a, b), swap=True, reduction='sum')",
+                         triplet_margin_with_distance_loss(
+                             x[0], x[1], x[2], [](const Tensor& a, const Tensor& b) { return 1 - cosine_similarity(a, b); }, 1, true,
+                             Reduction::sum)),
+         TAPIR_SAMPLE("f(3,4) u(3,4)", poisson_nll_loss(x[0], x[1])),
+         TAPIR_SAMPLE_AS("u(3,4) u(3,4)", "F.poisson_nll_loss(x[0], x[1] * 2, log_input=False, full=True, reduction='none')",
+                         poisson_nll_loss(x[0], x[1] * 2, false, true, 1e-8, Reduction::none)),
+         TAPIR_SAMPLE("f(3,4) f(3,4) u(3,4)", gaussian_nll_loss(x[0], x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4) u(3)", "gaussian_nll_loss(x[0], x[1], x[2], full=True, reduction='sum')",
+                         gaussian_nll_loss(x[0], x[1], x[2], true, 1e-6, Reduction::sum)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", cosine_similarity(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) f(3,1)", cosine_similarity(x[0], x[1], -2)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", pairwise_distance(x[0], x[1])),
+         TAPIR_SAMPLE("f(3,4) f(4)", pairwise_distance(x[0], x[1], 3, 1e-3, true)));
 TAPIR_OP(binary_cross_entropy, NoOnnx("Log, Max, Mul, Add, Neg"), binary_cross_entropy_rule,
          "-(t log(x) + (1 - t) log(1 - x)), logarithms kept above -100.",
          TAPIR_SAMPLE("p(3,4) p(3,4)", binary_cross_entropy(x[0], x[1])),
@@ -61,11 +104,6 @@ using std::int64_t;
 
 constexpr int64_t kGrain = 16 * 1024;
 
-Tensor reduce(const Tensor& losses, Reduction reduction) {
-    if (reduction == Reduction::none) return losses;
-    return reduction == Reduction::mean ? mean(losses) : sum(losses);
-}
-
 void check_two(const char* op, const In& input, const In& target) {
     detail::check_defined(input, op);
     detail::check_defined(In(target.tensor, input.loc), op);
@@ -77,8 +115,6 @@ Tensor plain(const Tensor& x) {
     const detail::UnrecordedParts parts;
     return contiguous(x);
 }
-
-bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
 
 // What the kernels take x in. On a GPU they read 16-bit floats themselves.
 DType computed_in(const Tensor& x) { return is_half(x.dtype()) && !on_gpu(x) ? float32 : x.dtype(); }
@@ -235,7 +271,7 @@ Tensor l1_loss(In input, In target, Reduction reduction) {
         return l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
     const detail::RecordedParts parts(input.loc);
-    return reduce(abs(input - target), reduction);
+    return reduce_losses(abs(input - target), reduction);
 }
 
 Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
@@ -246,7 +282,7 @@ Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
     if (!(delta > 0)) fail<ValueError>(input.loc, "huber_loss: delta must be above 0, got {}", delta);
     const detail::RecordedParts parts(input.loc);
     const Tensor distance = abs(input - target);
-    return reduce(where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta), reduction);
+    return reduce_losses(where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta), reduction);
 }
 
 Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
@@ -258,7 +294,7 @@ Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
     const detail::RecordedParts parts(input.loc);
     if (beta == 0) return l1_loss(input, target, reduction);
     const Tensor distance = abs(input - target);
-    return reduce(where(distance < beta, square(distance) * (0.5 / beta), distance - 0.5 * beta), reduction);
+    return reduce_losses(where(distance < beta, square(distance) * (0.5 / beta), distance - 0.5 * beta), reduction);
 }
 
 Tensor hinge_loss(In input, In target, Reduction reduction) {
@@ -267,7 +303,7 @@ Tensor hinge_loss(In input, In target, Reduction reduction) {
         return hinge_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
     const detail::RecordedParts parts(input.loc);
-    return reduce(relu(1 - input * target), reduction);
+    return reduce_losses(relu(1 - input * target), reduction);
 }
 
 Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction reduction) {
@@ -287,7 +323,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
     const DType compute = computed_in(x);
     Tensor losses = fused_binary_cross_entropy(to(x, compute), to(t, compute), input.loc);
     if (weight.defined()) losses = losses * weight;
-    return to(reduce(losses, reduction), x.dtype());
+    return to(reduce_losses(losses, reduction), x.dtype());
 }
 
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
@@ -303,7 +339,7 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
     const Tensor log_p = logsigmoid(logits);
     Tensor losses = (1 - t) * logits.tensor - (factor.defined() ? factor * log_p : log_p);
     if (weight.defined()) losses = losses * weight;
-    return reduce(losses, reduction);
+    return reduce_losses(losses, reduction);
 }
 
 Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
@@ -313,9 +349,9 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     }
     const detail::RecordedParts parts(input.loc);
     const Tensor& t = target.tensor;
-    if (log_target) return reduce(exp(t) * (t - input.tensor), reduction);
+    if (log_target) return reduce_losses(exp(t) * (t - input.tensor), reduction);
     const Tensor log_t = log(where(t > 0, t, 1));  // 0 log(0) = 0
-    return reduce(t * (log_t - input.tensor), reduction);
+    return reduce_losses(t * (log_t - input.tensor), reduction);
 }
 
 }  // namespace tapir

@@ -35,6 +35,20 @@ struct DistributionArgs {
     void* mass;           // (outer, 1, inner)
 };
 
+/// Connectionist temporal classification. A target of S labels stands as 2 S + 1: blank, label, blank, ..., blank.
+struct CtcArgs {
+    DType dtype;                  // float32 or float64
+    const void* log_probs;        // (time, n, classes)
+    const std::int64_t* targets;  // of all examples
+    const std::int64_t* lengths;  // (3, n): of the inputs, of the targets, and where each target begins
+    std::int64_t time, n, classes, longest, blank;
+    bool zero_infinity;
+    void* alpha;   // (n, time, 2 longest + 1): log-probabilities of all prefixes that end there
+    void* beta;    // (n, 2, 2 longest + 1), of suffixes; null without grad
+    void* losses;  // (n,)
+    void* grad;    // d losses / d log_probs; or null
+};
+
 }  // namespace tapir::kernels
 
 /// The losses [begin, end) of outer * inner.
@@ -83,3 +97,5 @@ TAPIR_GPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, cons
 TAPIR_GPU_KERNEL(binary_cross_entropy, void(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
 TAPIR_GPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
                                                  std::int64_t n))
+/// One block for each example. Targets out of range or blank give IndexError later.
+TAPIR_GPU_KERNEL(ctc_loss, void(const tapir::kernels::CtcArgs& args, const tapir::Shape& shape))

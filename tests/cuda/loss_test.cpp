@@ -154,3 +154,31 @@ TEST_CASE("losses are differentiated twice", "[cuda]") {
         });
     }
 }
+
+TEST_CASE("ctc_loss of short and long targets, of one example and of many", "[cuda]") {
+    NEEDS_CUDA;
+    manual_seed(5);
+    const auto with = [](const CTCLossOptions& options) {
+        return [options](const auto& x) { return ctc_loss(log_softmax(x[0], 2), x[1], x[2], x[3], options); };
+    };
+    for (const DType dtype : {float64, float32, float16}) {
+        INFO(name(dtype));
+        const double limit = dtype == float64 ? 1e-10 : dtype == float32 ? 1e-4 : 1e-2;
+        const Tensor x = randn({330, 3, 6}).to(dtype);
+        const Tensor labels = randint(1, 6, {3, 150}), steps = tensor({330, 100, 0}), counts = tensor({150, 7, 0});  // 301 places: more than threads
+        compare({x, labels, steps, counts}, limit, with({}));
+        compare({x, labels, steps, counts}, limit, with({.reduction = Reduction::none}));
+        compare({x.narrow(0, 0, 20), labels.narrow(1, 0, 15), tensor({20, 9, 3}), tensor({12, 9, 0})}, limit,
+                with({.reduction = Reduction::sum, .zero_infinity = true}));
+        compare({x.narrow(1, 0, 1), zeros({1, 0}, int64), tensor({300}), tensor({0})}, limit, with({}));
+    }
+    const Tensor x = randn({5, 2, 4}, {float64, cpu});
+    compare_twice({x, tensor({{1, 1}, {2, 3}}), tensor({5, 4}), tensor({2, 2})}, 1e-9, with({}));
+}
+
+TEST_CASE("ctc_loss reports a target out of range later", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor x = zeros({4, 1, 3}, cuda), bad = tensor({{1, 7}}).to(cuda), lengths = tensor({4}), counts = tensor({2});
+    const Tensor loss = ctc_loss(x, bad, lengths, counts);
+    CHECK_THROWS_AS(synchronize(), IndexError);
+}

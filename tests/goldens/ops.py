@@ -19,7 +19,9 @@ NAMES = {**{k: getattr(torch.nn.functional, k) for k in dir(torch.nn.functional)
 for functional in ("softplus", "celu", "selu", "elu", "hardtanh", "hardsigmoid", "hardswish", "mish", "silu", "gelu",
                    "logsigmoid", "leaky_relu", "softsign", "linear", "embedding", "one_hot", "pad", "cross_entropy",
                    "nll_loss", "mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy",
-                   "binary_cross_entropy_with_logits", "kl_div", "dropout", "layer_norm"):
+                   "binary_cross_entropy_with_logits", "kl_div", "dropout", "layer_norm", "margin_ranking_loss", "hinge_embedding_loss",
+                   "cosine_embedding_loss", "triplet_margin_loss", "poisson_nll_loss", "cosine_similarity", "pairwise_distance",
+                   "ctc_loss"):
     NAMES[functional] = getattr(torch.nn.functional, functional)
 NAMES.update(float=float, int=int, bool=bool, torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
              float64=torch.float64,
