@@ -264,6 +264,72 @@ std::string Module::str() const {
     return text;
 }
 
+namespace {
+
+// 1234567: "1,234,567".
+std::string with_commas(std::int64_t n) {
+    const std::string digits = std::to_string(n);
+    std::string text;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+        if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+        text += digits[i];
+    }
+    return text;
+}
+
+// Rows of cells as columns: numbers to the right, text to the left.
+std::string align(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& to_the_right) {
+    std::vector<std::size_t> widths(to_the_right.size());
+    for (const auto& row : rows) {
+        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    std::string text;
+    for (const auto& row : rows) {
+        for (std::size_t i = 0; i < row.size(); ++i) {
+            const char* between = i + 1 < row.size() ? "  " : "";
+            text += to_the_right[i] ? fmt::format("{:>{}}{}", row[i], widths[i], between)
+                                    : fmt::format("{:<{}}{}", row[i], i + 1 < row.size() ? widths[i] : 0, between);
+        }
+        text += '\n';
+    }
+    return text;
+}
+
+}  // namespace
+
+std::string Module::parameter_table() const {
+    struct Sum {
+        std::int64_t tensors = 0, count = 0, bytes = 0;
+        void add(const Tensor& t) {
+            ++tensors;
+            count += t.numel();
+            bytes += t.numel() * static_cast<std::int64_t>(itemsize(t.dtype()));
+        }
+        std::string str(const char* what) const {
+            return fmt::format("{} {}: {} numbers, {} bytes\n", with_commas(tensors), what, with_commas(count), with_commas(bytes));
+        }
+    };
+    Sum trained, frozen, buffers;
+    std::vector<std::vector<std::string>> rows = {{"name", "shape", "dtype", "device", "count", "bytes", "kind"}};
+    std::unordered_map<const TensorImpl*, std::string> first;  // the name a tensor was shown under
+    for_tensors(*this, [&](const std::string& path, Tensor& t, bool is_buffer) {
+        const auto [place, is_new] = first.emplace(t.impl(), path);
+        const bool is_trained = t.impl()->flags & TensorImpl::kRequiresGrad;
+        Sum& sum = is_buffer ? buffers : is_trained ? trained : frozen;
+        if (is_new) sum.add(t);
+        const std::string kind = is_buffer ? "buffer" : is_trained ? "trained" : "frozen";
+        rows.push_back({path, t.shape().str(), name(t.dtype()), fmt::format("{}", name(t.device())), with_commas(t.numel()),
+                        with_commas(t.numel() * static_cast<std::int64_t>(itemsize(t.dtype()))),
+                        is_new ? kind : "the same as " + place->second});
+    });
+    std::string text = align(rows, {false, false, false, false, true, true, false});
+    text += trained.str("trained");
+    if (frozen.tensors) text += frozen.str("frozen");
+    if (buffers.tensors) text += buffers.str("buffers");
+    text.pop_back();
+    return text;
+}
+
 std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str(); }
 
 void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, module.state_dict(), {}, loc); }

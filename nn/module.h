@@ -20,6 +20,7 @@
 #include <functional>
 #include <iosfwd>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@
 namespace tapir::nn {
 
 class Module;
+
+template <class Map>
+constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) { std::string(map.begin()->first); map.begin()->second; };
 
 /// Takes the names of a module's members, in Module::members(). Undefined tensors are left out.
 class Members {
@@ -49,6 +53,7 @@ class Members {
     }
     /// A list of parameters or of submodules, named name.0, name.1, ...
     template <class T>
+        requires(!kHasKeys<std::vector<T>>)
     Members& operator()(const char* name, std::vector<T>& list) {
         for (std::size_t i = 0; i < list.size(); ++i) one_of(name, static_cast<std::int64_t>(i), list[i]);
         return *this;
@@ -56,6 +61,21 @@ class Members {
     /// One of a list.
     Members& operator()(const char* name, std::size_t index, Module& submodule) {
         on_module(name, static_cast<std::int64_t>(index), submodule);
+        return *this;
+    }
+    /// Parameters or submodules by their keys, named name.key: a std::map, or a list of pairs. Keys have no dots.
+    template <class Map>
+        requires kHasKeys<Map>
+    Members& operator()(const char* name, Map& map) {
+        for (auto& [key, value] : map) one_of((*name ? std::string(name) + "." : std::string()).append(key).c_str(), -1, value);
+        return *this;
+    }
+    /// A submodule behind a std::unique_ptr, std::shared_ptr or std::optional, where there is one; they may also be the elements
+    /// of a list or map, so that it holds modules of several types. A copy of the module shares what a std::shared_ptr holds.
+    template <class Pointer>
+        requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
+    Members& operator()(const char* name, Pointer& pointer) {
+        one_of(name, -1, pointer);
         return *this;
     }
 
@@ -68,6 +88,11 @@ class Members {
  private:
     void one_of(const char* name, std::int64_t index, Tensor& t) { on_tensor(name, index, t, false); }
     void one_of(const char* name, std::int64_t index, Module& m) { on_module(name, index, m); }
+    template <class Pointer>
+        requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
+    void one_of(const char* name, std::int64_t index, Pointer& pointer) {
+        if (pointer) on_module(name, index, *pointer);
+    }
 };
 
 struct NamedModule {
@@ -124,6 +149,9 @@ class Module {
 
     /// The tree of modules with the shapes of their tensors.
     std::string str() const;
+    /// An inventory, a line for each parameter and buffer: name, shape, dtype, device, count, bytes and whether it is trained,
+    /// frozen, a buffer, or another name of one above; then the sums, of each tensor once.
+    std::string parameter_table() const;
 
  protected:
     Module() = default;

@@ -3,11 +3,13 @@
 
 #include "tapir/nn/activation.h"
 #include "tapir/nn/attention.h"
+#include "tapir/nn/containers.h"
 #include "tapir/nn/convolution.h"
 #include "tapir/nn/data/data.h"
 #include "tapir/nn/image.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"
+#include "tapir/nn/loss.h"
 #include "tapir/nn/module.h"
 #include "tapir/nn/normalization.h"
 #include "tapir/nn/padding.h"

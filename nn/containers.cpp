@@ -1,0 +1,36 @@
+// Lists and dictionaries of layers.
+#include "tapir/nn/containers.h"
+
+#include <algorithm>
+
+#include "tapir/core/fail_impl.h"
+
+namespace tapir::nn {
+
+void AnyModule::fail_type(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a module of another type"); }
+void AnyModule::fail_call(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor"); }
+
+const AnyModule& ModuleList::at(std::size_t i, Loc loc) const {
+    if (i >= modules_.size()) fail<IndexError>(loc, "ModuleList: there is no module {} of {}", i, modules_.size());
+    return modules_[i];
+}
+
+bool ModuleDict::contains(const std::string& key) const noexcept {
+    return std::any_of(modules_.begin(), modules_.end(), [&](const auto& one) { return one.first == key; });
+}
+
+ModuleDict& ModuleDict::insert(const std::string& key, AnyModule module, Loc loc) {
+    if (key.empty() || key.find('.') != std::string::npos) fail<ValueError>(loc, "ModuleDict: \"{}\" is no key: empty, or with a dot", key);
+    if (contains(key)) fail<ValueError>(loc, "ModuleDict: there is a module \"{}\" already", key);
+    modules_.emplace_back(key, std::move(module));
+    return *this;
+}
+
+const AnyModule& ModuleDict::at(const std::string& key, Loc loc) const {
+    for (const auto& one : modules_) {
+        if (one.first == key) return one.second;
+    }
+    fail<IndexError>(loc, "ModuleDict: there is no module \"{}\"", key);
+}
+
+}  // namespace tapir::nn
