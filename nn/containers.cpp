@@ -8,7 +8,9 @@
 namespace tapir::nn {
 
 void AnyModule::fail_type(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a module of another type"); }
-void AnyModule::fail_call(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor"); }
+void AnyModule::fail_call(const Loc& loc) {
+    fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor");
+}
 
 const AnyModule& ModuleList::at(std::size_t i, Loc loc) const {
     if (i >= modules_.size()) fail<IndexError>(loc, "ModuleList: there is no module {} of {}", i, modules_.size());

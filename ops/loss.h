@@ -87,10 +87,10 @@ struct CTCLossOptions {
     Reduction reduction = Reduction::mean;  ///< mean: each loss is divided by its target's length (at least 1) before
     bool zero_infinity = false;             ///< losses of targets that do not fit into their input are 0, not infinite
 };
-/// -log of the summed probability of all paths that spell the target, when repeated classes are merged and blanks dropped after:
-/// Graves et al. 2006, "Connectionist temporal classification". log_probs: (time, n, classes), or (time, classes) of one example;
-/// targets: class indices (n, longest), or all behind one another (sum of target_lengths,); lengths: integers (n,) or (), which
-/// are read on the host. The gradient is that of log_probs as they are, normalised or not. Throws IndexError for a target out of range or blank (on a CUDA device when something waits), ValueError for
+/// -log of the summed probability of all paths that spell the target, repeats merged and blanks dropped: Graves et al. 2006,
+/// "Connectionist temporal classification". log_probs: (time, n, classes), or (time, classes) of one; targets: classes (n, longest), or all
+/// behind one another (sum of target_lengths,); lengths: integers (n,) or (), read on the host. The gradient is that of log_probs as they
+/// are, normalised or not. Throws IndexError for a target out of range or blank (on a CUDA device when something waits), ValueError for
 /// lengths that do not fit.
 Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, const CTCLossOptions& options = {});
 

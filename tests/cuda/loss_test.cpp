@@ -165,7 +165,8 @@ TEST_CASE("ctc_loss of short and long targets, of one example and of many", "[cu
         INFO(name(dtype));
         const double limit = dtype == float64 ? 1e-10 : dtype == float32 ? 1e-4 : 1e-2;
         const Tensor x = randn({330, 3, 6}).to(dtype);
-        const Tensor labels = randint(1, 6, {3, 150}), steps = tensor({330, 100, 0}), counts = tensor({150, 7, 0});  // 301 places: more than threads
+        const Tensor labels = randint(1, 6, {3, 150}), steps = tensor({330, 100, 0});
+        const Tensor counts = tensor({150, 7, 0});  // 301 places: more than threads
         compare({x, labels, steps, counts}, limit, with({}));
         compare({x, labels, steps, counts}, limit, with({.reduction = Reduction::none}));
         compare({x.narrow(0, 0, 20), labels.narrow(1, 0, 15), tensor({20, 9, 3}), tensor({12, 9, 0})}, limit,

@@ -129,7 +129,8 @@ TEST_CASE("losses are modules, and their weights are buffers") {
     is(nn::TripletMarginWithDistanceLoss({.distance_function = distance})(x, y, z), triplet_margin_with_distance_loss(x, y, z, distance));
     is(nn::CosineSimilarity(0)(x, y), cosine_similarity(x, y, 0));
     is(nn::PairwiseDistance(1)(x, y), pairwise_distance(x, y, 1));
-    const Tensor log_probs = check::values({4, 2, 3}, 4), targets = tensor({{1, 2}, {2, 0}}), steps = tensor({4, 3}), counts = tensor({2, 1});
+    const Tensor log_probs = check::values({4, 2, 3}, 4), targets = tensor({{1, 2}, {2, 0}});
+    const Tensor steps = tensor({4, 3}), counts = tensor({2, 1});
     is(nn::CTCLoss({.reduction = R::sum})(log_probs, targets, steps, counts),
        ctc_loss(log_probs, targets, steps, counts, {.reduction = R::sum}));
     nn::CrossEntropyLoss loss({.weight = weight.to(float32)});
