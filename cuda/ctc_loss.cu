@@ -9,8 +9,10 @@ using kernels::CtcArgs;
 
 template <class T>
 __device__ __forceinline__ T log_add(T a, T b) {
-    const T high = a > b ? a : b, low = a > b ? b : a;
-    return high == -static_cast<T>(INFINITY) ? high : high + log1p(exp(low - high));
+    constexpr T never = -static_cast<T>(INFINITY);
+    if (a == never && b == never) return never;
+    const T high = a > b ? a : b, low = a > b ? b : a;  // nan stays
+    return high + log1p(exp(low - high));
 }
 
 // One example.

@@ -45,8 +45,9 @@ struct Attrs {
 };
 
 double log_add(double a, double b) {
-    const double high = std::max(a, b), low = std::min(a, b);
-    return high == kNever ? kNever : high + std::log1p(std::exp(low - high));
+    if (a == kNever && b == kNever) return kNever;
+    const double high = a > b ? a : b, low = a > b ? b : a;  // nan stays
+    return high + std::log1p(std::exp(low - high));
 }
 
 // --- On the CPU, one example at a time, in float64 ------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class Example {
                 const double path = alpha(t, s) + here - emission(t, s);  // nan where both never happen
                 if (std::isinf(loss)) {
                     grad[place(t, s)] = std::numeric_limits<T>::quiet_NaN();
-                } else if (alpha(t, s) > kNever && here > kNever) {
+                } else if (alpha(t, s) != kNever && here != kNever) {
                     grad[place(t, s)] -= static_cast<T>(std::exp(path + loss));
                 }
             }

@@ -107,6 +107,31 @@ TEST_CASE("ctc_loss of targets that do not fit is infinite, or 0 without a gradi
     }
 }
 
+TEST_CASE("ctc_loss hands nan on, and takes what never happens") {
+    for (const std::int64_t t : {0, 2, 4}) {
+        for (const double bad : {static_cast<double>(NAN), -static_cast<double>(INFINITY)}) {
+            for (const std::int64_t c : {0, 1, 2}) {
+                INFO("step " << t << ", class " << c << ": " << bad);
+                Tensor x = check::values({5, 1, 3}, 1).clone();
+                x.index_put_({t, 0, c}, bad);
+                x.requires_grad_();
+                Tape tape;
+                const Tensor loss = ctc_loss(x, tensor({1, 2}), tensor({5}), tensor({2}), {.reduction = Reduction::sum});
+                const V g = tape.gradient(loss, {x})[0].to_vector<double>();
+                if (std::isnan(bad)) {
+                    // Where no path of the target passes, it does not matter.
+                    if ((t == 0 && c == 2) || (t == 4 && c == 1)) continue;
+                    CHECK(std::isnan(loss.item()));
+                    CHECK(std::isnan(g[0]));
+                } else {
+                    CHECK(loss.item() == Approx(by_all_paths(x.to_vector<double>(), 5, 3, {1, 2}, 0)).epsilon(1e-12));
+                    for (const double v : g) CHECK(std::isfinite(v));
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("ctc_loss of long inputs stays finite in float32") {
     manual_seed(3);
     const Tensor x = log_softmax(randn({400, 2, 30}) * 3, 2), targets = randint(1, 30, {2, 120});
