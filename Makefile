@@ -4,8 +4,9 @@
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 CMAKE_ARGS ?=
+FUZZ_SECONDS ?= 60
 
-.PHONY: help run test bench install asan tsan cuda emulated gpu format clean
+.PHONY: help run test bench install asan tsan fuzz cuda emulated gpu format clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -45,6 +46,13 @@ asan tsan:      ## the tests under a sanitizer
 	$(call configure,$@)
 	$(call build,$@) --target tapir_tests
 	@ctest --preset $@
+
+fuzz:           ## fuzz every reader of files, each for FUZZ_SECONDS (60)
+	@.ci/install-deps build fuzz
+	$(call configure,release)
+	$(call switch_on,release,TAPIR_FUZZ)
+	$(call build,release) --target fuzz
+	@tests/fuzz/run.sh build/release $(FUZZ_SECONDS) $(ARGS)
 
 cuda emulated:  ## the tests with the CUDA device: compiled by nvcc, or on the emulator that needs no GPU
 	@.ci/install-deps build test

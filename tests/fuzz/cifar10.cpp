@@ -1,0 +1,9 @@
+#include "tapir/nn/data/images.h"
+
+#include "input.h"
+
+using namespace tapir;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    return fuzz::run([&] { data::read_cifar10(fuzz::file_of(data, size)); });
+}

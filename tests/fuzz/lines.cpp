@@ -1,0 +1,9 @@
+#include "tapir/nn/data/text.h"
+
+#include "input.h"
+
+using namespace tapir;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    return fuzz::run([&] { data::read_lines(fuzz::file_of(data, size)); });
+}
