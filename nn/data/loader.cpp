@@ -78,6 +78,10 @@ std::shared_ptr<const BatchSampler> LoaderBase::batches_of(std::shared_ptr<const
     return std::make_shared<const BatchSampler>(std::move(sampler), options.batch_size, options.drop_last, loc);
 }
 
+LoaderBase::~LoaderBase() = default;
+
+int64_t LoaderBase::size() const { return batches_->size(); }
+
 void LoaderBase::set_state(const LoaderState& state, Loc loc) {
     if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
         fail<ValueError>(loc, "DataLoader: batch {} of epoch {} cannot be gone on from; an epoch has {} batches", state.batch, state.epoch,

@@ -63,7 +63,7 @@ class LoaderBase {
     LoaderBase& operator=(const LoaderBase&) = delete;
 
     /// How many batches an epoch has.
-    std::int64_t size() const { return batches_->size(); }
+    std::int64_t size() const;
     /// The number of the epoch that is running, or comes next.
     std::int64_t epoch() const noexcept { return state_.epoch; }
 
@@ -77,7 +77,7 @@ class LoaderBase {
 
  protected:
     LoaderBase(std::int64_t items, std::shared_ptr<const BatchSampler> batches, const LoaderOptions& options, const Loc& loc);
-    ~LoaderBase() = default;
+    ~LoaderBase();
     static std::shared_ptr<const BatchSampler> batches_of(std::int64_t items, const LoaderOptions& options, const Loc& loc);
     static std::shared_ptr<const BatchSampler> batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options,
                                                           const Loc& loc);

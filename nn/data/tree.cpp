@@ -11,6 +11,10 @@ namespace tapir::data {
 Tree::Tree(std::vector<TreeNode> nodes, int depth, TreeSource source)
     : nodes_(std::move(nodes)), depth_(depth), source_(std::move(source)) {}
 
+Tree::Tree(Tree&&) noexcept = default;
+Tree& Tree::operator=(Tree&&) noexcept = default;
+Tree::~Tree() = default;
+
 Tree::Tree(const Tree& other) : nodes_(other.nodes_), depth_(other.depth_), source_(other.source_) {
     for (TreeNode& node : nodes_) {
         if (node.is_leaf()) continue;
@@ -23,6 +27,8 @@ Tree& Tree::operator=(const Tree& other) {
     if (this != &other) *this = Tree(other);
     return *this;
 }
+
+std::span<const TreeNode> Tree::nodes() const { return nodes_; }
 
 std::string Tree::sentence() const {
     std::string text;

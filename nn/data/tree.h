@@ -48,12 +48,12 @@ class Tree {
 
     Tree(const Tree& other);
     Tree& operator=(const Tree& other);
-    Tree(Tree&&) noexcept = default;  // the array keeps its address, and the nodes their pointers
-    Tree& operator=(Tree&&) noexcept = default;
-    ~Tree() = default;
+    Tree(Tree&&) noexcept;  // the array keeps its address, and the nodes their pointers
+    Tree& operator=(Tree&&) noexcept;
+    ~Tree();
 
     const TreeNode& root() const { return nodes_.back(); }
-    std::span<const TreeNode> nodes() const { return nodes_; }
+    std::span<const TreeNode> nodes() const;
     int size() const { return static_cast<int>(nodes_.size()); }
     int leaf_count() const { return (size() + 1) / 2; }
 
