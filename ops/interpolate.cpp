@@ -7,6 +7,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
+#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/image.h"
@@ -25,11 +26,12 @@ using kernels::Resampling;
 using std::int64_t;
 
 void interpolate_rule(Backward& b);
+void pixel_shuffle_rule(Backward& b);
+void pixel_unshuffle_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(interpolate, "Resize", interpolate_rule,
-         "Images resampled. Samples of pixels and channels exchanged, which are made of views, stand here too.",
+TAPIR_OP(interpolate, "Resize", interpolate_rule, "Images resampled.",
          TAPIR_SAMPLE_AS("f(2,3,5)", "nn.functional.interpolate(x[0], 8)", interpolate(x[0], {.size = 8})),
          TAPIR_SAMPLE_AS("f(2,2,6,5)", "nn.functional.interpolate(x[0], (4, 9), mode='nearest-exact')",
                          interpolate(x[0], {.size = {4, 9}, .mode = "nearest-exact"})),
@@ -43,9 +45,12 @@ TAPIR_OP(interpolate, "Resize", interpolate_rule,
          TAPIR_SAMPLE_AS("f(1,2,2,3,4)", "nn.functional.interpolate(x[0], (3, 2, 6), mode='trilinear')",
                          interpolate(x[0], {.size = {3, 2, 6}, .mode = "trilinear"})),
          TAPIR_SAMPLE_AS("f(1,2,5,4)", "nn.functional.interpolate(x[0], (2, 3), mode='area')",
-                         interpolate(x[0], {.size = {2, 3}, .mode = "area"})),
-         TAPIR_SAMPLE("f(2,8,2,3)", pixel_shuffle(x[0], 2)), TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
-         TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
+                         interpolate(x[0], {.size = {2, 3}, .mode = "area"})));
+TAPIR_OP(pixel_shuffle, "DepthToSpace", pixel_shuffle_rule, "Channels as pixels.", TAPIR_SAMPLE("f(2,8,2,3)", pixel_shuffle(x[0], 2)),
+         TAPIR_SAMPLE("f(9,1,2)", pixel_shuffle(x[0], 3)));
+TAPIR_OP(pixel_unshuffle, "SpaceToDepth", pixel_unshuffle_rule, "Pixels as channels.", TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
+         TAPIR_SAMPLE("f(2,1,3,6)", pixel_unshuffle(x[0], 3)));
+TAPIR_OP(channel_shuffle, NoOnnx("Reshape, Transpose"), Composed, "Channels dealt out.", TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
 
 namespace {
 
@@ -63,6 +68,7 @@ template <class T>
 struct Table {
     std::vector<int64_t> first, begin;
     std::vector<T> weights;
+    int alike = 0;
 
     Table(const ResampleDim& dim, bool is_transposed) {
         const int64_t n = is_transposed ? dim.in : dim.out;
@@ -80,6 +86,24 @@ struct Table {
             first.push_back(from);
             begin.push_back(static_cast<int64_t>(weights.size()));
         }
+        const bool is_nearest = dim.mode == Resampling::nearest || dim.mode == Resampling::nearest_exact;
+        if (!is_transposed && (is_nearest || dim.in == dim.out) && dim.mode != Resampling::cubic) alike = 1;
+        if (!is_transposed && alike == 0 && dim.mode == Resampling::linear && dim.in > 1) take_two(dim.in);
+    }
+
+    // Two elements each, one of which may have the weight 0, in place of one or two.
+    void take_two(int64_t in) {
+        alike = 2;
+        std::vector<T> pairs;
+        for (std::size_t c = 0; c < first.size(); ++c) {
+            const T* own = weights.data() + begin[c];
+            const bool is_one = begin[c + 1] - begin[c] == 1, is_last = is_one && first[c] == in - 1;
+            pairs.push_back(is_last ? T(0) : own[0]);
+            pairs.push_back(is_last ? own[0] : is_one ? T(0) : own[1]);
+            if (is_last) --first[c];
+        }
+        weights = pairs;
+        for (std::size_t c = 0; c < begin.size(); ++c) begin[c] = 2 * static_cast<int64_t>(c);
     }
 };
 
@@ -93,7 +117,7 @@ void run_on_cpu(const ResampleShape& s, const Tensor& from, const Tensor& to, co
     for (int d = 0; d < 3; ++d) {
         args.from_sizes[d] = s.from(d);
         args.to_sizes[d] = s.to(d);
-        args.taps[d] = {tables[d].first.data(), tables[d].begin.data(), tables[d].weights.data()};
+        args.taps[d] = {tables[d].first.data(), tables[d].begin.data(), tables[d].weights.data(), tables[d].alike};
     }
     const int64_t rows = s.outer * s.to(0) * s.to(1), length = s.from(2) * s.inner;
     const int64_t work = length + s.to(2) * s.inner;  // parallel_for cuts at multiples of 64
@@ -233,67 +257,107 @@ Tensor interpolate(In x, const InterpolateOptions& options) {
 
 namespace {
 
-// x as (images, channels, height, width), and back.
-struct Images {
-    Tensor x;
-    Shape outer;  // the dimensions before the channels
+// Whether an op should write its result with the channels last, as x is.
+bool wants_channels_last(const Tensor& x) { return !x.is_contiguous() && detail::is_channels_last(x.impl()); }
 
-    Images(const char* op, const In& in) {
-        detail::check_defined(in, op);
-        const int rank = in.tensor.dim();
-        if (rank < 3) fail<ShapeError>(in.loc, "{}: needs (..., channels, height, width), got {}", op, in.tensor.shape());
-        int64_t images = 1;
-        for (int d = 0; d < rank - 3; ++d) {
-            outer.push_back(in->sizes[d]);
-            images *= in->sizes[d];
-        }
-        const detail::RecordedParts parts(in.loc);
-        x = rank == 4 ? in.tensor : reshape(in, {images, in->sizes[rank - 3], in->sizes[rank - 2], in->sizes[rank - 1]});
+// The two sides of a shuffle: images of (..., channels, height * r, width * r) and (..., channels * r^2, height, width).
+struct Shuffle {
+    int64_t images, channels, height, width, r;
+
+    // Those pixels of the large images that are (i, j) in their squares, or all with i and j as dimensions, as
+    // (images, channels, [r, r,] height, width).
+    Tensor of_large(const Tensor& large, int64_t i, int64_t j) const {
+        const Shape s = strides(large);
+        return detail::make_view(large.impl(), {images, channels, height, width}, {s[0], s[1], r * s[2], r * s[3]}, i * s[2] + j * s[3]);
     }
-    Tensor back(const Tensor& y, int64_t channels, int64_t height, int64_t width) const {
-        Shape shape = outer;
-        for (const int64_t size : {channels, height, width}) shape.push_back(size);
-        return reshape(y, shape);
+    Tensor of_small(const Tensor& small, int64_t i, int64_t j) const {
+        const Shape s = strides(small);
+        return detail::make_view(small.impl(), {images, channels, height, width}, {s[0], r * r * s[1], s[2], s[3]}, (i * r + j) * s[1]);
+    }
+    Tensor all_of_large(const Tensor& large) const {
+        const Shape s = strides(large);
+        return detail::make_view(large.impl(), {images, channels, r, r, height, width}, {s[0], s[1], s[2], s[3], r * s[2], r * s[3]}, 0);
+    }
+    Tensor all_of_small(const Tensor& small) const {
+        const Shape s = strides(small);
+        return detail::make_view(small.impl(), {images, channels, r, r, height, width}, {s[0], r * r * s[1], r * s[1], s[1], s[2], s[3]}, 0);
+    }
+
+ private:
+    // Of (images, channels, height, width); the images are one dimension in memory.
+    static Shape strides(const Tensor& t) {
+        const Shape own = t.strides();
+        const int d = t.dim();
+        return {d > 3 ? own[d - 4] : 0, own[d - 3], own[d - 2], own[d - 1]};
     }
 };
 
-// Whether an op should write its result with the channels last, as x is.
-bool wants_channels_last(const Tensor& x) { return !x.is_contiguous() && detail::is_channels_last(x.impl()); }
+// shape: of the result. Squares of pixels are a few elements long: on the CPU each place in them is copied for itself, in long rows.
+Tensor shuffled(const OpInfo& op, const Tensor& x, const Shuffle& s, const Shape& shape, bool to_large, const Loc& loc) {
+    detail::begin_op(op.name, x.impl(), loc);
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        const bool is_last = x.dim() == 4 && wants_channels_last(x);
+        const Tensor from = is_last ? x : x.contiguous(loc);
+        out = is_last ? detail::make_channels_last(shape, x.dtype(), x.device(), loc) : detail::make_empty(shape, x.dtype(), x.device(), loc);
+        if (out.numel() > 0 && (on_gpu(x) || is_last)) {
+            to_large ? copy_elements(s.all_of_large(out), s.all_of_small(from)) : copy_elements(s.all_of_small(out), s.all_of_large(from));
+        }
+        for (int64_t at = 0; out.numel() > 0 && !on_gpu(x) && !is_last && at < s.r * s.r; ++at) {
+            const int64_t i = at / s.r, j = at % s.r;
+            to_large ? copy_elements(s.of_large(out, i, j), s.of_small(from, i, j)) : copy_elements(s.of_small(out, i, j), s.of_large(from, i, j));
+        }
+    }
+    record(op, loc, {&x}, out, {}, s.r);
+    return out;
+}
+
+void pixel_shuffle_rule(Backward& b) {
+    if (b.needs(0)) b.give(0, pixel_unshuffle(In(b.grad(), b.record().loc), b.attrs<int64_t>()));
+}
+void pixel_unshuffle_rule(Backward& b) {
+    if (b.needs(0)) b.give(0, pixel_shuffle(In(b.grad(), b.record().loc), b.attrs<int64_t>()));
+}
+
+Shape shape_of_images(const char* op, const In& x) {
+    detail::check_defined(x, op);
+    if (x.tensor.dim() < 3) fail<ShapeError>(x.loc, "{}: needs (..., channels, height, width), got {}", op, x.tensor.shape());
+    return x.tensor.shape();
+}
+
+int64_t images_of(const Shape& shape) {
+    int64_t images = 1;
+    for (int d = 0; d < shape.rank() - 3; ++d) images *= shape[d];
+    return images;
+}
 
 }  // namespace
 
 Tensor pixel_shuffle(In x, int64_t r) {
-    const Images images("pixel_shuffle", x);
-    const Shape s = images.x.shape();
+    Shape shape = shape_of_images("pixel_shuffle", x);
+    const int c = shape.rank() - 3, h = c + 1, w = c + 2;
     if (r < 1) fail<ValueError>(x.loc, "pixel_shuffle: upscale_factor must be at least 1, got {}", r);
-    if (s[1] % (r * r) != 0) {
-        fail<ShapeError>(x.loc, "pixel_shuffle: {} channels do not divide by {}^2", s[1], r);
-    }
-    const detail::RecordedParts parts(x.loc);
-    const int64_t channels = s[1] / (r * r);
-    const Tensor split = reshape(images.x, {s[0], channels, r, r, s[2], s[3]});
-    if (wants_channels_last(images.x) && images.outer.rank() == 1) {
-        const Tensor y = reshape(permute(split, {0, 4, 2, 5, 3, 1}), {s[0], s[2] * r, s[3] * r, channels});
-        return permute(y, {0, 3, 1, 2});
-    }
-    return images.back(permute(split, {0, 1, 4, 2, 5, 3}), channels, s[2] * r, s[3] * r);
+    if (shape[c] % (r * r) != 0) fail<ShapeError>(x.loc, "pixel_shuffle: {} channels do not divide by {}^2", shape[c], r);
+    const Shuffle shuffle{images_of(shape), shape[c] / (r * r), shape[h], shape[w], r};
+    shape[c] /= r * r;
+    shape[h] *= r;
+    shape[w] *= r;
+    return shuffled(pixel_shuffle_op, x.tensor, shuffle, shape, /*to_large=*/true, x.loc);
 }
 
 Tensor pixel_unshuffle(In x, int64_t r) {
-    const Images images("pixel_unshuffle", x);
-    const Shape s = images.x.shape();
+    Shape shape = shape_of_images("pixel_unshuffle", x);
+    const int c = shape.rank() - 3, h = c + 1, w = c + 2;
     if (r < 1) fail<ValueError>(x.loc, "pixel_unshuffle: downscale_factor must be at least 1, got {}", r);
-    if (s[2] % r != 0 || s[3] % r != 0) {
-        fail<ShapeError>(x.loc, "pixel_unshuffle: an image of {} x {} does not divide by {}", s[2], s[3], r);
+    if (shape[h] % r != 0 || shape[w] % r != 0) {
+        fail<ShapeError>(x.loc, "pixel_unshuffle: an image of {} x {} does not divide by {}", shape[h], shape[w], r);
     }
-    const detail::RecordedParts parts(x.loc);
-    const int64_t height = s[2] / r, width = s[3] / r;
-    const Tensor split = reshape(images.x, {s[0], s[1], height, r, width, r});
-    if (wants_channels_last(images.x) && images.outer.rank() == 1) {
-        const Tensor y = reshape(permute(split, {0, 2, 4, 1, 3, 5}), {s[0], height, width, s[1] * r * r});
-        return permute(y, {0, 3, 1, 2});
-    }
-    return images.back(permute(split, {0, 1, 3, 5, 2, 4}), s[1] * r * r, height, width);
+    const Shuffle shuffle{images_of(shape), shape[c], shape[h] / r, shape[w] / r, r};
+    shape[c] *= r * r;
+    shape[h] /= r;
+    shape[w] /= r;
+    return shuffled(pixel_unshuffle_op, x.tensor, shuffle, shape, /*to_large=*/false, x.loc);
 }
 
 Tensor channel_shuffle(In x, int64_t groups) {

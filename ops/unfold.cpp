@@ -155,6 +155,7 @@ void add_windows(T* image, const T* columns, const Columns& c) {
                 T* to = image + (row * c.stride[0] + c.shift(0, i)) * c.size[1] + c.shift(1, j);
                 const T* from = columns + row * c.out[1];
                 if (c.stride[1] == 1) {
+#pragma omp simd
                     for (int64_t k = first; k < end; ++k) to[k] += from[k];
                 } else {
                     for (int64_t k = first; k < end; ++k) to[k * c.stride[1]] += from[k];

@@ -39,14 +39,19 @@ template <class T>
 void mix_elements(const Resample<T>& args, const T* line, T* y) {
     const Taps<T>& taps = args.taps[2];
     const i64 n = args.to_sizes[2];
+    const i64* first = taps.first;
+    if (taps.alike == 1) {
+        for (i64 c = 0; c < n; ++c) y[c] = line[first[c]];
+        return;
+    }
+    if (taps.alike == 2) {
+        for (i64 c = 0; c < n; ++c) y[c] = taps.weights[2 * c] * line[first[c]] + taps.weights[2 * c + 1] * line[first[c] + 1];
+        return;
+    }
     for (i64 c = 0; c < n; ++c) {
         const T* x = line + taps.first[c];
         const T* w = taps.weights + taps.begin[c];
         const i64 count = taps.begin[c + 1] - taps.begin[c];
-        if (count == 2) {
-            y[c] = w[0] * x[0] + w[1] * x[1];
-            continue;
-        }
         T sum = 0;
         for (i64 k = 0; k < count; ++k) sum += w[k] * x[k];
         y[c] = sum;
@@ -58,7 +63,8 @@ template <class T>
 void mix_arrays(const Resample<T>& args, const T* line, T* y) {
     const Taps<T>& taps = args.taps[2];
     const i64 n = args.to_sizes[2], inner = args.inner;
-    for (i64 c = 0; c < n; ++c, y += inner) {
+    for (i64 c = 0; taps.alike == 1 && c < n; ++c, y += inner) __builtin_memcpy(y, line + taps.first[c] * inner, static_cast<unsigned long>(inner) * sizeof(T));
+    for (i64 c = 0; taps.alike != 1 && c < n; ++c, y += inner) {
         const T* x = line + taps.first[c] * inner;
         const T* w = taps.weights + taps.begin[c];
         const i64 count = taps.begin[c + 1] - taps.begin[c];
@@ -78,9 +84,15 @@ void mix_arrays(const Resample<T>& args, const T* line, T* y) {
 template <class T>
 void resample_rows(const Resample<T>& args, T* line, i64 begin, i64 end) {
     const i64 n = args.to_sizes[2] * args.inner;
+    const T* before = nullptr;
     for (i64 row = begin; row < end; ++row) {
         const i64 b = row % args.to_sizes[1], rest = row / args.to_sizes[1];
         const T* mixed = mix_rows(args, line, rest / args.to_sizes[0], rest % args.to_sizes[0], b);
+        if (mixed == before && mixed != line) {  // nearest: as the row above
+            __builtin_memcpy(args.to + row * n, args.to + (row - 1) * n, static_cast<unsigned long>(n) * sizeof(T));
+            continue;
+        }
+        before = mixed;
         args.inner == 1 ? mix_elements(args, mixed, args.to + row * n) : mix_arrays(args, mixed, args.to + row * n);
     }
 }

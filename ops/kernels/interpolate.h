@@ -111,6 +111,7 @@ template <class T>
 struct Taps {
     const std::int64_t *first, *begin;
     const T* weights;
+    int alike = 0;  // all have as many: 1 (whose weights are 1) or 2; 0: not so
 };
 template <class T>
 struct Resample {
