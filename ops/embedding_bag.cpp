@@ -1,23 +1,32 @@
-// embedding_bag: the rows are gathered by embedding, whose gradient is row-sparse, and added up bag by bag.
+// embedding_bag. Sums and means on the CPU are one pass over the rows. Elsewhere, and for largest elements, the rows are gathered by
+// embedding, and added up bag by bag. Either way the gradient is row-sparse.
 #include "tapir/ops/embedding_bag.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/counting.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
 
-TAPIR_OP(embedding_bag, NoOnnx("Gather, ReduceSum"), Composed, "Sums, means and largest elements of groups of rows.",
+namespace {
+
+void embedding_bag_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(embedding_bag, NoOnnx("Gather, ReduceSum"), embedding_bag_rule, "Sums, means and largest elements of groups of rows.",
          TAPIR_SAMPLE_AS("i(3,4)<5 f(5,2)", "nn.functional.embedding_bag(x[0], x[1])", embedding_bag(x[0], x[1])),
          TAPIR_SAMPLE_AS("i(3,4)<5 d(5,2)", "nn.functional.embedding_bag(x[0], x[1], mode='max')",
                          embedding_bag(x[0], x[1], {}, {.mode = BagMode::max})),
@@ -47,8 +56,16 @@ struct Bags {
     int64_t count;   // of bags
 };
 
+// offsets: (count,), checked where they are on the CPU.
 Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     const TensorOptions options(int64, offsets.device());
+    if (offsets.device() == cpu && count > 0) {
+        const Tensor first = offsets.contiguous(), bag = detail::make_empty({n}, int64, cpu, Loc{});
+        const auto* begin = static_cast<const int64_t*>(first.raw_data());
+        auto* to = static_cast<int64_t*>(bag.raw_data());
+        for (int64_t k = 0; k < count; ++k) std::fill(to + begin[k], to + (k + 1 < count ? begin[k + 1] : n), k);
+        return bag;
+    }
     return count == 0 ? zeros({n}, options) : searchsorted(offsets, arange(n, options), /*right=*/true) - 1;
 }
 
@@ -74,6 +91,105 @@ Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_la
         }
     }
     return include_last ? narrow(all, 0, 0, all.numel() - 1) : all;
+}
+
+// The sums of whole bags, each by one thread: weight (rows, width) contiguous, scale (n,) or null, out (bags, width).
+template <class T>
+void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T* scale, T* out) {
+    const auto* index = static_cast<const int64_t*>(bags.indices.raw_data());
+    const auto* bag = static_cast<const int64_t*>(bags.bag.raw_data());
+    const auto* counts = bags.counts.defined() ? static_cast<const unsigned char*>(bags.counts.raw_data()) : nullptr;
+    const int64_t n = bags.indices.numel(), per_bag = (width + 1) * (n / (bags.count + 1) + 1);
+    // parallel_for cuts at multiples of 64, and a bag may be large. The bags of the indices only grow.
+    parallel_for(bags.count * 64, 64 * (16 * 1024 / per_bag + 1), [&](int64_t begin, int64_t end) {
+        const int64_t first_bag = begin / 64, end_bag = end / 64;
+        std::fill(out + first_bag * width, out + end_bag * width, T(0));
+        for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag; i < n && bag[i] < end_bag; ++i) {
+            if (counts && !counts[i]) continue;
+            const T* row = weight + index[i] * width;
+            T* to = out + bag[i] * width;
+            constexpr int64_t ahead = 8;  // rows are far apart in memory
+            if (i + ahead < n) {
+                const auto* next = reinterpret_cast<const char*>(weight + index[i + ahead] * width);
+                for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64) __builtin_prefetch(next + byte);
+            }
+            if (scale) {
+                const T s = scale[i];
+#pragma omp simd
+                for (int64_t k = 0; k < width; ++k) to[k] += s * row[k];
+            } else {
+#pragma omp simd
+                for (int64_t k = 0; k < width; ++k) to[k] += row[k];
+            }
+        }
+    });
+}
+
+// 1 / the number of rows that count, (bags, 1); 1 for empty bags.
+Tensor shares_of(const Bags& bags, DType dtype) {
+    const TensorOptions options(dtype, bags.bag.device());
+    const Tensor counted = bags.counts.defined() ? bags.counts.to(dtype) : ones({bags.bag.numel()}, options);
+    return unsqueeze(reciprocal(maximum(index_add(zeros({bags.count}, options), 0, bags.bag, counted), 1)), 1);
+}
+
+struct BagAttrs {
+    int64_t padding_idx;
+    bool is_scaled, is_mean;
+};
+
+// Sums and means of float32 and float64 on the CPU; scale: (n,) or undefined.
+Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mode, int64_t padding_idx, const Loc& loc) {
+    Tensor out, shares;
+    Bags here = bags;
+    {
+        const detail::UnrecordedParts parts;
+        here.indices = checked_index("embedding_bag", bags.indices, weight.tensor.shape(), 0, loc);
+        const Tensor table = weight.tensor.contiguous(loc), scales = scale.defined() ? scale.contiguous(loc) : scale;
+        const int64_t width = table.size(1);
+        out = detail::make_empty({bags.count, width}, table.dtype(), cpu, loc);
+        if (table.dtype() == float64) {
+            add_rows_of_bags(here, static_cast<const double*>(table.raw_data()), width, static_cast<const double*>(scales.raw_data()),
+                             static_cast<double*>(out.raw_data()));
+        } else {
+            add_rows_of_bags(here, static_cast<const float*>(table.raw_data()), width, static_cast<const float*>(scales.raw_data()),
+                             static_cast<float*>(out.raw_data()));
+        }
+        if (mode == BagMode::mean) {
+            shares = shares_of(bags, table.dtype());
+            out.mul_(shares);
+        }
+    }
+    // Saved: the indices, the bags, then the scale and the weight, or the shares.
+    const BagAttrs attrs{padding_idx, scale.defined(), mode == BagMode::mean};
+    if (scale.defined()) {
+        record(embedding_bag_op, loc, {&weight.tensor, &scale}, out, {&here.indices, &bags.bag, &scale, &weight.tensor}, attrs);
+    } else if (mode == BagMode::mean) {
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&here.indices, &bags.bag, &shares}, attrs);
+    } else {
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&here.indices, &bags.bag}, attrs);
+    }
+    return out;
+}
+
+void embedding_bag_rule(Backward& b) {
+    const auto& attrs = b.attrs<BagAttrs>();
+    const Tensor index = b.saved(0), bag = b.saved(1), &g = b.grad();
+    if (b.needs(0)) {
+        Tensor kept_index = index, kept_bag = bag, scale = attrs.is_scaled ? b.saved(2) : Tensor();
+        if (attrs.padding_idx >= 0) {
+            const Tensor kept = reshape(nonzero(ne(index, attrs.padding_idx)), {-1});
+            kept_index = index_select(index, 0, kept);
+            kept_bag = index_select(bag, 0, kept);
+            if (scale.defined()) scale = index_select(scale, 0, kept);
+        }
+        Tensor rows = index_select(g, 0, kept_bag);
+        if (scale.defined()) rows = rows * unsqueeze(scale, 1);
+        if (attrs.is_mean) rows = rows * index_select(b.saved(2), 0, kept_bag);
+        b.give_rows(0, kept_index, rows);
+    }
+    if (!attrs.is_scaled || !b.needs(1)) return;
+    const Tensor products = sum(index_select(g, 0, bag) * embedding(index, b.saved(3)), {-1});
+    b.give(1, attrs.padding_idx < 0 ? products : where(ne(index, attrs.padding_idx), products, 0));
 }
 
 // rows (n, width), (bags, width): sums, or means with the number of rows that count.
@@ -147,6 +263,10 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         bags.bag = reshape(expand(unsqueeze(arange(bags.count, whole), 1), indices.tensor.shape()), {n});
     }
     if (options.padding_idx >= 0) bags.counts = ne(bags.indices, options.padding_idx);
+    const bool is_wide = (weight->dtype == float32 || weight->dtype == float64) && (!scale.defined() || scale.dtype() == weight->dtype);
+    if (is_wide && options.mode != BagMode::max && weight->device == cpu && indices->device == cpu) {
+        return fused(weight, scale.defined() ? reshape(scale, {n}) : scale, bags, options.mode, options.padding_idx, loc);
+    }
     Tensor rows = embedding(bags.indices, weight, options.padding_idx);
     if (scale.defined()) rows = rows * reshape(scale, {n, 1});
     return options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);

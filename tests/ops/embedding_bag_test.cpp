@@ -31,3 +31,20 @@ TEST_CASE("embedding_bag: row-sparse gradients, empty bags, and what is refused"
     FAILS(IndexError, "index 10 is out of range", embedding_bag(tensor({{10}}), bag.weight));
     FAILS(IndexError, "padding_idx 10 is out of range for 10 rows", embedding_bag(index, bag.weight, offsets, {.padding_idx = 10}));
 }
+
+TEST_CASE("embedding_bag of many bags, at any number of threads, is what its rows add up to") {
+    manual_seed(4);
+    const Tensor index = randint(0, 50, {4000}), weight = randn({50, 7}, float64), scale = randn({4000}, float64);
+    const Tensor offsets = cat({zeros({1}, int64), sort(randint(0, 4000, {300})).values});
+    const Tensor bag = searchsorted(offsets, arange(4000), true) - 1;
+    const Tensor rows = embedding(index, weight) * unsqueeze(scale, 1);
+    const Tensor want = index_add(zeros({301, 7}, float64), 0, bag, rows);
+    const auto run = [&] { return embedding_bag(index, weight, offsets, {.mode = BagMode::sum, .per_sample_weights = scale}); };
+    CHECK(allclose(run(), want));
+    CHECK(allclose(embedding_bag(index.view({40, 100}), weight), mean(embedding(index.view({40, 100}), weight), {1})));
+    const Tensor many = run();
+    const int threads = num_threads();
+    set_num_threads(1);
+    CHECK(equal(run(), many));
+    set_num_threads(threads);
+}
