@@ -11,6 +11,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
 
 namespace tapir {
 
@@ -109,6 +110,23 @@ namespace {
 // The loops of this machine. Looked up on first use, since a static tensor may be made before this file's statics are.
 inline Loop forward_loop(Elementwise op, Compute compute) {
     static const kernels::ForwardTable* const table = kernels::elementwise_forward();
+    return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
+}
+// Integers by integers: the divisor is looked at first.
+constexpr bool divides_integers(Elementwise op, Compute compute) {
+    return (op == Elementwise::fmod || op == Elementwise::remainder) && (compute == Compute::i32 || compute == Compute::i64);
+}
+// The same for the ways that look at nothing; null also where something is to be looked at.
+inline Loop quick_loop(Elementwise op, Compute compute) {
+    static const kernels::ForwardTable* const table = [] {
+        static kernels::ForwardTable quick = *kernels::elementwise_forward();
+        for (int k = 0; k < kElementwiseOps; ++k) {
+            for (const Compute c : {Compute::i32, Compute::i64}) {
+                if (divides_integers(static_cast<Elementwise>(k), c)) quick.loop[k][static_cast<int>(c)] = nullptr;
+            }
+        }
+        return &quick;
+    }();
     return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
 }
 inline Loop backward_loop(Elementwise op, int operand, Compute compute) {
@@ -239,6 +257,13 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     return device;
 }
 
+// Throws ValueError for a 0 among integer divisors of the CPU. `result`: the shape, of which no elements divide nothing.
+void check_divisors(const ElementwiseOp& op, const Tensor& divisors, const Shape& result, const Loc& loc) {
+    if (divisors.device() != cpu || result.numel() == 0) return;
+    const detail::UnrecordedParts parts;
+    if (!all(divisors).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
+}
+
 // Everything that the fast path does not take.
 [[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common,
                                  const double* params, const Loc& loc) {
@@ -257,6 +282,8 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     const Loop loop = forward_loop(op.index, compute);
     if (!loop) fail<DTypeError>(loc, "{}: not defined for {}", op.info.name, name(dtype));
     const Shape shape = shape_of(op, in, count, loc);
+    if (divides_integers(op.index, compute)) [[unlikely]]
+        check_divisors(op, *in[1], shape, loc);
     const Tensor out = make_result(shape, in, count, op.to_bool ? bool_ : dtype, device, loc);
     elementwise::run({op.index, -1, compute, op.to_bool, params}, out, in, count);
     if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
@@ -429,7 +456,7 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
         detail::fail_undefined(op.info.name, loc);
     const TensorImpl* impl = x.impl();
     const Tensor* in[] = {&x};
-    const Loop loop = computed_directly(impl->dtype) ? forward_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
+    const Loop loop = computed_directly(impl->dtype) ? quick_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
     if (!is_plain(impl) || !loop || detail::watching_ops) [[unlikely]]
         return not_plain(op, in, 1, loop, params, loc);
     const DType dtype = op.to_bool ? bool_ : impl->dtype;
@@ -446,7 +473,7 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
         detail::fail_undefined(op.info.name, loc);
     const TensorImpl *x = a.impl(), *z = b.impl();
     const Tensor* in[] = {&a, &b};
-    const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
+    const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z) || detail::watching_ops) [[unlikely]]
         return not_plain(op, in, 2, loop, nullptr, loc);
     const DType dtype = op.to_bool ? bool_ : x->dtype;
@@ -465,7 +492,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     if (!t.defined()) [[unlikely]]
         detail::fail_undefined(op.info.name, loc);
     const TensorImpl* x = t.impl();
-    const Loop loop = computed_directly(x->dtype) ? forward_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
+    const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
     if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements && !detail::watching_ops) [[likely]] {
         const DType dtype = op.to_bool ? bool_ : x->dtype;
@@ -529,6 +556,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     if (!(shape == self.shape())) {
         fail<ShapeError>(loc, "{}_: a result of shape {} cannot be written into {}", op.info.name, shape, self.shape());
     }
+    if (divides_integers(op.index, kernels::compute_of(dtype))) check_divisors(op, *in[1], shape, loc);
     check_in_place(op.info.name, self, {in[count - 1]}, loc);
     Log* log = detail::thread.log;
     const bool record_it = log && (tracked(self.impl(), *log, loc) || (count > 1 && tracked(in[1]->impl(), *log, loc)));

@@ -36,6 +36,20 @@ TEST_CASE("bits of integers and bool") {
     FAILS(DTypeError, "bitwise_not: not defined for float64", ~a.to(float64));
 }
 
+TEST_CASE("integers are not divided by 0") {
+    Tensor a = tensor({7, -7});
+    FAILS(ValueError, "remainder: integer division by 0", a % 0);
+    FAILS(ValueError, "fmod: integer division by 0", fmod(a, tensor({2, 0})));
+    FAILS(ValueError, "remainder: integer division by 0", remainder(a.to(int32), tensor({{1}, {0}}, int32)));
+    FAILS(ValueError, "remainder: integer division by 0", a.remainder_(0));
+    FAILS(ValueError, "remainder: integer division by 0", remainder(5, tensor({1, 0})));
+    CHECK(a.to_vector<int>() == std::vector<int>{7, -7});
+    CHECK((a % 4).to_vector<int>() == std::vector<int>{3, 1});
+    CHECK(fmod(a, 4).to_vector<int>() == std::vector<int>{3, -3});
+    CHECK((zeros({0}, int64) % 0).shape() == Shape(0));
+    CHECK(std::isnan((a.to(float32) % 0)[0].item()));
+}
+
 TEST_CASE("searching: threads, nan, both sides") {
     const Tensor s = tensor({1.0, 2.0, 2.0, nan_value});
     const Tensor v = tensor({0.5, 2.0, 3.0, nan_value, inf});
