@@ -55,7 +55,7 @@ std::vector<Tensor> list(const linalg::QRResult& r) { return r.q.defined() ? std
 // Vectors are determined up to their signs: of a matrix and its vectors, what does not depend on them.
 std::vector<Tensor> without_signs(const linalg::EighResult& r) { return {r.eigenvalues, square(r.eigenvectors)}; }
 std::vector<Tensor> without_signs(const linalg::SVDResult& r) {
-    return {r.s, square(r.u), square(r.vh), matmul(r.u, matmul(diag_embed(square(r.s)), r.vh))};
+    return {r.s, square(r.u), square(r.vh), matmul(r.u * unsqueeze(r.s * r.s, -2), r.vh)};
 }
 
 }  // namespace

@@ -17,6 +17,11 @@
 #include "tapir/ops/view.h"
 
 namespace tapir {
+namespace {
+
+std::vector<Tensor> list(const std::pair<Tensor, Tensor>& pair) { return {pair.first, pair.second}; }
+
+}  // namespace
 
 TAPIR_OP(quantile, NoOnnx("TopK, Gather"), Composed, "Quantiles.", TAPIR_SAMPLE("d(3,5)", quantile(x[0], 0.3)),
          TAPIR_SAMPLE_AS("d(3,4)", "quantile(x[0], 0.6, 1, True, interpolation='nearest')", quantile(x[0], 0.6, 1, true, "nearest")),
@@ -26,7 +31,7 @@ TAPIR_OP(quantile, NoOnnx("TopK, Gather"), Composed, "Quantiles.", TAPIR_SAMPLE(
 TAPIR_OP(median, NoOnnx("TopK, Gather"), Composed, "The middle element.", TAPIR_SAMPLE("d(3,4)", median(x[0])),
          TAPIR_SAMPLE("d(3,4)", median(x[0], 1)), TAPIR_SAMPLE("d(5,2)", median(x[0], 0, true)));
 TAPIR_OP(var_mean, NoOnnx("ReduceMean, Sub, Mul"), Composed, "Variance or standard deviation, and mean.",
-         TAPIR_SAMPLE_AS("f(3,4)", "var_mean(x[0])", {var_mean(x[0]).first, var_mean(x[0]).second}),
+         TAPIR_SAMPLE_AS("f(3,4)", "var_mean(x[0])", list(var_mean(x[0]))),
          TAPIR_SAMPLE_AS("f(3,4)", "std_mean(x[0], 1, unbiased=False)[0]", std_mean(x[0], {1}, 0).first));
 TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), Composed, "Running log(sum(exp(x))).", TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)), TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)));
