@@ -26,13 +26,14 @@ void ctc_loss_rule(Backward& b);
 TAPIR_OP(ctc_loss, NoOnnx("Gather, ReduceLogSumExp, Add, Exp, ScatterElements"), ctc_loss_rule,
          "-log of the summed probability of all paths that spell a target.",
          TAPIR_SAMPLE("f(6,2,4) i(2,3)<3 i(2)<2 i(2)<4", ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 5, x[3])),
-         TAPIR_SAMPLE_AS("f(5,2,3) i(2,2)<1 i(2)<2", "ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[2] + 1, 1, reduction='none')",
-                         ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[2] + 1, {.blank = 1, .reduction = Reduction::none})),
-         TAPIR_SAMPLE_AS("f(7,2,5) i(4)<4 i(2)<1", "ctc_loss(log_softmax(x[0], 2), x[1], x[2] + 6, x[2] + 2, 4, reduction='sum')",
-                         ctc_loss(log_softmax(x[0], 2), x[1], x[2] + 6, x[2] + 2, {.blank = 4, .reduction = Reduction::sum})),
+         TAPIR_SAMPLE_AS("f(5,2,3) i(2,2)<1 i(2)<2 i(2)<3",
+                         "ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], 1, reduction='none')",
+                         ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], {.blank = 1, .reduction = Reduction::none})),
+         TAPIR_SAMPLE_AS("f(7,2,5) i(4)<4 i(2)<1", "ctc_loss(log_softmax(x[0], 2), x[1], x[2] + 6, 2 - x[2], 4, reduction='sum')",
+                         ctc_loss(log_softmax(x[0], 2), x[1], x[2] + 6, 2 - x[2], {.blank = 4, .reduction = Reduction::sum})),
          TAPIR_SAMPLE_AS("f(4,2,3) i(2,3)<1 i(2)<1",
-                         "ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, x[2] + 3, zero_infinity=True)",
-                         ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, x[2] + 3, {.zero_infinity = true})));
+                         "ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, 3 - x[2], zero_infinity=True)",
+                         ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, 3 - x[2], {.zero_infinity = true})));
 
 namespace {
 
