@@ -11,7 +11,6 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
-#include "tapir/ops/matmul.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
 #include "tapir/optim/options_impl.h"
@@ -44,7 +43,8 @@ DType computed_in(const std::vector<Tensor>& parameters) {
     return std::any_of(parameters.begin(), parameters.end(), is_double) ? float64 : float32;
 }
 
-double product(const Tensor& a, const Tensor& b) { return dot(a, b).item(); }
+// Not dot(), which an AutocastScope takes to 16 bits.
+double product(const Tensor& a, const Tensor& b) { return sum(a * b).item(); }
 double largest(const Tensor& x) { return x.numel() ? max(abs(x)).item() : 0; }
 Tensor number(double value) { return full({}, value, {float64, cpu}); }
 

@@ -88,6 +88,24 @@ TEST_CASE("L-BFGS trains float32 and 16-bit parameters, and leaves frozen ones a
     }
 }
 
+TEST_CASE("an AutocastScope around a step of L-BFGS leaves its own sums in full precision") {
+    const auto train = [](bool within) {
+        Tensor w = check::values({6}, 1, float32).requires_grad_();
+        const Tensor scale = arange(1, 7, float32);
+        optim::LBFGS lbfgs({w}, {.max_iter = 8, .line_search_fn = optim::LineSearch::strong_wolfe});
+        const AutocastScope scope(bfloat16, within);
+        lbfgs.step([&] {  // of no op that the scope changes
+            lbfgs.zero_grad();
+            Tape tape;
+            const Tensor loss = sum(square(square(w) - 0.5) * scale);
+            tape.backward(loss);
+            return loss;
+        });
+        return w.to_vector<double>();
+    };
+    CHECK(train(true) == train(false));
+}
+
 TEST_CASE("the state of L-BFGS is saved and resumed to the same numbers") {
     Rosenbrock f, g;
     const optim::LBFGSOptions options{.max_iter = 6, .history_size = 4, .line_search_fn = optim::LineSearch::strong_wolfe};

@@ -202,6 +202,27 @@ TEST_CASE("every optimizer makes the dense step from rows where all are used") {
     });
 }
 
+TEST_CASE("every optimizer computes the step of 16-bit parameters in float32") {
+    for_all_lazy([]<class Opt>(const auto& options) {
+        INFO(typeid(Opt).name());
+        for (const DType dtype : {float16, bfloat16}) {
+            Tensor narrow = values({3, 4}, 1, dtype), wide = narrow.to(float32);
+            narrow.requires_grad_();
+            wide.requires_grad_();
+            Opt first({narrow}, options), second({wide}, options);
+            for (int t = 0; t < 7; ++t) {
+                const Tensor g = values({3, 4}, t, dtype);
+                narrow.set_grad(g);
+                wide.set_grad(g.to(float32));
+                wide.detach().copy_(narrow);  // what is rounded away is lost
+                first.step();
+                second.step();
+                CHECK(narrow.to_vector<double>() == wide.to(dtype).template to_vector<double>());
+            }
+        }
+    });
+}
+
 TEST_CASE("a sparse step leaves unused rows alone, whatever the options") {
     using namespace optim;
     const Tensor start = values({6, 3}, 1, float32);
