@@ -52,16 +52,6 @@ std::string header(const std::string& descr, const std::string& shape, const std
     return "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
 }
 
-bool have_zlib() {
-    const TemporaryFolder folder;
-    try {
-        save_npz((folder.path() / "a.npz").string(), {{"a", ones({1})}}, /*compressed=*/true);
-        return true;
-    } catch (const FileError&) {
-        return false;
-    }
-}
-
 // NumPy's own word for what it read and wrote. Run as: python3 script write|check FOLDER
 const char* const kScript = R"(
 import io, sys, numpy as np

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "tapir/core/error.h"
+#include "tapir/core/io/npy.h"
+#include "tapir/ops/make.h"
 
 namespace files {
 
@@ -62,6 +64,17 @@ inline std::string repeat(const std::string& text, int times) {
     std::string out;
     for (int i = 0; i < times; ++i) out += text;
     return out;
+}
+
+/// Whether the library was built with zlib.
+inline bool have_zlib() {
+    const TemporaryFolder folder;
+    try {
+        tapir::save_npz((folder.path() / "a.npz").string(), {{"a", tapir::ones({1})}}, /*compressed=*/true);
+        return true;
+    } catch (const tapir::FileError&) {
+        return false;
+    }
 }
 
 }  // namespace files
