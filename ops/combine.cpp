@@ -16,7 +16,8 @@
 
 namespace tapir {
 
-TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})), TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
+TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})),
+         TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
 TAPIR_OP(repeat_interleave, NoOnnx("Expand, Reshape; Gather"), Composed, "Each element several times.",
          TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)), TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)),
          TAPIR_SAMPLE("f(3,2) i(3)<4", repeat_interleave(x[0], x[1], 0)), TAPIR_SAMPLE("f(4) i(4)<3", repeat_interleave(x[0], x[1])));
@@ -33,7 +34,8 @@ TAPIR_OP(meshgrid, NoOnnx("Expand"), Composed, "Coordinates of a grid.",
          TAPIR_SAMPLE_AS("f(3) f(2) f(2)", "cartesian_prod(x[0], x[1], x[2])", cartesian_prod({x[0], x[1], x[2]})));
 TAPIR_OP(diff, NoOnnx("Slice, Sub"), Composed, "Differences of neighbours.", TAPIR_SAMPLE("f(3,5)", diff(x[0])),
          TAPIR_SAMPLE("f(4,2)", diff(x[0], 2, 0)));
-TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.", TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
+TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.",
+         TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,2) f(3,1)", "linalg.cross(x[0], x[1], dim=0)", cross(x[0], x[1], 0)));
 TAPIR_OP(trace, NoOnnx("Einsum"), Composed, "The sum of the diagonal.", TAPIR_SAMPLE("f(3,4)", trace(x[0])));
 TAPIR_OP(kron, NoOnnx("Mul, Reshape"), Composed, "The Kronecker product.", TAPIR_SAMPLE("f(2,3) f(2,2)", kron(x[0], x[1])),
@@ -116,10 +118,14 @@ Tensor rot90(In x, int k, const Dims& dims) {
     if (a == b) fail<ShapeError>(x.loc, "rot90: needs two different dimensions, got {}", dims);
     const detail::RecordedParts parts(x.loc);
     switch ((k % 4 + 4) % 4) {
-        case 1: return transpose(flip(x, {b}), a, b).contiguous();
-        case 2: return flip(x, {a, b});
-        case 3: return transpose(flip(x, {a}), a, b).contiguous();
-        default: return clone(x);
+        case 1:
+            return transpose(flip(x, {b}), a, b).contiguous();
+        case 2:
+            return flip(x, {a, b});
+        case 3:
+            return transpose(flip(x, {a}), a, b).contiguous();
+        default:
+            return clone(x);
     }
 }
 
@@ -145,7 +151,8 @@ Tensor movedim(In x, const Dims& source, const Dims& destination) {
     for (int d = 0; d < rank; ++d) order.push_back(-1);
     for (int i = 0; i < source.rank(); ++i) {
         const int from = detail::wrap_dim(source[i], rank, "movedim", x.loc), to = detail::wrap_dim(destination[i], rank, "movedim", x.loc);
-        if (taken >> from & 1 || filled >> to & 1) fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
+        if (taken >> from & 1 || filled >> to & 1)
+            fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
         taken |= 1u << from;
         filled |= 1u << to;
         if (rank > 0) order[to] = from;
@@ -249,7 +256,8 @@ Tensor cross(In a, In b, int dim) {
     }
     const int d = detail::wrap_dim(dim, a.tensor.dim(), "cross", a.loc);
     if (a.tensor.dim() == 0 || a->sizes[d] != 3 || b->sizes[d] != 3) {
-        fail<ShapeError>(a.loc, "cross: needs 3 elements along dimension {}, got shapes {} and {}", dim, a.tensor.shape(), b.tensor.shape());
+        fail<ShapeError>(a.loc, "cross: needs 3 elements along dimension {}, got shapes {} and {}", dim, a.tensor.shape(),
+                         b.tensor.shape());
     }
     const detail::RecordedParts parts(a.loc);
     const auto moved = [&](const In& t, int64_t by) { return roll(t, {by}, {d}); };
@@ -260,7 +268,8 @@ Tensor kron(In a, In b) {
     detail::check_defined(a, "kron");
     detail::check_defined(b, "kron");
     const int rank = std::max(a.tensor.dim(), b.tensor.dim());
-    if (rank > kMaxRank / 2) fail<ShapeError>(a.loc, "kron: shapes {} and {} have more than 4 dimensions", a.tensor.shape(), b.tensor.shape());
+    if (rank > kMaxRank / 2)
+        fail<ShapeError>(a.loc, "kron: shapes {} and {} have more than 4 dimensions", a.tensor.shape(), b.tensor.shape());
     const detail::RecordedParts parts(a.loc);
     Shape of_a, of_b, shape;  // a's dimensions each before b's
     for (int d = 0; d < rank; ++d) {

@@ -17,8 +17,8 @@
 
 namespace tapir {
 
-TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.",
-         TAPIR_SAMPLE("i(12)<5", bincount(x[0])), TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)),
+TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
+         TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)),
          TAPIR_SAMPLE("i(7)<4 f(7)", bincount(x[0], x[1])));
 TAPIR_OP(histc, NoOnnx("ScatterElements(add)"), NonDiff, "How many elements lie in each of equal parts of a range.",
          TAPIR_SAMPLE("f(20)", histc(x[0], 5, -1, 1)), TAPIR_SAMPLE("d(3,4)", histc(x[0], 4)));
@@ -26,12 +26,9 @@ TAPIR_OP(count_nonzero, NoOnnx("Not, ReduceSum"), NonDiff, "How many elements ar
          TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0], {1})));
 TAPIR_OP(searchsorted, NoOnnx("Less, ReduceSum"), NonDiff, "Places of values in a sorted sequence.",
          TAPIR_SAMPLE_AS("i(9)<6 i(2,4)<7", "searchsorted(sort(x[0])[0], x[1])", searchsorted(sort(x[0]).values, x[1])),
-         TAPIR_SAMPLE_AS("f(2,5) f(2,3)", "searchsorted(sort(x[0])[0], x[1], right=True)",
-                         searchsorted(sort(x[0]).values, x[1], true)),
-         TAPIR_SAMPLE_AS("i(3,4)<6 i(5)<6", "bucketize(x[0], sort(x[1])[0], right=True)",
-                         bucketize(x[0], sort(x[1]).values, true)));
-TAPIR_OP(isin, NoOnnx("Equal, ReduceMax"), NonDiff, "Which elements are among others.",
-         TAPIR_SAMPLE("i(3,4)<9 i(4)<9", isin(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(2,5) f(2,3)", "searchsorted(sort(x[0])[0], x[1], right=True)", searchsorted(sort(x[0]).values, x[1], true)),
+         TAPIR_SAMPLE_AS("i(3,4)<6 i(5)<6", "bucketize(x[0], sort(x[1])[0], right=True)", bucketize(x[0], sort(x[1]).values, true)));
+TAPIR_OP(isin, NoOnnx("Equal, ReduceMax"), NonDiff, "Which elements are among others.", TAPIR_SAMPLE("i(3,4)<9 i(4)<9", isin(x[0], x[1])),
          TAPIR_SAMPLE_AS("i(5)<5 i(2,2)<5", "isin(x[0], x[1], invert=True)", isin(x[0], x[1], true)));
 
 using std::int64_t;
@@ -83,7 +80,8 @@ Tensor histc(In x, int64_t bins, double min, double max) {
         min -= 1;
         max += 1;
     }
-    if (!(max - min < std::numeric_limits<double>::infinity())) fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
+    if (!(max - min < std::numeric_limits<double>::infinity()))
+        fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
     const Tensor place = minimum(floor((flat - min) / (max - min) * static_cast<double>(bins)), static_cast<double>(bins - 1));
     const Tensor is_inside = logical_and(ge(flat, min), le(flat, max));
     const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more for the others

@@ -34,8 +34,7 @@ TAPIR_OP(embedding_bag, NoOnnx("Gather, ReduceSum"), embedding_bag_rule, "Sums, 
                          embedding_bag(x[0], x[1], {}, {.mode = BagMode::sum, .per_sample_weights = x[2]})),
          TAPIR_SAMPLE_AS("i(7)<5 f(5,3)", "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 3, 3]), mode='mean')",
                          embedding_bag(x[0], x[1], tensor({0, 3, 3}, x[0].device()))),
-         TAPIR_SAMPLE_AS("i(7)<5 d(5,3)",
-                         "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 6]), mode='max', padding_idx=1)",
+         TAPIR_SAMPLE_AS("i(7)<5 d(5,3)", "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 6]), mode='max', padding_idx=1)",
                          embedding_bag(x[0], x[1], tensor({0, 2, 6}, x[0].device()), {.mode = BagMode::max, .padding_idx = 1})),
          TAPIR_SAMPLE_AS("i(7)<3 f(3,2)",
                          "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 7]), include_last_offset=True, padding_idx=2)",
@@ -111,7 +110,8 @@ void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T*
             constexpr int64_t ahead = 8;  // rows are far apart in memory
             if (i + ahead < n) {
                 const auto* next = reinterpret_cast<const char*>(weight + index[i + ahead] * width);
-                for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64) __builtin_prefetch(next + byte);
+                for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64)
+                    __builtin_prefetch(next + byte);
             }
             if (scale) {
                 const T s = scale[i];
@@ -237,15 +237,19 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     detail::check_defined(weight, "embedding_bag");
     const int rank = indices.tensor.dim();
     const Loc& loc = indices.loc;
-    if (rank != 1 && rank != 2) fail<ShapeError>(loc, "embedding_bag: needs indices of one or two dimensions, got {}", indices.tensor.shape());
-    if (weight.tensor.dim() != 2) fail<ShapeError>(loc, "embedding_bag: the weight must be (rows, width), got shape {}", weight.tensor.shape());
+    if (rank != 1 && rank != 2)
+        fail<ShapeError>(loc, "embedding_bag: needs indices of one or two dimensions, got {}", indices.tensor.shape());
+    if (weight.tensor.dim() != 2)
+        fail<ShapeError>(loc, "embedding_bag: the weight must be (rows, width), got shape {}", weight.tensor.shape());
     if (offsets.defined() != (rank == 1)) {
-        fail<ValueError>(loc, "embedding_bag: offsets go with indices of one dimension, which need them; got shape {}", indices.tensor.shape());
+        fail<ValueError>(loc, "embedding_bag: offsets go with indices of one dimension, which need them; got shape {}",
+                         indices.tensor.shape());
     }
     const Tensor& scale = options.per_sample_weights;
     if (scale.defined() && options.mode != BagMode::sum) fail<ValueError>(loc, "embedding_bag: per_sample_weights are for mode sum");
     if (scale.defined() && scale.shape() != indices.tensor.shape()) {
-        fail<ShapeError>(loc, "embedding_bag: per_sample_weights of shape {} for indices of shape {}", scale.shape(), indices.tensor.shape());
+        fail<ShapeError>(loc, "embedding_bag: per_sample_weights of shape {} for indices of shape {}", scale.shape(),
+                         indices.tensor.shape());
     }
     if (options.padding_idx < -1 || options.padding_idx >= weight->sizes[0]) {
         fail<IndexError>(loc, "embedding_bag: padding_idx {} is out of range for {} rows", options.padding_idx, weight->sizes[0]);

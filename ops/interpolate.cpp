@@ -1,4 +1,6 @@
 // Resampling, and pixels and channels exchanged.
+#include "tapir/ops/kernels/interpolate.h"
+
 #include <cmath>
 #include <string>
 #include <vector>
@@ -11,7 +13,6 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/image.h"
-#include "tapir/ops/kernels/interpolate.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/pooling.h"
@@ -50,7 +51,8 @@ TAPIR_OP(pixel_shuffle, "DepthToSpace", pixel_shuffle_rule, "Channels as pixels.
          TAPIR_SAMPLE("f(9,1,2)", pixel_shuffle(x[0], 3)));
 TAPIR_OP(pixel_unshuffle, "SpaceToDepth", pixel_unshuffle_rule, "Pixels as channels.", TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
          TAPIR_SAMPLE("f(2,1,3,6)", pixel_unshuffle(x[0], 3)));
-TAPIR_OP(channel_shuffle, NoOnnx("Reshape, Transpose"), Composed, "Channels dealt out.", TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
+TAPIR_OP(channel_shuffle, NoOnnx("Reshape, Transpose"), Composed, "Channels dealt out.",
+         TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
 
 namespace {
 
@@ -171,8 +173,8 @@ struct Mode {
     Resampling how;
     int dims;  // 0: any
 };
-constexpr Mode kModes[] = {{"nearest", Resampling::nearest, 0}, {"nearest-exact", Resampling::nearest_exact, 0},
-                           {"linear", Resampling::linear, 1},   {"bilinear", Resampling::linear, 2},
+constexpr Mode kModes[] = {{"nearest", Resampling::nearest, 0},  {"nearest-exact", Resampling::nearest_exact, 0},
+                           {"linear", Resampling::linear, 1},    {"bilinear", Resampling::linear, 2},
                            {"trilinear", Resampling::linear, 3}, {"bicubic", Resampling::cubic, 2}};
 
 Resampling mode_of(const InterpolateOptions& o, int dims, const Loc& loc) {
@@ -202,8 +204,8 @@ Shape sizes_of(const In& x, const InterpolateOptions& o) {
     Shape sizes;
     for (int d = 0; d < dims; ++d) {
         const int64_t in = x->sizes[d + 2];
-        const double wish = o.size.empty() ? std::floor(static_cast<double>(in) * o.scale_factor[d])
-                                           : static_cast<double>(o.size[given == 1 ? 0 : d]);
+        const double wish =
+            o.size.empty() ? std::floor(static_cast<double>(in) * o.scale_factor[d]) : static_cast<double>(o.size[given == 1 ? 0 : d]);
         if (!(wish >= 1 && wish < 0x1p62) || in == 0) {
             fail<ShapeError>(x.loc, "interpolate: dimension {} of shape {} cannot have {} elements", d + 2, x.tensor.shape(), wish);
         }
@@ -280,7 +282,8 @@ struct Shuffle {
     }
     Tensor all_of_small(const Tensor& small) const {
         const Shape s = strides(small);
-        return detail::make_view(small.impl(), {images, channels, r, r, height, width}, {s[0], r * r * s[1], r * s[1], s[1], s[2], s[3]}, 0);
+        return detail::make_view(small.impl(), {images, channels, r, r, height, width}, {s[0], r * r * s[1], r * s[1], s[1], s[2], s[3]},
+                                 0);
     }
 
  private:
@@ -300,13 +303,15 @@ Tensor shuffled(const OpInfo& op, const Tensor& x, const Shuffle& s, const Shape
         const detail::UnrecordedParts parts;
         const bool is_last = x.dim() == 4 && wants_channels_last(x);
         const Tensor from = is_last ? x : x.contiguous(loc);
-        out = is_last ? detail::make_channels_last(shape, x.dtype(), x.device(), loc) : detail::make_empty(shape, x.dtype(), x.device(), loc);
+        out =
+            is_last ? detail::make_channels_last(shape, x.dtype(), x.device(), loc) : detail::make_empty(shape, x.dtype(), x.device(), loc);
         if (out.numel() > 0 && (on_gpu(x) || is_last)) {
             to_large ? copy_elements(s.all_of_large(out), s.all_of_small(from)) : copy_elements(s.all_of_small(out), s.all_of_large(from));
         }
         for (int64_t at = 0; out.numel() > 0 && !on_gpu(x) && !is_last && at < s.r * s.r; ++at) {
             const int64_t i = at / s.r, j = at % s.r;
-            to_large ? copy_elements(s.of_large(out, i, j), s.of_small(from, i, j)) : copy_elements(s.of_small(out, i, j), s.of_large(from, i, j));
+            to_large ? copy_elements(s.of_large(out, i, j), s.of_small(from, i, j))
+                     : copy_elements(s.of_small(out, i, j), s.of_large(from, i, j));
         }
     }
     record(op, loc, {&x}, out, {}, s.r);

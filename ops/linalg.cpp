@@ -11,8 +11,8 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/arrange.h"
+#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -95,10 +95,14 @@ TAPIR_OP(linalg_eigh, NoOnnx("custom"), eigh_rule, "Eigenvalues and eigenvectors
 TAPIR_OP(linalg_eigvalsh, NoOnnx("custom"), eigvalsh_rule, "Eigenvalues of symmetric matrices.",
          TAPIR_SAMPLE_AS("f(2,4,4)", "linalg.eigvalsh(" TAPIR_SYMMETRIC ")", linalg::eigvalsh(symmetric(x[0]))));
 TAPIR_OP(linalg_svd, NoOnnx("custom"), svd_rule, "Singular values and vectors.",
-         TAPIR_SAMPLE_AS("f(4,3)", "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
-                         without_signs(linalg::svd(x[0], false))),
-         TAPIR_SAMPLE_AS("f(2,2,3)", "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
-                         without_signs(linalg::svd(x[0], false))));
+         TAPIR_SAMPLE_AS(
+             "f(4,3)",
+             "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
+             without_signs(linalg::svd(x[0], false))),
+         TAPIR_SAMPLE_AS(
+             "f(2,2,3)",
+             "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
+             without_signs(linalg::svd(x[0], false))));
 TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.",
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.svdvals(x[0])", linalg::svdvals(x[0])),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 'nuc')", linalg::matrix_norm(x[0], "nuc")),
@@ -106,10 +110,12 @@ TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.",
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], -1)", linalg::matrix_norm(x[0], -1)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0])", linalg::matrix_norm(x[0])));
 TAPIR_OP(linalg_pinv, NoOnnx("custom"), pinv_rule, "The Moore-Penrose inverse.",
-         TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])), TAPIR_SAMPLE_AS("f(2,2,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])));
+         TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])),
+         TAPIR_SAMPLE_AS("f(2,2,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])));
 TAPIR_OP(linalg_matrix_rank, NoOnnx("custom"), NonDiff, "How many singular values are not 0.",
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.matrix_rank(x[0])", linalg::matrix_rank(x[0])),
-         TAPIR_SAMPLE_AS("f(2,3,1)", "linalg.matrix_rank(x[0] @ x[0].mT)", linalg::matrix_rank(matmul(x[0], transpose(x[0], -1, -2)), 1e-4)));
+         TAPIR_SAMPLE_AS("f(2,3,1)", "linalg.matrix_rank(x[0] @ x[0].mT)",
+                         linalg::matrix_rank(matmul(x[0], transpose(x[0], -1, -2)), 1e-4)));
 
 namespace {
 
@@ -134,17 +140,22 @@ Shape with_sizes(Shape batch, std::initializer_list<int64_t> sizes) {
 void check_matrices(const char* op, const In& x, bool square) {
     detail::check_defined(x, op);
     if (x.tensor.dim() < 2) fail<ShapeError>(x.loc, "{}: needs matrices, got shape {}", op, x.tensor.shape());
-    if (square && x.tensor.size(-1) != x.tensor.size(-2)) fail<ShapeError>(x.loc, "{}: needs square matrices, got shape {}", op, x.tensor.shape());
+    if (square && x.tensor.size(-1) != x.tensor.size(-2))
+        fail<ShapeError>(x.loc, "{}: needs square matrices, got shape {}", op, x.tensor.shape());
     if (x->dtype != float32 && x->dtype != float64) fail<DTypeError>(x.loc, "{}: needs float32 or float64, got {}", op, name(x->dtype));
-    if (std::max(x.tensor.size(-1), x.tensor.size(-2)) >= INT32_MAX / 4) fail<ShapeError>(x.loc, "{}: matrices of shape {} are too large", op, x.tensor.shape());
+    if (std::max(x.tensor.size(-1), x.tensor.size(-2)) >= INT32_MAX / 4)
+        fail<ShapeError>(x.loc, "{}: matrices of shape {} are too large", op, x.tensor.shape());
 }
 void check_alike(const char* op, const In& a, const In& b) {
     detail::check_same_device(op, a.tensor, b.tensor, a.loc);
-    if (a->dtype != b->dtype) fail<DTypeError>(a.loc, "{}: operands must have one dtype, got {} and {}", op, name(a->dtype), name(b->dtype));
+    if (a->dtype != b->dtype)
+        fail<DTypeError>(a.loc, "{}: operands must have one dtype, got {} and {}", op, name(a->dtype), name(b->dtype));
 }
 
 // "matrix 3 of the batch", "the matrix"
-std::string which(const Tensor& x, int64_t index) { return x.dim() > 2 ? "matrix " + std::to_string(index) + " of the batch" : "the matrix"; }
+std::string which(const Tensor& x, int64_t index) {
+    return x.dim() > 2 ? "matrix " + std::to_string(index) + " of the batch" : "the matrix";
+}
 
 // A copy on the host whose matrices lie column after column: (batch..., columns, rows).
 Tensor columns_of(const Tensor& x) {
@@ -191,7 +202,8 @@ class Stopped {
  public:
     void at(int64_t k) {
         int64_t seen = first_;
-        while (k < seen && !__atomic_compare_exchange_n(&first_, &seen, k, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+        while (k < seen && !__atomic_compare_exchange_n(&first_, &seen, k, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        }
     }
     bool any() const { return first_ != INT64_MAX; }
     int64_t first() const { return first_; }
@@ -216,7 +228,8 @@ Stopped lu_solve(const Tensor& lu, const Tensor& b) {
             Int info = 0;
             lapack::call<T>(lapack::sgetrf_, lapack::dgetrf_)(&n, &n, matrix<T>(lu, k), &lda, pivots.data(), &info);
             if (info != 0) return stopped.at(k);
-            lapack::call<T>(lapack::sgetrs_, lapack::dgetrs_)("N", &n, &nrhs, matrix<T>(lu, k), &lda, pivots.data(), matrix<T>(b, k), &lda, &info, 1);
+            lapack::call<T>(lapack::sgetrs_, lapack::dgetrs_)("N", &n, &nrhs, matrix<T>(lu, k), &lda, pivots.data(), matrix<T>(b, k), &lda,
+                                                              &info, 1);
         });
     });
     return stopped;
@@ -271,8 +284,8 @@ void triangular_solve(const Tensor& a, const Tensor& b, bool upper, bool unit) {
         for_matrices(size.count, size.rows, [&](int64_t k) {
             const Int n = as_int(size.rows), nrhs = as_int(b.size(-2)), lda = leading(size.rows);
             const T one = 1;
-            lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", upper ? "U" : "L", "N", unit ? "U" : "N", &n, &nrhs, &one, matrix<T>(a, k), &lda,
-                                                            matrix<T>(b, k), &lda, 1, 1, 1, 1);
+            lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", upper ? "U" : "L", "N", unit ? "U" : "N", &n, &nrhs, &one, matrix<T>(a, k),
+                                                            &lda, matrix<T>(b, k), &lda, 1, 1, 1, 1);
         });
     });
 }
@@ -290,7 +303,9 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
             T wish = 0, wish_q = 0;
             T* from = matrix<T>(a, k);
             lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), &wish, &lwork, &info);
-            if (q.defined()) lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, from, &lda, tau.data(), &wish_q, &lwork, &info);
+            if (q.defined())
+                lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, from, &lda, tau.data(), &wish_q, &lwork,
+                                                                  &info);
             lwork = std::max(1, static_cast<Int>(std::max(wish, wish_q)));
             std::vector<T> work(static_cast<std::size_t>(lwork));
             lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), work.data(), &lwork, &info);
@@ -302,7 +317,8 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
             if (!q.defined()) return;
             T* of_q = matrix<T>(q, k);
             std::copy(from, from + std::min<int64_t>(m, q_columns) * n, of_q);
-            lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, of_q, &lda, tau.data(), work.data(), &lwork, &info);
+            lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, of_q, &lda, tau.data(), work.data(), &lwork,
+                                                              &info);
         });
     });
 }
@@ -317,8 +333,8 @@ Stopped eigen(const Tensor& a, const Tensor& values, bool vectors) {
             Int info = 0, lwork = -1, liwork = -1, iwish = 0;
             T wish = 0;
             const auto run = [&](T* work, Int* iwork) {
-                lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, matrix<T>(a, k), &lda, row<T>(values, k), work, &lwork,
-                                                                  iwork, &liwork, &info, 1, 1);
+                lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, matrix<T>(a, k), &lda, row<T>(values, k),
+                                                                  work, &lwork, iwork, &liwork, &info, 1, 1);
             };
             run(&wish, &iwish);
             lwork = std::max(1, static_cast<Int>(wish));
@@ -344,9 +360,9 @@ Stopped singular_values(const Tensor& a, const Tensor& u, const Tensor& s, const
             T wish = 0, none = 0;
             std::vector<Int> iwork(static_cast<std::size_t>(8 * std::max<int64_t>(std::min(m, n), 1)));
             const auto run = [&](T* work) {
-                lapack::call<T>(lapack::sgesdd_, lapack::dgesdd_)(&job, &rows, &columns, matrix<T>(a, k), &lda, row<T>(s, k),
-                                                                  u.defined() ? matrix<T>(u, k) : &none, &lda, vt.defined() ? matrix<T>(vt, k) : &none,
-                                                                  &ldvt, work, &lwork, iwork.data(), &info, 1);
+                lapack::call<T>(lapack::sgesdd_, lapack::dgesdd_)(
+                    &job, &rows, &columns, matrix<T>(a, k), &lda, row<T>(s, k), u.defined() ? matrix<T>(u, k) : &none, &lda,
+                    vt.defined() ? matrix<T>(vt, k) : &none, &ldvt, work, &lwork, iwork.data(), &info, 1);
             };
             run(&wish);
             lwork = std::max(1, static_cast<Int>(wish));
@@ -378,7 +394,8 @@ Stopped singular_values(const Tensor&, const Tensor&, const Tensor&, const Tenso
 // What each op does first.
 void begin(const OpInfo& op, const In& a) {
     if (!kHaveLapack) {
-        fail<DeviceError>(a.loc, "{}: the library was built without LAPACK; install liblapack-dev and build with -DTAPIR_LAPACK=ON", op.name);
+        fail<DeviceError>(a.loc, "{}: the library was built without LAPACK; install liblapack-dev and build with -DTAPIR_LAPACK=ON",
+                          op.name);
     }
     detail::begin_op(op.name, a.tensor.impl(), a.loc);
 }
@@ -494,7 +511,7 @@ void cholesky_rule(Backward& b) {
     const Tensor l = b.saved(0), lt = mt(l);
     const Loc& loc = b.record().loc;
     const Tensor p = halved(matmul(lt, b.grad()));
-    const Tensor left = linalg::solve_triangular(In(lt, loc), In(p, loc), /*upper=*/true);               // l^-T p
+    const Tensor left = linalg::solve_triangular(In(lt, loc), In(p, loc), /*upper=*/true);                  // l^-T p
     const Tensor s = linalg::solve_triangular(In(l, loc), In(left, loc), /*upper=*/false, /*left=*/false);  // l^-T p l^-1
     b.give(0, (s + mt(s)) * 0.5);
 }
@@ -516,7 +533,8 @@ void qr_rule(Backward& b) {
     const int64_t n = q.size(-2), m = r.size(-1);
     const auto mode = b.attrs<QRMode>();
     if (mode == QRMode::r) fail<ValueError>(loc, "linalg::qr: there is no gradient in mode \"r\"; use \"reduced\"");
-    if (mode == QRMode::complete && n > m) fail<ValueError>(loc, "linalg::qr: there is no gradient in mode \"complete\" of more rows than columns");
+    if (mode == QRMode::complete && n > m)
+        fail<ValueError>(loc, "linalg::qr: there is no gradient in mode \"complete\" of more rows than columns");
     const Tensor gq = b.grad_or_zeros(0), gr = b.grad_or_zeros(1);
     if (n >= m) return b.give(0, gradient_of_qr(q, r, gq, gr, loc));
     // a = [x | y], q r = [q u | q v]: y = q v
@@ -738,12 +756,14 @@ EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
     {
         const detail::UnrecordedParts parts;
         const Tensor columns = columns_of(a.tensor), values = make_on_host(batch_of(a.tensor, 1), a->dtype, a.loc);
-        if (const Stopped stopped = eigen(columns, values, vectors); stopped.any()) fail_to_converge("linalg::eigh", a.tensor, stopped.first(), a.loc);
+        if (const Stopped stopped = eigen(columns, values, vectors); stopped.any())
+            fail_to_converge("linalg::eigh", a.tensor, stopped.first(), a.loc);
         result.eigenvalues = values.to(a->device);
         if (vectors) result.eigenvectors = result_of(columns, a->device);
     }
     if (vectors) {
-        record_many(linalg_eigh_op, a.loc, {a.tensor}, {result.eigenvalues, result.eigenvectors}, {result.eigenvalues, result.eigenvectors});
+        record_many(linalg_eigh_op, a.loc, {a.tensor}, {result.eigenvalues, result.eigenvectors},
+                    {result.eigenvalues, result.eigenvectors});
     } else {
         record(linalg_eigvalsh_op, a.loc, {&a.tensor}, result.eigenvalues, {&a.tensor});
     }
@@ -881,7 +901,8 @@ Tensor norm(In x) { return tapir::norm(x, 2); }
 Tensor matrix_norm(In a, const char* ord) {
     check_matrices("linalg::matrix_norm", a, false);
     const std::string word = ord;
-    if (word != "fro" && word != "nuc") fail<ValueError>(a.loc, "linalg::matrix_norm: ord is \"fro\", \"nuc\" or a number, not \"{}\"", word);
+    if (word != "fro" && word != "nuc")
+        fail<ValueError>(a.loc, "linalg::matrix_norm: ord is \"fro\", \"nuc\" or a number, not \"{}\"", word);
     const detail::RecordedParts parts(a.loc);
     return word == "fro" ? tapir::norm(a, 2, {-2, -1}) : sum(svdvals(a), {-1});
 }
@@ -889,7 +910,8 @@ Tensor matrix_norm(In a, const char* ord) {
 Tensor matrix_norm(In a, double ord) {
     check_matrices("linalg::matrix_norm", a, false);
     const double size = std::abs(ord);
-    if (size != 1 && size != 2 && !std::isinf(size)) fail<ValueError>(a.loc, "linalg::matrix_norm: ord is 1, 2, infinity or minus these, not {}", ord);
+    if (size != 1 && size != 2 && !std::isinf(size))
+        fail<ValueError>(a.loc, "linalg::matrix_norm: ord is 1, 2, infinity or minus these, not {}", ord);
     const detail::RecordedParts parts(a.loc);
     const Tensor values = size == 2 ? svdvals(a) : sum(abs(a), {size == 1 ? -2 : -1});
     return ord > 0 ? amax(values, {-1}) : amin(values, {-1});

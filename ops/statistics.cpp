@@ -37,7 +37,8 @@ TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), Composed, "Running log(sum(ex
          TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)), TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)));
 TAPIR_OP(cdist, NoOnnx("Sub, ReduceL2"), Composed, "Distances between rows.", TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,2) f(2,2,2)", cdist(x[0], x[1], 1)), TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1], 3.5)),
-         TAPIR_SAMPLE_AS("f(3,4) f(2,4)", "cdist(x[0], x[1], inf)", cdist(x[0], x[1], __builtin_inf())), TAPIR_SAMPLE_AS("i(3,4)<2 i(2,4)<2", "cdist(x[0].double(), x[1].double(), 0)", cdist(x[0].to(float64), x[1].to(float64), 0)),
+         TAPIR_SAMPLE_AS("f(3,4) f(2,4)", "cdist(x[0], x[1], inf)", cdist(x[0], x[1], __builtin_inf())),
+         TAPIR_SAMPLE_AS("i(3,4)<2 i(2,4)<2", "cdist(x[0].double(), x[1].double(), 0)", cdist(x[0].to(float64), x[1].to(float64), 0)),
          TAPIR_SAMPLE("f(26,2) f(2,2)", cdist(x[0], x[1])));
 TAPIR_OP(normalize, NoOnnx("LpNormalization"), Composed, "Vectors of length 1.", TAPIR_SAMPLE("f(3,4)", normalize(x[0])),
          TAPIR_SAMPLE("f(2,3,2)", normalize(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", normalize(x[0], 2, 0, 1.5)));
@@ -67,10 +68,17 @@ Place place_of(double q, int64_t n, Between how, const Loc& loc) {
     if (!(q >= 0 && q <= 1)) fail<ValueError>(loc, "quantile: q must be in [0, 1], got {}", q);
     double at = q * static_cast<double>(n - 1);
     switch (how) {
-        case Between::lower: at = std::floor(at); break;
-        case Between::higher: at = std::ceil(at); break;
-        case Between::nearest: at = std::nearbyint(at); break;
-        default: break;
+        case Between::lower:
+            at = std::floor(at);
+            break;
+        case Between::higher:
+            at = std::ceil(at);
+            break;
+        case Between::nearest:
+            at = std::nearbyint(at);
+            break;
+        default:
+            break;
     }
     const double below = std::floor(at), above = std::ceil(at);
     const double weight = how == Between::midpoint && above > below ? 0.5 : at - below;

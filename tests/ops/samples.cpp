@@ -138,9 +138,9 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
         if (s == 2 && op.operands == 1) continue;
         std::string inputs, arguments;
         for (std::size_t k = 0; k < op.operands; ++k) {
-            const std::string shape = "(" + std::string(shapes[s][k]) + ")";
-            inputs += op.types == ElementTypes::Integral ? "i" + shape + "<" + std::to_string(op.high) + " "
-                                                         : "r" + shape + "[" + std::to_string(op.low) + "," + std::to_string(op.high) + "] ";
+            const std::string shape = "(" + std::string(shapes[s][k]) + ")", high = std::to_string(op.high);
+            const bool is_integral = op.types == ElementTypes::Integral;
+            inputs += is_integral ? "i" + shape + "<" + high + " " : "r" + shape + "[" + std::to_string(op.low) + "," + high + "] ";
             arguments += (k ? ", x[" : "x[") + std::to_string(k) + "]";
         }
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
