@@ -6,7 +6,6 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/counting.h"
 #include "tapir/ops/elementwise.h"

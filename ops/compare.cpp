@@ -6,7 +6,6 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/reduce.h"

@@ -9,7 +9,6 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/image.h"

@@ -8,7 +8,6 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/composed_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
