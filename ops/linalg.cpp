@@ -492,8 +492,19 @@ struct Determinants {
 Tensor times_inverse(const Tensor& g, const Tensor& a, const Loc& loc) {
     return unsqueeze(unsqueeze(g, -1), -1) * mt(linalg::inv(In(a, loc)));
 }
+// The transposed adjugate, for singular matrices too: of u diag(s) vh, det(u) det(vh) u diag(products of the other s) vh.
+Tensor cofactors(const Tensor& a, const Loc& loc) {
+    const auto [u, s, vh] = linalg::svd(In(a, loc), /*full_matrices=*/false);
+    const Tensor is_own = eye(s.size(-1), -1, {bool_, s.device()});
+    const Tensor others = prod(where(is_own, 1, unsqueeze(s, -2)), -1);
+    const Tensor sign = linalg::det(In(u, loc)) * linalg::det(In(vh, loc));
+    return unsqueeze(unsqueeze(sign, -1), -1) * matmul(u * unsqueeze(others, -2), vh);
+}
 void det_rule(Backward& b) {
-    if (b.needs(0)) b.give(0, times_inverse(b.grad() * b.saved(1), b.saved(0), b.record().loc));
+    if (!b.needs(0)) return;
+    const Tensor a = b.saved(0), det = b.saved(1), &g = b.grad();
+    if (!b.recording() && any(eq(det, 0)).item<bool>()) return b.give(0, unsqueeze(unsqueeze(g, -1), -1) * cofactors(a, b.record().loc));
+    b.give(0, times_inverse(g * det, a, b.record().loc));
 }
 void slogdet_rule(Backward& b) {
     if (b.needs(0) && b.grad(1).defined()) b.give(0, times_inverse(b.grad(1), b.saved(0), b.record().loc));

@@ -25,7 +25,7 @@ Tensor solve(In a, In b);
 Tensor solve_triangular(In a, In b, bool upper, bool left = true, bool unitriangular = false);
 /// Throws ValueError for a singular matrix.
 Tensor inv(In a);
-/// The determinant (...). Its gradient needs an invertible matrix.
+/// The determinant (...). Derivatives beyond the first need an invertible matrix.
 Tensor det(In a);
 struct SlogdetResult {
     Tensor sign;       // 1, -1, or 0 for a singular matrix

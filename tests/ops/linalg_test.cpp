@@ -122,3 +122,19 @@ TEST_CASE("gradients of a determinant and of eigenvalues are those of the closed
         CHECK(allclose(a.grad(), eye(4, -1, float64), 1e-8, 1e-10));
     }
 }
+
+TEST_CASE("a singular matrix's determinant has a gradient") {
+    NEEDS_LAPACK;
+    manual_seed(5);
+    Tensor a = zeros({4, 3, 3}, float64);
+    a.index_put_({0}, diag(tensor({1.0, 2.0, 0.0}, float64)));
+    a.index_put_({1, 0, 0}, 3);  // of rank 1
+    a.index_put_({2}, randn({3, 3}, float64));
+    a.requires_grad_();
+    Tape tape;
+    tape.backward(sum(linalg::det(a)));
+    CHECK(allclose(a.grad()[0], diag(tensor({0.0, 0.0, 2.0}, float64))));
+    CHECK(allclose(a.grad()[1], zeros({3, 3}, float64)));
+    CHECK(allclose(a.grad()[2], linalg::det(a[2].detach()) * t(linalg::inv(a[2].detach()))));
+    CHECK(allclose(a.grad()[3], zeros({3, 3}, float64)));
+}
