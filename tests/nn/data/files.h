@@ -28,6 +28,7 @@ class TemporaryFolder {
     TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
     fs::path write(const std::string& name, const std::string& contents) const {
+        fs::remove(path_ / name);  // a new file: some file systems flush one that is written over
         std::ofstream(path_ / name, std::ios::binary) << contents;
         return path_ / name;
     }
