@@ -1,12 +1,12 @@
 # Everyday commands; CMake is the real build (CMakePresets.json has its presets). `make help` lists them.
-# Options: JOBS=2 compiles at once, ARGS="..." for the program of `make run` and for .ci/gpu, PREFIX=... for `make install`,
+# Options: JOBS=2 compiles at once, NAME=... and ARGS="..." for `make example`, ARGS for `make run` and .ci/gpu, PREFIX=... for `make install`,
 # CMAKE_ARGS="-D..." when a build folder is first configured.
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: help run test bench install asan tsan fuzz cuda emulated gpu format clean
+.PHONY: help run example test bench install asan tsan fuzz cuda emulated gpu format clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -22,8 +22,14 @@ run:            ## build the library and train the Tree-LSTM example
 	$(call build,release) --target tree_lstm
 	@build/release/examples/tree_lstm/tree_lstm $(ARGS)
 
+example:        ## build and run the example NAME, a folder of examples/
+	@.ci/install-deps build data
+	$(call configure,release)
+	$(call build,release) --target $(NAME)
+	@build/release/examples/$(NAME)/$(NAME) $(ARGS)
+
 test:           ## build and run every test
-	@.ci/install-deps build test
+	@.ci/install-deps build test data
 	$(call configure,release)
 	$(call switch_on,release,TAPIR_TESTS)
 	$(call build,release)

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tapir/autograd/op.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
