@@ -115,7 +115,9 @@ TEST_CASE("in the placement log of every op of the table there are only ops of i
         INFO(call.name);
         std::vector<Tensor> inputs;
         for (const Tensor& x : test::make_inputs(call)) inputs.push_back(x.to(cuda));
-        std::vector<std::string> lines = logged([&] { call.run(inputs); });
+        std::vector<Tensor> results;
+        std::vector<std::string> lines = logged([&] { results = call.run(inputs); });
+        if (!results.empty() && !inputs.empty() && results[0].is_same(inputs[0])) continue;  // nothing to do: dropout of p = 0
         REQUIRE(!lines.empty());
         const std::string place = lines[0].substr(0, lines[0].find(':'));
         for (const std::string& line : lines) CHECK(line.substr(0, line.find(':')) == place);
