@@ -41,7 +41,7 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
     for (int d = rank; d-- > 0;) {
         impl->sizes[d] = sizes[d];
         impl->strides[d] = stride;
-        stride *= sizes[d] > 0 ? sizes[d] : 1;
+        __builtin_mul_overflow(stride, sizes[d] > 0 ? sizes[d] : 1, &stride);  // beside a size of 0 it may wrap
     }
     impl->flags |= TensorImpl::kContiguous;
 }
