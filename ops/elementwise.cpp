@@ -116,17 +116,18 @@ inline Loop forward_loop(Elementwise op, Compute compute) {
 constexpr bool divides_integers(Elementwise op, Compute compute) {
     return (op == Elementwise::fmod || op == Elementwise::remainder) && (compute == Compute::i32 || compute == Compute::i64);
 }
-// The same for the ways that look at nothing; null also where something is to be looked at.
-inline Loop quick_loop(Elementwise op, Compute compute) {
-    static const kernels::ForwardTable* const table = [] {
-        static kernels::ForwardTable quick = *kernels::elementwise_forward();
-        for (int k = 0; k < kElementwiseOps; ++k) {
-            for (const Compute c : {Compute::i32, Compute::i64}) {
-                if (divides_integers(static_cast<Elementwise>(k), c)) quick.loop[k][static_cast<int>(c)] = nullptr;
-            }
+// The loops for the ways that look at nothing; null also where something is to be looked at.
+[[gnu::noinline]] const kernels::ForwardTable* make_quick_table() {
+    static kernels::ForwardTable quick = *kernels::elementwise_forward();
+    for (int k = 0; k < kElementwiseOps; ++k) {
+        for (const Compute c : {Compute::i32, Compute::i64}) {
+            if (divides_integers(static_cast<Elementwise>(k), c)) quick.loop[k][static_cast<int>(c)] = nullptr;
         }
-        return &quick;
-    }();
+    }
+    return &quick;
+}
+inline Loop quick_loop(Elementwise op, Compute compute) {
+    static const kernels::ForwardTable* const table = make_quick_table();
     return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
 }
 inline Loop backward_loop(Elementwise op, int operand, Compute compute) {
