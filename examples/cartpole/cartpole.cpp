@@ -145,7 +145,7 @@ void learn_q(const Options& o) {
     const std::vector<Tensor> learned = q.parameters();
     std::vector<Tensor> followed = target.parameters();
     target.requires_grad_(false);
-    optim::Adam adam(learned, {.lr = 5e-4});
+    optim::Adam adam(learned, {.lr = 2e-4});
     Returns returns(o);
     std::vector<Transition> memory;
     std::size_t oldest = 0;
@@ -154,7 +154,7 @@ void learn_q(const Options& o) {
         CartPole::State state = world.reset(), next;
         int length = 0;
         for (bool goes_on = true; goes_on; state = next, ++steps) {
-            const double curious = std::max(0.02, 1 - static_cast<double>(steps) / 10000);
+            const double curious = std::max(0.01, 1 - static_cast<double>(steps) / 10000);
             const bool tries = std::uniform_real_distribution<>()(random) < curious;
             const int action = tries ? static_cast<int>(random() % 2) : argmax(q(observed(state)), 0).item<int>();
             goes_on = world.step(action, next);
@@ -175,7 +175,9 @@ void learn_q(const Options& o) {
                 reward.push_back(t.reward), on.push_back(t.goes_on), action_of.push_back(t.action);
             }
             Tape tape;
-            const Tensor best = stop_gradient(amax(target(tensor(after).reshape({128, 4})), {1}));
+            // The net chooses the next action, the target net says what it is worth (van Hasselt, Guez and Silver 2016).
+            const Tensor next_states = tensor(after).reshape({128, 4}), chosen = one_hot(argmax(q(next_states), 1), 2);
+            const Tensor best = stop_gradient(sum(target(next_states) * chosen, 1));
             const Tensor wanted = tensor(reward) + 0.99 * tensor(on) * best;
             const Tensor said = sum(q(tensor(before).reshape({128, 4})) * one_hot(tensor(action_of), 2), 1);
             tape.backward(huber_loss(said, wanted));
