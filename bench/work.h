@@ -44,16 +44,20 @@ void mlp_step(State& state);  // batch 64, 784-256-10, relu, mean cross-entropy,
 
 // Models: forward, backward, and where it says Adam a step of it, all parameters and inputs from formulas. Both programs
 // must print the same losses (loss_first of the first step, loss_epoch of the fifth) unless bfloat16, an autocast scope around
-// the forward pass. peak_mb: the most memory that the process had beside what it had before the row.
+// the forward pass. peak_mb, of a process's first row: the most
+// memory that it had beside what it had before the row.
 void mlp_adam(State& state);                      // 784-256-128-10, relu, batch 64
 void cnn_adam(State& state, bool bfloat16);       // 1x28x28, two of conv 5x5 (32, 64) + relu + max pool 2, 128, 10; batch 64
 void lstm(State& state);                          // 128 -> 256, 64 steps, batch 32; the mean of the squared outputs
 void transformer(State& state, bool bfloat16);    // an encoder layer: width 256, 4 heads, 1024, batch 16 of 64; the same loss
 
+inline int rows_trained = 0;
+
 /// Runs one row: train_step() returns the loss as a number. Both programs use it.
 template <class Step>
 void time_training(State& state, bool has_losses, const Step& train_step) {
-    static double peak = -1;  // of the first time: afterwards memory is kept
+    static const bool is_first = rows_trained++ == 0;  // in this process; others find memory that was kept
+    static double peak = -1;                           // of the first time
     const double before = memory_now();
     double first = 0, fifth = 0;
     for (int i = 0; i < 5; ++i) (i == 0 ? first : fifth) = train_step();  // buffers and plans are there after these
@@ -61,7 +65,7 @@ void time_training(State& state, bool has_losses, const Step& train_step) {
     for (auto _ : state) benchmark::DoNotOptimize(train_step());
     state.SetItemsProcessed(state.iterations());
     if (has_losses) state.counters["loss_first"] = first, state.counters["loss_epoch"] = fifth;
-    state.counters["peak_mb"] = peak;
+    if (is_first) state.counters["peak_mb"] = peak;
 }
 
 /// An item is a tree: the first kTrees of SST's train.txt, one at a time, a step each kTreesPerStep. Counters
