@@ -200,11 +200,7 @@ void run(int argc, char** argv) {
     app.add_option("--goal", o.goal, "mean return of 100 episodes at which it stops")->capture_default_str();
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", o.seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(o.seed);
     o.method == "policy" ? learn_policy(o) : learn_q(o);
 }

@@ -5,12 +5,10 @@
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include "../common/show.h"
+#include "../common/text.h"
 
 using namespace tapir;
 
@@ -21,26 +19,6 @@ struct Options {
     std::int64_t hidden = 256, layers = 1, batch = 32, length = 64;
     int steps = 1500, sample_every = 300;
     double lr = 3e-3, temperature = 0.7;
-};
-
-// The characters of a text as numbers.
-struct Text {
-    std::string alphabet;  // sorted
-    Tensor codes;          // int64 (characters,)
-
-    explicit Text(const std::string& path) {
-        std::ifstream file(path, std::ios::binary);
-        const std::string all{std::istreambuf_iterator<char>(file), {}};
-        if (!file && all.empty()) throw std::runtime_error(path + ": cannot be read");
-        alphabet = all;
-        std::sort(alphabet.begin(), alphabet.end());
-        alphabet.erase(std::unique(alphabet.begin(), alphabet.end()), alphabet.end());
-        std::vector<std::int64_t> numbers;
-        for (const char c : all) numbers.push_back(std::lower_bound(alphabet.begin(), alphabet.end(), c) - alphabet.begin());
-        codes = tensor(numbers);
-    }
-    std::int64_t size() const { return codes.numel(); }
-    std::int64_t characters() const { return static_cast<std::int64_t>(alphabet.size()); }
 };
 
 struct Model : nn::Module {
@@ -59,7 +37,7 @@ struct Model : nn::Module {
     }
 };
 
-std::string write(const Model& model, const Text& text, std::int64_t count, double temperature) {
+std::string write(const Model& model, const show::Text& text, std::int64_t count, double temperature) {
     std::string result;
     LSTMState state;
     Tensor code = randint(0, text.characters(), {1, 1});
@@ -86,13 +64,9 @@ void run(int argc, char** argv) {
     app.add_option("--lr", o.lr, "Adam's")->capture_default_str();
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(seed);
-    const Text text(o.text);
+    const show::Text text(o.text);
     const std::int64_t stretch = (text.size() - 1) / o.batch;  // each row of the batch reads one
     if (stretch < o.length) throw std::runtime_error(fmt::format("{}: too short for {} rows of {} characters", o.text, o.batch, o.length));
     const Tensor inputs = text.codes.narrow(0, 0, stretch * o.batch).reshape({o.batch, stretch}).transpose(0, 1);

@@ -88,11 +88,7 @@ void run(int argc, char** argv) {
     app.add_option("--pretrained", o.pretrained, "weights of an earlier run to begin with");
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", o.seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(o.seed);
     set_num_threads(o.threads);
     const Images train = load(o, true), test = load(o, false);

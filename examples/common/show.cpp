@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -164,6 +166,14 @@ void write_pictures(const std::string& path, const std::vector<Picture>& picture
         svg += fmt::format("\n<text x=\"{}\" y=\"{}\" fill=\"{}\">{}</text>\n", x, y + image + 11, p.is_right ? "#2a7a2a" : "#c02020", escaped(p.caption));
     }
     write_file(path, svg + "</svg>\n");
+}
+
+void parse(CLI::App& app, int argc, char** argv) {
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        std::exit(app.exit(error));
+    }
 }
 
 int run(const char* program, int argc, char** argv, void (*body)(int argc, char** argv)) {

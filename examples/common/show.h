@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace show {
 
 /// One line that says how far the work is: redrawn in place on a terminal, a new line every 5 seconds where output goes to a
@@ -57,6 +61,8 @@ struct Picture {
 /// Writes pictures side by side, in rows of `columns`.
 void write_pictures(const std::string& path, const std::vector<Picture>& pictures, const std::string& title, int columns = 10);
 
+/// Reads the options; --help and what is wrong among them end the program.
+void parse(CLI::App& app, int argc, char** argv);
 /// Runs main's body: 1 and a line on stderr for what it throws.
 int run(const char* program, int argc, char** argv, void (*body)(int argc, char** argv));
 

@@ -71,11 +71,7 @@ void run(int argc, char** argv) {
     app.add_option("--seed", o.seed)->capture_default_str();
     app.add_option("--chart", o.chart, "where the curves go; '' for none")->capture_default_str();
     app.add_option("--pictures", o.pictures, "where test images go; '' for none")->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(o.seed);
     set_num_threads(o.threads);
     const auto all = data::mnist(o.data), test = data::mnist(o.data, /*train=*/false);

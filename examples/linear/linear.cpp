@@ -57,11 +57,7 @@ void run(int argc, char** argv) {
     CLI::App app("Linear fit and logistic regression");
     app.add_option("--steps", steps, "of gradient descent")->capture_default_str();
     app.add_option("--chart", chart, "where the picture goes; '' for none")->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(1);
     fit_line(steps, chart);
     classify(20);

@@ -47,11 +47,7 @@ void run(int argc, char** argv) {
     app.add_option("--tolerance", tolerance, "of a step of the integrator")->capture_default_str();
     app.add_option("--chart", chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(seed);
     // The truth: dx/dt = A x^3, seen at 100 times.
     const Tensor a = tensor({{-0.1, 2.0}, {-2.0, -0.1}}).to(float32);

@@ -77,11 +77,7 @@ void run(int argc, char** argv) {
     app.add_option("--init", o.init, "of the recurrent matrix: identity, orthogonal or normal")->capture_default_str();
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(seed);
     Model model(o);
     optim::Adam adam(model.parameters(), {.lr = o.lr});

@@ -139,11 +139,7 @@ void run(int argc, char** argv) {
     app.add_option("--lr", o.lr, "Adam's; it falls to 0 over the run")->capture_default_str();
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", o.seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(o.seed);
     const tree_lstm::Dataset data = tree_lstm::make_listops({.train = o.trees, .test = o.test_trees, .max_length = o.max_length, .seed = o.seed});
     Spinn model(data.vocabulary.size(), 10, o);

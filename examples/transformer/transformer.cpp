@@ -6,10 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include "../common/show.h"
+#include "../common/text.h"
 
 using namespace tapir;
 
@@ -76,28 +75,18 @@ void run(int argc, char** argv) {
     app.add_option("--threads", threads)->capture_default_str();
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", seed)->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error));
-    }
+    show::parse(app, argc, argv);
     manual_seed(seed);
     set_num_threads(threads);
-    std::ifstream file(o.text, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    std::string alphabet = text;
-    std::sort(alphabet.begin(), alphabet.end());
-    alphabet.erase(std::unique(alphabet.begin(), alphabet.end()), alphabet.end());
-    std::vector<std::int64_t> numbers;
-    for (const char c : text) numbers.push_back(std::lower_bound(alphabet.begin(), alphabet.end(), c) - alphabet.begin());
-    const auto size = static_cast<std::int64_t>(numbers.size());
-    if (size < 10 * o.context) throw std::runtime_error(fmt::format("{}: cannot be read, or too short", o.text));
-    const Tensor codes = tensor(numbers);
+    const show::Text text(o.text);
+    const Tensor& codes = text.codes;
+    const std::int64_t size = text.size();
+    if (size < 10 * o.context) throw std::runtime_error(fmt::format("{}: too short", o.text));
     const std::int64_t training = size * 9 / 10;  // the rest is for the test
-    Model model(static_cast<std::int64_t>(alphabet.size()), o);
+    Model model(text.characters(), o);
     optim::AdamW adam(model.parameters(), {.lr = o.lr, .weight_decay = 0.1});
     optim::OneCycleLR schedule(adam, {.max_lr = o.lr, .total_steps = o.steps + 1, .pct_start = 0.1});
-    fmt::print("{}: {} characters, {} different ones; {} parameters\n", o.text, size, alphabet.size(), model.parameter_count());
+    fmt::print("{}: {} characters, {} different ones; {} parameters\n", o.text, size, text.characters(), model.parameter_count());
 
     // Stretches of the text that begin anywhere in [from, to).
     const auto loss_of = [&](std::int64_t from, std::int64_t to) {
@@ -114,7 +103,7 @@ void run(int argc, char** argv) {
     };
     show::Progress progress(o.steps);
     show::Curve curve{"training", {}, {}}, test{"test", {}, {}};
-    double bits = std::log2(static_cast<double>(alphabet.size()));
+    double bits = std::log2(static_cast<double>(text.characters()));
     for (int step = 1; step <= o.steps; ++step) {
         {
             Tape tape;
@@ -130,7 +119,7 @@ void run(int argc, char** argv) {
         progress.update(step, fmt::format("{:.3f} bits per character", bits));
         if (step % std::max(o.steps / 5, 1) == 0) {
             test.add(step, tested());
-            progress.print(fmt::format("--- step {}, test {:.3f} bits per character:\n{}\n---", step, test.y.back(), write(model, alphabet, o.context, 200, o.temperature)));
+            progress.print(fmt::format("--- step {}, test {:.3f} bits per character:\n{}\n---", step, test.y.back(), write(model, text.alphabet, o.context, 200, o.temperature)));
         }
     }
     show::write_chart(o.chart, {curve, test}, {.title = "A transformer learns to write", .x_label = "step", .y_label = "bits per character"});
