@@ -77,13 +77,17 @@ void add_bias(Tensor& out, const Tensor& bias, const Loc& loc) {
     if (bias.defined() && out.numel() > 0) out.add_(beside_channels(bias, out), loc);
 }
 
-// On the CPU, in float32, float64, or a 16-bit type that oneDNN takes.
+// On the CPU: oneDNN, for what it takes, and products in float32 or float64 for the rest.
 Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     const DType dtype = a.dtype();
-    if (dtype != float64) {
+    if (dtype == float32 || dtype == bfloat16) {
         const Tensor first = channels_last(a, loc), second = part == ConvPart::weight ? channels_last(b, loc) : b.contiguous(loc);
         const Tensor out = make_in_layout(shape_of(part, c), dtype, cpu, /*channels_last=*/part != ConvPart::weight, loc);
         if (convolve_by_onednn(part, c, first, second, bias.defined() ? bias.contiguous(loc) : bias, out)) return out;
+    }
+    if (dtype != float32 && dtype != float64) {
+        const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(float32, loc) : t; };
+        return on_cpu(part, c, wide(a), wide(b), wide(bias), loc).to(dtype, loc);
     }
     Tensor out = detail::make_empty(shape_of(part, c), dtype, cpu, loc);
     convolve_by_products(part, c, a.contiguous(loc), b.contiguous(loc), out);
@@ -101,10 +105,7 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
         return out;
     }
     if (on_gpu(a)) return convolve_on_gpu(part, c, a, b, bias, loc);
-    const bool is_direct = dtype == float32 || dtype == float64 || (dtype == bfloat16 && has_fast_bfloat16());
-    if (is_direct) return on_cpu(part, c, a, b, bias, loc);
-    const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(float32, loc) : t; };
-    return on_cpu(part, c, wide(a), wide(b), wide(bias), loc).to(dtype, loc);
+    return on_cpu(part, c, a, b, bias, loc);
 }
 
 Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
