@@ -1,4 +1,4 @@
-// All of Tapir: #include <tapir/tapir.h>
+// All of Tapir but the datasets and loaders: #include <tapir/tapir.h>. Those are in <tapir/nn/data/data.h>.
 #pragma once
 
 #include "tapir/autograd/checkpoint.h"

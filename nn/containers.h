@@ -14,7 +14,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -31,11 +30,12 @@ class AnyModule {
         requires std::is_base_of_v<Module, M>
     AnyModule(M module) : held_(new Holder<M>(std::move(module))) {}  // NOLINT: implicit by design
     AnyModule(const AnyModule& other) : held_(other.held_->clone()) {}
-    AnyModule(AnyModule&&) = default;
+    AnyModule(AnyModule&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
     AnyModule& operator=(AnyModule other) noexcept {
-        held_.swap(other.held_);
+        std::swap(held_, other.held_);
         return *this;
     }
+    ~AnyModule() { delete held_; }
 
     /// forward(x), for modules that have it of one tensor. Throws ValueError for others.
     Tensor operator()(In x) const { return held_->call(x); }
@@ -54,7 +54,7 @@ class AnyModule {
         virtual ~Base() = default;
         virtual Tensor call(const In& x) = 0;
         virtual Module& module() noexcept = 0;
-        virtual std::unique_ptr<Base> clone() const = 0;
+        virtual Base* clone() const = 0;
     };
     template <class M>
     struct Holder final : Base {
@@ -67,13 +67,13 @@ class AnyModule {
             }
         }
         Module& module() noexcept override { return held; }
-        std::unique_ptr<Base> clone() const override { return std::make_unique<Holder>(held); }
+        Base* clone() const override { return new Holder(held); }
         M held;
     };
     [[noreturn]] static void fail_type(const Loc& loc);
     [[noreturn]] static void fail_call(const Loc& loc);
 
-    std::unique_ptr<Base> held_;
+    Base* held_;  // null only when moved from
 };
 
 /// Parameters are named by position: "0.weight".

@@ -1,11 +1,10 @@
-// All of nn.
+// All of nn but its data (nn/data/data.h).
 #pragma once
 
 #include "tapir/nn/activation.h"
 #include "tapir/nn/attention.h"
 #include "tapir/nn/containers.h"
 #include "tapir/nn/convolution.h"
-#include "tapir/nn/data/data.h"
 #include "tapir/nn/image.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"

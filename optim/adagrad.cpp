@@ -1,71 +1,49 @@
 // Adagrad and its dual averaging.
 #include "tapir/optim/adagrad.h"
 
-#include "tapir/optim/options_impl.h"
+#include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
+namespace {
 
-static void check(const AdagradOptions& o, const Loc& loc) {
-    check_not_negative("Adagrad",
-                       {{"lr", o.lr},
-                        {"lr_decay", o.lr_decay},
-                        {"weight_decay", o.weight_decay},
-                        {"initial_accumulator_value", o.initial_accumulator_value},
-                        {"eps", o.eps}},
-                       loc);
-}
+struct AdagradRule : Rule<AdagradOptions> {
+    static constexpr const char* name = "Adagrad";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::lr_decay>("lr_decay", Domain::not_negative),
+        option<&Options::weight_decay>("weight_decay", Domain::not_negative),
+        option<&Options::initial_accumulator_value>("initial_accumulator_value", Domain::not_negative),
+        option<&Options::eps>("eps", Domain::not_negative),
+    };
+    static BufferNames buffers(const Options&) { return {"sum"}; }
+    static double initial_value(const Options& o, int) { return o.initial_accumulator_value; }
+    static bool rows_suffice(const Options& o) { return o.weight_decay == 0; }
+    static void update(const Options& o, Slot& slot, Update& work) {
+        const double lr = o.lr / (1 + static_cast<double>(slot.steps - 1) * o.lr_decay);
+        work.apply(kernels::AdagradStep{lr, o.weight_decay, o.eps});
+    }
+};
 
-static void check(const AdagradDAOptions& o, const Loc& loc) {
-    check_not_negative("AdagradDA",
-                       {{"lr", o.lr}, {"l1", o.l1}, {"l2", o.l2}, {"initial_accumulator_value", o.initial_accumulator_value}}, loc);
-}
+struct AdagradDARule : Rule<AdagradDAOptions> {
+    static constexpr const char* name = "AdagradDA";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::l1>("l1", Domain::not_negative),
+        option<&Options::l2>("l2", Domain::not_negative),
+        option<&Options::initial_accumulator_value>("initial_accumulator_value", Domain::not_negative),
+    };
+    static BufferNames buffers(const Options&) { return {"sum", "squares"}; }
+    static double initial_value(const Options& o, int buffer) { return buffer == 1 ? o.initial_accumulator_value : 0; }
+    static void update(const Options& o, Slot& slot, Update& work) {
+        const auto t = static_cast<double>(slot.steps);
+        work.apply(kernels::AdagradDAStep{o.lr, o.l1 * t, o.l2 * t});
+    }
+};
 
-template <class Visit>
-static void list(AdagradOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("lr_decay", o.lr_decay);
-    visit("weight_decay", o.weight_decay);
-    visit("initial_accumulator_value", o.initial_accumulator_value);
-    visit("eps", o.eps);
-}
+}  // namespace
 
-template <class Visit>
-static void list(AdagradDAOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("l1", o.l1);
-    visit("l2", o.l2);
-    visit("initial_accumulator_value", o.initial_accumulator_value);
-}
-
-template class GroupsOf<AdagradOptions>;
-template class GroupsOf<AdagradDAOptions>;
-
-void Adagrad::buffer_names(std::size_t, const char* (&names)[kMaxBuffers]) const { names[0] = "sum"; }
-
-double Adagrad::initial_value(std::size_t group, int) const { return of(group).initial_accumulator_value; }
-
-bool Adagrad::rows_suffice(std::size_t group) const { return of(group).weight_decay == 0; }
-
-void Adagrad::update(std::size_t group, Slot& slot, Update& work) {
-    const AdagradOptions& o = of(group);
-    const double lr = o.lr / (1 + static_cast<double>(slot.steps - 1) * o.lr_decay);
-    work.apply(kernels::AdagradStep{lr, o.weight_decay, o.eps});
-}
-
-void AdagradDA::buffer_names(std::size_t, const char* (&names)[kMaxBuffers]) const {
-    names[0] = "sum";
-    names[1] = "squares";
-}
-
-double AdagradDA::initial_value(std::size_t group, int buffer) const {
-    return buffer == 1 ? of(group).initial_accumulator_value : 0;
-}
-
-void AdagradDA::update(std::size_t group, Slot& slot, Update& work) {
-    const AdagradDAOptions& o = of(group);
-    const auto t = static_cast<double>(slot.steps);
-    work.apply(kernels::AdagradDAStep{o.lr, o.l1 * t, o.l2 * t});
-}
+constinit const OptimizerRule AdagradOptions::rule = rule_of<AdagradRule>;
+constinit const OptimizerRule AdagradDAOptions::rule = rule_of<AdagradDARule>;
 
 }  // namespace tapir::optim

@@ -11,21 +11,14 @@ struct AdagradOptions {
     double weight_decay = 0;
     double initial_accumulator_value = 0;
     double eps = 1e-10;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<AdagradOptions>;
 
 /// d = g + weight_decay p; sum += d^2; p -= lr / (1 + (t - 1) lr_decay) d / (sqrt(sum) + eps). Duchi et al. 2011, "Adaptive
 /// subgradient methods for online learning and stochastic optimization". Throws ValueError for negative options.
-class Adagrad : public GroupsOf<AdagradOptions> {
+class Adagrad : public OptimizerOf<AdagradOptions> {
  public:
-    explicit Adagrad(const std::vector<Tensor>& parameters, const AdagradOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    double initial_value(std::size_t group, int buffer) const override;
-    bool rows_suffice(std::size_t group) const override;
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 struct AdagradDAOptions {
@@ -33,8 +26,8 @@ struct AdagradDAOptions {
     double l1 = 0;  ///< makes parameters exactly zero whose mean gradient stays within [-l1, l1]
     double l2 = 0;
     double initial_accumulator_value = 0.1;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<AdagradDAOptions>;
 
 /// Dual averaging with Adagrad's metric: sum += g; squares += g^2 (from initial_accumulator_value); after t steps
 ///     p = -lr sign(sum) max(|sum| - l1 t, 0) / (sqrt(squares) + lr l2 t),
@@ -42,16 +35,9 @@ extern template class GroupsOf<AdagradDAOptions>;
 /// section 5. As TensorFlow's AdagradDA. A parameter is the result of its gradients alone: its first step forgets the
 /// values that it began with (begin at zeros, as in linear models, where its sparse solutions are wanted). Throws ValueError
 /// for negative options.
-class AdagradDA : public GroupsOf<AdagradDAOptions> {
+class AdagradDA : public OptimizerOf<AdagradDAOptions> {
  public:
-    explicit AdagradDA(const std::vector<Tensor>& parameters, const AdagradDAOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    double initial_value(std::size_t group, int buffer) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 }  // namespace tapir::optim

@@ -12,23 +12,15 @@ struct AdamOptions {
     double eps = 1e-8;
     double weight_decay = 0;
     bool amsgrad = false;  ///< divide by the largest second moment so far (Reddi et al. 2018)
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<AdamOptions>;
 
 /// d = g + weight_decay p; m += (1 - beta1) (d - m); v = beta2 v + (1 - beta2) d^2;
 /// p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps). Kingma and Ba 2015, "Adam: a method for stochastic
 /// optimization". Throws ValueError for negative options and betas outside [0, 1).
-class Adam : public GroupsOf<AdamOptions> {
+class Adam : public OptimizerOf<AdamOptions> {
  public:
-    explicit Adam(const std::vector<Tensor>& parameters, const AdamOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
-    /// Weight decay as a factor on p instead of an addition to the gradient.
-    virtual bool decoupled() const noexcept { return false; }
+    using OptimizerOf::OptimizerOf;
 };
 
 struct AdamWOptions {
@@ -38,21 +30,14 @@ struct AdamWOptions {
     double eps = 1e-8;
     double weight_decay = 1e-2;
     bool amsgrad = false;
-    operator AdamOptions() const { return {lr, beta1, beta2, eps, weight_decay, amsgrad}; }
+    static const OptimizerRule rule;
 };
 
 /// Adam with p *= 1 - lr weight_decay before the step, instead of weight decay in the gradient. Loshchilov and Hutter 2019,
 /// "Decoupled weight decay regularization".
-class AdamW : public Adam {
+class AdamW : public OptimizerOf<AdamWOptions> {
  public:
-    explicit AdamW(const std::vector<Tensor>& parameters, const AdamWOptions& options = {}, Loc loc = Loc::current())
-        : Adam(parameters, options, loc) {}
-    void add_param_group(const std::vector<Tensor>& parameters, const AdamWOptions& options, Loc loc = Loc::current()) {
-        Adam::add_param_group(parameters, options, loc);
-    }
-
- protected:
-    bool decoupled() const noexcept override { return true; }
+    using OptimizerOf::OptimizerOf;
 };
 
 struct AdamaxOptions {
@@ -61,20 +46,14 @@ struct AdamaxOptions {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<AdamaxOptions>;
 
 /// d = g + weight_decay p; m = beta1 m + (1 - beta1) d; u = max(beta2 u, |d| + eps); p -= lr / (1 - beta1^t) m / u. Kingma and
 /// Ba 2015, section 7.1. Throws ValueError as Adam.
-class Adamax : public GroupsOf<AdamaxOptions> {
+class Adamax : public OptimizerOf<AdamaxOptions> {
  public:
-    explicit Adamax(const std::vector<Tensor>& parameters, const AdamaxOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 struct NAdamOptions {
@@ -84,22 +63,15 @@ struct NAdamOptions {
     double eps = 1e-8;
     double weight_decay = 0;
     double momentum_decay = 4e-3;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<NAdamOptions>;
 
 /// Adam's m and v; with c(t) = beta1 (1 - 0.96^(t momentum_decay) / 2) and the product C(t) of c(1) to c(t),
 /// p -= lr ((1 - c(t)) / (1 - C(t)) d + c(t + 1) / (1 - C(t + 1)) m) / (sqrt(v / (1 - beta2^t)) + eps). Dozat 2016, "Incorporating
 /// Nesterov momentum into Adam". Throws ValueError as Adam.
-class NAdam : public GroupsOf<NAdamOptions> {
+class NAdam : public OptimizerOf<NAdamOptions> {
  public:
-    explicit NAdam(const std::vector<Tensor>& parameters, const NAdamOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    const char* number_name() const override { return "mu_product"; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 struct RAdamOptions {
@@ -108,21 +80,15 @@ struct RAdamOptions {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<RAdamOptions>;
 
 /// Adam's m and v; with R = 2 / (1 - beta2) - 1 and r = R - 2 t beta2^t / (1 - beta2^t), p -= lr m / (1 - beta1^t) while r <= 5,
 /// and then that times sqrt((r - 4) (r - 2) R / ((R - 4) (R - 2) r)) sqrt(1 - beta2^t) / (sqrt(v) + eps). Liu et al. 2020, "On the
 /// variance of the adaptive learning rate and beyond". Throws ValueError as Adam.
-class RAdam : public GroupsOf<RAdamOptions> {
+class RAdam : public OptimizerOf<RAdamOptions> {
  public:
-    explicit RAdam(const std::vector<Tensor>& parameters, const RAdamOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 }  // namespace tapir::optim

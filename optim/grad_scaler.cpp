@@ -57,7 +57,7 @@ Tensor GradScaler::scale(In loss) const { return options_.enabled ? mul(loss, sc
 
 void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
     if (!options_.enabled) return;
-    if (unscaled_.contains(&optimizer)) {
+    if (find(optimizer)) {
         fail<ValueError>(loc, "unscale_: the gradients of this optimizer were unscaled already since the last update()");
     }
     const detail::PauseRecording pause;
@@ -97,23 +97,27 @@ void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
             meta->grad = unscaled;
         }
     }
-    if (!finite) not_finite_.insert(&optimizer);
-    std::vector<Tensor>& unasked = unscaled_[&optimizer];
-    for (const OnDevice& on : devices) unasked.push_back(on.not_finite);
+    Unscaled& unscaled = unscaled_.emplace_back(Unscaled{&optimizer, {}, !finite});
+    for (const OnDevice& on : devices) unscaled.unasked.push_back(on.not_finite);
 }
 
-bool GradScaler::are_finite(const Optimizer& optimizer) {
-    for (const Tensor& not_finite : std::exchange(unscaled_[&optimizer], {})) {
-        if (not_finite.item<bool>()) not_finite_.insert(&optimizer);
+GradScaler::Unscaled* GradScaler::find(const Optimizer& optimizer) noexcept {
+    for (Unscaled& one : unscaled_) {
+        if (one.optimizer == &optimizer) return &one;
     }
-    return !not_finite_.contains(&optimizer);
+    return nullptr;
+}
+
+bool GradScaler::are_finite(Unscaled& unscaled) {
+    for (const Tensor& not_finite : std::exchange(unscaled.unasked, {})) unscaled.not_finite |= not_finite.item<bool>();
+    return !unscaled.not_finite;
 }
 
 bool GradScaler::step(Optimizer& optimizer, Loc loc) {
     if (options_.enabled) {
-        if (!unscaled_.contains(&optimizer)) unscale_(optimizer, loc);
+        if (!find(optimizer)) unscale_(optimizer, loc);
         stepped_ = true;
-        if (!are_finite(optimizer)) {
+        if (!are_finite(*find(optimizer))) {
             found_inf_ = true;
             return false;
         }
@@ -123,7 +127,7 @@ bool GradScaler::step(Optimizer& optimizer, Loc loc) {
 }
 
 void GradScaler::update() {
-    for (const auto& [optimizer, _] : unscaled_) found_inf_ |= !are_finite(*optimizer);
+    for (Unscaled& one : unscaled_) found_inf_ |= !are_finite(one);
     if (found_inf_) {
         scale_ *= options_.backoff_factor;
         good_steps_ = 0;
@@ -133,7 +137,6 @@ void GradScaler::update() {
     }
     found_inf_ = stepped_ = false;
     unscaled_.clear();
-    not_finite_.clear();
 }
 
 NamedTensors GradScaler::state_dict() const {

@@ -1,8 +1,6 @@
 // GradScaler: keeps float16 gradients from vanishing. See ops/autocast.h.
 #pragma once
 
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
@@ -44,16 +42,21 @@ class GradScaler {
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  private:
-    bool are_finite(const Optimizer& optimizer);
+    struct Unscaled;
+    Unscaled* find(const Optimizer& optimizer) noexcept;
+    static bool are_finite(Unscaled& unscaled);
 
     GradScalerOptions options_;
     double scale_;
     int good_steps_ = 0;
     bool found_inf_ = false, stepped_ = false;
-    // Since the last update: whose gradients were unscaled, with what each device will say of them (0-d bools: whether some are
-    // not finite) until somebody asks; and those that have some.
-    std::unordered_map<const Optimizer*, std::vector<Tensor>> unscaled_;
-    std::unordered_set<const Optimizer*> not_finite_;
+    // An optimizer whose gradients were unscaled since the last update.
+    struct Unscaled {
+        const Optimizer* optimizer;
+        std::vector<Tensor> unasked;  // what each device will say of them until somebody asks: a 0-d bool, whether some are not finite
+        bool not_finite;
+    };
+    std::vector<Unscaled> unscaled_;
 };
 
 }  // namespace tapir::optim

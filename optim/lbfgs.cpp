@@ -7,36 +7,31 @@
 #include <utility>
 
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
-#include "tapir/optim/options_impl.h"
+#include "tapir/optim/rule_impl.h"
 
 namespace tapir::optim {
 
-static void check(const LBFGSOptions& o, const Loc& loc) {
-    check_not_negative("LBFGS", {{"lr", o.lr}, {"tolerance_grad", o.tolerance_grad}, {"tolerance_change", o.tolerance_change}}, loc);
-    if (o.max_iter < 1) fail<ValueError>(loc, "LBFGS: max_iter must be at least 1, got {}", o.max_iter);
-    if (o.history_size < 1) fail<ValueError>(loc, "LBFGS: history_size must be at least 1, got {}", o.history_size);
-}
-
-template <class Visit>
-static void list(LBFGSOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("max_iter", o.max_iter);
-    visit("max_eval", o.max_eval);
-    visit("tolerance_grad", o.tolerance_grad);
-    visit("tolerance_change", o.tolerance_change);
-    visit("history_size", o.history_size);
-    visit("line_search_fn", o.line_search_fn);
-}
-
-template class GroupsOf<LBFGSOptions>;
-
 namespace {
+
+struct LBFGSRule : Rule<LBFGSOptions> {
+    static constexpr const char* name = "LBFGS";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::max_iter>("max_iter", Domain::at_least_one),
+        option<&Options::max_eval>("max_eval"),
+        option<&Options::tolerance_grad>("tolerance_grad", Domain::not_negative),
+        option<&Options::tolerance_change>("tolerance_change", Domain::not_negative),
+        option<&Options::history_size>("history_size", Domain::at_least_one),
+        option<&Options::line_search_fn>("line_search_fn"),
+    };
+};
 
 DType computed_in(const std::vector<Tensor>& parameters) {
     const auto is_double = [](const Tensor& p) { return p.dtype() == float64; };
@@ -49,6 +44,8 @@ double largest(const Tensor& x) { return x.numel() ? max(abs(x)).item() : 0; }
 Tensor number(double value) { return full({}, value, {float64, cpu}); }
 
 }  // namespace
+
+constinit const OptimizerRule LBFGSOptions::rule = rule_of<LBFGSRule>;
 
 // --- Positions and gradients of all parameters as one vector ------------------------------------------------------------------
 
@@ -92,7 +89,7 @@ Tensor LBFGS::direction(const Tensor& gradient) {
     }
     const Tensor y = gradient - gradient_, s = direction_ * step_size_;
     if (const double ys = product(y, s); ys > 1e-10) {  // else the curvature is not positive: it would spoil the estimate
-        if (history_.size() >= static_cast<std::size_t>(of(0).history_size)) history_.erase(history_.begin());
+        if (history_.size() >= static_cast<std::size_t>(options().history_size)) history_.erase(history_.begin());
         history_.push_back({y, s, 1 / ys});
         scale_ = ys / product(y, y);
     }
@@ -214,15 +211,9 @@ class LBFGS::Line {
 
 // --- The step ---------------------------------------------------------------------------------------------------------------
 
-LBFGS::LBFGS(const std::vector<Tensor>& parameters, const LBFGSOptions& options, Loc loc) : GroupsOf(parameters, options, loc) {}
-
-void LBFGS::check_options(std::size_t, const Loc& loc) const {
-    fail<ValueError>(loc, "LBFGS: step needs a closure that computes the loss and its gradients");
-}
-
 Tensor LBFGS::step(const std::function<Tensor()>& closure, Loc loc) {
-    const LBFGSOptions o = of(0);
-    check(o, loc);
+    check_options(0, loc);
+    const LBFGSOptions o = options();
     const int most = o.max_eval >= 0 ? o.max_eval : o.max_iter * 5 / 4;
     const Tensor first = closure();
     Point now{0, first.item(loc), 0, flat_gradient()};

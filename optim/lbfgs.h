@@ -17,8 +17,8 @@ struct LBFGSOptions {
     double tolerance_change = 1e-9;  ///< a step ends when the loss, and every parameter, changes by less
     int history_size = 100;
     LineSearch line_search_fn = LineSearch::none;  ///< none: each iteration moves by lr
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<LBFGSOptions>;
 
 /// Quasi-Newton steps: the inverse Hessian is estimated from the last history_size changes of parameters and gradients.
 /// Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; the line search is algorithms 3.5 and 3.6 of Nocedal
@@ -35,9 +35,9 @@ extern template class GroupsOf<LBFGSOptions>;
 ///
 /// One group, on one device; a step keeps 2 history_size + 4 tensors of the parameters' size, float32 or float64. Parameters
 /// without a gradient stay as they are. Throws ValueError for negative options.
-class LBFGS : public GroupsOf<LBFGSOptions> {
+class LBFGS : public OptimizerOf<LBFGSOptions> {
  public:
-    explicit LBFGS(const std::vector<Tensor>& parameters, const LBFGSOptions& options = {}, Loc loc = Loc::current());
+    using OptimizerOf::OptimizerOf;
 
     /// Up to max_iter iterations; the closure gives the loss, and its gradients to the parameters. Returns the first loss.
     /// Where the closure throws, the parameters are those of the last finished iteration.
@@ -46,15 +46,8 @@ class LBFGS : public GroupsOf<LBFGSOptions> {
     NamedTensors state_dict() const override;
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current()) override;
 
- protected:
-    void buffer_names(std::size_t, const char* (&)[kMaxBuffers]) const override {}
-    bool rows_suffice(std::size_t) const override { return false; }
-    /// A step without a closure is refused.
-    void check_options(std::size_t group, const Loc& loc) const override;
-    void update(std::size_t, Slot&, Update&) override {}
-
  private:
-    using GroupsOf::add_param_group;  // there is one group
+    using OptimizerOf::add_param_group;  // there is one group
 
     struct Change {
         Tensor gradient, position;  // what they changed by in one iteration

@@ -1,31 +1,28 @@
 // Lion.
 #include "tapir/optim/lion.h"
 
-#include "tapir/optim/options_impl.h"
+#include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
+namespace {
 
-static void check(const LionOptions& o, const Loc& loc) {
-    check_not_negative("Lion", {{"lr", o.lr}, {"weight_decay", o.weight_decay}}, loc);
-    check_fraction("Lion", {{"beta1", o.beta1}, {"beta2", o.beta2}}, loc);
-}
+struct LionRule : Rule<LionOptions> {
+    static constexpr const char* name = "Lion";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::beta1>("beta1", Domain::below_one),
+        option<&Options::beta2>("beta2", Domain::below_one),
+        option<&Options::weight_decay>("weight_decay", Domain::not_negative),
+    };
+    static BufferNames buffers(const Options&) { return {"exp_avg"}; }
+    static void update(const Options& o, Slot&, Update& work) {
+        work.apply(kernels::LionStep{o.lr, o.beta1, o.beta2, 1 - o.lr * o.weight_decay});
+    }
+};
 
-template <class Visit>
-static void list(LionOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("beta1", o.beta1);
-    visit("beta2", o.beta2);
-    visit("weight_decay", o.weight_decay);
-}
+}  // namespace
 
-template class GroupsOf<LionOptions>;
-
-void Lion::buffer_names(std::size_t, const char* (&names)[kMaxBuffers]) const { names[0] = "exp_avg"; }
-
-void Lion::update(std::size_t group, Slot&, Update& work) {
-    const LionOptions& o = of(group);
-    work.apply(kernels::LionStep{o.lr, o.beta1, o.beta2, 1 - o.lr * o.weight_decay});
-}
+constinit const OptimizerRule LionOptions::rule = rule_of<LionRule>;
 
 }  // namespace tapir::optim

@@ -10,20 +10,14 @@ struct LionOptions {
     double beta1 = 0.9;
     double beta2 = 0.99;
     double weight_decay = 0;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<LionOptions>;
 
 /// p *= 1 - lr weight_decay; p -= lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g. Chen et al. 2023, "Symbolic
 /// discovery of optimization algorithms". Throws ValueError for negative options and betas outside [0, 1).
-class Lion : public GroupsOf<LionOptions> {
+class Lion : public OptimizerOf<LionOptions> {
  public:
-    explicit Lion(const std::vector<Tensor>& parameters, const LionOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 }  // namespace tapir::optim

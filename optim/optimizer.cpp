@@ -13,6 +13,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
@@ -39,10 +40,6 @@ Tensor scalar(double value) {
     *static_cast<double*>(t.raw_data()) = value;
     return t;
 }
-
-}  // namespace
-
-namespace {
 
 SparseRows coalesce_on_gpu(const SparseRows& rows, std::int64_t row_count, const Loc& loc) {
     const Tensor given = rows.indices.to(int64).contiguous();
@@ -84,9 +81,51 @@ SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& l
     return out;
 }
 
-double Optimizer::initial_value(std::size_t, int) const { return 0; }
+// --- Groups and their options -------------------------------------------------------------------------------------------
 
-void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc) {
+static void check_domain(const char* optimizer, const OptimizerOption& option, double value, const Loc& loc) {
+    const auto demand = [&](bool holds, const char* what) {
+        if (!holds) fail<ValueError>(loc, "{}: {} must {}, got {}", optimizer, option.name, what, value);
+    };
+    switch (option.domain) {
+        case Domain::any: return;
+        case Domain::not_negative: return demand(value >= 0, "not be negative");
+        case Domain::below_one: return demand(value >= 0 && value < 1, "be in [0, 1)");
+        case Domain::up_to_one: return demand(value >= 0 && value <= 1, "be in [0, 1]");
+        case Domain::at_least_one: return demand(value >= 1, "be at least 1");
+    }
+}
+
+static void check(const OptimizerRule& rule, const void* options, const Loc& loc) {
+    for (std::size_t i = 0; i < rule.option_count; ++i) check_domain(rule.name, rule.options[i], rule.options[i].get(options), loc);
+    rule.check(options, loc);
+}
+
+static void check_group(std::size_t group, std::size_t count, const Loc& loc) {
+    if (group >= count) fail<IndexError>(loc, "optimizer: there is no group {} of {}", group, count);
+}
+
+static const OptimizerOption& lr_of(const OptimizerRule& rule) {
+    const auto* end = rule.options + rule.option_count;
+    return *std::find_if(rule.options, end, [](const OptimizerOption& o) { return std::strcmp(o.name, "lr") == 0; });
+}
+
+Optimizer::Optimizer(const OptimizerRule& rule, const std::vector<Tensor>& parameters, const void* options, const Loc& loc)
+    : rule_(rule) {
+    Optimizer::add_group(parameters, options, loc);
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::check_options(std::size_t group, const Loc& loc) const { check(rule_, options_[group].data(), loc); }
+
+void* Optimizer::options_of(std::size_t group, const Loc& loc) {
+    check_group(group, groups_.size(), loc);
+    return options_[group].data();
+}
+
+void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc) {
+    check(rule_, options, loc);
     if (parameters.empty()) fail<ValueError>(loc, "optimizer: a group without parameters");
     std::unordered_set<const TensorImpl*> known;
     for (const auto& group : groups_) {
@@ -107,17 +146,20 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const Loc& loc)
     }
     std::vector<Slot> slots;
     for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, false});
+    const auto* bytes = static_cast<const std::byte*>(options);
+    std::vector<std::byte> copy(bytes, bytes + rule_.options_size);
+    groups_.reserve(groups_.size() + 1);
+    options_.reserve(groups_.size() + 1);
     groups_.push_back(std::move(slots));
+    options_.push_back(std::move(copy));
 }
 
-void Optimizer::check_group(std::size_t group, const Loc& loc) const {
-    if (group >= groups_.size()) fail<IndexError>(loc, "optimizer: there is no group {} of {}", group, groups_.size());
-}
+// --- A step --------------------------------------------------------------------------------------------------------------
 
 // All that a step makes for good, before it changes the first parameter: where memory runs out it can be repeated.
 void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
-    const char* names[kMaxBuffers] = {};
-    buffer_names(group, names);
+    const void* options = options_[group].data();
+    const BufferNames names = rule_.buffers(options);
     for (Slot& slot : groups_[group]) {
         AutogradMeta* meta = slot.parameter.impl()->meta;
         if (!meta || !meta->has_gradient()) continue;
@@ -131,19 +173,20 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
         for (int i = 0; i < kMaxBuffers; ++i) {
             Tensor& buffer = slot.buffers[i];
             if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
-            if (!names[i] || buffer.defined()) continue;
+            if (!names.of[i] || buffer.defined()) continue;
             Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
-            buffer = made.fill_(initial_value(group, i), loc);
+            buffer = made.fill_(rule_.initial_value(options, i), loc);
             slot.has_new_buffers = true;
         }
     }
 }
 
 bool Optimizer::takes_rows(std::size_t group, const Slot& slot) const {
-    return slot.parameter.impl()->meta->sparse || (rows_suffice(group) && !on_gpu(slot.parameter));
+    return slot.parameter.impl()->meta->sparse || (rule_.rows_suffice(options_[group].data()) && !on_gpu(slot.parameter));
 }
 
 void Optimizer::step(Loc loc) {
+    if (!rule_.update) fail<ValueError>(loc, "{}: step needs a closure that computes the loss and its gradients", rule_.name);
     const detail::PauseRecording pause;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         check_options(g, loc);
@@ -161,8 +204,8 @@ void Optimizer::step(Loc loc) {
 
 void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-        const char* names[kMaxBuffers] = {};
-        buffer_names(g, names);
+        const void* options = options_[g].data();
+        const BufferNames names = rule_.buffers(options);
         for (Slot& slot : groups_[g]) {
             AutogradMeta* meta = slot.parameter.impl()->meta;
             if (!meta || !meta->has_gradient()) continue;
@@ -184,7 +227,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             Update work;
             work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
-                if (!names[i]) continue;
+                if (!names.of[i]) continue;
                 if (!slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
                 work.buffers[i] = slot.buffers[i];
             }
@@ -196,7 +239,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             work.parameter = ready(slot.parameter, compute);
             work.first = std::exchange(slot.has_new_buffers, false);
             ++slot.steps;
-            update(g, slot, work);
+            rule_.update(options, slot, work);
             if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
                 queue.flush();
                 slot.parameter.copy_(work.parameter, loc);
@@ -222,41 +265,38 @@ void Optimizer::zero_grad() {
 }
 
 double Optimizer::lr(std::size_t group, Loc loc) const {
-    check_group(group, loc);
-    for (const Option& option : const_cast<Optimizer*>(this)->option_list(group)) {
-        if (std::strcmp(option.name, "lr") == 0) return option.get();
-    }
-    return 0;
+    check_group(group, groups_.size(), loc);
+    return lr_of(rule_).get(options_[group].data());
 }
 
 void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
     if (!(lr >= 0)) fail<ValueError>(loc, "set_lr: the learning rate {} is negative", lr);
-    check_group(group, loc);
-    for (const Option& option : option_list(group)) {
-        if (std::strcmp(option.name, "lr") == 0) option.set(lr);
-    }
+    lr_of(rule_).set(options_of(group, loc), lr);
 }
 
 void Optimizer::set_lr(double lr, Loc loc) {
     for (std::size_t g = 0; g < groups_.size(); ++g) set_lr(lr, g, loc);
 }
 
+// --- State ---------------------------------------------------------------------------------------------------------------
+
 NamedTensors Optimizer::state_dict() const {
     const detail::PauseRecording pause;
     NamedTensors state;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-        for (const Option& option : const_cast<Optimizer*>(this)->option_list(g)) {
-            state.push_back({fmt::format("{}.{}", g, option.name), scalar(option.get())});
+        const void* options = options_[g].data();
+        for (std::size_t i = 0; i < rule_.option_count; ++i) {
+            const OptimizerOption& option = rule_.options[i];
+            state.push_back({fmt::format("{}.{}", g, option.name), scalar(option.get(options))});
         }
-        const char* names[kMaxBuffers] = {};
-        buffer_names(g, names);
+        const BufferNames names = rule_.buffers(options);
         for (std::size_t i = 0; i < groups_[g].size(); ++i) {
             const Slot& slot = groups_[g][i];
             state.push_back({fmt::format("{}.{}.step", g, i), scalar(static_cast<double>(slot.steps))});
-            if (const char* name = number_name()) state.push_back({fmt::format("{}.{}.{}", g, i, name), scalar(slot.number)});
+            if (const char* name = rule_.number) state.push_back({fmt::format("{}.{}.{}", g, i, name), scalar(slot.number)});
             for (int k = 0; k < kMaxBuffers; ++k) {
-                if (!names[k] || !slot.buffers[k].defined()) continue;
-                state.push_back({fmt::format("{}.{}.{}", g, i, names[k]), slot.buffers[k].clone()});
+                if (!names.of[k] || !slot.buffers[k].defined()) continue;
+                state.push_back({fmt::format("{}.{}.{}", g, i, names.of[k]), slot.buffers[k].clone()});
             }
         }
     }
@@ -268,8 +308,8 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     std::unordered_map<std::string, const Tensor*> given;
     for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
     // First everything is looked up and checked, then put in place.
-    std::vector<std::pair<Option, double>> options;
     auto groups = groups_;
+    auto options = options_;
     std::size_t used = 0;
     std::string missing, different;
     const auto append = [](std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; };
@@ -289,22 +329,22 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
         }
     };
     for (std::size_t g = 0; g < groups.size(); ++g) {
-        for (const Option& option : option_list(g)) {
+        for (std::size_t i = 0; i < rule_.option_count; ++i) {
+            const OptimizerOption& option = rule_.options[i];
             take_number(fmt::format("{}.{}", g, option.name),
-                        [&](const Tensor& value) { options.emplace_back(option, value.item<double>()); });
+                        [&](const Tensor& value) { option.set(options[g].data(), value.item<double>()); });
         }
-        const char* names[kMaxBuffers] = {};
-        buffer_names(g, names);
+        const BufferNames names = rule_.buffers(options_[g].data());
         for (std::size_t i = 0; i < groups[g].size(); ++i) {
             Slot& slot = groups[g][i];
             take_number(fmt::format("{}.{}.step", g, i), [&](const Tensor& value) { slot.steps = value.item<std::int64_t>(); });
-            if (const char* name = number_name()) {
+            if (const char* name = rule_.number) {
                 take_number(fmt::format("{}.{}.{}", g, i, name), [&](const Tensor& value) { slot.number = value.item<double>(); });
             }
             for (int k = 0; k < kMaxBuffers; ++k) {
                 slot.buffers[k] = Tensor();  // as before the first step, when the state has none
-                if (!names[k]) continue;
-                if (const Tensor* value = take(fmt::format("{}.{}.{}", g, i, names[k]), slot.parameter.shape())) {
+                if (!names.of[k]) continue;
+                if (const Tensor* value = take(fmt::format("{}.{}.{}", g, i, names.of[k]), slot.parameter.shape())) {
                     slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone().to(slot.parameter.device());
                 }
             }
@@ -317,8 +357,9 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
                          missing.empty() ? "" : "\n  missing: " + missing,
                          different.empty() ? "" : "\n  of another shape: " + different, unexpected);
     }
-    for (const auto& [option, value] : options) option.set(value);
+    for (const auto& group : options) check(rule_, group.data(), loc);
     groups_ = std::move(groups);
+    for (std::size_t g = 0; g < options.size(); ++g) std::copy(options[g].begin(), options[g].end(), options_[g].begin());
 }
 
 }  // namespace tapir::optim

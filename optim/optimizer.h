@@ -25,20 +25,21 @@
 // used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted.
 #pragma once
 
-#include <variant>
+#include <cstddef>
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
 
 namespace tapir::optim {
 
-enum class LineSearch : std::uint8_t;  // lbfgs.h
-struct Update;
+struct OptimizerRule;  // rule_impl.h
+struct Slot;
 class StepQueue;  // update_impl.h
 
+/// What all share. The optimizers themselves are OptimizerOf their options.
 class Optimizer {
  public:
-    virtual ~Optimizer() = default;
+    virtual ~Optimizer();
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
@@ -62,72 +63,41 @@ class Optimizer {
     virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  protected:
-    static constexpr int kMaxBuffers = 3;
-    struct Slot {
-        Tensor parameter;
-        Tensor buffers[kMaxBuffers];  // undefined until the first step
-        std::int64_t steps = 0;
-        double number = 1;  // what else the optimizer keeps, see number_name()
-        bool has_new_buffers = false;  // they have not been used in a step
-    };
-    struct Option {
-        const char* name;
-        std::variant<double*, bool*, int*, LineSearch*> value;
-        double get() const {
-            return std::visit([](auto* v) { return static_cast<double>(*v); }, value);
-        }
-        void set(double number) const {
-            std::visit([number]<class T>(T* v) { *v = static_cast<T>(number); }, value);
-        }
-    };
-
-    Optimizer() = default;
-    /// Throws ValueError for undefined tensors, for non-leaves (also what `w.requires_grad_().to(cuda)` gives), and for parameters
-    /// that are in a group already.
-    void add_group(const std::vector<Tensor>& parameters, const Loc& loc);
-    void check_group(std::size_t group, const Loc& loc) const;
-
-    /// What the optimizer keeps for each parameter: names[i] is null where group `group` does not use buffer i.
-    virtual void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const = 0;
-    virtual double initial_value(std::size_t group, int buffer) const;
-    /// The name of Slot::number in a state; null where it is not used.
-    virtual const char* number_name() const { return nullptr; }
-    /// Whether a row whose gradient is zero stays as it is, buffers too.
-    virtual bool rows_suffice(std::size_t group) const = 0;
-    virtual std::vector<Option> option_list(std::size_t group) = 0;
-    virtual void check_options(std::size_t group, const Loc& loc) const = 0;
-    /// Updates one parameter, whose step count is raised already.
-    virtual void update(std::size_t group, Slot& slot, Update& work) = 0;
+    /// `options` is of the type that the rule is of.
+    Optimizer(const OptimizerRule& rule, const std::vector<Tensor>& parameters, const void* options, const Loc& loc);
+    void add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc);
+    /// They stay where they are for good.
+    void* options_of(std::size_t group, const Loc& loc);
+    /// Throws ValueError.
+    void check_options(std::size_t group, const Loc& loc) const;
 
  private:
     bool takes_rows(std::size_t group, const Slot& slot) const;
     void make_buffers(std::size_t group, const Loc& loc);
     void update_all(StepQueue& queue, const Loc& loc);
 
+    const OptimizerRule& rule_;
     std::vector<std::vector<Slot>> groups_;
+    std::vector<std::vector<std::byte>> options_;  // of each group
 
     friend class Schedule;
     std::vector<double> initial_lr_;  // by group, from when the first schedule saw it
 };
 
-/// An optimizer whose groups have options of one type. What it calls, check() and list() of the options, stands in the
-/// optimizer's file, with `template class GroupsOf<Options>`.
+/// An optimizer whose groups have options of one type.
 template <class Options>
-class GroupsOf : public Optimizer {
+class OptimizerOf : public Optimizer {
  public:
+    /// Throws ValueError for options out of their domain; for undefined tensors, for non-leaves (also what
+    /// `w.requires_grad_().to(cuda)` gives), and for parameters that are in a group already.
+    explicit OptimizerOf(const std::vector<Tensor>& parameters, const Options& options = {}, Loc loc = Loc::current())
+        : Optimizer(Options::rule, parameters, &options, loc) {}
     /// Throws ValueError as the constructor.
-    void add_param_group(const std::vector<Tensor>& parameters, const Options& options, Loc loc = Loc::current());
+    void add_param_group(const std::vector<Tensor>& parameters, const Options& options, Loc loc = Loc::current()) {
+        add_group(parameters, &options, loc);
+    }
     /// A group's options, to read and to change. Throws IndexError.
-    Options& options(std::size_t group = 0, Loc loc = Loc::current());
-
- protected:
-    GroupsOf(const std::vector<Tensor>& parameters, const Options& options, const Loc& loc);
-    const Options& of(std::size_t group) const { return options_[group]; }
-    std::vector<Option> option_list(std::size_t group) override;
-    void check_options(std::size_t group, const Loc& loc) const override;
-
- private:
-    std::vector<Options> options_;
+    Options& options(std::size_t group = 0, Loc loc = Loc::current()) { return *static_cast<Options*>(options_of(group, loc)); }
 };
 
 }  // namespace tapir::optim

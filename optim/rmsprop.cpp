@@ -1,61 +1,47 @@
 // RMSprop and Adadelta.
 #include "tapir/optim/rmsprop.h"
 
-#include "tapir/optim/options_impl.h"
+#include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
+namespace {
 
-static void check(const RMSpropOptions& o, const Loc& loc) {
-    check_not_negative("RMSprop", {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"momentum", o.momentum}}, loc);
-    check_fraction("RMSprop", {{"alpha", o.alpha}}, loc);
-}
+struct RMSpropRule : Rule<RMSpropOptions> {
+    static constexpr const char* name = "RMSprop";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::alpha>("alpha", Domain::below_one),
+        option<&Options::eps>("eps", Domain::not_negative),
+        option<&Options::weight_decay>("weight_decay", Domain::not_negative),
+        option<&Options::momentum>("momentum", Domain::not_negative),
+        option<&Options::centered>("centered"),
+    };
+    static BufferNames buffers(const Options& o) {
+        return {"square_avg", o.momentum != 0 ? "momentum_buffer" : nullptr, o.centered ? "grad_avg" : nullptr};
+    }
+    static void update(const Options& o, Slot&, Update& work) {
+        work.apply(kernels::RMSpropStep{o.lr, o.alpha, o.eps, o.weight_decay, o.momentum});
+    }
+};
 
-static void check(const AdadeltaOptions& o, const Loc& loc) {
-    check_not_negative("Adadelta", {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}}, loc);
-    if (!(o.rho >= 0 && o.rho <= 1)) fail<ValueError>(loc, "Adadelta: rho must be in [0, 1], got {}", o.rho);
-}
+struct AdadeltaRule : Rule<AdadeltaOptions> {
+    static constexpr const char* name = "Adadelta";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::rho>("rho", Domain::up_to_one),
+        option<&Options::eps>("eps", Domain::not_negative),
+        option<&Options::weight_decay>("weight_decay", Domain::not_negative),
+    };
+    static BufferNames buffers(const Options&) { return {"square_avg", "acc_delta"}; }
+    static void update(const Options& o, Slot&, Update& work) {
+        work.apply(kernels::AdadeltaStep{o.lr, o.rho, o.eps, o.weight_decay});
+    }
+};
 
-template <class Visit>
-static void list(RMSpropOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("alpha", o.alpha);
-    visit("eps", o.eps);
-    visit("weight_decay", o.weight_decay);
-    visit("momentum", o.momentum);
-    visit("centered", o.centered);
-}
+}  // namespace
 
-template <class Visit>
-static void list(AdadeltaOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("rho", o.rho);
-    visit("eps", o.eps);
-    visit("weight_decay", o.weight_decay);
-}
-
-template class GroupsOf<RMSpropOptions>;
-template class GroupsOf<AdadeltaOptions>;
-
-void RMSprop::buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const {
-    names[0] = "square_avg";
-    if (of(group).momentum != 0) names[1] = "momentum_buffer";
-    if (of(group).centered) names[2] = "grad_avg";
-}
-
-void RMSprop::update(std::size_t group, Slot&, Update& work) {
-    const RMSpropOptions& o = of(group);
-    work.apply(kernels::RMSpropStep{o.lr, o.alpha, o.eps, o.weight_decay, o.momentum});
-}
-
-void Adadelta::buffer_names(std::size_t, const char* (&names)[kMaxBuffers]) const {
-    names[0] = "square_avg";
-    names[1] = "acc_delta";
-}
-
-void Adadelta::update(std::size_t group, Slot&, Update& work) {
-    const AdadeltaOptions& o = of(group);
-    work.apply(kernels::AdadeltaStep{o.lr, o.rho, o.eps, o.weight_decay});
-}
+constinit const OptimizerRule RMSpropOptions::rule = rule_of<RMSpropRule>;
+constinit const OptimizerRule AdadeltaOptions::rule = rule_of<AdadeltaRule>;
 
 }  // namespace tapir::optim

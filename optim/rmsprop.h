@@ -12,21 +12,15 @@ struct RMSpropOptions {
     double weight_decay = 0;
     double momentum = 0;
     bool centered = false;  ///< divide by the root of the variance (Graves 2013)
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<RMSpropOptions>;
 
 /// d = g + weight_decay p; v = alpha v + (1 - alpha) d^2; d /= sqrt(v) + eps; with momentum b = momentum b + d, d = b;
 /// p -= lr d. centered: m = alpha m + (1 - alpha) d before, and sqrt(v - m^2). Tieleman and Hinton 2012, lecture 6.5. Throws
 /// ValueError for negative options and an alpha outside [0, 1).
-class RMSprop : public GroupsOf<RMSpropOptions> {
+class RMSprop : public OptimizerOf<RMSpropOptions> {
  public:
-    explicit RMSprop(const std::vector<Tensor>& parameters, const RMSpropOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 struct AdadeltaOptions {
@@ -34,21 +28,15 @@ struct AdadeltaOptions {
     double rho = 0.9;
     double eps = 1e-6;
     double weight_decay = 0;
+    static const OptimizerRule rule;
 };
-extern template class GroupsOf<AdadeltaOptions>;
 
 /// d = g + weight_decay p; v = rho v + (1 - rho) d^2; d *= sqrt(u + eps) / sqrt(v + eps); u = rho u + (1 - rho) d^2;
 /// p -= lr d. Zeiler 2012, "ADADELTA: an adaptive learning rate method". Throws ValueError for negative options and a rho
 /// above 1.
-class Adadelta : public GroupsOf<AdadeltaOptions> {
+class Adadelta : public OptimizerOf<AdadeltaOptions> {
  public:
-    explicit Adadelta(const std::vector<Tensor>& parameters, const AdadeltaOptions& options = {}, Loc loc = Loc::current())
-        : GroupsOf(parameters, options, loc) {}
-
- protected:
-    void buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const override;
-    bool rows_suffice(std::size_t) const override { return false; }
-    void update(std::size_t group, Slot& slot, Update& work) override;
+    using OptimizerOf::OptimizerOf;
 };
 
 }  // namespace tapir::optim

@@ -33,6 +33,12 @@ void check_steps(const char* name, const char* what, int64_t steps, const Loc& l
     if (steps < 1) fail<ValueError>(loc, "{}: {} must be at least 1, got {}", name, what, steps);
 }
 
+void check_defined(const char* name, const std::vector<const Schedule*>& schedules, const Loc& loc) {
+    for (const Schedule* schedule : schedules) {
+        if (!schedule) fail<ValueError>(loc, "{}: a schedule is null", name);
+    }
+}
+
 // Half a cosine from `from` to `to`, at `part` of the way.
 double cosine(double from, double to, double part) { return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2; }
 
@@ -198,23 +204,25 @@ double OneCycleLR::at(int64_t steps, double) const {
     return between(begin, end, fall, total - 1);
 }
 
-ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, Loc loc)
+ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc)
     : Schedule(optimizer), schedules_(std::move(schedules)) {
     if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: no schedules");
+    check_defined("ChainedLR", schedules_, loc);
     apply(loc);
 }
 double ChainedLR::at(int64_t steps, double base) const {
     double lr = base;
-    for (const auto& schedule : schedules_) lr = schedule->at(steps, lr);
+    for (const Schedule* schedule : schedules_) lr = schedule->at(steps, lr);
     return lr;
 }
 
-SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, std::vector<int64_t> milestones, Loc loc)
+SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, std::vector<int64_t> milestones, Loc loc)
     : Schedule(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
     if (schedules_.empty() || milestones_.size() + 1 != schedules_.size()) {
         fail<ValueError>(loc, "SequentialLR: {} schedules need {} milestones, got {}", schedules_.size(),
                          schedules_.empty() ? 0 : schedules_.size() - 1, milestones_.size());
     }
+    check_defined("SequentialLR", schedules_, loc);
     if (!std::is_sorted(milestones_.begin(), milestones_.end())) fail<ValueError>(loc, "SequentialLR: the milestones must rise");
     apply(loc);
 }

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "tapir/optim/optimizer.h"
@@ -190,25 +189,29 @@ class OneCycleLR : public Schedule {
     OneCycleLROptions options_;
 };
 
-/// The product of several schedules' factors, all of one optimizer.
+/// The product of several schedules' factors, all of one optimizer. They must outlive it.
 class ChainedLR : public Schedule {
  public:
-    ChainedLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, Loc loc = Loc::current());
+    ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc = Loc::current());
     double at(std::int64_t steps, double base) const override;
 
  private:
-    std::vector<std::shared_ptr<Schedule>> schedules_;
+    std::vector<const Schedule*> schedules_;
 };
 
-/// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i].
+/// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i]. They must outlive it.
+///
+///     optim::LinearLR warmup(sgd, {.total_iters = 5});
+///     optim::CosineAnnealingLR cosine(sgd, {.t_max = 95});
+///     optim::SequentialLR schedule(sgd, {&warmup, &cosine}, {5});
 class SequentialLR : public Schedule {
  public:
-    SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<Schedule>> schedules, std::vector<std::int64_t> milestones,
+    SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, std::vector<std::int64_t> milestones,
                  Loc loc = Loc::current());
     double at(std::int64_t steps, double base) const override;
 
  private:
-    std::vector<std::shared_ptr<Schedule>> schedules_;
+    std::vector<const Schedule*> schedules_;
     std::vector<std::int64_t> milestones_;
 };
 

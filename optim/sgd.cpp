@@ -1,40 +1,38 @@
 // Stochastic gradient descent.
 #include "tapir/optim/sgd.h"
 
-#include "tapir/optim/options_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
+namespace {
 
-static void check(const SGDOptions& o, const Loc& loc) {
-    check_not_negative("SGD", {{"lr", o.lr}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}}, loc);
-    if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
-        fail<ValueError>(loc, "SGD: nesterov needs momentum above 0 and no dampening, got {} and {}", o.momentum, o.dampening);
+struct SGDRule : Rule<SGDOptions> {
+    static constexpr const char* name = "SGD";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::momentum>("momentum", Domain::not_negative),
+        option<&Options::dampening>("dampening"),
+        option<&Options::weight_decay>("weight_decay", Domain::not_negative),
+        option<&Options::nesterov>("nesterov"),
+    };
+    static void check(const Options& o, const Loc& loc) {
+        if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
+            fail<ValueError>(loc, "SGD: nesterov needs momentum above 0 and no dampening, got {} and {}", o.momentum, o.dampening);
+        }
     }
-}
+    static BufferNames buffers(const Options& o) { return {o.momentum != 0 ? "momentum_buffer" : nullptr}; }
+    static bool rows_suffice(const Options& o) { return o.momentum == 0 && o.weight_decay == 0; }
+    static void update(const Options& o, Slot&, Update& work) {
+        // A row that is met for the first time later finds zeros in its buffer.
+        const bool first = work.first && work.gradient.defined();
+        work.apply(kernels::SgdStep{o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov, first});
+    }
+};
 
-template <class Visit>
-static void list(SGDOptions& o, const Visit& visit) {
-    visit("lr", o.lr);
-    visit("momentum", o.momentum);
-    visit("dampening", o.dampening);
-    visit("weight_decay", o.weight_decay);
-    visit("nesterov", o.nesterov);
-}
+}  // namespace
 
-template class GroupsOf<SGDOptions>;
-
-void SGD::buffer_names(std::size_t group, const char* (&names)[kMaxBuffers]) const {
-    if (of(group).momentum != 0) names[0] = "momentum_buffer";
-}
-
-bool SGD::rows_suffice(std::size_t group) const { return of(group).momentum == 0 && of(group).weight_decay == 0; }
-
-void SGD::update(std::size_t group, Slot&, Update& work) {
-    const SGDOptions& o = of(group);
-    // A row that is met for the first time later finds zeros in its buffer.
-    const bool first = work.first && work.gradient.defined();
-    work.apply(kernels::SgdStep{o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov, first});
-}
+constinit const OptimizerRule SGDOptions::rule = rule_of<SGDRule>;
 
 }  // namespace tapir::optim

@@ -5,6 +5,7 @@
 // Debian has no CIFAR-10: --data names the folder with its binary files. Without it Fashion-MNIST stands in, its grey as three
 // colours and its size as CIFAR's; --classes 0-4 and 5-9 then make two tasks of it, one to train on and one to fine-tune for.
 #include <fmt/format.h>
+#include <tapir/nn/data/data.h>
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>

@@ -1,6 +1,7 @@
 // Three classifiers of Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): softmax regression, a perceptron of two hidden layers, and a
 // convolutional network after LeNet-5 (LeCun et al. 1998). The data are Debian's package dataset-fashion-mnist.
 #include <fmt/format.h>
+#include <tapir/nn/data/data.h>
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>

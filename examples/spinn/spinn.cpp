@@ -3,6 +3,7 @@
 // stack, takes part in each joining, and learns to foretell the next move, so that in the end the machine parses for itself.
 // The trees are ListOps expressions, made from a seed.
 #include <fmt/format.h>
+#include <tapir/nn/data/data.h>
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>

@@ -11,6 +11,7 @@
 
 #include "../fails.h"
 #include "check.h"
+#include "tapir/nn/data/data.h"
 #include "data/files.h"
 #include "tapir/core/io/file_impl.h"
 

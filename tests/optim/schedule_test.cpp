@@ -16,7 +16,7 @@ Tensor parameter() { return zeros({1}).requires_grad_(); }
 template <class Make>
 void check(const std::vector<double>& want, const Make& make) {
     optim::SGD sgd({parameter()}, {.lr = 0.2});
-    const auto schedule = make(sgd);
+    auto schedule = make(sgd);
     for (std::size_t i = 0; i < want.size(); ++i) {
         INFO("after " << i << " steps");
         CHECK(std::abs(sgd.lr() - want[i]) < 1e-12);
@@ -30,6 +30,28 @@ template <class S, class... Args>
 auto making(Args... args) {
     return [=](optim::Optimizer& o) { return std::make_shared<S>(o, args...); };
 }
+
+struct Chain {
+    explicit Chain(optim::Optimizer& o)
+        : exponential(o, 0.9), linear(o, {.start_factor = 0.1, .total_iters = 5}), both(o, {&linear, &exponential}) {}
+    optim::Schedule* operator->() { return &both; }
+
+    optim::ExponentialLR exponential;
+    optim::LinearLR linear;
+    optim::ChainedLR both;
+};
+
+struct Sequence {
+    explicit Sequence(optim::Optimizer& o)
+        : constant(o, {.factor = 0.1, .total_iters = 4}), exponential(o, 0.8), steps(o, {.step_size = 2, .gamma = 0.5}),
+          all(o, {&constant, &exponential, &steps}, {6, 15}) {}
+    optim::Schedule* operator->() { return &all; }
+
+    optim::ConstantLR constant;
+    optim::ExponentialLR exponential;
+    optim::StepLR steps;
+    optim::SequentialLR all;
+};
 
 }  // namespace
 
@@ -53,18 +75,8 @@ TEST_CASE("schedules have PyTorch's rates") {
 
 TEST_CASE("schedules beside and after each other have PyTorch's rates, in whatever order they are made") {
     using namespace optim;
-    check(goldens::chained, [](Optimizer& o) {
-        auto exponential = std::make_shared<ExponentialLR>(o, 0.9);
-        auto linear = std::make_shared<LinearLR>(o, LinearLROptions{.start_factor = 0.1, .total_iters = 5});
-        return std::make_shared<ChainedLR>(o, std::vector<std::shared_ptr<Schedule>>{linear, exponential});
-    });
-    check(goldens::sequential, [](Optimizer& o) {
-        auto constant = std::make_shared<ConstantLR>(o, ConstantLROptions{.factor = 0.1, .total_iters = 4});
-        auto exponential = std::make_shared<ExponentialLR>(o, 0.8);
-        auto steps = std::make_shared<StepLR>(o, StepLROptions{.step_size = 2, .gamma = 0.5});
-        return std::make_shared<SequentialLR>(o, std::vector<std::shared_ptr<Schedule>>{constant, exponential, steps},
-                                              std::vector<std::int64_t>{6, 15});
-    });
+    check(goldens::chained, [](Optimizer& o) { return Chain(o); });
+    check(goldens::sequential, [](Optimizer& o) { return Sequence(o); });
 }
 
 TEST_CASE("ReduceLROnPlateau has PyTorch's rates") {
@@ -123,6 +135,7 @@ TEST_CASE("schedules refuse") {
     FAILS(ValueError, "CosineAnnealingLR: t_max must be at least 1, got 0", CosineAnnealingLR(sgd, {.t_max = 0}));
     FAILS(ValueError, "OneCycleLR: pct_start 2 must be in [0, 1]", OneCycleLR(sgd, {.pct_start = 2}));
     FAILS(ValueError, "ChainedLR: no schedules", ChainedLR(sgd, {}));
+    FAILS(ValueError, "ChainedLR: a schedule is null", ChainedLR(sgd, {nullptr}));
     FAILS(ValueError, "SequentialLR: 0 schedules need 0 milestones, got 1", SequentialLR(sgd, {}, {3}));
     FAILS(ValueError, "ReduceLROnPlateau: factor must be in [0, 1), got 1", ReduceLROnPlateau(sgd, {.factor = 1}));
     OneCycleLR cycle(sgd, {.total_steps = 2});

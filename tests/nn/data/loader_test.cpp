@@ -10,6 +10,7 @@
 
 #include "../../fails.h"
 #include "../check.h"
+#include "tapir/nn/data/data.h"
 
 using namespace tapir;
 

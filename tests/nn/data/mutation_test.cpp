@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "../check.h"
+#include "tapir/nn/data/data.h"
 #include "files.h"
 #include "tapir/core/io/npy.h"
 

@@ -4,6 +4,7 @@
 
 #include "../../fails.h"
 #include "../check.h"
+#include "tapir/nn/data/data.h"
 #include "files.h"
 
 using namespace tapir;

@@ -1,0 +1,111 @@
+// What an optimizer is, in one struct beside its update: its options, what it keeps for each parameter, and how it changes one.
+//
+//     struct LionRule : Rule<LionOptions> {
+//         static constexpr const char* name = "Lion";
+//         static constexpr OptimizerOption options[] = {option<&Options::lr>("lr", Domain::not_negative), ...};
+//         static BufferNames buffers(const Options&) { return {"exp_avg"}; }
+//         static void update(const Options& o, Slot& slot, Update& work) { work.apply(kernels::LionStep{o.lr, ...}); }
+//     };
+//     constinit const OptimizerRule LionOptions::rule = rule_of<LionRule>;
+//
+// The arithmetic of a Step is in ops/kernels/optimizer_rules.def.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir::optim {
+
+struct Update;  // update_impl.h
+
+inline constexpr int kMaxBuffers = 3;
+
+/// What is kept for one parameter.
+struct Slot {
+    Tensor parameter;
+    Tensor buffers[kMaxBuffers];  // undefined until the first step
+    std::int64_t steps = 0;
+    double number = 1;             // see Rule::number
+    bool has_new_buffers = false;  // they have not been used in a step
+};
+
+/// Null where a buffer is not used.
+struct BufferNames {
+    const char* of[kMaxBuffers] = {};
+};
+
+/// The values that are allowed: all; 0 and above; [0, 1); [0, 1]; 1 and above.
+enum class Domain : std::uint8_t { any, not_negative, below_one, up_to_one, at_least_one };
+
+struct OptimizerOption {
+    const char* name;
+    double (*get)(const void* options);
+    void (*set)(void* options, double value);
+    Domain domain;
+};
+
+template <class Options, class T>
+Options owner_of(T Options::*);
+
+template <auto Member>
+constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) {
+    using Options = decltype(owner_of(Member));
+    return {name, [](const void* options) { return static_cast<double>(static_cast<const Options*>(options)->*Member); },
+            [](void* options, double value) {
+                auto& member = static_cast<Options*>(options)->*Member;
+                member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+            },
+            domain};
+}
+
+/// The same for all options, as what is kept in a table.
+struct OptimizerRule {
+    const char* name;
+    const OptimizerOption* options;
+    std::size_t option_count, options_size;
+    void (*check)(const void* options, const Loc& loc);
+    BufferNames (*buffers)(const void* options);
+    double (*initial_value)(const void* options, int buffer);
+    bool (*rows_suffice)(const void* options);
+    const char* number;
+    void (*update)(const void* options, Slot& slot, Update& work);  // null: it has no step without a closure
+};
+
+/// What a rule has unless it says otherwise.
+template <class O>
+struct Rule {
+    using Options = O;
+    /// What the domains of single options do not say. Throws ValueError.
+    static void check(const Options&, const Loc&) {}
+    static BufferNames buffers(const Options&) { return {}; }
+    static double initial_value(const Options&, int) { return 0; }
+    /// Whether a row whose gradient is zero stays as it is, buffers too.
+    static bool rows_suffice(const Options&) { return false; }
+    /// The name of Slot::number in a state; null where it is not used.
+    static constexpr const char* number = nullptr;
+};
+
+template <class R, class Options = typename R::Options>
+inline constexpr OptimizerRule rule_of = [] {
+    static_assert(std::is_trivially_copyable_v<Options> && alignof(Options) <= alignof(std::max_align_t));
+    OptimizerRule rule{R::name,
+                       std::data(R::options),
+                       std::size(R::options),
+                       sizeof(Options),
+                       [](const void* o, const Loc& loc) { R::check(*static_cast<const Options*>(o), loc); },
+                       [](const void* o) { return R::buffers(*static_cast<const Options*>(o)); },
+                       [](const void* o, int buffer) { return R::initial_value(*static_cast<const Options*>(o), buffer); },
+                       [](const void* o) { return R::rows_suffice(*static_cast<const Options*>(o)); },
+                       R::number,
+                       nullptr};
+    if constexpr (requires { &R::update; }) {
+        rule.update = [](const void* o, Slot& slot, Update& work) { R::update(*static_cast<const Options*>(o), slot, work); };
+    }
+    return rule;
+}();
+
+}  // namespace tapir::optim
