@@ -10,44 +10,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
+
+#include "write.h"
 
 namespace show {
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-std::string duration(double seconds) {
-    const auto s = static_cast<long>(seconds + 0.5);
-    if (s < 60) return fmt::format("{} s", s);
-    return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60) : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
-}
-
-std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char c : text) {
-        if (c == '&') {
-            result += "&amp;";
-        } else if (c == '<') {
-            result += "&lt;";
-        } else {
-            result += c;
-        }
-    }
-    return result;
-}
-
-void write_file(const std::string& path, const std::string& text) {
-    const std::string part = path + ".part";
-    {
-        std::ofstream file(part, std::ios::binary);
-        file << text;
-        file.flush();
-        if (!file) throw std::runtime_error(path + ": cannot be written");
-    }
-    std::filesystem::rename(part, path);
+void write_page(const std::string& path, const std::string& text) {
+    write_text_file(path, text);
     std::printf("%s is written: open it in a browser\n", path.c_str());
 }
 
@@ -112,7 +84,7 @@ void write_chart(const std::string& path, const std::vector<Curve>& curves, cons
     std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
                                   "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
                                   "<text x=\"{2}\" y=\"22\" text-anchor=\"middle\" font-size=\"15\">{3}</text>\n",
-                                  width, height, width / 2, escaped(options.title));
+                                  width, height, width / 2, xml_escaped(options.title));
     for (const double t : ticks(x0, x1, 8)) {
         svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/>"
                            "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:g}</text>\n",
@@ -123,8 +95,8 @@ void write_chart(const std::string& path, const std::vector<Curve>& curves, cons
                            "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.3g}</text>\n",
                            left, width - right, py(t), left - 6, py(t) + 4, options.log_y ? std::pow(10, t) : t);
     }
-    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (left + width - right) / 2, height - 14, escaped(options.x_label));
-    svg += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", (top + height - bottom) / 2, escaped(options.y_label));
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (left + width - right) / 2, height - 14, xml_escaped(options.x_label));
+    svg += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", (top + height - bottom) / 2, xml_escaped(options.y_label));
     double legend = left;
     for (std::size_t k = 0; k < curves.size(); ++k) {
         const Curve& c = curves[k];
@@ -137,10 +109,10 @@ void write_chart(const std::string& path, const std::vector<Curve>& curves, cons
         }
         svg += options.points ? line + "\n" : fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, line);
         svg += fmt::format("<rect x=\"{}\" y=\"32\" width=\"12\" height=\"4\" fill=\"{}\"/><text x=\"{}\" y=\"38\">{}</text>\n", legend, colour,
-                           legend + 16, escaped(c.name));
+                           legend + 16, xml_escaped(c.name));
         legend += 34 + 7 * static_cast<double>(c.name.size());
     }
-    write_file(path, svg + "</svg>\n");
+    write_page(path, svg + "</svg>\n");
 }
 
 void write_pictures(const std::string& path, const std::vector<Picture>& pictures, const std::string& title, int columns) {
@@ -150,7 +122,7 @@ void write_pictures(const std::string& path, const std::vector<Picture>& picture
     std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" font-family=\"sans-serif\" "
                                   "font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
                                   "<text x=\"10\" y=\"20\" font-size=\"14\">{2}</text>\n",
-                                  columns * cell + 10, rows * cell + 34, escaped(title));
+                                  columns * cell + 10, rows * cell + 34, xml_escaped(title));
     for (std::size_t k = 0; k < pictures.size(); ++k) {
         const Picture& p = pictures[k];
         const double x = 10 + cell * static_cast<double>(static_cast<int>(k) % columns), y = 30 + cell * (static_cast<int>(k) / columns);
@@ -163,9 +135,9 @@ void write_pictures(const std::string& path, const std::vector<Picture>& picture
                                    x + static_cast<double>(j) * dot, y + static_cast<double>(i) * dot, dot + 0.1, dot + 0.1, 255 - grey, 255 - grey, 255 - grey);
             }
         }
-        svg += fmt::format("\n<text x=\"{}\" y=\"{}\" fill=\"{}\">{}</text>\n", x, y + image + 11, p.is_right ? "#2a7a2a" : "#c02020", escaped(p.caption));
+        svg += fmt::format("\n<text x=\"{}\" y=\"{}\" fill=\"{}\">{}</text>\n", x, y + image + 11, p.is_right ? "#2a7a2a" : "#c02020", xml_escaped(p.caption));
     }
-    write_file(path, svg + "</svg>\n");
+    write_page(path, svg + "</svg>\n");
 }
 
 void parse(CLI::App& app, int argc, char** argv) {

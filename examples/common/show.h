@@ -48,7 +48,7 @@ struct ChartOptions {
     bool points = false;  ///< dots instead of lines
 };
 
-/// Writes curves as an SVG file, atomically, and prints its name. Throws std::runtime_error when that fails. Nothing for an empty path.
+/// Writes curves as an SVG file, atomically, and prints its name. Throws tapir::FileError when that fails. Nothing for an empty path.
 void write_chart(const std::string& path, const std::vector<Curve>& curves, const ChartOptions& options);
 
 /// One image as rows of grey values, 0 to 1, and what stands under it.

@@ -12,6 +12,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "../common/write.h"
+
 namespace tree_lstm {
 
 namespace {
@@ -277,7 +279,7 @@ void write_listops(const std::filesystem::path& file, const std::vector<Tree>& t
         text += to_brackets(tree);
         text += '\n';
     }
-    write_text_file(file, text);
+    show::write_text_file(file.string(), text);
 }
 
 std::vector<Tree> read_listops(const std::filesystem::path& file) {

@@ -11,6 +11,8 @@
 #include <iostream>
 #include <utility>
 
+#include "../common/write.h"
+
 namespace tree_lstm {
 
 namespace {
@@ -36,14 +38,6 @@ std::string bar(double fraction, int width) {
 }
 
 }  // namespace
-
-std::string duration(double seconds) {
-    if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "?";
-    const auto whole = static_cast<std::int64_t>(std::llround(seconds));
-    if (whole < 60) return fmt::format("{} s", whole);
-    if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
-    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-}
 
 std::string grouped(std::int64_t number) {
     std::string text = std::to_string(number);
@@ -137,7 +131,7 @@ std::string Progress::bar_line() const {
     // Padded, so that the bar keeps its length while the numbers change theirs.
     const std::string tail =
         fmt::format(" {:3.0f}%  loss {:.4f}  acc {:5.1f}%  {:>6} trees/s  {:>5} left", 100 * std::min(fraction, 1.0),
-                    loss_, 100 * accuracy_, grouped(std::llround(trees_per_second())), duration(seconds_left()));
+                    loss_, 100 * accuracy_, grouped(std::llround(trees_per_second())), show::duration(seconds_left()));
     // The last column stays free: writing it makes some terminals start a new line.
     const int columns = options_.columns() - 1;
     constexpr int kLongestBar = 40;
@@ -151,7 +145,7 @@ std::string Progress::bar_line() const {
 std::string Progress::plain_line() const {
     return fmt::format("epoch {}/{}  {}/{} trees  loss {:.4f}  acc {:.1f}%  {} trees/s  {} left", epoch_, epochs_,
                        grouped(done_), grouped(trees_per_epoch_), loss_, 100 * accuracy_,
-                       grouped(std::llround(trees_per_second())), duration(seconds_left()));
+                       grouped(std::llround(trees_per_second())), show::duration(seconds_left()));
 }
 
 // One write for the whole line, over the old one, and only then the rest of the old one is cleared: no flicker.

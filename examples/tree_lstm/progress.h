@@ -68,9 +68,6 @@ class Progress {
     bool is_line_open_ = false;
 };
 
-/// Seconds as people write them: "7 s", "3:05", "2:10:00".
-std::string duration(double seconds);
-
 /// A whole number with a comma between thousands: "12,345".
 std::string grouped(std::int64_t number);
 

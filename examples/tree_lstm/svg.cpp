@@ -9,9 +9,12 @@
 #include <string_view>
 #include <utility>
 
-#include "text_file.h"
+#include "../common/write.h"
 
 namespace tree_lstm {
+
+using show::next_code_point;
+using show::xml_escaped;
 
 namespace {
 
@@ -49,32 +52,6 @@ constexpr std::string_view kStyle =
     ".edge{fill:none;stroke:#ced4da;stroke-width:1.5}"
     ".node{stroke-width:1.8}"
     ".panel{fill:#fff;stroke:#e9ecef}";
-
-// Decodes one code point of UTF-8 and moves `at` behind it; U+FFFD, one byte on, where it is not valid.
-char32_t next_code_point(std::string_view text, std::size_t& at) {
-    constexpr char32_t kReplacement = 0xFFFD;
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char first = byte(at++);
-    if (first < 0x80) return first;
-    const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
-    if (first < 0xC2 || first > 0xF4 || at + static_cast<std::size_t>(more) > text.size()) return kReplacement;
-    char32_t code = first & (0x3FU >> more);
-    for (int i = 0; i < more; ++i) {
-        const unsigned char next = byte(at + static_cast<std::size_t>(i));
-        if ((next & 0xC0U) != 0x80) return kReplacement;
-        code = (code << 6U) | (next & 0x3FU);
-    }
-    constexpr std::array<char32_t, 4> kSmallest = {0, 0x80, 0x800, 0x10000};
-    const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-    if (code < kSmallest[static_cast<std::size_t>(more)] || is_surrogate || code > 0x10FFFF) return kReplacement;
-    at += static_cast<std::size_t>(more);
-    return code;
-}
-
-bool is_xml_character(char32_t code) {
-    if (code < 0x20) return code == '\t' || code == '\n' || code == '\r';
-    return code != 0xFFFE && code != 0xFFFF;
-}
 
 double text_width(std::string_view text) {
     double width = 0;
@@ -403,37 +380,6 @@ class Page {
 
 }  // namespace
 
-std::string xml_escaped(std::string_view text) {
-    std::string out;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t from = at;
-        const char32_t code = next_code_point(text, at);
-        switch (code) {
-            case '&':
-                out += "&amp;";
-                break;
-            case '<':
-                out += "&lt;";
-                break;
-            case '>':
-                out += "&gt;";
-                break;
-            case '"':
-                out += "&quot;";
-                break;
-            case '\'':
-                out += "&apos;";
-                break;
-            case 0xFFFD:
-                out += "\xEF\xBF\xBD";
-                break;
-            default:
-                out += is_xml_character(code) ? std::string(text.substr(from, at - from)) : "\xEF\xBF\xBD";
-        }
-    }
-    return out;
-}
-
 std::string draw_svg(const std::vector<Drawing>& drawings, const SvgOptions& options) {
     for (const Drawing& drawing : drawings) {
         if (drawing.tree == nullptr) throw std::invalid_argument("draw_svg: a drawing without a tree");
@@ -446,7 +392,7 @@ std::string draw_svg(const std::vector<Drawing>& drawings, const SvgOptions& opt
 }
 
 void write_svg(const std::filesystem::path& file, const std::vector<Drawing>& drawings, const SvgOptions& options) {
-    write_text_file(file, draw_svg(drawings, options));
+    show::write_text_file(file.string(), draw_svg(drawings, options));
 }
 
 }  // namespace tree_lstm

@@ -10,7 +10,6 @@
 
 #include "tree.h"
 
-
 namespace tree_lstm {
 
 struct Drawing {
@@ -31,11 +30,7 @@ struct SvgOptions {
 /// long as the tree.
 std::string draw_svg(const std::vector<Drawing>& drawings, const SvgOptions& options = {});
 
-/// Writes it, atomically. Throws DataError when that fails.
+/// Writes it, atomically. Throws tapir::FileError when that fails.
 void write_svg(const std::filesystem::path& file, const std::vector<Drawing>& drawings, const SvgOptions& options = {});
-
-/// Text for XML: the five special characters as entities; what XML cannot hold (control characters, invalid UTF-8) as
-/// U+FFFD.
-std::string xml_escaped(std::string_view text);
 
 }  // namespace tree_lstm
