@@ -2,6 +2,7 @@
 #include "tapir/ops/statistics.h"
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -222,11 +223,13 @@ Tensor logcumsumexp(In x, int dim) {
 
 namespace {
 
-// |a|^2 - 2 a b + |b|^2. The square root's gradient at 0 would be infinite.
+// |a|^2 - 2 a b + |b|^2, by one product of (-2 a, |a|^2, 1) and (b, 1, |b|^2).
 Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
-    const Tensor of_a = sum(square(a), {-1}, true), of_b = transpose(sum(square(b), {-1}, true), -1, -2);
-    const Tensor squared = of_a + of_b - matmul(a, transpose(b, -1, -2)) * 2;
-    const Tensor is_apart = gt(squared, 0);
+    const Tensor of_a = sum(square(a), {-1}, true), of_b = sum(square(b), {-1}, true);
+    const Tensor left = cat({a * -2, of_a, ones_like(of_a)}, -1), right = cat({b, ones_like(of_b), of_b}, -1);
+    Tensor squared = matmul(left, transpose(right, -1, -2));
+    if (!squared.requires_grad()) return squared.clamp_(0, std::numeric_limits<double>::infinity()).sqrt_();
+    const Tensor is_apart = gt(squared, 0);  // the square root's gradient at 0 would be infinite
     return where(is_apart, sqrt(where(is_apart, squared, 1)), 0);
 }
 
