@@ -81,6 +81,7 @@ void Walk::extend(std::size_t count) {
 }
 
 void Walk::run(std::size_t from, std::size_t to) {
+    const detail::PauseAutocast paused;  // rules compute in the dtypes that they find
     Loc& caller = detail::thread.caller;
     const Loc outer_caller = caller;
     struct Restore {

@@ -6,6 +6,7 @@
 #include "tapir/autograd/checkpoint.h"
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
@@ -16,6 +17,7 @@ namespace {
 struct CheckpointRecord : RecordObject {
     std::function<Tensor(const std::vector<Tensor>&)> fn;
     Generator::State state;
+    std::optional<DType> autocast;  // what was on
 };
 
 void checkpoint_rule(Backward& b);
@@ -64,11 +66,12 @@ void checkpoint_rule(Backward& b) {
     Tensor y;
     {
         const RandomState random(object.state);
+        const AutocastScope autocast(object.autocast.value_or(bfloat16), object.autocast.has_value());
         y = object.fn(inputs);
     }
-    if (y.shape() != b.output_shape()) {
-        fail<TapeError>(b.record().loc, "checkpoint: the second run gave shape {}, the first {}; the function must depend on "
-                        "its inputs only", y.shape(), b.output_shape());
+    if (y.shape() != b.output_shape() || y.dtype() != g.dtype()) {
+        fail<TapeError>(b.record().loc, "checkpoint: the second run gave shape {}, dtype {}, the first {}, {}; the function must depend on "
+                        "its inputs only", y.shape(), name(y.dtype()), b.output_shape(), name(g.dtype()));
     }
     const std::size_t end = log.records.size();
     detail::thread.log = paused;
@@ -86,6 +89,7 @@ void checkpoint_rule(Backward& b) {
 Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs, Loc loc) {
     auto object = std::make_unique<CheckpointRecord>();
     object->state = default_generator().state();
+    object->autocast = detail::autocast_dtype();
     Tensor y;
     {
         const detail::PauseRecording pause;

@@ -8,6 +8,10 @@
 namespace tapir::detail {
 
 /// The product of the sizes. Throws ValueError for negative ones, OutOfMemory where the bytes do not fit into int64.
+/// The bytes of a tensor; -1 where no memory holds them. The sizes that are not 0 are to fit also where another is 0: a sum along
+/// that one has them.
+std::int64_t bytes_of(const Shape& shape, std::size_t itemsize) noexcept;
+/// The number of elements. Throws ValueError for a negative size, OutOfMemory.
 std::int64_t checked_numel(const Shape& shape, DType dtype, const Loc& loc);
 
 /// A fresh contiguous tensor with elements not set. Throws OutOfMemory.

@@ -69,22 +69,22 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 
 }  // namespace
 
+std::int64_t bytes_of(const Shape& shape, std::size_t itemsize) noexcept {
+    auto bytes = static_cast<std::int64_t>(itemsize);
+    bool overflow = false, is_empty = false;
+    for (const std::int64_t size : shape) {
+        is_empty |= size == 0;
+        overflow |= __builtin_mul_overflow(bytes, size == 0 ? 1 : size, &bytes);
+    }
+    return overflow ? -1 : is_empty ? 0 : bytes;
+}
+
 std::int64_t checked_numel(const Shape& shape, DType dtype, const Loc& loc) {
-    std::int64_t numel = 1;
-    bool overflow = false;
     for (const std::int64_t size : shape) {
         if (size < 0) fail<ValueError>(loc, "a size must not be negative: {}", shape);
-        overflow |= __builtin_mul_overflow(numel, size, &numel);
     }
-    std::int64_t bytes = 0;
-    overflow |= __builtin_mul_overflow(numel, static_cast<std::int64_t>(itemsize(dtype)), &bytes);
-    if (overflow) {
-        for (const std::int64_t size : shape) {
-            if (size == 0) return 0;
-        }
-        fail<OutOfMemory>(loc, "a tensor of shape {} is larger than any memory", shape);
-    }
-    return numel;
+    if (bytes_of(shape, itemsize(dtype)) < 0) fail<OutOfMemory>(loc, "a tensor of shape {} is larger than any memory", shape);
+    return shape.numel();
 }
 
 Tensor make_empty(const Shape& shape, DType dtype, Device device, const Loc& loc) {

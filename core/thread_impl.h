@@ -55,6 +55,18 @@ class PauseRecording {
     Log* paused_;
 };
 
+/// No AutocastScope is on while it lives.
+class PauseAutocast {
+ public:
+    PauseAutocast() noexcept : paused_(thread.autocast) { thread.autocast = nullptr; }
+    ~PauseAutocast() { thread.autocast = paused_; }
+    PauseAutocast(const PauseAutocast&) = delete;
+    PauseAutocast& operator=(const PauseAutocast&) = delete;
+
+ private:
+    AutocastScope* paused_;
+};
+
 /// The ops that are called while it lives are parts of the one that has begun: messages go on to name that one.
 class PartsOfOp {
  public:

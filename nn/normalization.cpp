@@ -33,15 +33,17 @@ Tensor BatchNorm::normalize(const In& x) const {
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
                          x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor");
     }
+    const bool counts = is_training() && num_batches_tracked.defined();
     double momentum = options_.momentum.value_or(0);
-    if (is_training() && num_batches_tracked.defined()) {
+    if (counts && !options_.momentum) momentum = 1 / (num_batches_tracked.item(x.loc) + 1);
+    const Tensor y = batch_norm(x, running_mean, running_var, weight, bias,
+                                {.training = is_training() || !running_mean.defined(), .momentum = momentum, .eps = options_.eps});
+    if (counts) {
         const NoGradScope constant;
         Tensor batches = num_batches_tracked;
         batches.add_(1, x.loc);
-        if (!options_.momentum) momentum = 1 / batches.item(x.loc);
     }
-    return batch_norm(x, running_mean, running_var, weight, bias,
-                      {.training = is_training() || !running_mean.defined(), .momentum = momentum, .eps = options_.eps});
+    return y;
 }
 
 void BatchNorm::members(Members& m) {

@@ -74,6 +74,8 @@ TrainingState::TrainingState(std::string path, const TrainingStateOptions& optio
     if (options.keep < 1) fail<ValueError>(loc, "TrainingState: keep must be at least 1, got {}", options.keep);
 }
 
+void TrainingState::fail_range(std::int64_t number) { fail<ValueError>(Loc{}, "{} does not fit into the variable", number); }
+
 TrainingState& TrainingState::add(const std::string& name, Save save, Load load, const Loc& loc) {
     if (name.empty() || name.find('.') != std::string::npos || name == "__metadata__") {
         fail<ValueError>(loc, "TrainingState: \"{}\" cannot name a part: a name has no dots", name);
@@ -201,18 +203,26 @@ void TrainingState::load_from(const std::string& path, Loc loc) {
         for (NamedTensor& t : state) t.tensor = t.tensor.defined() ? t.tensor.clone() : t.tensor;
         before.push_back(std::move(state));
     }
-    std::size_t done = 0;
-    const auto go_back = [&] {
-        for (std::size_t i = 0; i < done; ++i) parts_[i].load(before[i]);
+    std::size_t at = 0;
+    const auto go_back = [&] {  // with the part that failed, which may be a user's
+        for (std::size_t i = 0; i <= at; ++i) {
+            try {
+                parts_[i].load(before[i]);
+            } catch (...) {  // the others go back all the same
+            }
+        }
     };
     try {
-        for (; done < parts_.size(); ++done) parts_[done].load(states[done]);
+        for (; at < parts_.size(); ++at) parts_[at].load(states[at]);
     } catch (const OutOfMemory&) {
         go_back();
         throw;
     } catch (const Error& error) {
         go_back();
-        fail<FileError>(loc, "TrainingState: {}: {}: {}", path, parts_[done].name, text_of(error));
+        fail<FileError>(loc, "TrainingState: {}: {}: {}", path, parts_[at].name, text_of(error));
+    } catch (...) {
+        go_back();
+        throw;
     }
 }
 

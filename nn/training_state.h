@@ -54,7 +54,7 @@ class TrainingState {
     TrainingState& operator()(const std::string& name, T& value, Loc loc = Loc::current()) {
         constexpr DType dtype = std::is_floating_point_v<T> ? float64 : int64;
         return add_value(name, [&value] { return full({}, value, {dtype, cpu}); },
-                         [&value](const Tensor& t) { value = t.item<T>(); }, dtype, /*dim=*/0, loc);
+                         [&value](const Tensor& t) { value = taken<T>(t); }, dtype, /*dim=*/0, loc);
     }
     TrainingState& operator()(const std::string& name, Generator& generator, Loc loc = Loc::current());
     TrainingState& operator()(const std::string& name, std::string& text, Loc loc = Loc::current());
@@ -82,6 +82,17 @@ class TrainingState {
         Load load;
     };
 
+    template <class T>
+    static T taken(const Tensor& t) {
+        if constexpr (std::is_integral_v<T>) {
+            const auto number = t.item<std::int64_t>();
+            if (static_cast<std::int64_t>(static_cast<T>(number)) != number) fail_range(number);
+            return static_cast<T>(number);
+        } else {
+            return t.item<T>();
+        }
+    }
+    [[noreturn]] static void fail_range(std::int64_t number);
     TrainingState& add(const std::string& name, Save save, Load load, const Loc& loc);
     TrainingState& add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load, DType dtype,
                              int dim, const Loc& loc);

@@ -38,12 +38,13 @@ namespace {
 
 using std::int64_t;
 
-// So many scores at once: on the CPU what a core keeps in its own cache.
-int64_t scores_at_once(const Tensor& x) { return on_gpu(x) ? int64_t{1} << 26 : int64_t{1} << 18; }
+// So many scores at once. On the CPU what a core keeps in its own cache; more where each piece adds to the gradients of all keys
+// and values.
+int64_t scores_at_once(const Tensor& x, bool recorded) { return int64_t{1} << (on_gpu(x) ? 26 : recorded ? 20 : 18); }
 // So many are kept for backward rather than computed again.
-int64_t scores_kept(const Tensor& x) { return on_gpu(x) ? int64_t{1} << 27 : int64_t{1} << 22; }
+int64_t scores_kept(const Tensor& x) { return int64_t{1} << (on_gpu(x) ? 27 : 22); }
 
-// What a masked score is: far below all others, but finite, so that a row of nothing else has no nan.
+// What is added to a masked score: far below all others, but finite, so that a row of nothing else has no nan.
 double masked_score(DType dtype) {
     return dtype == DType::float16 ? -32752.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
 }
@@ -52,35 +53,38 @@ struct Attention {
     double dropout_p;
     bool is_causal;
 
-    // query is scaled; first_query: its number, where keys are limited to those up to it.
-    Tensor weights(const Tensor& query, const Tensor& key, const Tensor& mask, int64_t first_query) const {
-        Tensor scores = matmul(query, transpose(key, -1, -2));
-        if (is_causal) {
-            const Tensor ones = full({scores.shape()[scores.dim() - 2], scores.shape()[scores.dim() - 1]}, 1, {uint8, query.device()});
-            const Tensor later = triu(ones, first_query + 1);
-            scores = masked_fill(scores, later.to(bool_), masked_score(scores.dtype()));
-        }
-        if (mask.defined() && mask.dtype() == bool_) {
-            const Tensor closed = logical_not(mask);
-            scores = masked_fill(scores, closed, masked_score(scores.dtype()));
-        } else if (mask.defined()) {
-            scores = scores + clamp(mask, masked_score(mask.dtype()));
-        }
-        const Tensor p = softmax(scores, -1);
+    // What is added to the scores: the mask, and, where keys are limited to those up to the query, that. first_query: the number
+    // of the first row's. Undefined: nothing.
+    Tensor bias(const Tensor& query, const Tensor& key, const Tensor& mask, int64_t first_query) const {
+        if (!mask.defined() && !is_causal) return {};
+        const DType dtype = mask.defined() && mask.dtype() != bool_ ? mask.dtype() : query.dtype();
+        const double closed = masked_score(dtype);
+        if (!is_causal) return mask.dtype() == bool_ ? where(mask, zeros({}, {dtype, query.device()}), closed) : clamp(mask, closed);
+        const int64_t rows = query.shape()[query.dim() - 2], keys = key.shape()[key.dim() - 2];
+        const TensorOptions places(int64, query.device());
+        const Tensor seen = le(arange(keys, places), unsqueeze(arange(first_query, first_query + rows, places), 1));
+        if (mask.defined() && mask.dtype() != bool_) return where(seen, clamp(mask, closed), closed);
+        return where(mask.defined() ? logical_and(seen, mask) : seen, zeros({}, {dtype, query.device()}), closed);
+    }
+
+    // query is scaled.
+    Tensor weights(const Tensor& query, const Tensor& key, const Tensor& added) const {
+        const Tensor products = matmul(query, transpose(key, -1, -2));
+        const Tensor p = softmax(added.defined() ? products + added : products, -1);
         return dropout_p > 0 ? dropout(p, dropout_p, true) : p;
     }
 
     // Rows of queries that may look at no key become zeros.
-    Tensor closed_rows_zero(const Tensor& rows, const Tensor& mask) const {
-        if (!mask.defined() || mask.shape().back() == 0) return rows;
-        const Tensor open = mask.dtype() == bool_ ? any(mask, {-1}, true) : gt(amax(mask, {-1}, true), masked_score(mask.dtype()));
-        const Tensor closed = logical_not(open);
+    static Tensor closed_rows_zero(const Tensor& rows, const Tensor& added) {
+        if (!added.defined() || added.shape().back() == 0) return rows;
+        const Tensor closed = le(amax(added.detach(), {-1}, true), masked_score(added.dtype()));
         return masked_fill(rows, closed, 0);
     }
 
     Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, int64_t first_query) const {
-        const Tensor mixed = matmul(weights(query, key, mask, first_query), value);
-        return closed_rows_zero(mixed, mask);
+        const Tensor added = bias(query, key, mask, first_query);
+        const Tensor mixed = matmul(weights(query, key, added), value);
+        return mask.defined() ? closed_rows_zero(mixed, added) : mixed;  // without one, each query sees the first key
     }
 };
 
@@ -137,8 +141,9 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
     const Tensor q = scaled(query, scale);
     const Tensor &k = key.tensor, &v = value.tensor;
     const Attention attention{dropout_p, is_causal};
-    const int64_t at_once = scores_at_once(q), all = scores.numel();
-    if (all <= (detail::thread.log ? scores_kept(q) : at_once)) return attention(q, k, v, attn_mask, 0);
+    const bool recorded = detail::thread.log != nullptr;
+    const int64_t at_once = scores_at_once(q, recorded), all = scores.numel();
+    if (all <= (recorded ? scores_kept(q) : at_once)) return attention(q, k, v, attn_mask, 0);
 
     // Pieces of the first dimension and of the queries.
     const int rank = scores.rank();
@@ -169,7 +174,9 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
 Tensor attention_weights(In query, In key, const Tensor& mask, double dropout_p, bool is_causal) {
     const detail::RecordedParts parts(query.loc);
     const Attention attention{dropout_p, is_causal};
-    return attention.closed_rows_zero(attention.weights(scaled(query, {}), key.tensor, mask, 0), mask);
+    const Tensor q = scaled(query, {}), added = attention.bias(q, key.tensor, mask, 0);
+    const Tensor weights = attention.weights(q, key.tensor, added);
+    return mask.defined() ? Attention::closed_rows_zero(weights, added) : weights;
 }
 
 }  // namespace tapir

@@ -1,57 +1,30 @@
 // Mixed precision: which ops convert their inputs, and the weights that were converted already.
 #include "tapir/ops/autocast_impl.h"
 
-#include <vector>
-
 #include "tapir/autograd/log_impl.h"
-#include "tapir/core/fail_impl.h"
+#include "tapir/core/autocast_impl.h"
 #include "tapir/ops/copy.h"
 
 namespace tapir {
+namespace {
 
-// Leaves converted in this scope. A copy counts as long as the leaf has not changed and, where it was recorded, the tape that
-// it was recorded on is the thread's.
-struct AutocastScope::Cache {
-    struct Entry {
-        Tensor leaf, copy;
-        std::uint32_t version, tape;
-    };
-    std::vector<Entry> entries;
-};
-
-struct AutocastAccess {
-    static DType dtype(const AutocastScope& scope) { return scope.dtype_; }
-    static bool enabled(const AutocastScope& scope) { return scope.enabled_; }
-
-    static Tensor converted(AutocastScope& scope, const In& x) {
-        if (!(x->flags & TensorImpl::kRequiresGrad)) return to(x, scope.dtype_);
-        if (!scope.cache_) scope.cache_ = new AutocastScope::Cache;
-        const std::uint32_t tape = detail::thread.log ? detail::thread.log->id : 0;
-        auto& entries = scope.cache_->entries;
-        for (auto& entry : entries) {
-            if (!entry.leaf.is_same(x.tensor)) continue;
-            if (entry.version != x->storage->version || entry.tape != tape) {
-                entry = {x.tensor, to(x, scope.dtype_), x->storage->version, tape};
-            }
-            return entry.copy;
+Tensor converted(AutocastScope& scope, const In& x) {
+    const DType dtype = AutocastAccess::dtype(scope);
+    if (!(x->flags & TensorImpl::kRequiresGrad)) return to(x, dtype);
+    const std::uint32_t tape = detail::thread.log ? detail::thread.log->id : 0;
+    auto& entries = AutocastAccess::entries(scope);
+    for (auto& entry : entries) {
+        if (!entry.leaf.is_same(x.tensor)) continue;
+        if (entry.version != x->storage->version || entry.tape != tape) {
+            entry = {x.tensor, to(x, dtype), x->storage->version, tape};
         }
-        entries.push_back({x.tensor, to(x, scope.dtype_), x->storage->version, tape});
-        return entries.back().copy;
+        return entry.copy;
     }
-};
-
-AutocastScope::AutocastScope(DType dtype, bool enabled, Loc loc)
-    : outer_(detail::thread.autocast), dtype_(dtype), enabled_(enabled) {
-    if (dtype != float16 && dtype != bfloat16) {
-        fail<DTypeError>(loc, "AutocastScope: the dtype must be float16 or bfloat16, got {}", name(dtype));
-    }
-    detail::thread.autocast = enabled ? this : nullptr;
+    entries.push_back({x.tensor, to(x, dtype), x->storage->version, tape});
+    return entries.back().copy;
 }
 
-AutocastScope::~AutocastScope() {
-    detail::thread.autocast = outer_;
-    delete cache_;
-}
+}  // namespace
 
 namespace detail {
 
@@ -65,7 +38,7 @@ bool autocast_lowers(const Tensor& x) {
 }
 
 Tensor autocast_to_low(const In& x) {
-    return autocast_lowers(x.tensor) ? AutocastAccess::converted(*thread.autocast, x) : x.tensor;
+    return autocast_lowers(x.tensor) ? converted(*thread.autocast, x) : x.tensor;
 }
 
 bool wants_float32(Elementwise op) noexcept {

@@ -1,8 +1,8 @@
 // What ops ask about mixed precision. All of it is one thread-local read where no AutocastScope is alive.
 #pragma once
 
+#include "tapir/core/autocast.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/autocast.h"
 #include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::detail {

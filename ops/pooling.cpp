@@ -48,6 +48,7 @@ TAPIR_OP(avg_pool, "AveragePool", avg_pool_rule, "The mean of each window.",
          TAPIR_SAMPLE_AS("f(2,2,7,5)", "nn.functional.adaptive_avg_pool2d(x[0], (3, 4))", adaptive_avg_pool2d(x[0], {3, 4})),
          TAPIR_SAMPLE_AS("f(2,3,4)", "nn.functional.adaptive_avg_pool1d(x[0], 6)", adaptive_avg_pool1d(x[0], 6)),
          TAPIR_SAMPLE_AS("u(2,2,6)", "nn.functional.lp_pool1d(x[0], 3, 2)", lp_pool1d(x[0], 3, 2)),
+         TAPIR_SAMPLE_AS("u(2,2,5)", "nn.functional.lp_pool1d(x[0], 2, 2, ceil_mode=True)", lp_pool1d(x[0], 2, 2, {.ceil_mode = true})),
          TAPIR_SAMPLE_AS("u(2,2,5,6)", "nn.functional.lp_pool2d(x[0], 2, 2, 1)", lp_pool2d(x[0], 2, 2, {.stride = 1})));
 
 namespace {
@@ -312,9 +313,10 @@ Tensor lp_pool(const char* op, int dims, const In& x, double p, const Shape& ker
     detail::check_defined(x, op);
     if (!(p > 0)) fail<ValueError>(x.loc, "{}: norm_type must be above 0, got {}", op, p);
     const detail::RecordedParts parts(x.loc);
-    const Tensor sums = avg_pool(op, dims, In(pow(x, p), x.loc), kernel,
-                                 {.stride = o.stride, .ceil_mode = o.ceil_mode, .divisor_override = 1});
-    return pow(sums, 1 / p);
+    // Of the mean: a window that ends outside the input counts as a whole one.
+    const Tensor means = avg_pool(op, dims, In(pow(x, p), x.loc), kernel, {.stride = o.stride, .ceil_mode = o.ceil_mode});
+    const int64_t window = kernel.rank() == 1 && dims == 2 ? kernel[0] * kernel[0] : kernel.numel();
+    return pow(means * window, 1 / p);
 }
 
 // Means of windows of 2 x 2, backwards.

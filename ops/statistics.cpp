@@ -229,7 +229,7 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
     const Tensor left = cat({a * -2, of_a, ones_like(of_a)}, -1), right = cat({b, ones_like(of_b), of_b}, -1);
     Tensor squared = matmul(left, transpose(right, -1, -2));
     if (!squared.requires_grad()) return squared.clamp_(0, std::numeric_limits<double>::infinity()).sqrt_();
-    const Tensor is_apart = gt(squared, 0);  // the square root's gradient at 0 would be infinite
+    const Tensor is_apart = logical_not(le(squared, 0));  // or nan; the square root's gradient at 0 would be infinite
     return where(is_apart, sqrt(where(is_apart, squared, 1)), 0);
 }
 

@@ -171,9 +171,10 @@ bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
 void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& loc) {
     int unknown = -1;
     int64_t known = 1;
+    bool overflow = false;
     for (int d = 0; d < shape.rank(); ++d) {
         if (shape[d] >= 0) [[likely]] {
-            known *= shape[d];
+            overflow |= __builtin_mul_overflow(known, shape[d], &known);
         } else if (shape[d] == -1 && unknown < 0) {
             unknown = d;
         } else {
@@ -181,10 +182,12 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
         }
     }
     const int64_t numel = x.impl()->numel;
-    if (unknown < 0 ? known != numel : known == 0 || numel % known != 0) {
+    if (overflow || (unknown < 0 ? known != numel : known == 0 || numel % known != 0)) {
         fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, numel, x.shape(), shape);
     }
     if (unknown >= 0) shape[unknown] = numel / known;
+    if (numel == 0) [[unlikely]]
+        detail::checked_numel(shape, x.dtype(), loc);
 }
 
 // reshape to a shape known to fit; strides: null for row-major ones.

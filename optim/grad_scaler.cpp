@@ -131,7 +131,7 @@ void GradScaler::update() {
     if (found_inf_) {
         scale_ *= options_.backoff_factor;
         good_steps_ = 0;
-    } else if (stepped_ && ++good_steps_ == options_.growth_interval) {
+    } else if (stepped_ && ++good_steps_ >= options_.growth_interval) {
         scale_ *= options_.growth_factor;
         good_steps_ = 0;
     }
@@ -150,9 +150,12 @@ void GradScaler::load_state_dict(const NamedTensors& state, Loc loc) {
         if (t.name == "growth_tracker") steps = &t.tensor;
     }
     if (!scale || !steps) fail<ValueError>(loc, "load_state_dict: a GradScaler's state has scale and growth_tracker");
-    const double value = scale->item(loc);
-    if (!(value > 0)) fail<ValueError>(loc, "load_state_dict: the scale must be above 0, got {}", value);
-    good_steps_ = steps->item<int>(loc);
+    const double value = scale->item(loc), good_steps = steps->item(loc);
+    if (!(value > 0) || std::isinf(value)) fail<ValueError>(loc, "load_state_dict: the scale must be above 0 and finite, got {}", value);
+    if (!(good_steps >= 0 && good_steps <= std::numeric_limits<int>::max())) {
+        fail<ValueError>(loc, "load_state_dict: the growth_tracker must count steps, got {}", good_steps);
+    }
+    good_steps_ = static_cast<int>(good_steps);
     scale_ = value;
 }
 

@@ -1,4 +1,4 @@
-// GradScaler: keeps float16 gradients from vanishing. See ops/autocast.h.
+// GradScaler: keeps float16 gradients from vanishing. See core/autocast.h.
 #pragma once
 
 #include <vector>

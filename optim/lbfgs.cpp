@@ -301,8 +301,12 @@ void LBFGS::load_state_dict(const NamedTensors& state, Loc loc) {
     const auto take_vector = [&](const std::string& name) {
         return take(name, like.shape()).to(like.dtype()).clone().to(like.device());
     };
-    const auto iterations = static_cast<std::int64_t>(take_number("iterations"));
-    const auto evaluations = static_cast<std::int64_t>(take_number("evaluations"));
+    const auto take_count = [&](const std::string& name) {
+        const double count = take_number(name);
+        if (!(count >= 0 && count < 0x1p53)) fail<ValueError>(loc, "load_state_dict: {} is {}", name, count);
+        return static_cast<std::int64_t>(count);
+    };
+    const std::int64_t iterations = take_count("iterations"), evaluations = take_count("evaluations");
     double step_size = 0, scale = 1;
     Tensor direction, gradient;
     std::vector<Change> history;

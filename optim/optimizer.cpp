@@ -162,13 +162,14 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
     const BufferNames names = rule_.buffers(options);
     for (Slot& slot : groups_[group]) {
         AutogradMeta* meta = slot.parameter.impl()->meta;
-        if (!meta || !meta->has_gradient()) continue;
+        if (!meta) continue;
         const DType compute = computed_in(slot.parameter.dtype());
-        detail::begin_op("step", slot.parameter.impl(), loc);
         const detail::UnrecordedParts parts;
-        if (!takes_rows(group, slot)) {
-            const std::lock_guard lock(detail::gradient_mutex());
-            detail::settle_gradient(*meta, slot.parameter.shape());
+        {
+            const std::lock_guard lock(detail::gradient_mutex());  // other threads' backward adds to it
+            if (!meta->has_gradient()) continue;
+            detail::begin_op("step", slot.parameter.impl(), loc);
+            if (!takes_rows(group, slot)) detail::settle_gradient(*meta, slot.parameter.shape());
         }
         for (int i = 0; i < kMaxBuffers; ++i) {
             Tensor& buffer = slot.buffers[i];
@@ -208,11 +209,12 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
         const BufferNames names = rule_.buffers(options);
         for (Slot& slot : groups_[g]) {
             AutogradMeta* meta = slot.parameter.impl()->meta;
-            if (!meta || !meta->has_gradient()) continue;
+            if (!meta) continue;
             SparseRows rows;
             Tensor gradient;
             {
                 const std::lock_guard lock(detail::gradient_mutex());
+                if (!meta->has_gradient()) continue;
                 if (takes_rows(g, slot)) {
                     rows = detail::rows_or_settle(*meta, slot.parameter.shape());
                 } else {
@@ -311,7 +313,7 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     auto groups = groups_;
     auto options = options_;
     std::size_t used = 0;
-    std::string missing, different;
+    std::string missing, different, out_of_range;
     const auto append = [](std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; };
     const auto take = [&](const std::string& name, const Shape& shape) -> const Tensor* {
         const auto found = given.find(name);
@@ -332,12 +334,18 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
         for (std::size_t i = 0; i < rule_.option_count; ++i) {
             const OptimizerOption& option = rule_.options[i];
             take_number(fmt::format("{}.{}", g, option.name),
-                        [&](const Tensor& value) { option.set(options[g].data(), value.item<double>()); });
+                        [&](const Tensor& value) {
+                            if (!option.set(options[g].data(), value.item<double>())) append(out_of_range, option.name);
+                        });
         }
-        const BufferNames names = rule_.buffers(options_[g].data());
+        const BufferNames names = rule_.buffers(options[g].data());
         for (std::size_t i = 0; i < groups[g].size(); ++i) {
             Slot& slot = groups[g][i];
-            take_number(fmt::format("{}.{}.step", g, i), [&](const Tensor& value) { slot.steps = value.item<std::int64_t>(); });
+            take_number(fmt::format("{}.{}.step", g, i), [&](const Tensor& value) {
+                const double steps = value.item<double>();
+                if (!(steps >= 0 && steps < 0x1p53)) return append(out_of_range, fmt::format("{}.{}.step", g, i));
+                slot.steps = static_cast<std::int64_t>(steps);
+            });
             if (const char* name = rule_.number) {
                 take_number(fmt::format("{}.{}.{}", g, i, name), [&](const Tensor& value) { slot.number = value.item<double>(); });
             }
@@ -352,10 +360,10 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     }
     std::string unexpected;
     if (used < given.size()) unexpected = fmt::format("\n  {} entries of other groups, parameters or options", given.size() - used);
-    if (!missing.empty() || !different.empty() || !unexpected.empty()) {
-        fail<ValueError>(loc, "load_state_dict: the state is not of this optimizer:{}{}{}",
-                         missing.empty() ? "" : "\n  missing: " + missing,
-                         different.empty() ? "" : "\n  of another shape: " + different, unexpected);
+    if (!missing.empty() || !different.empty() || !out_of_range.empty() || !unexpected.empty()) {
+        const auto line = [](const char* what, const std::string& list) { return list.empty() ? "" : fmt::format("\n  {}: {}", what, list); };
+        fail<ValueError>(loc, "load_state_dict: the state is not of this optimizer:{}{}{}{}", line("missing", missing),
+                         line("of another shape", different), line("out of range", out_of_range), unexpected);
     }
     for (const auto& group : options) check(rule_, group.data(), loc);
     groups_ = std::move(groups);

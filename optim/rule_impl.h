@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <type_traits>
 
 #include "tapir/core/tensor.h"
@@ -44,7 +45,7 @@ enum class Domain : std::uint8_t { any, not_negative, below_one, up_to_one, at_l
 struct OptimizerOption {
     const char* name;
     double (*get)(const void* options);
-    void (*set)(void* options, double value);
+    bool (*set)(void* options, double value);  // false, and nothing done, where the member's type does not hold it
     Domain domain;
 };
 
@@ -57,7 +58,13 @@ constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) 
     return {name, [](const void* options) { return static_cast<double>(static_cast<const Options*>(options)->*Member); },
             [](void* options, double value) {
                 auto& member = static_cast<Options*>(options)->*Member;
-                member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+                using T = std::remove_reference_t<decltype(member)>;
+                if constexpr (!std::is_same_v<T, double>) {
+                    constexpr double most = std::is_same_v<T, int> ? std::numeric_limits<int>::max() : 1;  // else bool, or an enum of two
+                    if (!(value >= (std::is_same_v<T, int> ? -1 : 0) && value <= most)) return false;
+                }
+                member = static_cast<T>(value);
+                return true;
             },
             domain};
 }

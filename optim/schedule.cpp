@@ -60,43 +60,61 @@ void Schedule::see_groups() {
     while (initial.size() < optimizer_.group_count()) initial.push_back(optimizer_.lr(initial.size()));
 }
 
+std::vector<double> Schedule::rates_at(int64_t steps) const {
+    std::vector<double> result;
+    for (const double base : optimizer_.initial_lr_) result.push_back(at(steps, base));
+    return result;
+}
+
 void Schedule::apply(const Loc& loc) {
     see_groups();
-    std::vector<double> fresh;
-    for (const double base : optimizer_.initial_lr_) fresh.push_back(at(steps_, base));
+    move(optimizer_.initial_lr_, rates_at(0), loc);
+}
+
+void Schedule::set(const std::vector<double>& fresh, const Loc& loc) {
     for (std::size_t group = 0; group < fresh.size(); ++group) optimizer_.set_lr(fresh[group], group, loc);
+}
+
+// Where somebody else changed a rate since, it changes by this schedule's factor; else no rounding adds up.
+void Schedule::move(const std::vector<double>& before, std::vector<double> after, const Loc& loc) {
+    for (std::size_t group = 0; group < after.size(); ++group) {
+        const double now = optimizer_.lr(group);
+        if (now != before[group] && before[group] != 0) after[group] = now * (after[group] / before[group]);
+    }
+    set(after, loc);
 }
 
 void Schedule::step(Loc loc) {
     const CallerScope caller(loc);  // whom at() may have something to tell
+    see_groups();
+    move(rates_at(steps_), rates_at(steps_ + 1), loc);
     ++steps_;
-    try {
-        apply(loc);
-    } catch (const Error&) {
-        --steps_;
-        throw;
-    }
 }
 
 std::vector<double> Schedule::last_lr() const { return rates(optimizer_); }
 
 NamedTensors Schedule::state_dict() const {
-    const std::vector<double>& initial = optimizer_.initial_lr_;
-    Tensor base = empty({static_cast<int64_t>(initial.size())}, {float64, cpu});
-    std::copy(initial.begin(), initial.end(), base.data<double>());
-    return {{"steps", integer(steps_)}, {"base_lr", base}};
+    const TensorOptions options(float64, cpu);
+    return {{"steps", integer(steps_)}, {"base_lr", tensor(optimizer_.initial_lr_, options)}, {"lr", tensor(last_lr(), options)}};
 }
 
 void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
     const int64_t steps = entry(state, "steps", "schedule", loc).item<int64_t>(loc);
     const std::vector<double> base = entry(state, "base_lr", "schedule", loc).to_vector<double>(loc);
-    if (base.size() != optimizer_.group_count() || steps < 0) {
+    const std::vector<double> lr = entry(state, "lr", "schedule", loc).to_vector<double>(loc);
+    const std::size_t groups = optimizer_.group_count();
+    if (base.size() != groups || lr.size() != groups || steps < 0) {
         fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(),
-                         steps, optimizer_.group_count());
+                         steps, groups);
+    }
+    const CallerScope caller(loc);
+    for (std::size_t group = 0; group < groups; ++group) {
+        if (!(lr[group] >= 0)) fail<ValueError>(loc, "load_state_dict: a schedule's state has the learning rate {}", lr[group]);
+        at(steps, base[group]);  // throws for steps that this schedule does not have
     }
     optimizer_.initial_lr_ = base;
     steps_ = steps;
-    apply(loc);
+    set(lr, loc);
 }
 
 // --- The schedules -------------------------------------------------------------------------------------------------------
@@ -188,14 +206,14 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, L
     apply(loc);
 }
 double OneCycleLR::at(int64_t steps, double) const {
-    if (steps >= options_.total_steps) {
+    if (steps > options_.total_steps) {
         fail<ValueError>(Loc{}, "OneCycleLR: step {} of {}", steps, options_.total_steps);
     }
     const double begin = options_.max_lr / options_.div_factor, end = begin / options_.final_div_factor;
     const double total = static_cast<double>(options_.total_steps), rise = options_.pct_start * total - 1;
     const double fall = options_.three_phase ? 2 * options_.pct_start * total - 2 : total - 1;
     const auto between = [&](double from, double to, double first, double last) {
-        const double part = last > first ? (static_cast<double>(steps) - first) / (last - first) : 1;
+        const double part = last > first ? std::min((static_cast<double>(steps) - first) / (last - first), 1.0) : 1;
         return options_.linear ? from + (to - from) * part : cosine(from, to, part);
     };
     if (static_cast<double>(steps) <= rise) return between(begin, options_.max_lr, 0, rise);
@@ -208,7 +226,7 @@ ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedule
     : Schedule(optimizer), schedules_(std::move(schedules)) {
     if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: no schedules");
     check_defined("ChainedLR", schedules_, loc);
-    apply(loc);
+    set(rates_at(0), loc);  // whatever these have set when they were made
 }
 double ChainedLR::at(int64_t steps, double base) const {
     double lr = base;
@@ -224,7 +242,7 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> sc
     }
     check_defined("SequentialLR", schedules_, loc);
     if (!std::is_sorted(milestones_.begin(), milestones_.end())) fail<ValueError>(loc, "SequentialLR: the milestones must rise");
-    apply(loc);
+    set(rates_at(0), loc);  // whatever these have set when they were made
 }
 double SequentialLR::at(int64_t steps, double base) const {
     const auto passed = static_cast<std::size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), steps) - milestones_.begin());

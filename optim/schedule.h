@@ -8,8 +8,9 @@
 //     }
 //
 // Each sets the rate of every group, from the rate that the group had when the first schedule of its optimizer saw it; the
-// optimizer must outlive the schedule. All are functions of the number of steps, so that a state is that number. Steps are epochs, or batches, whichever
-// step() is called after.
+// optimizer must outlive the schedule. All are functions of the number of steps, which are epochs, or batches, whichever step() is
+// called after. Where somebody else changes a rate meanwhile (another schedule that steps too, set_lr(), a plateau), a step multiplies
+// it by as much as it would have changed the schedule's own.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,7 @@ class Schedule {
     /// The rates of all groups, as they are now.
     std::vector<double> last_lr() const;
 
-    /// How many steps there were, and the groups' first rates.
+    /// How many steps there were, the groups' first rates and those of now.
     virtual NamedTensors state_dict() const;
     /// Takes them back and sets the rates. Throws ValueError, and changes nothing, for another kind of state.
     virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
@@ -42,11 +43,14 @@ class Schedule {
 
  protected:
     explicit Schedule(Optimizer& optimizer);
-    /// Sets the rates of now.
+    /// Begins: sets the rates of step 0.
     void apply(const Loc& loc);
+    void set(const std::vector<double>& rates, const Loc& loc);
+    std::vector<double> rates_at(std::int64_t steps) const;
 
  private:
     void see_groups();
+    void move(const std::vector<double>& before, std::vector<double> after, const Loc& loc);
 
     Optimizer& optimizer_;
     std::int64_t steps_ = 0;
@@ -178,8 +182,8 @@ struct OneCycleLROptions {
     double final_div_factor = 1e4;  ///< ends with the beginning's rate / final_div_factor
     bool three_phase = false;       ///< comes down to the beginning's rate as it went up, and then to the end's
 };
-/// Up to max_lr and down to almost nothing (Smith and Topin 2019). The rate only: momentum stays. step() beyond total_steps throws
-/// ValueError.
+/// Up to max_lr and down to almost nothing (Smith and Topin 2019). The rate only: momentum stays. The last rate is that of step
+/// total_steps - 1; total_steps keeps it, and a step beyond throws ValueError.
 class OneCycleLR : public Schedule {
  public:
     OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, Loc loc = Loc::current());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
@@ -57,18 +58,27 @@ void InputFile::read(std::uint64_t offset, void* to, std::size_t count) const {
 
 void InputFile::stop(const std::string& problem) const { fail<FileError>(loc_, "{}: {}: {}", op_, path_, problem); }
 
-AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) : op_(op), path_(path), loc_(loc) {
+AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) : op_(op), path_(path), target_(path), loc_(loc) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    const bool exists = ::stat(path.c_str(), &status) == 0;
+    if (exists && !S_ISREG(status.st_mode)) {
         fail<FileError>(loc_, "{}: {}: exists and is not a regular file", op_, path_);
+    }
+    struct stat link {};
+    if (exists && ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode)) {  // the link stays, what it leads to is replaced
+        char* const real = ::realpath(path.c_str(), nullptr);
+        if (!real) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
+        target_ = real;
+        std::free(real);
     }
     static std::atomic<unsigned> number{0};
     step();
     do {
-        temporary_ = fmt::format("{}.{}-{}.tmp", path, ::getpid(), number.fetch_add(1));
+        temporary_ = fmt::format("{}.{}-{}.tmp", target_, ::getpid(), number.fetch_add(1));
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
+    if (exists && ::fchmod(descriptor_, status.st_mode & 07777) != 0) errno = 0;  // not all file systems know modes
 }
 
 AtomicFile::~AtomicFile() {
@@ -100,10 +110,10 @@ void AtomicFile::commit(const std::function<void()>& before_rename) {
     if (closed != 0) fail_system("closing");
     if (before_rename) before_rename();
     step();
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_system("renaming");
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_system("renaming");
     temporary_.clear();
     // The rename itself reaches the disk with its folder. Some file systems refuse to flush one; the file is whole anyway.
-    const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int folder = ::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
         step();
         ::fsync(folder);

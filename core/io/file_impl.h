@@ -57,6 +57,7 @@ class AtomicFile {
 
     const char* op_;
     const std::string& path_;
+    std::string target_;  // what the path leads to
     Loc loc_;
     std::string temporary_;
     int descriptor_ = -1;

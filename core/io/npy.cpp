@@ -209,14 +209,8 @@ void widen(const StoredType& type, const std::byte* from, void* to, std::int64_t
 
 Tensor read_array(Source& source, const Loc& loc) {
     const Header header = read_header(source);
-    std::uint64_t bytes = header.type.size;
-    bool overflow = false, is_empty = false;
-    for (const std::int64_t size : header.shape) {
-        is_empty |= size == 0;
-        overflow |= __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
-    }
-    if (is_empty) bytes = 0;
-    if ((overflow && !is_empty) || bytes > source.most) {
+    const auto bytes = static_cast<std::uint64_t>(detail::bytes_of(header.shape, header.type.size));  // -1 is past all limits
+    if (bytes > source.most) {
         source.fail(fmt::format("shape {} needs more bytes than the {} that there can be", header.shape, source.most));
     }
     Shape stored = header.shape;

@@ -220,18 +220,12 @@ HeaderReader read_header(const char* op, const io::InputFile& file, const std::s
 void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
     std::vector<const Entry*> order;
     for (const Entry& e : entries) {
-        std::uint64_t bytes = itemsize(e.dtype);
-        bool overflow = false, empty = false;
-        for (const std::int64_t size : e.shape) {
-            empty |= size == 0;
-            overflow |= __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
-        }
+        const std::int64_t bytes = detail::bytes_of(e.shape, itemsize(e.dtype));
         if (e.begin > e.end || e.end > data_bytes) {
             fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path,
                             shown(e.name), e.begin, e.end, data_bytes);
         }
-        if (empty) bytes = 0;
-        if ((overflow && !empty) || bytes != e.end - e.begin) {
+        if (bytes < 0 || static_cast<std::uint64_t>(bytes) != e.end - e.begin) {
             fail<FileError>(loc, "{}: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", op, path,
                             shown(e.name), e.shape, name(e.dtype), e.end - e.begin);
         }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
@@ -207,12 +208,21 @@ std::vector<std::string> Csv::text(const std::string& name, Loc loc) const {
     return result;
 }
 
+// Whether a number of that dtype is the value itself (a float: its nearest).
+static bool holds(DType dtype, double value) {
+    if (is_floating(dtype)) return true;
+    const bool is_wide = dtype == int64 || dtype == int32;
+    const double most = dtype == int64 ? 0x1p63 : dtype == int32 ? 0x1p31 : dtype == uint8 ? 256 : 2;
+    return value == std::trunc(value) && value >= (is_wide ? -most : 0) && value < most;
+}
+
 void Csv::read_number(int64_t row, int64_t column, DType dtype, std::byte* to, const Loc& loc) const {
     const std::string_view text = trimmed(cell(row, column));
     const char* problem = "is empty";
     if (!text.empty()) {
         problem = parse_as(dtype, text, to);
     } else if (missing_) {
+        if (!holds(dtype, *missing_)) fail<ValueError>(loc, "Csv: {} cannot stand for missing numbers of {}", *missing_, name(dtype));
         tapir::detail::store(dtype, to, *missing_);
         return;
     }

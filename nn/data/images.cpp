@@ -48,19 +48,15 @@ Tensor read_idx_stream(io::InputStream& stream, const Loc& loc) {
     }
     if (magic[3] > kMaxRank) stream.fail_at(3, fmt::format("{} dimensions, a tensor has at most {}", magic[3], kMaxRank));
     Shape shape;
-    std::uint64_t bytes = type->size;
-    bool overflow = false, is_empty = false;
     for (int d = 0; d < magic[3]; ++d) {
         unsigned char size[4];
         stream.read(size, sizeof size);
         std::int64_t number = 0;
         for (const unsigned char byte : size) number = number << 8 | byte;
         shape.push_back(number);
-        is_empty |= number == 0;
-        overflow |= __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(number), &bytes);
     }
-    if (is_empty) bytes = 0;
-    if ((overflow && !is_empty) || bytes > stream.most_left()) {
+    const auto bytes = static_cast<std::uint64_t>(tapir::detail::bytes_of(shape, type->size));  // -1 is past all limits
+    if (bytes > stream.most_left()) {
         stream.fail_at(4, fmt::format("shape {} needs more bytes than the {} that the file can have", shape, stream.most_left()));
     }
     Tensor t = tapir::detail::make_empty(shape, type->dtype, cpu, loc);

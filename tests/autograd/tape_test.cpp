@@ -205,6 +205,31 @@ TEST_CASE("gradcheck finds a wrong gradient") {
     CHECK(contains(result.message, "input 0 of shape (2,), element 0: gradient 0.5, difference quotient 1"));
 }
 
+TEST_CASE("a checkpoint's second run computes in the dtypes of the first, whatever scope backward is called in") {
+    Tensor w = leaf(randn({8, 8})), x = leaf(randn({2, 8}));
+    const auto layer = [&](const std::vector<Tensor>& in) { return matmul(in[0], w); };
+    const auto gradients = [&](const auto& run) {
+        Tape tape;
+        Tensor y;
+        {
+            const AutocastScope scope(bfloat16);
+            y = run();
+        }
+        CHECK(y.dtype() == bfloat16);
+        tape.backward(sum(square(y.to(float32))));
+        std::vector<float> result = w.grad().to_vector<float>();
+        w.zero_grad(), x.zero_grad();
+        return result;
+    };
+    const std::vector<float> want = gradients([&] { return layer({layer({x})}); });
+    CHECK(gradients([&] { return checkpoint([&](const auto& in) { return layer({layer(in)}); }, {x}); }) == want);
+    Tape tape;
+    const Tensor y = checkpoint(layer, {x});
+    const AutocastScope scope(bfloat16);
+    tape.backward(sum(y));  // in float32
+    CHECK(w.grad().dtype() == float32);
+}
+
 TEST_CASE("checkpoint gives the same gradients from fewer records") {
     Tensor w = leaf(randn({4, 4})), x = leaf(randn({2, 4}));
     const auto block = [&](const std::vector<Tensor>& in) { return tanh(matmul(dropout(tanh(matmul(in[0], w)), 0.3), w)); };

@@ -108,6 +108,9 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
     write_bytes(path, file_of("{" + good + "}  ", 8));
     CHECK(load_safetensors(path).size() == 1);
 
+    // Sizes whose product without the 0 is past all memory: a sum along that dimension would have a wrong size.
+    refused(file_of("{" + entry("a", "F32", "[0,4611686018427387904,8]", "[0,0]") + "}", 0), "4611686018427387904");
+
     // Length and truncation.
     refused("", "shorter than 8");
     refused("\1\0\0", "shorter than 8");
@@ -187,6 +190,20 @@ TEST_CASE("any byte changed gives tensors or a FileError") {
     }
     CHECK(loaded > 50);
     CHECK(refused > 200);
+}
+
+TEST_CASE("a file behind a link is replaced, the link stays, and so does who may read it") {
+    const Folder folder;
+    const std::string path = folder.file(), link = path + ".link";
+    save_safetensors(path, {{"a", ones({2})}});
+    REQUIRE(::chmod(path.c_str(), 0600) == 0);
+    REQUIRE(::symlink(path.c_str(), link.c_str()) == 0);
+    save_safetensors(link, {{"b", ones({3})}});
+    struct stat status {};
+    CHECK((::lstat(link.c_str(), &status) == 0 && S_ISLNK(status.st_mode)));
+    CHECK((::lstat(path.c_str(), &status) == 0 && (status.st_mode & 07777) == 0600));
+    CHECK(load_safetensors(path)[0].name == "b");
+    ::unlink(link.c_str());
 }
 
 TEST_CASE("what cannot be written leaves the old file alone, and nothing beside it") {

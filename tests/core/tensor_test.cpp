@@ -75,6 +75,18 @@ TEST_CASE("a shape is a short list") {
     CHECK_THROWS_AS(broadcast_shapes({2}, {3}), ShapeError);
 }
 
+TEST_CASE("a shape whose sizes multiply past all memory is refused, also where another size is 0") {
+    constexpr std::int64_t kHalf = std::int64_t{1} << 62;
+    CHECK_THROWS_AS(empty({0, kHalf, 8}), OutOfMemory);
+    CHECK_THROWS_AS(zeros({kHalf, 0, kHalf}), OutOfMemory);
+    CHECK_THROWS_AS(zeros({0}).view({0, kHalf, 8}), OutOfMemory);
+    CHECK_THROWS_AS(zeros({0}).reshape({kHalf, 8, 0}), ShapeError);
+    CHECK_THROWS_AS(zeros({0, 1}).expand({0, kHalf}), OutOfMemory);
+    CHECK_THROWS_AS(zeros({8}).view({kHalf + 2, 4}), ShapeError);  // 8 modulo 2^64
+    CHECK_THROWS_AS(zeros({8}).unflatten(0, {kHalf + 2, 4}), ShapeError);
+    CHECK(zeros({0, 3}).view({-1, 3}).shape() == Shape{0, 3});
+}
+
 TEST_CASE("copies of a tensor share, clones do not") {
     const Tensor a = zeros({3}), b = a, c = a.clone();
     a.data<float>()[0] = 5;

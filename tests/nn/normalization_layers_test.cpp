@@ -26,6 +26,13 @@ TEST_CASE("BatchNorm counts, follows the statistics, and uses them in evaluation
     CHECK(evaluated[0][0][0][0].item() != trained[0][0][0][0].item());
 }
 
+TEST_CASE("BatchNorm counts no batch that it refuses") {
+    const nn::BatchNorm1d norm(3);
+    CHECK_THROWS_AS(norm(randn({4, 5})), ShapeError);
+    CHECK(norm.num_batches_tracked.item<int>() == 0);
+    CHECK(norm.running_mean.to_vector<float>() == std::vector<float>(3, 0));
+}
+
 TEST_CASE("BatchNorm without momentum takes the mean of all batches, and without statistics the batch's") {
     nn::BatchNorm1d norm(1, {.momentum = std::nullopt});
     for (const double m : {1.0, 2.0, 6.0}) norm(tensor({m - 1, m + 1}).to(float32).view({2, 1}));

@@ -198,8 +198,40 @@ TEST_CASE("a state that does not fit changes nothing") {
     FAILS(ValueError, "no dots", more("", a));
     FAILS(ValueError, "path is empty", nn::TrainingState(""));
     FAILS(ValueError, "keep must be at least 1", nn::TrainingState("x", {.keep = 0}));
+    epoch = 5'000'000'000;
+    nn::TrainingState wide((folder.path() / "wide").string()), narrow((folder.path() / "wide").string());
+    wide("epoch", epoch);
+    wide.save();
+    int small = 3;
+    narrow("epoch", small);
+    FAILS(FileError, "epoch: 5000000000 does not fit", narrow.load());
+    CHECK(small == 3);
     nn::TrainingState nowhere((folder.path() / "no" / "run").string());
     FAILS(FileError, "No such file", nowhere.save());
+}
+
+TEST_CASE("whatever a part of the user's throws, all parts are as they were") {
+    struct Picky {
+        bool refuses = false;
+        int value = 1;
+        NamedTensors state_dict() const { return {{"value", tensor(value)}}; }
+        void load_state_dict(const NamedTensors& state) {
+            value = state[0].tensor.item<int>();
+            if (value != 1 && refuses) throw std::runtime_error("not mine");
+        }
+    };
+    const TemporaryFolder folder;
+    nn::TrainingState run((folder.path() / "run").string());
+    double best = 1;
+    Picky picky;
+    run("best", best)("picky", picky);
+    picky.value = 2;
+    run.save();
+    best = 5;
+    picky = {.refuses = true, .value = 1};
+    CHECK_THROWS_AS(run.load(), std::runtime_error);
+    CHECK(best == 5);
+    CHECK(picky.value == 1);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "tapir/tapir.h"
@@ -98,6 +99,26 @@ TEST_CASE("queries that may look at nothing get zeros") {
             CHECK(y[0].abs().amax().item() > 0);
             CHECK(q.grad()[1].abs().amax().item() == 0);
             CHECK(!k.grad().isnan().any().item<bool>());
+        }
+    }
+}
+
+TEST_CASE("queries that may look at nothing for a mask and the causal limit together get zeros") {
+    for (const std::int64_t length : {4, 600}) {  // 600: in pieces
+        const Tensor q = randn({2, length, 4}), k = randn({2, length, 4}), v = randn({2, length, 3});
+        Tensor kept = ones({2, 1, length}).to(bool_);  // padded on the left
+        kept.index_put_({1, 0, Slice(0, 3)}, false);
+        const Tensor floats = where(kept, zeros({}), -kInf), limits = triu(full({length, length}, -kInf), 1);
+        const Tensor padded = softmax(matmul(q[1], k[1].t()) / 2 + floats[1] + limits, -1)[Slice(3)];
+        for (const Tensor& mask : {kept, floats}) {
+            for (const bool recorded : {false, true}) {
+                std::optional<Tape> tape;
+                if (recorded) tape.emplace();
+                const Tensor y = scaled_dot_product_attention(q, k, v, mask, 0, /*is_causal=*/true);
+                CHECK(difference(y[0], reference(q[0], k[0], v[0], {}, true)) < 1e-5);
+                CHECK(y[1][Slice(0, 3)].abs().amax().item() == 0);
+                CHECK(difference(y[1][Slice(3)], matmul(padded, v[1])) < 1e-5);
+            }
         }
     }
 }

@@ -119,6 +119,15 @@ TEST_CASE("distances of equal rows have no gradient") {
         CHECK(a.grad().to_vector<double>() == std::vector<double>(static_cast<std::size_t>(3 * n), 0));
     }
     CHECK(cdist(zeros({2, 0}), zeros({3, 0})).to_vector<float>() == std::vector<float>(6, 0));
+    for (const std::int64_t n : {3, 30}) {  // directly, and by products
+        Tensor x = randn({n, 3}).requires_grad_();
+        x.detach().index_put_({0}, NAN);
+        for (const Tensor& d : {cdist(x, x), cdist(x.detach(), x.detach())}) {
+            CHECK(std::isnan(d[0][0].item()));
+            CHECK(std::isnan(d[1][0].item()));
+            CHECK(std::isfinite(d[2][1].item()));
+        }
+    }
     FAILS(ShapeError, "cdist: needs rows of the same length", cdist(ones({2, 3}), ones({2, 4})));
     FAILS(ValueError, "cdist: p must not be negative", cdist(ones({2, 3}), ones({2, 3}), -1));
     CHECK(normalize(zeros({2, 3})).to_vector<float>() == std::vector<float>(6, 0));

@@ -1,6 +1,8 @@
 // Optimizers against PyTorch's parameters after 20 steps (goldens.h), sparse gradients against dense ones, groups, state.
+#include <cmath>
 #include <typeinfo>
 
+#include "../fails.h"
 #include "../nn/check.h"
 #include "goldens.h"
 #include "tapir/optim/optim.h"
@@ -305,6 +307,41 @@ TEST_CASE("a state is saved and resumed to the same numbers") {
     CHECK(check::begins(text, "optimizer_test.cpp:" + std::to_string(line) + ": load_state_dict: "));
     CHECK(check::contains(text, "missing: 0.momentum"));
     CHECK(other.lr() == 0.125);
+}
+
+TEST_CASE("a state brings its options, and with them what they keep") {
+    const Parameters p(float32), q(float32);
+    optim::SGD first(p.all(), {.lr = 0.05, .momentum = 0.9});
+    run(first, p, 0, 3);
+    optim::SGD second(q.all(), {.lr = 1});
+    Tensor(q.a).copy_(p.a.detach());
+    Tensor(q.b).copy_(p.b.detach());
+    second.load_state_dict(first.state_dict());
+    run(first, p, 3);
+    run(second, q, 3);
+    CHECK(p.a.to_vector<float>() == q.a.to_vector<float>());
+}
+
+TEST_CASE("a state with numbers that no run has is refused") {
+    const Parameters p(float32);
+    optim::Adam adam(p.all());
+    run(adam, p, 0, 2);
+    optim::LBFGS lbfgs(p.all());
+    const auto with = [](NamedTensors state, const std::string& name, double value) {
+        for (NamedTensor& t : state) {
+            if (t.name == name) t.tensor = tensor(value, float64);
+        }
+        return state;
+    };
+    FAILS(ValueError, "out of range: 0.0.step", adam.load_state_dict(with(adam.state_dict(), "0.0.step", -1)));
+    FAILS(ValueError, "Adam: beta1 must be in [0, 1), got 2", adam.load_state_dict(with(adam.state_dict(), "0.beta1", 2)));
+    FAILS(ValueError, "out of range: amsgrad", adam.load_state_dict(with(adam.state_dict(), "0.amsgrad", 7)));
+    FAILS(ValueError, "out of range: max_iter", lbfgs.load_state_dict(with(lbfgs.state_dict(), "0.max_iter", 1e300)));
+    FAILS(ValueError, "load_state_dict: iterations is -1", lbfgs.load_state_dict(with(lbfgs.state_dict(), "iterations", -1)));
+    CHECK(adam.options().beta1 == 0.9);
+    optim::GradScaler scaler;
+    FAILS(ValueError, "finite, got inf", scaler.load_state_dict(with(scaler.state_dict(), "scale", INFINITY)));
+    FAILS(ValueError, "growth_tracker must count steps, got -1", scaler.load_state_dict(with(scaler.state_dict(), "growth_tracker", -1)));
 }
 
 TEST_CASE("optimizers refuse what cannot be right, with the user's line") {

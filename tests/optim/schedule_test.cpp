@@ -79,6 +79,65 @@ TEST_CASE("schedules beside and after each other have PyTorch's rates, in whatev
     check(goldens::sequential, [](Optimizer& o) { return Sequence(o); });
 }
 
+TEST_CASE("schedules that step side by side, a rate that is set, and a plateau, multiply") {
+    using namespace optim;
+    SGD both({parameter()}, {.lr = 1}), set({parameter()}, {.lr = 1}), plateau({parameter()}, {.lr = 1});
+    ExponentialLR fall(both, 0.9);  // PyTorch's documentation has this pair
+    MultiStepLR steps(both, {2}, 0.1);
+    std::vector<double> rates;
+    for (int i = 0; i < 3; ++i) {
+        fall.step();
+        steps.step();
+        rates.push_back(both.lr());
+    }
+    const std::vector<double> want = {0.9, 0.081, 0.0729};
+    for (std::size_t i = 0; i < 3; ++i) CHECK(rates[i] == Approx(want[i]));
+
+    StepLR step(set, {.step_size = 2, .gamma = 0.1});
+    set.set_lr(0.5);
+    step.step();
+    CHECK(set.lr() == 0.5);
+    step.step();
+    CHECK(set.lr() == Approx(0.05));
+
+    LinearLR warmup(plateau, {.start_factor = 0.5, .total_iters = 2});
+    ReduceLROnPlateau reduce(plateau, {.factor = 0.1, .patience = 0});
+    reduce.step(1);
+    reduce.step(1);
+    CHECK(plateau.lr() == Approx(0.05));
+    warmup.step();
+    CHECK(plateau.lr() == Approx(0.075));
+    warmup.step();
+    warmup.step();
+    CHECK(plateau.lr() == Approx(0.1));
+
+    // Resumed beside each other, whatever the order.
+    SGD again({parameter()}, {.lr = 1});
+    ExponentialLR fall_again(again, 0.9);
+    MultiStepLR steps_again(again, {2}, 0.1);
+    steps_again.load_state_dict(steps.state_dict());
+    fall_again.load_state_dict(fall.state_dict());
+    CHECK(again.lr() == both.lr());
+    fall_again.step();
+    fall.step();
+    CHECK(again.lr() == both.lr());
+}
+
+TEST_CASE("OneCycleLR takes total_steps steps, and refuses one more or a state of more") {
+    using namespace optim;
+    SGD sgd({parameter()}, {.lr = 0.1}), other({parameter()}, {.lr = 0.1});
+    OneCycleLR schedule(sgd, {.max_lr = 1, .total_steps = 10}), longer(other, {.max_lr = 1, .total_steps = 20});
+    for (int i = 0; i < 9; ++i) schedule.step();
+    const double last = sgd.lr();
+    schedule.step();
+    CHECK(sgd.lr() == last);
+    FAILS(ValueError, "OneCycleLR: step 11 of 10", schedule.step());
+    for (int i = 0; i < 15; ++i) longer.step();
+    FAILS(ValueError, "OneCycleLR: step 15 of 10", schedule.load_state_dict(longer.state_dict()));
+    CHECK(schedule.steps() == 10);
+    CHECK(sgd.lr() == last);
+}
+
 TEST_CASE("ReduceLROnPlateau has PyTorch's rates") {
     using namespace optim;
     SGD sgd({parameter()}, {.lr = 0.2}), other({parameter()}, {.lr = 0.2});
@@ -140,8 +199,9 @@ TEST_CASE("schedules refuse") {
     FAILS(ValueError, "ReduceLROnPlateau: factor must be in [0, 1), got 1", ReduceLROnPlateau(sgd, {.factor = 1}));
     OneCycleLR cycle(sgd, {.total_steps = 2});
     cycle.step();
+    cycle.step();
     const double lr = sgd.lr();
-    FAILS_IN(ValueError, "OneCycleLR: step 2 of 2", "", cycle.step());
-    CHECK(cycle.steps() == 1);
+    FAILS_IN(ValueError, "OneCycleLR: step 3 of 2", "", cycle.step());
+    CHECK(cycle.steps() == 2);
     CHECK(sgd.lr() == lr);
 }

@@ -46,7 +46,8 @@ TEST_CASE("IDX arrays of all types") {
     CHECK(f32.item() == -2.5);
     CHECK(read(bytes({0, 0, 14, 1, 0, 0, 0, 1, 0x40, 9, 0x21, 0xFB, 0x54, 0x44, 0x2D, 0x18})).item() == 3.141592653589793);
     CHECK(read(bytes({0, 0, 8, 0, 7})).shape() == Shape{});
-    CHECK(read(bytes({0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255})).shape() == Shape{0, 4294967295, 4294967295});
+    CHECK(read(bytes({0, 0, 8, 3, 0, 0, 0, 0, 127, 255, 255, 255, 255, 255, 255, 255})).shape() == Shape{0, 2147483647, 4294967295});
+    CHECK_THROWS_AS(read(bytes({0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255})), FileError);
 }
 
 TEST_CASE("IDX files that are wrong name the file and the byte") {
@@ -178,6 +179,8 @@ TEST_CASE("tables") {
     CHECK(read("x\n\"a\n", {.quote = '\0'}).cell(0, 0) == "\"a");
     CHECK(read("x,y\n1,\n", {.missing = -1}).numbers().to_vector<int>() == std::vector<int>{1, -1});
     CHECK(std::isnan(read("x\n\"\"\n", {.missing = NAN}).numbers().item()));
+    FAILS(ValueError, "Csv: nan cannot stand for missing numbers of int64", read("x\n\"\"\n", {.missing = NAN}).numbers(int64));
+    FAILS(ValueError, "Csv: -1 cannot stand for missing numbers of uint8", read("x\n\"\"\n", {.missing = -1}).numbers(uint8));
     CHECK(read("x,y\n").numbers().shape() == Shape{0, 2});
     const std::vector<double> extreme = read("x\ninf\n-inf\n1e-400\n-1e-60\n").numbers().to_vector<double>();
     CHECK(extreme == std::vector<double>{INFINITY, -INFINITY, 0, 0});

@@ -32,7 +32,7 @@ class AutocastScope {
 
  private:
     struct Cache;
-    friend struct AutocastAccess;
+    friend struct AutocastAccess;  // autocast_impl.h
     AutocastScope* outer_;
     DType dtype_;
     bool enabled_;
