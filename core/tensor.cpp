@@ -342,6 +342,12 @@ std::int64_t Tensor::size(int d, Loc loc) const {
     return impl_->sizes[wrapped];
 }
 
+std::int64_t Tensor::stride(int d, Loc loc) const {
+    const int wrapped = detail::wrap_dim(d, checked(loc).dim(), "stride", loc);
+    if (impl_->rank == 0) fail<IndexError>(loc, "stride: a 0-d tensor has no dimension {}", d);
+    return impl_->strides[wrapped];
+}
+
 double Tensor::item_double(const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]

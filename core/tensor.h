@@ -26,6 +26,8 @@
 namespace tapir {
 
 struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
+struct ValuesIndices;  // ops/reduce.h
+struct UniqueResult;
 
 /// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^32 tapes) and the record's index.
 struct NodeRef {
@@ -108,6 +110,8 @@ class Tensor {
     std::int64_t size(int d, Loc loc = Loc::current()) const;
     /// Strides in elements.
     Shape strides(Loc loc = Loc::current()) const { return {checked(loc).impl_->strides, impl_->rank}; }
+    /// That of dimension d, which may be negative. Throws IndexError.
+    std::int64_t stride(int d, Loc loc = Loc::current()) const;
     std::int64_t numel(Loc loc = Loc::current()) const { return checked(loc).impl_->numel; }
     DType dtype(Loc loc = Loc::current()) const { return checked(loc).impl_->dtype; }
     Device device(Loc loc = Loc::current()) const { return checked(loc).impl_->device; }
@@ -184,18 +188,22 @@ class Tensor {
     Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
     /// view() where possible, else a copy.
     Tensor reshape(const Shape& shape, Loc loc = Loc::current()) const;
+    Tensor view_as(const Tensor& other, Loc loc = Loc::current()) const { return view(other.shape(loc), loc); }
+    Tensor reshape_as(const Tensor& other, Loc loc = Loc::current()) const { return reshape(other.shape(loc), loc); }
     Tensor flatten(int start_dim = 0, int end_dim = -1, Loc loc = Loc::current()) const;
     Tensor unflatten(int dim, const Shape& sizes, Loc loc = Loc::current()) const;
     Tensor transpose(int dim0, int dim1, Loc loc = Loc::current()) const;
     /// Transpose of a matrix; of at most 2 dimensions.
     Tensor t(Loc loc = Loc::current()) const;
     Tensor permute(const Dims& dims, Loc loc = Loc::current()) const;
+    Tensor movedim(const Dims& source, const Dims& destination, Loc loc = Loc::current()) const;
     Tensor squeeze(Loc loc = Loc::current()) const;
     Tensor squeeze(int dim, Loc loc = Loc::current()) const;
     Tensor unsqueeze(int dim, Loc loc = Loc::current()) const;
     /// Repeats dimensions of size 1 without copying; -1 keeps a size.
     Tensor expand(const Shape& shape, Loc loc = Loc::current()) const;
-    Tensor expand_as(const Tensor& other, Loc loc = Loc::current()) const { return expand(other.shape(), loc); }
+    Tensor expand_as(const Tensor& other, Loc loc = Loc::current()) const { return expand(other.shape(loc), loc); }
+    Tensor broadcast_to(const Shape& shape, Loc loc = Loc::current()) const { return expand(shape, loc); }
     Tensor narrow(int dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
     Tensor select(int dim, std::int64_t index, Loc loc = Loc::current()) const;
     Tensor slice(int dim, Slice slice, Loc loc = Loc::current()) const;
@@ -222,6 +230,10 @@ class Tensor {
     Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
     /// Both.
     Tensor to(Device device, DType dtype, bool non_blocking = false, Loc loc = Loc::current()) const;
+    /// To the other's dtype and device.
+    Tensor type_as(const Tensor& other, Loc loc = Loc::current()) const {
+        return to(other.device(loc), other.dtype(loc), false, loc);
+    }
     bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
@@ -232,6 +244,38 @@ class Tensor {
     /// Tells the allocator that the elements are used on a stream. Ops do so themselves; this is for work that is put on a
     /// stream by hand.
     void record_stream(const class Stream& stream, Loc loc = Loc::current()) const;
+    /// Fresh tensors of this dtype, on this device.
+    Tensor new_empty(const Shape& shape, Loc loc = Loc::current()) const;
+    Tensor new_zeros(const Shape& shape, Loc loc = Loc::current()) const;
+    Tensor new_ones(const Shape& shape, Loc loc = Loc::current()) const;
+    Tensor new_full(const Shape& shape, Scalar value, Loc loc = Loc::current()) const;
+
+    // Rearranged, picked and written elements: tapir/ops/indexing.h and tapir/ops/arrange.h.
+    Tensor repeat(const Shape& times, Loc loc = Loc::current()) const;
+    Tensor tile(const Shape& times, Loc loc = Loc::current()) const;
+    Tensor repeat_interleave(std::int64_t repeats, Loc loc = Loc::current()) const;
+    Tensor repeat_interleave(std::int64_t repeats, int dim, Loc loc = Loc::current()) const;
+    Tensor repeat_interleave(const Tensor& repeats, Loc loc = Loc::current()) const;
+    Tensor repeat_interleave(const Tensor& repeats, int dim, Loc loc = Loc::current()) const;
+    Tensor flip(const Dims& dims, Loc loc = Loc::current()) const;
+    Tensor roll(const Shape& shifts, const Dims& dims = {}, Loc loc = Loc::current()) const;
+    Tensor tril(std::int64_t diagonal = 0, Loc loc = Loc::current()) const;
+    Tensor triu(std::int64_t diagonal = 0, Loc loc = Loc::current()) const;
+    Tensor diag(std::int64_t offset = 0, Loc loc = Loc::current()) const;
+    Tensor diff(int n = 1, int dim = -1, Loc loc = Loc::current()) const;
+    Tensor gather(int dim, const Tensor& index, Loc loc = Loc::current()) const;
+    Tensor scatter(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
+    Tensor scatter(int dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
+    Tensor scatter_add(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
+    Tensor index_select(int dim, const Tensor& index, Loc loc = Loc::current()) const;
+    Tensor index_add(int dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current()) const;
+    Tensor masked_fill(const Tensor& mask, Scalar value, Loc loc = Loc::current()) const;
+    Tensor masked_fill(const Tensor& mask, const Tensor& value, Loc loc = Loc::current()) const;
+    Tensor masked_select(const Tensor& mask, Loc loc = Loc::current()) const;
+    Tensor nonzero(Loc loc = Loc::current()) const;
+    /// This where the condition holds, else the other: tapir::where(condition, *this, other).
+    Tensor where(const Tensor& condition, const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor where(const Tensor& condition, Scalar other, Loc loc = Loc::current()) const;
 
     // --- Gradients (autograd/) --------------------------------------------------------------------------------------
 
@@ -263,6 +307,13 @@ class Tensor {
     Tensor& zero_(Loc loc = Loc::current());
     /// Copies from `source`, broadcast and converted.
     Tensor& copy_(const Tensor& source, Loc loc = Loc::current());
+    /// What the functions of these names give, in the tensor itself; its shape and dtype stay (ShapeError, DTypeError).
+    Tensor& masked_fill_(const Tensor& mask, Scalar value, Loc loc = Loc::current());
+    Tensor& masked_fill_(const Tensor& mask, const Tensor& value, Loc loc = Loc::current());
+    Tensor& scatter_(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+    Tensor& scatter_(int dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
+    Tensor& scatter_add_(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+    Tensor& index_add_(int dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current());
 
 // Arithmetic, from the table: x.tanh(), x.add(y), x.add_(y), ...
 #define TAPIR_UNARY0(name, ...)                    \
@@ -283,10 +334,28 @@ class Tensor {
 #define TAPIR_COMPARE(name, ...)                                          \
     Tensor name(const Tensor& other, Loc loc = Loc::current()) const;     \
     Tensor name(Scalar other, Loc loc = Loc::current()) const;
+#define TAPIR_TERNARY(name, ...)                                                                   \
+    Tensor name(const Tensor& b, const Tensor& c, Loc loc = Loc::current()) const;                \
+    Tensor& name##_(const Tensor& b, const Tensor& c, Loc loc = Loc::current());
 #include "tapir/ops/elementwise.def"
+    Tensor lerp(const Tensor& end, Scalar weight, Loc loc = Loc::current()) const;
+    Tensor& lerp_(const Tensor& end, Scalar weight, Loc loc = Loc::current());
+    Tensor clamp(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const;
+    Tensor clamp_min(Scalar min, Loc loc = Loc::current()) const;
+    Tensor clamp_max(Scalar max, Loc loc = Loc::current()) const;
+    Tensor& clamp_min_(Scalar min, Loc loc = Loc::current());
+    Tensor& clamp_max_(Scalar max, Loc loc = Loc::current());
+    Tensor bitwise_not(Loc loc = Loc::current()) const;
+    Tensor isclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
+                   Loc loc = Loc::current()) const;
+    bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
+                  Loc loc = Loc::current()) const;
+    bool equal(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor nan_to_num(double nan = 0, Loc loc = Loc::current()) const;
+    Tensor nan_to_num(double nan, double posinf, double neginf, Loc loc = Loc::current()) const;
 
     // --- Reductions and products ------------------------------------------------------------------------------------
-    // Without dims over all elements; see tapir/ops/reduce.h and tapir/ops/matmul.h.
+    // Without dims over all elements; see tapir/ops/reduce.h, tapir/ops/statistics.h and tapir/ops/matmul.h.
 
     Tensor sum(Loc loc = Loc::current()) const;
     Tensor sum(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
@@ -294,12 +363,48 @@ class Tensor {
     Tensor mean(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor amax(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor amin(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    /// The extreme of all elements; along one dimension with the index of the first; maximum() and minimum() of two tensors.
+    Tensor max(Loc loc = Loc::current()) const;
+    Tensor min(Loc loc = Loc::current()) const;
+    ValuesIndices max(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices min(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor max(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor min(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor argmax(Loc loc = Loc::current()) const;
+    Tensor argmin(Loc loc = Loc::current()) const;
     Tensor argmax(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmin(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor all(Loc loc = Loc::current()) const;
     Tensor any(Loc loc = Loc::current()) const;
+    Tensor all(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor any(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor prod(Loc loc = Loc::current()) const;
+    Tensor prod(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor var(const Dims& dims = {}, int correction = 1, bool keepdim = false, Loc loc = Loc::current()) const;
+    /// Beside `using namespace tapir` the way to write it: std(x) would name the namespace.
+    Tensor std(const Dims& dims = {}, int correction = 1, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor logsumexp(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor median(Loc loc = Loc::current()) const;
+    ValuesIndices median(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor quantile(double q, Loc loc = Loc::current()) const;
+    Tensor quantile(double q, int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor count_nonzero(const Dims& dims = {}, Loc loc = Loc::current()) const;
+    Tensor trace(Loc loc = Loc::current()) const;
+    Tensor cumsum(int dim, Loc loc = Loc::current()) const;
+    Tensor cumprod(int dim, Loc loc = Loc::current()) const;
+    ValuesIndices sort(int dim = -1, bool descending = false, Loc loc = Loc::current()) const;
+    Tensor argsort(int dim = -1, bool descending = false, Loc loc = Loc::current()) const;
+    ValuesIndices topk(std::int64_t k, int dim = -1, bool largest = true, Loc loc = Loc::current()) const;
+    UniqueResult unique(bool sorted = true, bool return_inverse = false, bool return_counts = false,
+                        Loc loc = Loc::current()) const;
     Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor mm(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor bmm(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor mv(const Tensor& vector, Loc loc = Loc::current()) const;
+    Tensor dot(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor outer(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor addmm(const Tensor& a, const Tensor& b, Scalar beta = 1, Scalar alpha = 1, Loc loc = Loc::current()) const;
     Tensor softmax(int dim, Loc loc = Loc::current()) const;
     Tensor log_softmax(int dim, Loc loc = Loc::current()) const;
 

@@ -464,4 +464,12 @@ Tensor pad(In x, const std::vector<int64_t>& widths, const PadMode& mode, Scalar
     return permute(y, back);
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::repeat(const Shape& times, Loc loc) const { return tapir::repeat(In(*this, loc), times); }
+Tensor Tensor::flip(const Dims& dims, Loc loc) const { return tapir::flip(In(*this, loc), dims); }
+Tensor Tensor::roll(const Shape& shifts, const Dims& dims, Loc loc) const { return tapir::roll(In(*this, loc), shifts, dims); }
+Tensor Tensor::tril(int64_t diagonal, Loc loc) const { return tapir::tril(In(*this, loc), diagonal); }
+Tensor Tensor::triu(int64_t diagonal, Loc loc) const { return tapir::triu(In(*this, loc), diagonal); }
+
 }  // namespace tapir

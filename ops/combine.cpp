@@ -295,4 +295,24 @@ Tensor vander(In x, int64_t columns, bool increasing) {
     return pow(unsqueeze(x.tensor.to(dtype), 1), powers.to(dtype));
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::tile(const Shape& times, Loc loc) const { return tapir::tile(In(*this, loc), times); }
+Tensor Tensor::repeat_interleave(int64_t repeats, Loc loc) const { return tapir::repeat_interleave(In(*this, loc), repeats); }
+Tensor Tensor::repeat_interleave(int64_t repeats, int dim, Loc loc) const {
+    return tapir::repeat_interleave(In(*this, loc), repeats, dim);
+}
+Tensor Tensor::repeat_interleave(const Tensor& repeats, Loc loc) const {
+    return tapir::repeat_interleave(In(*this, loc), In(repeats, loc));
+}
+Tensor Tensor::repeat_interleave(const Tensor& repeats, int dim, Loc loc) const {
+    return tapir::repeat_interleave(In(*this, loc), In(repeats, loc), dim);
+}
+Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const {
+    return tapir::movedim(In(*this, loc), source, destination);
+}
+Tensor Tensor::diag(int64_t offset, Loc loc) const { return tapir::diag(In(*this, loc), offset); }
+Tensor Tensor::diff(int n, int dim, Loc loc) const { return tapir::diff(In(*this, loc), n, dim); }
+Tensor Tensor::trace(Loc loc) const { return tapir::trace(In(*this, loc)); }
+
 }  // namespace tapir

@@ -72,4 +72,18 @@ Tensor nan_to_num(In x, double nan, std::optional<double> posinf, std::optional<
     return where(eq(x, -inf), neginf.value_or(-largest), lower);
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::isclose(const Tensor& other, double rtol, double atol, bool equal_nan, Loc loc) const {
+    return tapir::isclose(In(*this, loc), In(other, loc), rtol, atol, equal_nan);
+}
+bool Tensor::allclose(const Tensor& other, double rtol, double atol, bool equal_nan, Loc loc) const {
+    return tapir::allclose(In(*this, loc), In(other, loc), rtol, atol, equal_nan);
+}
+bool Tensor::equal(const Tensor& other, Loc loc) const { return tapir::equal(In(*this, loc), In(other, loc)); }
+Tensor Tensor::nan_to_num(double nan, Loc loc) const { return tapir::nan_to_num(In(*this, loc), nan); }
+Tensor Tensor::nan_to_num(double nan, double posinf, double neginf, Loc loc) const {
+    return tapir::nan_to_num(In(*this, loc), nan, posinf, neginf);
+}
+
 }  // namespace tapir

@@ -203,4 +203,8 @@ Tensor isin(In x, In test_elements, bool invert) {
     return reshape(invert ? logical_not(is_found) : is_found, x.tensor.shape());
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::count_nonzero(In(*this, loc), dims); }
+
 }  // namespace tapir

@@ -540,6 +540,13 @@ Tensor ternary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const 
 
 namespace {
 
+// Whether the rule has saved what is about to be overwritten.
+bool rereads_self(const ElementwiseOp& op, const Tensor* const* in, int count) {
+    bool rereads = op.saves & SaveA;
+    for (int k = 1; k < count; ++k) rereads |= (op.saves >> k & 1) && in[k]->is_same(*in[0]);
+    return rereads;
+}
+
 // Writes op(self, others) into self. `in[0]` is self.
 void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, int count, DType common,
               const double* params, const Loc& loc) {
@@ -559,19 +566,24 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     }
     if (divides_integers(op.index, kernels::compute_of(dtype))) check_divisors(op, *in[1], shape, loc);
     check_in_place(op.info.name, self, {in[count - 1]}, loc);
+    if (count > 2) check_in_place(op.info.name, self, {in[1]}, loc);
     Log* log = detail::thread.log;
-    const bool record_it = log && (tracked(self.impl(), *log, loc) || (count > 1 && tracked(in[1]->impl(), *log, loc)));
+    bool record_it = log && tracked(self.impl(), *log, loc);
+    for (int k = 1; k < count && log; ++k) record_it |= tracked(in[k]->impl(), *log, loc);
     // Operands that are overwritten but read again: by the loop when they overlap, by the rule when it saved them.
-    Tensor copies[2];
-    const Tensor* operands[2] = {in[0], count > 1 ? in[1] : nullptr};
-    if (count > 1 && !in[1]->is_same(self) && in[1]->shares_storage(self)) {
-        copies[1] = copy_before_write(*in[1], loc);
-        operands[1] = &copies[1];
+    Tensor copies[3];
+    const Tensor* operands[3] = {in[0]};
+    for (int k = 1; k < count; ++k) {
+        operands[k] = in[k];
+        if (in[k]->is_same(self) || !in[k]->shares_storage(self)) continue;
+        copies[k] = copy_before_write(*in[k], loc);
+        operands[k] = &copies[k];
     }
-    if (record_it && (op.saves & SaveA)) {
+    if (record_it && rereads_self(op, in, count)) {
         copies[0] = copy_before_write(self, loc);
-        operands[0] = &copies[0];
-        if (count > 1 && in[1]->is_same(self)) operands[1] = &copies[0];
+        for (int k = 0; k < count; ++k) {
+            if (in[k]->is_same(self)) operands[k] = &copies[0];
+        }
     }
     run({op.index, -1, kernels::compute_of(dtype), op.to_bool, params}, self, operands, count);
     mark_written(self, loc);
@@ -590,6 +602,12 @@ void binary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Loc& loc
     if (!a.defined() || !b.defined()) detail::fail_undefined(op.info.name, loc);
     const Tensor* in[] = {&a, &b};
     in_place(op, a, in, 2, result_type(in, 2), nullptr, loc);
+}
+
+void ternary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Tensor& c, const Loc& loc) {
+    if (!a.defined() || !b.defined() || !c.defined()) detail::fail_undefined(op.info.name, loc);
+    const Tensor* in[] = {&a, &b, &c};
+    in_place(op, a, in, 3, result_type(in, 3), nullptr, loc);
 }
 
 void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
@@ -788,6 +806,13 @@ void elementwise_rule(Backward& b) {
 #define TAPIR_TERNARY(name, ...)                                                                          \
     Tensor name(In a, In b, In c) {                                                                       \
         return elementwise::ternary(row_of(Elementwise::name), a.tensor, b.tensor, c.tensor, a.loc);      \
+    }                                                                                                     \
+    Tensor Tensor::name(const Tensor& b, const Tensor& c, Loc loc) const {                                \
+        return elementwise::ternary(row_of(Elementwise::name), *this, b, c, loc);                         \
+    }                                                                                                     \
+    Tensor& Tensor::name##_(const Tensor& b, const Tensor& c, Loc loc) {                                  \
+        elementwise::ternary_(row_of(Elementwise::name), *this, b, c, loc);                               \
+        return *this;                                                                                     \
     }
 #include "tapir/ops/elementwise.def"
 
@@ -852,5 +877,21 @@ Tensor clamp(In x, In min, In max) {
     const detail::RecordedParts parts(x.loc);
     return minimum(maximum(x, min), max);
 }
+
+// --- Methods -------------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::lerp(const Tensor& end, Scalar weight, Loc loc) const { return tapir::lerp(In(*this, loc), In(end, loc), weight); }
+Tensor& Tensor::lerp_(const Tensor& end, Scalar weight, Loc loc) {
+    detail::check_defined(In(*this, loc), "lerp_");
+    return lerp_(end, number_tensor(weight, is_floating(dtype()) ? dtype() : float32), loc);
+}
+Tensor Tensor::clamp(const Tensor& min, const Tensor& max, Loc loc) const {
+    return tapir::clamp(In(*this, loc), In(min, loc), In(max, loc));
+}
+Tensor Tensor::clamp_min(Scalar min, Loc loc) const { return tapir::clamp_min(In(*this, loc), min); }
+Tensor Tensor::clamp_max(Scalar max, Loc loc) const { return tapir::clamp_max(In(*this, loc), max); }
+Tensor& Tensor::clamp_min_(Scalar min, Loc loc) { return clamp_(min.as_double(), std::numeric_limits<double>::infinity(), loc); }
+Tensor& Tensor::clamp_max_(Scalar max, Loc loc) { return clamp_(-std::numeric_limits<double>::infinity(), max.as_double(), loc); }
+Tensor Tensor::bitwise_not(Loc loc) const { return tapir::bitwise_not(In(*this, loc)); }
 
 }  // namespace tapir

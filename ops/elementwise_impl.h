@@ -36,6 +36,7 @@ Tensor binary(const ElementwiseOp& op, Scalar a, const Tensor& b, const Loc& loc
 void unary_(const ElementwiseOp& op, Tensor& x, const double* params, const Loc& loc);
 void binary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Loc& loc);
 void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc);
+void ternary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Tensor& c, const Loc& loc);
 
 /// Runs a kernel over any operands into `out` (sizes known to be right): no checks, no record.
 void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tensor* const* in, int count);

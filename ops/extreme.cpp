@@ -143,5 +143,9 @@ Tensor argmin(In x, int dim, bool keepdim) { return arg_extreme("argmin", x, dim
 
 Tensor Tensor::argmax(Loc loc) const { return tapir::argmax(In(*this, loc)); }
 Tensor Tensor::argmax(int dim, bool keepdim, Loc loc) const { return tapir::argmax(In(*this, loc), dim, keepdim); }
+Tensor Tensor::argmin(Loc loc) const { return tapir::argmin(In(*this, loc)); }
+Tensor Tensor::argmin(int dim, bool keepdim, Loc loc) const { return tapir::argmin(In(*this, loc), dim, keepdim); }
+ValuesIndices Tensor::max(int dim, bool keepdim, Loc loc) const { return tapir::max(In(*this, loc), dim, keepdim); }
+ValuesIndices Tensor::min(int dim, bool keepdim, Loc loc) const { return tapir::min(In(*this, loc), dim, keepdim); }
 
 }  // namespace tapir

@@ -273,6 +273,14 @@ Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
 // 0-d tensors are handled as one element in one dimension.
 Tensor in_1d(const In& x) { return reshape(x, {1}); }
 
+// A number as the values that are scattered.
+Tensor repeated_number(const char* op, Scalar value, const In& x, const Shape& shape) {
+    const Tensor number = number_as(op, value, x->dtype, x.loc);
+    Shape none = shape;
+    for (int64_t& stride : none) stride = 0;
+    return detail::make_view(number.impl(), shape, none, 0);
+}
+
 Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values) {
     const Tensor checked = checked_index("scatter", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
@@ -367,11 +375,8 @@ Tensor scatter(In x, int dim, In index, In src) {
 
 Tensor scatter(In x, int dim, In index, Scalar value) {
     const int d = check_gather("scatter", x, dim, index);
-    const Tensor number = number_as("scatter", value, x->dtype, x.loc);
     if (x.tensor.dim() == 0) return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), value), {});
-    Shape none = index.tensor.shape();
-    for (int64_t& stride : none) stride = 0;
-    return scatter_values(x, d, index, detail::make_view(number.impl(), index.tensor.shape(), none, 0));
+    return scatter_values(x, d, index, repeated_number("scatter", value, x, index.tensor.shape()));
 }
 
 Tensor scatter_add(In x, int dim, In index, In src) {
@@ -403,6 +408,22 @@ int check_slices(const char* op, const In& x, int dim, const In& index) {
     return d;
 }
 
+// The same, and src.
+int check_index_add(const char* op, const In& x, int dim, const In& index, const In& src) {
+    const int d = check_slices(op, x, dim, index);
+    detail::check_defined(src, op);
+    detail::check_same_device(op, x.tensor, src.tensor, x.loc);
+    Shape shape = x.tensor.shape();
+    shape[d] = index.tensor.numel();
+    if (!(src.tensor.shape() == shape)) {
+        fail<ShapeError>(x.loc, "{}: src must be of shape {}, got {}", op, shape, src.tensor.shape());
+    }
+    if (src->dtype != x->dtype) {
+        fail<DTypeError>(x.loc, "{}: src is {}, but x is {}", op, name(src->dtype), name(x->dtype));
+    }
+    return d;
+}
+
 }  // namespace
 
 Tensor index_select(In x, int dim, In index) {
@@ -417,17 +438,7 @@ Tensor index_select(In x, int dim, In index) {
 }
 
 Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
-    const int d = check_slices("index_add", x, dim, index);
-    detail::check_defined(src, "index_add");
-    detail::check_same_device("index_add", x.tensor, src.tensor, x.loc);
-    Shape shape = x.tensor.shape();
-    shape[d] = index.tensor.numel();
-    if (!(src.tensor.shape() == shape)) {
-        fail<ShapeError>(x.loc, "index_add: src must be of shape {}, got {}", shape, src.tensor.shape());
-    }
-    if (src->dtype != x->dtype) {
-        fail<DTypeError>(x.loc, "index_add: src is {}, but x is {}", name(src->dtype), name(x->dtype));
-    }
+    const int d = check_index_add("index_add", x, dim, index, src);
     if (alpha.as_double() != 1) {
         const detail::RecordedParts parts(x.loc);
         return index_add(x, dim, index, mul(src, number_as("index_add", alpha, x->dtype, x.loc)), 1);
@@ -437,6 +448,92 @@ Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
     add_region(out.impl(), slices(out.shape(), out.strides(), d), checked, src.tensor);
     record(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, out, {&checked}, d);
     return out;
+}
+
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::gather(int dim, const Tensor& index, Loc loc) const { return tapir::gather(In(*this, loc), dim, In(index, loc)); }
+Tensor Tensor::scatter(int dim, const Tensor& index, const Tensor& src, Loc loc) const {
+    return tapir::scatter(In(*this, loc), dim, In(index, loc), In(src, loc));
+}
+Tensor Tensor::scatter(int dim, const Tensor& index, Scalar value, Loc loc) const {
+    return tapir::scatter(In(*this, loc), dim, In(index, loc), value);
+}
+Tensor Tensor::scatter_add(int dim, const Tensor& index, const Tensor& src, Loc loc) const {
+    return tapir::scatter_add(In(*this, loc), dim, In(index, loc), In(src, loc));
+}
+Tensor Tensor::index_select(int dim, const Tensor& index, Loc loc) const {
+    return tapir::index_select(In(*this, loc), dim, In(index, loc));
+}
+Tensor Tensor::index_add(int dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) const {
+    return tapir::index_add(In(*this, loc), dim, In(index, loc), In(src, loc), alpha);
+}
+
+namespace {
+
+// What an op that copies x, changes the copy by `write(copy, index, values)` and records {x, index, values} does in x itself.
+// `checked` is the index as the record keeps it.
+template <class Write>
+void write_in_place(const OpInfo& op, const In& self, int d, const Tensor& index, Tensor checked, const Tensor& values,
+                    const Write& write) {
+    Tensor x = self.tensor;
+    check_in_place(op.name, x, {&values}, self.loc);
+    Tensor copy;  // of values that are overwritten while they are read
+    if (values.shares_storage(x)) copy = copy_before_write(values, self.loc);
+    if (checked.shares_storage(x)) checked = clone_unrecorded(checked, self.loc);
+    const Tensor& source = copy.defined() ? copy : values;
+    write(x, checked, source);
+    mark_written(x, self.loc);
+    record(op, self.loc, {&x, &index, &source}, x, {&checked}, d);
+}
+
+void scatter_in_place(const In& x, int d, const In& index, const Tensor& values) {
+    const Tensor checked = checked_index("scatter_", index.tensor, x.tensor.shape(), d, x.loc);
+    write_in_place(scatter_op, x, d, index.tensor, checked, values, [&](const Tensor& out, const Tensor& at, const Tensor& from) {
+        scatter_elements(out, d, at, from);
+    });
+}
+
+}  // namespace
+
+Tensor& Tensor::scatter_(int dim, const Tensor& index, const Tensor& src, Loc loc) {
+    const In x(*this, loc), places(index, loc);
+    const int d = check_gather("scatter_", x, dim, places);
+    if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, In(src, loc)), loc);
+    scatter_in_place(x, d, places, check_source("scatter_", x, places, In(src, loc)));
+    return *this;
+}
+
+Tensor& Tensor::scatter_(int dim, const Tensor& index, Scalar value, Loc loc) {
+    const In x(*this, loc), places(index, loc);
+    const int d = check_gather("scatter_", x, dim, places);
+    if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, value), loc);
+    scatter_in_place(x, d, places, repeated_number("scatter_", value, x, index.shape()));
+    return *this;
+}
+
+Tensor& Tensor::scatter_add_(int dim, const Tensor& index, const Tensor& src, Loc loc) {
+    const In x(*this, loc), places(index, loc);
+    const int d = check_gather("scatter_add_", x, dim, places);
+    if (impl_->rank == 0) return copy_(tapir::scatter_add(x, dim, places, In(src, loc)), loc);
+    const Tensor values = check_source("scatter_add_", x, places, In(src, loc));
+    const Tensor checked = checked_index("scatter_add_", index, shape(), d, loc);
+    write_in_place(scatter_add_op, x, d, index, checked, values, [&](const Tensor& out, const Tensor& at, const Tensor& from) {
+        add_elements(out, d, at, from);
+    });
+    return *this;
+}
+
+Tensor& Tensor::index_add_(int dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) {
+    const In x(*this, loc);
+    const int d = check_index_add("index_add_", x, dim, In(index, loc), In(src, loc));
+    const detail::RecordedParts parts(loc);
+    const Tensor values = alpha.as_double() == 1 ? src : tapir::mul(In(src, loc), number_as("index_add_", alpha, dtype(), loc));
+    const Tensor checked = checked_index("index_add_", index, shape(), d, loc);
+    write_in_place(index_add_op, x, d, index, checked, values, [&](const Tensor& out, const Tensor& at, const Tensor& from) {
+        add_region(out.impl(), slices(out.shape(), out.strides(), d), at, from);
+    });
+    return *this;
 }
 
 }  // namespace tapir

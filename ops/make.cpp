@@ -369,4 +369,13 @@ Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::func
     return t;
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::new_empty(const Shape& shape, Loc loc) const { return tapir::empty(shape, {dtype(loc), impl_->device}, loc); }
+Tensor Tensor::new_zeros(const Shape& shape, Loc loc) const { return tapir::zeros(shape, {dtype(loc), impl_->device}, loc); }
+Tensor Tensor::new_ones(const Shape& shape, Loc loc) const { return tapir::ones(shape, {dtype(loc), impl_->device}, loc); }
+Tensor Tensor::new_full(const Shape& shape, Scalar value, Loc loc) const {
+    return tapir::full(shape, value, {dtype(loc), impl_->device}, loc);
+}
+
 }  // namespace tapir

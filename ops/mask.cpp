@@ -107,7 +107,8 @@ void choose_on_gpu(const Choice& choice, const TensorImpl* const (&operands)[4])
     gpu::choose(args);
 }
 
-// out = mask ? a : b; all but the mask of out's dtype, broadcast to out's shape. a and b may be numbers on the CPU.
+// out = mask ? a : b for a contiguous out; all but the mask of out's dtype, broadcast to out's shape. a and b may be numbers on the
+// CPU.
 void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor& b) {
     const TensorImpl* const operands[4] = {out.impl(), mask.impl(), a.impl(), b.impl()};
     const int64_t numel = out.numel();
@@ -204,6 +205,13 @@ void check_number(const char* op, bool is_fraction, DType dtype, const Loc& loc)
     }
 }
 
+void check_value(const char* op, const Tensor& value, DType dtype, const Loc& loc) {
+    if (value.dim() != 0) {
+        fail<ShapeError>(loc, "{}: the value must be a number or a 0-d tensor, got shape {}", op, value.shape());
+    }
+    check_number(op, is_floating(value.dtype()), dtype, loc);
+}
+
 }  // namespace
 
 Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc) {
@@ -270,11 +278,7 @@ Tensor masked_fill(In x, In mask, In value) {
     detail::check_defined(x, "masked_fill");
     detail::check_defined(value, "masked_fill");
     check_mask("masked_fill", mask);
-    if (value.tensor.dim() != 0) {
-        fail<ShapeError>(x.loc, "masked_fill: the value must be a number or a 0-d tensor, got shape {}",
-                         value.tensor.shape());
-    }
-    check_number("masked_fill", is_floating(value->dtype), x->dtype, x.loc);
+    check_value("masked_fill", value.tensor, x->dtype, x.loc);
     return fill_masked(x, mask, value.tensor);
 }
 
@@ -368,6 +372,66 @@ Tensor nonzero(In x) {
         }
     }
     return out;
+}
+
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::masked_fill(const Tensor& mask, Scalar value, Loc loc) const {
+    return tapir::masked_fill(In(*this, loc), In(mask, loc), value);
+}
+Tensor Tensor::masked_fill(const Tensor& mask, const Tensor& value, Loc loc) const {
+    return tapir::masked_fill(In(*this, loc), In(mask, loc), In(value, loc));
+}
+Tensor Tensor::masked_select(const Tensor& mask, Loc loc) const { return tapir::masked_select(In(*this, loc), In(mask, loc)); }
+Tensor Tensor::nonzero(Loc loc) const { return tapir::nonzero(In(*this, loc)); }
+Tensor Tensor::where(const Tensor& condition, const Tensor& other, Loc loc) const {
+    return tapir::where(In(condition, loc), In(*this, loc), In(other, loc));
+}
+Tensor Tensor::where(const Tensor& condition, Scalar other, Loc loc) const {
+    return tapir::where(In(condition, loc), In(*this, loc), other);
+}
+
+namespace {
+
+// fill_masked() in x itself.
+void fill_masked_(Tensor& x, const Tensor& mask, const Tensor& given, const Loc& loc) {
+    detail::check_same_device("masked_fill_", x, mask, loc);
+    if (!(broadcast_shapes(x.shape(), mask.shape(), "masked_fill_", loc) == x.shape())) {
+        fail<ShapeError>(loc, "masked_fill_: a mask of shape {} does not broadcast to {}", mask.shape(), x.shape());
+    }
+    const Tensor value = beside("masked_fill_", given, x, loc);
+    check_in_place("masked_fill", x, {&value}, loc);
+    Log* log = is_floating(x.dtype()) ? recording(loc, {&x, &value}) : nullptr;
+    Tensor copies[2];  // of what is overwritten while it is read
+    if (value.shares_storage(x)) copies[0] = copy_before_write(value, loc);
+    if (mask.shares_storage(x)) copies[1] = copy_before_write(mask, loc);
+    const Tensor& number = copies[0].defined() ? copies[0] : value;
+    const Tensor& holds = copies[1].defined() ? copies[1] : mask;
+    if (x.is_contiguous()) {
+        choose(x, holds, converted(number, x.dtype(), loc), x);
+    } else {
+        copy_elements(x, choose_as("masked_fill_", holds, number, x, x.dtype(), loc));
+    }
+    mark_written(x, loc);
+    if (log) record(masked_fill_op, loc, {&x, &holds, &number}, x, {&holds});
+}
+
+}  // namespace
+
+Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value, Loc loc) {
+    detail::check_defined(In(*this, loc), "masked_fill_");
+    check_mask("masked_fill_", In(mask, loc));
+    fill_masked_(*this, mask, number_as("masked_fill_", value, dtype(), loc), loc);
+    return *this;
+}
+
+Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value, Loc loc) {
+    detail::check_defined(In(*this, loc), "masked_fill_");
+    detail::check_defined(In(value, loc), "masked_fill_");
+    check_mask("masked_fill_", In(mask, loc));
+    check_value("masked_fill_", value, dtype(), loc);
+    fill_masked_(*this, mask, value, loc);
+    return *this;
 }
 
 }  // namespace tapir

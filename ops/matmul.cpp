@@ -449,7 +449,14 @@ Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     return c.tensor * beta + ab * alpha;
 }
 
-Tensor Tensor::matmul(const Tensor& other, Loc loc) const { return tapir::matmul(In(*this, loc), other); }
-Tensor Tensor::mm(const Tensor& other, Loc loc) const { return tapir::mm(In(*this, loc), other); }
+Tensor Tensor::matmul(const Tensor& other, Loc loc) const { return tapir::matmul(In(*this, loc), In(other, loc)); }
+Tensor Tensor::mm(const Tensor& other, Loc loc) const { return tapir::mm(In(*this, loc), In(other, loc)); }
+Tensor Tensor::bmm(const Tensor& other, Loc loc) const { return tapir::bmm(In(*this, loc), In(other, loc)); }
+Tensor Tensor::mv(const Tensor& vector, Loc loc) const { return tapir::mv(In(*this, loc), In(vector, loc)); }
+Tensor Tensor::dot(const Tensor& other, Loc loc) const { return tapir::dot(In(*this, loc), In(other, loc)); }
+Tensor Tensor::outer(const Tensor& other, Loc loc) const { return tapir::outer(In(*this, loc), In(other, loc)); }
+Tensor Tensor::addmm(const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha, Loc loc) const {
+    return tapir::addmm(In(*this, loc), In(a, loc), In(b, loc), beta, alpha);
+}
 
 }  // namespace tapir

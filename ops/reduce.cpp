@@ -538,5 +538,20 @@ Tensor Tensor::amax(const Dims& dims, bool keepdim, Loc loc) const { return tapi
 Tensor Tensor::amin(const Dims& dims, bool keepdim, Loc loc) const { return tapir::amin(In(*this, loc), dims, keepdim); }
 Tensor Tensor::all(Loc loc) const { return tapir::all(In(*this, loc)); }
 Tensor Tensor::any(Loc loc) const { return tapir::any(In(*this, loc)); }
+Tensor Tensor::max(Loc loc) const { return tapir::max(In(*this, loc)); }
+Tensor Tensor::min(Loc loc) const { return tapir::min(In(*this, loc)); }
+Tensor Tensor::max(const Tensor& other, Loc loc) const { return tapir::max(In(*this, loc), In(other, loc)); }
+Tensor Tensor::min(const Tensor& other, Loc loc) const { return tapir::min(In(*this, loc), In(other, loc)); }
+Tensor Tensor::all(const Dims& dims, bool keepdim, Loc loc) const { return tapir::all(In(*this, loc), dims, keepdim); }
+Tensor Tensor::any(const Dims& dims, bool keepdim, Loc loc) const { return tapir::any(In(*this, loc), dims, keepdim); }
+Tensor Tensor::var(const Dims& dims, int correction, bool keepdim, Loc loc) const {
+    return tapir::var(In(*this, loc), dims, correction, keepdim);
+}
+Tensor Tensor::std(const Dims& dims, int correction, bool keepdim, Loc loc) const {
+    return tapir::std(In(*this, loc), dims, correction, keepdim);
+}
+Tensor Tensor::norm(double p, const Dims& dims, bool keepdim, Loc loc) const {
+    return tapir::norm(In(*this, loc), p, dims, keepdim);
+}
 
 }  // namespace tapir

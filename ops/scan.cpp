@@ -200,4 +200,11 @@ Tensor prod(In x, int dim, bool keepdim) {
     return product(x, over("prod", dim, x.tensor.dim(), keepdim, x.loc));
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::cumsum(int dim, Loc loc) const { return tapir::cumsum(In(*this, loc), dim); }
+Tensor Tensor::cumprod(int dim, Loc loc) const { return tapir::cumprod(In(*this, loc), dim); }
+Tensor Tensor::prod(Loc loc) const { return tapir::prod(In(*this, loc)); }
+Tensor Tensor::prod(int dim, bool keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
+
 }  // namespace tapir

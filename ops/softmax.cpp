@@ -219,5 +219,6 @@ Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
 
 Tensor Tensor::softmax(int dim, Loc loc) const { return tapir::softmax(In(*this, loc), dim); }
 Tensor Tensor::log_softmax(int dim, Loc loc) const { return tapir::log_softmax(In(*this, loc), dim); }
+Tensor Tensor::logsumexp(const Dims& dims, bool keepdim, Loc loc) const { return tapir::logsumexp(In(*this, loc), dims, keepdim); }
 
 }  // namespace tapir

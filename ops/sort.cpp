@@ -231,4 +231,10 @@ ValuesIndices topk(In x, int64_t k, int dim, bool largest) {
     return out;
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+ValuesIndices Tensor::sort(int dim, bool descending, Loc loc) const { return tapir::sort(In(*this, loc), dim, descending); }
+Tensor Tensor::argsort(int dim, bool descending, Loc loc) const { return tapir::argsort(In(*this, loc), dim, descending); }
+ValuesIndices Tensor::topk(int64_t k, int dim, bool largest, Loc loc) const { return tapir::topk(In(*this, loc), k, dim, largest); }
+
 }  // namespace tapir

@@ -262,4 +262,11 @@ Tensor normalize(In x, double p, int dim, double eps) {
     return x.tensor / clamp_min(norm(x, p, {dim}, true), eps);
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::median(Loc loc) const { return tapir::median(In(*this, loc)); }
+ValuesIndices Tensor::median(int dim, bool keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
+Tensor Tensor::quantile(double q, Loc loc) const { return tapir::quantile(In(*this, loc), q); }
+Tensor Tensor::quantile(double q, int dim, bool keepdim, Loc loc) const { return tapir::quantile(In(*this, loc), q, dim, keepdim); }
+
 }  // namespace tapir

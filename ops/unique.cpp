@@ -39,4 +39,10 @@ UniqueResult unique(In x, bool /*sorted*/, bool return_inverse, bool return_coun
     return result;
 }
 
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+UniqueResult Tensor::unique(bool sorted, bool return_inverse, bool return_counts, Loc loc) const {
+    return tapir::unique(In(*this, loc), sorted, return_inverse, return_counts);
+}
+
 }  // namespace tapir
