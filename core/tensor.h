@@ -28,6 +28,7 @@ namespace tapir {
 struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
 struct ValuesIndices;  // ops/reduce.h
 struct UniqueResult;
+class Generator;
 
 /// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^32 tapes) and the record's index.
 struct NodeRef {
@@ -305,6 +306,14 @@ class Tensor {
 
     Tensor& fill_(Scalar value, Loc loc = Loc::current());
     Tensor& zero_(Loc loc = Loc::current());
+    /// Random numbers: uniform on [low, high), normal, 1 with probability p (else 0). Drawn from default_generator() unless one is
+    /// given; of floating dtypes, bernoulli_ of any (DTypeError).
+    Tensor& uniform_(double low = 0, double high = 1, Loc loc = Loc::current());
+    Tensor& uniform_(double low, double high, Generator& generator, Loc loc = Loc::current());
+    Tensor& normal_(double mean = 0, double std = 1, Loc loc = Loc::current());
+    Tensor& normal_(double mean, double std, Generator& generator, Loc loc = Loc::current());
+    Tensor& bernoulli_(double p = 0.5, Loc loc = Loc::current());
+    Tensor& bernoulli_(double p, Generator& generator, Loc loc = Loc::current());
     /// Copies from `source`, broadcast and converted.
     Tensor& copy_(const Tensor& source, Loc loc = Loc::current());
     /// What the functions of these names give, in the tensor itself; its shape and dtype stay (ShapeError, DTypeError).

@@ -20,9 +20,6 @@ void check(const char* op, const Tensor& t, const Loc& loc) {
     if (!is_floating(t.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(t.dtype()));
 }
 
-// What is drawn in: 16-bit floats are rounded from float32.
-DType drawn_in(const Tensor& t) { return t.dtype() == float64 ? float64 : float32; }
-
 struct Fans {
     double in, out;
 };
@@ -77,20 +74,18 @@ void orthonormalise(std::vector<double>& a, std::size_t m, std::size_t n) {
 
 }  // namespace
 
-Tensor uniform_(const Tensor& t, double low, double high, Loc loc) {
-    check("uniform_", t, loc);
-    if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
-    const CallerScope caller(loc);
+Tensor uniform_(const Tensor& t, double low, double high, Loc loc) { return uniform_(t, low, high, default_generator(), loc); }
+Tensor uniform_(const Tensor& t, double low, double high, Generator& generator, Loc loc) {
     const detail::PauseRecording pause;
-    return fill(t, rand(t.shape(), {drawn_in(t), t.device()}) * (high - low) + low, loc);
+    Tensor to = t;
+    return to.uniform_(low, high, generator, loc);
 }
 
-Tensor normal_(const Tensor& t, double mean, double std, Loc loc) {
-    check("normal_", t, loc);
-    if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
-    const CallerScope caller(loc);
+Tensor normal_(const Tensor& t, double mean, double std, Loc loc) { return normal_(t, mean, std, default_generator(), loc); }
+Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, Loc loc) {
     const detail::PauseRecording pause;
-    return fill(t, randn(t.shape(), {drawn_in(t), t.device()}) * std + mean, loc);
+    Tensor to = t;
+    return to.normal_(mean, std, generator, loc);
 }
 
 Tensor constant_(const Tensor& t, double value, Loc loc) {
@@ -103,15 +98,17 @@ Tensor constant_(const Tensor& t, double value, Loc loc) {
 Tensor zeros_(const Tensor& t, Loc loc) { return constant_(t, 0, loc); }
 Tensor ones_(const Tensor& t, Loc loc) { return constant_(t, 1, loc); }
 
-Tensor xavier_uniform_(const Tensor& t, double gain, Loc loc) {
+Tensor xavier_uniform_(const Tensor& t, double gain, Loc loc) { return xavier_uniform_(t, gain, default_generator(), loc); }
+Tensor xavier_uniform_(const Tensor& t, double gain, Generator& generator, Loc loc) {
     const Fans f = fans("xavier_uniform_", t, loc);
     const double bound = gain * std::sqrt(6 / (f.in + f.out));
-    return t.numel() == 0 ? t : uniform_(t, -bound, bound, loc);
+    return t.numel() == 0 ? t : uniform_(t, -bound, bound, generator, loc);
 }
 
-Tensor xavier_normal_(const Tensor& t, double gain, Loc loc) {
+Tensor xavier_normal_(const Tensor& t, double gain, Loc loc) { return xavier_normal_(t, gain, default_generator(), loc); }
+Tensor xavier_normal_(const Tensor& t, double gain, Generator& generator, Loc loc) {
     const Fans f = fans("xavier_normal_", t, loc);
-    return t.numel() == 0 ? t : normal_(t, 0, gain * std::sqrt(2 / (f.in + f.out)), loc);
+    return t.numel() == 0 ? t : normal_(t, 0, gain * std::sqrt(2 / (f.in + f.out)), generator, loc);
 }
 
 double gain(Nonlinearity nonlinearity, double slope) noexcept {
@@ -127,23 +124,30 @@ double gain(Nonlinearity nonlinearity, double slope) noexcept {
 }
 
 Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options, Loc loc) {
+    return kaiming_uniform_(t, options, default_generator(), loc);
+}
+Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options, Generator& generator, Loc loc) {
     const double bound = std::sqrt(3.0) * kaiming_std("kaiming_uniform_", t, options, loc);
-    return t.numel() == 0 ? t : uniform_(t, -bound, bound, loc);
+    return t.numel() == 0 ? t : uniform_(t, -bound, bound, generator, loc);
 }
 
 Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Loc loc) {
+    return kaiming_normal_(t, options, default_generator(), loc);
+}
+Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Generator& generator, Loc loc) {
     const double std = kaiming_std("kaiming_normal_", t, options, loc);
-    return t.numel() == 0 ? t : normal_(t, 0, std, loc);
+    return t.numel() == 0 ? t : normal_(t, 0, std, generator, loc);
 }
 
-Tensor orthogonal_(const Tensor& t, double gain, Loc loc) {
+Tensor orthogonal_(const Tensor& t, double gain, Loc loc) { return orthogonal_(t, gain, default_generator(), loc); }
+Tensor orthogonal_(const Tensor& t, double gain, Generator& generator, Loc loc) {
     fans("orthogonal_", t, loc);
     if (t.numel() == 0) return t;
     const CallerScope caller(loc);
     const detail::PauseRecording pause;
     const std::int64_t rows = t.shape()[0], cols = t.numel() / rows;
     const auto m = static_cast<std::size_t>(std::max(rows, cols)), n = static_cast<std::size_t>(std::min(rows, cols));
-    const Tensor draw = randn({m * n}, {float64, cpu});
+    const Tensor draw = randn({m * n}, generator, {float64, cpu});
     std::vector<double> a(draw.data<double>(), draw.data<double>() + m * n);
     orthonormalise(a, m, n);
     for (double& x : a) x *= gain;

@@ -57,8 +57,12 @@ Tensor randn(const Shape& shape, Generator& generator, TensorOptions options = {
 /// Integers in [low, high), int64 unless given. Throws ValueError when low >= high.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {},
+               Loc loc = Loc::current());
+Tensor randint(std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 /// 0 ... n-1 in random order, int64.
 Tensor randperm(std::int64_t n, Loc loc = Loc::current());
+Tensor randperm(std::int64_t n, Generator& generator, Loc loc = Loc::current());
 Tensor rand_like(In x, TensorOptions options = {});
 Tensor randn_like(In x, TensorOptions options = {});
 Tensor randint_like(In x, std::int64_t low, std::int64_t high, TensorOptions options = {});
@@ -66,10 +70,13 @@ Tensor randint_like(In x, std::int64_t high, TensorOptions options = {});
 /// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1], for a CUDA tensor
 /// at the next call that waits for the device. Not differentiable.
 Tensor bernoulli(In p);
+Tensor bernoulli(In p, Generator& generator);
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor bernoulli(const Shape& shape, double p, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 /// Draws row indices with probability proportional to weights (n,) or (rows, n); int64 (samples,) or (rows, samples).
 /// Throws ValueError for negative, infinite or all-zero weights and for more samples than there are when not replacing.
 Tensor multinomial(In weights, std::int64_t samples, bool replacement = false);
+Tensor multinomial(In weights, std::int64_t samples, bool replacement, Generator& generator);
 
 /// A nested list of numbers, of any depth: tensor({{1, 2}, {3, 4}}).
 class Literal {

@@ -9,6 +9,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/kernels/random.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make_impl.h"
@@ -159,11 +160,11 @@ void check_weights(const double* weights, int64_t n, int64_t samples, bool repla
 bool is_probability(double p) { return p >= 0 && p <= 1; }
 
 // The kernel reports what is not a probability: looking here would mean to wait.
-Tensor bernoulli_on_gpu(const In& p) {
+Tensor bernoulli_on_gpu(const In& p, Generator& generator) {
     const Tensor values = contiguous(p);
     detail::begin_op("bernoulli", values.impl(), p.loc);
     const Tensor t = detail::make_empty_like(values.impl(), values.dtype(), p.loc);
-    const Draw draw = take(default_generator(), t.numel(), 1);
+    const Draw draw = take(generator, t.numel(), 1);
     if (t.numel() > 0) gpu::random_bernoulli_of(draw, on_stream(values), t.dtype(), on_stream(t), t.numel());
     return t;
 }
@@ -192,10 +193,16 @@ Tensor randint_like(In x, int64_t low, int64_t high, TensorOptions options) {
 Tensor randint_like(In x, int64_t high, TensorOptions options) { return randint_like(x, 0, high, options); }
 
 Tensor randint(int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
-    return randint(0, high, shape, options, loc);
+    return randint(0, high, shape, default_generator(), options, loc);
+}
+Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
+    return randint(low, high, shape, default_generator(), options, loc);
+}
+Tensor randint(int64_t high, const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
+    return randint(0, high, shape, generator, options, loc);
 }
 
-Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options, Loc loc) {
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("randint", options, int64, loc);
     if (low >= high) fail<ValueError>(loc, "randint: there is no integer in [{}, {})", low, high);
     const auto [first_held, end_held] = integer_range(dtype);
@@ -206,7 +213,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
     const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-    const Draw draw = take(default_generator(), t.numel(), 2);
+    const Draw draw = take(generator, t.numel(), 2);
     if (on_gpu(t)) {
         if (t.numel() > 0) gpu::random_integers(draw, low, range, dtype, on_stream(t), t.numel());
         return detail::with_gradient(std::move(t), options, loc);
@@ -218,13 +225,14 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
     return detail::with_gradient(t.to(dtype, loc), options, loc);
 }
 
-Tensor randperm(int64_t n, Loc loc) {
+Tensor randperm(int64_t n, Loc loc) { return randperm(n, default_generator(), loc); }
+Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     if (n < 0) fail<ValueError>(loc, "randperm: n is negative: {}", n);
     detail::begin_op("randperm", Device{}, loc);
     Tensor t = detail::make_empty({n}, int64, Device{}, loc);
     std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
     std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
-    in_parts(take(default_generator(), n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
+    in_parts(take(generator, n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_words(part, words.data() + 2 * first, 2 * count);
     });
     for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -237,12 +245,16 @@ Tensor randperm(int64_t n, Loc loc) {
 }
 
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
+    return bernoulli(shape, p, default_generator(), options, loc);
+}
+
+Tensor bernoulli(const Shape& shape, double p, Generator& generator, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
     const detail::UnrecordedParts parts;
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : uint8, detail::device_for(options), loc);
-    const Draw draw = take(default_generator(), t.numel(), 1);
+    const Draw draw = take(generator, t.numel(), 1);
     if (on_gpu(t)) {
         if (t.numel() > 0) gpu::random_bernoulli(draw, p, dtype, on_stream(t), t.numel());
         return detail::with_gradient(std::move(t), options, loc);
@@ -254,11 +266,13 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
     return detail::with_gradient(t.to(dtype, loc), options, loc);
 }
 
-Tensor bernoulli(In p) {
+Tensor bernoulli(In p) { return bernoulli(p, default_generator()); }
+
+Tensor bernoulli(In p, Generator& generator) {
     detail::check_defined(p, "bernoulli");
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
     const detail::UnrecordedParts parts;
-    if (on_gpu(p.tensor)) return bernoulli_on_gpu(p);
+    if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
     const Tensor values = to(contiguous(p), float64);
     const auto* probability = static_cast<const double*>(values.raw_data());
     for (int64_t i = 0; i < values.numel(); ++i) {
@@ -266,7 +280,7 @@ Tensor bernoulli(In p) {
     }
     Tensor t = detail::make_empty_like(p.tensor.impl(), uint8, p.loc);
     auto* out = static_cast<std::uint8_t*>(t.raw_data());
-    in_parts(take(default_generator(), t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
+    in_parts(take(generator, t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
         std::uint32_t words[256];
         for (int64_t done = 0; done < count; done += 256) {
             const int64_t n = std::min<int64_t>(256, count - done);
@@ -278,6 +292,10 @@ Tensor bernoulli(In p) {
 }
 
 Tensor multinomial(In weights, int64_t samples, bool replacement) {
+    return multinomial(weights, samples, replacement, default_generator());
+}
+
+Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& generator) {
     detail::check_defined(weights, "multinomial");
     check_floating("multinomial", weights.tensor.dtype(), weights.loc);
     const int rank = weights.tensor.dim();
@@ -288,7 +306,7 @@ Tensor multinomial(In weights, int64_t samples, bool replacement) {
     const detail::UnrecordedParts parts;
     if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
         const Tensor here = weights.tensor.to(cpu, weights.loc);
-        return multinomial(In(here, weights.loc), samples, replacement).to(weights.tensor.device(), weights.loc);
+        return multinomial(In(here, weights.loc), samples, replacement, generator).to(weights.tensor.device(), weights.loc);
     }
     const Tensor values = to(contiguous(weights), float64);
     const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
@@ -297,12 +315,59 @@ Tensor multinomial(In weights, int64_t samples, bool replacement) {
     Tensor t = detail::make_empty(rank == 2 ? Shape(rows, samples) : Shape(samples), int64, Device{}, weights.loc);
     auto* out = static_cast<int64_t*>(t.raw_data());
     const int64_t per_row = replacement ? samples : n;
-    const Uniforms u(default_generator(), rows * per_row);
+    const Uniforms u(generator, rows * per_row);
     for (int64_t row = 0; row < rows; ++row) {
         const auto draw = replacement ? draw_replacing : draw_distinct;
         draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
     }
     return t;
+}
+
+// --- In place --------------------------------------------------------------------------------------------------------------
+
+extern const OpInfo fill_op;
+
+namespace {
+
+// Writes what `draw(dtype)` gives. 16-bit floats are rounded from float32.
+template <class Values>
+void draw_into(const char* op, Tensor& x, const Loc& loc, const Values& draw) {
+    check_in_place(op, x, {}, loc);
+    {
+        const CallerScope caller(loc);
+        const detail::UnrecordedParts parts;
+        copy_elements(x, draw(x.dtype() == float16 || x.dtype() == bfloat16 ? float32 : x.dtype()));
+    }
+    mark_written(x, loc);
+    record(fill_op, loc, {&x}, x, {});  // what was there gets no gradient
+}
+
+}  // namespace
+
+Tensor& Tensor::uniform_(double low, double high, Loc loc) { return uniform_(low, high, default_generator(), loc); }
+Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc) {
+    detail::check_defined(In(*this, loc), "uniform_");
+    check_floating("uniform_", dtype(), loc);
+    if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
+    draw_into("uniform", *this, loc, [&](DType of) { return rand(shape(), generator, {of, impl_->device}) * (high - low) + low; });
+    return *this;
+}
+
+Tensor& Tensor::normal_(double mean, double std, Loc loc) { return normal_(mean, std, default_generator(), loc); }
+Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) {
+    detail::check_defined(In(*this, loc), "normal_");
+    check_floating("normal_", dtype(), loc);
+    if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
+    draw_into("normal", *this, loc, [&](DType of) { return randn(shape(), generator, {of, impl_->device}) * std + mean; });
+    return *this;
+}
+
+Tensor& Tensor::bernoulli_(double p, Loc loc) { return bernoulli_(p, default_generator(), loc); }
+Tensor& Tensor::bernoulli_(double p, Generator& generator, Loc loc) {
+    detail::check_defined(In(*this, loc), "bernoulli_");
+    if (!is_probability(p)) fail<ValueError>(loc, "bernoulli_: p must be in [0, 1], got {}", p);
+    draw_into("bernoulli", *this, loc, [&](DType of) { return bernoulli(shape(), p, generator, {of, impl_->device}); });
+    return *this;
 }
 
 }  // namespace tapir

@@ -10,11 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "tapir/core/parallel.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/tapir.h"
 
 using namespace tapir;
 
@@ -281,6 +277,98 @@ TEST_CASE("a seed gives the same numbers again, whatever the number of threads")
     Generator c(5);
     rand({5}, c, float64);
     CHECK(c.state().offset == 3);
+}
+
+TEST_CASE("random functions draw from the generator that is given, and leave the default one alone") {
+    const Tensor p = tensor({0.2, 0.5, 0.9}).expand({40, 3}), weights = tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0});
+    const auto draw = [&](Generator& g) {
+        std::vector<Tensor> all{rand({9}, g),
+                                randn({9}, g),
+                                randint(-5, 1000, {9}, g),
+                                randint(1000, {9}, g, int32),
+                                randperm(50, g),
+                                bernoulli(p, g),
+                                bernoulli({99}, 0.5, g, bool_),
+                                multinomial(weights, 40, true, g),
+                                multinomial(weights, 5, false, g),
+                                dropout(ones({99}), 0.5, true, g),
+                                zeros({9}).uniform_(-1, 1, g),
+                                zeros({9}, float64).normal_(3, 2, g),
+                                zeros({99}, uint8).bernoulli_(0.5, g)};
+        all.push_back(nn::init::xavier_uniform_(zeros({4, 3}), 1, g));
+        all.push_back(nn::init::xavier_normal_(zeros({4, 3}), 1, g));
+        all.push_back(nn::init::kaiming_uniform_(zeros({4, 3}), {}, g));
+        all.push_back(nn::init::kaiming_normal_(zeros({4, 3}), {}, g));
+        all.push_back(nn::init::orthogonal_(zeros({4, 3}), 1, g));
+        all.push_back(nn::init::uniform_(zeros({9}), -1, 1, g));
+        all.push_back(nn::init::normal_(zeros({9}), 0, 2, g));
+        return all;
+    };
+    const Generator::State before = default_generator().state();
+    Generator a(7), b(7), other(8);
+    const std::vector<Tensor> first = draw(a), again = draw(b), different = draw(other);
+    CHECK(default_generator().state().seed == before.seed);
+    CHECK(default_generator().state().offset == before.offset);
+    CHECK(a.state().offset == b.state().offset);
+    // And the default generator, seeded so, gives the same.
+    default_generator().set_state(Generator(7).state());
+    const std::vector<Tensor> by_default = draw(default_generator());
+    for (std::size_t i = 0; i < first.size(); ++i) {
+        CAPTURE(i);
+        CHECK(values(first[i]) == values(again[i]));
+        CHECK(values(first[i]) == values(by_default[i]));
+        CHECK(values(first[i]) != values(different[i]));
+    }
+    default_generator().set_state(Generator(7).state());
+    Generator c(7);
+    CHECK(values(randint(1000, {9})) == values(randint(1000, {9}, c)));
+    CHECK(values(randperm(9)) == values(randperm(9, c)));
+    CHECK(values(bernoulli(p)) == values(bernoulli(p, c)));
+    CHECK(values(bernoulli({9}, 0.5)) == values(bernoulli({9}, 0.5, c)));
+    CHECK(values(multinomial(weights, 3)) == values(multinomial(weights, 3, false, c)));
+    CHECK(values(zeros({9}).uniform_()) == values(zeros({9}).uniform_(0, 1, c)));
+    CHECK(values(zeros({9}).normal_()) == values(zeros({9}).normal_(0, 1, c)));
+    CHECK(values(zeros({9}).bernoulli_()) == values(zeros({9}).bernoulli_(0.5, c)));
+    CHECK(values(nn::init::xavier_normal_(zeros({3, 3}))) == values(nn::init::xavier_normal_(zeros({3, 3}), 1, c)));
+    CHECK(default_generator().state().offset == c.state().offset);
+}
+
+TEST_CASE("tensors filled with random numbers") {
+    manual_seed(4);
+    for (const DType dtype : floats) {
+        Tensor x = zeros({300, 200}, dtype);
+        const Moments u = moments(values(x.uniform_(2, 4)));
+        CHECK(u.mean == Approx(3).margin(0.02));
+        CHECK(u.variance == Approx(4.0 / 12).margin(0.01));
+        const Moments n = moments(values(x.t().normal_(-1, 0.5)));  // a view
+        CHECK(n.mean == Approx(-1).margin(0.02));
+        CHECK(n.variance == Approx(0.25).margin(0.01));
+        CHECK(moments(values(x)).mean == Approx(n.mean));
+    }
+    for (const DType dtype : all_dtypes) {
+        CHECK(moments(values(zeros({20000}, dtype).bernoulli_(0.3))).mean == Approx(0.3).margin(0.02));
+    }
+    {  // what was overwritten gets no gradient
+        Tensor w = ones({3}).requires_grad_();
+        Tape tape;
+        Tensor h = w * 2;
+        h.normal_();
+        tape.backward(sum(h) + sum(w));
+        CHECK(values(w.grad()) == V{1, 1, 1});
+        THROWS(TapeError, "normal_: a leaf that requires a gradient", w.normal_());
+        THROWS(TapeError, "uniform_: a leaf that requires a gradient", w.uniform_());
+    }
+    Tensor x = ones({2});
+    const Generator::State before = default_generator().state();
+    THROWS(DTypeError, "uniform_: needs a floating dtype", ones({2}, int64).uniform_());
+    THROWS(DTypeError, "normal_: needs a floating dtype", ones({2}, int64).normal_());
+    THROWS(ValueError, "uniform_: low 2 is above high 1", x.uniform_(2, 1));
+    THROWS(ValueError, "normal_: the standard deviation -1 is negative", x.normal_(0, -1));
+    THROWS(ValueError, "bernoulli_: p must be in [0, 1]", x.bernoulli_(2));
+    THROWS(ValueError, "bernoulli_: several elements", ones({1}).expand({2}).bernoulli_());
+    THROWS(ValueError, "normal_: the tensor is undefined", Tensor().normal_());
+    CHECK(values(x) == V{1, 1});
+    CHECK(default_generator().state().offset == before.offset);
 }
 
 TEST_CASE("random numbers have their distributions") {
