@@ -10,8 +10,11 @@ namespace tapir::nn {
 
 /// Layers are modules with a forward(In), or plain functions and lambdas of a tensor, in any mixture:
 ///     nn::Sequential net(nn::Linear(784, 256), relu, nn::Dropout(0.2), nn::Linear(256, 10));
-/// They are copied in; as ever, copies of modules share tensors. Parameters are named by position: "0.weight", "3.bias".
+/// They are copied in; as ever, copies of modules share tensors. Parameters are named by position: "0.weight", "3.bias". Of a name
+/// with several functions, as tanh beside <cmath>'s, the Tensor(In) is taken, in up to 20 layers; else write nn::Tanh().
 class Sequential : public Module {
+    class Owned;
+
  public:
     Sequential() = default;
     template <class First, class... Rest>
@@ -21,9 +24,18 @@ class Sequential : public Module {
         (push_back(std::move(rest)), ...);
     }
 
+    /// The same where not all types can be deduced, because a name is overloaded.
+    explicit Sequential(Owned a, Owned b = {}, Owned c = {}, Owned d = {}, Owned e = {}, Owned f = {}, Owned g = {}, Owned h = {},
+                        Owned i = {}, Owned j = {}, Owned k = {}, Owned l = {}, Owned m = {}, Owned n = {}, Owned o = {},
+                        Owned p = {}, Owned q = {}, Owned r = {}, Owned s = {}, Owned t = {});
+
     template <class Layer>
     Sequential& push_back(Layer layer) {
-        layers_.emplace_back(new Holder<Layer>(std::move(layer)));
+        layers_.emplace_back(std::move(layer));
+        return *this;
+    }
+    Sequential& push_back(Tensor (*function)(In)) {
+        layers_.emplace_back(function);
         return *this;
     }
     std::size_t size() const noexcept { return layers_.size(); }
@@ -66,7 +78,10 @@ class Sequential : public Module {
     // Owns one layer; a copy owns a copy.
     class Owned {
      public:
-        explicit Owned(Base* layer) noexcept : layer_(layer) {}
+        Owned() noexcept = default;
+        template <class Layer>
+        Owned(Layer layer) : layer_(new Holder<Layer>(std::move(layer))) {}  // NOLINT: implicit by design
+        Owned(Tensor (*function)(In)) : layer_(new Holder<Tensor (*)(In)>(function)) {}  // NOLINT: of an overloaded name this one
         Owned(const Owned& other) : layer_(other.layer_->clone()) {}
         Owned(Owned&& other) noexcept : layer_(std::exchange(other.layer_, nullptr)) {}
         Owned& operator=(Owned other) noexcept {
@@ -74,10 +89,11 @@ class Sequential : public Module {
             return *this;
         }
         ~Owned() { delete layer_; }
+        explicit operator bool() const noexcept { return layer_; }
         Base& operator*() const noexcept { return *layer_; }
 
      private:
-        Base* layer_;
+        Base* layer_ = nullptr;
     };
 
     std::vector<Owned> layers_;

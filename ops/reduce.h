@@ -39,8 +39,8 @@ Tensor argmin(In x, int dim, bool keepdim = false);
 /// bool: nothing is 0, something is not 0. true and false for empty ones.
 Tensor all(In x, const Dims& dims = {}, bool keepdim = false);
 Tensor any(In x, const Dims& dims = {}, bool keepdim = false);
-/// Variance and standard deviation, divided by n - correction (1: unbiased). Beside `using namespace tapir` write
-/// tapir::std(x): the name alone is the namespace's too.
+/// Variance and standard deviation, divided by n - correction (1: unbiased). Beside `using namespace tapir` write x.std() or
+/// tapir::std(x): std alone is the namespace's name too.
 Tensor var(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
 Tensor std(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
 /// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). Computed in float64. The

@@ -415,6 +415,28 @@ TEST_CASE("Sequential takes modules and functions") {
     CHECK(check::begins(check::message<ShapeError>([&] { net(randn({7})); }), line(__LINE__)));
 }
 
+TEST_CASE("Sequential takes functions whose names <cmath> has too") {
+    const Tensor x = tensor({{0.5, 1.5}, {0.25, 2.0}});
+    nn::Sequential net(nn::Linear(2, 3), tanh, nn::Linear(3, 1));
+    const auto* first = dynamic_cast<nn::Linear*>(&net.at(0));
+    const auto* last = dynamic_cast<nn::Linear*>(&net.at(2));
+    CHECK(allclose(net(x), (*last)(tanh((*first)(x))), 0, 0));
+    CHECK(names(net.named_parameters()) == std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias"});
+    CHECK(allclose(nn::Sequential(exp)(x), exp(x), 0, 0));
+    CHECK(allclose(nn::Sequential(sqrt, sin, abs, cos, log1p, gelu)(x), gelu(log1p(cos(abs(sin(sqrt(x)))))), 0, 0));
+    nn::Sequential pushed;
+    pushed.push_back(exp).push_back(relu).push_back([](const Tensor& t) { return t - 1; });
+    CHECK(pushed.size() == 3);
+    CHECK(allclose(pushed(x), exp(x) - 1, 0, 0));
+    const nn::Sequential twenty(abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, abs, exp);
+    CHECK(twenty.size() == 20);
+    CHECK(allclose(twenty(x), exp(x), 0, 0));
+    nn::Sequential inner = net, outer(inner, tanh);  // a module among them
+    CHECK(outer.parameters()[0].is_same(net.parameters()[0]));
+    Tensor s = x.std();  // std(x) would name the namespace
+    CHECK(s.item() == tapir::std(x).item());
+}
+
 TEST_CASE("a module prints as a tree") {
     Model model;
     model.blocks.pop_back();
