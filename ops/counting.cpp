@@ -6,6 +6,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -16,12 +17,23 @@
 #include "tapir/ops/view.h"
 
 namespace tapir {
+namespace {
+std::vector<Tensor> both(const HistogramResult& result) { return {result.hist, result.bin_edges}; }
+}  // namespace
 
 TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
          TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)),
          TAPIR_SAMPLE("i(7)<4 f(7)", bincount(x[0], x[1])));
 TAPIR_OP(histc, NoOnnx("ScatterElements(add)"), NonDiff, "How many elements lie in each of equal parts of a range.",
          TAPIR_SAMPLE("f(20)", histc(x[0], 5, -1, 1)), TAPIR_SAMPLE("d(3,4)", histc(x[0], 4)));
+TAPIR_OP(histogram, NoOnnx("Less, ReduceSum, ScatterElements(add)"), NonDiff, "How many elements lie in each of several bins.",
+         TAPIR_SAMPLE_AS("f(20)", "histogram(x[0], 4)", both(histogram(x[0], 4))),
+         TAPIR_SAMPLE_AS("d(3,4)", "histogram(x[0], 3, range=(-0.25, 0.4))", both(histogram(x[0], 3, {.range = {{-0.25, 0.4}}}))),
+         TAPIR_SAMPLE_AS("f(12) u(12)", "histogram(x[0], 3, range=(-1, 2), weight=x[1], density=True)",
+                         both(histogram(x[0], 3, {.range = {{-1.0, 2.0}}, .weight = x[1], .density = true}))),
+         TAPIR_SAMPLE_AS("f(20) d(4)", "histogram(x[0], sort(x[1])[0])", both(histogram(x[0], sort(x[1]).values))),
+         TAPIR_SAMPLE_AS("f(2,6) d(5) f(2,6)", "histogram(x[0], sort(x[1])[0], weight=x[2])",
+                         both(histogram(x[0], sort(x[1]).values, {.weight = x[2]}))));
 TAPIR_OP(count_nonzero, NoOnnx("Not, ReduceSum"), NonDiff, "How many elements are not 0.", TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0])),
          TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0], {1})));
 TAPIR_OP(searchsorted, NoOnnx("Less, ReduceSum"), NonDiff, "Places of values in a sorted sequence.",
@@ -87,6 +99,86 @@ Tensor histc(In x, int64_t bins, double min, double max) {
     const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more for the others
     const Tensor counts = index_add(zeros({bins + 1}, {int64, x->device}), 0, bin, ones_like(bin));
     return narrow(counts, 0, 0, bins).to(dtype);
+}
+
+namespace {
+
+void check_weight(const In& x, const Tensor& weight) {
+    if (!weight.defined()) return;
+    detail::check_same_device("histogram", x.tensor, weight, x.loc);
+    if (weight.dtype() != x->dtype) {
+        fail<DTypeError>(x.loc, "histogram: weights of {} for elements of {}", name(weight.dtype()), name(x->dtype));
+    }
+    if (!(weight.shape() == x.tensor.shape())) {
+        fail<ShapeError>(x.loc, "histogram: weights of shape {} for elements of shape {}", weight.shape(), x.tensor.shape());
+    }
+}
+
+void check_histogram(const In& x, const HistogramOptions& options) {
+    detail::check_defined(x, "histogram");
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "histogram: needs a floating dtype, got {}", name(x->dtype));
+    check_weight(x, options.weight);
+}
+
+DType computed_in(DType dtype) { return dtype == float64 ? float64 : float32; }
+
+// `edges` (bins + 1,) is sorted and of the dtype that is computed in.
+HistogramResult count_between(const In& x, const Tensor& edges, const HistogramOptions& options) {
+    const int64_t bins = edges.numel() - 1;
+    const Tensor flat = reshape(x, {-1}).to(edges.dtype());
+    const Tensor place = minimum(searchsorted(edges, flat, /*right=*/true) - 1, bins - 1);
+    const Tensor is_inside = logical_and(ge(flat, edges[0]), le(flat, edges[-1]));
+    const Tensor bin = where(is_inside, place, bins);  // one more for the others
+    const Tensor weights = options.weight.defined() ? reshape(options.weight, {-1}).to(float64) : ones_like(bin);
+    Tensor hist = index_add(zeros({bins + 1}, {weights.dtype(), x->device}), 0, bin, weights).narrow(0, 0, bins).to(float64);
+    if (options.density) hist = hist / sum(hist) / diff(edges.to(float64));
+    return {hist.to(x->dtype), edges.to(x->dtype)};
+}
+
+// From the smallest to the largest element unless given.
+std::pair<double, double> range_of(const In& x, const HistogramOptions& options) {
+    auto [min, max] = options.range.value_or(std::pair(0.0, 1.0));
+    if (!options.range && x->numel > 0) {
+        min = amin(x).item();
+        max = amax(x).item();
+    }
+    if (!(max - min < std::numeric_limits<double>::infinity())) {
+        fail<ValueError>(x.loc, "histogram: the range from {} to {} is not finite", min, max);
+    }
+    if (min > max) fail<ValueError>(x.loc, "histogram: the range from {} to {} is empty", min, max);
+    return min < max ? std::pair(min, max) : std::pair(min - 0.5, max + 0.5);
+}
+
+}  // namespace
+
+HistogramResult histogram(In x, int64_t bins, const HistogramOptions& options) {
+    check_histogram(x, options);
+    constexpr int64_t most = int64_t{1} << 48;  // beyond any memory
+    if (bins < 1 || bins > most) fail<ValueError>(x.loc, "histogram: the number of bins must be in [1, 2^48], got {}", bins);
+    const CallerScope caller(x.loc);
+    const detail::UnrecordedParts parts;
+    const auto [min, max] = range_of(x, options);
+    return count_between(x, linspace(min, max, bins + 1, {computed_in(x->dtype), x->device}), options);
+}
+
+HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options) {
+    check_histogram(x, options);
+    detail::check_defined(bin_edges, "histogram");
+    const Tensor& edges = bin_edges.tensor;
+    detail::check_same_device("histogram", x.tensor, edges, x.loc);
+    if (edges.dtype() != x->dtype) {
+        fail<DTypeError>(x.loc, "histogram: edges of {} for elements of {}", name(edges.dtype()), name(x->dtype));
+    }
+    if (edges.dim() != 1) fail<ShapeError>(x.loc, "histogram: the edges need one dimension, got shape {}", edges.shape());
+    if (edges.numel() == 0) fail<ValueError>(x.loc, "histogram: needs at least one edge");
+    if (options.range) fail<ValueError>(x.loc, "histogram: a range is for a number of bins, not for edges");
+    const CallerScope caller(x.loc);
+    const detail::UnrecordedParts parts;
+    const Tensor wide = edges.to(computed_in(x->dtype));
+    if (!all(ge(diff(wide), 0)).item<bool>()) fail<ValueError>(x.loc, "histogram: the edges must be sorted, and not nan");
+    HistogramResult result = count_between(x, wide, options);
+    result.bin_edges = clone(edges);
+    return result;
 }
 
 Tensor count_nonzero(In x, const Dims& dims) {

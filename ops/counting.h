@@ -1,6 +1,9 @@
 // Counting elements, and finding places in sorted ones.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -12,6 +15,23 @@ Tensor bincount(In x, const Tensor& weights = {}, std::int64_t minlength = 0);
 /// How many elements of x lie in each of `bins` equal parts of [min, max], in x's dtype. Elements outside and nan do not count; for
 /// min == max the ends are the smallest and the largest element. Throws ValueError for bins < 1 and max < min.
 Tensor histc(In x, std::int64_t bins = 100, double min = 0, double max = 0);
+struct HistogramOptions {
+    std::optional<std::pair<double, double>> range = {};  ///< unless given: from the smallest to the largest element
+    Tensor weight = {};                                   ///< of x's shape and dtype: sums of it in place of counts
+    bool density = false;                                 ///< divided by the sum and the bins' widths, so that the integral is 1
+};
+struct HistogramResult {
+    Tensor hist;       // (bins,), x's dtype
+    Tensor bin_edges;  // (bins + 1,), x's dtype
+};
+/// How many elements of x, of any shape, lie in each of `bins` equal parts of the range, or between neighbours of the edges (n,).
+/// The last edge belongs to the last bin.
+///     auto [hist, bin_edges] = histogram(x, 10, {.range = {{0.0, 1.0}}});
+/// Elements outside and nan do not count; an empty range is widened by 0.5 on both sides. Waits for a device. Not differentiable.
+/// Throws ValueError for bins < 1, a range that is not finite or turned round, edges that are not sorted or not there, and a range
+/// beside edges; DTypeError for x that is not floating and for edges or weights of other dtypes; ShapeError for their shapes.
+HistogramResult histogram(In x, std::int64_t bins = 100, const HistogramOptions& options = {});
+HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options = {});
 /// How many elements are not 0: int64.
 Tensor count_nonzero(In x, const Dims& dims = {});
 

@@ -80,6 +80,47 @@ TEST_CASE("counting refuses, and counts what is in range") {
     FAILS(DTypeError, "histc: needs a floating dtype", histc(tensor({1, 2})));
 }
 
+TEST_CASE("histograms: edges, ranges, and what is refused") {
+    using Values = std::vector<double>;
+    const Tensor x = tensor({0.0, 1.0, 0.5, -0.1, 1.1, nan_value, 0.25});
+    const auto check = [](const HistogramResult& result, const Values& hist, const Values& edges) {
+        CHECK(result.hist.to_vector<double>() == hist);
+        CHECK(result.bin_edges.to_vector<double>() == edges);
+    };
+    check(histogram(x, 2, {.range = {{0.0, 1.0}}}), {2, 2}, {0, 0.5, 1});  // an edge belongs to the bin above, the last one below
+    check(histogram(x, tensor({0.0, 0.25, 0.5, 1.0})), {1, 1, 2}, {0, 0.25, 0.5, 1});
+    check(histogram(x, tensor({0.25, 0.25, 2.0})), {0, 4}, {0.25, 0.25, 2});
+    check(histogram(x, tensor({0.5})), {}, {0.5});
+    check(histogram(full({2, 2}, 3.0), 2), {0, 4}, {2.5, 3, 3.5});
+    check(histogram(x, 1, {.range = {{0.5, 0.5}}}), {4}, {0, 1});
+    check(histogram(zeros({0}), 2), {0, 0}, {0, 0.5, 1});
+    check(histogram(tensor(0.3), 2, {.range = {{0.0, 1.0}}}), {1, 0}, {0, 0.5, 1});
+    const Tensor weight = tensor({1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0});
+    check(histogram(x, 2, {.range = {{0.0, 1.0}}, .weight = weight}), {65, 6}, {0, 0.5, 1});
+    check(histogram(x, tensor({0.0, 0.125, 0.25, 1.0}), {.density = true}), {2, 0, 1}, {0, 0.125, 0.25, 1});
+    check(histogram(x.to(float16), 2, {.range = {{0.0, 1.0}}}), {2, 2}, {0, 0.5, 1});
+    CHECK(histogram(x.to(float16), 2, {.range = {{0.0, 1.0}}}).hist.dtype() == float16);
+    CHECK(histogram(full({100000}, 0.5, float64), 1).hist.item() == 100000);
+    const auto [hist, edges] = histogram(x.narrow(0, 0, 5), 10);
+    CHECK(hist.sum().item() == 5);
+    CHECK(edges[0].item<float>() == -0.1f);
+    CHECK(edges[-1].item<float>() == 1.1f);
+    FAILS(ValueError, "histogram: the number of bins must be in [1, 2^48], got 0", histogram(x, 0));
+    FAILS(ValueError, "histogram: the range from nan to nan is not finite", histogram(x));
+    FAILS(ValueError, "histogram: the range from 1 to 0 is empty", histogram(x, 2, {.range = {{1.0, 0.0}}}));
+    FAILS(ValueError, "histogram: the range from 0 to inf is not finite", histogram(x, 2, {.range = {{0.0, inf}}}));
+    FAILS(ValueError, "histogram: needs at least one edge", histogram(x, zeros({0})));
+    FAILS(ValueError, "histogram: the edges must be sorted", histogram(x, tensor({0.0, 2.0, 1.0})));
+    FAILS(ValueError, "histogram: the edges must be sorted", histogram(x, tensor({0.0, nan_value})));
+    FAILS(ValueError, "histogram: a range is for a number of bins", histogram(x, tensor({0.0, 1.0}), {.range = {{0.0, 1.0}}}));
+    FAILS(ShapeError, "histogram: the edges need one dimension, got shape (1, 2)", histogram(x, ones({1, 2})));
+    FAILS(DTypeError, "histogram: edges of float64 for elements of float32", histogram(x, ones({2}, float64)));
+    FAILS(DTypeError, "histogram: needs a floating dtype, got int64", histogram(tensor({1, 2}), 2));
+    FAILS(ShapeError, "histogram: weights of shape (2,) for elements of shape (7,)", histogram(x, 2, {.weight = ones({2})}));
+    FAILS(DTypeError, "histogram: weights of float64", histogram(x, 2, {.weight = ones({7}, float64)}));
+    FAILS(ValueError, "histogram: the tensor is undefined", histogram(Tensor(), 2));
+}
+
 TEST_CASE("comparing as a whole") {
     const Tensor a = tensor({1.0, inf, nan_value}), b = tensor({1.0 + 1e-7, inf, nan_value});
     CHECK(!allclose(a, b));
