@@ -544,7 +544,7 @@ void qr_rule(Backward& b) {
     const auto mode = b.attrs<QRMode>();
     if (mode == QRMode::r) fail<ValueError>(loc, "linalg::qr: there is no gradient in mode \"r\"; use \"reduced\"");
     if (mode == QRMode::complete && n > m)
-        fail<ValueError>(loc, "linalg::qr: there is no gradient in mode \"complete\" of more rows than columns");
+        fail<ValueError>(loc, "linalg::qr: there is no gradient in mode \"complete\" of more rows than columns; use \"reduced\"");
     const Tensor gq = b.grad_or_zeros(0), gr = b.grad_or_zeros(1);
     if (n >= m) return b.give(0, gradient_of_qr(q, r, gq, gr, loc));
     // a = [x | y], q r = [q u | q v]: y = q v

@@ -15,6 +15,10 @@
 // over those without a gradient; what it keeps for them goes on when they are thawed. Between backward and step gradients can be
 // read, changed in place (p.grad().mul_(0.5)) or replaced (p.set_grad(...)); see also optim/clip.h.
 //
+// The result of an op on a leaf outside a tape, as `Tensor v = w * 2`, is a constant like any other: to an optimizer it looks
+// frozen, and v.requires_grad_() makes it a leaf. PyTorch refuses it ("can't optimize a non-leaf Tensor"); here only to() leaves a
+// mark, since an op that nothing records pays for nothing.
+//
 // A step is one pass over each parameter that has a gradient, in place, without temporaries; it raises the storage's version.
 //
 // Note [Row-sparse gradients]
