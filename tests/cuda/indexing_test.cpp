@@ -297,3 +297,31 @@ TEST_CASE("indexing takes one launch", "[cuda]") {
     check_same(table.grad()[7], full({16}, 21).to(float32));
 }
 #endif
+
+TEST_CASE("methods that write in place on the device", "[cuda]") {
+    NEEDS_DEVICE;
+    const Tensor x = whole({40, 50}), y = whole({40, 50}), mask = y > 0;
+    const Tensor index = randperm(40).unsqueeze(1).expand({40, 50}).contiguous();
+    const Tensor equal = randint(40, {40, 50}), rows = randint(40, {40});
+    for (const bool is_turned : {false, true}) {  // then the elements written to are not contiguous
+        INFO("turned " << is_turned);
+        const auto check = [&](const std::function<void(Tensor&, const Inputs&)>& write) {
+            compare({x, y, index, equal, rows, mask}, [&](const Inputs& in) {
+                Tensor h = in[0] * 2;
+                Tensor turned = zeros({50, 40}, h.device()).t();
+                if (is_turned) h = turned.copy_(h);
+                write(h, in);
+                return h + in[1];
+            });
+        };
+        check([](Tensor& h, const Inputs& in) { h.masked_fill_(in[5], 7); });
+        check([](Tensor& h, const Inputs& in) { h.masked_fill_(in[5], in[1][0][0]); });
+        check([](Tensor& h, const Inputs& in) { h.masked_fill_(in[5], tensor(2.0)); });
+        check([](Tensor& h, const Inputs& in) { h.scatter_(0, in[2], in[1]); });
+        check([](Tensor& h, const Inputs& in) { h.scatter_(0, in[2], 3); });
+        check([](Tensor& h, const Inputs& in) { h.scatter_add_(0, in[3], in[1]); });
+        check([](Tensor& h, const Inputs& in) { h.index_add_(0, in[4], in[1], 2); });
+        check([](Tensor& h, const Inputs& in) { h.addcmul_(in[1], in[1]); });
+        check([](Tensor& h, const Inputs& in) { h.lerp_(in[1], 0.5); });
+    }
+}

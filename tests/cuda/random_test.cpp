@@ -39,6 +39,27 @@ TEST_CASE("uniform and normal numbers on the device", "[cuda]") {
     CHECK(rand({2}, {float32, cuda, true}).requires_grad());
 }
 
+TEST_CASE("a generator of one's own, and tensors filled with random numbers, on the device", "[cuda]") {
+    NEEDS_CUDA;
+    const Generator::State before = default_generator().state();
+    const auto check = [](double limit, const std::function<Tensor(Device, Generator&)>& make) {
+        Generator here(6), there(6);
+        const Tensor want = make(cpu, here), have = make(cuda, there);
+        CHECK(have.device() == Device(cuda));
+        CHECK(here.state().offset == there.state().offset);
+        check_close(have.to(cpu), want, limit);
+    };
+    const Tensor p = tensor({0.2, 0.5, 0.9}).expand({40, 3}).contiguous();
+    check(0, [](Device device, Generator& g) { return randint(-7, 100, {300}, g, device); });
+    check(0, [&](Device device, Generator& g) { return bernoulli(p.to(device), g); });
+    check(0, [](Device device, Generator& g) { return bernoulli({300}, 0.4, g, device); });
+    check(0, [&](Device device, Generator& g) { return multinomial(p.to(device), 2, false, g); });
+    check(1e-6, [](Device device, Generator& g) { return zeros({300}, device).uniform_(-3, 5, g); });
+    check(2e-6, [](Device device, Generator& g) { return zeros({30, 10}, device).t().normal_(1, 0.5, g); });
+    check(0, [](Device device, Generator& g) { return zeros({300}, {uint8, device}).bernoulli_(0.3, g); });
+    CHECK(default_generator().state().offset == before.offset);
+}
+
 TEST_CASE("integers and coin tosses on the device", "[cuda]") {
     NEEDS_CUDA;
     for (const DType dtype : {int64, int32, uint8, bool_, float32, float64, float16, bfloat16}) {
