@@ -67,8 +67,6 @@ struct Attrs {
 
 DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
-// --- On the CPU ----------------------------------------------------------------------------------------------------------
-
 struct Layout {
     int64_t outer, channels, inner;
     int64_t per_channel() const { return outer * inner; }
@@ -93,8 +91,10 @@ Tensor ready_like(const Tensor& g, const Tensor& x, const Loc& loc) {
 }
 
 Tensor empty_like(const Tensor& x, const Loc& loc) {
-    return make_in_layout(x.shape(), x.dtype(), cpu, /*channels_last=*/!x.is_contiguous(), loc);
+    return make_in_layout(x.shape(), x.dtype(), x.device(), /*channels_last=*/!x.is_contiguous(), loc);
 }
+
+// --- On the CPU ----------------------------------------------------------------------------------------------------------
 
 template <class T>
 T* data(const Tensor& t) {
@@ -185,9 +185,34 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
     return made;
 }
 
+// --- On a GPU ------------------------------------------------------------------------------------------------------------
+
+kernels::ChannelArray channel_array(const Tensor& t) {
+    return t.defined() ? kernels::ChannelArray{on_stream(t), t.dtype(), t.strides()[0]} : kernels::ChannelArray{};
+}
+
+struct Running {
+    const Tensor &mean, &var;
+};
+
+// y; stats, fresh, are written.
+Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Running& running,
+                         const BatchNormOptions& o, const Loc& loc) {
+    const Layout l = layout_of(x);
+    const Tensor y = empty_like(x, loc);
+    gpu::batch_norm({x.dtype(), l.outer, l.channels, l.inner, o.eps, o.momentum, o.training, on_stream(x), on_stream(y),
+                     on_stream(stats), channel_array(weight), channel_array(bias), channel_array(running.mean),
+                     channel_array(running.var)});
+    if (!o.training) return y;
+    for (const Tensor* t : {&running.mean, &running.var}) {
+        if (t->defined()) mark_written(*t, loc);
+    }
+    return y;
+}
+
 // --- Backward ------------------------------------------------------------------------------------------------------------
 
-// saved: mean and rstd, x, the weight if there is one. Made of ops: to be differentiated again, and on devices.
+// saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
 void rule_of_ops(Backward& b, const Attrs& attrs) {
     const Tensor stats = b.saved(0), g = b.grad().to(stats.dtype()), x = b.saved(1).to(stats.dtype());
     const Dims dims = all_but_channels(x);
@@ -206,10 +231,28 @@ void rule_of_ops(Backward& b, const Attrs& attrs) {
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, dims));
 }
 
+void rule_on_gpu(Backward& b, const Attrs& attrs) {
+    const Loc loc = b.record().loc;
+    const Tensor stats = b.saved(0), x = ready(b.saved(1), b.saved(1).dtype(), loc), g = ready_like(b.grad(), x, loc);
+    const int bias_input = attrs.has_weight ? 2 : 1;
+    const auto wanted = [&](bool has, int input) {
+        return has && b.needs(input) ? detail::make_empty({x.size(1)}, b.input_dtype(input), x.device(), loc) : Tensor();
+    };
+    const Tensor grad_x = b.needs(0) ? empty_like(x, loc) : Tensor(), weight = attrs.has_weight ? b.saved(2) : Tensor();
+    const Tensor grad_weight = wanted(attrs.has_weight, 1), grad_bias = wanted(attrs.has_bias, bias_input);
+    const Layout l = layout_of(x);
+    gpu::batch_norm_backward({x.dtype(), l.outer, l.channels, l.inner, attrs.training, on_stream(g), on_stream(x), on_stream(stats),
+                              channel_array(weight), on_stream(grad_x), channel_array(grad_weight), channel_array(grad_bias)});
+    b.give(0, grad_x);
+    if (attrs.has_weight) b.give(1, grad_weight);
+    if (attrs.has_bias) b.give(bias_input, grad_bias);
+}
+
 void batch_norm_rule(Backward& b) {
     const Attrs& attrs = b.attrs<Attrs>();
     const Tensor stats = b.saved(0), given = b.saved(1);
-    if (b.recording() || on_gpu(given) || given.numel() == 0) return rule_of_ops(b, attrs);
+    if (b.recording() || given.numel() == 0) return rule_of_ops(b, attrs);
+    if (on_gpu(given)) return rule_on_gpu(b, attrs);
     const Loc loc = b.record().loc;
     const Tensor x = ready(given, stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
     const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();
@@ -251,28 +294,32 @@ void follow(const Tensor& running, const Tensor& fresh, double momentum, const L
 }
 
 // The statistics of x, in training: mean and rstd.
-Tensor stats_of(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const BatchNormOptions& o, const Loc& loc) {
+Tensor stats_of(const Tensor& x, const Running& running, const BatchNormOptions& o, const Loc& loc) {
     const int64_t channels = x.size(1), n = x.numel() / channels;
-    Tensor stats = detail::make_empty({2, channels}, computed_in(x.dtype()), x.device(), loc);
-    Tensor variance;
-    if (on_gpu(x)) {
-        const Tensor wide = x.to(stats.dtype(), loc);
-        copy_elements(stats[0], mean(wide, all_but_channels(x)));
-        variance = var(wide, all_but_channels(x), 0);
-        copy_elements(stats[1], rsqrt(variance + o.eps));
-    } else {
-        std::vector<double> of_channels(static_cast<std::size_t>(channels));
-        stats.dtype() == float64 ? set_stats<double>(x, stats, of_channels, o.eps) : set_stats<float>(x, stats, of_channels, o.eps);
-        if (running_var.defined()) {
-            variance = detail::make_empty({channels}, float64, cpu, loc);
-            std::copy(of_channels.begin(), of_channels.end(), static_cast<double*>(variance.raw_data()));
-        }
-    }
-    follow(running_mean, stats[0], o.momentum, loc);
-    if (running_var.defined()) {
-        follow(running_var, variance * (static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1))), o.momentum, loc);
+    Tensor stats = detail::make_empty({2, channels}, x.dtype(), cpu, loc);
+    std::vector<double> of_channels(static_cast<std::size_t>(channels));
+    stats.dtype() == float64 ? set_stats<double>(x, stats, of_channels, o.eps) : set_stats<float>(x, stats, of_channels, o.eps);
+    follow(running.mean, stats[0], o.momentum, loc);
+    if (running.var.defined()) {
+        const Tensor variance = detail::make_empty({channels}, float64, cpu, loc);
+        std::copy(of_channels.begin(), of_channels.end(), static_cast<double*>(variance.raw_data()));
+        const double unbiased = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(n - 1, 1));
+        follow(running.var, variance * unbiased, o.momentum, loc);
     }
     return stats;
+}
+
+// y; stats is set.
+Tensor normalized_on_cpu(const Tensor& given, Tensor& stats, const Tensor& weight, const Tensor& bias, const Running& running,
+                         const BatchNormOptions& o, const Loc& loc) {
+    const DType dtype = computed_in(given.dtype());
+    const Tensor x = ready(given, dtype, loc);
+    stats = o.training ? stats_of(x, running, o, loc)
+                       : stack({running.mean.to(dtype, loc), rsqrt(running.var.to(dtype, loc) + o.eps)});
+    const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(dtype, loc).contiguous(loc) : t; };
+    const Tensor y = dtype == float64 ? normalized<double>(x, stats, wide(weight), wide(bias), loc)
+                                      : normalized<float>(x, stats, wide(weight), wide(bias), loc);
+    return y.to(given.dtype(), loc);
 }
 
 }  // namespace
@@ -295,22 +342,12 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
     {
         const detail::UnrecordedParts parts;
         if (x->numel == 0) return clone(x);
-        const Tensor in = on_gpu(x.tensor) ? x.tensor : ready(x.tensor, computed_in(x->dtype), x.loc);
-        if (o.training) {
-            stats = stats_of(in, running_mean, running_var, o, x.loc);
-        } else {
-            const DType dtype = computed_in(x->dtype);
-            stats = stack({running_mean.to(dtype, x.loc), rsqrt(running_var.to(dtype, x.loc) + o.eps)});
-        }
-        const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(stats.dtype(), x.loc).contiguous(x.loc) : t; };
+        const Running running{running_mean, running_var};
         if (on_gpu(x.tensor)) {
-            const Tensor scale = weight.defined() ? stats[1] * wide(weight) : stats[1];
-            const Tensor shift = bias.defined() ? wide(bias) - stats[0] * scale : -(stats[0] * scale);
-            y = (in * beside_channels(scale, in) + beside_channels(shift, in)).to(x->dtype, x.loc);
+            stats = detail::make_empty({2, channels}, computed_in(x->dtype), x->device, x.loc);
+            y = normalized_on_gpu(ready(x.tensor, x->dtype, x.loc), stats, weight, bias, running, o, x.loc);
         } else {
-            y = stats.dtype() == float64 ? normalized<double>(in, stats, wide(weight), wide(bias), x.loc)
-                                         : normalized<float>(in, stats, wide(weight), wide(bias), x.loc);
-            y = y.to(x->dtype, x.loc);
+            y = normalized_on_cpu(x.tensor, stats, weight, bias, running, o, x.loc);
         }
     }
     const Attrs attrs{o.eps, o.training, weight.defined(), bias.defined()};

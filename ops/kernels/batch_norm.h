@@ -1,9 +1,11 @@
-// Kernels of batch normalisation on the CPU: arrays of (outer, channels, inner), of which each channel is normalised for itself.
+// Kernels of batch normalisation: arrays of (outer, channels, inner), of which each channel is normalised for itself.
 #pragma once
 
 #include <cstdint>
 
+#include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
 
@@ -24,6 +26,33 @@ struct ChannelMap {
     T* y;
 };
 
+/// A number for each channel, `stride` elements apart; null data: there are none.
+struct ChannelArray {
+    void* data;
+    DType dtype;  // floating; float64 only beside float64
+    std::int64_t stride;
+};
+/// All channels, for a GPU: x and y of one floating dtype; stats of that which is computed in, float32 for 16-bit floats.
+struct BatchNormArgs {
+    DType dtype;
+    std::int64_t outer, channels, inner;  // not 0
+    double eps, momentum;
+    bool training;  // the statistics are x's, and the running ones follow these; else they are the running ones
+    const void* x;
+    void* y;
+    void* stats;  // [2 * channels], written: mean and 1 / sqrt(variance + eps)
+    ChannelArray weight, bias, running_mean, running_var;
+};
+struct BatchNormBackwardArgs {
+    DType dtype;
+    std::int64_t outer, channels, inner;  // not 0
+    bool training;
+    const void *grad, *x, *stats;
+    ChannelArray weight;
+    void* grad_x;                         // null: not wanted
+    ChannelArray grad_weight, grad_bias;  // the same
+};
+
 }  // namespace tapir::kernels
 
 // For the rows [begin, end) of the outer dimension.
@@ -31,6 +60,8 @@ TAPIR_CPU_KERNEL(channel_sums_f32, void(const tapir::kernels::ChannelSums<float>
 TAPIR_CPU_KERNEL(channel_sums_f64, void(const tapir::kernels::ChannelSums<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(channel_map_f32, void(const tapir::kernels::ChannelMap<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(channel_map_f64, void(const tapir::kernels::ChannelMap<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_GPU_KERNEL(batch_norm, void(const tapir::kernels::BatchNormArgs& args))
+TAPIR_GPU_KERNEL(batch_norm_backward, void(const tapir::kernels::BatchNormBackwardArgs& args))
 
 namespace tapir::kernels {
 inline void channel_sums(const ChannelSums<float>& a, std::int64_t begin, std::int64_t end) { channel_sums_f32(a, begin, end); }
