@@ -1,4 +1,4 @@
-// LAPACK's and BLAS's routines that linalg.cpp calls, for float and double. Their matrices are stored column after column. The
+// LAPACK's and BLAS's routines that linalg_routines.cpp calls, for float and double. Their matrices are stored column after column. The
 // Fortran interface (Anderson et al. 1999): all arguments are addresses; the lengths of texts come last, and are not read.
 #pragma once
 

@@ -4,8 +4,9 @@
 //     auto [values, vectors] = linalg::eigh(a);
 //
 // Dtypes: float32 and float64 (DTypeError for others). Computed by LAPACK (CMake's option TAPIR_LAPACK; without it each throws a
-// DeviceError that says so), of CUDA tensors too, on the host: that waits for the device, and copies. Gradients are computed where the
-// tensors are, except for what calls these functions again; they exist to any order, where the function has them.
+// DeviceError that says so), CUDA tensors by cuSOLVER (TAPIR_CUSOLVER): what tells of matrices that it cannot take waits for the
+// device (solve, inv, cholesky, eigh, svd, and what is made of these). Without cuSOLVER CUDA tensors go to the host and back.
+// The signs of vectors may differ between the two. Gradients exist to any order, where the function has them.
 #pragma once
 
 #include <limits>
