@@ -1,9 +1,10 @@
-// embedding_bag. Sums and means on the CPU are one pass over the rows. Elsewhere, and for largest elements, the rows are gathered by
-// embedding, and added up bag by bag. Either way the gradient is row-sparse.
+// embedding_bag. On the CPU it is one pass over the rows; largest elements remember the row that each came from. Elsewhere, and for
+// sums of 16-bit floats, the rows are gathered by embedding, and added up bag by bag. Either way the gradient is row-sparse.
 #include "tapir/ops/embedding_bag.h"
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -49,7 +50,7 @@ namespace {
 
 // Which rows belong to which bag.
 struct Bags {
-    Tensor indices;  // (n,)
+    Tensor indices;  // (n,): int64, none negative
     Tensor bag;      // (n,): of each index
     Tensor counts;   // does an index count? (n,) bool; undefined: all do
     int64_t count;   // of bags
@@ -68,7 +69,7 @@ Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     return count == 0 ? zeros({n}, options) : searchsorted(offsets, arange(n, options), /*right=*/true) - 1;
 }
 
-// The offsets without the last one, where that is the number of indices. Those of the CPU are checked.
+// As int64. Those of the CPU are checked.
 Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_last) {
     if (offsets.dim() != 1) fail<ShapeError>(indices.loc, "embedding_bag: offsets need one dimension, got shape {}", offsets.shape());
     if (offsets.dtype() != int64 && offsets.dtype() != int32) {
@@ -89,7 +90,23 @@ Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_la
             is_first = false;
         }
     }
-    return include_last ? narrow(all, 0, 0, all.numel() - 1) : all;
+    return all;
+}
+
+// Rows are far apart in memory: asks for one that is needed soon.
+template <class T>
+void prefetch_row(const T* row, int64_t width) {
+    const auto* from = reinterpret_cast<const char*>(row);
+    for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64) __builtin_prefetch(from + byte);
+}
+constexpr int64_t kAhead = 8;  // rows
+
+// Calls run(first bag, end bag) with whole bags for each thread.
+template <class Run>
+void for_bags(const Bags& bags, int64_t width, const Run& run) {
+    const int64_t per_bag = (width + 1) * (bags.indices.numel() / (bags.count + 1) + 1);
+    // parallel_for cuts at multiples of 64, and a bag may be large.
+    parallel_for(bags.count * 64, 64 * (16 * 1024 / per_bag + 1), [&](int64_t begin, int64_t end) { run(begin / 64, end / 64); });
 }
 
 // The sums of whole bags, each by one thread: weight (rows, width) contiguous, scale (n,) or null, out (bags, width).
@@ -98,21 +115,14 @@ void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T*
     const auto* index = static_cast<const int64_t*>(bags.indices.raw_data());
     const auto* bag = static_cast<const int64_t*>(bags.bag.raw_data());
     const auto* counts = bags.counts.defined() ? static_cast<const unsigned char*>(bags.counts.raw_data()) : nullptr;
-    const int64_t n = bags.indices.numel(), per_bag = (width + 1) * (n / (bags.count + 1) + 1);
-    // parallel_for cuts at multiples of 64, and a bag may be large. The bags of the indices only grow.
-    parallel_for(bags.count * 64, 64 * (16 * 1024 / per_bag + 1), [&](int64_t begin, int64_t end) {
-        const int64_t first_bag = begin / 64, end_bag = end / 64;
+    const int64_t n = bags.indices.numel();
+    for_bags(bags, width, [&](int64_t first_bag, int64_t end_bag) {  // the bags of the indices only grow
         std::fill(out + first_bag * width, out + end_bag * width, T(0));
         for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag; i < n && bag[i] < end_bag; ++i) {
             if (counts && !counts[i]) continue;
             const T* row = weight + index[i] * width;
             T* to = out + bag[i] * width;
-            constexpr int64_t ahead = 8;  // rows are far apart in memory
-            if (i + ahead < n) {
-                const auto* next = reinterpret_cast<const char*>(weight + index[i + ahead] * width);
-                for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64)
-                    __builtin_prefetch(next + byte);
-            }
+            if (i + kAhead < n) prefetch_row(weight + index[i + kAhead] * width, width);
             if (scale) {
                 const T s = scale[i];
 #pragma omp simd
@@ -121,6 +131,40 @@ void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T*
 #pragma omp simd
                 for (int64_t k = 0; k < width; ++k) to[k] += row[k];
             }
+        }
+    });
+}
+
+// The largest elements of each bag, the first of equal ones and nan above all, and where they come from: weight (rows, width)
+// contiguous, out (bags, width), from (bags, width) in [0, n), n in empty bags; null: not wanted.
+template <class T>
+void largest_of_bags(const Bags& bags, const T* weight, int64_t width, T* out, int64_t* from) {
+    const auto* index = static_cast<const int64_t*>(bags.indices.raw_data());
+    const auto* bag = static_cast<const int64_t*>(bags.bag.raw_data());
+    const auto* counts = bags.counts.defined() ? static_cast<const unsigned char*>(bags.counts.raw_data()) : nullptr;
+    const int64_t n = bags.indices.numel();
+    for_bags(bags, width, [&](int64_t first_bag, int64_t end_bag) {
+        std::fill(out + first_bag * width, out + end_bag * width, T(0));
+        if (from) std::fill(from + first_bag * width, from + end_bag * width, n);
+        int64_t begun = -1;  // the bag that has a row already
+        for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag; i < n && bag[i] < end_bag; ++i) {
+            if (counts && !counts[i]) continue;
+            const T* row = weight + index[i] * width;
+            T* to = out + bag[i] * width;
+            int64_t* at = from ? from + bag[i] * width : nullptr;
+            if (i + kAhead < n) prefetch_row(weight + index[i + kAhead] * width, width);
+            if (bag[i] != begun) {
+                begun = bag[i];
+                std::copy_n(row, width, to);
+                if (at) std::fill_n(at, width, i);
+                continue;
+            }
+            if (at) {
+#pragma omp simd
+                for (int64_t k = 0; k < width; ++k) at[k] = !(row[k] <= to[k]) && to[k] == to[k] ? i : at[k];
+            }
+#pragma omp simd
+            for (int64_t k = 0; k < width; ++k) to[k] = !(row[k] <= to[k]) && to[k] == to[k] ? row[k] : to[k];
         }
     });
 }
@@ -134,24 +178,22 @@ Tensor shares_of(const Bags& bags, DType dtype) {
 
 struct BagAttrs {
     int64_t padding_idx;
-    bool is_scaled, is_mean;
+    bool is_scaled, is_mean, is_max;
 };
 
 // Sums and means of float32 and float64 on the CPU; scale: (n,) or undefined.
 Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mode, int64_t padding_idx, const Loc& loc) {
     Tensor out, shares;
-    Bags here = bags;
     {
         const detail::UnrecordedParts parts;
-        here.indices = checked_index("embedding_bag", bags.indices, weight.tensor.shape(), 0, loc);
         const Tensor table = weight.tensor.contiguous(loc), scales = scale.defined() ? scale.contiguous(loc) : scale;
         const int64_t width = table.size(1);
         out = detail::make_empty({bags.count, width}, table.dtype(), cpu, loc);
         if (table.dtype() == float64) {
-            add_rows_of_bags(here, static_cast<const double*>(table.raw_data()), width, static_cast<const double*>(scales.raw_data()),
+            add_rows_of_bags(bags, static_cast<const double*>(table.raw_data()), width, static_cast<const double*>(scales.raw_data()),
                              static_cast<double*>(out.raw_data()));
         } else {
-            add_rows_of_bags(here, static_cast<const float*>(table.raw_data()), width, static_cast<const float*>(scales.raw_data()),
+            add_rows_of_bags(bags, static_cast<const float*>(table.raw_data()), width, static_cast<const float*>(scales.raw_data()),
                              static_cast<float*>(out.raw_data()));
         }
         if (mode == BagMode::mean) {
@@ -160,19 +202,78 @@ Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mo
         }
     }
     // Saved: the indices, the bags, then the scale and the weight, or the shares.
-    const BagAttrs attrs{padding_idx, scale.defined(), mode == BagMode::mean};
+    const BagAttrs attrs{padding_idx, scale.defined(), mode == BagMode::mean, false};
     if (scale.defined()) {
-        record(embedding_bag_op, loc, {&weight.tensor, &scale}, out, {&here.indices, &bags.bag, &scale, &weight.tensor}, attrs);
+        record(embedding_bag_op, loc, {&weight.tensor, &scale}, out, {&bags.indices, &bags.bag, &scale, &weight.tensor}, attrs);
     } else if (mode == BagMode::mean) {
-        record(embedding_bag_op, loc, {&weight.tensor}, out, {&here.indices, &bags.bag, &shares}, attrs);
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&bags.indices, &bags.bag, &shares}, attrs);
     } else {
-        record(embedding_bag_op, loc, {&weight.tensor}, out, {&here.indices, &bags.bag}, attrs);
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&bags.indices, &bags.bag}, attrs);
     }
     return out;
 }
 
+// The rows that any element comes from, and instead of positions in bags.indices (n: nowhere) those in these rows.
+Tensor rows_of_largest(const Bags& bags, const Tensor& from, const Loc& loc) {
+    const int64_t n = bags.indices.numel();
+    auto* at = static_cast<int64_t*>(from.raw_data());
+    std::vector<int64_t> place(static_cast<std::size_t>(n) + 1, 0);
+    for (int64_t i = 0; i < from.numel(); ++i) place[static_cast<std::size_t>(at[i])] = 1;
+    place.back() = 0;
+    int64_t count = 0;
+    for (auto& p : place) p = p != 0 ? count++ : -1;
+    const Tensor rows = detail::make_empty({count}, int64, cpu, loc);
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t p = place[static_cast<std::size_t>(i)];
+        if (p >= 0) static_cast<int64_t*>(rows.raw_data())[p] = static_cast<const int64_t*>(bags.indices.raw_data())[i];
+    }
+    place.back() = count;
+    for (int64_t i = 0; i < from.numel(); ++i) at[i] = place[static_cast<std::size_t>(at[i])];
+    return rows;
+}
+
+// Largest elements of floats on the CPU.
+Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, const Loc& loc) {
+    Tensor out, from, rows;
+    const bool record_it = recording(loc, {&weight.tensor}) != nullptr;
+    {
+        const detail::UnrecordedParts parts;
+        const DType dtype = weight.tensor.dtype();
+        const int64_t width = weight.tensor.size(1);
+        Bags here = bags;
+        Tensor table = weight.tensor;
+        if (dtype != float32 && dtype != float64) {  // the table may be far larger than the rows that are read
+            table = index_select(table, 0, bags.indices).to(float32);
+            here.indices = arange(bags.indices.numel());
+        }
+        table = table.contiguous(loc);
+        out = detail::make_empty({bags.count, width}, table.dtype(), cpu, loc);
+        if (record_it) from = detail::make_empty({bags.count, width}, int64, cpu, loc);
+        auto* at = from.defined() ? static_cast<int64_t*>(from.raw_data()) : nullptr;
+        if (table.dtype() == float64) {
+            largest_of_bags(here, static_cast<const double*>(table.raw_data()), width, static_cast<double*>(out.raw_data()), at);
+        } else {
+            largest_of_bags(here, static_cast<const float*>(table.raw_data()), width, static_cast<float*>(out.raw_data()), at);
+        }
+        out = out.to(dtype);
+        if (!record_it) return out;
+        rows = rows_of_largest(bags, from, loc);
+    }
+    record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, BagAttrs{padding_idx, false, false, true});
+    return out;
+}
+
+// saved: the rows (m,) that elements come from, and from which of them each does, (bags, width): m for those of empty bags.
+void largest_rule(Backward& b) {
+    const Tensor rows = b.saved(0), &g = b.grad();
+    const int64_t m = rows.numel();
+    const Tensor of_rows = scatter(zeros({m + 1, g.size(1)}, {g.dtype(), g.device()}), 0, b.saved(1), g);
+    b.give_rows(0, rows, narrow(of_rows, 0, 0, m));
+}
+
 void embedding_bag_rule(Backward& b) {
     const auto& attrs = b.attrs<BagAttrs>();
+    if (attrs.is_max) return largest_rule(b);
     const Tensor index = b.saved(0), bag = b.saved(1), &g = b.grad();
     if (b.needs(0)) {
         Tensor kept_index = index, kept_bag = bag, scale = attrs.is_scaled ? b.saved(2) : Tensor();
@@ -254,26 +355,40 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     if (options.padding_idx < -1 || options.padding_idx >= weight->sizes[0]) {
         fail<IndexError>(loc, "embedding_bag: padding_idx {} is out of range for {} rows", options.padding_idx, weight->sizes[0]);
     }
+    detail::check_same_device("embedding_bag", indices.tensor, weight.tensor, loc);
     const detail::RecordedParts parts(loc);
-    const int64_t n = indices->numel;
-    Bags bags{reshape(indices, {n}), {}, {}, rank == 2 ? indices->sizes[0] : 0};
+    int64_t n = indices->numel, after = 0;
+    Bags bags{checked_index("embedding_bag", reshape(indices, {n}), weight.tensor.shape(), 0, loc), {}, {}, 0};
+    Tensor scales = scale.defined() ? reshape(scale, {n}) : scale;
     if (rank == 1) {
-        const Tensor first = checked_offsets(indices, offsets, options.include_last_offset);
+        Tensor first = checked_offsets(indices, offsets, options.include_last_offset);
+        if (options.include_last_offset && first.device() == cpu) {
+            n = first[-1].item<int64_t>();
+            first = narrow(first, 0, 0, first.numel() - 1);
+            bags.indices = narrow(bags.indices, 0, 0, n);
+            if (scale.defined()) scales = narrow(scales, 0, 0, n);
+        } else if (options.include_last_offset) {
+            after = 1;  // a bag more, of the indices beyond the last offset: to ask how many these are would wait for the device
+        }
         bags.count = first.numel();
         bags.bag = bag_of_each(first, n, bags.count);
         if (bags.count == 0 && n > 0) fail<ValueError>(loc, "embedding_bag: {} indices for no bags", n);
     } else {
+        bags.count = indices->sizes[0];
         const TensorOptions whole(int64, indices->device);
-        bags.bag = reshape(expand(unsqueeze(arange(bags.count, whole), 1), indices.tensor.shape()), {n});
+        bags.bag = reshape(expand(unsqueeze(arange(bags.count, whole), 1), indices.tensor.shape()), {n}).contiguous();  // one bag: a view
     }
     if (options.padding_idx >= 0) bags.counts = ne(bags.indices, options.padding_idx);
     const bool is_wide = (weight->dtype == float32 || weight->dtype == float64) && (!scale.defined() || scale.dtype() == weight->dtype);
-    if (is_wide && options.mode != BagMode::max && weight->device == cpu && indices->device == cpu) {
-        return fused(weight, scale.defined() ? reshape(scale, {n}) : scale, bags, options.mode, options.padding_idx, loc);
+    const bool on_cpu = weight->device == cpu;
+    if (on_cpu && options.mode == BagMode::max && is_floating(weight->dtype)) return fused_max(weight, bags, options.padding_idx, loc);
+    if (on_cpu && options.mode != BagMode::max && is_wide) {
+        return fused(weight, scales, bags, options.mode, options.padding_idx, loc);
     }
     Tensor rows = embedding(bags.indices, weight, options.padding_idx);
-    if (scale.defined()) rows = rows * reshape(scale, {n, 1});
-    return options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
+    if (scale.defined()) rows = rows * unsqueeze(scales, 1);
+    const Tensor out = options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
+    return after > 0 ? narrow(out, 0, 0, bags.count - after) : out;
 }
 
 }  // namespace tapir

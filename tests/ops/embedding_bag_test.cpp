@@ -1,4 +1,7 @@
 // embedding_bag and its layer: gradients, corner cases and what is refused. Values: the op table's test, against PyTorch.
+#include <cmath>
+#include <limits>
+
 #include "../fails.h"
 #include "tapir/tapir.h"
 
@@ -47,4 +50,81 @@ TEST_CASE("embedding_bag of many bags, at any number of threads, is what its row
     set_num_threads(1);
     CHECK(equal(run(), many));
     set_num_threads(threads);
+}
+
+TEST_CASE("embedding_bag: indices end at the last offset, and negative ones count from the end") {
+    const Tensor weight = pow(10.0, arange(0, 4, 1, float64)).view({4, 1}), index = tensor({0, 1, 2, 3});
+    using V = std::vector<double>;
+    const auto last = [&](BagMode mode, const Tensor& offsets, const Tensor& scale = {}) {
+        return embedding_bag(index, weight, offsets, {.mode = mode, .per_sample_weights = scale, .include_last_offset = true});
+    };
+    CHECK(last(BagMode::sum, tensor({0, 1, 2})).to_vector<double>() == V{1, 10});
+    CHECK(last(BagMode::sum, tensor({0, 1, 2}), tensor({2, 3, 4, 5}).to(float64)).to_vector<double>() == V{2, 30});
+    CHECK(last(BagMode::mean, tensor({0, 1, 3})).to_vector<double>() == V{1, 55});
+    CHECK(last(BagMode::max, tensor({0, 1, 3})).to_vector<double>() == V{1, 100});
+    CHECK(last(BagMode::sum, tensor({0})).shape() == Shape{0, 1});
+    const Tensor wrapped = tensor({{0, -1, 1}}), straight = tensor({{0, 3, 1}});
+    for (const BagMode mode : {BagMode::sum, BagMode::mean, BagMode::max}) {
+        for (const DType dtype : {float64, float16}) {  // which take different ways
+            Tensor table = weight.to(dtype);
+            table.requires_grad_();
+            const auto run = [&](const Tensor& indices) {
+                Tape tape;
+                const Tensor y = embedding_bag(indices, table, {}, {.mode = mode, .padding_idx = 3});
+                table.zero_grad();
+                tape.backward(sum(y));
+                return cat({y.to(float64), table.grad().to(float64).t()}, 1).to_vector<double>();
+            };
+            CHECK(run(wrapped) == run(straight));
+            CHECK(run(wrapped).back() == 0);
+        }
+    }
+}
+
+TEST_CASE("embedding_bag: largest elements, by their definition") {
+    manual_seed(5);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (const DType dtype : {float64, float32, bfloat16}) {
+        Tensor weight = randint(0, 9, {20, 5}).to(dtype) - 12;  // with equal elements, all below 0
+        weight[7].fill_(nan);
+        weight.requires_grad_();
+        const Tensor index = randint(0, 20, {700}), offsets = cat({zeros({2}, int64), sort(randint(0, 700, {100})).values, tensor({700})});
+        const Tensor g = randn({103, 5}).to(dtype);
+        std::vector<double> want(103 * 5, 0), want_grad(20 * 5, 0);
+        const auto w = weight.detach().to(float64).to_vector<double>(), gs = g.to(float64).to_vector<double>();
+        const auto at = index.to_vector<int64_t>(), begin = offsets.to_vector<int64_t>();
+        for (std::size_t bag = 0; bag < 103; ++bag) {
+            const int64_t end = bag + 1 < 103 ? begin[bag + 1] : 700;
+            for (std::size_t k = 0; k < 5; ++k) {
+                int64_t best = -1;
+                for (int64_t i = begin[bag]; i < end; ++i) {
+                    const int64_t row = at[static_cast<std::size_t>(i)];
+                    if (row == 3) continue;  // padding
+                    const auto value = [&](int64_t r) { return w[static_cast<std::size_t>(r) * 5 + k]; };
+                    if (best < 0 || value(row) > value(best) || (std::isnan(value(row)) && !std::isnan(value(best)))) best = row;
+                }
+                if (best < 0) continue;
+                want[bag * 5 + k] = w[static_cast<std::size_t>(best) * 5 + k];
+                want_grad[static_cast<std::size_t>(best) * 5 + k] += gs[bag * 5 + k];
+            }
+        }
+        const auto run = [&] { return embedding_bag(index, weight, offsets, {.mode = BagMode::max, .padding_idx = 3}); };
+        Tape tape;
+        const Tensor y = run();
+        const Tensor unrecorded = [&] {
+            const NoGradScope no_grad;
+            return run();
+        }();
+        tape.backward(sum(y * g));
+        CHECK(allclose(y.to(float64), tensor(want).view({103, 5}), 0, 0, /*equal_nan=*/true));
+        CHECK(allclose(unrecorded.to(float64), y.to(float64), 0, 0, /*equal_nan=*/true));
+        CHECK(allclose(weight.grad().to(float64), tensor(want_grad).view({20, 5}), dtype == bfloat16 ? 0.1 : 1e-5, dtype == bfloat16 ? 0.3 : 1e-5));
+    }
+}
+
+TEST_CASE("embedding_bag of one bag of many indices") {
+    const Tensor weight = arange(1, 7, 1, float64).view({6, 1}), index = tensor({{0, 5, 2, 4, 3}});
+    CHECK(embedding_bag(index, weight, {}, {.mode = BagMode::sum}).item() == 21 - 2);
+    CHECK(embedding_bag(index, weight).item() == Approx(19.0 / 5));
+    CHECK(embedding_bag(index, weight, {}, {.mode = BagMode::max}).item() == 6);
 }
