@@ -95,7 +95,7 @@ Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor
     return out;
 }
 
-// Not recorded. bias: with `output` only.
+// Not recorded. bias: with `output` and `input` only.
 Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     const DType dtype = a.dtype();
     const bool is_empty = a.numel() == 0 || b.numel() == 0;  // a sum of nothing
@@ -104,8 +104,13 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
         add_bias(out, bias, loc);
         return out;
     }
-    if (on_gpu(a)) return convolve_on_gpu(part, c, a, b, bias, loc);
-    return on_cpu(part, c, a, b, bias, loc);
+    const auto compute = [&](const Tensor& with) {
+        return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc);
+    };
+    if (part == ConvPart::output) return compute(bias);
+    Tensor out = compute({});
+    add_bias(out, bias, loc);
+    return out;
 }
 
 Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
@@ -141,6 +146,8 @@ void conv_transpose_rule(Backward& b) {
     const Tensor &g = b.grad(), y = b.saved(0), w = b.saved(1);
     if (b.needs(0)) b.give(0, convolve(b, ConvPart::output, g, w));
     if (b.needs(1)) b.give(1, convolve(b, ConvPart::weight, g, y));
+    if (b.input_count() < 3 || !b.needs(2)) return;
+    b.give(2, sum(g, all_but_channels(g)));
 }
 
 void conv_weight_rule(Backward& b) {
@@ -245,8 +252,8 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
         return conv_transpose(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
     }
     check_operands(op, dims, x, weight.tensor, bias);
-    const detail::RecordedParts parts(x.loc);
     if (x.tensor.dim() == dims + 1) {
+        const detail::RecordedParts parts(x.loc);
         const Tensor batch = unsqueeze(x, 0);
         return squeeze(conv_transpose(op, dims, In(batch, x.loc), weight, bias, options), 0);
     }
@@ -282,8 +289,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
                              weight.tensor.shape(), c.in[d]);
         }
     }
-    const Tensor y = convolve(ConvPart::input, c, x.tensor, weight.tensor, {}, x.loc);
-    return bias.defined() ? y + beside_channels(bias, y) : y;
+    return convolve(ConvPart::input, c, x.tensor, weight.tensor, bias, x.loc);
 }
 
 // What conv2d(x, w, {}, {}) gives for w, where g is the gradient of its result.
