@@ -1,4 +1,4 @@
-// Batch normalisation, and the normalisations that are made of other ops.
+// Batch normalisation, and local response normalisation, which is made of other ops.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/kernels/batch_norm.h"
 #include "tapir/ops/make.h"
-#include "tapir/ops/normalization.h"
+#include "tapir/ops/normalization_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/pooling.h"
@@ -48,12 +48,6 @@ TAPIR_OP(batch_norm, "BatchNormalization", batch_norm_rule, "Each channel to mea
          TAPIR_SAMPLE_AS("f(2,3,2,2) f(3) f(3)",
                          "nn.functional.batch_norm(x[0], torch.full_like(x[1], 0.5), torch.full_like(x[1], 2), x[1], x[2], False, 0.1, 0.01)",
                          evaluated(x[0], x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(2,6,3,2) f(6) f(6)", "nn.functional.group_norm(x[0], 3, x[1], x[2], 0.001)",
-                         group_norm(x[0], 3, x[1], x[2], 1e-3)),
-         TAPIR_SAMPLE_AS("f(2,3,3,2) f(3) f(3)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])",
-                         instance_norm(x[0], x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(2,3,4) f(3,4)", "x[0] / (x[0].square().mean((1, 2), keepdim=True) + 0.01).sqrt() * x[1]",
-                         rms_norm(x[0], {3, 4}, x[1], 0.01)),
          TAPIR_SAMPLE_AS("f(2,6,3,2)", "nn.functional.local_response_norm(x[0], 3, 0.5)", local_response_norm(x[0], 3, 0.5)),
          TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)",
                          local_response_norm(x[0], 4, 0.5, 0.5, 2)));
@@ -65,7 +59,7 @@ struct Attrs {
     bool training, has_weight, has_bias;
 };
 
-DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+// --- On the CPU ----------------------------------------------------------------------------------------------------------
 
 struct Layout {
     int64_t outer, channels, inner;
@@ -76,29 +70,6 @@ Layout layout_of(const Tensor& x) {
     const int64_t batch = x.size(0), channels = x.size(1), rest = batch * channels > 0 ? x.numel() / (batch * channels) : 0;
     if (!x.is_contiguous() || rest == 1) return {batch * rest, channels, 1};
     return {batch, channels, rest};
-}
-
-// Of the dtype, contiguous or with its channels last.
-Tensor ready(const Tensor& x, DType dtype, const Loc& loc) {
-    const Tensor wide = x.to(dtype, loc);
-    return detail::is_channels_last(wide.impl()) ? wide : wide.contiguous(loc);
-}
-
-// The same in the layout of another.
-Tensor ready_like(const Tensor& g, const Tensor& x, const Loc& loc) {
-    const Tensor wide = g.to(x.dtype(), loc);
-    return x.is_contiguous() ? wide.contiguous(loc) : channels_last(wide, loc);
-}
-
-Tensor empty_like(const Tensor& x, const Loc& loc) {
-    return make_in_layout(x.shape(), x.dtype(), x.device(), /*channels_last=*/!x.is_contiguous(), loc);
-}
-
-// --- On the CPU ----------------------------------------------------------------------------------------------------------
-
-template <class T>
-T* data(const Tensor& t) {
-    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
 }
 
 // Both sums of each channel: first, then second. They are taken in as many parts as the sizes alone say, so that the number of
@@ -265,26 +236,6 @@ void batch_norm_rule(Backward& b) {
 
 // --- Forward -------------------------------------------------------------------------------------------------------------
 
-void check_channels(const char* op, const In& x, const Tensor& t, const char* what) {
-    if (!t.defined()) return;
-    if (t.shape() != Shape(x->sizes[1])) {
-        fail<ShapeError>(x.loc, "{}: the {} has shape {}, expected ({},)", op, what, t.shape(), x->sizes[1]);
-    }
-    const bool is_wide = t.dtype() == float32 && (x->dtype == float16 || x->dtype == bfloat16);
-    if (t.dtype() != x->dtype && !is_wide) {
-        fail<DTypeError>(x.loc, "{}: the {} has dtype {}, the input {}", op, what, name(t.dtype()), name(x->dtype));
-    }
-    detail::check_same_device(op, x.tensor, t, x.loc);
-}
-
-void check_input(const char* op, const In& x, int least_dims) {
-    detail::check_defined(x, op);
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x->dtype));
-    if (x.tensor.dim() < least_dims) {
-        fail<ShapeError>(x.loc, "{}: needs (n, channels{}), got {}", op, least_dims > 2 ? ", ..." : "", x.tensor.shape());
-    }
-}
-
 // running = (1 - momentum) running + momentum * new
 void follow(const Tensor& running, const Tensor& fresh, double momentum, const Loc& loc) {
     if (!running.defined()) return;
@@ -338,10 +289,13 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
     if (o.training && per_channel == 1) {
         fail<ValueError>(x.loc, "batch_norm: in training a channel needs more than one element, got shape {}", x.tensor.shape());
     }
+    if (x->numel == 0) {
+        const detail::RecordedParts parts(x.loc);
+        return empty_norm(x.tensor, weight, bias);
+    }
     Tensor y, stats;
     {
         const detail::UnrecordedParts parts;
-        if (x->numel == 0) return clone(x);
         const Running running{running_mean, running_var};
         if (on_gpu(x.tensor)) {
             stats = detail::make_empty({2, channels}, computed_in(x->dtype), x->device, x.loc);
@@ -361,51 +315,6 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
         record(batch_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
     }
     return y;
-}
-
-Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
-    check_input("group_norm", x, 2);
-    check_channels("group_norm", x, weight, "weight");
-    check_channels("group_norm", x, bias, "bias");
-    const int64_t batch = x->sizes[0], channels = x->sizes[1];
-    if (groups < 1 || channels % groups != 0) {
-        fail<ValueError>(x.loc, "group_norm: {} groups do not divide {} channels", groups, channels);
-    }
-    const detail::RecordedParts parts(x.loc);
-    if (x->numel == 0) return clone(x);
-    const int64_t width = x->numel / (batch * groups);
-    Tensor y = reshape(layer_norm(reshape(x, {batch, groups, width}), {width}, {}, {}, eps), x.tensor.shape());
-    if (weight.defined()) y = y * beside_channels(weight, x.tensor);
-    if (bias.defined()) y = y + beside_channels(bias, x.tensor);
-    return y.to(x->dtype, x.loc);
-}
-
-Tensor instance_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
-    check_input("instance_norm", x, 3);
-    const int64_t per_channel = x->numel > 0 ? x->numel / (x->sizes[0] * x->sizes[1]) : 0;
-    if (per_channel == 1) {
-        fail<ValueError>(x.loc, "instance_norm: a channel needs more than one element, got shape {}", x.tensor.shape());
-    }
-    return group_norm(x, std::max<int64_t>(x->sizes[1], 1), weight, bias, eps);
-}
-
-Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, double eps) {
-    check_input("rms_norm", x, 1);
-    const Shape shape = x.tensor.shape();
-    const int dims = normalized_shape.rank(), leading = shape.rank() - dims;
-    bool fits = dims > 0 && leading >= 0;
-    for (int d = 0; fits && d < dims; ++d) fits = shape[leading + d] == normalized_shape[d];
-    if (!fits) fail<ShapeError>(x.loc, "rms_norm: the last dimensions of {} must be {}", shape, normalized_shape);
-    if (weight.defined() && weight.shape() != normalized_shape) {
-        fail<ShapeError>(x.loc, "rms_norm: the weight has shape {}, expected {}", weight.shape(), normalized_shape);
-    }
-    const detail::RecordedParts parts(x.loc);
-    const double epsilon = x->dtype == float64 ? 0x1p-52 : x->dtype == float32 ? 0x1p-23 : x->dtype == float16 ? 0x1p-10 : 0x1p-7;
-    Dims last(leading);
-    for (int d = leading + 1; d < shape.rank(); ++d) last.push_back(d);
-    const Tensor wide = to(x, computed_in(x->dtype));
-    const Tensor y = (wide * rsqrt(mean(square(wide), last, true) + (eps < 0 ? epsilon : eps))).to(x->dtype, x.loc);
-    return weight.defined() ? y * weight : y;
 }
 
 Tensor local_response_norm(In x, int64_t size, double alpha, double beta, double k) {

@@ -1,0 +1,309 @@
+// Group and instance normalisation. On the CPU by the kernels of batch normalisation, in the layout of the input: sums of each
+// channel of each example, put together by group, and one pass that writes the result.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/ops/kernels/batch_norm.h"
+#include "tapir/ops/normalization_impl.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+void group_norm_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(group_norm, "GroupNormalization", group_norm_rule, "Groups of channels of each example to mean 0 and variance 1.",
+         TAPIR_SAMPLE_AS("f(2,4,4,5) f(4) f(4)", "nn.functional.group_norm(x[0], 2, x[1], x[2], 0.001)",
+                         group_norm(x[0], 2, x[1], x[2], 1e-3)),
+         TAPIR_SAMPLE_AS("f(2,4,17) f(4)", "nn.functional.group_norm(x[0], 2, x[1], None)", group_norm(x[0], 2, x[1])),
+         TAPIR_SAMPLE_AS("f(1,4,4,4) f(4)", "nn.functional.group_norm(x[0], 1, None, x[1])", group_norm(x[0], 1, {}, x[1])),
+         TAPIR_SAMPLE_AS("f(3,6) f(6) f(6)", "nn.functional.group_norm(x[0], 2, x[1], x[2])", group_norm(x[0], 2, x[1], x[2])),
+         TAPIR_SAMPLE_AS("f(2,2,4,4) f(2) f(2)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])",
+                         instance_norm(x[0], x[1], x[2])));
+
+namespace {
+
+using std::int64_t;
+
+struct Attrs {
+    double eps;
+    int64_t groups;
+    bool has_weight, has_bias;
+};
+
+// x (batch, channels, inner) or, with the channels last, (batch, inner, channels); what differs by channel is (batch, channels).
+struct Layout {
+    int64_t batch, channels, inner, groups;
+    bool is_last;
+    int64_t size() const { return channels * inner; }  // of an example
+    std::size_t all() const { return static_cast<std::size_t>(batch * channels); }
+};
+
+Layout layout_of(const Tensor& x, int64_t groups) {
+    return {x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1)), groups, !x.is_contiguous()};
+}
+
+// Sums in as many parts as the sizes alone say, so that the number of threads does not change them.
+constexpr int64_t kPart = 32 * 1024;  // elements
+
+// The same cuts for sums and maps: run(example, first row, end row) of (inner, channels) if the channels are last, else
+// run(0, first channel, end channel) of batch * channels.
+template <class Run>
+void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
+    if (!l.is_last) {
+        parallel_for((end - first) * l.channels, kPart / l.inner + 1, [&](int64_t from, int64_t to) {
+            run(0, first * l.channels + from, first * l.channels + to);
+        });
+        return;
+    }
+    const int64_t rows = std::max<int64_t>((l.inner + 15) / 16, kPart / l.channels + 1), parts = (l.inner + rows - 1) / rows;
+#pragma omp parallel for schedule(static) num_threads(num_threads()) if ((end - first) * parts > 1)
+    for (int64_t i = first * parts; i < end * parts; ++i) {
+        run(i / parts, i % parts * rows, std::min((i % parts + 1) * rows, l.inner));
+    }
+}
+
+// Both sums of each channel of the examples [first, end): see kernels::ChannelSums. sums: [2][batch * channels].
+template <class T>
+void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const T* shift, const T* scale, double* sums) {
+    const auto channels = static_cast<std::size_t>(l.channels);
+    const int64_t at = first * l.channels, n = end * l.channels - at, all = l.batch * l.channels;
+    const auto moved = [](const T* p, int64_t by) { return p ? p + by : nullptr; };
+    std::fill_n(sums + at, n, 0.0);
+    std::fill_n(sums + all + at, n, 0.0);
+    if (!l.is_last) {
+        for_parts(l, first, end, [&](int64_t, int64_t from, int64_t to) {
+            const int64_t i = from * l.inner;
+            const kernels::ChannelSums<T> args{to - from, l.inner, x + i, moved(g, i), shift + from, moved(scale, from), sums + from,
+                                               sums + all + from, nullptr};
+            kernels::channel_sums(args, 0, 1);
+        });
+        return;
+    }
+    // Several parts add to one channel: each has a row of its own, added up in order.
+    const int64_t rows = std::max<int64_t>((l.inner + 15) / 16, kPart / l.channels + 1), parts = (l.inner + rows - 1) / rows;
+    std::vector<double> of_parts(static_cast<std::size_t>((end - first) * parts) * 2 * channels);
+    for_parts(l, first, end, [&](int64_t example, int64_t from, int64_t to) {
+        std::vector<T> scratch(2 * channels);
+        double* mine = of_parts.data() + static_cast<std::size_t>((example - first) * parts + from / rows) * 2 * channels;
+        const int64_t i = example * l.size(), c = example * l.channels;
+        kernels::channel_sums(kernels::ChannelSums<T>{l.channels, 1, x + i, moved(g, i), shift + c, moved(scale, c), mine,
+                                                      mine + channels, scratch.data()}, from, to);
+    });
+    for (int64_t p = 0; p < (end - first) * parts; ++p) {
+        const double* from = of_parts.data() + static_cast<std::size_t>(p) * 2 * channels;
+        double* to = sums + (first + p / parts) * l.channels;
+        for (std::size_t c = 0; c < channels; ++c) {
+            to[c] += from[c];
+            to[static_cast<std::size_t>(all) + c] += from[channels + c];
+        }
+    }
+}
+
+// y = g * c + x * a + b of the examples [first, end), without g: x * a + b.
+template <class T>
+void map(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const T* a, const T* b, const T* c, T* y) {
+    const auto moved = [](const T* p, int64_t by) { return p ? p + by : nullptr; };
+    for_parts(l, first, end, [&](int64_t example, int64_t from, int64_t to) {
+        const int64_t i = l.is_last ? example * l.size() : from * l.inner, k = l.is_last ? example * l.channels : from;
+        const kernels::ChannelMap<T> args{l.is_last ? l.channels : to - from, l.is_last ? 1 : l.inner, x + i, moved(g, i),
+                                          a + k, b + k, moved(c, k), y + i};
+        kernels::channel_map(args, l.is_last ? from : 0, l.is_last ? to : 1);
+    });
+}
+
+// Calls run(first, end) for as many examples as stay in the caches between its sums and its map.
+template <class Run>
+void for_sets(const Layout& l, const Run& run) {
+    const int64_t set = std::max<int64_t>(1, 4 * kPart * num_threads() / l.size());
+    for (int64_t first = 0; first < l.batch; first += set) run(first, std::min(first + set, l.batch));
+}
+
+// stats: (2, batch, groups), mean and rstd.
+template <class T>
+Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Attrs& attrs, const Loc& loc) {
+    const Layout l = layout_of(x, attrs.groups);
+    const Tensor y = empty_like(x, loc);
+    const T *from = data<T>(x), *w = data<T>(weight), *shift_by = data<T>(bias);
+    T *means = data<T>(stats), *rstds = means + l.batch * l.groups;
+    const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
+    const auto inner = static_cast<double>(l.inner);
+    std::vector<double> sums(2 * l.all());
+    std::vector<T> shift(l.all()), a(l.all()), b(l.all());
+    for_sets(l, [&](int64_t first, int64_t end) {
+        const auto at = [&](std::vector<T>& v, int64_t i) -> T& { return v[static_cast<std::size_t>(i)]; };
+        for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
+            at(shift, i) = from[l.is_last ? i / l.channels * l.size() + i % l.channels : i * l.inner];
+        }
+        sum_up<T>(l, first, end, from, nullptr, shift.data(), nullptr, sums.data());
+        for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
+            // Chan et al. 1983: squares around the mean of each channel, and of these means around that of the group.
+            const auto channel = [&](int64_t i, double& mean) {
+                const double first_sum = sums[static_cast<std::size_t>(i)];
+                mean = static_cast<double>(at(shift, i)) + first_sum / inner;
+                return std::max(0.0, sums[static_cast<std::size_t>(all + i)] - first_sum * first_sum / inner);
+            };
+            double mean = 0, squares = 0, here = 0;
+            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+                squares += channel(i, here);
+                mean += here / static_cast<double>(per_group);
+            }
+            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+                channel(i, here);
+                squares += inner * (here - mean) * (here - mean);
+            }
+            const double rstd = 1 / std::sqrt(squares / (inner * static_cast<double>(per_group)) + attrs.eps);
+            means[k] = static_cast<T>(mean);
+            rstds[k] = static_cast<T>(rstd);
+            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+                const int64_t c = i % l.channels;
+                at(a, i) = rstds[k] * (w ? w[c] : T(1));
+                at(b, i) = (shift_by ? shift_by[c] : T(0)) - means[k] * at(a, i);
+            }
+        }
+        map<T>(l, first, end, from, nullptr, a.data(), b.data(), nullptr, data<T>(y));
+    });
+    return y;
+}
+
+struct Gradients {
+    Tensor x, weight, bias;
+};
+
+// With n = (x - mean) rstd and d = g weight:  rstd (d - mean(d) - n mean(d n)), means over the group.
+template <class T>
+Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const Attrs& attrs, const Loc& loc) {
+    const Layout l = layout_of(x, attrs.groups);
+    const auto made_of = [&](int64_t n) { return detail::make_empty({n}, x.dtype(), cpu, loc); };
+    Gradients made{empty_like(x, loc), made_of(l.channels), made_of(l.channels)};
+    const T *means = data<T>(stats), *rstds = means + l.batch * l.groups, *w = data<T>(weight);
+    const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
+    const double n = static_cast<double>(l.inner) * static_cast<double>(per_group);
+    std::vector<double> sums(2 * l.all());
+    std::vector<T> shift(l.all()), scale(l.all()), a(l.all()), b(l.all()), factor(l.all());
+    for_sets(l, [&](int64_t first, int64_t end) {
+        const auto at = [&](std::vector<T>& v, int64_t i) -> T& { return v[static_cast<std::size_t>(i)]; };
+        for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
+            at(shift, i) = means[i / per_group];
+            at(scale, i) = rstds[i / per_group];
+        }
+        sum_up<T>(l, first, end, data<T>(x), data<T>(g), shift.data(), scale.data(), sums.data());
+        for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
+            const auto weight_of = [&](int64_t i) { return w ? static_cast<double>(w[i % l.channels]) : 1.0; };
+            double mean_d = 0, mean_dn = 0;
+            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+                mean_d += weight_of(i) * sums[static_cast<std::size_t>(i)] / n;
+                mean_dn += weight_of(i) * sums[static_cast<std::size_t>(all + i)] / n;
+            }
+            const auto rstd = static_cast<double>(rstds[k]), slope = -rstd * rstd * mean_dn;
+            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+                at(factor, i) = static_cast<T>(rstd * weight_of(i));
+                at(a, i) = static_cast<T>(slope);
+                at(b, i) = static_cast<T>(-rstd * mean_d - slope * static_cast<double>(means[k]));
+            }
+        }
+        map<T>(l, first, end, data<T>(x), data<T>(g), a.data(), b.data(), factor.data(), data<T>(made.x));
+    });
+    for (int64_t c = 0; c < l.channels; ++c) {
+        double of_bias = 0, of_weight = 0;
+        for (int64_t i = c; i < all; i += l.channels) {
+            of_bias += sums[static_cast<std::size_t>(i)];
+            of_weight += sums[static_cast<std::size_t>(all + i)];
+        }
+        data<T>(made.bias)[c] = static_cast<T>(of_bias);
+        data<T>(made.weight)[c] = static_cast<T>(of_weight);
+    }
+    return made;
+}
+
+// Made of ops, to be differentiated again. saved: mean and rstd, x, the weight if there is one.
+void rule_of_ops(Backward& b, const Attrs& attrs) {
+    const DType dtype = b.saved(0).dtype();
+    const Tensor g = b.grad().to(dtype), x = b.saved(1).to(dtype);
+    const int64_t batch = x.size(0), width = x.numel() / (batch * attrs.groups);
+    const Shape rows{batch, attrs.groups, width};
+    const Tensor in = reshape(x, rows), centred = in - mean(in, {2}, true);
+    const Tensor rstd = rsqrt(mean(square(centred), {2}, true) + attrs.eps), normal = centred * rstd;
+    const Tensor d = reshape(attrs.has_weight ? g * beside_channels(b.saved(2), x) : g, rows);
+    b.give(0, reshape(rstd * (d - mean(d, {2}, true) - normal * mean(d * normal, {2}, true)), x.shape()));
+    if (attrs.has_weight) b.give(1, sum(g * reshape(normal, x.shape()), all_but_channels(x)));
+    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, all_but_channels(g)));
+}
+
+void group_norm_rule(Backward& b) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    if (b.recording()) return rule_of_ops(b, attrs);
+    const Tensor stats = b.saved(0);
+    const Loc loc = b.record().loc;
+    const Tensor x = ready(b.saved(1), stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
+    const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();
+    const Gradients made = stats.dtype() == float64 ? gradients<double>(g, x, stats, weight, attrs, loc)
+                                                    : gradients<float>(g, x, stats, weight, attrs, loc);
+    b.give(0, made.x);
+    if (attrs.has_weight) b.give(1, made.weight);
+    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, made.bias);
+}
+
+Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs& attrs) {
+    Tensor y, stats;
+    {
+        const detail::UnrecordedParts parts;
+        const DType dtype = computed_in(x->dtype);
+        const Tensor in = ready(x.tensor, dtype, x.loc);
+        stats = detail::make_empty({2, x->sizes[0], attrs.groups}, dtype, cpu, x.loc);
+        const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(dtype, x.loc).contiguous(x.loc) : t; };
+        y = dtype == float64 ? normalized<double>(in, stats, wide(weight), wide(bias), attrs, x.loc)
+                             : normalized<float>(in, stats, wide(weight), wide(bias), attrs, x.loc);
+        y = y.to(x->dtype, x.loc);
+    }
+    if (weight.defined() && bias.defined()) {
+        record(group_norm_op, x.loc, {&x.tensor, &weight, &bias}, y, {&stats, &x.tensor, &weight}, attrs);
+    } else if (weight.defined()) {
+        record(group_norm_op, x.loc, {&x.tensor, &weight}, y, {&stats, &x.tensor, &weight}, attrs);
+    } else if (bias.defined()) {
+        record(group_norm_op, x.loc, {&x.tensor, &bias}, y, {&stats, &x.tensor}, attrs);
+    } else {
+        record(group_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
+    }
+    return y;
+}
+
+}  // namespace
+
+Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
+    check_input("group_norm", x, 2);
+    check_channels("group_norm", x, weight, "weight");
+    check_channels("group_norm", x, bias, "bias");
+    const int64_t batch = x->sizes[0], channels = x->sizes[1];
+    if (groups < 1 || channels % groups != 0) {
+        fail<ValueError>(x.loc, "group_norm: {} groups do not divide {} channels", groups, channels);
+    }
+    // Sums of each channel cost more than they save where a channel has few elements, fewer so if it lies side by side with others.
+    const int64_t per_channel = x->numel > 0 ? x->numel / (batch * channels) : 0, least = x->is_contiguous() ? 16 : 4;
+    if (!on_gpu(x.tensor) && per_channel >= least) return fused(x, weight, bias, {eps, groups, weight.defined(), bias.defined()});
+    const detail::RecordedParts parts(x.loc);
+    if (x->numel == 0) return empty_norm(x.tensor, weight, bias);
+    const int64_t width = x->numel / (batch * groups);
+    Tensor y = reshape(layer_norm(reshape(x, {batch, groups, width}), {width}, {}, {}, eps), x.tensor.shape());
+    if (weight.defined()) y = y * beside_channels(weight, x.tensor);
+    if (bias.defined()) y = y + beside_channels(bias, x.tensor);
+    return y.to(x->dtype, x.loc);
+}
+
+Tensor instance_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
+    check_input("instance_norm", x, 3);
+    const int64_t per_channel = x->numel > 0 ? x->numel / (x->sizes[0] * x->sizes[1]) : 0;
+    if (per_channel == 1) {
+        fail<ValueError>(x.loc, "instance_norm: a channel needs more than one element, got shape {}", x.tensor.shape());
+    }
+    return group_norm(x, std::max<int64_t>(x->sizes[1], 1), weight, bias, eps);
+}
+
+}  // namespace tapir

@@ -1,0 +1,65 @@
+// What the normalisations share: checked inputs, and the layouts that their kernels take.
+#pragma once
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/normalization.h"
+
+namespace tapir {
+
+inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+/// Of the dtype, contiguous or with its channels last.
+inline Tensor ready(const Tensor& x, DType dtype, const Loc& loc) {
+    const Tensor wide = x.to(dtype, loc);
+    return detail::is_channels_last(wide.impl()) ? wide : wide.contiguous(loc);
+}
+
+/// The same in the layout of another.
+inline Tensor ready_like(const Tensor& g, const Tensor& x, const Loc& loc) {
+    const Tensor wide = g.to(x.dtype(), loc);
+    return x.is_contiguous() ? wide.contiguous(loc) : channels_last(wide, loc);
+}
+
+inline Tensor empty_like(const Tensor& x, const Loc& loc) {
+    return make_in_layout(x.shape(), x.dtype(), x.device(), /*channels_last=*/!x.is_contiguous(), loc);
+}
+
+template <class T>
+T* data(const Tensor& t) {
+    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
+
+inline void check_channels(const char* op, const In& x, const Tensor& t, const char* what) {
+    if (!t.defined()) return;
+    if (t.shape() != Shape(x->sizes[1])) {
+        fail<ShapeError>(x.loc, "{}: the {} has shape {}, expected ({},)", op, what, t.shape(), x->sizes[1]);
+    }
+    const bool is_wide = t.dtype() == float32 && (x->dtype == float16 || x->dtype == bfloat16);
+    if (t.dtype() != x->dtype && !is_wide) {
+        fail<DTypeError>(x.loc, "{}: the {} has dtype {}, the input {}", op, what, name(t.dtype()), name(x->dtype));
+    }
+    detail::check_same_device(op, x.tensor, t, x.loc);
+}
+
+inline void check_input(const char* op, const In& x, int least_dims) {
+    detail::check_defined(x, op);
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x->dtype));
+    if (x.tensor.dim() < least_dims) {
+        fail<ShapeError>(x.loc, "{}: needs (n, channels{}), got {}", op, least_dims > 2 ? ", ..." : "", x.tensor.shape());
+    }
+}
+
+/// The normalised x where it has no elements: as empty, and the parameters' gradients are zeros.
+inline Tensor empty_norm(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    Tensor y = clone(x);
+    if (weight.defined()) y = (y * beside_channels(weight, x)).to(x.dtype());
+    if (bias.defined()) y = (y + beside_channels(bias, x)).to(x.dtype());
+    return y;
+}
+
+}  // namespace tapir
