@@ -10,6 +10,7 @@
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/loss_impl.h"
+#include "tapir/ops/pair_loss_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -280,6 +281,7 @@ Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
         return huber_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, delta);
     }
     if (!(delta > 0)) fail<ValueError>(input.loc, "huber_loss: delta must be above 0, got {}", delta);
+    if (is_fused_pair(input, target)) return huber_loss_of(input, target, delta, reduction);
     const detail::RecordedParts parts(input.loc);
     const Tensor distance = abs(input - target);
     return reduce_losses(where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta), reduction);
@@ -293,6 +295,7 @@ Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
     if (!(beta >= 0)) fail<ValueError>(input.loc, "smooth_l1_loss: beta must not be negative, got {}", beta);
     const detail::RecordedParts parts(input.loc);
     if (beta == 0) return l1_loss(input, target, reduction);
+    if (is_fused_pair(input, target)) return smooth_l1_loss_of(input, target, beta, reduction);
     const Tensor distance = abs(input - target);
     return reduce_losses(where(distance < beta, square(distance) * (0.5 / beta), distance - 0.5 * beta), reduction);
 }
@@ -334,6 +337,10 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
     }
     const Tensor& t = target.tensor;
     const detail::RecordedParts parts(logits.loc);
+    if (!pos_weight.defined() && is_fused_pair(logits, target)) {
+        if (!weight.defined()) return logits_loss_of(logits, target, reduction);
+        return reduce_losses(logits_loss_of(logits, target, Reduction::none) * weight, reduction);
+    }
     // -(p t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), where log(1 - sigmoid(x)) = log(sigmoid(x)) - x
     const Tensor factor = pos_weight.defined() ? (pos_weight - 1) * t + 1 : Tensor();
     const Tensor log_p = logsigmoid(logits);

@@ -303,6 +303,88 @@ T* as(void* p) {
     return static_cast<T*>(p);
 }
 
+// Losses of pairs: see kernels/loss.h. by_x, by_t: derivatives.
+template <class T>
+struct Huber {
+    T beta;
+    explicit Huber(double b) : beta(static_cast<T>(b)) {}
+    T loss(T x, T t) const {
+        const T d = x - t, far = d < T(0) ? -d : d;
+        return far <= beta ? T(0.5) * far * far : beta * (far - T(0.5) * beta);
+    }
+    T by_x(T x, T t) const {
+        const T d = x - t;
+        return d > beta ? beta : d < -beta ? -beta : d;
+    }
+    T by_t(T x, T t) const { return -by_x(x, t); }
+};
+
+template <class T>
+struct SmoothL1 {
+    T beta, rate;
+    explicit SmoothL1(double b) : beta(static_cast<T>(b)), rate(static_cast<T>(1 / b)) {}
+    T loss(T x, T t) const {
+        const T d = x - t, far = d < T(0) ? -d : d;
+        return far < beta ? T(0.5) * rate * far * far : far - T(0.5) * beta;
+    }
+    T by_x(T x, T t) const {
+        const T d = x - t;
+        return d >= beta ? T(1) : d <= -beta ? T(-1) : d * rate;
+    }
+    T by_t(T x, T t) const { return -by_x(x, t); }
+};
+
+template <class T>
+struct Logits {
+    explicit Logits(double) {}
+    T loss(T x, T t) const {  // (1 - t) x - log(sigmoid(x))
+        const T far = x < T(0) ? -x : x;
+        return (T(1) - t) * x - ((x < T(0) ? x : T(0)) - log1p(exp(-far)));
+    }
+    T by_x(T x, T t) const { return sigmoid(x) - t; }
+    T by_t(T x, T) const { return -x; }
+};
+
+template <class T, class Loss>
+double run_pair_sum(const Loss& loss, const PairLossArgs& args) {
+    const T *x = as<T>(args.x), *t = as<T>(args.t);
+    double total = 0;
+    for (i64 done = 0; done < args.n; done += 1024) {  // as in run_squared_distance
+        const i64 end = smaller(args.n, done + 1024);
+        T sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 i = done; i < end; ++i) sum += loss.loss(x[i], t[i]);
+        total += static_cast<double>(sum);
+    }
+    return total;
+}
+
+template <class T, class Derivative>
+void run_pair_grad(const Derivative& derivative, const PairLossArgs& args, const void* gs, double scale, void* outs) {
+    const T *x = as<T>(args.x), *t = as<T>(args.t), *g = as<T>(gs), factor = static_cast<T>(scale);
+    T* out = as<T>(outs);
+    if (g) {
+#pragma omp simd
+        for (i64 i = 0; i < args.n; ++i) out[i] = derivative(x[i], t[i]) * g[i] * factor;
+    } else {
+#pragma omp simd
+        for (i64 i = 0; i < args.n; ++i) out[i] = derivative(x[i], t[i]) * factor;
+    }
+}
+
+// Calls run(loss, T()) with the loss that args name.
+template <class Run>
+auto with_loss(const PairLossArgs& args, const Run& run) {
+    if (args.dtype == DType::float64) {
+        if (args.kind == PairLoss::huber) return run(Huber<double>(args.beta), double());
+        if (args.kind == PairLoss::smooth_l1) return run(SmoothL1<double>(args.beta), double());
+        return run(Logits<double>(args.beta), double());
+    }
+    if (args.kind == PairLoss::huber) return run(Huber<float>(args.beta), float());
+    if (args.kind == PairLoss::smooth_l1) return run(SmoothL1<float>(args.beta), float());
+    return run(Logits<float>(args.beta), float());
+}
+
 }  // namespace
 
 void cross_entropy(const CrossEntropyArgs& args, i64 begin, i64 end) {
@@ -330,6 +412,28 @@ void scaled_difference(DType dtype, const void* a, const void* b, double factor,
     }
     const auto f = static_cast<float>(factor);
     for (i64 i = 0; i < n; ++i) as<float>(out)[i] = (as<float>(a)[i] - as<float>(b)[i]) * f;
+}
+
+double pair_loss_sum(const PairLossArgs& args) {
+    return with_loss(args, [&](const auto& loss, auto t) { return run_pair_sum<decltype(t)>(loss, args); });
+}
+
+void pair_losses(const PairLossArgs& args, void* outs) {
+    with_loss(args, [&](const auto& loss, auto zero) {
+        using T = decltype(zero);
+        const T *x = as<T>(args.x), *t = as<T>(args.t);
+        T* out = as<T>(outs);
+#pragma omp simd
+        for (i64 i = 0; i < args.n; ++i) out[i] = loss.loss(x[i], t[i]);
+    });
+}
+
+void pair_loss_grad(const PairLossArgs& args, int input, const void* g, double scale, void* out) {
+    with_loss(args, [&](const auto& loss, auto zero) {
+        using T = decltype(zero);
+        if (input == 0) return run_pair_grad<T>([&](T x, T t) { return loss.by_x(x, t); }, args, g, scale, out);
+        run_pair_grad<T>([&](T x, T t) { return loss.by_t(x, t); }, args, g, scale, out);
+    });
 }
 
 bool binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i64 n) {

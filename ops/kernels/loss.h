@@ -49,6 +49,19 @@ struct CtcArgs {
     void* grad;    // d losses / d log_probs; or null
 };
 
+/// Losses of pairs (x, t) of float32 or float64 without gaps. With d = x - t:
+///   huber      d^2 / 2 within beta, beta (|d| - beta / 2) beyond
+///   smooth_l1  the same divided by beta
+///   logits     binary cross-entropy of sigmoid(x) and t
+enum class PairLoss : std::uint8_t { huber, smooth_l1, logits };
+struct PairLossArgs {
+    PairLoss kind;
+    DType dtype;
+    double beta;
+    const void *x, *t;
+    std::int64_t n;
+};
+
 }  // namespace tapir::kernels
 
 /// The losses [begin, end) of outer * inner.
@@ -62,6 +75,11 @@ TAPIR_CPU_KERNEL(squared_distance, double(tapir::DType dtype, const void* a, con
 /// out = (a - b) * factor
 TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, double factor, void* out,
                                          std::int64_t n))
+
+/// Their sum; the losses; and their gradients by x (input 0) or t (1), times `scale` and g, of n elements (null: 1).
+TAPIR_CPU_KERNEL(pair_loss_sum, double(const tapir::kernels::PairLossArgs& args))
+TAPIR_CPU_KERNEL(pair_losses, void(const tapir::kernels::PairLossArgs& args, void* out))
+TAPIR_CPU_KERNEL(pair_loss_grad, void(const tapir::kernels::PairLossArgs& args, int input, const void* g, double scale, void* out))
 
 /// y = -(t max(log(x), -100) + (1 - t) max(log(1 - x), -100)). False when an x is not in [0, 1].
 TAPIR_CPU_KERNEL(binary_cross_entropy, bool(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))

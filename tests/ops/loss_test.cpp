@@ -9,6 +9,7 @@
 
 #include "tapir/autograd/tape.h"
 #include "tapir/core/parallel.h"
+#include "tapir/ops/compare.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
@@ -515,4 +516,50 @@ TEST_CASE("what dropout refuses") {
     THROWS(ValueError, "p must be in [0, 1]", dropout(zeros({2}), std::nan("")));
     THROWS(DTypeError, "floating", dropout(zeros({2}, int64), 0.5));
     CHECK(default_generator().state().offset == before.offset);
+}
+
+TEST_CASE("losses of many pairs are their definitions, with gradients, at any number of threads") {
+    manual_seed(12);
+    const Tensor x = randn({70, 1100}) * 2, t = randn({70, 1100}), p = sigmoid(t), g = randn({70, 1100});
+    const auto check = [&](const Tensor& target, auto&& loss, auto&& definition) {
+        for (const Reduction r : {Reduction::mean, Reduction::sum, Reduction::none}) {
+            const auto run = [&](DType dtype, auto&& f) {
+                const Tensor a = x.to(dtype).detach().requires_grad_(), b = target.to(dtype).detach().requires_grad_();
+                Tape tape;
+                Tensor y = f(a, b, r);
+                tape.backward(r == Reduction::none ? sum(y * g.to(dtype)) : y * 3);
+                return std::vector<Tensor>{y.detach(), a.grad(), b.grad()};
+            };
+            const auto reduced = [&](const Tensor& a, const Tensor& b, Reduction how) {
+                const Tensor each = definition(a, b);
+                return how == Reduction::none ? each : how == Reduction::sum ? sum(each) : mean(each);
+            };
+            const auto want = run(float64, reduced), exact = run(float64, loss), got = run(float32, loss);
+            const int threads = num_threads();
+            set_num_threads(1);
+            const auto single = run(float32, loss);
+            set_num_threads(threads);
+            for (std::size_t i = 0; i < 3; ++i) {
+                CHECK(allclose(exact[i], want[i], 1e-10, 1e-12));
+                CHECK(allclose(got[i].to(float64), want[i], 1e-5, 1e-5));
+                CHECK(equal(got[i], single[i]));
+            }
+        }
+    };
+    check(t, [](const Tensor& a, const Tensor& b, Reduction r) { return huber_loss(a, b, r, 0.8); },
+          [](const Tensor& a, const Tensor& b) {
+              const Tensor d = abs(a - b);
+              return where(d <= 0.8, d * d / 2, 0.8 * (d - 0.4));
+          });
+    check(t, [](const Tensor& a, const Tensor& b, Reduction r) { return smooth_l1_loss(a, b, r, 0.8); },
+          [](const Tensor& a, const Tensor& b) {
+              const Tensor d = abs(a - b);
+              return where(d < 0.8, d * d / 1.6, d - 0.4);
+          });
+    check(p, [](const Tensor& a, const Tensor& b, Reduction r) { return binary_cross_entropy_with_logits(a, b, {}, {}, r); },
+          [](const Tensor& a, const Tensor& b) { return -(b * log(sigmoid(a)) + (1 - b) * log(sigmoid(-a))); });
+    const Tensor far = tensor({1000.0f, -1000.0f});
+    CHECK(binary_cross_entropy_with_logits(far, tensor({0.0f, 1.0f}), {}, {}, Reduction::none).to_vector<float>() ==
+          std::vector<float>{1000, 1000});
+    CHECK(binary_cross_entropy_with_logits(far, tensor({1.0f, 0.0f}), {}, {}, Reduction::sum).item() == 0);
 }
