@@ -131,6 +131,7 @@ std::mutex& detail::gradient_mutex() noexcept {
 void detail::own_rows(std::vector<SparseRows>& rows) {
     if (rows.empty()) return;
     const detail::PauseRecording pause;
+    const detail::PauseAutocast exact;
     if (rows.size() > 1) {
         rows = {concatenated(rows)};
         return;
@@ -144,6 +145,7 @@ void detail::bound_rows(AutogradMeta& meta, const Shape& shape) {
     if (row_count(meta.rows) <= 2 * shape[0]) return;
     if (!meta.sparse) return settle_gradient(meta, shape);
     const detail::PauseRecording pause;
+    const detail::PauseAutocast exact;
     wait_for_writers(meta.rows);
     meta.rows = {distinct(concatenated(meta.rows), shape)};
 }
@@ -151,6 +153,7 @@ void detail::bound_rows(AutogradMeta& meta, const Shape& shape) {
 void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
     if (meta.rows.empty() && meta.products.rows == 0) return;
     const detail::PauseRecording pause;
+    const detail::PauseAutocast exact;
     wait_for_writers(meta.rows);
     add_all_rows(meta.grad, meta.rows, shape);
     if (meta.products.rows == 0) return;
@@ -172,6 +175,7 @@ SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
     }
     if (meta.rows.size() > 1) {
         const detail::PauseRecording pause;
+        const detail::PauseAutocast exact;
         wait_for_writers(meta.rows);
         meta.rows = {concatenated(meta.rows)};
     }
