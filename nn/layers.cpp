@@ -8,6 +8,7 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/parameter_impl.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"
@@ -30,14 +31,13 @@ std::string Linear::describe() const {
     return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], bias.defined() ? "" : ", no bias");
 }
 
-Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options, Loc loc) : options_(options) {
-    if (options.padding_idx < -1 || options.padding_idx >= count) {
-        fail<IndexError>(loc, "Embedding: padding_idx {} is outside the {} rows", options.padding_idx, count);
-    }
+Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options, Loc loc) {
+    if (options.padding_idx) options.padding_idx = tapir::detail::padding_row("Embedding", *options.padding_idx, count, loc);
     weight = empty_parameter({count, width}, loc);
     init::normal_(weight, 0, 1, loc);
-    if (options.padding_idx >= 0) init::zeros_(weight.detach().select(0, options.padding_idx), loc);
+    if (options.padding_idx) init::zeros_(weight.detach().select(0, *options.padding_idx), loc);
     detail::meta_of(weight).sparse = options.sparse;
+    options_ = options;
 }
 
 Embedding Embedding::from_pretrained(const Tensor& table, bool freeze, EmbeddingOptions options, Loc loc) {
@@ -45,9 +45,7 @@ Embedding Embedding::from_pretrained(const Tensor& table, bool freeze, Embedding
         fail<ShapeError>(loc, "Embedding: a table must be a matrix of floating numbers, got {}",
                          table.defined() ? table.shape().str() + " " + name(table.dtype()) : "an undefined tensor");
     }
-    if (options.padding_idx < -1 || options.padding_idx >= table.shape()[0]) {
-        fail<IndexError>(loc, "Embedding: padding_idx {} is outside the {} rows", options.padding_idx, table.shape()[0]);
-    }
+    if (options.padding_idx) options.padding_idx = tapir::detail::padding_row("Embedding", *options.padding_idx, table.shape()[0], loc);
     Embedding made;
     made.options_ = options;
     made.weight = table.detach();
@@ -64,19 +62,18 @@ void Embedding::members(Members& m) { m("weight", weight); }
 
 std::string Embedding::describe() const {
     std::string text = fmt::format("{}, {}", weight.shape()[0], weight.shape()[1]);
-    if (options_.padding_idx >= 0) text += fmt::format(", padding_idx {}", options_.padding_idx);
+    if (options_.padding_idx) text += fmt::format(", padding_idx {}", *options_.padding_idx);
     if (!options_.sparse) text += ", dense";
     return text;
 }
 
-EmbeddingBag::EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagLayerOptions options, Loc loc) : options_(options) {
-    if (options.padding_idx < -1 || options.padding_idx >= count) {
-        fail<IndexError>(loc, "EmbeddingBag: padding_idx {} is outside the {} rows", options.padding_idx, count);
-    }
+EmbeddingBag::EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagLayerOptions options, Loc loc) {
+    if (options.padding_idx) options.padding_idx = tapir::detail::padding_row("EmbeddingBag", *options.padding_idx, count, loc);
     weight = empty_parameter({count, width}, loc);
     init::normal_(weight, 0, 1, loc);
-    if (options.padding_idx >= 0) init::zeros_(weight.detach().select(0, options.padding_idx), loc);
+    if (options.padding_idx) init::zeros_(weight.detach().select(0, *options.padding_idx), loc);
     detail::meta_of(weight).sparse = options.sparse;
+    options_ = options;
 }
 
 Tensor EmbeddingBag::forward(In indices, const Tensor& offsets, const Tensor& per_sample_weights) const {
@@ -89,7 +86,7 @@ void EmbeddingBag::members(Members& m) { m("weight", weight); }
 std::string EmbeddingBag::describe() const {
     constexpr const char* modes[] = {"sum", "mean", "max"};
     std::string text = fmt::format("{}, {}, {}", weight.shape()[0], weight.shape()[1], modes[static_cast<int>(options_.mode)]);
-    if (options_.padding_idx >= 0) text += fmt::format(", padding_idx {}", options_.padding_idx);
+    if (options_.padding_idx) text += fmt::format(", padding_idx {}", *options_.padding_idx);
     if (!options_.sparse) text += ", dense";
     return text;
 }

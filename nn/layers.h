@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 
 #include "tapir/nn/module.h"
 #include "tapir/ops/embedding_bag.h"
@@ -21,7 +22,7 @@ class Linear : public Module {
 };
 
 struct EmbeddingOptions {
-    std::int64_t padding_idx = -1;  ///< a row that is zero and gets no gradient; -1: none
+    std::optional<std::int64_t> padding_idx = {};  ///< a row that is zero and gets no gradient; -1: the last
     bool sparse = true;  ///< gradients hold only the rows that were used, and optimizers update only those
 };
 
@@ -51,7 +52,7 @@ struct EmbeddingBagLayerOptions {
     BagMode mode = BagMode::mean;
     bool sparse = true;  ///< as in EmbeddingOptions
     bool include_last_offset = false;
-    std::int64_t padding_idx = -1;  ///< a row that is zero, counts for nothing and gets no gradient; -1: none
+    std::optional<std::int64_t> padding_idx = {};  ///< a row that is zero, counts for nothing and gets no gradient; -1: the last
 };
 
 /// Sums, means or largest elements of groups of a table's rows: see embedding_bag. weight (count, width), normal.

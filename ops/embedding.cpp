@@ -82,17 +82,14 @@ void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index
 
 }  // namespace
 
-Tensor embedding(In indices, In weight, int64_t padding_idx) {
+Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
     detail::check_defined(indices, "embedding");
     detail::check_defined(weight, "embedding");
     const TensorImpl *index = indices.tensor.impl(), *table = weight.tensor.impl();
     if (table->rank != 2) [[unlikely]]
         fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}",
                          weight.tensor.shape());
-    if (padding_idx < -1 || padding_idx >= table->sizes[0]) [[unlikely]] {
-        fail<IndexError>(indices.loc, "embedding: padding_idx {} is out of range for {} rows", padding_idx,
-                         table->sizes[0]);
-    }
+    const int64_t padding_row = padding_idx ? detail::padding_row("embedding", *padding_idx, table->sizes[0], indices.loc) : -1;
     // One vector, as a tree's leaf asks for: nothing to check but one number.
     const bool on_cpu = index->device.type == DeviceType::cpu && table->device.type == DeviceType::cpu;
     if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank)
@@ -108,14 +105,14 @@ Tensor embedding(In indices, In weight, int64_t padding_idx) {
             std::memcpy(out.raw_data(), table->data + static_cast<std::size_t>(row) * bytes, bytes);
             if (detail::thread.log) {
                 record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor},
-                       padding_idx);
+                       padding_row);
             }
             return out;
         }
     }
     Tensor checked;
     Tensor out = embedding_rows(indices, weight, checked);
-    record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&checked}, padding_idx);
+    record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&checked}, padding_row);
     return out;
 }
 

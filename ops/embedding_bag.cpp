@@ -352,9 +352,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         fail<ShapeError>(loc, "embedding_bag: per_sample_weights of shape {} for indices of shape {}", scale.shape(),
                          indices.tensor.shape());
     }
-    if (options.padding_idx < -1 || options.padding_idx >= weight->sizes[0]) {
-        fail<IndexError>(loc, "embedding_bag: padding_idx {} is out of range for {} rows", options.padding_idx, weight->sizes[0]);
-    }
+    const int64_t padding = options.padding_idx ? detail::padding_row("embedding_bag", *options.padding_idx, weight->sizes[0], loc) : -1;
     detail::check_same_device("embedding_bag", indices.tensor, weight.tensor, loc);
     const detail::RecordedParts parts(loc);
     int64_t n = indices->numel, after = 0;
@@ -378,12 +376,12 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         const TensorOptions whole(int64, indices->device);
         bags.bag = reshape(expand(unsqueeze(arange(bags.count, whole), 1), indices.tensor.shape()), {n}).contiguous();  // one bag: a view
     }
-    if (options.padding_idx >= 0) bags.counts = ne(bags.indices, options.padding_idx);
+    if (padding >= 0) bags.counts = ne(bags.indices, padding);
     const bool is_wide = (weight->dtype == float32 || weight->dtype == float64) && (!scale.defined() || scale.dtype() == weight->dtype);
     const bool on_cpu = weight->device == cpu;
-    if (on_cpu && options.mode == BagMode::max && is_floating(weight->dtype)) return fused_max(weight, bags, options.padding_idx, loc);
+    if (on_cpu && options.mode == BagMode::max && is_floating(weight->dtype)) return fused_max(weight, bags, padding, loc);
     if (on_cpu && options.mode != BagMode::max && is_wide) {
-        return fused(weight, scales, bags, options.mode, options.padding_idx, loc);
+        return fused(weight, scales, bags, options.mode, padding, loc);
     }
     Tensor rows = embedding(bags.indices, weight, options.padding_idx);
     if (scale.defined()) rows = rows * unsqueeze(scales, 1);

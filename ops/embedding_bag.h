@@ -1,6 +1,8 @@
 // Sums, means and largest elements of groups of a table's rows.
 #pragma once
 
+#include <optional>
+
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -11,7 +13,7 @@ struct EmbeddingBagOptions {
     BagMode mode = BagMode::mean;
     Tensor per_sample_weights = {};    ///< of the indices' shape, for sums: rows are multiplied by these
     bool include_last_offset = false;  ///< offsets (bags + 1,): indices from the last one on are not read
-    std::int64_t padding_idx = -1;     ///< a row that counts for nothing; -1: none
+    std::optional<std::int64_t> padding_idx = {};  ///< a row that counts for nothing; -1: the last
 };
 
 /// A row for each bag of indices. indices (bags, size), or (n,) with offsets (bags,), where each bag begins; weight (rows, width) ->

@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/device_impl.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/ops/kernels/indexing.h"
 #include "tapir/ops/on_stream_impl.h"
 
@@ -24,6 +25,18 @@ struct PickedIndex {
     kernels::IndexSource source() const;
 };
 PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
+
+namespace detail {
+
+/// The row of a padding_idx, which counts from the end below 0. Throws IndexError.
+inline std::int64_t padding_row(const char* op, std::int64_t index, std::int64_t rows, const Loc& loc) {
+    if (index < -rows || index >= rows) {
+        fail<IndexError>(loc, "{}: padding_idx {} is out of range for {} rows", op, index, rows);
+    }
+    return index < 0 ? index + rows : index;
+}
+
+}  // namespace detail
 
 /// What indexing picks out of a tensor. Its shape is `sizes` with the positions' shape put in before dimension `at`;
 /// the element there is at offset + (its place in `sizes`) . strides + position * scale. Without positions it is a

@@ -4,6 +4,7 @@
 // positions on CUDA, their order varies unless set_deterministic() says otherwise.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,8 @@ Tensor masked_select(In x, In mask);
 /// Positions of what is not 0: int64 (n, dim).
 Tensor nonzero(In x);
 
-/// Rows of the weight: weight (n, d), indices (...) -> (..., d). padding_idx's row gets no gradient.
-Tensor embedding(In indices, In weight, std::int64_t padding_idx = -1);
+/// Rows of the weight: weight (n, d), indices (...) -> (..., d). padding_idx's row (-1: the last) gets no gradient.
+Tensor embedding(In indices, In weight, std::optional<std::int64_t> padding_idx = {});
 /// int64 (..., classes). classes -1: the largest index + 1.
 Tensor one_hot(In indices, std::int64_t classes = -1);
 

@@ -32,6 +32,9 @@ TEST_CASE("embedding_bag: row-sparse gradients, empty bags, and what is refused"
     FAILS(ValueError, "offsets go with indices of one dimension", embedding_bag(index, bag.weight));
     FAILS(ValueError, "per_sample_weights are for mode sum", embedding_bag(index, bag.weight, offsets, {.per_sample_weights = ones({4})}));
     FAILS(IndexError, "index 10 is out of range", embedding_bag(tensor({{10}}), bag.weight));
+    CHECK(embedding_bag(tensor({9, 9, 1}), bag.weight, tensor({0}), {.mode = BagMode::sum, .padding_idx = -1}).to_vector<float>() ==
+          bag.weight.detach()[1].to_vector<float>());
+    CHECK(nn::EmbeddingBag(10, 3, {.padding_idx = -1}).describe() == "10, 3, mean, padding_idx 9");
     FAILS(IndexError, "padding_idx 10 is out of range for 10 rows", embedding_bag(index, bag.weight, offsets, {.padding_idx = 10}));
 }
 

@@ -304,6 +304,7 @@ TEST_CASE("mistakes with masks, classes and arrangements", "[indexing]") {
     FAILS(IndexError, "embedding: index 2 is out of range for dimension 0 of shape (2, 3)", embedding(tensor(2), m));
     FAILS(IndexError, "embedding: index -3", embedding(tensor({0, -3}), m));
     FAILS(IndexError, "padding_idx 2", embedding(tensor({0}), m, 2));
+    FAILS(IndexError, "padding_idx -3", embedding(tensor({0}), m, -3));
     FAILS(DTypeError, "embedding", embedding(v, m));
     FAILS(DTypeError, "one_hot", one_hot(v));
     FAILS(IndexError, "one_hot: class 3 is out of range for 3 classes", one_hot(tensor({3}), 3));
