@@ -268,15 +268,17 @@ Tensor unflatten(In x, int dim, const Shape& sizes) {
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "unflatten", x.loc);
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "unflatten: a 0-d tensor has no dimension {}", dim);
     int64_t known = 1;
-    for (const int64_t size : sizes) known *= size == -1 ? 1 : size;
-    Shape shape = x.tensor.shape();
-    shape.erase(d);
-    for (int i = 0; i < sizes.rank(); ++i) {
-        shape.insert(d + i, sizes[i] == -1 && known > 0 ? x->sizes[d] / known : sizes[i], x.loc);
+    bool has_unknown = false, overflow = false;
+    for (const int64_t size : sizes) {
+        has_unknown |= size == -1;
+        overflow |= __builtin_mul_overflow(known, size == -1 ? 1 : size, &known);
     }
-    if (shape.numel() != x.tensor.numel()) {
+    if (overflow || (has_unknown ? known <= 0 || x->sizes[d] % known != 0 : known != x->sizes[d])) {
         fail<ShapeError>(x.loc, "unflatten: dimension {} of shape {} does not split into {}", dim, x.tensor.shape(), sizes);
     }
+    Shape shape = x.tensor.shape();
+    shape.erase(d);
+    for (int i = 0; i < sizes.rank(); ++i) shape.insert(d + i, sizes[i] == -1 ? x->sizes[d] / known : sizes[i], x.loc);
     return reshape(x, shape);
 }
 
