@@ -291,7 +291,8 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     const detail::RecordedParts parts(x.loc);
     if (x->numel == 0) return empty_norm(x.tensor, weight, bias);
     const int64_t width = x->numel / (batch * groups);
-    Tensor y = reshape(layer_norm(reshape(x, {batch, groups, width}), {width}, {}, {}, eps), x.tensor.shape());
+    const Tensor in = x.tensor.to(computed_in(x->dtype), x.loc);  // rounded once, at the end
+    Tensor y = reshape(layer_norm(reshape(in, {batch, groups, width}), {width}, {}, {}, eps), x.tensor.shape());
     if (weight.defined()) y = y * beside_channels(weight, x.tensor);
     if (bias.defined()) y = y + beside_channels(bias, x.tensor);
     return y.to(x->dtype, x.loc);

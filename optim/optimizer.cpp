@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -164,13 +165,12 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
         AutogradMeta* meta = slot.parameter.impl()->meta;
         if (!meta) continue;
         const DType compute = computed_in(slot.parameter.dtype());
+        std::unique_lock lock(detail::gradient_mutex());  // other threads' backward adds to it
+        if (!meta->has_gradient()) continue;
+        detail::begin_op("step", slot.parameter.impl(), loc);
         const detail::UnrecordedParts parts;
-        {
-            const std::lock_guard lock(detail::gradient_mutex());  // other threads' backward adds to it
-            if (!meta->has_gradient()) continue;
-            detail::begin_op("step", slot.parameter.impl(), loc);
-            if (!takes_rows(group, slot)) detail::settle_gradient(*meta, slot.parameter.shape());
-        }
+        if (!takes_rows(group, slot)) detail::settle_gradient(*meta, slot.parameter.shape());
+        lock.unlock();
         for (int i = 0; i < kMaxBuffers; ++i) {
             Tensor& buffer = slot.buffers[i];
             if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
