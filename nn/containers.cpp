@@ -32,7 +32,9 @@ const AnyModule& ModuleDict::at(const std::string& key, Loc loc) const {
     for (const auto& one : modules_) {
         if (one.first == key) return one.second;
     }
-    fail<IndexError>(loc, "ModuleDict: there is no module \"{}\"", key);
+    std::string keys;
+    for (const auto& one : modules_) keys += (keys.empty() ? "" : ", ") + one.first;
+    fail<IndexError>(loc, "ModuleDict: there is no module \"{}\"; there are: {}", key, keys);
 }
 
 }  // namespace tapir::nn

@@ -78,6 +78,14 @@ class AnyModule {
 
 /// Parameters are named by position: "0.weight".
 class ModuleList : public Module {
+    struct Position {  // with the caller's line
+        template <class I>
+            requires std::is_integral_v<I>
+        Position(I i, Loc where = Loc::current()) : value(static_cast<std::size_t>(i)), loc(where) {}  // NOLINT: implicit by design
+        std::size_t value;
+        Loc loc;
+    };
+
  public:
     ModuleList() = default;
     ModuleList(std::initializer_list<AnyModule> modules) : modules_(modules) {}
@@ -89,7 +97,7 @@ class ModuleList : public Module {
     std::size_t size() const noexcept { return modules_.size(); }
     /// Throws IndexError.
     const AnyModule& at(std::size_t i, Loc loc = Loc::current()) const;
-    const AnyModule& operator[](std::size_t i) const { return at(i); }
+    const AnyModule& operator[](Position i) const { return at(i.value, i.loc); }
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }
     void members(Members& m) override {
@@ -102,6 +110,14 @@ class ModuleList : public Module {
 
 /// In the order in which they were put in. Parameters are named by key: "mean.weight".
 class ModuleDict : public Module {
+    struct Key {  // with the caller's line
+        template <class S>
+            requires std::is_convertible_v<S, std::string>
+        Key(const S& key, Loc where = Loc::current()) : value(key), loc(where) {}  // NOLINT: implicit by design
+        std::string value;
+        Loc loc;
+    };
+
  public:
     ModuleDict() = default;
     /// Throws ValueError as insert().
@@ -115,7 +131,7 @@ class ModuleDict : public Module {
     std::size_t size() const noexcept { return modules_.size(); }
     /// Throws IndexError.
     const AnyModule& at(const std::string& key, Loc loc = Loc::current()) const;
-    const AnyModule& operator[](const std::string& key) const { return at(key); }
+    const AnyModule& operator[](Key key) const { return at(key.value, key.loc); }
     /// Of pairs of key and module.
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }

@@ -37,7 +37,7 @@ constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) 
 /// Takes the names of a module's members, in Module::members(). Undefined tensors are left out.
 class Members {
  public:
-    /// A parameter.
+    /// A parameter: trained if it was made with requires_grad_(), as in `Tensor scale = ones({3}).requires_grad_();`.
     Members& operator()(const char* name, Tensor& parameter) {
         on_tensor(name, -1, parameter, false);
         return *this;

@@ -109,7 +109,10 @@ void check_two(const char* op, const In& input, const In& target) {
     detail::check_defined(input, op);
     detail::check_defined(In(target.tensor, input.loc), op);
     detail::check_same_device(op, input.tensor, target.tensor, input.loc);
-    broadcast_shapes(input.tensor.shape(), target.tensor.shape(), op, input.loc);
+    const Shape &a = input.tensor.shape(), &b = target.tensor.shape(), both = broadcast_shapes(a, b, op, input.loc);
+    if (both != a && both != b) {  // (n, 1) beside (n,): never what was meant
+        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target {}, and together they would be {}: reshape one of them", op, a, b, both);
+    }
 }
 
 Tensor plain(const Tensor& x) {
@@ -332,6 +335,10 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
                                         Reduction reduction) {
     check_two("binary_cross_entropy_with_logits", logits, target);
+    if (logits.tensor.shape() != target.tensor.shape()) {
+        fail<ShapeError>(logits.loc, "binary_cross_entropy_with_logits: the input has shape {}, the target {}", logits.tensor.shape(),
+                         target.tensor.shape());
+    }
     if (detail::autocast_widens(logits, target)) {
         return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight, reduction);
     }

@@ -127,7 +127,7 @@ void* Optimizer::options_of(std::size_t group, const Loc& loc) {
 
 void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc) {
     check(rule_, options, loc);
-    if (parameters.empty()) fail<ValueError>(loc, "optimizer: a group without parameters");
+    if (parameters.empty()) fail<ValueError>(loc, "optimizer: a group without parameters (a module has those that its members() names)");
     std::unordered_set<const TensorImpl*> known;
     for (const auto& group : groups_) {
         for (const Slot& slot : group) known.insert(slot.parameter.impl());

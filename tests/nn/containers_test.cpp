@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "../fails.h"
 #include "check.h"
 #include "tapir/optim/optim.h"
 
@@ -164,4 +165,15 @@ TEST_CASE("the table of parameters") {
     CHECK(nn::Tanh().parameter_table() == "name  shape  dtype  device  count  bytes  kind\n0 trained: 0 numbers, 0 bytes");
     model.to(bfloat16);
     CHECK(check::contains(model.parameter_table(), "words.weight   (1000, 3)  bfloat16  cpu     3,000  6,000  trained"));
+}
+
+TEST_CASE("lists and dictionaries say on the user's line what they do not have") {
+    const nn::ModuleList list{nn::Linear(2, 3), nn::ReLU()};
+    const nn::ModuleDict heads{{"mean", nn::Linear(3, 1)}, {"class", nn::Linear(3, 5)}};
+    const std::string task = "none";
+    FAILS(IndexError, "ModuleList: there is no module 7 of 2", list[7]);
+    FAILS(IndexError, "ModuleDict: there is no module \"none\"; there are: mean, class", heads[task]);
+    FAILS(IndexError, "ModuleDict: there is no module \"x\"", heads["x"]);
+    CHECK(list[0](ones({2})).shape() == Shape{3});
+    CHECK(heads["mean"](ones({3})).shape() == Shape{1});
 }

@@ -7,6 +7,7 @@
 #include <vector>
 #include <catch2/catch.hpp>
 
+#include "../fails.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/parallel.h"
 #include "tapir/ops/compare.h"
@@ -562,4 +563,15 @@ TEST_CASE("losses of many pairs are their definitions, with gradients, at any nu
     CHECK(binary_cross_entropy_with_logits(far, tensor({0.0f, 1.0f}), {}, {}, Reduction::none).to_vector<float>() ==
           std::vector<float>{1000, 1000});
     CHECK(binary_cross_entropy_with_logits(far, tensor({1.0f, 0.0f}), {}, {}, Reduction::sum).item() == 0);
+}
+
+TEST_CASE("losses refuse operands that only together have the result's shape") {
+    const Tensor column = rand({4, 1}), row = rand({4});
+    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target (4,), and together they would be (4, 4)", mse_loss(column, row));
+    FAILS(ShapeError, "huber_loss: the input has shape (4,)", huber_loss(row, column));
+    FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4, 1), the target (4,)",
+          binary_cross_entropy_with_logits(column, row));
+    FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4,), the target ()",
+          binary_cross_entropy_with_logits(row, tensor(1.0)));
+    CHECK(mse_loss(row, tensor(0.5)).dim() == 0);
 }
