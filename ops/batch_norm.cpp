@@ -305,15 +305,7 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
         }
     }
     const Attrs attrs{o.eps, o.training, weight.defined(), bias.defined()};
-    if (weight.defined() && bias.defined()) {
-        record(batch_norm_op, x.loc, {&x.tensor, &weight, &bias}, y, {&stats, &x.tensor, &weight}, attrs);
-    } else if (weight.defined()) {
-        record(batch_norm_op, x.loc, {&x.tensor, &weight}, y, {&stats, &x.tensor, &weight}, attrs);
-    } else if (bias.defined()) {
-        record(batch_norm_op, x.loc, {&x.tensor, &bias}, y, {&stats, &x.tensor}, attrs);
-    } else {
-        record(batch_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
-    }
+    record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
     return y;
 }
 

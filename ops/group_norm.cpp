@@ -263,15 +263,7 @@ Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs&
                              : normalized<float>(in, stats, wide(weight), wide(bias), attrs, x.loc);
         y = y.to(x->dtype, x.loc);
     }
-    if (weight.defined() && bias.defined()) {
-        record(group_norm_op, x.loc, {&x.tensor, &weight, &bias}, y, {&stats, &x.tensor, &weight}, attrs);
-    } else if (weight.defined()) {
-        record(group_norm_op, x.loc, {&x.tensor, &weight}, y, {&stats, &x.tensor, &weight}, attrs);
-    } else if (bias.defined()) {
-        record(group_norm_op, x.loc, {&x.tensor, &bias}, y, {&stats, &x.tensor}, attrs);
-    } else {
-        record(group_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
-    }
+    record_norm(group_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
     return y;
 }
 

@@ -8,7 +8,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/normalization.h"
 #include "tapir/ops/elementwise.h"
-#include "tapir/ops/normalization.h"
+#include "tapir/ops/normalization_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
@@ -38,8 +38,6 @@ struct Attrs {
     bool has_weight, has_bias;
 };
 
-DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
-
 // What the kernels read: on a GPU 16-bit floats as well.
 DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
 
@@ -47,11 +45,6 @@ Tensor ready(const Tensor& x, DType dtype) {
     if (!x.defined() || (x.dtype() == dtype && x.is_contiguous())) return x;
     const detail::UnrecordedParts parts;
     return x.to(dtype).contiguous();
-}
-
-template <class T>
-T* data(const Tensor& t) {
-    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
 }
 
 template <class T>
@@ -188,12 +181,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype)) fail<DTypeError>(x.loc, "layer_norm: needs a floating dtype, got {}", name(dtype));
     const Shape shape = x.tensor.shape();
-    const int dims = normalized_shape.rank(), leading = shape.rank() - dims;
-    bool fits = dims > 0 && leading >= 0;
-    for (int d = 0; fits && d < dims; ++d) fits = shape[leading + d] == normalized_shape[d];
-    if (!fits) {
-        fail<ShapeError>(x.loc, "layer_norm: the last dimensions of {} must be {}", shape, normalized_shape);
-    }
+    check_last_dims("layer_norm", x, normalized_shape);
     check(x, normalized_shape, weight, "weight");
     check(x, normalized_shape, bias, "bias");
 
@@ -218,16 +206,8 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
         y = y.to(dtype);
     }
     if (!record_it) return y;
-    const Attrs attrs{eps, dims, weight.defined(), bias.defined()};
-    if (weight.defined() && bias.defined()) {
-        record(layer_norm_op, x.loc, {&x.tensor, &weight, &bias}, y, {&stats, &x.tensor, &weight}, attrs);
-    } else if (weight.defined()) {
-        record(layer_norm_op, x.loc, {&x.tensor, &weight}, y, {&stats, &x.tensor, &weight}, attrs);
-    } else if (bias.defined()) {
-        record(layer_norm_op, x.loc, {&x.tensor, &bias}, y, {&stats, &x.tensor}, attrs);
-    } else {
-        record(layer_norm_op, x.loc, {&x.tensor}, y, {&stats, &x.tensor}, attrs);
-    }
+    const Attrs attrs{eps, normalized_shape.rank(), weight.defined(), bias.defined()};
+    record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
     return y;
 }
 

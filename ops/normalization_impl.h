@@ -1,6 +1,7 @@
 // What the normalisations share: checked inputs, and the layouts that their kernels take.
 #pragma once
 
+#include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -51,6 +52,30 @@ inline void check_input(const char* op, const In& x, int least_dims) {
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x->dtype));
     if (x.tensor.dim() < least_dims) {
         fail<ShapeError>(x.loc, "{}: needs (n, channels{}), got {}", op, least_dims > 2 ? ", ..." : "", x.tensor.shape());
+    }
+}
+
+/// Throws ShapeError unless x ends with these dimensions, at least one.
+inline void check_last_dims(const char* op, const In& x, const Shape& normalized_shape) {
+    const Shape shape = x.tensor.shape();
+    const int dims = normalized_shape.rank(), leading = shape.rank() - dims;
+    bool fits = dims > 0 && leading >= 0;
+    for (int d = 0; fits && d < dims; ++d) fits = shape[leading + d] == normalized_shape[d];
+    if (!fits) fail<ShapeError>(x.loc, "{}: the last dimensions of {} must be {}", op, shape, normalized_shape);
+}
+
+/// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one.
+template <class Attrs>
+void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
+                 const Tensor& stats, const Attrs& attrs) {
+    if (weight.defined() && bias.defined()) {
+        record(op, loc, {&x, &weight, &bias}, y, {&stats, &x, &weight}, attrs);
+    } else if (weight.defined()) {
+        record(op, loc, {&x, &weight}, y, {&stats, &x, &weight}, attrs);
+    } else if (bias.defined()) {
+        record(op, loc, {&x, &bias}, y, {&stats, &x}, attrs);
+    } else {
+        record(op, loc, {&x}, y, {&stats, &x}, attrs);
     }
 }
 

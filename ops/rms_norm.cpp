@@ -106,11 +106,7 @@ Tensor fused(const In& x, const Tensor& weight, int64_t width, const Attrs& attr
         dtype == float64 ? run<double>(in, w, attrs.eps, y, rstd, width) : run<float>(in, w, attrs.eps, y, rstd, width);
         y = y.to(x->dtype, x.loc);
     }
-    if (weight.defined()) {
-        record(rms_norm_op, x.loc, {&x.tensor, &weight}, y, {&rstd, &x.tensor, &weight}, attrs);
-    } else {
-        record(rms_norm_op, x.loc, {&x.tensor}, y, {&rstd, &x.tensor}, attrs);
-    }
+    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs);
     return y;
 }
 
@@ -118,11 +114,8 @@ Tensor fused(const In& x, const Tensor& weight, int64_t width, const Attrs& attr
 
 Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, double eps) {
     check_input("rms_norm", x, 1);
-    const Shape shape = x.tensor.shape();
-    const int dims = normalized_shape.rank(), leading = shape.rank() - dims;
-    bool fits = dims > 0 && leading >= 0;
-    for (int d = 0; fits && d < dims; ++d) fits = shape[leading + d] == normalized_shape[d];
-    if (!fits) fail<ShapeError>(x.loc, "rms_norm: the last dimensions of {} must be {}", shape, normalized_shape);
+    const int dims = normalized_shape.rank();
+    check_last_dims("rms_norm", x, normalized_shape);
     if (weight.defined() && weight.shape() != normalized_shape) {
         fail<ShapeError>(x.loc, "rms_norm: the weight has shape {}, expected {}", weight.shape(), normalized_shape);
     }
