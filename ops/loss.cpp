@@ -115,11 +115,6 @@ void check_two(const char* op, const In& input, const In& target) {
     }
 }
 
-Tensor plain(const Tensor& x) {
-    const detail::UnrecordedParts parts;
-    return contiguous(x);
-}
-
 // What the kernels take x in. On a GPU they read 16-bit floats themselves.
 DType computed_in(const Tensor& x) { return is_half(x.dtype()) && !on_gpu(x) ? float32 : x.dtype(); }
 

@@ -48,11 +48,6 @@ struct Attrs {
     double beta, scale;  // scale: 1 or 1 / n
 };
 
-Tensor plain(const Tensor& x) {
-    const detail::UnrecordedParts parts;
-    return contiguous(x);
-}
-
 kernels::PairLossArgs part_of(const Attrs& attrs, const Tensor& x, const Tensor& t, int64_t begin, int64_t end) {
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));
     return {attrs.kind, x.dtype(), attrs.beta, x.impl()->data + begin * size, t.impl()->data + begin * size, end - begin};

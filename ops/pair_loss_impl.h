@@ -1,9 +1,17 @@
 // Losses of pairs (input, target) that are one pass on the CPU, forward and backward: see kernels::PairLoss.
 #pragma once
 
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/copy.h"
 #include "tapir/ops/loss.h"
 
 namespace tapir {
+
+/// What a kernel reads: contiguous, and not recorded.
+inline Tensor plain(const Tensor& x) {
+    const detail::UnrecordedParts parts;
+    return contiguous(x);
+}
 
 /// On the CPU and of one floating dtype: what the functions below take. Shapes broadcast.
 bool is_fused_pair(const In& input, const In& target);
