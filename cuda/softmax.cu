@@ -7,16 +7,30 @@ namespace {
 
 using kernels::SoftmaxArgs;
 
-template <class T>
+// kCausal: of the elements that seen_by() counts; 0 behind them.
+template <class T, bool kCausal>
 struct Softmax : LineOp<T, 1> {
     using C = Computed<T>;
     using Stats = MaxSum<C>;
     bool log;
+    SoftmaxArgs args;
+
+    // Element i of a line, -inf where it does not count.
+    template <class Line>
+    __device__ C counted(const Line& line, i64 i, C x) const {
+        return i < seen_by(args, line.number) ? x : -static_cast<C>(__builtin_inf());
+    }
 
     __device__ Stats identity() const { return {}; }
     template <class Line>
     __device__ Stats local(Line& line) const {
-        return max_and_sum_of_own(*this, line);
+        if constexpr (!kCausal) return max_and_sum_of_own(*this, line);
+        Stats own;
+        line.each(*this, [&](i64 i, C(&x)[1]) {
+            const C one[1][1] = {{counted(line, i, x[0])}};
+            own.add(one);
+        });
+        return own;
     }
     template <class Team>
     __device__ Stats merge(Stats mine, const Team& team) const {
@@ -24,6 +38,7 @@ struct Softmax : LineOp<T, 1> {
     }
     template <class Line, class Team>
     __device__ Stats held(Line& line, const Team& team) const {
+        if constexpr (kCausal) line.each(*this, [&](i64 i, C(&x)[1]) { x[0] = counted(line, i, x[0]); });
         return max_and_sum(*this, line, team, !log);
     }
     template <class Line>
@@ -34,9 +49,22 @@ struct Softmax : LineOp<T, 1> {
             return line.write(*this, [&](i64, C(&x)[1]) { return (x[0] - max) - log_sum; });
         }
         const C scale = C(1) / stats.sum;
-        line.write(*this, [&](i64, C(&x)[1]) { return (Line::is_held ? x[0] : exp(x[0] - max)) * scale; });
+        line.write(*this, [&](i64 i, C(&x)[1]) {
+            if constexpr (kCausal && !Line::is_held) x[0] = counted(line, i, x[0]);
+            return (Line::is_held ? x[0] : exp(x[0] - max)) * scale;
+        });
     }
 };
+
+template <class T, bool kCausal>
+void run_softmax(const SoftmaxArgs& args, i64 lines) {
+    Softmax<T, kCausal> op{};
+    op.in[0] = static_cast<const T*>(args.x);
+    op.out = static_cast<T*>(args.out);
+    op.log = args.log;
+    op.args = args;
+    run_lines<!kCausal>(op, lines, args.size, args.inner);
+}
 
 template <class T>
 struct LogSumExp : LineOp<T, 1> {
@@ -68,11 +96,7 @@ struct LogSumExp : LineOp<T, 1> {
 
 void softmax(const SoftmaxArgs& args, i64 lines) {
     with_floating(args.dtype, [&]<class T>() {
-        Softmax<T> op{};
-        op.in[0] = static_cast<const T*>(args.x);
-        op.out = static_cast<T*>(args.out);
-        op.log = args.log;
-        run_lines<true>(op, lines, args.size, args.inner);
+        args.queries > 0 ? run_softmax<T, true>(args, lines) : run_softmax<T, false>(args, lines);
     });
 }
 

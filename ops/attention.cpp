@@ -53,24 +53,26 @@ struct Attention {
     double dropout_p;
     bool is_causal;
 
-    // What is added to the scores: the mask, and, where keys are limited to those up to the query, that. first_query: the number
-    // of the first row's. Undefined: nothing.
+    // What is added to the scores: the mask, with the limit to keys up to the query where there is one. first_query: the number
+    // of the first row's. Undefined: nothing, as causal_softmax knows the limit.
     Tensor bias(const Tensor& query, const Tensor& key, const Tensor& mask, int64_t first_query) const {
-        if (!mask.defined() && !is_causal) return {};
-        const DType dtype = mask.defined() && mask.dtype() != bool_ ? mask.dtype() : query.dtype();
+        if (!mask.defined()) return {};
+        const DType dtype = mask.dtype() != bool_ ? mask.dtype() : query.dtype();
         const double closed = masked_score(dtype);
         if (!is_causal) return mask.dtype() == bool_ ? where(mask, zeros({}, {dtype, query.device()}), closed) : clamp(mask, closed);
         const int64_t rows = query.shape()[query.dim() - 2], keys = key.shape()[key.dim() - 2];
         const TensorOptions places(int64, query.device());
         const Tensor seen = le(arange(keys, places), unsqueeze(arange(first_query, first_query + rows, places), 1));
-        if (mask.defined() && mask.dtype() != bool_) return where(seen, clamp(mask, closed), closed);
-        return where(mask.defined() ? logical_and(seen, mask) : seen, zeros({}, {dtype, query.device()}), closed);
+        if (mask.dtype() != bool_) return where(seen, clamp(mask, closed), closed);
+        return where(logical_and(seen, mask), zeros({}, {dtype, query.device()}), closed);
     }
 
     // query is scaled.
-    Tensor weights(const Tensor& query, const Tensor& key, const Tensor& added) const {
+    Tensor weights(const Tensor& query, const Tensor& key, const Tensor& added, int64_t first_query) const {
         const Tensor products = matmul(query, transpose(key, -1, -2));
-        const Tensor p = softmax(added.defined() ? products + added : products, -1);
+        const Tensor p = added.defined() ? softmax(products + added, -1)
+                         : is_causal     ? causal_softmax(products, first_query)
+                                         : softmax(products, -1);
         return dropout_p > 0 ? dropout(p, dropout_p, true) : p;
     }
 
@@ -83,7 +85,7 @@ struct Attention {
 
     Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, int64_t first_query) const {
         const Tensor added = bias(query, key, mask, first_query);
-        const Tensor mixed = matmul(weights(query, key, added), value);
+        const Tensor mixed = matmul(weights(query, key, added, first_query), value);
         return mask.defined() ? closed_rows_zero(mixed, added) : mixed;  // without one, each query sees the first key
     }
 };
@@ -175,7 +177,7 @@ Tensor attention_weights(In query, In key, const Tensor& mask, double dropout_p,
     const detail::RecordedParts parts(query.loc);
     const Attention attention{dropout_p, is_causal};
     const Tensor q = scaled(query, {}), added = attention.bias(q, key.tensor, mask, 0);
-    const Tensor weights = attention.weights(q, key.tensor, added);
+    const Tensor weights = attention.weights(q, key.tensor, added, 0);
     return mask.defined() ? Attention::closed_rows_zero(weights, added) : weights;
 }
 

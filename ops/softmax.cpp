@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/attention_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/softmax.h"
@@ -28,6 +29,15 @@ TAPIR_OP(softmax, "Softmax", softmax_rule, "exp(x) / sum(exp(x)) along a dimensi
          TAPIR_SAMPLE("f(3,4)", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], -1)),
          TAPIR_SAMPLE("f(2,3,4)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", softmax(x[0], 1)),
          TAPIR_SAMPLE("f()", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,1)", softmax(x[0], 1)));
+TAPIR_OP(causal_softmax, NoOnnx("Where, Softmax"), softmax_rule, "softmax over the first elements of each row, one more in each.",
+         TAPIR_SAMPLE_AS("f(5,5)", "torch.softmax(x[0].masked_fill(torch.ones(5, 5).triu(1) > 0, -float('inf')), 1)",
+                         causal_softmax(x[0], 0)),
+         TAPIR_SAMPLE_AS("f(2,3,6)", "torch.softmax(x[0].masked_fill(torch.ones(3, 6).triu(3) > 0, -float('inf')), 2)",
+                         causal_softmax(x[0], 2)),
+         TAPIR_SAMPLE_AS("f(4,2)", "torch.softmax(x[0].masked_fill(torch.ones(4, 2).triu(1) > 0, -float('inf')), 1)",
+                         causal_softmax(x[0], 0)),
+         TAPIR_SAMPLE_AS("f(2,90)", "torch.softmax(x[0].masked_fill(torch.ones(2, 90).triu(88) > 0, -float('inf')), 1)",
+                         causal_softmax(x[0], 87)));
 TAPIR_OP(log_softmax, "LogSoftmax", log_softmax_rule, "The logarithm of softmax along a dimension, without overflow.",
          TAPIR_SAMPLE("f(5)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(1,5)", log_softmax(x[0], 1)),
          TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], -1)),
@@ -42,6 +52,7 @@ namespace {
 
 struct SoftmaxAttrs {
     int dim;
+    std::int64_t first_query = -1;  // of causal_softmax
 };
 
 // The CPU's kernels know only float32 and float64.
@@ -55,12 +66,17 @@ Tensor plain(const Tensor& x) {
 }
 
 // g: undefined for the forward pass.
-void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, int dim, bool log) {
+void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const SoftmaxAttrs& attrs, bool log) {
     const TensorImpl* x = input.impl();
     if (x->numel == 0) return;
-    const Lines lines(x, dim);
+    const Lines lines(x, attrs.dim);
     kernels::SoftmaxArgs args{x->dtype, log, lines.size, lines.inner, x->data, nullptr, out.impl()->data};
-    if (g.defined()) args.g = g.impl()->data;
+    if (g.defined()) {
+        args.g = g.impl()->data;
+    } else if (attrs.first_query >= 0) {
+        args.queries = x->sizes[x->rank - 2];
+        args.first = attrs.first_query;
+    }
     if (on_gpu(x)) {
         for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
         const std::int64_t count = lines.outer * lines.inner;
@@ -75,23 +91,25 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, int di
     });
 }
 
-Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
+Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int64_t first_query = -1) {
     detail::check_defined(x, op.name);
-    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return softmax_along(op, In(wide, x.loc), dim, log);
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) {
+        return softmax_along(op, In(wide, x.loc), dim, log, first_query);
+    }
     const TensorImpl* impl = x.tensor.impl();
     if (!is_floating(impl->dtype)) [[unlikely]]
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op.name, name(impl->dtype));
-    const SoftmaxAttrs attrs{detail::wrap_dim(dim, impl->rank, op.name, x.loc)};
+    const SoftmaxAttrs attrs{detail::wrap_dim(dim, impl->rank, op.name, x.loc), first_query};
     Tensor out;
     if (has_kernel(impl) && impl->is_contiguous()) [[likely]] {
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
-        run_softmax(x.tensor, Tensor(), out, attrs.dim, log);
+        run_softmax(x.tensor, Tensor(), out, attrs, log);
     } else {
         const detail::UnrecordedParts parts;
         const Tensor in = plain(x.tensor);
         detail::begin_op(op.name, in.impl(), x.loc);
         const Tensor result = detail::make_empty_like(in.impl(), in.dtype(), x.loc);
-        run_softmax(in, Tensor(), result, attrs.dim, log);
+        run_softmax(in, Tensor(), result, attrs, log);
         out = to(result, impl->dtype);
     }
     if (detail::thread.log) record(op, x.loc, {&x.tensor}, out, {&out}, attrs);
@@ -101,7 +119,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log) {
 Tensor softmax_gradient(const Tensor& y, const Tensor& g, int dim, bool log) {
     const Tensor result = plain(y), from = plain(g);
     Tensor out = detail::make_empty_like(result.impl(), result.dtype(), Loc{});
-    run_softmax(result, from, out, dim, log);
+    run_softmax(result, from, out, {dim}, log);
     return out;
 }
 
@@ -191,6 +209,7 @@ void run_logsumexp(const Reduced& in, const Tensor& out) {
 }  // namespace
 
 Tensor softmax(In x, int dim) { return softmax_along(softmax_op, x, dim, false); }
+Tensor causal_softmax(In scores, std::int64_t first_query) { return softmax_along(causal_softmax_op, scores, -1, false, first_query); }
 Tensor log_softmax(In x, int dim) { return softmax_along(log_softmax_op, x, dim, true); }
 
 Tensor logsumexp(In x, const Dims& dims, bool keepdim) {

@@ -161,6 +161,29 @@ void softmax_row(const T* x, T* y, i64 n, bool as_log) {
     }
 }
 
+// `count` rows from line `line` on, each of the elements that it sees.
+template <class T>
+void softmax_causal_rows(const SoftmaxArgs& args, i64 line, i64 count) {
+    const i64 n = args.size;
+    const auto* x = static_cast<const T*>(args.x) + line * n;
+    auto* y = static_cast<T*>(args.out) + line * n;
+    if (n > kShort) {
+        for (i64 r = 0; r < count; ++r, x += n, y += n) {
+            const i64 seen = seen_by(args, line + r);
+            softmax_row(x, y, seen, false);
+            for (i64 i = seen; i < n; ++i) y[i] = 0;
+        }
+        return;
+    }
+    alignas(64) T masked[kGroup];
+    for (i64 r = 0; r < count; ++r) {
+        const i64 seen = seen_by(args, line + r);
+        copy(masked + r * n, x + r * n, seen);
+        for (i64 i = seen; i < n; ++i) masked[r * n + i] = -static_cast<T>(__builtin_inf());
+    }
+    softmax_short_rows(masked, y, count, n, false);
+}
+
 // `width` columns of `size` rows that are `inner` apart.
 template <class T>
 void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_log) {
@@ -288,7 +311,9 @@ void softmax_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
     const auto* x = static_cast<const T*>(args.x);
     auto* y = static_cast<T*>(args.out);
     const auto rows = [&](i64 at, i64 count) {
-        if (args.size <= kShort) {
+        if (args.queries > 0) {
+            softmax_causal_rows<T>(args, at / args.size, count);
+        } else if (args.size <= kShort) {
             softmax_short_rows(x + at, y + at, count, args.size, args.log);
         } else {
             softmax_row(x + at, y + at, args.size, args.log);

@@ -17,7 +17,17 @@ struct SoftmaxArgs {
     const void* x;  // backward: the result of the forward pass
     const void* g;  // backward only
     void* out;
+    /// Causal rows (softmax only, inner 1, not log), in groups of `queries`: row r of a group is of its first first + r + 1
+    /// elements, and 0 behind them. queries 0: all of every line.
+    std::int64_t queries = 0, first = 0;
 };
+
+/// How many elements of line `line` count, at least one.
+constexpr std::int64_t seen_by(const SoftmaxArgs& args, std::int64_t line) {
+    if (args.queries == 0) return args.size;
+    const std::int64_t seen = args.first + line % args.queries + 1;
+    return seen < args.size ? seen : args.size;
+}
 
 }  // namespace tapir::kernels
 
