@@ -1,4 +1,4 @@
-// Running sums and products along lines, and the gradients of products. Accumulated in float64 and 64-bit integers.
+// Running sums, products and logarithms of sums of exponentials along lines, and the gradients of products. Accumulated in float64 and 64-bit integers.
 //
 // What is combined is an operation, passed to the kernels by value:
 //
@@ -274,6 +274,14 @@ struct Multiply {
     }
 };
 
+struct LogAddExp {
+    static constexpr double identity = -__builtin_inf();
+    __device__ __forceinline__ double operator()(double a, double b) const {
+        const double larger = Max{}(a, b), apart = a == b ? 0 : a > b ? b - a : a - b;
+        return larger + log1p(exp(apart));
+    }
+};
+
 template <class T, class Combine>
 void run_scan(const LineArgs& args, i64 lines, bool reverse) {
     using Op = RunningOp<T, Combine>;
@@ -360,11 +368,10 @@ void run_prod_gradient(const LineArgs& args, const void* g, bool whole, i64 line
 
 void scan(const LineArgs& args, kernels::Scan kind, i64 lines) {
     with_dtype(args.dtype, [&]<class T>() {
-        if (kind == kernels::Scan::prod) {
-            run_scan<T, Multiply>(args, lines, false);
-        } else {
-            run_scan<T, Add>(args, lines, kind == kernels::Scan::reverse_sum);
-        }
+        using kernels::Scan;
+        if (kind == Scan::prod) return run_scan<T, Multiply>(args, lines, false);
+        if (kind == Scan::sum || kind == Scan::reverse_sum) return run_scan<T, Add>(args, lines, kind == Scan::reverse_sum);
+        if constexpr (is_real<T>) run_scan<T, LogAddExp>(args, lines, kind == Scan::reverse_log_of_exps);
     });
 }
 

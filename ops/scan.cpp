@@ -1,4 +1,6 @@
-// Running sums and products, and products over dimensions (their gradients are running products).
+// Running sums, products and logarithms of sums of exponentials, and products over dimensions (their gradients are running products).
+#include <limits>
+
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
@@ -6,6 +8,7 @@
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/statistics.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -24,6 +27,7 @@ struct ScanAttrs {
 void cumsum_rule(Backward& b);
 void cumprod_rule(Backward& b);
 void prod_rule(Backward& b);
+void logcumsumexp_rule(Backward& b);
 
 }  // namespace
 
@@ -35,6 +39,10 @@ TAPIR_OP(cumprod, NoOnnx("Loop"), cumprod_rule, "Running products along a dimens
          TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumprod(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", cumprod(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumprod(x[0], 1)), TAPIR_SAMPLE("f(3,5)", cumprod(relu(x[0]), 1)),
          TAPIR_SAMPLE("i(3,4)<9", cumprod(x[0], 1)));
+TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), logcumsumexp_rule, "Running log(sum(exp(x))) along a dimension.",
+         TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)), TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)),
+         TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)),
+         TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
 TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.",
          TAPIR_SAMPLE("f(3,4)", prod(x[0])), TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),
@@ -82,6 +90,27 @@ void cumsum_rule(Backward& b) {
     if (!b.needs(0)) return;
     const auto& [dim, kind] = b.attrs<ScanAttrs>();
     b.give(0, scan_sum(b.grad(), {dim, kind == Scan::sum ? Scan::reverse_sum : Scan::sum}));
+}
+
+Tensor scan_exps(const In& x, const ScanAttrs& attrs) {
+    Tensor out = scanned(x.tensor, attrs, x.loc);
+    if (detail::thread.log) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
+    return out;
+}
+
+// With y the result: dx[j] = sum over k >= j of g[k] exp(x[j] - y[k]). Also a running sum of exponentials, of the positive and
+// of the negative g, so that nothing overflows.
+void logcumsumexp_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const auto& [dim, kind] = b.attrs<ScanAttrs>();
+    const ScanAttrs back{dim, kind == Scan::log_of_exps ? Scan::reverse_log_of_exps : Scan::log_of_exps};
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    const Tensor x = b.saved(0), y = b.saved(1), finite_y = where(eq(y, -kInf), 0, y);
+    const auto part = [&](const Tensor& g) {
+        const Tensor counts = gt(g, 0);
+        return exp(scan_exps(where(counts, log(where(counts, g, 1)) - finite_y, -kInf), back) + x);
+    };
+    b.give(0, part(b.grad()) - part(-b.grad()));
 }
 
 // --- Gradients of products -------------------------------------------------------------------------------------------------
@@ -186,6 +215,13 @@ Tensor cumprod(In x, int dim) {
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.log && is_floating(out.dtype())) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
     return out;
+}
+
+Tensor logcumsumexp(In x, int dim) {
+    detail::check_defined(x, "logcumsumexp");
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));
+    return scan_exps(x, {detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), Scan::log_of_exps});
 }
 
 Tensor prod(In x) {

@@ -33,8 +33,6 @@ TAPIR_OP(median, NoOnnx("TopK, Gather"), Composed, "The middle element.", TAPIR_
 TAPIR_OP(var_mean, NoOnnx("ReduceMean, Sub, Mul"), Composed, "Variance or standard deviation, and mean.",
          TAPIR_SAMPLE_AS("f(3,4)", "var_mean(x[0])", list(var_mean(x[0]))),
          TAPIR_SAMPLE_AS("f(3,4)", "std_mean(x[0], 1, unbiased=False)[0]", std_mean(x[0], {1}, 0).first));
-TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), Composed, "Running log(sum(exp(x))).", TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)),
-         TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)), TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)));
 TAPIR_OP(cdist, NoOnnx("Sub, ReduceL2"), Composed, "Distances between rows.", TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,2) f(2,2,2)", cdist(x[0], x[1], 1)), TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1], 3.5)),
          TAPIR_SAMPLE_AS("f(3,4) f(2,4)", "cdist(x[0], x[1], inf)", cdist(x[0], x[1], __builtin_inf())),
@@ -190,7 +188,7 @@ Tensor median(In x) {
     return median(reshape(x, {-1}), 0).values;
 }
 
-// --- Moments and running sums --------------------------------------------------------------------------------------------------
+// --- Moments ------------------------------------------------------------------------------------------------------------------
 
 std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims, int correction, bool keepdim) {
     detail::check_defined(x, "var_mean");
@@ -201,22 +199,6 @@ std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, bool 
     detail::check_defined(x, "std_mean");
     const detail::RecordedParts parts(x.loc);
     return {tapir::std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
-}
-
-// Sums over the last 1, 2, 4 ... elements (Hillis & Steele 1986).
-Tensor logcumsumexp(In x, int dim) {
-    detail::check_defined(x, "logcumsumexp");
-    const int d = detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc);
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));
-    const detail::RecordedParts parts(x.loc);
-    if (x.tensor.dim() == 0) return clone(x);
-    const int64_t n = x->sizes[d];
-    Tensor y = x.tensor;
-    for (int64_t s = 1; s < n; s *= 2) {
-        const Tensor sums = logaddexp(narrow(y, d, s, n - s), narrow(y, d, 0, n - s));
-        y = cat({narrow(y, d, 0, s), sums}, d);
-    }
-    return n > 1 ? y : clone(y);
 }
 
 // --- Distances -----------------------------------------------------------------------------------------------------------------

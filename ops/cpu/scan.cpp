@@ -1,5 +1,6 @@
-// Running sums and products along lines, and the gradients of products. float32 accumulates in float64.
+// Running sums, products and logarithms of sums of exponentials along lines, and the gradients of products. float32 accumulates in float64.
 #include "tapir/ops/kernels/reduce.h"
+#include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {
@@ -7,6 +8,15 @@ namespace TAPIR_ISA {
 namespace {
 
 constexpr i64 kColumns = 512;
+
+// log(e^a + e^b). A nan that was met stays.
+struct LogAddExp {
+    template <class T> static constexpr T identity() { return -static_cast<T>(__builtin_inf()); }
+    template <class X> [[gnu::always_inline]] static X combine(X a, X b) {
+        const X larger = Max::combine(a, b), apart = a == b ? X(0) : a > b ? b - a : a - b;
+        return larger + log1p(exp(apart));
+    }
+};
 
 template <class Op, class T>
 void scan_row(const T* x, T* y, i64 n, i64 step) {
@@ -84,10 +94,18 @@ void prod_gradient_lines(const LineArgs& args, const T* g, bool whole, i64 begin
 }  // namespace
 
 void scan(const LineArgs& args, Scan kind, i64 begin, i64 end) {
-    if (kind == Scan::prod) {
-        scan_as<Prod>(args, false, begin, end);
+    switch (kind) {
+        case Scan::sum: return scan_as<Sum>(args, false, begin, end);
+        case Scan::reverse_sum: return scan_as<Sum>(args, true, begin, end);
+        case Scan::prod: return scan_as<Prod>(args, false, begin, end);
+        case Scan::log_of_exps:
+        case Scan::reverse_log_of_exps: break;
+    }
+    const bool reverse = kind == Scan::reverse_log_of_exps;
+    if (args.dtype == DType::float32) {
+        scan_lines<LogAddExp, float>(args, reverse, begin, end);
     } else {
-        scan_as<Sum>(args, kind == Scan::reverse_sum, begin, end);
+        scan_lines<LogAddExp, double>(args, reverse, begin, end);
     }
 }
 

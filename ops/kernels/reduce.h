@@ -57,7 +57,7 @@ struct PickedArgs {
     void* to;
 };
 
-enum class Scan : std::uint8_t { sum, reverse_sum, prod };
+enum class Scan : std::uint8_t { sum, reverse_sum, prod, log_of_exps, reverse_log_of_exps };  // the last two: floating dtypes only
 
 }  // namespace tapir::kernels
 
@@ -71,7 +71,7 @@ TAPIR_CPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int6
 /// Lines [begin, end): the largest (or smallest) element, to out unless null, and the index of the first such.
 TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin,
                                std::int64_t end))
-/// Lines [begin, end): running sums or products.
+/// Lines [begin, end): running sums, products or logarithms of sums of exponentials.
 TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin,
                             std::int64_t end))
 /// Lines [begin, end): the gradient of the running product for g, of x's shape; of the whole product for g with one
