@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "compare.h"
+#include "tapir/ops/attention_impl.h"
 
 using namespace tapir;
 using namespace tapir::test;
@@ -64,6 +65,20 @@ TEST_CASE("softmax and its like of rows that registers do not hold", "[cuda]") {
     compare_all(randn({9, 16401}), 1, 1e-5);  // a block each
     compare_all(randn({1, 17003}, float64), 1, 1e-12);
     compare_all(randn({1, 17003}).to(bfloat16), 1, 3e-2);
+}
+
+TEST_CASE("causal softmax of rows of any length", "[cuda]") {
+    NEEDS_CUDA;
+    manual_seed(5);
+    for (const DType dtype : {float32, float64, float16}) {
+        for (const std::int64_t size : {1, 3, 32, 100, 1000, 1030, 9000, 20002}) {
+            for (const std::int64_t first : {std::int64_t{0}, size / 2, size}) {
+                INFO(name(dtype) << " rows of " << size << " from " << first + 1);
+                compare({(randn({2, 3, size}) * 3).to(dtype)}, limit_of(dtype), [=](const auto& x) { return causal_softmax(x[0], first); });
+            }
+        }
+    }
+    compare({randn({1, 34001})}, 1e-5, [](const auto& x) { return causal_softmax(x[0], 30000); });  // in parts
 }
 
 TEST_CASE("softmax and its like along dimensions that are not the last", "[cuda]") {
