@@ -124,6 +124,18 @@ LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> f, Loc l
     apply(loc);
 }
 
+MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, std::function<double(int64_t)> f, Loc loc)
+    : Schedule(optimizer), f_(std::move(f)), products_{1} {
+    if (!f_) fail<ValueError>(loc, "MultiplicativeLR: an empty function");
+    apply(loc);
+}
+double MultiplicativeLR::at(int64_t steps, double base) const {
+    while (static_cast<int64_t>(products_.size()) <= steps) {
+        products_.push_back(products_.back() * f_(static_cast<int64_t>(products_.size())));
+    }
+    return base * products_[static_cast<std::size_t>(steps)];
+}
+
 StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
     check_steps("StepLR", "step_size", options.step_size, loc);
     check_gamma("StepLR", options.gamma, loc);
@@ -194,6 +206,25 @@ double CosineAnnealingWarmRestarts::at(int64_t steps, double base) const {
         for (; steps >= length; length *= options_.t_mult) steps -= length;
     }
     return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(length));
+}
+
+CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    check_steps("CyclicLR", "step_size_up", options.step_size_up, loc);
+    if (options.step_size_down == 0) options_.step_size_down = options.step_size_up;
+    check_steps("CyclicLR", "step_size_down", options_.step_size_down, loc);
+    if (!(options.base_lr >= 0) || !(options.max_lr >= 0) || !(options.gamma >= 0)) {
+        fail<ValueError>(loc, "CyclicLR: base_lr {}, max_lr {} and gamma {} must not be negative", options.base_lr, options.max_lr, options.gamma);
+    }
+    apply(loc);
+}
+double CyclicLR::at(int64_t steps, double) const {
+    const int64_t length = options_.step_size_up + options_.step_size_down, cycle = steps / length, step = steps % length;
+    const double up = static_cast<double>(options_.step_size_up), down = static_cast<double>(options_.step_size_down);
+    const double at = static_cast<double>(step), part = at <= up ? at / up : (up + down - at) / down;
+    double height = options_.max_lr - options_.base_lr;
+    if (options_.mode == CyclicMode::triangular2) height *= std::pow(0.5, static_cast<double>(cycle));
+    if (options_.mode == CyclicMode::exp_range) height *= std::pow(options_.gamma, static_cast<double>(steps));
+    return options_.base_lr + height * part;
 }
 
 OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {

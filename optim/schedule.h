@@ -66,6 +66,17 @@ class LambdaLR : public Schedule {
     std::function<double(std::int64_t)> f_;
 };
 
+/// base * f(1) * f(2) * ... * f(steps)
+class MultiplicativeLR : public Schedule {
+ public:
+    MultiplicativeLR(Optimizer& optimizer, std::function<double(std::int64_t)> f, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    std::function<double(std::int64_t)> f_;
+    mutable std::vector<double> products_;  // of the first 0, 1, 2, ... factors
+};
+
 struct StepLROptions {
     std::int64_t step_size = 1;
     double gamma = 0.1;
@@ -193,6 +204,29 @@ class OneCycleLR : public Schedule {
     OneCycleLROptions options_;
 };
 
+enum class CyclicMode : std::uint8_t {
+    triangular,   ///< all cycles alike
+    triangular2,  ///< each half as high as the one before
+    exp_range,    ///< the height times gamma^steps
+};
+struct CyclicLROptions {
+    double base_lr = 1e-3, max_lr = 1e-2;
+    std::int64_t step_size_up = 2000;
+    std::int64_t step_size_down = 0;  ///< 0: as step_size_up
+    CyclicMode mode = CyclicMode::triangular;
+    double gamma = 1;
+};
+/// From base_lr up to max_lr and down again, in lines, over and over (Smith 2017, "Cyclical learning rates for training neural
+/// networks"). The rate only: momentum stays.
+class CyclicLR : public Schedule {
+ public:
+    CyclicLR(Optimizer& optimizer, const CyclicLROptions& options, Loc loc = Loc::current());
+    double at(std::int64_t steps, double base) const override;
+
+ private:
+    CyclicLROptions options_;
+};
+
 /// The product of several schedules' factors, all of one optimizer. They must outlive it.
 class ChainedLR : public Schedule {
  public:
@@ -202,6 +236,8 @@ class ChainedLR : public Schedule {
  private:
     std::vector<const Schedule*> schedules_;
 };
+
+using ChainedScheduler = ChainedLR;
 
 /// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i]. They must outlive it.
 ///

@@ -9,6 +9,10 @@ from torch.optim import lr_scheduler as s
 
 MAKE = {
     "lambda": lambda o: s.LambdaLR(o, lambda t: 0.95**t / (1 + t)),
+    "multiplicative": lambda o: s.MultiplicativeLR(o, lambda t: 0.95 if t % 3 else 1.1),
+    "cyclic": lambda o: s.CyclicLR(o, 0.1, 0.5, 4, cycle_momentum=False),
+    "cyclic_halving": lambda o: s.CyclicLR(o, 0.1, 0.5, 3, 5, mode="triangular2", cycle_momentum=False),
+    "cyclic_range": lambda o: s.CyclicLR(o, 0.1, 0.5, 5, 2, mode="exp_range", gamma=0.97, cycle_momentum=False),
     "step": lambda o: s.StepLR(o, 7, 0.5),
     "multistep": lambda o: s.MultiStepLR(o, [3, 10, 10, 17], 0.3),
     "exponential": lambda o: s.ExponentialLR(o, 0.9),

@@ -58,6 +58,18 @@ struct Sequence {
 TEST_CASE("schedules have PyTorch's rates") {
     using namespace optim;
     check(goldens::lambda, making<LambdaLR>([](std::int64_t t) { return std::pow(0.95, t) / (1 + static_cast<double>(t)); }));
+    check(goldens::multiplicative, making<MultiplicativeLR>([](std::int64_t t) { return t % 3 ? 0.95 : 1.1; }));
+    CyclicLROptions cyclic{.base_lr = 0.1, .max_lr = 0.5, .step_size_up = 4};
+    check(goldens::cyclic, making<CyclicLR>(cyclic));
+    cyclic.step_size_up = 3;
+    cyclic.step_size_down = 5;
+    cyclic.mode = CyclicMode::triangular2;
+    check(goldens::cyclic_halving, making<CyclicLR>(cyclic));
+    cyclic.step_size_up = 5;
+    cyclic.step_size_down = 2;
+    cyclic.mode = CyclicMode::exp_range;
+    cyclic.gamma = 0.97;
+    check(goldens::cyclic_range, making<CyclicLR>(cyclic));
     check(goldens::step, making<StepLR>(StepLROptions{.step_size = 7, .gamma = 0.5}));
     check(goldens::multistep, making<MultiStepLR>(std::vector<std::int64_t>{10, 3, 17, 10}, 0.3));
     check(goldens::exponential, making<ExponentialLR>(0.9));
