@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tapir/nn/module.h"
+#include "tapir/ops/activation.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
@@ -17,14 +18,14 @@ namespace tapir::nn {
     };
 TAPIR_ACTIVATION(Identity, x.tensor)
 TAPIR_ACTIVATION(ReLU, relu(x))
-TAPIR_ACTIVATION(ReLU6, hardtanh(x, 0, 6))
+TAPIR_ACTIVATION(ReLU6, relu6(x))
 TAPIR_ACTIVATION(SELU, selu(x))
 TAPIR_ACTIVATION(SiLU, silu(x))
 TAPIR_ACTIVATION(Mish, mish(x))
 TAPIR_ACTIVATION(Sigmoid, sigmoid(x))
 TAPIR_ACTIVATION(LogSigmoid, logsigmoid(x))
 TAPIR_ACTIVATION(Tanh, tanh(x))
-TAPIR_ACTIVATION(Tanhshrink, x.tensor - tanh(x))
+TAPIR_ACTIVATION(Tanhshrink, tanhshrink(x))
 TAPIR_ACTIVATION(Softsign, softsign(x))
 TAPIR_ACTIVATION(Hardsigmoid, hardsigmoid(x))
 TAPIR_ACTIVATION(Hardswish, hardswish(x))
@@ -44,6 +45,8 @@ TAPIR_ACTIVATION(Hardswish, hardswish(x))
 TAPIR_ACTIVATION(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope_))
 TAPIR_ACTIVATION(ELU, alpha, 1, elu(x, alpha_))
 TAPIR_ACTIVATION(CELU, alpha, 1, celu(x, alpha_))
+TAPIR_ACTIVATION(Hardshrink, lambd, 0.5, hardshrink(x, lambd_))
+TAPIR_ACTIVATION(Softshrink, lambd, 0.5, softshrink(x, lambd_))
 #undef TAPIR_ACTIVATION
 
 class GELU : public Module {
@@ -76,25 +79,32 @@ class Hardtanh : public Module {
     double min_, max_;
 };
 
+class Threshold : public Module {
+ public:
+    Threshold(double threshold, double value) : threshold_(threshold), value_(value) {}
+    Tensor forward(In x) const { return threshold(x, threshold_, value_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    double threshold_, value_;
+};
+
 /// Along one dimension; PyTorch's default of none given is gone there, too.
-class Softmax : public Module {
- public:
-    explicit Softmax(int dim) : dim_(dim) {}
-    Tensor forward(In x) const { return softmax(x, dim_); }
-    Tensor operator()(In x) const { return forward(x); }
-
- private:
-    int dim_;
-};
-class LogSoftmax : public Module {
- public:
-    explicit LogSoftmax(int dim) : dim_(dim) {}
-    Tensor forward(In x) const { return log_softmax(x, dim_); }
-    Tensor operator()(In x) const { return forward(x); }
-
- private:
-    int dim_;
-};
+#define TAPIR_ACTIVATION(Name, call, ...)                        \
+    class Name : public Module {                                 \
+     public:                                                     \
+        explicit Name(int dim __VA_ARGS__) : dim_(dim) {}        \
+        Tensor forward(In x) const { return call(x, dim_); }     \
+        Tensor operator()(In x) const { return forward(x); }     \
+                                                                 \
+     private:                                                    \
+        int dim_;                                                \
+    };
+TAPIR_ACTIVATION(Softmax, softmax)
+TAPIR_ACTIVATION(LogSoftmax, log_softmax)
+TAPIR_ACTIVATION(Softmin, softmin)
+TAPIR_ACTIVATION(GLU, glu, = -1)
+#undef TAPIR_ACTIVATION
 
 /// The dimensions [start_dim, end_dim] become one.
 class Flatten : public Module {
@@ -105,6 +115,18 @@ class Flatten : public Module {
 
  private:
     int start_, end_;
+};
+
+/// One dimension becomes several.
+class Unflatten : public Module {
+ public:
+    Unflatten(int dim, const Shape& sizes) : dim_(dim), sizes_(sizes) {}
+    Tensor forward(In x) const { return unflatten(x, dim_, sizes_); }
+    Tensor operator()(In x) const { return forward(x); }
+
+ private:
+    int dim_;
+    Shape sizes_;
 };
 
 }  // namespace tapir::nn

@@ -72,6 +72,21 @@ void orthonormalise(std::vector<double>& a, std::size_t m, std::size_t n) {
     a = std::move(q);
 }
 
+double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+
+// The x with normal_cdf(x) == u, for 0 < u < 1; best where u is small. From Winitzki's approximation by Halley's method.
+double normal_quantile(double u) {
+    constexpr double kA = 0.147, kPi = 3.14159265358979323846;
+    const double log_term = std::log(4 * u * (1 - u)), half = 2 / (kPi * kA) + log_term / 2;
+    double x = std::sqrt(2 * (std::sqrt(half * half - log_term / kA) - half));
+    if (u < 0.5) x = -x;
+    for (int i = 0; i < 3; ++i) {
+        const double step = (normal_cdf(x) - u) * std::sqrt(2 * kPi) * std::exp(x * x / 2);
+        x -= step / (1 + x * step / 2);
+    }
+    return x;
+}
+
 }  // namespace
 
 Tensor uniform_(const Tensor& t, double low, double high, Loc loc) { return uniform_(t, low, high, default_generator(), loc); }
@@ -86,6 +101,52 @@ Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, L
     const detail::PauseRecording pause;
     Tensor to = t;
     return to.normal_(mean, std, generator, loc);
+}
+
+Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double b, Loc loc) {
+    return trunc_normal_(t, mean, std, a, b, default_generator(), loc);
+}
+Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double b, Generator& generator, Loc loc) {
+    check("trunc_normal_", t, loc);
+    if (!(std > 0) || !(a < b)) fail<ValueError>(loc, "trunc_normal_: needs std above 0 and a < b, got std {}, a {}, b {}", std, a, b);
+    const CallerScope caller(loc);
+    const detail::PauseRecording pause;
+    // On the side where the distribution function is small, and so exact.
+    double low = (a - mean) / std, high = (b - mean) / std;
+    const double side = low > 0 ? -1 : 1;
+    if (side < 0) low = -std::exchange(high, -low);
+    const double from = normal_cdf(low), to = normal_cdf(high);
+    const Tensor draw = rand({t.numel()}, generator, {float64, cpu});
+    double* const values = draw.data<double>();
+    for (std::int64_t i = 0; i < t.numel(); ++i) {
+        const double u = std::max(from + values[i] * (to - from), 1e-300);
+        values[i] = std::clamp(mean + std * side * std::clamp(normal_quantile(u), low, high), a, b);
+    }
+    return fill(t, draw.reshape(t.shape()), loc);
+}
+
+Tensor eye_(const Tensor& t, Loc loc) {
+    check("eye_", t, loc);
+    if (t.dim() != 2) fail<ShapeError>(loc, "eye_: needs a matrix, got shape {}", t.shape());
+    const detail::PauseRecording pause;
+    return fill(t, eye(t.size(0), t.size(1), {t.dtype(), cpu}), loc);
+}
+
+Tensor dirac_(const Tensor& t, std::int64_t groups, Loc loc) {
+    check("dirac_", t, loc);
+    if (t.dim() < 3 || t.dim() > 5) fail<ShapeError>(loc, "dirac_: needs 3 to 5 dimensions, got shape {}", t.shape());
+    const std::int64_t out = t.size(0), in = t.size(1);
+    if (groups < 1 || out % groups != 0) fail<ValueError>(loc, "dirac_: {} outputs are no multiple of {} groups", out, groups);
+    const detail::PauseRecording pause;
+    const Tensor weight = zeros(t.shape(), {t.dtype(), cpu});
+    for (std::int64_t g = 0; g < groups; ++g) {
+        for (std::int64_t i = 0; i < std::min(out / groups, in); ++i) {
+            Tensor filter = weight[g * (out / groups) + i][i];
+            while (filter.dim() > 0) filter = filter[filter.size(0) / 2];
+            filter.fill_(1);
+        }
+    }
+    return fill(t, weight, loc);
 }
 
 Tensor constant_(const Tensor& t, double value, Loc loc) {

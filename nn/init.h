@@ -14,9 +14,18 @@ Tensor uniform_(const Tensor& t, double low = 0, double high = 1, Loc loc = Loc:
 Tensor uniform_(const Tensor& t, double low, double high, Generator& generator, Loc loc = Loc::current());
 Tensor normal_(const Tensor& t, double mean = 0, double std = 1, Loc loc = Loc::current());
 Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, Loc loc = Loc::current());
+/// Normal, with values outside [a, b] drawn again: the inverse distribution function of uniform numbers. Throws ValueError for an
+/// std that is not above 0, and for a >= b.
+Tensor trunc_normal_(const Tensor& t, double mean = 0, double std = 1, double a = -2, double b = 2, Loc loc = Loc::current());
+Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double b, Generator& generator, Loc loc = Loc::current());
 Tensor constant_(const Tensor& t, double value, Loc loc = Loc::current());
 Tensor zeros_(const Tensor& t, Loc loc = Loc::current());
 Tensor ones_(const Tensor& t, Loc loc = Loc::current());
+/// The identity, for a matrix.
+Tensor eye_(const Tensor& t, Loc loc = Loc::current());
+/// A convolution's weight (out, in, k...) that hands channels on as they are, as many as there are, in each group. Throws ShapeError for
+/// fewer than 3 or more than 5 dimensions, ValueError where out is not a multiple of groups.
+Tensor dirac_(const Tensor& t, std::int64_t groups = 1, Loc loc = Loc::current());
 
 /// Uniform on [-a, a], a = gain sqrt(6 / (fan_in + fan_out)): keeps the variance of signals and of gradients alike.
 /// Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks", eq. 16.

@@ -5,6 +5,7 @@
 #include "tapir/nn/attention.h"
 #include "tapir/nn/containers.h"
 #include "tapir/nn/convolution.h"
+#include "tapir/nn/dropout.h"
 #include "tapir/nn/image.h"
 #include "tapir/nn/init.h"
 #include "tapir/nn/layers.h"

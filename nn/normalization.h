@@ -95,6 +95,9 @@ class InstanceNorm : public Module {
  private:
     double eps_;
 };
+using InstanceNorm1d = InstanceNorm;
+using InstanceNorm2d = InstanceNorm;
+using InstanceNorm3d = InstanceNorm;
 
 /// See rms_norm. eps below 0: the dtype's epsilon.
 class RMSNorm : public Module {

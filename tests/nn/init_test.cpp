@@ -1,4 +1,5 @@
 // Initialisers: moments, bounds, orthogonality.
+#include "../fails.h"
 #include "check.h"
 
 using namespace tapir;
@@ -98,4 +99,42 @@ TEST_CASE("initialisers refuse what they cannot fill") {
     CHECK(check::begins(check::message<ValueError>([] { init::uniform_(empty({3}), 1, 0); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([] { init::normal_(empty({3}), 0, -1); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([] { init::zeros_(Tensor()); }), line(__LINE__)));
+}
+
+TEST_CASE("truncated normals have the moments of theory, in the middle and in a tail") {
+    manual_seed(6);
+    const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * 3.14159265358979323846); };
+    const auto above = [](double x) { return 0.5 * std::erfc(x / std::sqrt(2.0)); };
+    struct Case {
+        double mean, std, a, b;
+    };
+    for (const auto& [mean, std, a, b] : {Case{0, 1, -2, 2}, {0.5, 0.02, 0.49, 0.6}, {0, 1, 4, 5}, {0, 1, -9, -8}, {1, 2, -1e9, 1e9}}) {
+        INFO("mean " << mean << " std " << std << " in " << a << ", " << b);
+        const Tensor t = empty({100000}, float64);
+        init::trunc_normal_(t, mean, std, a, b);
+        const double low = (a - mean) / std, high = (b - mean) / std;
+        const double mass = low > 0 ? above(low) - above(high) : above(-high) - above(-low);  // without cancellation
+        const double shift = (density(low) - density(high)) / mass;
+        const Moments m = moments(t);
+        CHECK(m.low >= a);
+        CHECK(m.high <= b);
+        CHECK(std::abs(m.mean - (mean + std * shift)) < 0.01 * std);
+    }
+    Generator one(3), two(3);
+    const Tensor x = init::trunc_normal_(empty({7}), 0, 1, -1, 1, one), y = init::trunc_normal_(empty({7}), 0, 1, -1, 1, two);
+    CHECK(equal(x, y));
+    FAILS(ValueError, "trunc_normal_: needs std above 0 and a < b", init::trunc_normal_(empty({2}), 0, 1, 2, 2));
+}
+
+TEST_CASE("initialisers that hand on what they get") {
+    CHECK(equal(init::eye_(empty({2, 3})), eye(2, 3)));
+    FAILS(ShapeError, "eye_: needs a matrix", init::eye_(empty({2})));
+    const Tensor x = randn({2, 4, 5, 6});
+    CHECK(allclose(conv2d(x, init::dirac_(empty({4, 4, 3, 3})), {}, {.padding = 1}), x));
+    CHECK(allclose(conv2d(x, init::dirac_(empty({4, 2, 3, 3}), 2), {}, {.padding = 1, .groups = 2}), x));
+    const Tensor fewer = conv2d(x, init::dirac_(empty({6, 4, 1, 1})));
+    CHECK(equal(fewer.narrow(1, 0, 4), x));
+    CHECK(equal(fewer.narrow(1, 4, 2), zeros({2, 2, 5, 6})));
+    FAILS(ShapeError, "dirac_: needs 3 to 5 dimensions", init::dirac_(empty({2, 2})));
+    FAILS(ValueError, "dirac_: 3 outputs are no multiple of 2 groups", init::dirac_(empty({3, 2, 1}), 2));
 }
