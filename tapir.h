@@ -15,6 +15,7 @@
 #include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"
 #include "tapir/nn/nn.h"
+#include "tapir/ops/activation.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/attention.h"
 #include "tapir/ops/compare.h"

@@ -45,6 +45,17 @@ __device__ __forceinline__ T remainder(T a, T b) {
     const T r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
 }
+template <class T>  // Python's //
+__device__ __forceinline__ T floor_divide(T a, T b) {
+    if constexpr (Int<T>) {
+        return b == 0 ? T(0) : b == T(-1) ? static_cast<T>(-a) : static_cast<T>((a - remainder(a, b)) / b);
+    } else {
+        if (b == 0) return a / b;
+        const T rest = fmod(a, b), whole = (a - rest) / b;  // nearly
+        const T quotient = rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole, down = floor(quotient);
+        return quotient - down > T(0.5) ? down + 1 : down;
+    }
+}
 template <Int T>
 __device__ __forceinline__ T pow(T base, T exponent) {
     if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);

@@ -24,10 +24,39 @@ Tensor fliplr(In x);  ///< flip(x, {1})
 Tensor flipud(In x);  ///< flip(x, {0})
 /// The dimensions `source` at the places `destination`, the others in their order: a view.
 Tensor movedim(In x, const Dims& source, const Dims& destination);
+Tensor moveaxis(In x, const Dims& source, const Dims& destination);  ///< movedim
+Tensor swapaxes(In x, int axis0, int axis1);                         ///< transpose
+Tensor ravel(In x);                                                  ///< flatten(x)
+/// x itself, or a view with dimensions of size 1 where there are fewer: (n,) becomes (1, n), and (1, n, 1) in three.
+Tensor atleast_1d(In x);
+Tensor atleast_2d(In x);
+Tensor atleast_3d(In x);
+/// Parts along dim as views: so many of nearly equal size, the first ones larger by 1; or up to each index, and what is left.
+/// Throws ValueError for no parts.
+std::vector<Tensor> tensor_split(In x, int sections, int dim = 0);
+std::vector<Tensor> tensor_split(In x, const std::vector<std::int64_t>& indices, int dim = 0);
+/// All expanded to the shape that they broadcast to. Throws ShapeError.
+std::vector<Tensor> broadcast_tensors(TensorList tensors);
 /// (n,) as the diagonal of a matrix, or the diagonal of a matrix; above the main one for offset > 0.
 Tensor diag(In x, std::int64_t offset = 0);
 /// (..., n) -> (..., n + |offset|, n + |offset|): the last dimension as the diagonals of matrices.
 Tensor diag_embed(In x, std::int64_t offset = 0);
+
+/// x, flattened, as the diagonal of a matrix.
+Tensor diagflat(In x, std::int64_t offset = 0);
+/// Matrices along the diagonal of one, zeros elsewhere. A vector counts as a row.
+Tensor block_diag(TensorList tensors);
+/// Vectors and matrices side by side, a vector as a column.
+Tensor column_stack(TensorList tensors);
+
+/// gather() with x and the index (int64) broadcast against each other in the other dimensions; without dim, of the flattened two.
+Tensor take_along_dim(In x, In index);
+Tensor take_along_dim(In x, In index, int dim);
+/// A copy of x with src's slices along dim at the places that index (n,) names; where one is named twice, one of them.
+Tensor index_copy(In x, int dim, In index, In src);
+/// A copy of x with the elements of src, in their order, where the mask (bool, broadcast to x) holds. Waits for a device. Throws
+/// ShapeError where src has too few.
+Tensor masked_scatter(In x, In mask, In src);
 
 /// Coordinates of a grid: each of the n tensors (0-d or 1-d) along its own dimension of all results, which are views. `indexing`:
 /// "ij", or "xy" with the first two exchanged.

@@ -42,6 +42,21 @@ TAPIR_OP(kron, NoOnnx("Mul, Reshape"), Composed, "The Kronecker product.", TAPIR
 TAPIR_OP(vander, NoOnnx("Pow"), Composed, "Powers as columns.", TAPIR_SAMPLE("f(3)", vander(x[0])),
          TAPIR_SAMPLE_AS("f(3)", "vander(x[0], 4, True)", vander(x[0], 4, true)));
 
+TAPIR_OP(diagflat, NoOnnx("Where"), Composed, "A flattened tensor as a diagonal.", TAPIR_SAMPLE("f(2,2)", diagflat(x[0], 1)));
+TAPIR_OP(block_diag, NoOnnx("Pad, Concat"), Composed, "Matrices along a diagonal.",
+         TAPIR_SAMPLE_AS("f(2,3) f(2) f(1,1)", "block_diag(x[0], x[1], x[2])", block_diag({x[0], x[1], x[2]})));
+TAPIR_OP(column_stack, "Concat", Composed, "Side by side.",
+         TAPIR_SAMPLE_AS("f(2,3) f(2) f(2,1)", "column_stack((x[0], x[1], x[2]))", column_stack({x[0], x[1], x[2]})));
+TAPIR_OP(take_along_dim, "GatherElements", Composed, "gather with broadcasting.",
+         TAPIR_SAMPLE("f(3,4) i(3,2)<4", take_along_dim(x[0], x[1], 1)), TAPIR_SAMPLE("f(3,4) i(1,4)<3", take_along_dim(x[0], x[1], 0)),
+         TAPIR_SAMPLE("f(3,4) i(5)<12", take_along_dim(x[0], x[1])));
+TAPIR_OP(index_copy, "ScatterElements", Composed, "Slices put in places of a copy.",
+         TAPIR_SAMPLE_AS("f(4,2) f(2,2)", "index_copy(x[0], 0, torch.tensor([3, 1]), x[1])",
+                         index_copy(x[0], 0, tensor({3, 1}, {int64, x[0].device()}), x[1])));
+TAPIR_OP(masked_scatter, NoOnnx("Where, CumSum, Gather"), Composed, "Elements put where a mask holds.",
+         TAPIR_SAMPLE_AS("f(3,4) f(13)", "masked_scatter(x[0], x[0].detach() > 0, x[1])",
+                         masked_scatter(x[0], x[0].detach() > 0, x[1])));
+
 using std::int64_t;
 
 // --- Repeated and turned -----------------------------------------------------------------------------------------------------
@@ -293,6 +308,105 @@ Tensor vander(In x, int64_t columns, bool increasing) {
     Tensor powers = arange(n, {dtype, x->device});
     if (!increasing) powers = static_cast<double>(n - 1) - powers;
     return pow(unsqueeze(x.tensor.to(dtype), 1), powers.to(dtype));
+}
+
+// --- In other places ---------------------------------------------------------------------------------------------------------
+
+Tensor diagflat(In x, int64_t offset) {
+    detail::check_defined(x, "diagflat");
+    const detail::RecordedParts parts(x.loc);
+    return diag(reshape(x, {-1}), offset);
+}
+
+Tensor block_diag(TensorList tensors) {
+    const detail::RecordedParts parts(tensors.loc);
+    std::vector<Tensor> blocks;
+    int64_t width = 0, begin = 0;
+    for (const Tensor& t : tensors) {
+        detail::check_defined(In(t, tensors.loc), "block_diag");
+        if (t.dim() > 2) fail<ShapeError>(tensors.loc, "block_diag: a tensor of shape {} is no matrix", t.shape());
+        blocks.push_back(atleast_2d(t));
+        width += blocks.back().size(1);
+    }
+    if (blocks.empty()) return zeros({1, 0});
+    for (Tensor& block : blocks) {
+        const int64_t own = block.size(1);
+        block = pad(block, {begin, width - begin - own});
+        begin += own;
+    }
+    return cat(blocks, 0);
+}
+
+Tensor column_stack(TensorList tensors) {
+    const detail::RecordedParts parts(tensors.loc);
+    std::vector<Tensor> columns;
+    for (const Tensor& t : tensors) {
+        detail::check_defined(In(t, tensors.loc), "column_stack");
+        columns.push_back(t.dim() > 1 ? t : reshape(t, {t.numel(), 1}));
+    }
+    return cat(TensorList(columns, tensors.loc), 1);
+}
+
+Tensor take_along_dim(In x, In index, int dim) {
+    detail::check_defined(x, "take_along_dim");
+    detail::check_defined(index, "take_along_dim");
+    const int rank = x.tensor.dim();
+    if (rank != index.tensor.dim()) {
+        fail<ShapeError>(x.loc, "take_along_dim: x {} and index {} need equally many dimensions", x.tensor.shape(), index.tensor.shape());
+    }
+    const int d = detail::wrap_dim(dim, rank, "take_along_dim", x.loc);
+    const detail::RecordedParts parts(x.loc);
+    if (rank == 0) return gather(x, 0, index);
+    Shape of_x = x.tensor.shape(), of_index = index.tensor.shape();
+    of_x[d] = of_index[d] = 1;
+    Shape wide = broadcast_shapes(of_x, of_index, "take_along_dim", x.loc), wide_index = wide;
+    wide[d] = x->sizes[d];
+    wide_index[d] = index->sizes[d];
+    return gather(expand(x, wide), d, expand(index, wide_index));
+}
+
+Tensor take_along_dim(In x, In index) {
+    detail::check_defined(x, "take_along_dim");
+    detail::check_defined(index, "take_along_dim");
+    const detail::RecordedParts parts(x.loc);
+    return gather(reshape(x, {-1}), 0, reshape(index, {-1}));
+}
+
+Tensor index_copy(In x, int dim, In index, In src) {
+    const char* const op = "index_copy";
+    for (const In* t : {&x, &index, &src}) detail::check_defined(*t, op);
+    const int rank = x.tensor.dim(), d = detail::wrap_dim(dim, rank, op, x.loc);
+    Shape expected = x.tensor.shape();
+    if (rank > 0) expected[d] = index->numel;
+    if (index.tensor.dim() > 1 || src.tensor.shape() != expected) {
+        fail<ShapeError>(x.loc, "{}: x {} and index {} need a src of shape {}, got {}", op, x.tensor.shape(), index.tensor.shape(), expected,
+                         src.tensor.shape());
+    }
+    const detail::RecordedParts parts(x.loc);
+    Shape along;
+    for (int k = 0; k < rank; ++k) along.push_back(k == d ? index->numel : 1);
+    return scatter(x, d, expand(reshape(index, along), expected), src);
+}
+
+Tensor masked_scatter(In x, In mask, In src) {
+    const char* const op = "masked_scatter";
+    for (const In* t : {&x, &mask, &src}) detail::check_defined(*t, op);
+    if (mask->dtype != bool_) fail<DTypeError>(x.loc, "{}: the mask must hold bools, not {}", op, name(mask->dtype));
+    if (src->dtype != x->dtype) fail<DTypeError>(x.loc, "{}: x is {}, src {}", op, name(x->dtype), name(src->dtype));
+    if (broadcast_shapes(x.tensor.shape(), mask.tensor.shape(), op, x.loc) != x.tensor.shape()) {
+        fail<ShapeError>(x.loc, "{}: the mask {} does not broadcast to {}", op, mask.tensor.shape(), x.tensor.shape());
+    }
+    const detail::RecordedParts parts(x.loc);
+    const Tensor holds = expand(mask, x.tensor.shape());
+    Tensor place;
+    {
+        const detail::PauseRecording pause;
+        place = clamp_min(cumsum(reshape(holds, {-1}), 0) - 1, 0);
+        const int64_t needed = sum(holds).item<int64_t>();
+        if (needed > src->numel) fail<ShapeError>(x.loc, "{}: the mask holds {} times, src has {} elements", op, needed, src->numel);
+        if (needed == 0) return clone(x);
+    }
+    return where(holds, reshape(gather(reshape(src, {-1}), 0, place), x.tensor.shape()), x);
 }
 
 // --- Methods -----------------------------------------------------------------------------------------------------------

@@ -114,7 +114,8 @@ inline Loop forward_loop(Elementwise op, Compute compute) {
 }
 // Integers by integers: the divisor is looked at first.
 constexpr bool divides_integers(Elementwise op, Compute compute) {
-    return (op == Elementwise::fmod || op == Elementwise::remainder) && (compute == Compute::i32 || compute == Compute::i64);
+    const bool divides = op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide;
+    return divides && (compute == Compute::i32 || compute == Compute::i64);
 }
 // The loops for the ways that look at nothing; null also where something is to be looked at.
 [[gnu::noinline]] const kernels::ForwardTable* make_quick_table() {
@@ -861,6 +862,31 @@ TAPIR_ASSIGN(/=, div)
 Tensor lerp(In start, In end, Scalar weight) {
     detail::check_defined(start, "lerp");
     return lerp(start, end, number_tensor(weight, is_floating(start.tensor.dtype()) ? start.tensor.dtype() : float32));
+}
+
+namespace {
+
+template <class B>
+Tensor rounded_quotient(const In& a, const B& b, const char* rounding_mode) {
+    const std::string word = rounding_mode;
+    if (word == "floor") return floor_divide(a, b);
+    if (word != "trunc") fail<ValueError>(a.loc, "div: rounding_mode is \"trunc\" or \"floor\", not \"{}\"", word);
+    const detail::RecordedParts parts(a.loc);
+    // The remainder has a's sign, so that what is left is divided without one.
+    const Tensor rest = fmod(a, b);
+    return is_floating(rest.dtype()) ? trunc(a / b) : floor_divide(a.tensor - rest, b);
+}
+
+}  // namespace
+
+Tensor div(In a, In b, const char* rounding_mode) {
+    detail::check_defined(a, "div");
+    detail::check_defined(b, "div");
+    return rounded_quotient(a, b, rounding_mode);
+}
+Tensor div(In a, Scalar b, const char* rounding_mode) {
+    detail::check_defined(a, "div");
+    return rounded_quotient(a, b, rounding_mode);
 }
 
 Tensor gelu(In x, const char* approximate) {

@@ -50,6 +50,7 @@ Tensor masked_fill(In x, In mask, In value);
 Tensor masked_select(In x, In mask);
 /// Positions of what is not 0: int64 (n, dim).
 Tensor nonzero(In x);
+Tensor argwhere(In x);  ///< nonzero
 
 /// Rows of the weight: weight (n, d), indices (...) -> (..., d). padding_idx's row (-1: the last) gets no gradient.
 Tensor embedding(In indices, In weight, std::optional<std::int64_t> padding_idx = {});

@@ -34,6 +34,9 @@ struct SlogdetResult {
 };
 SlogdetResult slogdet(In a);
 
+/// log(det a); nan where the determinant is negative. Gradient: the inverse, transposed.
+Tensor logdet(In a);
+
 /// The lower triangular l with l l^T = a, for symmetric positive definite a, of which the lower triangle is read (upper: l^T, from
 /// the upper one). Throws ValueError where a is not positive definite. Gradient: Murray 2016.
 Tensor cholesky(In a, bool upper = false);

@@ -221,6 +221,13 @@ SlogdetResult slogdet(In a) {
     return result;
 }
 
+Tensor logdet(In a) {
+    detail::check_defined(a, "linalg::logdet");
+    const detail::RecordedParts parts(a.loc);
+    const SlogdetResult result = slogdet(a);
+    return where(lt(result.sign, 0), std::nan(""), result.logabsdet);
+}
+
 Tensor matrix_power(In a, int64_t n) {
     detail::check_defined(a, "linalg::matrix_power");
     if (a.tensor.dim() < 2 || a.tensor.size(-1) != a.tensor.size(-2)) {

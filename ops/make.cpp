@@ -257,6 +257,46 @@ Tensor linspace(double start, double end, int64_t steps, TensorOptions options, 
     return detail::with_gradient(std::move(t), options, loc);
 }
 
+Tensor logspace(double start, double end, int64_t steps, double base, TensorOptions options, Loc loc) {
+    const DType dtype = detail::dtype_for("logspace", options, default_dtype(), loc);
+    if (steps < 0) fail<ValueError>(loc, "logspace: the number of steps is negative: {}", steps);
+    if (dtype == bool_) fail<DTypeError>(loc, "logspace: not defined for bool");
+    Tensor t = detail::make_empty({steps}, dtype, detail::device_for(options), loc);
+    const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+    fill_with<double>(t, [=](int64_t i) {
+        return std::pow(base, i < (steps + 1) / 2 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(steps - 1 - i));
+    });
+    return detail::with_gradient(std::move(t), options, loc);
+}
+
+namespace {
+
+// Column j of row i is in it where lower ? j <= i + offset : j >= i + offset.
+Tensor triangle_indices(const char* name, int64_t rows, int64_t columns, int64_t offset, bool lower, TensorOptions options, const Loc& loc) {
+    if (rows < 0 || columns < 0) fail<ValueError>(loc, "{}: negative sizes: {}, {}", name, rows, columns);
+    std::vector<int64_t> of_rows, of_columns;
+    for (int64_t i = 0; i < rows; ++i) {
+        const int64_t at = std::clamp<int64_t>(lower ? i + offset + 1 : i + offset, 0, columns);
+        for (int64_t j = lower ? 0 : at; j < (lower ? at : columns); ++j) {
+            of_rows.push_back(i);
+            of_columns.push_back(j);
+        }
+    }
+    const auto count = static_cast<int64_t>(of_rows.size());
+    of_rows.insert(of_rows.end(), of_columns.begin(), of_columns.end());
+    if (!options.dtype) options.dtype = int64;
+    return tensor_from(of_rows.data(), {2, count}, int64, options, loc);
+}
+
+}  // namespace
+
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, TensorOptions options, Loc loc) {
+    return triangle_indices("tril_indices", rows, columns, offset, true, options, loc);
+}
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, TensorOptions options, Loc loc) {
+    return triangle_indices("triu_indices", rows, columns, offset, false, options, loc);
+}
+
 Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("eye", options, default_dtype(), loc);
     if (m == -1) m = n;

@@ -45,6 +45,12 @@ Tensor arange(Scalar start, Scalar end, TensorOptions options = {}, Loc loc = Lo
 Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options = {}, Loc loc = Loc::current());
 /// `steps` numbers from start to end, both included.
 Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {}, Loc loc = Loc::current());
+/// `steps` powers of the base, with exponents from start to end.
+Tensor logspace(double start, double end, std::int64_t steps, double base = 10, TensorOptions options = {}, Loc loc = Loc::current());
+/// The places in the lower (upper) triangle of a matrix (rows, columns), row by row: int64 (2, count), rows and columns. Throws
+/// ValueError for negative sizes.
+Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, TensorOptions options = {}, Loc loc = Loc::current());
 /// Ones on the diagonal. (n, m), m = n unless given.
 Tensor eye(std::int64_t n, std::int64_t m = -1, TensorOptions options = {}, Loc loc = Loc::current());
 

@@ -349,6 +349,8 @@ Tensor masked_select(In x, In mask) {
     return values.index({holds});
 }
 
+Tensor argwhere(In x) { return nonzero(x); }
+
 Tensor nonzero(In x) {
     detail::check_defined(x, "nonzero");
     const detail::UnrecordedParts parts;

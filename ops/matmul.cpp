@@ -30,6 +30,12 @@ TAPIR_OP(matmul, "MatMul", matmul_rule, "Matrix product with broadcast batch dim
          TAPIR_SAMPLE("f(2,3) f(2,3,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3,4)", mm(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,4) f(2,4,2)", bmm(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3)", mv(x[0], x[1])),
          TAPIR_SAMPLE("f(3) f(3)", dot(x[0], x[1])), TAPIR_SAMPLE("f(3) f(2)", outer(x[0], x[1])));
+TAPIR_OP(baddbmm, NoOnnx("MatMul, Mul, Add"), Composed, "beta * c + alpha * a b, of batches.",
+         TAPIR_SAMPLE_AS("f(2,3,2) f(2,3,4) f(2,4,2)", "baddbmm(x[0], x[1], x[2], beta=3, alpha=2)", baddbmm(x[0], x[1], x[2], 3, 2)),
+         TAPIR_SAMPLE("f(3) f(3,4) f(4)", addmv(x[0], x[1], x[2])), TAPIR_SAMPLE("f(4) f(4)", vdot(x[0], x[1])));
+TAPIR_OP(bilinear, NoOnnx("Einsum"), Composed, "Sums over products of two inputs.",
+         TAPIR_SAMPLE("f(2,3) f(2,4) f(5,3,4) f(5)", bilinear(x[0], x[1], x[2], x[3])),
+         TAPIR_SAMPLE("f(2,3,2) f(2,3,2) f(1,2,2)", bilinear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2) f(3) f(4,2,3)", bilinear(x[0], x[1], x[2])));
 TAPIR_OP(linear, "Gemm", linear_rule, "x W^T + b.", TAPIR_SAMPLE("f(2,3) f(4,3) f(4)", linear(x[0], x[1], x[2])),
          TAPIR_SAMPLE("f(3) f(4,3) f(4)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2,3) f(4,3)", linear(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,4) f(2,4) f(2)", linear(x[0], x[1], x[2])),
@@ -447,6 +453,46 @@ Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     const detail::RecordedParts parts(c.loc);
     const Tensor ab = mm(a, b);
     return c.tensor * beta + ab * alpha;
+}
+
+Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+    detail::check_defined(c, "baddbmm");
+    const detail::RecordedParts parts(c.loc);
+    const Tensor ab = bmm(a, b);
+    return c.tensor * beta + ab * alpha;
+}
+
+Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) {
+    detail::check_defined(c, "addmv");
+    const detail::RecordedParts parts(c.loc);
+    const Tensor ax = mv(a, x);
+    return c.tensor * beta + ax * alpha;
+}
+
+Tensor vdot(In a, In b) { return dot(a, b); }
+
+Tensor bilinear(In a, In b, In weight, const Tensor& bias) {
+    const char* const op = "bilinear";
+    for (const In* t : {&a, &b, &weight}) detail::check_defined(*t, op);
+    const Shape &of_a = a.tensor.shape(), of_b = b.tensor.shape(), of_weight = weight.tensor.shape();
+    const int rank = of_a.rank();
+    if (rank == 0 || of_b.rank() != rank || of_weight.rank() != 3 || of_weight[1] != of_a.back() || of_weight[2] != of_b.back()) {
+        fail<ShapeError>(a.loc, "{}: needs (..., n), (..., m) and a weight (outputs, n, m): {}, {}, {}", op, of_a, of_b, of_weight);
+    }
+    for (int d = 0; d < rank - 1; ++d) {
+        if (of_a[d] != of_b[d]) fail<ShapeError>(a.loc, "{}: leading dimensions differ: {}, {}", op, of_a, of_b);
+    }
+    const int64_t outputs = of_weight[0], n = of_weight[1], m = of_weight[2];
+    if (bias.defined() && bias.shape() != Shape(outputs)) {
+        fail<ShapeError>(a.loc, "{}: bias {} for a weight {}", op, bias.shape(), of_weight);
+    }
+    const detail::RecordedParts parts(a.loc);
+    const Tensor rows = reshape(a, {a->numel / std::max<int64_t>(n, 1), n}), columns = reshape(b, {b->numel / std::max<int64_t>(m, 1), m, 1});
+    const Tensor mixed = reshape(mm(rows, reshape(transpose(weight, 0, 1), {n, outputs * m})), {rows.size(0), outputs, m});
+    Shape shape = of_a;
+    shape[rank - 1] = outputs;
+    const Tensor y = reshape(bmm(mixed, columns), shape);
+    return bias.defined() ? y + bias : y;
 }
 
 Tensor Tensor::matmul(const Tensor& other, Loc loc) const { return tapir::matmul(In(*this, loc), In(other, loc)); }

@@ -18,6 +18,12 @@ Tensor outer(In a, In b);  ///< (n,) x (m,) -> (n, m)
 Tensor linear(In x, In weight, const Tensor& bias = {});
 /// beta * c + alpha * a b
 Tensor addmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);
+Tensor baddbmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);  ///< beta * c + alpha * bmm(a, b)
+Tensor addmv(In c, In a, In x, Scalar beta = 1, Scalar alpha = 1);    ///< beta * c + alpha * mv(a, x)
+Tensor vdot(In a, In b);                                              ///< dot
+/// y[..., o] = sum over i and j of a[..., i] weight[o, i, j] b[..., j], + bias[o]. a (..., n), b (..., m), weight (outputs, n, m), bias
+/// (outputs,) or undefined. Throws ShapeError.
+Tensor bilinear(In a, In b, In weight, const Tensor& bias = {});
 /// Einstein summation: einsum("bij,bjk->bik", {a, b}). Letters, "...", "->"; repeated letters take the diagonal.
 /// Throws ValueError for a malformed equation, ShapeError where sizes of a letter differ.
 Tensor einsum(const char* equation, TensorList operands);

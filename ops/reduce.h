@@ -70,5 +70,7 @@ struct UniqueResult {
 /// The distinct elements of x, of any shape, as one dimension; always sorted. nan differs from nan. Waits for a device: the
 /// result's size is data. Not differentiable.
 UniqueResult unique(In x, bool sorted = true, bool return_inverse = false, bool return_counts = false);
+/// The same of runs of equal neighbours in the flattened x, which is not sorted: a value comes again where it begins a new run.
+UniqueResult unique_consecutive(In x, bool return_inverse = false, bool return_counts = false);
 
 }  // namespace tapir

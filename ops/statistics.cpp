@@ -33,6 +33,20 @@ TAPIR_OP(median, NoOnnx("TopK, Gather"), Composed, "The middle element.", TAPIR_
 TAPIR_OP(var_mean, NoOnnx("ReduceMean, Sub, Mul"), Composed, "Variance or standard deviation, and mean.",
          TAPIR_SAMPLE_AS("f(3,4)", "var_mean(x[0])", list(var_mean(x[0]))),
          TAPIR_SAMPLE_AS("f(3,4)", "std_mean(x[0], 1, unbiased=False)[0]", std_mean(x[0], {1}, 0).first));
+TAPIR_OP(aminmax, "ReduceMin, ReduceMax", Composed, "The smallest and the largest element.",
+         TAPIR_SAMPLE_AS("d(3,4)", "aminmax(x[0])", list(aminmax(x[0]))),
+         TAPIR_SAMPLE_AS("d(3,4)", "aminmax(x[0], dim=1, keepdim=True)", list(aminmax(x[0], 1, true))));
+TAPIR_OP(cov, NoOnnx("Sub, MatMul"), Composed, "Covariances.", TAPIR_SAMPLE("f(3,5)", cov(x[0])), TAPIR_SAMPLE("f(5)", cov(x[0])),
+         TAPIR_SAMPLE_AS("f(3,5)", "cov(x[0], correction=0)", cov(x[0], 0)));
+TAPIR_OP(corrcoef, NoOnnx("Sub, MatMul, Div"), Composed, "Correlation coefficients.", TAPIR_SAMPLE("f(3,5)", corrcoef(x[0])));
+TAPIR_OP(trapezoid, NoOnnx("Slice, Add, ReduceSum"), Composed, "The area by the trapezoidal rule.",
+         TAPIR_SAMPLE_AS("f(3,4)", "trapezoid(x[0], dx=0.5, dim=0)", trapezoid(x[0], 0.5, 0)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", trapezoid(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", trapezoid(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4) f(3)", "trapezoid(x[0], x[1], dim=0)", trapezoid(x[0], x[1], 0)));
+TAPIR_OP(dist, NoOnnx("Sub, ReduceL2"), Composed, "norm(a - b, p).", TAPIR_SAMPLE("f(3,4) f(4)", dist(x[0], x[1])),
+         TAPIR_SAMPLE("f(3) f(3)", dist(x[0], x[1], 1)));
+TAPIR_OP(pdist, NoOnnx("Gather, Sub, ReduceL2"), Composed, "Distances of all pairs of rows.", TAPIR_SAMPLE("f(4,3)", pdist(x[0])),
+         TAPIR_SAMPLE("f(4,3)", pdist(x[0], 1.5)));
 TAPIR_OP(cdist, NoOnnx("Sub, ReduceL2"), Composed, "Distances between rows.", TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,2) f(2,2,2)", cdist(x[0], x[1], 1)), TAPIR_SAMPLE("f(3,4) f(2,4)", cdist(x[0], x[1], 3.5)),
          TAPIR_SAMPLE_AS("f(3,4) f(2,4)", "cdist(x[0], x[1], inf)", cdist(x[0], x[1], __builtin_inf())),
@@ -201,6 +215,82 @@ std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, bool 
     return {tapir::std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
 }
 
+std::pair<Tensor, Tensor> aminmax(In x) {
+    const detail::RecordedParts parts(x.loc);
+    return {amin(x), amax(x)};
+}
+std::pair<Tensor, Tensor> aminmax(In x, int dim, bool keepdim) {
+    const detail::RecordedParts parts(x.loc);
+    return {amin(x, {dim}, keepdim), amax(x, {dim}, keepdim)};
+}
+
+namespace {
+
+void check_observations(const char* op, const In& x) {
+    detail::check_defined(x, op);
+    if (x.tensor.dim() > 2) fail<ShapeError>(x.loc, "{}: needs (variables, observations), got shape {}", op, x.tensor.shape());
+}
+
+}  // namespace
+
+Tensor cov(In x, int correction) {
+    check_observations("cov", x);
+    const detail::RecordedParts parts(x.loc);
+    const int64_t n = x.tensor.dim() == 0 ? 1 : x.tensor.size(-1);
+    const Tensor numbers = is_floating(x->dtype) ? x.tensor : to(x, default_dtype());
+    const Tensor rows = numbers.dim() == 2 ? numbers : reshape(numbers, {1, n}), centred = rows - mean(rows, {1}, true);
+    const Tensor c = matmul(centred, transpose(centred, 0, 1)) / std::max(static_cast<double>(n - correction), 0.0);
+    return x.tensor.dim() == 2 ? c : reshape(c, {});
+}
+
+Tensor corrcoef(In x) {
+    check_observations("corrcoef", x);
+    const detail::RecordedParts parts(x.loc);
+    const Tensor c = cov(x);
+    if (c.dim() == 0) return c / c;
+    const Tensor deviation = sqrt(diagonal(c));
+    return clamp(c / unsqueeze(deviation, 1) / deviation, -1, 1);
+}
+
+namespace {
+
+// Of neighbours along d: the sum of both.
+Tensor sums_of_neighbours(const Tensor& y, int d) {
+    const int64_t n = std::max<int64_t>(y.size(d) - 1, 0);
+    return narrow(y, d, y.size(d) - n, n) + narrow(y, d, 0, n);
+}
+
+}  // namespace
+
+Tensor trapezoid(In y, double dx, int dim) {
+    detail::check_defined(y, "trapezoid");
+    if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
+    const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
+    const detail::RecordedParts parts(y.loc);
+    return sum(sums_of_neighbours(y.tensor, d), {d}) * (dx / 2);
+}
+
+Tensor trapezoid(In y, In x, int dim) {
+    detail::check_defined(y, "trapezoid");
+    detail::check_defined(x, "trapezoid");
+    if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
+    const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
+    const int64_t n = y->sizes[d];
+    if (x.tensor.shape() != y.tensor.shape() && x.tensor.shape() != Shape(n)) {
+        fail<ShapeError>(y.loc, "trapezoid: places of shape {} for y of shape {}, dimension {}", x.tensor.shape(), y.tensor.shape(), dim);
+    }
+    const detail::RecordedParts parts(y.loc);
+    Tensor places = x.tensor;
+    if (places.shape() != y.tensor.shape()) {
+        Shape along;
+        for (int k = 0; k < y.tensor.dim(); ++k) along.push_back(k == d ? n : 1);
+        places = reshape(places, along);
+    }
+    const int64_t steps = std::max<int64_t>(n - 1, 0);
+    const Tensor widths = narrow(places, d, n - steps, steps) - narrow(places, d, 0, steps);
+    return sum(sums_of_neighbours(y.tensor, d) * widths, {d}) / 2;
+}
+
 // --- Distances -----------------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -235,6 +325,24 @@ Tensor cdist(In a, In b, double p) {
     const Tensor difference = unsqueeze(a, -2) - unsqueeze(b, -3);
     if (a->sizes[rank - 1] == 0) return sum(difference, {-1});
     return norm(difference, p, {-1});
+}
+
+Tensor dist(In a, In b, double p) {
+    detail::check_defined(a, "dist");
+    detail::check_defined(b, "dist");
+    const detail::RecordedParts parts(a.loc);
+    return norm(a.tensor - b.tensor, p);
+}
+
+Tensor pdist(In x, double p) {
+    detail::check_defined(x, "pdist");
+    if (x.tensor.dim() != 2) fail<ShapeError>(x.loc, "pdist: needs (n, d), got shape {}", x.tensor.shape());
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "pdist: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
+    if (!(p >= 0)) fail<ValueError>(x.loc, "pdist: p must not be negative, got {}", p);
+    const detail::RecordedParts parts(x.loc);
+    const Tensor pairs = triu_indices(x->sizes[0], x->sizes[0], 1, {int64, x->device});
+    const Tensor difference = index_select(x, 0, pairs[0]) - index_select(x, 0, pairs[1]);
+    return x->sizes[1] == 0 ? sum(difference, {1}) : norm(difference, p, {1});
 }
 
 Tensor normalize(In x, double p, int dim, double eps) {

@@ -25,6 +25,21 @@ std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims = {}, int correction =
 /// Running log(sum(exp(x))) along dim, without overflow, in log2(n) steps.
 Tensor logcumsumexp(In x, int dim);
 
+/// The smallest and the largest element, of all or along dim.
+std::pair<Tensor, Tensor> aminmax(In x);
+std::pair<Tensor, Tensor> aminmax(In x, int dim, bool keepdim = false);
+/// Covariances of variables, a row each of x (variables, observations): (variables, variables); a variance () of x (observations,).
+/// Sums are divided by observations - correction. Throws ShapeError for more dimensions.
+Tensor cov(In x, int correction = 1);
+/// Pearson's correlation coefficients, of x as for cov.
+Tensor corrcoef(In x);
+/// The area below y along dim by the trapezoidal rule, dx apart or at the places x, of y's shape or (n,).
+Tensor trapezoid(In y, double dx = 1, int dim = -1);
+Tensor trapezoid(In y, In x, int dim = -1);
+/// norm(a - b, p).
+Tensor dist(In a, In b, double p = 2);
+/// Distances in the p-norm between the rows of x (n, d), each pair once: (n (n - 1) / 2,), in the order (0, 1), (0, 2), ... (1, 2), ...
+Tensor pdist(In x, double p = 2);
 /// Distances in the p-norm between all rows of a (..., n, d) and of b (..., m, d): (..., n, m). p >= 0, infinity too. For p = 2 and more
 /// than 25 rows by a matrix product, as in PyTorch, which is less exact for rows that are near each other; other ones need memory
 /// for n * m * d elements. The gradient where rows are equal is 0.

@@ -85,6 +85,18 @@ inline double remainder(double a, double b) {
     const double r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
+// Python's //. By way of the remainder: the rounded quotient can be a whole number too large.
+template <class T>
+inline T floor_divide(T a, T b) {
+    if constexpr (Int<T>) {
+        return b == 0 ? T(0) : b == T(-1) ? static_cast<T>(-a) : static_cast<T>((a - remainder(a, b)) / b);
+    } else {
+        if (b == 0) return a / b;
+        const T rest = fmod(a, b), whole = (a - rest) / b;  // nearly
+        const T quotient = rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole, down = floor(quotient);
+        return quotient - down > T(0.5) ? down + 1 : down;
+    }
+}
 template <Int T>
 inline T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as the truncated result
     if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);

@@ -43,11 +43,38 @@ TEST_CASE("integers are not divided by 0") {
     FAILS(ValueError, "remainder: integer division by 0", remainder(a.to(int32), tensor({{1}, {0}}, int32)));
     FAILS(ValueError, "remainder: integer division by 0", a.remainder_(0));
     FAILS(ValueError, "remainder: integer division by 0", remainder(5, tensor({1, 0})));
+    FAILS(ValueError, "floor_divide: integer division by 0", floor_divide(5, tensor({1, 0})));
     CHECK(a.to_vector<int>() == std::vector<int>{7, -7});
     CHECK((a % 4).to_vector<int>() == std::vector<int>{3, 1});
     CHECK(fmod(a, 4).to_vector<int>() == std::vector<int>{3, -3});
     CHECK((zeros({0}, int64) % 0).shape() == Shape(0));
     CHECK(std::isnan((a.to(float32) % 0)[0].item()));
+}
+
+TEST_CASE("division rounded down and towards 0") {
+    using V = std::vector<double>;
+    const std::vector<double> values = {7, -7, 7, -7, 6, -6, 0, 1}, by = {2, 2, -2, -2, -3, 3, 5, 1};
+    V down, towards_0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        down.push_back(std::floor(values[i] / by[i]));
+        towards_0.push_back(std::trunc(values[i] / by[i]));
+    }
+    for (const DType dtype : {int32, int64, float32, float64, float16}) {
+        const Tensor a = tensor(values, {dtype}), b = tensor(by, {dtype});
+        INFO(name(dtype));
+        CHECK(floor_divide(a, b).dtype() == dtype);
+        CHECK(floor_divide(a, b).to_vector<double>() == down);
+        CHECK(div(a, b, "floor").to_vector<double>() == down);
+        CHECK(div(a, b, "trunc").to_vector<double>() == towards_0);
+        CHECK(div(a, b, "trunc").dtype() == dtype);
+    }
+    // 1 / 0.1 is 10 rounded, but ten times 0.1 as it is are more than 1.
+    CHECK(floor_divide(tensor(1.0, {float64}), 0.1).item() == 9);
+    CHECK(floor_divide(tensor(-1.0), tensor(0.0)).item() == -inf);
+    CHECK(floor_divide(tensor({-5, 5}), 3).to_vector<int>() == std::vector<int>{-2, 1});
+    CHECK(floor_divide(INT64_MIN, tensor({-1})).item<std::int64_t>() == INT64_MIN);  // wraps, does not trap
+    FAILS(ValueError, "div: rounding_mode is", div(tensor({1}), 2, "up"));
+    FAILS(ValueError, "floor_divide: integer division by 0", div(tensor({1}), 0, "floor"));
 }
 
 TEST_CASE("searching: threads, nan, both sides") {

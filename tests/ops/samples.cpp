@@ -123,11 +123,14 @@ std::string torch_name(const std::string& name, const std::string& arguments) {
 }
 
 // In float32 the reference is PyTorch's float64 rounded: its float32 kernels overflow early (sinh, cosh, log1p) or lose
-// large quotients (fmod). hardswish(-inf) is 0 here, the limit, and nan there.
+// large quotients (fmod). hardswish(-inf) is 0 here, the limit, and nan there; softshrink(nan) is nan, and was 0 before PyTorch 2.
+// pi x is beyond float32 in sinc, there too.
 std::string extreme_code(const ElementwiseOp& op, bool wide) {
     const std::string dtype = wide ? "" : ".double()";
     std::string code = torch_name(op.info.name, "x[0]" + dtype + (op.operands == 1 ? "" : ", x[1]" + dtype));
     if (std::string(op.info.name) == "hardswish") code = "where(x[0] == -inf, 0 * ones(16).double(), " + code + ".double())";
+    if (std::string(op.info.name) == "softshrink") code = "where(x[0] == x[0], " + code + ", nan)";
+    if (std::string(op.info.name) == "sinc" && !wide) code = "where(x[0].abs() < 1e38, " + code + ", nan)";
     return code + (wide ? "" : ".float()");
 }
 
