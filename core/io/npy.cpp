@@ -14,38 +14,25 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/inflate_impl.h"
+#include "tapir/core/io/kind_impl.h"
+#include "tapir/core/io/shown_impl.h"
+#include "tapir/core/io/stored_type_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
 namespace {
 
+using io::shown;
+
 static_assert(std::endian::native == std::endian::little, "numbers are written as they are");
 
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr std::size_t kMagicSize = 6;
 constexpr std::uint64_t kLargestHeader = 1'000'000;
-
-// A name as an error may show it.
-std::string shown(std::string_view name) {
-    std::string text(name.size() > 80 ? std::string(name.substr(0, 77)) + "..." : std::string(name));
-    for (char& c : text) {
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    }
-    return "\"" + text + "\"";
-}
+constexpr char kNoArray[] = "not a NumPy array: the first bytes are others";
 
 // --- Arrays ----------------------------------------------------------------------------------------------------------------
-
-// How a type is stored, and what it becomes.
-struct StoredType {
-    const char* word;  // behind the byte order
-    std::size_t size;
-    DType dtype;
-};
-constexpr StoredType kStoredTypes[] = {{"f2", 2, float16}, {"f4", 4, float32}, {"f8", 8, float64}, {"i4", 4, int32},
-                                       {"i8", 8, int64},   {"u1", 1, uint8},   {"b1", 1, bool_},   {"i1", 1, int32},
-                                       {"i2", 2, int32},   {"u2", 2, int32},   {"u4", 4, int64}};
 
 /// Where an array comes from: bytes in a row, of which there are at most `most`.
 struct Source {
@@ -55,7 +42,7 @@ struct Source {
 };
 
 struct Header {
-    StoredType type{};
+    io::StoredType type{};
     bool is_big_endian = false, is_fortran = false;
     Shape shape;
 };
@@ -135,10 +122,11 @@ class HeaderParser {
         if (at_ < text_.size() && (text_[at_] == '[' || text_[at_] == '(')) stop("a structured dtype, which tapir does not have");
         const std::string_view word = string();
         const char order = word.empty() ? '\0' : word[0];
-        const auto* found = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes), [&](const StoredType& t) {
-            return !word.empty() && word.substr(1) == t.word;
+        const auto types = io::stored_types();
+        const auto found = std::find_if(types.begin(), types.end(), [&](const io::StoredType& t) {
+            return !word.empty() && t.npy && word.substr(1) == t.npy;
         });
-        if (found == std::end(kStoredTypes) || (order != '<' && order != '>' && order != '=' && order != '|')) {
+        if (found == types.end() || (order != '<' && order != '>' && order != '=' && order != '|')) {
             stop("the dtype " + shown(word) + ", which tapir does not have");
         }
         header_.type = *found;
@@ -176,7 +164,7 @@ Header read_header(Source& source) {
     };
     unsigned char start[kMagicSize + 2];
     take(start, sizeof start);
-    if (std::memcmp(start, kMagic, kMagicSize) != 0) source.fail("not a NumPy array: the first bytes are others");
+    if (std::memcmp(start, kMagic, kMagicSize) != 0) source.fail(kNoArray);
     const int version = start[kMagicSize];
     if (version < 1 || version > 3 || start[kMagicSize + 1] != 0) {
         source.fail(fmt::format("format {}.{} of NumPy arrays is not known", version, start[kMagicSize + 1]));
@@ -189,24 +177,6 @@ Header read_header(Source& source) {
     return HeaderParser(text, source).parse();
 }
 
-template <class Stored, class T>
-void widen(const std::byte* from, T* to, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) {
-        Stored value;
-        std::memcpy(&value, from + i * static_cast<std::int64_t>(sizeof value), sizeof value);
-        to[i] = static_cast<T>(value);
-    }
-}
-
-void widen(const StoredType& type, const std::byte* from, void* to, std::int64_t count) {
-    auto* narrow = static_cast<std::int32_t*>(to);
-    const std::string_view word = type.word;
-    if (word == "i1") return widen<std::int8_t>(from, narrow, count);
-    if (word == "i2") return widen<std::int16_t>(from, narrow, count);
-    if (word == "u2") return widen<std::uint16_t>(from, narrow, count);
-    widen<std::uint32_t>(from, static_cast<std::int64_t*>(to), count);
-}
-
 Tensor read_array(Source& source, const Loc& loc) {
     const Header header = read_header(source);
     const auto bytes = static_cast<std::uint64_t>(detail::bytes_of(header.shape, header.type.size));  // -1 is past all limits
@@ -216,7 +186,7 @@ Tensor read_array(Source& source, const Loc& loc) {
     Shape stored = header.shape;
     if (header.is_fortran) std::reverse(stored.begin(), stored.end());
     Tensor t = detail::make_empty(stored, header.type.dtype, cpu, loc);
-    const bool is_direct = header.type.size == itemsize(header.type.dtype);
+    const bool is_direct = header.type.convert == nullptr;
     std::vector<std::byte> raw(is_direct ? 0 : static_cast<std::size_t>(bytes));
     auto* to = is_direct ? static_cast<std::byte*>(t.raw_data()) : raw.data();
     if (bytes > 0) source.read(to, static_cast<std::size_t>(bytes));
@@ -224,7 +194,9 @@ Tensor read_array(Source& source, const Loc& loc) {
     if (header.is_big_endian) {
         for (std::uint64_t i = 0; i < bytes; i += header.type.size) std::reverse(to + i, to + i + header.type.size);
     }
-    if (!is_direct) widen(header.type, raw.data(), t.raw_data(), t.numel());
+    if (!is_direct && !header.type.convert(raw.data(), t.raw_data(), t.numel())) {
+        source.fail(fmt::format("a number of the dtype {} that does not fit into {}", shown(header.type.npy), name(header.type.dtype)));
+    }
     if (header.type.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
         for (std::int64_t i = 0; i < t.numel(); ++i) to[i] = std::byte{to[i] != std::byte{0}};
     }
@@ -242,11 +214,11 @@ std::string header_of(const char* op, const Tensor& t, const std::string& what, 
     if (dtype == bfloat16) {
         fail<DTypeError>(loc, "{}: the tensor {}is bfloat16, which NumPy does not have; save x.to(float32)", op, what);
     }
-    const auto* type = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes),
-                                    [&](const StoredType& stored) { return stored.dtype == dtype; });
+    const auto types = io::stored_types();
+    const auto type = std::find_if(types.begin(), types.end(), [&](const io::StoredType& stored) { return stored.dtype == dtype; });
     const Shape shape = t.shape();
     std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}", type->size == 1 ? '|' : '<',
-                                   type->word, fmt::join(shape, ", "), t.dim() == 1 ? "," : "");
+                                   type->npy, fmt::join(shape, ", "), t.dim() == 1 ? "," : "");
     std::string start(kMagic, kMagicSize);
     start += "\x01";
     start += '\0';
@@ -286,7 +258,7 @@ struct Directory {
 };
 
 Directory find_directory(const io::InputFile& file) {
-    if (file.size() < kEndSize) file.stop("too short for a zip archive");
+    if (file.size() < kEndSize) file.stop("too short for a zip archive" + io::kind_of(file));
     const std::uint64_t tail = std::min<std::uint64_t>(file.size(), kEndSize + 0xFFFF);
     std::vector<std::byte> bytes(static_cast<std::size_t>(tail));
     file.read(file.size() - tail, bytes.data(), bytes.size());
@@ -312,7 +284,7 @@ Directory find_directory(const io::InputFile& file) {
         }
         return d;
     }
-    file.stop("not a zip archive: it has no directory");
+    file.stop("not a zip archive: it has no directory" + io::kind_of(file));
 }
 
 // Sizes and offset that did not fit into 32 bits, in this order.
@@ -472,7 +444,8 @@ Tensor load_npy(const std::string& path, Loc loc) {
                       file.read(done, to, count);
                       done += count;
                   },
-                  file.size(), [&](const std::string& problem) { file.stop(problem); }};
+                  file.size(),
+                  [&](const std::string& problem) { file.stop(problem == kNoArray ? problem + io::kind_of(file) : problem); }};
     Tensor t = read_array(source, loc);
     if (source.most > 0) file.stop(fmt::format("{} bytes more than the array has", source.most));
     return t;
@@ -525,6 +498,9 @@ void save_npz(const std::string& path, const NamedTensors& tensors, bool compres
 NamedTensors load_npz(const std::string& path, Loc loc) {
     const io::InputFile file("load_npz", path, loc);
     std::vector<Entry> entries = read_directory(file);
+    for (const Entry& e : entries) {
+        if (e.name.ends_with("/data.pkl")) file.stop("not an archive of arrays" + io::kind_of(file));
+    }
     locate(entries, file);
     NamedTensors result;
     for (const Entry& e : entries) {

@@ -19,7 +19,8 @@ namespace tapir {
 void save_npy(const std::string& path, const Tensor& x, Loc loc = Loc::current());
 
 /// An array in format 1, 2 or 3, of either byte order, row- or column-major: float16, float32, float64, int32, int64, uint8, bool;
-/// int8, int16 and uint16 become int32, uint32 becomes int64. Throws FileError, also for other types.
+/// int8, int16 and uint16 become int32, uint32 and uint64 become int64. Throws FileError, also for other types and a uint64 past
+/// int64's end. For a file of another format the error names the function that reads it.
 Tensor load_npy(const std::string& path, Loc loc = Loc::current());
 
 /// Writes NAME.npy for each tensor into an archive; `compressed` by zlib. Throws as save_npy(), and ValueError for a name that is used

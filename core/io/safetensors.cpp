@@ -12,46 +12,35 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
+#include "tapir/core/io/kind_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
+#include "tapir/core/io/shown_impl.h"
+#include "tapir/core/io/stored_type_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
 namespace {
 
+using io::shown;
+
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 constexpr std::uint64_t kLargestHeader = 100'000'000;  // as in the reference implementation
 constexpr char kMetadata[] = "__metadata__";
 
-struct TypeName {
-    const char* word;
-    DType dtype;
-};
-constexpr TypeName kTypeNames[] = {{"F64", float64},   {"F32", float32}, {"F16", float16}, {"BF16", bfloat16},
-                                   {"I64", int64},     {"I32", int32},   {"U8", uint8},    {"BOOL", bool_}};
-
 const char* word_of(DType dtype) {
-    for (const TypeName& type : kTypeNames) {
-        if (type.dtype == dtype) return type.word;
+    for (const io::StoredType& type : io::stored_types()) {
+        if (type.dtype == dtype) return type.safetensors;
     }
     return "";
-}
-
-// A name as an error may show it: not longer than a line, no control characters.
-std::string shown(const std::string& name) {
-    std::string text = name.size() > 80 ? name.substr(0, 77) + "..." : name;
-    for (char& c : text) {
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    }
-    return "\"" + text + "\"";
 }
 
 // --- Reading ---------------------------------------------------------------------------------------------------------------
 
 struct Entry {
     std::string name;
-    DType dtype{};
+    io::StoredType type{};
     Shape shape;
     std::uint64_t begin = 0, end = 0;  // in the data
     bool has_dtype = false, has_shape = false;
@@ -132,9 +121,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         }
         if (place_ != Place::before_dtype) return misplaced();
         Entry& e = entries.back();
-        for (const TypeName& type : kTypeNames) {
-            if (word != type.word) continue;
-            e.dtype = type.dtype;
+        for (const io::StoredType& type : io::stored_types()) {
+            if (!type.safetensors || word != type.safetensors) continue;
+            e.type = type;
             e.has_dtype = true;
             place_ = Place::tensor;
             return true;
@@ -200,17 +189,17 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 HeaderReader read_header(const char* op, const io::InputFile& file, const std::string& path, std::uint64_t& data_start, const Loc& loc) {
     std::uint64_t length = 0;
-    if (file.size() < sizeof length) fail<FileError>(loc, "{}: {}: shorter than 8 bytes", op, path);
+    if (file.size() < sizeof length) file.stop("shorter than 8 bytes" + io::kind_of(file));
     file.read(0, &length, sizeof length);
     if (length > kLargestHeader || length > file.size() - sizeof length) {
-        fail<FileError>(loc, "{}: {}: a header of {} bytes in a file of {}", op, path, length, file.size());
+        file.stop(fmt::format("a header of {} bytes in a file of {}{}", length, file.size(), io::kind_of(file)));
     }
     std::string text(static_cast<std::size_t>(length), '\0');
     file.read(sizeof length, text.data(), text.size());
     data_start = sizeof length + length;
     HeaderReader header;
     if (text.empty() || text.front() != '{') {
-        fail<FileError>(loc, "{}: {}: the header must begin with {{", op, path);
+        file.stop("the header must begin with {" + io::kind_of(file));
     }
     if (!nlohmann::json::sax_parse(text, &header)) fail<FileError>(loc, "{}: {}: {}", op, path, header.error);
     return header;
@@ -220,14 +209,14 @@ HeaderReader read_header(const char* op, const io::InputFile& file, const std::s
 void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
     std::vector<const Entry*> order;
     for (const Entry& e : entries) {
-        const std::int64_t bytes = detail::bytes_of(e.shape, itemsize(e.dtype));
+        const std::int64_t bytes = detail::bytes_of(e.shape, e.type.size);
         if (e.begin > e.end || e.end > data_bytes) {
             fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path,
                             shown(e.name), e.begin, e.end, data_bytes);
         }
         if (bytes < 0 || static_cast<std::uint64_t>(bytes) != e.end - e.begin) {
             fail<FileError>(loc, "{}: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", op, path,
-                            shown(e.name), e.shape, name(e.dtype), e.end - e.begin);
+                            shown(e.name), e.shape, e.type.safetensors, e.end - e.begin);
         }
         order.push_back(&e);
     }
@@ -280,9 +269,14 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
     NamedTensors result;
     result.reserve(header.entries.size());
     for (Entry& e : header.entries) {
-        Tensor t = detail::make_empty(e.shape, e.dtype, cpu, loc);
-        file.read(data_start + e.begin, t.raw_data(), static_cast<std::size_t>(e.end - e.begin));
-        if (e.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
+        Tensor t = detail::make_empty(e.shape, e.type.dtype, cpu, loc);
+        std::vector<std::byte> raw(e.type.convert ? static_cast<std::size_t>(e.end - e.begin) : 0);
+        file.read(data_start + e.begin, e.type.convert ? raw.data() : t.raw_data(), static_cast<std::size_t>(e.end - e.begin));
+        if (e.type.convert && !e.type.convert(raw.data(), t.raw_data(), t.numel())) {
+            file.stop(fmt::format("the tensor {} has a number of the dtype {} that does not fit into {}", shown(e.name),
+                                  e.type.safetensors, name(e.type.dtype)));
+        }
+        if (e.type.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
             auto* bytes = static_cast<unsigned char*>(t.raw_data());
             for (std::int64_t i = 0; i < t.numel(); ++i) bytes[i] = bytes[i] != 0;
         }

@@ -25,8 +25,9 @@ using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata = {},
                       Loc loc = Loc::current());
 
-/// The tensors of a file in the order of its header; dtypes F64 F32 F16 BF16 I64 I32 U8 BOOL. Fills `metadata` where given.
-/// Throws FileError.
+/// The tensors of a file in the order of its header. Dtypes F64 F32 F16 BF16 I64 I32 U8 BOOL stay what they are; others become the next
+/// one that holds their values: I8 I16 U16 int32, U32 and U64 int64, F8_E4M3 and F8_E5M2 float32. Fills `metadata` where given.
+/// Throws FileError, also for other dtypes (complex ones, parts of bytes) and a U64 past int64's end.
 NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata = nullptr, Loc loc = Loc::current());
 
 }  // namespace tapir

@@ -143,7 +143,8 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
     refused(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}})", 8), "more than two");
     refused(file_of(R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8), "twice");
     refused(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}})", 8), "only dtype");
-    refused(file_of("{" + entry("a", "F8_E4M3", "[8]", "[0,8]") + "}", 8), "F8_E4M3");
+    refused(file_of("{" + entry("a", "F8_E8M0", "[8]", "[0,8]") + "}", 8), "F8_E8M0");
+    refused(file_of("{" + entry("a", "C64", "[1]", "[0,8]") + "}", 8), "C64");
     refused(file_of("{" + entry("a", "", "[8]", "[0,8]") + "}", 8), "does not have");
     refused(file_of("{" + entry("a", "F32", "[-2]", "[0,8]") + "}", 8), "wrong kind");
     refused(file_of("{" + entry("a", "F32", "[2.0]", "[0,8]") + "}", 8), "wrong kind");
@@ -165,6 +166,40 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
     refused(file_of("{" + good + "}", 9), "1 bytes at its end");
     refused(file_of("{}", 3), "3 bytes at its end");
     refused(file_of("{" + entry(std::string(5000, 'x') + "\\u0007", "F32", "[3]", "[0,8]") + "}", 8), "xxx...");
+}
+
+TEST_CASE("dtypes that tapir lacks become the next one that holds them") {
+    const Folder folder;
+    const auto read = [&](const std::string& dtype, const std::string& data, std::size_t count) {
+        const std::string header = "{" + entry("a", dtype, "[" + std::to_string(count) + "]", "[0," + std::to_string(data.size()) + "]") + "}";
+        write_bytes(folder.file(), with_length(header.size(), header + data));
+        return load_safetensors(folder.file())[0].tensor;
+    };
+    const auto is = [](const Tensor& t, DType dtype, const std::vector<double>& values) {
+        CHECK(t.dtype() == dtype);
+        CHECK(t.to_vector<double>() == values);
+    };
+    using namespace std::string_literals;
+    is(read("I8", "\x80\x7f\xff\0"s, 4), int32, {-128, 127, -1, 0});
+    is(read("I16", "\0\x80\xff\x7f"s, 2), int32, {-32768, 32767});
+    is(read("U16", "\xff\xff\1\0"s, 2), int32, {65535, 1});
+    is(read("U32", "\xff\xff\xff\xff\1\0\0\0"s, 2), int64, {4294967295, 1});
+    is(read("U64", "\0\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0"s, 2), int64, {4294967296, 1});
+    CHECK(check::contains(check::message<FileError>([&] { read("U64", std::string(8, '\377'), 1); }), "\"a\" has a number of the dtype U64"));
+    // Largest, smallest above 0, smallest normal, 1, -1.5 and 0 of "FP8 Formats for Deep Learning", table 1.
+    is(read("F8_E4M3", "\x7e\x01\x08\x38\xbc\0"s, 6), float32, {448, 0x1p-9, 0x1p-6, 1, -1.5, 0});
+    is(read("F8_E5M2", "\x7b\x01\x04\x3c\xbe\x7c\xfc"s, 7), float32, {57344, 0x1p-16, 0x1p-14, 1, -1.5, INFINITY, -INFINITY});
+    CHECK(read("F8_E4M3", "\x7f\xff"s, 2).isnan().all().item<bool>());
+    CHECK(read("F8_E5M2", "\x7d\xff"s, 2).isnan().all().item<bool>());
+    // An E5M2 is the upper half of a float16.
+    std::string all, halves;
+    for (int i = 0; i < 256; ++i) {
+        if ((i & 0x7c) == 0x7c && (i & 3)) continue;  // nan
+        all += static_cast<char>(i);
+        halves += '\0';
+        halves += static_cast<char>(i);
+    }
+    is(read("F8_E5M2", all, all.size()), float32, read("F16", halves, all.size()).to_vector<double>());
 }
 
 TEST_CASE("any byte changed gives tensors or a FileError") {

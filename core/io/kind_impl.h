@@ -1,0 +1,13 @@
+// What a file of another format is, by its first bytes: for errors that say what to call instead.
+#pragma once
+
+#include <string>
+
+#include "tapir/core/io/file_impl.h"
+
+namespace tapir::io {
+
+/// "; it looks like an .npz archive: call load_npz()", or "" for bytes that are nobody's.
+std::string kind_of(const InputFile& file);
+
+}  // namespace tapir::io
