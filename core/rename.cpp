@@ -15,6 +15,12 @@ Rename replace_prefix(std::string prefix, std::string to) {
     };
 }
 
+Rename only_prefix(std::string prefix) {
+    return [prefix = std::move(prefix)](const std::string& name) {
+        return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
+    };
+}
+
 Rename strip_wrappers() {
     return [](const std::string& name) {
         std::size_t at = 0;

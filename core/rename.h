@@ -18,6 +18,8 @@ using Rename = std::function<std::string(const std::string& name)>;
 
 /// Takes `prefix` off the names that begin with it.
 Rename strip_prefix(std::string prefix);
+/// The same, and leaves out the names that do not begin with it: one part of what TrainingState has saved.
+Rename only_prefix(std::string prefix);
 /// Puts `to` in the place of `prefix` where names begin with it.
 Rename replace_prefix(std::string prefix, std::string to);
 /// Takes off what PyTorch puts in front of the names of a wrapped model: "module." (DataParallel, DistributedDataParallel) and

@@ -15,7 +15,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/io/safetensors.h"
+#include "tapir/core/io/safetensors_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/nn/state_diff_impl.h"
@@ -224,12 +224,12 @@ NamedTensors Module::state_dict() const {
     return result;
 }
 
-void Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
+IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
     const NamedTensors own = state_dict();
-    if (const std::string trouble = state_diff(own, state, strict); !trouble.empty()) {
-        fail<ValueError>(loc, "load_state_dict: the state does not fit this {}:{}", type_name(*this), trouble);
-    }
+    StateDiff diff = state_diff(own, state, strict);
+    if (!diff.text.empty()) fail<ValueError>(loc, "load_state_dict: the state does not fit this {}:{}", type_name(*this), diff.text);
     copy_state(own, state, loc);
+    return std::move(diff.keys);
 }
 
 std::string Module::str() const {
@@ -334,17 +334,28 @@ std::ostream& operator<<(std::ostream& out, const Module& module) { return out <
 
 void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, module.state_dict(), {}, loc); }
 
-void load(Module& module, const std::string& path, bool strict, Loc loc) { load(module, path, {.strict = strict, .rename = {}}, loc); }
+IncompatibleKeys load(Module& module, const std::string& path, bool strict, Loc loc) {
+    return load(module, path, {.strict = strict, .rename = {}}, loc);
+}
 
-void load(Module& module, const std::string& path, const LoadOptions& options, Loc loc) {
-    const bool strict = options.strict;
-    NamedTensors state = load_safetensors(path, nullptr, loc);
+IncompatibleKeys load(Module& module, const std::string& path, const LoadOptions& options, Loc loc) {
+    FileMetadata metadata;
+    NamedTensors state = io::load_safetensors("load", path, &metadata, loc);
     if (options.rename) state = rename(std::move(state), options.rename, loc);
     const NamedTensors own = module.state_dict();
-    if (const std::string trouble = state_diff(own, state, strict); !trouble.empty()) {
-        fail<FileError>(loc, "load: {} does not fit this {}:{}", path, type_name(module), trouble);
+    StateDiff diff = state_diff(own, state, options.strict);
+    const bool is_run = std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kTrainingStateFormat)) !=
+                        metadata.end();
+    if (is_run && !options.rename && (!diff.text.empty() || diff.keys.unexpected_keys.size() == state.size())) {
+        const std::string part = part_that_fits(own, state);
+        fail<FileError>(loc, "load: {} is the state of a whole run, which TrainingState saved and loads; {}", path,
+                        part.empty() ? fmt::format("no part of it fits this {}", type_name(module))
+                                     : fmt::format("for this {} alone: nn::load(model, path, {{.rename = only_prefix(\"{}.\")}})",
+                                                   type_name(module), part));
     }
+    if (!diff.text.empty()) fail<FileError>(loc, "load: {} does not fit this {}:{}", path, type_name(module), diff.text);
     copy_state(own, state, loc);
+    return std::move(diff.keys);
 }
 
 }  // namespace tapir::nn

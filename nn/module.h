@@ -100,6 +100,12 @@ struct NamedModule {
     Module* module;
 };
 
+/// What a module and a state that was loaded into it do not share, as PyTorch's load_state_dict() returns it.
+struct IncompatibleKeys {
+    std::vector<std::string> missing_keys;     ///< the module's that the state lacks: they were left as they are
+    std::vector<std::string> unexpected_keys;  ///< the state's that the module lacks
+};
+
 class Module {
  public:
     virtual ~Module() = default;
@@ -144,8 +150,8 @@ class Module {
     NamedTensors state_dict() const;
     /// Copies the tensors into those of the same names, converting dtypes. Throws ValueError, and changes nothing, when
     /// names are missing or unexpected (unless strict is false) or shapes differ; it lists them, with names that are nearly right.
-    /// A name may be missing if another one of the same tensor is there.
-    void load_state_dict(const NamedTensors& state, bool strict = true, Loc loc = Loc::current());
+    /// A name may be missing if another one of the same tensor is there. Returns the names that strict would have refused.
+    IncompatibleKeys load_state_dict(const NamedTensors& state, bool strict = true, Loc loc = Loc::current());
 
     /// The tree of modules with the shapes of their tensors.
     std::string str() const;
@@ -169,12 +175,13 @@ std::ostream& operator<<(std::ostream& out, const Module& module);
 /// Writes state_dict() as a safetensors file, atomically. Throws FileError.
 void save(const Module& module, const std::string& path, Loc loc = Loc::current());
 /// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module.
-void load(Module& module, const std::string& path, bool strict = true, Loc loc = Loc::current());
+///     for (const std::string& name : nn::load(model, "backbone.safetensors", /*strict=*/false).missing_keys) ...
+IncompatibleKeys load(Module& module, const std::string& path, bool strict = true, Loc loc = Loc::current());
 
 struct LoadOptions {
     bool strict = true;
     Rename rename = {};  ///< from the file's names to the module's: strip_prefix("module."), or a function; see core/rename.h
 };
-void load(Module& module, const std::string& path, const LoadOptions& options, Loc loc = Loc::current());
+IncompatibleKeys load(Module& module, const std::string& path, const LoadOptions& options, Loc loc = Loc::current());
 
 }  // namespace tapir::nn

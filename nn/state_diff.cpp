@@ -56,16 +56,18 @@ const NamedTensor* nearest(const NamedTensor& missing, const std::vector<const N
     return best;
 }
 
-// What all unexpected names begin with, where each of them without it is one that is missing.
+// What all unexpected names begin with, where each of them without it is one that is missing, and has its shape.
 std::string common_prefix(const std::vector<const NamedTensor*>& missing, const std::vector<const NamedTensor*>& unexpected) {
     if (unexpected.empty() || missing.empty()) return "";
-    std::unordered_set<std::string_view> wanted;
-    for (const NamedTensor* t : missing) wanted.insert(t->name);
+    std::unordered_map<std::string_view, const NamedTensor*> wanted;
+    for (const NamedTensor* t : missing) wanted.emplace(t->name, t);
     const std::string_view first = unexpected[0]->name;
     for (std::size_t dot = first.find('.'); dot != std::string_view::npos; dot = first.find('.', dot + 1)) {
         const std::string_view prefix = first.substr(0, dot + 1);
         const bool fits = std::all_of(unexpected.begin(), unexpected.end(), [&](const NamedTensor* t) {
-            return t->name.starts_with(prefix) && wanted.contains(std::string_view(t->name).substr(prefix.size()));
+            if (!t->name.starts_with(prefix)) return false;
+            const auto found = wanted.find(std::string_view(t->name).substr(prefix.size()));
+            return found != wanted.end() && t->tensor.defined() && t->tensor.shape() == found->second->tensor.shape();
         });
         if (fits) return std::string(prefix);
     }
@@ -90,7 +92,7 @@ class Lines {
 
 }  // namespace
 
-std::string state_diff(const NamedTensors& own, const NamedTensors& state, bool strict) {
+StateDiff state_diff(const NamedTensors& own, const NamedTensors& state, bool strict) {
     std::unordered_map<std::string_view, const Tensor*> given;
     for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
     std::unordered_set<std::string_view> names;
@@ -112,8 +114,13 @@ std::string state_diff(const NamedTensors& own, const NamedTensors& state, bool 
     for (const NamedTensor& t : state) {
         if (!names.contains(t.name)) unexpected.push_back(&t);
     }
-    if (!strict) return different.text();
-
+    StateDiff diff;
+    for (const NamedTensor* t : missing) diff.keys.missing_keys.push_back(t->name);
+    for (const NamedTensor* t : unexpected) diff.keys.unexpected_keys.push_back(t->name);
+    if (!strict) {
+        diff.text = different.text();
+        return diff;
+    }
     const std::string prefix = common_prefix(missing, unexpected);
     const bool searches = prefix.empty() && missing.size() <= kMostCompared && unexpected.size() <= kMostCompared;
     Lines lines("missing"), others("unexpected");
@@ -123,9 +130,27 @@ std::string state_diff(const NamedTensors& own, const NamedTensors& state, bool 
                               near ? fmt::format("; is it {} {}?", near->name, shape_of(near->tensor)) : ""));
     }
     for (const NamedTensor* t : unexpected) others.add(fmt::format("{} {}", t->name, shape_of(t->tensor)));
-    std::string text = lines.text() + others.text() + different.text();
-    if (!prefix.empty()) text += fmt::format("\n  all unexpected names would fit with strip_prefix(\"{}\") (tapir/core/rename.h)", prefix);
-    return text;
+    diff.text = lines.text() + others.text() + different.text();
+    if (!prefix.empty()) {
+        diff.text += fmt::format("\n  all unexpected names would fit with strip_prefix(\"{}\") (tapir/core/rename.h)", prefix);
+    }
+    return diff;
+}
+
+std::string part_that_fits(const NamedTensors& own, const NamedTensors& file) {
+    std::unordered_map<std::string_view, const Tensor*> given;
+    for (const NamedTensor& t : file) given.emplace(t.name, &t.tensor);
+    std::unordered_set<std::string_view> tried;
+    for (const NamedTensor& t : file) {
+        const std::string_view part = std::string_view(t.name).substr(0, t.name.find('.'));
+        if (!tried.insert(part).second) continue;
+        const bool fits = std::all_of(own.begin(), own.end(), [&](const NamedTensor& o) {
+            const auto found = given.find(std::string(part) + "." + o.name);
+            return found != given.end() && found->second->shape() == o.tensor.shape();
+        });
+        if (fits) return std::string(part);
+    }
+    return "";
 }
 
 }  // namespace tapir::nn

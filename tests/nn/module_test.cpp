@@ -396,6 +396,53 @@ TEST_CASE("a state with other names is loaded by new ones, and a misfit says whi
     CHECK(!check::contains(long_list, "layer20"));
 }
 
+TEST_CASE("a load that is not strict returns the names that were not shared") {
+    const File file;
+    Model a, b;
+    NamedTensors state = a.state_dict();
+    const std::string first = state[0].name;
+    state[0].name = "old.weight";
+    state.push_back({"older.weight", ones({2})});
+    save_safetensors(file.path, state);
+    using Names = std::vector<std::string>;
+    const nn::IncompatibleKeys loaded = nn::load(b, file.path, /*strict=*/false), given = b.load_state_dict(state, /*strict=*/false);
+    for (const nn::IncompatibleKeys& keys : {loaded, given}) {
+        CHECK(keys.missing_keys == Names{first});
+        CHECK(keys.unexpected_keys == Names{"old.weight", "older.weight"});
+    }
+    const nn::IncompatibleKeys none = b.load_state_dict(a.state_dict());
+    CHECK(none.missing_keys.empty());
+    CHECK(none.unexpected_keys.empty());
+}
+
+TEST_CASE("a prefix is taken for one only where the shapes fit") {
+    nn::Linear small(2, 3);
+    const NamedTensors fits = {{"head.weight", zeros({3, 2})}, {"head.bias", zeros({3})}};
+    CHECK(check::contains(check::message<ValueError>([&] { small.load_state_dict(fits); }), "strip_prefix(\"head.\")"));
+    const NamedTensors other = {{"head.weight", zeros({3, 9})}, {"head.bias", zeros({3})}};
+    const std::string text = check::message<ValueError>([&] { small.load_state_dict(other); });
+    CHECK(!check::contains(text, "strip_prefix"));
+    CHECK(check::contains(text, "missing: weight (3, 2)"));
+}
+
+TEST_CASE("a model is not loaded from a whole run's file, but from its part") {
+    const File file;
+    nn::Linear a(2, 3), b(2, 3), other(5, 5);
+    optim::Adam adam(a.parameters());
+    nn::TrainingState run(file.path);
+    run("net", a)("adam", adam);
+    run.save();
+    for (const bool strict : {true, false}) {
+        const std::string text = check::message<FileError>([&] { nn::load(b, file.path, strict); });
+        CHECK(check::contains(text, "is the state of a whole run, which TrainingState saved and loads"));
+        CHECK(check::contains(text, "for this Linear alone: nn::load(model, path, {.rename = only_prefix(\"net.\")})"));
+        CHECK(check::contains(check::message<FileError>([&] { nn::load(other, file.path, strict); }), "no part of it fits this Linear"));
+    }
+    CHECK(b.weight.to_vector<float>() != a.weight.to_vector<float>());
+    nn::load(b, file.path, {.rename = only_prefix("net.")});
+    CHECK(b.weight.to_vector<float>() == a.weight.to_vector<float>());
+}
+
 TEST_CASE("Sequential takes modules and functions") {
     nn::Sequential net(nn::Linear(3, 4), relu, nn::Dropout(0.5), [](const Tensor& x) { return x * 2; }, nn::Linear(4, 2));
     CHECK(names(net.named_parameters()) == std::vector<std::string>{"0.weight", "0.bias", "4.weight", "4.bias"});
