@@ -12,6 +12,7 @@
 #include "tapir/nn/loss.h"
 #include "tapir/nn/module.h"
 #include "tapir/nn/normalization.h"
+#include "tapir/nn/pad_sequence.h"
 #include "tapir/nn/padding.h"
 #include "tapir/nn/pooling.h"
 #include "tapir/nn/recurrent.h"

@@ -94,7 +94,9 @@ class TensorDataset {
 template <class... T>
 TensorDataset(const T&...) -> TensorDataset<T...>;
 
-/// The elements of a vector, which is kept once for all copies. An item is a copy of its element.
+/// The elements of a vector, which is kept once for all copies. An item is a copy of its element. Made within another's brackets it
+/// wants braces: `DataLoader loader(VectorDataset(v));` is the declaration of a function to C++, `DataLoader loader(VectorDataset{v});`
+/// is a loader.
 template <class T>
 class VectorDataset {
  public:

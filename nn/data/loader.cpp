@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/make.h"
 
@@ -54,7 +55,7 @@ Generator item_generator(const LoaderState& state, int64_t index) noexcept {
 // --- The position ----------------------------------------------------------------------------------------------------------
 
 LoaderBase::LoaderBase(int64_t items, std::shared_ptr<const BatchSampler> batches, const LoaderOptions& options, const Loc& loc)
-    : items_(items), batches_(std::move(batches)), options_(options) {
+    : made_at_(loc), items_(items), batches_(std::move(batches)), options_(options) {
     if (options.num_workers < 0) fail<ValueError>(loc, "DataLoader: the number of workers is negative: {}", options.num_workers);
     if (options.prefetch_factor < 1) {
         fail<ValueError>(loc, "DataLoader: prefetch_factor must be at least 1, got {}", options.prefetch_factor);
@@ -79,6 +80,15 @@ std::shared_ptr<const BatchSampler> LoaderBase::batches_of(std::shared_ptr<const
 }
 
 LoaderBase::~LoaderBase() = default;
+
+void LoaderBase::fail_collate(const ShapeError& error, const Loc& loc) const {
+    std::string_view file = made_at_.file_name();
+    file.remove_prefix(file.rfind('/') + 1);
+    fail<ShapeError>(loc, "DataLoader: the items of a batch do not go together: {}\n  give the loader of {}:{} a function that puts them "
+                          "together: DataLoader(dataset, options, [](std::vector<Item> items) {{ ... }}); "
+                          "nn::pad_sequence() makes one tensor of several of different lengths",
+                     io::text_of(error), file, made_at_.line());
+}
 
 int64_t LoaderBase::size() const { return batches_->size(); }
 

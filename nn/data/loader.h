@@ -7,6 +7,12 @@
 //         }
 //     }
 //
+// A dataset made of variables only wants braces, DataLoader loader(VectorDataset{items}): with round brackets C++ sees the declaration of
+// a function. A function of your own makes batches of what does not stack, strings or sentences of different lengths:
+//
+//     data::DataLoader loader(data::VectorDataset{sentences}, {.batch_size = 32},
+//                             [](const std::vector<Tensor>& items) { return nn::pad_sequence(items); });
+//
 // With workers, threads make the batches that come next while the loop's body runs; the batches, their order and what random
 // transforms draw are the same at any number of workers. What is thrown in a worker is thrown in the loop where its batch was due,
 // as the type that it is. Leaving the loop early stops the workers and waits for the items that they are at.
@@ -49,6 +55,35 @@ struct LoaderState {
 namespace detail {
 
 class Pass;
+class LoaderBase;
+
+/// For loops over epochs.
+class Epochs {
+ public:
+    struct End {
+        std::int64_t epoch;
+    };
+    class Iterator {
+     public:
+        explicit Iterator(std::int64_t epoch) noexcept : epoch_(epoch) {}
+        std::int64_t operator*() const noexcept { return epoch_; }
+        Iterator& operator++() noexcept {
+            ++epoch_;
+            return *this;
+        }
+        bool operator==(const End& end) const noexcept { return epoch_ >= end.epoch; }
+
+     private:
+        std::int64_t epoch_;
+    };
+
+    Epochs(std::int64_t first, std::int64_t end) noexcept : first_(first), end_(end) {}
+    Iterator begin() const noexcept { return Iterator(first_); }
+    End end() const noexcept { return {end_}; }
+
+ private:
+    std::int64_t first_, end_;
+};
 
 /// Makes one batch, of these items, in this epoch.
 using MakeBatch = std::function<std::shared_ptr<void>(const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& loc)>;
@@ -66,6 +101,10 @@ class LoaderBase {
     std::int64_t size() const;
     /// The number of the epoch that is running, or comes next.
     std::int64_t epoch() const noexcept { return state_.epoch; }
+    /// The numbers of the epochs from the one that the next loop begins, or goes on with after set_state(), to the one before `end`:
+    ///     for (std::int64_t epoch : loader.epochs(10)) {
+    ///         for (auto& [x, y] : loader) ...              // once
+    Epochs epochs(std::int64_t end) const noexcept { return {state_.epoch + (is_under_way_ ? 1 : 0), end}; }
 
     /// The position. In the loop's body the batch at hand counts as done.
     LoaderState state() const noexcept { return state_; }
@@ -78,12 +117,15 @@ class LoaderBase {
  protected:
     LoaderBase(std::int64_t items, std::shared_ptr<const BatchSampler> batches, const LoaderOptions& options, const Loc& loc);
     ~LoaderBase();
+    /// Throws ShapeError for items that the default collate function could not put together.
+    [[noreturn]] void fail_collate(const ShapeError& error, const Loc& loc) const;
     static std::shared_ptr<const BatchSampler> batches_of(std::int64_t items, const LoaderOptions& options, const Loc& loc);
     static std::shared_ptr<const BatchSampler> batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options,
                                                           const Loc& loc);
 
  private:
     friend class Pass;
+    Loc made_at_;
     std::int64_t items_;
     std::shared_ptr<const BatchSampler> batches_;
     LoaderOptions options_;
@@ -179,7 +221,11 @@ class DataLoader : public detail::LoaderBase {
         }
         if constexpr (std::is_same_v<Collate, DefaultCollate>) {
             const CallerScope caller(loc);
-            return std::make_shared<Batch>(collate_(std::move(items)));
+            try {
+                return std::make_shared<Batch>(collate_(std::move(items)));
+            } catch (const ShapeError& error) {
+                fail_collate(error, loc);
+            }
         } else {
             return std::make_shared<Batch>(collate_(std::move(items)));
         }

@@ -237,7 +237,15 @@ TEST_CASE("what a worker throws arrives in the loop where it was due, as its typ
     const auto ragged = data::map(Numbers{4}, [](int64_t i) { return zeros({i}); });
     for (const int workers : {0, 2}) {
         data::DataLoader loader(ragged, {.batch_size = 2, .num_workers = workers});
-        FAILS(ShapeError, "stack", for (Tensor& x : loader) static_cast<void>(x););
+        const std::string made = "give the loader of loader_test.cpp:" + std::to_string(__LINE__ - 1);
+        FAILS_IN(ShapeError, "DataLoader: the items of a batch do not go together: stack: ", made,
+                 for (Tensor& x : loader) static_cast<void>(x););
+        FAILS(ShapeError, "nn::pad_sequence()", for (Tensor& x : loader) static_cast<void>(x););
+        data::DataLoader padded(ragged, {.batch_size = 2, .num_workers = workers},
+                                [](const std::vector<Tensor>& items) { return nn::pad_sequence(items, /*batch_first=*/true); });
+        std::vector<Shape> shapes;
+        for (Tensor& x : padded) shapes.push_back(x.shape());
+        CHECK(shapes == std::vector<Shape>{{2, 1}, {2, 3}});
     }
 }
 
@@ -303,6 +311,31 @@ TEST_CASE("a position is saved and gone on from") {
     FAILS(ValueError, "epoch -1", loader.set_state({5, none, 0}));
     FAILS(ValueError, "\"seed\"", loader.load_state_dict({}));
     CHECK(loader.state() == data::LoaderState{5, 0, 0});
+}
+
+TEST_CASE("epochs are counted from the position") {
+    using Epochs = std::vector<int64_t>;
+    data::DataLoader loader(Numbers{10}, {.batch_size = 4});
+    const auto run = [&](int64_t end, int most) {
+        Epochs seen;
+        for (const int64_t epoch : loader.epochs(end)) {
+            seen.push_back(epoch);
+            int left = most;
+            for (Tensor& x : loader) {
+                CHECK(loader.epoch() == epoch);
+                if (x.numel() > 0 && --left == 0) break;
+            }
+        }
+        return seen;
+    };
+    CHECK(run(3, 99) == Epochs{0, 1, 2});
+    CHECK(run(3, 99).empty());
+    CHECK(run(5, 1) == Epochs{3, 4});  // each left early: the next loop begins the next epoch
+    CHECK(run(6, 99) == Epochs{5});
+    loader.set_state({1, 2, 1});
+    CHECK(run(4, 99) == Epochs{2, 3});
+    loader.set_state({1, 2, 3});  // behind the last batch, in the loop
+    CHECK(run(4, 99) == Epochs{2, 3});
 }
 
 TEST_CASE("items are made without a tape and on the CPU") {
