@@ -16,12 +16,12 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/nn/state_diff_impl.h"
 
 namespace tapir::nn {
 namespace {
-
-constexpr char kFormat[] = "tapir training state 1";
 
 // The process that AtomicFile's temporary file of this name belongs to ("run.safetensors.1234-0.tmp" of "run.safetensors"); 0 for
 // other files.
@@ -54,13 +54,6 @@ void remove_leftovers(const std::string& path) {
 bool exists(const std::string& path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0;
-}
-
-// An error's text without the line at its beginning.
-std::string text_of(const Error& error) {
-    const std::string text = error.what();
-    const std::size_t colon = error.where().line() == 0 ? std::string::npos : text.find(": ");
-    return colon == std::string::npos ? text : text.substr(colon + 2);
 }
 
 std::string_view part_of(std::string_view name) { return name.substr(0, name.find('.')); }
@@ -156,26 +149,26 @@ void TrainingState::save(Loc loc) const {
             all.push_back({t.name.empty() ? part.name : part.name + "." + t.name, std::move(t.tensor)});
         }
     }
-    io::save_safetensors("TrainingState", path_, all, {{"format", kFormat}}, [&] { rotate(loc); }, loc);
+    io::save_safetensors("TrainingState", path_, all, {{"format", kTrainingStateFormat}}, [&] { rotate(loc); }, loc);
     remove_leftovers(path_);
 }
 
-bool TrainingState::load(Loc loc) {
+bool TrainingState::load(const TrainingStateLoadOptions& options, Loc loc) {
     for (int age = 0; age < options_.keep; ++age) {
         if (!exists(older(age))) continue;
-        load_from(older(age), loc);
+        load_from(older(age), options, loc);
         return true;
     }
     return false;
 }
 
-void TrainingState::load_from(const std::string& path, Loc loc) {
+void TrainingState::load_from(const std::string& path, const TrainingStateLoadOptions& options, Loc loc) {
     const CallerScope caller(loc);
     const detail::PauseRecording pause;
     FileMetadata metadata;
     NamedTensors all = io::load_safetensors("TrainingState", path, &metadata, loc);
-    if (std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kFormat)) == metadata.end()) {
-        fail<FileError>(loc, "TrainingState: {}: not a file that TrainingState has saved", path);
+    if (std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kTrainingStateFormat)) == metadata.end()) {
+        fail<FileError>(loc, "TrainingState: {}: not a file that TrainingState has saved, but other tensors: nn::load() takes a module's", path);
     }
     std::vector<NamedTensors> states(parts_.size());
     std::string unexpected, missing;
@@ -189,11 +182,15 @@ void TrainingState::load_from(const std::string& path, Loc loc) {
         const std::string rest = name.size() < t.name.size() ? t.name.substr(name.size() + 1) : "";
         states[static_cast<std::size_t>(part - parts_.begin())].push_back({rest, std::move(t.tensor)});
     }
+    std::vector<bool> is_missing(parts_.size());
     for (std::size_t i = 0; i < parts_.size(); ++i) {  // one that has no tensors may have none in the file
-        if (states[i].empty() && !parts_[i].save().empty()) append(missing, parts_[i].name);
+        is_missing[i] = states[i].empty() && !parts_[i].save().empty();
+        if (is_missing[i] && !options.allow_missing) append(missing, parts_[i].name);
     }
     if (!unexpected.empty() || !missing.empty()) {
-        fail<FileError>(loc, "TrainingState: {}: the parts are others{}{}", path, missing.empty() ? "" : "\n  missing: " + missing,
+        const char* hint = unexpected.empty() ? " (load({.allow_missing = true}) leaves them as they are)" : "";
+        fail<FileError>(loc, "TrainingState: {}: the parts are others{}{}", path,
+                        missing.empty() ? "" : "\n  missing: " + missing + hint,
                         unexpected.empty() ? "" : "\n  unexpected: " + unexpected);
     }
 
@@ -213,13 +210,15 @@ void TrainingState::load_from(const std::string& path, Loc loc) {
         }
     };
     try {
-        for (; at < parts_.size(); ++at) parts_[at].load(states[at]);
+        for (; at < parts_.size(); ++at) {
+            if (!is_missing[at]) parts_[at].load(states[at]);
+        }
     } catch (const OutOfMemory&) {
         go_back();
         throw;
     } catch (const Error& error) {
         go_back();
-        fail<FileError>(loc, "TrainingState: {}: {}: {}", path, parts_[at].name, text_of(error));
+        fail<FileError>(loc, "TrainingState: {}: {}: {}", path, parts_[at].name, io::text_of(error));
     } catch (...) {
         go_back();
         throw;

@@ -1,17 +1,28 @@
 // TrainingState: all of a training run in one file, so that a run that was stopped goes on to the bit as if it had not been.
 //
-//     std::int64_t epoch = 0;
+//     std::int64_t steps = 0;
 //     double best = 0;
 //     nn::TrainingState run("run.safetensors");
 //     run("model", model)("adam", adam)("schedule", schedule)("loader", loader);
-//     run("random", default_generator())("epoch", epoch)("best", best);
+//     run("random", default_generator())("steps", steps)("best", best);
 //     run.load();                                        // false where there is no file yet
-//     for (; epoch < 10; schedule.step(), ++epoch) {
+//     for (std::int64_t epoch : loader.epochs(10)) {     // goes on in the epoch that was saved, or after it where it was over
 //         for (auto& [x, y] : loader) {                  // goes on with the batch after the one that was saved
 //             ...
-//             if (++steps % 1000 == 0) run.save();
+//             if (++steps % 1000 == 0) run.save();       // within an epoch,
 //         }
+//         best = std::max(best, accuracy(model));
+//         schedule.step();
+//         run.save();                                    // and at its end, behind all that belongs to it
 //     }
+//
+// The loader counts the epochs. A number of your own that counts them (`for (; epoch < 10; ++epoch)`) does not know whether a save
+// stands within an epoch or at its end, before the ++: after the latter it would count that epoch twice. Where there is no loader, save
+// it behind its ++: `while (epoch < 10) { ...; ++epoch; run.save(); }`.
+//
+// After a save within an epoch the first loop over the loader has the rest of that epoch: nothing, where the last batch was the one
+// that was saved at. What comes behind the loop is done then as in any epoch. A loop that was left by break, and then saved, goes on
+// behind the batch where it was left.
 //
 // It is named a state, not a checkpoint, because checkpoint() (autograd/checkpoint.h) is something else. The file is a safetensors
 // file whose names begin with those of the parts: "model.encoder.weight".
@@ -31,6 +42,11 @@ namespace tapir::nn {
 
 struct TrainingStateOptions {
     int keep = 1;  ///< the last so many states: "run.safetensors", the one before it "run.safetensors.1", ...
+};
+
+struct TrainingStateLoadOptions {
+    /// Parts that the file lacks, because they were added to the program later, stay as they are.
+    bool allow_missing = false;
 };
 
 class TrainingState {
@@ -67,9 +83,9 @@ class TrainingState {
     void save(Loc loc = Loc::current()) const;
     /// Takes the last state that was saved back into all parts; false where there is none. Throws FileError for a file that cannot be
     /// read, or whose parts are not the ones that were named, or do not fit; then all parts are as they were.
-    bool load(Loc loc = Loc::current());
+    bool load(const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
     /// The same from another file: load_from("run.safetensors.1").
-    void load_from(const std::string& path, Loc loc = Loc::current());
+    void load_from(const std::string& path, const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
 
     const std::string& path() const noexcept { return path_; }
 

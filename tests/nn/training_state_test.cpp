@@ -130,6 +130,101 @@ TEST_CASE("a run that was saved goes on to the bit") {
     }
 }
 
+namespace {
+
+// A program as the header shows it. It is killed at a moment: none, after some steps, or after the save at the end of an epoch.
+struct Program {
+    std::string path;
+    int save_every;  // steps; 0: at the end of epochs only
+    std::vector<std::pair<std::string, std::vector<double>>> result;
+    std::vector<std::int64_t> epochs;
+
+    // Returns false when it was "killed".
+    bool run(int kill_at_step, std::int64_t kill_after_epoch) {
+        Run r(1);
+        std::int64_t ended = 0;
+        r.history = zeros({1});
+        nn::TrainingState state(path);
+        r.name_parts(state);
+        state("ended", ended);
+        state.load();
+        for (const std::int64_t epoch : r.loader.epochs(4)) {
+            for (auto& [x, y] : r.loader) {
+                Tape tape;
+                tape.backward(cross_entropy(r.net.forward(x + 0.1 * randn(x.shape(), r.noise)), y));
+                r.adam.step();
+                r.adam.zero_grad();
+                ++r.step;
+                if (save_every > 0 && r.step % save_every == 0) state.save();
+                if (r.step == kill_at_step) return false;
+            }
+            ++ended;
+            r.plateau.step(1.0 / static_cast<double>(ended % 2 + 1));
+            r.schedule.step();
+            epochs.push_back(epoch);
+            if (save_every == 0 || epoch % 2 == 0) state.save();
+            if (epoch == kill_after_epoch) return false;
+        }
+        CHECK(ended == 4);
+        CHECK(r.step == 20);
+        result = bits(r);
+        return true;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("the header's loop goes on to the bit, saved within an epoch and at its end") {
+    for (const int save_every : {0, 1, 3, 5}) {  // 5: at the last batch of each epoch
+        const TemporaryFolder folder;
+        manual_seed(3);
+        Program straight{(folder.path() / "straight").string(), save_every, {}, {}};
+        REQUIRE(straight.run(-1, -1));
+        CHECK(straight.epochs == std::vector<std::int64_t>{0, 1, 2, 3});
+        for (int moment = 0; moment < 24; ++moment) {
+            INFO("a save every " << save_every << " steps, moment " << moment);
+            const std::string path = (folder.path() / std::to_string(moment)).string();
+            manual_seed(3);
+            Program killed{path, save_every, {}, {}};
+            // Moments 0 to 19 are in a step, the others at the end of an epoch.
+            CHECK(!killed.run(moment < 20 ? moment + 1 : -1, moment - 20));
+            if (!fs::exists(path)) continue;  // it had not come to its first save
+            manual_seed(99);
+            Program resumed{path, save_every, {}, {}};
+            REQUIRE(resumed.run(-1, -1));
+            REQUIRE(resumed.result.size() == straight.result.size());
+            for (std::size_t i = 0; i < straight.result.size(); ++i) {
+                INFO(straight.result[i].first);
+                CHECK(resumed.result[i] == straight.result[i]);
+            }
+        }
+    }
+}
+
+TEST_CASE("parts that a file lacks may stay as they are") {
+    const TemporaryFolder folder;
+    const std::string path = (folder.path() / "run").string();
+    nn::Linear a(2, 3), b(2, 3), c(2, 2);
+    nn::TrainingState saved(path);
+    saved("a", a);
+    saved.save();
+    nn::TrainingState more(path), others(path);
+    const std::vector<float> before = c.weight.to_vector<float>();
+    double best = 5;
+    more("a", b)("c", c)("best", best);
+    FAILS(FileError, "missing: c, best (load({.allow_missing = true})", more.load());
+    CHECK(b.weight.to_vector<float>() != a.weight.to_vector<float>());
+    CHECK(more.load({.allow_missing = true}));
+    CHECK(b.weight.to_vector<float>() == a.weight.to_vector<float>());
+    CHECK(c.weight.to_vector<float>() == before);
+    CHECK(best == 5);
+    others("c", c);
+    FAILS(FileError, "unexpected: a", others.load({.allow_missing = true}));
+    // A part that is there, but not whole.
+    save_safetensors(path, {{"a.weight", a.weight.detach()}}, {{"format", "tapir training state 1"}});
+    FAILS(FileError, "a: load_state_dict: the state does not fit", more.load({.allow_missing = true}));
+}
+
 TEST_CASE("without a file there is nothing to load") {
     const TemporaryFolder folder;
     nn::TrainingState state((folder.path() / "none").string());
