@@ -2,11 +2,11 @@
 #include "tapir/optim/average.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/make.h"
@@ -71,25 +71,16 @@ NamedTensors WeightAverage::state_dict() const {
 
 void WeightAverage::load_state_dict(const NamedTensors& state, Loc loc) {
     const detail::PauseRecording pause;
-    std::unordered_map<std::string, const Tensor*> given;
-    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
-    const auto take = [&](const std::string& name, const Shape& shape) -> const Tensor& {
-        const auto found = given.find(name);
-        if (found == given.end() || !found->second->defined() || found->second->shape() != shape) {
-            fail<ValueError>(loc, "load_state_dict: the state is not of this {}: {} is missing or has another shape", name_, name);
-        }
-        return *found->second;
-    };
-    const auto updates = take("updates", {}).item<std::int64_t>(loc);
+    StateReader reader(name_, state, loc);
+    const std::int64_t updates = reader.count("updates");
     std::vector<Tensor> averages;
     for (std::size_t i = 0; i < averages_.size(); ++i) {
         const Tensor& now = averages_[i];
-        averages.push_back(take(std::to_string(i), now.shape()).to(now.dtype()).contiguous().clone().to(now.device()));
+        if (const Tensor* t = reader.tensor(std::to_string(i), now.shape())) {
+            averages.push_back(t->to(now.dtype()).contiguous().clone().to(now.device()));
+        }
     }
-    if (given.size() != averages.size() + 1) {
-        fail<ValueError>(loc, "load_state_dict: the state is not of this {}: {} tensors, not {}", name_, given.size() - 1,
-                         averages.size());
-    }
+    reader.finish();
     averages_ = std::move(averages);
     updates_ = updates;
 }

@@ -8,6 +8,7 @@
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -144,13 +145,9 @@ NamedTensors GradScaler::state_dict() const {
 }
 
 void GradScaler::load_state_dict(const NamedTensors& state, Loc loc) {
-    const Tensor *scale = nullptr, *steps = nullptr;
-    for (const NamedTensor& t : state) {
-        if (t.name == "scale") scale = &t.tensor;
-        if (t.name == "growth_tracker") steps = &t.tensor;
-    }
-    if (!scale || !steps) fail<ValueError>(loc, "load_state_dict: a GradScaler's state has scale and growth_tracker");
-    const double value = scale->item(loc), good_steps = steps->item(loc);
+    StateReader reader("GradScaler", state, loc);
+    const double value = reader.number("scale"), good_steps = reader.number("growth_tracker");
+    reader.finish();
     if (!(value > 0) || std::isinf(value)) fail<ValueError>(loc, "load_state_dict: the scale must be above 0 and finite, got {}", value);
     if (!(good_steps >= 0 && good_steps <= std::numeric_limits<int>::max())) {
         fail<ValueError>(loc, "load_state_dict: the growth_tracker must count steps, got {}", good_steps);

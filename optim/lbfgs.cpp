@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 #include <utility>
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
@@ -278,49 +278,29 @@ NamedTensors LBFGS::state_dict() const {
 }
 
 void LBFGS::load_state_dict(const NamedTensors& state, Loc loc) {
-    NamedTensors options;
-    std::unordered_map<std::string, Tensor> own;
-    for (const NamedTensor& t : state) {
-        if (t.name.compare(0, 2, "0.") == 0) {
-            options.push_back(t);
-        } else {
-            own.emplace(t.name, t.tensor);
-        }
-    }
+    NamedTensors options, own;
+    for (const NamedTensor& t : state) (t.name.starts_with("0.") ? options : own).push_back(t);
     const Tensor like = flat_position();
-    std::size_t used = 0;
-    const auto take = [&](const std::string& name, const Shape& shape) {
-        const auto found = own.find(name);
-        if (found == own.end() || !found->second.defined() || found->second.shape() != shape) {
-            fail<ValueError>(loc, "load_state_dict: the state is not of this LBFGS: {} is missing or has another shape", name);
-        }
-        ++used;
-        return found->second;
+    StateReader reader("LBFGS", own, loc);
+    const auto vector = [&](const std::string& name) {
+        const Tensor* t = reader.tensor(name, like.shape());
+        return t ? t->to(like.dtype()).clone().to(like.device()) : Tensor();
     };
-    const auto take_number = [&](const std::string& name) { return take(name, {}).item(); };
-    const auto take_vector = [&](const std::string& name) {
-        return take(name, like.shape()).to(like.dtype()).clone().to(like.device());
-    };
-    const auto take_count = [&](const std::string& name) {
-        const double count = take_number(name);
-        if (!(count >= 0 && count < 0x1p53)) fail<ValueError>(loc, "load_state_dict: {} is {}", name, count);
-        return static_cast<std::int64_t>(count);
-    };
-    const std::int64_t iterations = take_count("iterations"), evaluations = take_count("evaluations");
+    const std::int64_t iterations = reader.count("iterations"), evaluations = reader.count("evaluations");
     double step_size = 0, scale = 1;
     Tensor direction, gradient;
     std::vector<Change> history;
     if (iterations > 0) {
-        step_size = take_number("step_size");
-        scale = take_number("scale");
-        direction = take_vector("direction");
-        gradient = take_vector("gradient");
-        for (std::size_t i = 0; own.contains(fmt::format("history.{}.rho", i)); ++i) {
-            history.push_back({take_vector(fmt::format("history.{}.gradient", i)), take_vector(fmt::format("history.{}.position", i)),
-                               take_number(fmt::format("history.{}.rho", i))});
+        step_size = reader.number("step_size");
+        scale = reader.number("scale");
+        direction = vector("direction");
+        gradient = vector("gradient");
+        for (std::size_t i = 0; reader.has(fmt::format("history.{}.rho", i)); ++i) {
+            history.push_back({vector(fmt::format("history.{}.gradient", i)), vector(fmt::format("history.{}.position", i)),
+                               reader.number(fmt::format("history.{}.rho", i))});
         }
     }
-    if (used < own.size()) fail<ValueError>(loc, "load_state_dict: the state is not of this LBFGS: {} unknown entries", own.size() - used);
+    reader.finish();
     Optimizer::load_state_dict(options, loc);
     iterations_ = iterations;
     evaluations_ = evaluations;

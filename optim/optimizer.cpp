@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
@@ -307,64 +307,33 @@ NamedTensors Optimizer::state_dict() const {
 
 void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     const detail::PauseRecording pause;
-    std::unordered_map<std::string, const Tensor*> given;
-    for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
+    StateReader reader(rule_.name, state, loc);
     // First everything is looked up and checked, then put in place.
     auto groups = groups_;
     auto options = options_;
-    std::size_t used = 0;
-    std::string missing, different, out_of_range;
-    const auto append = [](std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; };
-    const auto take = [&](const std::string& name, const Shape& shape) -> const Tensor* {
-        const auto found = given.find(name);
-        if (found == given.end()) return nullptr;
-        ++used;
-        if (found->second->defined() && found->second->shape() == shape) return found->second;
-        append(different, name);
-        return nullptr;
-    };
-    const auto take_number = [&](const std::string& name, const auto& put) {
-        if (const Tensor* value = take(name, {})) {
-            put(*value);
-        } else if (!given.contains(name)) {
-            append(missing, name);
-        }
-    };
     for (std::size_t g = 0; g < groups.size(); ++g) {
         for (std::size_t i = 0; i < rule_.option_count; ++i) {
             const OptimizerOption& option = rule_.options[i];
-            take_number(fmt::format("{}.{}", g, option.name),
-                        [&](const Tensor& value) {
-                            if (!option.set(options[g].data(), value.item<double>())) append(out_of_range, option.name);
-                        });
+            const std::string name = fmt::format("{}.{}", g, option.name);
+            if (const Tensor* t = reader.tensor(name, {}); t && !option.set(options[g].data(), t->item<double>())) {
+                reader.is_out_of_range(name);
+            }
         }
         const BufferNames names = rule_.buffers(options[g].data());
         for (std::size_t i = 0; i < groups[g].size(); ++i) {
             Slot& slot = groups[g][i];
-            take_number(fmt::format("{}.{}.step", g, i), [&](const Tensor& value) {
-                const double steps = value.item<double>();
-                if (!(steps >= 0 && steps < 0x1p53)) return append(out_of_range, fmt::format("{}.{}.step", g, i));
-                slot.steps = static_cast<std::int64_t>(steps);
-            });
-            if (const char* name = rule_.number) {
-                take_number(fmt::format("{}.{}.{}", g, i, name), [&](const Tensor& value) { slot.number = value.item<double>(); });
-            }
+            slot.steps = reader.count(fmt::format("{}.{}.step", g, i));
+            if (const char* name = rule_.number) slot.number = reader.number(fmt::format("{}.{}.{}", g, i, name));
             for (int k = 0; k < kMaxBuffers; ++k) {
                 slot.buffers[k] = Tensor();  // as before the first step, when the state has none
                 if (!names.of[k]) continue;
-                if (const Tensor* value = take(fmt::format("{}.{}.{}", g, i, names.of[k]), slot.parameter.shape())) {
+                if (const Tensor* value = reader.tensor_if_any(fmt::format("{}.{}.{}", g, i, names.of[k]), slot.parameter.shape())) {
                     slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone().to(slot.parameter.device());
                 }
             }
         }
     }
-    std::string unexpected;
-    if (used < given.size()) unexpected = fmt::format("\n  {} entries of other groups, parameters or options", given.size() - used);
-    if (!missing.empty() || !different.empty() || !out_of_range.empty() || !unexpected.empty()) {
-        const auto line = [](const char* what, const std::string& list) { return list.empty() ? "" : fmt::format("\n  {}: {}", what, list); };
-        fail<ValueError>(loc, "load_state_dict: the state is not of this optimizer:{}{}{}{}", line("missing", missing),
-                         line("of another shape", different), line("out of range", out_of_range), unexpected);
-    }
+    reader.finish();
     for (const auto& group : options) check(rule_, group.data(), loc);
     groups_ = std::move(groups);
     for (std::size_t g = 0; g < options.size(); ++g) std::copy(options[g].begin(), options[g].end(), options_[g].begin());

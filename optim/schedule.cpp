@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/state_reader_impl.h"
 #include "tapir/ops/make.h"
 
 namespace tapir::optim {
@@ -16,14 +17,6 @@ using std::int64_t;
 
 Tensor number(double value) { return full({}, value, {float64, cpu}); }
 Tensor integer(int64_t value) { return full({}, value, {int64, cpu}); }
-
-// Of a state by its name. Throws ValueError.
-const Tensor& entry(const NamedTensors& state, const char* name, const char* what, const Loc& loc) {
-    for (const NamedTensor& t : state) {
-        if (t.name == name && t.tensor.defined()) return t.tensor;
-    }
-    fail<ValueError>(loc, "load_state_dict: the state of a {} has \"{}\"", what, name);
-}
 
 void check_gamma(const char* name, double gamma, const Loc& loc) {
     if (!(gamma >= 0)) fail<ValueError>(loc, "{}: the factor must not be negative, got {}", name, gamma);
@@ -99,9 +92,10 @@ NamedTensors Schedule::state_dict() const {
 }
 
 void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
-    const int64_t steps = entry(state, "steps", "schedule", loc).item<int64_t>(loc);
-    const std::vector<double> base = entry(state, "base_lr", "schedule", loc).to_vector<double>(loc);
-    const std::vector<double> lr = entry(state, "lr", "schedule", loc).to_vector<double>(loc);
+    StateReader reader("schedule", state, loc);
+    const int64_t steps = reader.integer("steps");
+    const std::vector<double> base = reader.numbers("base_lr"), lr = reader.numbers("lr");
+    reader.finish(/*allow_more=*/true);
     const std::size_t groups = optimizer_.group_count();
     if (base.size() != groups || lr.size() != groups || steps < 0) {
         fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(),
@@ -320,11 +314,13 @@ NamedTensors ReduceLROnPlateau::state_dict() const {
 }
 
 void ReduceLROnPlateau::load_state_dict(const NamedTensors& state, Loc loc) {
-    const double best = entry(state, "best", "ReduceLROnPlateau", loc).item(loc);
-    const auto bad_steps = entry(state, "bad_steps", "ReduceLROnPlateau", loc).item<int64_t>(loc);
-    cooling_ = entry(state, "cooling", "ReduceLROnPlateau", loc).item<int64_t>(loc);
+    StateReader reader("ReduceLROnPlateau", state, loc);
+    const double best = reader.number("best");
+    const int64_t bad_steps = reader.integer("bad_steps"), cooling = reader.integer("cooling");
+    reader.finish();
     best_ = best;
     bad_steps_ = bad_steps;
+    cooling_ = cooling;
 }
 
 }  // namespace tapir::optim

@@ -10,6 +10,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/shown_impl.h"
+#include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/make.h"
 
@@ -108,13 +109,10 @@ NamedTensors LoaderBase::state_dict() const {
 }
 
 void LoaderBase::load_state_dict(const NamedTensors& state, Loc loc) {
-    const auto number = [&](const char* name) {
-        for (const NamedTensor& t : state) {
-            if (t.name == name && t.tensor.defined() && t.tensor.numel() == 1) return t.tensor.item<int64_t>(loc);
-        }
-        fail<ValueError>(loc, "load_state_dict: the state of a DataLoader has \"{}\"", name);
-    };
-    set_state({std::bit_cast<std::uint64_t>(number("seed")), number("epoch"), number("batch")}, loc);
+    StateReader reader("DataLoader", state, loc);
+    const LoaderState read{std::bit_cast<std::uint64_t>(reader.integer("seed")), reader.integer("epoch"), reader.integer("batch")};
+    reader.finish();
+    set_state(read, loc);
 }
 
 // --- Threads ---------------------------------------------------------------------------------------------------------------

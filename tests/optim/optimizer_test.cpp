@@ -335,10 +335,15 @@ TEST_CASE("a state with numbers that no run has is refused") {
     };
     FAILS(ValueError, "out of range: 0.0.step", adam.load_state_dict(with(adam.state_dict(), "0.0.step", -1)));
     FAILS(ValueError, "Adam: beta1 must be in [0, 1), got 2", adam.load_state_dict(with(adam.state_dict(), "0.beta1", 2)));
-    FAILS(ValueError, "out of range: amsgrad", adam.load_state_dict(with(adam.state_dict(), "0.amsgrad", 7)));
-    FAILS(ValueError, "out of range: max_iter", lbfgs.load_state_dict(with(lbfgs.state_dict(), "0.max_iter", 1e300)));
-    FAILS(ValueError, "load_state_dict: iterations is -1", lbfgs.load_state_dict(with(lbfgs.state_dict(), "iterations", -1)));
+    FAILS(ValueError, "out of range: 0.amsgrad", adam.load_state_dict(with(adam.state_dict(), "0.amsgrad", 7)));
+    FAILS(ValueError, "out of range: 0.max_iter", lbfgs.load_state_dict(with(lbfgs.state_dict(), "0.max_iter", 1e300)));
+    FAILS(ValueError, "load_state_dict: the state is not of this LBFGS:\n  out of range: iterations", lbfgs.load_state_dict(with(lbfgs.state_dict(), "iterations", -1)));
     CHECK(adam.options().beta1 == 0.9);
+    NamedTensors more = adam.state_dict();
+    more.push_back({"3.lr", ones({})});
+    more[0].tensor = ones({2});
+    FAILS_IN(ValueError, "load_state_dict: the state is not of this Adam:\n  of another shape: " + more[0].name + "\n  unexpected: 3.lr", "",
+             adam.load_state_dict(more));
     optim::GradScaler scaler;
     FAILS(ValueError, "finite, got inf", scaler.load_state_dict(with(scaler.state_dict(), "scale", INFINITY)));
     FAILS(ValueError, "growth_tracker must count steps, got -1", scaler.load_state_dict(with(scaler.state_dict(), "growth_tracker", -1)));
