@@ -1,4 +1,6 @@
 // Files, by way of POSIX calls.
+#include "tapir/core/io/file.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,3 +124,9 @@ void AtomicFile::commit(const std::function<void()>& before_rename) {
 }
 
 }  // namespace tapir::io
+
+void tapir::write_file(const std::string& path, std::string_view contents, Loc loc) {
+    io::AtomicFile file("write_file", path, loc);
+    file.write(contents.data(), contents.size());
+    file.commit();
+}

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <tapir/core/io/file.h>
 
 #include "write.h"
 
@@ -19,7 +20,7 @@ namespace {
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void write_page(const std::string& path, const std::string& text) {
-    write_text_file(path, text);
+    tapir::write_file(path, text);
     std::printf("%s is written: open it in a browser\n", path.c_str());
 }
 

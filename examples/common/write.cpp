@@ -1,16 +1,10 @@
 #include "write.h"
 
 #include <fmt/format.h>
-#include <tapir/core/error.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 
 namespace show {
 namespace {
@@ -18,20 +12,6 @@ namespace {
 bool is_xml_character(char32_t code) {
     if (code < 0x20) return code == '\t' || code == '\n' || code == '\r';
     return code != 0xFFFE && code != 0xFFFF;
-}
-
-struct CloseFile {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-// True when every byte has reached the file system; errno holds the reason when not.
-bool write_all(const std::string& path, std::string_view contents) {
-    std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "wb"));
-    if (!file) return false;
-    if (std::fwrite(contents.data(), 1, contents.size(), file.get()) != contents.size()) return false;
-    // A full disk may show only when the buffer is flushed; a crash after the rename must not leave an empty file.
-    if (std::fflush(file.get()) != 0) return false;
-    return ::fsync(::fileno(file.get())) == 0;
 }
 
 }  // namespace
@@ -93,16 +73,6 @@ std::string xml_escaped(std::string_view text) {
         }
     }
     return out;
-}
-
-void write_text_file(const std::string& path, std::string_view contents) {
-    // The process id keeps two programs that write the same file apart.
-    const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
-    errno = 0;
-    if (write_all(temporary, contents) && std::rename(temporary.c_str(), path.c_str()) == 0) return;
-    const int reason = errno;
-    std::remove(temporary.c_str());
-    throw tapir::FileError(fmt::format("{}: cannot write: {}", path, std::strerror(reason)), tapir::Loc{});
 }
 
 }  // namespace show

@@ -1,4 +1,4 @@
-// What programs that write for people need: times, text for XML, files that are whole.
+// What programs that write for people need: times, text for XML.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,5 @@ std::string xml_escaped(std::string_view text);
 
 /// Decodes one code point of UTF-8 and moves `at` behind it; U+FFFD, one byte on, where it is not valid.
 char32_t next_code_point(std::string_view text, std::size_t& at);
-
-/// Writes the file under a temporary name in the same folder and renames it, so that a reader sees the old file or the
-/// new one, never a part. Throws tapir::FileError when it cannot be written; then the old file, if any, is still there.
-void write_text_file(const std::string& path, std::string_view contents);
 
 }  // namespace show

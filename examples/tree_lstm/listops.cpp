@@ -9,10 +9,9 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <tapir/core/io/file.h>
 #include <unordered_set>
 #include <utility>
-
-#include "../common/write.h"
 
 namespace tree_lstm {
 
@@ -279,7 +278,7 @@ void write_listops(const std::filesystem::path& file, const std::vector<Tree>& t
         text += to_brackets(tree);
         text += '\n';
     }
-    show::write_text_file(file.string(), text);
+    tapir::write_file(file.string(), text);
 }
 
 std::vector<Tree> read_listops(const std::filesystem::path& file) {

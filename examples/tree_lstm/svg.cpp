@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
+#include <tapir/core/io/file.h>
 #include <utility>
 
 #include "../common/write.h"
@@ -392,7 +393,7 @@ std::string draw_svg(const std::vector<Drawing>& drawings, const SvgOptions& opt
 }
 
 void write_svg(const std::filesystem::path& file, const std::vector<Drawing>& drawings, const SvgOptions& options) {
-    show::write_text_file(file.string(), draw_svg(drawings, options));
+    tapir::write_file(file.string(), draw_svg(drawings, options));
 }
 
 }  // namespace tree_lstm
