@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -19,18 +20,18 @@ namespace {
 // one that is; a shared parameter counts once.
 std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
     std::vector<Tensor> result;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const Tensor& p = parameters[i];
+    std::unordered_set<const TensorImpl*> seen;
+    for (const Tensor& p : parameters) {
         detail::check_defined(In(p, loc), op);
         AutogradMeta* meta = p.impl()->meta;
-        const auto same = [&](const Tensor& other) { return other.is_same(p); };
-        if (!meta || std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
+        if (!meta || !seen.insert(p.impl()).second) continue;
         const std::lock_guard lock(detail::gradient_mutex());
         if (const SparseRows rows = detail::rows_or_settle(*meta, p.shape()); rows.defined()) {
             const DType dtype = rows.values.dtype();
             SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()},
                                        p.shape()[0], loc);
             made.values = made.values.to(dtype);
+            if (made.values.shares_storage(rows.values)) made.values = made.values.clone();  // it is written to
             meta->rows = {made};
             result.push_back(made.values);
         } else if (meta->grad.defined()) {
@@ -83,29 +84,36 @@ void with_elements(const Tensor& t, bool writes, const Loc& loc, const Work& wor
     if (writes) mark_written(t, loc);
 }
 
-// sum |x|^p, or the largest |x| for infinity
+// Sums of powers, or the largest of both where p is infinite.
+double joined(double total, double part, double p) {
+    return !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total;
+}
+
+constexpr std::int64_t kBlock = 4096;       // of elements that are summed up at once
+constexpr std::int64_t kGrain = 64 * 1024;  // of elements for a thread
+
+// sum |x|^p, or the largest |x| for infinity. Each block has its sum, and these are added in order: any number of threads gives the same.
 template <class T>
 double power_sum(const T* x, std::int64_t n, double p) {
-    if (p == 2) return kernels::sum_squares(n, x);
-    double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-        const double a = std::abs(static_cast<double>(x[i]));
-        if (std::isinf(p)) {
-            sum = std::isnan(a) || a > sum ? a : sum;
-        } else {
-            sum += p == 1 ? a : std::pow(a, p);
-        }
-        if (std::isnan(sum)) break;
+    const std::int64_t blocks = (n + kBlock - 1) / kBlock;
+    const auto of_block = [&](std::int64_t i) { return kernels::power_sum(std::min(kBlock, n - i * kBlock), x + i * kBlock, p); };
+    double total = 0;
+    if (n < 2 * kGrain) {
+        for (std::int64_t i = 0; i < blocks; ++i) total = joined(total, of_block(i), p);
+        return total;
     }
-    return sum;
+    std::vector<double> sums(static_cast<std::size_t>(blocks));
+    parallel_for(blocks, kGrain / kBlock, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) sums[static_cast<std::size_t>(i)] = of_block(i);
+    });
+    for (const double sum : sums) total = joined(total, sum, p);
+    return total;
 }
 
 // Of gradients on several devices, or on the CPU.
 double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& devices, double p, const Loc& loc) {
-    double total = 0;  // of powers, or the largest
-    const auto add = [&](double part) {
-        total = !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total;
-    };
+    double total = 0;
+    const auto add = [&](double part) { total = joined(total, part, p); };
     std::vector<Tensor> norms;
     for (const Device device : devices) norms.push_back(norm_on(device, grads, p, loc));
     for (const Tensor& norm : norms) add(std::isinf(p) ? norm.item() : std::pow(norm.item(), p));
@@ -133,7 +141,10 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
     if (!(factor >= 1)) {
         for (const Device device : devices) gpu::scale_gradients(gradients_on(device), factor, nullptr);
         for (const Tensor& g : grads) {
-            if (!on_gpu(g)) with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::scale(n, x, factor); });
+            if (on_gpu(g)) continue;
+            with_elements(g, true, loc, [&](auto* x, std::int64_t n) {
+                parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernels::scale(end - begin, x + begin, factor); });
+            });
         }
     }
     return full({}, norm, {float64, cpu}, loc);
@@ -147,7 +158,10 @@ void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc l
         gpu::limit_gradients(on_device(device, grads, "clip_grad_value_", /*writes=*/true, loc), bound);
     }
     for (const Tensor& g : grads) {
-        if (!on_gpu(g)) with_elements(g, true, loc, [&](auto* x, std::int64_t n) { kernels::limit(n, x, bound); });
+        if (on_gpu(g)) continue;
+        with_elements(g, true, loc, [&](auto* x, std::int64_t n) {
+            parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernels::limit(end - begin, x + begin, bound); });
+        });
     }
 }
 

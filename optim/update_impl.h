@@ -16,7 +16,7 @@
 namespace tapir::optim {
 
 /// Sums up repeated rows: afterwards the indices ascend, without repeats. `rows` is the parameter's number of rows, from which
-/// negative indices count. Works on contiguous values of float32 or float64. On a device, repeats stay, with zeros: the
+/// negative indices count. Works on contiguous values of float32 or float64; rows that are so already share theirs. On a device, repeats stay, with zeros: the
 /// first of equal indices has the sum, so that nobody has to wait for their number.
 SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc);
 

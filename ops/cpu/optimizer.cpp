@@ -49,26 +49,47 @@ void choose(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
 
 template <class T>
 double squares(i64 n, const T* g) {
-    constexpr i64 block = 4096;
-    double total = 0;
-    for (i64 begin = 0; begin < n; begin += block) {
-        const i64 count = n - begin < block ? n - begin : block;
-        T sum = 0;
+    T sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (i64 i = 0; i < count; ++i) sum += g[begin + i] * g[begin + i];
-        // Squares beyond the float range are summed as doubles.
-        if constexpr (sizeof(T) == 4) {
-            if (!is_finite(sum)) {
-                double wide = 0;
+    for (i64 i = 0; i < n; ++i) sum += g[i] * g[i];
+    // Squares beyond the float range are summed as doubles.
+    if constexpr (sizeof(T) == 4) {
+        if (!is_finite(sum)) {
+            double wide = 0;
 #pragma omp simd reduction(+ : wide)
-                for (i64 i = 0; i < count; ++i) wide += static_cast<double>(g[begin + i]) * static_cast<double>(g[begin + i]);
-                total += wide;
-                continue;
-            }
+            for (i64 i = 0; i < n; ++i) wide += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+            return wide;
         }
-        total += static_cast<double>(sum);
     }
-    return total;
+    return static_cast<double>(sum);
+}
+
+template <class T>
+double largest(i64 n, const T* g) {
+    T most = 0;
+    int nans = 0;
+#pragma omp simd reduction(max : most) reduction(| : nans)
+    for (i64 i = 0; i < n; ++i) {
+        const T a = g[i] < 0 ? -g[i] : g[i];
+        most = a > most ? a : most;
+        nans |= g[i] != g[i] ? 1 : 0;
+    }
+    return nans ? __builtin_nan("") : static_cast<double>(most);
+}
+
+template <class T>
+double powers(i64 n, const T* g, double p) {
+    if (p == 2) return squares(n, g);
+    if (p == __builtin_inf()) return largest(n, g);
+    double sum = 0;
+    if (p == 1) {
+#pragma omp simd reduction(+ : sum)
+        for (i64 i = 0; i < n; ++i) sum += static_cast<double>(g[i] < 0 ? -g[i] : g[i]);
+    } else {
+#pragma omp simd reduction(+ : sum)
+        for (i64 i = 0; i < n; ++i) sum += pow(static_cast<double>(g[i] < 0 ? -g[i] : g[i]), p);
+    }
+    return sum;
 }
 
 template <class T>
@@ -99,8 +120,8 @@ void clamp(i64 n, T* g, double bound) {
     }
 TAPIR_STEPS(TAPIR_STEP_KERNELS)
 #undef TAPIR_STEP_KERNELS
-double sum_squares_f32(i64 n, const float* g) { return squares(n, g); }
-double sum_squares_f64(i64 n, const double* g) { return squares(n, g); }
+double power_sum_f32(i64 n, const float* g, double p) { return powers(n, g, p); }
+double power_sum_f64(i64 n, const double* g, double p) { return powers(n, g, p); }
 void scale_f32(i64 n, float* g, double factor) { multiply(n, g, factor); }
 void scale_f64(i64 n, double* g, double factor) { multiply(n, g, factor); }
 void limit_f32(i64 n, float* g, double bound) { clamp(n, g, bound); }

@@ -158,9 +158,9 @@ TAPIR_GPU_KERNEL(scale_gradients,
 /// Limits them to [-bound, bound].
 TAPIR_GPU_KERNEL(limit_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double bound))
 
-/// Of a gradient: the sum of squares (accumulated in double every few thousand elements), scaling, and limiting.
-TAPIR_CPU_KERNEL(sum_squares_f32, double(std::int64_t n, const float* g))
-TAPIR_CPU_KERNEL(sum_squares_f64, double(std::int64_t n, const double* g))
+/// Of a gradient: the sum of |g|^p, or the largest |g| for infinity (nan where one is), for a few thousand elements; scaling, and limiting.
+TAPIR_CPU_KERNEL(power_sum_f32, double(std::int64_t n, const float* g, double p))
+TAPIR_CPU_KERNEL(power_sum_f64, double(std::int64_t n, const double* g, double p))
 TAPIR_CPU_KERNEL(scale_f32, void(std::int64_t n, float* g, double factor))
 TAPIR_CPU_KERNEL(scale_f64, void(std::int64_t n, double* g, double factor))
 TAPIR_CPU_KERNEL(limit_f32, void(std::int64_t n, float* g, double bound))
@@ -177,8 +177,8 @@ namespace tapir::kernels {
     }
 TAPIR_STEPS(TAPIR_STEP_OVERLOADS)
 #undef TAPIR_STEP_OVERLOADS
-inline double sum_squares(std::int64_t n, const float* g) { return sum_squares_f32(n, g); }
-inline double sum_squares(std::int64_t n, const double* g) { return sum_squares_f64(n, g); }
+inline double power_sum(std::int64_t n, const float* g, double p) { return power_sum_f32(n, g, p); }
+inline double power_sum(std::int64_t n, const double* g, double p) { return power_sum_f64(n, g, p); }
 inline void scale(std::int64_t n, float* g, double factor) { scale_f32(n, g, factor); }
 inline void scale(std::int64_t n, double* g, double factor) { scale_f64(n, g, factor); }
 inline void limit(std::int64_t n, float* g, double bound) { limit_f32(n, g, bound); }

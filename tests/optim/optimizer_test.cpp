@@ -428,6 +428,96 @@ TEST_CASE("clipping sums up repeated rows first, and keeps them sparse") {
     check::same("values", table.weight.grad(), {0, 0, 1.5, 1.5, 0, 0, 1, 1, 0, 0}, 1e-6);
 }
 
+TEST_CASE("norms of large gradients are their definition's, the same on any number of threads") {
+    const int before = num_threads();
+    for (const DType dtype : {float32, float64}) {
+        const std::int64_t n = 700'001;  // more than the blocks of several threads, and a rest
+        Tensor w = zeros({n}, dtype).requires_grad_(), small = zeros({5000}, dtype).requires_grad_();
+        const Tensor g = check::values({n}, 1, dtype), h = check::values({5000}, 2, dtype);
+        const auto numbers = g.to_vector<double>(), more = h.to_vector<double>();
+        for (const double p : {1.0, 2.0, 2.5, 3.0, static_cast<double>(INFINITY)}) {
+            double expected = 0;
+            for (const auto& list : {numbers, more}) {
+                for (const double x : list) expected = std::isinf(p) ? std::max(expected, std::abs(x)) : expected + std::pow(std::abs(x), p);
+            }
+            if (!std::isinf(p)) expected = std::pow(expected, 1 / p);
+            std::vector<double> norms;
+            std::vector<std::vector<float>> clipped;
+            for (const int threads : {1, 2, 3}) {
+                set_num_threads(threads);
+                w.set_grad(g.clone());
+                small.set_grad(h.clone());
+                norms.push_back(optim::clip_grad_norm_({w, small, w}, 0.5, p).item());
+                clipped.push_back(w.grad().to_vector<float>());
+            }
+            CHECK(norms[0] == Approx(expected).epsilon(dtype == float64 ? 1e-12 : 1e-6));
+            CHECK(norms[1] == norms[0]);
+            CHECK(norms[2] == norms[0]);
+            CHECK(clipped[1] == clipped[0]);
+            CHECK(clipped[2] == clipped[0]);
+            CHECK(clipped[0][7] == Approx(numbers[7] * std::min(1.0, 0.5 / expected)).epsilon(1e-5));
+        }
+        set_num_threads(2);
+        Tensor odd = g.clone();
+        odd[600'000].fill_(NAN);
+        odd[5].fill_(INFINITY);
+        w.set_grad(odd);
+        for (const double p : {1.0, 2.0, 3.0, static_cast<double>(INFINITY)}) {
+            CHECK(std::isnan(optim::clip_grad_norm_({w}, INFINITY, p).item()));
+            w.set_grad(odd.clone());
+        }
+        w.set_grad(g.clone());
+        optim::clip_grad_value_({w}, 0.25);
+        CHECK(w.grad().equal(g.clamp(-0.25, 0.25)));
+    }
+    set_num_threads(before);
+}
+
+TEST_CASE("many repeated rows are summed up as their definition says, the same on any number of threads") {
+    const int before = num_threads();
+    for (const std::int64_t row_count : {1, 2, 40, 3000, 70'000}) {
+        INFO(row_count << " rows");
+        const std::int64_t count = 5000, width = 7;
+        Generator random(3);
+        Tensor index = randint(0, row_count, {count}, random);
+        index = where(arange(count).remainder(3).eq(0), index - row_count, index);  // some count from the end
+        const Tensor weights = check::values({count, width}, 4, float32);
+        std::vector<std::vector<float>> results;
+        for (const int threads : {1, 2, 3}) {
+            set_num_threads(threads);
+            nn::Embedding table(row_count, width);
+            table.weight.copy_(zeros({row_count, width}));
+            optim::SGD sgd(table.parameters(), {.lr = 1});
+            Tape tape;
+            tape.backward(sum(table(index) * weights));
+            sgd.step();
+            results.push_back(table.weight.to_vector<float>());
+        }
+        CHECK(results[1] == results[0]);
+        CHECK(results[2] == results[0]);
+        std::vector<float> expected(static_cast<std::size_t>(row_count * width));
+        const auto rows = index.to_vector<std::int64_t>();
+        const auto values = weights.to_vector<float>();
+        for (std::size_t i = 0; i < rows.size(); ++i) {  // in the order of the positions
+            const auto row = static_cast<std::size_t>(rows[i] < 0 ? rows[i] + row_count : rows[i]);
+            for (std::size_t j = 0; j < width; ++j) expected[row * width + j] += values[i * width + j];
+        }
+        for (float& x : expected) x = -x;
+        CHECK(results[0] == expected);
+    }
+    set_num_threads(before);
+}
+
+TEST_CASE("clipping rows that need no summing up leaves what they were made of") {
+    nn::Embedding table(5, 2);
+    const Tensor kept = full({2, 2}, 4.0);
+    Tape tape;
+    tape.backward(table(tensor({1, 3})), {.gradient = kept});
+    optim::clip_grad_norm_(table.parameters(), 0.1);
+    CHECK(kept.to_vector<float>() == std::vector<float>(4, 4.0F));
+    CHECK(optim::clip_grad_norm_(table.parameters(), 1e9).item() == Approx(0.1));
+}
+
 TEST_CASE("parameters are frozen and thawed under an optimizer") {
     Tensor w = ones({2}, float64);  // frozen from the beginning, in a group of its own
     Tensor v = ones({2}, float64).requires_grad_();
