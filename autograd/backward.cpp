@@ -147,9 +147,9 @@ class BackwardRun {
     void check_reached();
     void want_all();
     void want(const std::vector<std::uint32_t>& sources);
-    void run_hooks(std::uint32_t leaf_value);
+    Tensor run_hooks(std::uint32_t leaf_value);
     struct Result;
-    Result result_of(std::uint32_t leaf_value);
+    Result result_of(std::uint32_t leaf_value, Tensor used_rows);
 
     Tape& tape_;
     Loc loc_;
@@ -304,14 +304,24 @@ void BackwardRun::walk() {
 }
 
 // What no hook has to see stays collected.
-void BackwardRun::run_hooks(std::uint32_t leaf_value) {
+// A gradient of rows becomes dense for the hooks. Returns these rows, so that hooks which only look do not change the step.
+Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
     GradientSlot& slot = walk_.slots[leaf_value];
     Record& record = *walk_.log.records[leaf_value];
     AutogradMeta& meta = *record.saved()[0].impl->meta;
-    if (meta.hooks.empty()) return;
-    if (slot.pending) walk_.flush(leaf_value);
+    if (meta.hooks.empty()) return {};
+    Tensor used_rows;
+    if (slot.pending) {
+        walk_.sum_held(leaf_value);
+        const Pending& pending = *slot.pending;
+        if (meta.sparse && !slot.grad.defined() && pending.products.rows == 0 && !pending.rows.empty()) {
+            used_rows = detail::indices_of(pending.rows);
+        }
+        walk_.flush(leaf_value);
+    }
     const std::size_t count = meta.hooks.size();  // a hook may register another
     for (std::size_t i = 0; i < count; ++i) meta.hooks[i].apply(slot.grad);
+    return used_rows;
 }
 
 // What a leaf's gradient becomes. Made in full for all leaves before the first is written.
@@ -320,15 +330,16 @@ struct BackwardRun::Result {
     Tensor grad;
     bool add;         // grad: to the gradient that is there, in place
     Pending pending;  // to be collected with what is collected there
+    Tensor used_rows; // of grad and the gradient that is there
 };
 
-BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
+BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used_rows) {
     const TensorImpl* leaf = walk_.log.records[leaf_value]->saved()[0].impl;
     const Shape shape(leaf->sizes, leaf->rank);
     AutogradMeta& meta = *leaf->meta;
     GradientSlot& slot = walk_.slots[leaf_value];
     if (slot.pending) walk_.sum_held(leaf_value);
-    Result result{&meta, std::move(slot.grad), false, {}};
+    Result result{&meta, std::move(slot.grad), false, {}, {}};
     if (const auto pending = std::move(slot.pending)) result.pending = std::move(*pending);
     if (meta.products.rows + result.pending.products.rows > meta.products.capacity() && meta.products.rows > 0) {
         detail::settle_gradient(meta, shape);  // the same gradient, computed
@@ -340,6 +351,10 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value) {
     }
     if (!result.grad.defined()) return result;
     if (!only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
+    if (used_rows.defined() && meta.grad.defined()) {
+        used_rows = meta.used_rows.defined() ? gradient_ops::concatenate({meta.used_rows, used_rows}) : Tensor();
+    }
+    result.used_rows = std::move(used_rows);
     if (meta.grad.defined()) {
         result.add = !walk_.recording && only_owner(meta.grad) && is_written_here(meta.grad);
         if (!result.add) {
@@ -357,13 +372,15 @@ void BackwardRun::accumulate() {
     for (const std::uint32_t leaf : walk_.log.leaves) {
         if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);
     }
-    for (const std::uint32_t leaf : reached) run_hooks(leaf);
+    std::vector<Tensor> used_rows;
+    for (const std::uint32_t leaf : reached) used_rows.push_back(run_hooks(leaf));
     const std::lock_guard lock(detail::gradient_mutex());
     std::vector<Result> results;
     results.reserve(reached.size());
-    for (const std::uint32_t leaf : reached) results.push_back(result_of(leaf));
+    for (std::size_t i = 0; i < reached.size(); ++i) results.push_back(result_of(reached[i], std::move(used_rows[i])));
     for (Result& result : results) {  // from here on nothing fails
         AutogradMeta& meta = *result.meta;
+        if (result.grad.defined()) meta.used_rows = std::move(result.used_rows);
         if (result.add) {
             gradient_ops::add_into(meta.grad, result.grad);
         } else if (result.grad.defined()) {

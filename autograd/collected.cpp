@@ -101,24 +101,48 @@ void wait_for_writers(const std::vector<SparseRows>& rows) {
     }
 }
 
+// Without repeats, ascending.
+std::vector<std::int64_t> sorted(std::vector<std::int64_t> index) {
+    std::sort(index.begin(), index.end());
+    index.erase(std::unique(index.begin(), index.end()), index.end());
+    return index;
+}
+
+// On the device.
+Tensor as_tensor(const std::vector<std::int64_t>& numbers, Device device) {
+    const Tensor made = detail::make_empty({static_cast<std::int64_t>(numbers.size())}, int64, cpu, Loc{});
+    std::copy(numbers.begin(), numbers.end(), static_cast<std::int64_t*>(made.raw_data()));
+    return made.to(device);
+}
+
 // Rows with one index are added up. The indices are int64 and not negative.
 SparseRows distinct(const SparseRows& rows, const Shape& shape) {
-    const std::vector<std::int64_t> index = rows.indices.to_vector<std::int64_t>();
-    std::vector<std::int64_t> used = index;
-    std::sort(used.begin(), used.end());
-    used.erase(std::unique(used.begin(), used.end()), used.end());
+    const std::vector<std::int64_t> index = rows.indices.to_vector<std::int64_t>(), used = sorted(index);
     const auto used_count = static_cast<std::int64_t>(used.size());
     const Device device = rows.indices.device();
     const Tensor positions = detail::make_empty({rows.indices.numel()}, int64, cpu, Loc{});
     auto* position = static_cast<std::int64_t*>(positions.raw_data());
     for (const std::int64_t i : index) *position++ = std::lower_bound(used.begin(), used.end(), i) - used.begin();
-    const Tensor indices = detail::make_empty({used_count}, int64, cpu, Loc{});
-    std::copy(used.begin(), used.end(), static_cast<std::int64_t*>(indices.raw_data()));
     Shape sizes = shape;
     sizes[0] = used_count;
     const Tensor values = gradient_ops::zeros(sizes, rows.values.dtype(), rows.values.device());
     gradient_ops::rows_into(values, positions.to(device), rows.values);
-    return {indices.to(device), values};
+    return {as_tensor(used, device), values};
+}
+
+// Before the rows are added to the gradient: which ones it will have.
+void note_used_rows(AutogradMeta& meta, const Shape& shape) {
+    const bool rows_only = meta.sparse && meta.products.rows == 0 && (!meta.grad.defined() || meta.used_rows.defined());
+    if (!rows_only) {
+        meta.used_rows = Tensor();
+        return;
+    }
+    std::vector<Tensor> parts;
+    if (meta.used_rows.defined()) parts.push_back(meta.used_rows);
+    for (const SparseRows& part : meta.rows) parts.push_back(part.indices);
+    meta.used_rows = gradient_ops::concatenate(parts);
+    if (meta.used_rows.numel() <= 2 * shape[0]) return;
+    meta.used_rows = as_tensor(sorted(meta.used_rows.to_vector<std::int64_t>()), meta.used_rows.device());
 }
 
 }  // namespace
@@ -141,6 +165,14 @@ void detail::own_rows(std::vector<SparseRows>& rows) {
     if (!only_owner(rows[0].values)) rows[0].values = gradient_ops::dense_copy(rows[0].values);
 }
 
+Tensor detail::indices_of(const std::vector<SparseRows>& rows) {
+    const detail::PauseRecording pause;
+    wait_for_writers(rows);
+    std::vector<Tensor> parts;
+    for (const SparseRows& part : rows) parts.push_back(part.indices);
+    return parts.size() == 1 ? gradient_ops::dense_copy(parts[0]) : gradient_ops::concatenate(parts);
+}
+
 void detail::bound_rows(AutogradMeta& meta, const Shape& shape) {
     if (row_count(meta.rows) <= 2 * shape[0]) return;
     if (!meta.sparse) return settle_gradient(meta, shape);
@@ -155,6 +187,7 @@ void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
     const detail::PauseRecording pause;
     const detail::PauseAutocast exact;
     wait_for_writers(meta.rows);
+    note_used_rows(meta, shape);
     add_all_rows(meta.grad, meta.rows, shape);
     if (meta.products.rows == 0) return;
     const auto [g, x] = meta.products.filled();

@@ -38,6 +38,9 @@ struct AutogradMeta {
     Tensor grad;
     std::vector<SparseRows> rows;
     ProductRows products;
+    /// Of a leaf that is `sparse`: the rows of `grad` that are not zero, int64 (n,), repeats allowed; undefined where they may be any.
+    /// Reading grad() puts the rows that were collected there, and the optimizer finds them again (see optim/optimizer.h).
+    Tensor used_rows;
     std::uint32_t leaf_number = 0;
     bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
     std::deque<GradientHook> hooks;  // a hook may register another while it runs
@@ -47,6 +50,7 @@ struct AutogradMeta {
         grad = Tensor();
         rows.clear();
         products = {};
+        used_rows = Tensor();
     }
 };
 
@@ -57,6 +61,8 @@ void destroy_meta(AutogradMeta* meta) noexcept;
 std::mutex& gradient_mutex() noexcept;
 /// Makes what was collected ready to be kept on a leaf beyond the tape: as one part, in memory of its own.
 void own_rows(std::vector<SparseRows>& rows);
+/// Which rows there are, in memory of its own.
+Tensor indices_of(const std::vector<SparseRows>& rows);
 /// Adds up the rows of a leaf that has collected more than twice as many as it has itself.
 void bound_rows(AutogradMeta& meta, const Shape& shape);
 /// Computes what was collected: `grad` is the whole gradient then, if there is one. shape: the leaf's.

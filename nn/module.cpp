@@ -104,6 +104,7 @@ void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc
 struct Conversion {
     Tensor tensor, made, gradient;
     std::vector<SparseRows> rows;  // one part, or none
+    Tensor used_rows;
 };
 
 // Converts every tensor and its gradient. All new ones are made before the first is put in place.
@@ -114,7 +115,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
     std::unordered_set<const TensorImpl*> seen;
     for_tensors(module, [&](const std::string& path, Tensor& t, bool) {
         if (!seen.insert(t.impl()).second) return;
-        Conversion c{t, convert(t), {}, {}};
+        Conversion c{t, convert(t), {}, {}, {}};
         if (c.made.is_same(t)) return;
         check_not_recorded(path, t, loc);
         if (AutogradMeta* meta = t.impl()->meta) {
@@ -123,6 +124,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
                 c.rows.push_back({convert(rows.indices), convert(rows.values)});
             } else if (meta->grad.defined()) {
                 c.gradient = convert(meta->grad);
+                if (meta->used_rows.defined()) c.used_rows = convert(meta->used_rows);
             }
         }
         conversions.push_back(std::move(c));
@@ -135,6 +137,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
         meta->drop_gradient();
         meta->grad = std::move(c.gradient);
         meta->rows = std::move(c.rows);
+        meta->used_rows = std::move(c.used_rows);
     }
 }
 

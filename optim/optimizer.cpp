@@ -12,8 +12,10 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/counting.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
@@ -131,6 +133,19 @@ SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& l
     return out;
 }
 
+// The rows of a gradient that was made dense when somebody read it: undefined where the reader has written to others.
+static SparseRows rows_again(const Tensor& gradient, const Tensor& used_rows, const Loc& loc) {
+    const std::int64_t row_count = gradient.shape()[0];
+    std::vector<std::int64_t> index = used_rows.to_vector<std::int64_t>(loc);
+    for (std::int64_t& i : index) i += i < 0 ? row_count : 0;
+    std::sort(index.begin(), index.end());
+    index.erase(std::unique(index.begin(), index.end()), index.end());
+    const Tensor indices = tensor(index, {int64, gradient.device()});
+    const Tensor values = index_select(In(gradient, loc), 0, indices);
+    const auto nonzero = [&](const Tensor& t) { return count_nonzero(In(t, loc)).item<std::int64_t>(loc); };
+    return nonzero(values) == nonzero(gradient) ? SparseRows{indices, values} : SparseRows{};
+}
+
 // --- Groups and their options -------------------------------------------------------------------------------------------
 
 static void check_domain(const char* optimizer, const OptimizerOption& option, double value, const Loc& loc) {
@@ -193,6 +208,11 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
         if (!known.insert(p.impl()).second) {
             fail<ValueError>(loc, "optimizer: parameter {} of shape {} is in a group already", i, p.shape());
         }
+    }
+    const auto is_trainable = [](const TensorImpl* t) { return t->meta != nullptr; };  // or was, and is frozen
+    if (std::none_of(known.begin(), known.end(), is_trainable)) {
+        fail<ValueError>(loc, "optimizer: none of the {} parameters requires a gradient (parameter 0 has shape {}), so no step would change "
+                              "anything: make them with requires_grad_() or nn::Parameter(tensor)", parameters.size(), parameters[0].shape());
     }
     std::vector<Slot> slots;
     for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, false});
@@ -260,7 +280,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             AutogradMeta* meta = slot.parameter.impl()->meta;
             if (!meta) continue;
             SparseRows rows;
-            Tensor gradient;
+            Tensor gradient, used_rows;
             {
                 const std::lock_guard lock(detail::gradient_mutex());
                 if (!meta->has_gradient()) continue;
@@ -270,7 +290,9 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
                     detail::settle_gradient(*meta, slot.parameter.shape());
                 }
                 gradient = meta->grad;
+                used_rows = meta->used_rows;
             }
+            if (gradient.defined() && used_rows.defined()) rows = rows_again(gradient, used_rows, loc);
             const DType compute = computed_in(slot.parameter.dtype());
             detail::begin_op("step", slot.parameter.impl(), loc);
             if (detail::watching_ops) [[unlikely]]

@@ -12,7 +12,8 @@
 // any time: sgd.options(1).lr *= 0.1.
 //
 // Parameters may be frozen, now or later: requires_grad_(false), and zero_grad() for the gradient that is there. A step passes
-// over those without a gradient; what it keeps for them goes on when they are thawed. Between backward and step gradients can be
+// over those without a gradient; what it keeps for them goes on when they are thawed. A list in which no tensor has ever been asked
+// for a gradient is refused, unless another group has one: requires_grad_() or nn::Parameter was forgotten. Between backward and step gradients can be
 // read, changed in place (p.grad().mul_(0.5)) or replaced (p.set_grad(...)); see also optim/clip.h.
 //
 // The result of an op on a leaf outside a tape, as `Tensor v = w * 2`, is a constant like any other: to an optimizer it looks
@@ -26,7 +27,9 @@
 // summed up first. For SGD without momentum and Adagrad, without weight decay, that is the very step that the dense gradient
 // would make: zeros change nothing there. The others do so only for a table that asks for it (nn::EmbeddingOptions::sparse,
 // the default there), and are lazy then: momentum, the moments of Adam and weight decay advance for a row only when it is
-// used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted.
+// used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted. Reading grad() gives the
+// dense gradient and changes nothing of this: the step takes the rows from it, with what was done to them (grad().mul_(0.5)). It is
+// a dense step where other rows are no longer zero (noise was added), and after set_grad().
 #pragma once
 
 #include <cstddef>
@@ -93,7 +96,8 @@ template <class Options>
 class OptimizerOf : public Optimizer {
  public:
     /// Throws ValueError for options out of their domain; for undefined tensors, for non-leaves (also what
-    /// `w.requires_grad_().to(cuda)` gives), and for parameters that are in a group already.
+    /// `w.requires_grad_().to(cuda)` gives), for parameters that are in a group already, and where no parameter of any group was ever
+    /// asked for a gradient.
     explicit OptimizerOf(const std::vector<Tensor>& parameters, const Options& options = {}, Loc loc = Loc::current())
         : Optimizer(Options::rule, parameters, &options, loc) {}
     /// Throws ValueError as the constructor.

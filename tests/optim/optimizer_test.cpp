@@ -1,5 +1,6 @@
 // Optimizers against PyTorch's parameters after 20 steps (goldens.h), sparse gradients against dense ones, groups, state.
 #include <cmath>
+#include <memory>
 #include <typeinfo>
 
 #include "../fails.h"
@@ -591,7 +592,7 @@ TEST_CASE("gradients are read, changed and replaced between backward and step") 
     CHECK(stepped([&] { w.grad().add_(noise); }) == V{-5.5, -0.25, 3.5});
     CHECK(stepped([&] { w.set_grad(w.grad() * 2 + noise); }) == V{-10.5, 0, 6.5});
     CHECK(stepped([&] { w.set_grad(Tensor()); }) == V{0, 0, 0});
-    // A row-sparse gradient that is read becomes dense, and is changed just so.
+    // A row-sparse gradient is read as a dense one, and is changed just so.
     nn::Embedding table(4, 2);
     table.weight.detach().fill_(0);
     optim::SGD rows(table.parameters(), {.lr = 1});
@@ -639,11 +640,141 @@ TEST_CASE("an optimizer refuses what to() made of a leaf") {
     CHECK(check::begins(text, line(__LINE__ - 1)));
     CHECK(check::contains(text, "call requires_grad_() after to()"));
     CHECK(!check::message<ValueError>([&] { optim::SGD({made.to(float32)}); }).empty());
-    optim::SGD({made.detach()});
+    const Tensor trained = ones({1}).requires_grad_();
+    optim::SGD({trained, made.detach()});
     optim::SGD({Tensor(made).requires_grad_()});
     Tensor later = randn({2}).requires_grad_().to(float64);
-    optim::SGD({later.requires_grad_(false)});  // meant so
+    optim::SGD({trained, later.requires_grad_(false)});  // meant so
     nn::Linear model(2, 2);
     model.to(float64);
     optim::SGD({model.weight});
+}
+
+TEST_CASE("reading a row-sparse gradient does not change what a step does") {
+    // The rows that each of several passes uses, with repeats; what the reader does between backward and step.
+    const auto trained = [](const auto& make, DType dtype, double scale, auto read) {
+        nn::Embedding table(6, 3);
+        check::fill(table.weight.detach(), 1);
+        table.to(dtype);
+        const auto optimizer = make(table.parameters());
+        const std::vector<std::vector<std::int64_t>> used = {{1, 3, 1}, {0, 3}, {5, 5, 2, 0}, {4}};
+        for (std::size_t step = 0; step < used.size(); ++step) {
+            for (const std::int64_t more : {0, 1}) {  // two passes a step: a gradient that is read is added to
+                Tape tape;
+                const Tensor rows = table(tensor(used[(step + static_cast<std::size_t>(more)) % used.size()]));
+                tape.backward(sum(rows * rows * scale));
+                if (more == 0) read(table.weight, /*last=*/false);
+            }
+            read(table.weight, /*last=*/true);
+            optimizer->step();
+            optimizer->zero_grad();
+        }
+        return table.weight.template to_vector<double>();
+    };
+    const auto nothing = [](const Tensor&, bool) {};
+    const auto looks = [hooked = Tensor()](const Tensor& w, bool) mutable {  // by a hook, from the second backward on
+        if (hooked.is_same(w)) return;
+        hooked = w;
+        w.register_hook([](const Tensor& g) {
+            CHECK(g.dim() == 2);
+            return Tensor();
+        });
+    };
+    const auto prints = [](const Tensor& w, bool) { CHECK(w.grad().norm().item() > 0); };
+    const auto check_all = [&](const auto& make) {
+        for (const DType dtype : {float32, float64}) {
+            CHECK(trained(make, dtype, 1, prints) == trained(make, dtype, 1, nothing));
+            CHECK(trained(make, dtype, 1, looks) == trained(make, dtype, 1, nothing));
+            // At the end only, and half of it: the same as of half the loss.
+            const auto halves = [](const Tensor& w, bool last) {
+                if (last) w.grad().mul_(0.5);
+            };
+            CHECK(trained(make, dtype, 1, halves) == trained(make, dtype, 0.5, nothing));
+            const auto clips = [](const Tensor& w, bool last) {
+                if (last) optim::clip_grad_value_({w}, 0.25);
+            };
+            const auto reads_and_clips = [&](const Tensor& w, bool last) {
+                prints(w, last);
+                clips(w, last);
+            };
+            CHECK(trained(make, dtype, 1, reads_and_clips) == trained(make, dtype, 1, clips));
+            const auto converts = [&](const Tensor& w, bool last) {
+                prints(w, last);
+                struct One : nn::Module {
+                    Tensor w;
+                    void members(nn::Members& m) override { m("w", w); }
+                } one;
+                one.w = w;
+                one.to(float64);
+            };
+            if (dtype == float64) CHECK(trained(make, dtype, 1, converts) == trained(make, dtype, 1, nothing));
+        }
+    };
+    check_all([](const auto& p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.5}); });
+    check_all([](const auto& p) {
+        return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5});
+    });
+}
+
+TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it is then") {
+    const auto stepped = [](const auto& change) {
+        nn::Embedding table(4, 1);
+        table.weight.detach().fill_(1);
+        optim::SGD sgd(table.parameters(), {.lr = 1, .weight_decay = 1});
+        Tape tape;
+        tape.backward(sum(table(tensor({1, -1, 1}))));
+        change(table.weight);
+        sgd.step();
+        return table.weight.to_vector<double>();
+    };
+    using V = std::vector<double>;
+    CHECK(stepped([](const Tensor&) {}) == V{1, -2, 1, -1});
+    CHECK(stepped([](const Tensor& w) { w.grad(); }) == V{1, -2, 1, -1});
+    CHECK(stepped([](const Tensor& w) { w.grad().neg_(); }) == V{1, 2, 1, 1});  // the other rows are -0 then
+    CHECK(stepped([](const Tensor& w) { w.grad().index_put_({1}, 0); }) == V{1, 0, 1, -1});  // used, although it is 0 now
+    CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[1] = 5; }) == V{1, -5, 1, -1});
+    CHECK(stepped([](const Tensor& w) { w.grad().add_(tensor({{1.0}, {0.0}, {0.0}, {0.0}})); }) == V{-1, -2, 0, -1});  // dense
+    CHECK(stepped([](Tensor w) { w.set_grad(w.grad() * 2); }) == V{0, -4, 0, -2});                                    // dense
+    CHECK(stepped([](Tensor w) {
+        w.grad();
+        w.zero_grad();
+        w.set_grad(ones({4, 1}));
+    }) == V{-1, -1, -1, -1});
+}
+
+TEST_CASE("a dense gradient is dense after it was read, whatever rows come to it") {
+    // The table is the output layer's weight, too: its gradient has all rows.
+    const auto trained = [](int reads) {
+        nn::Embedding table(4, 2);
+        check::fill(table.weight.detach(), 1);
+        optim::SGD sgd(table.parameters(), {.lr = 1, .momentum = 0.5, .weight_decay = 1});
+        for (int pass = 0; pass < 3; ++pass) {
+            Tape tape;
+            const Tensor h = table(tensor({1}));
+            tape.backward(pass == 1 ? sum(matmul(h, table.weight.t())) : sum(h));
+            if (reads & (1 << pass)) table.weight.grad();
+        }
+        sgd.step();
+        return table.weight.to_vector<double>();
+    };
+    for (int reads = 1; reads < 8; ++reads) {
+        const std::vector<double> have = trained(reads), want = trained(0);
+        for (std::size_t i = 0; i < want.size(); ++i) CHECK(have[i] == Approx(want[i]).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("a list of which nothing was ever asked for a gradient is refused") {
+    Tensor a = ones({3, 2}), b = ones({2});
+    FAILS_IN(ValueError, "optimizer: none of the 2 parameters requires a gradient (parameter 0 has shape (3, 2))", "nn::Parameter(tensor)",
+             optim::Adam({a, b}));
+    Tensor c = ones({2}).requires_grad_();
+    optim::SGD sgd({c, a}, {.lr = 1});
+    sgd.add_param_group({b}, {.lr = 1});  // the other group has one
+    CHECK(sgd.group_count() == 2);
+    c.requires_grad_(false);  // frozen on purpose
+    optim::SGD frozen({c}, {.lr = 1});
+    b.set_grad(ones({2}));  // given by hand
+    optim::SGD given({b}, {.lr = 1});
+    given.step();
+    CHECK(b.to_vector<int>() == std::vector<int>{0, 0});
 }
