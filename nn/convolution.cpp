@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 
 namespace tapir::nn {
@@ -11,7 +12,8 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
                      const ConvLayerOptions& options, const Loc& loc)
     : options_{options.stride, options.padding, options.dilation, options.groups},
       unpadded_{options.stride, 0, options.dilation, options.groups},
-      padding_mode_(options.padding_mode) {
+      padding_mode_(options.padding_mode),
+      name_(name) {
     if (in < 1 || out < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {} and {}", name, in, out);
     if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0) {
         fail<ValueError>(loc, "{}: {} groups do not divide {} and {} channels", name, options.groups, in, out);
@@ -34,7 +36,13 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
 
 void ConvLayer::members(Members& m) { m("weight", weight)("bias", bias); }
 
+const In& ConvLayer::checked(const In& x) const {
+    check_floating(name_, x);
+    return x;
+}
+
 Tensor ConvLayer::padded(In x) const {
+    check_floating(name_, x);
     if (padding_mode_.kind() == PadMode::Kind::constant || !x.tensor.defined()) return x.tensor;
     const int dims = weight.dim() - 2;
     const auto number = [&](const Shape& numbers, int d) { return numbers[numbers.rank() == 1 ? 0 : d]; };

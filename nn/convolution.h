@@ -39,7 +39,9 @@ class ConvLayer : public Module {
     ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
               const ConvLayerOptions& options, const Loc& loc);
 
-    /// x padded in another mode than zeros, for a convolution with conv_options(): (batch, in, spatial...) or (in, spatial...).
+    /// x, which must be floating: else DTypeError.
+    const In& checked(const In& x) const;
+    /// The same padded in another mode than zeros, for a convolution with conv_options(): (batch, in, spatial...) or (in, spatial...).
     Tensor padded(In x) const;
     const ConvOptions& conv_options() const { return padding_mode_.kind() == PadMode::Kind::constant ? options_ : unpadded_; }
 
@@ -48,6 +50,7 @@ class ConvLayer : public Module {
  private:
     ConvOptions unpadded_;  // options_ but for the padding
     PadMode padding_mode_;
+    const char* name_;
 };
 
 /// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1 and channels that the groups do
@@ -98,7 +101,7 @@ class ConvTranspose1d : public ConvTransposeLayer {
     ConvTranspose1d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
                     const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
         : ConvTransposeLayer("ConvTranspose1d", 1, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv_transpose1d(x, In(weight, x.loc), bias, transpose_options_); }
+    Tensor forward(In x) const { return conv_transpose1d(checked(x), In(weight, x.loc), bias, transpose_options_); }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -107,7 +110,7 @@ class ConvTranspose2d : public ConvTransposeLayer {
     ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
                     const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
         : ConvTransposeLayer("ConvTranspose2d", 2, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv_transpose2d(x, In(weight, x.loc), bias, transpose_options_); }
+    Tensor forward(In x) const { return conv_transpose2d(checked(x), In(weight, x.loc), bias, transpose_options_); }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -116,7 +119,7 @@ class ConvTranspose3d : public ConvTransposeLayer {
     ConvTranspose3d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
                     const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
         : ConvTransposeLayer("ConvTranspose3d", 3, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv_transpose3d(x, In(weight, x.loc), bias, transpose_options_); }
+    Tensor forward(In x) const { return conv_transpose3d(checked(x), In(weight, x.loc), bias, transpose_options_); }
     Tensor operator()(In x) const { return forward(x); }
 };
 

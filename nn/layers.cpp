@@ -7,6 +7,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/nn/init.h"
+#include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
@@ -17,13 +18,24 @@
 
 namespace tapir::nn {
 
-Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias, Loc loc) {
-    const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
-    weight = uniform_parameter({out_features, in_features}, bound, loc);
-    if (with_bias) bias = uniform_parameter({out_features}, bound, loc);
+void fail_not_floating(const char* layer, const In& x) {
+    const DType dtype = x.tensor.dtype();
+    fail<DTypeError>(x.loc, "{}: the input must be floating, got {} {}; {}", layer, name(dtype), x.tensor.shape(),
+                     dtype == uint8    ? "images of bytes become so by x.to(float32) / 255"
+                     : dtype == bool_ ? "x.to(float32) makes it so"
+                                       : "x.to(float32) makes it so, and nn::Embedding takes indices");
 }
 
-Tensor Linear::forward(In x) const { return linear(x, In(weight, x.loc), bias); }
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, LinearOptions options, Loc loc) {
+    const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
+    weight = uniform_parameter({out_features, in_features}, bound, loc);
+    if (options.bias) bias = uniform_parameter({out_features}, bound, loc);
+}
+
+Tensor Linear::forward(In x) const {
+    check_floating("Linear", x);
+    return linear(x, In(weight, x.loc), bias);
+}
 
 void Linear::members(Members& m) { m("weight", weight)("bias", bias); }
 

@@ -1,6 +1,7 @@
 // Layers. Names, argument orders, initialisation and defaults are PyTorch's, but for Embedding's `sparse`.
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <optional>
 
@@ -9,12 +10,21 @@
 
 namespace tapir::nn {
 
-/// x W^T + b: (..., in) -> (..., out). weight (out, in) and bias (out,), both uniform on +-1 / sqrt(in).
+struct LinearOptions {
+    bool bias = true;
+};
+
+/// x W^T + b: (..., in) -> (..., out). weight (out, in) and bias (out,), both uniform on +-1 / sqrt(in). Throws DTypeError for
+/// integers.
 class Linear : public Module {
  public:
     Tensor weight, bias;
 
-    Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias = true, Loc loc = Loc::current());
+    Linear(std::int64_t in_features, std::int64_t out_features, LinearOptions options = {}, Loc loc = Loc::current());
+    /// PyTorch's positional bias.
+    template <std::same_as<bool> Bool>
+    Linear(std::int64_t in_features, std::int64_t out_features, Bool with_bias, Loc loc = Loc::current())
+        : Linear(in_features, out_features, LinearOptions{with_bias}, loc) {}
     Tensor forward(In x) const;
     Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override;
@@ -73,7 +83,8 @@ class EmbeddingBag : public Module {
     EmbeddingBagLayerOptions options_;
 };
 
-/// Zeroes each element with probability p and scales the others by 1 / (1 - p), while training (Srivastava et al. 2014).
+/// Zeroes each element with probability p and scales the others by 1 / (1 - p), while training (Srivastava et al. 2014). eval() stops
+/// it in a model whose members() names it.
 class Dropout : public Module {
  public:
     explicit Dropout(double p = 0.5, Loc loc = Loc::current());

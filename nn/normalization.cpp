@@ -2,6 +2,7 @@
 
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/make.h"
 
@@ -14,11 +15,20 @@ void set_affine(Tensor& weight, Tensor& bias, std::int64_t channels, const Loc& 
     bias = init::zeros_(empty_parameter({channels}, loc), loc);
 }
 
+// Why an input has another number of channels in dimension 1.
+std::string likely_cause(const Shape& shape, std::int64_t channels) {
+    if (shape.rank() == 2 && shape[0] == channels) return "; is it to be transposed? x.t()";
+    if (shape.back() != channels) return "; it must have as many as the layer before it gives";
+    std::string order = "0, " + std::to_string(shape.rank() - 1);
+    for (int d = 1; d + 1 < shape.rank(); ++d) order += ", " + std::to_string(d);
+    return fmt::format("; are the channels last? x.permute({{{}}})", order);
+}
+
 }  // namespace
 
 BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options,
                      const Loc& loc)
-    : name_(name), least_dims_(least_dims), most_dims_(most_dims), options_(options) {
+    : name_(name), least_dims_(least_dims), most_dims_(most_dims), channels_(channels), options_(options) {
     if (channels < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {}", name, channels);
     if (options.affine) set_affine(weight, bias, channels, loc);
     if (!options.track_running_stats) return;
@@ -32,6 +42,11 @@ Tensor BatchNorm::normalize(const In& x) const {
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}", name_,
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
                          x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor");
+    }
+    check_floating(name_, x);
+    if (x.tensor.shape()[1] != channels_ && (weight.defined() || running_mean.defined())) {
+        fail<ShapeError>(x.loc, "{}: it has {} channels, but dimension 1 of the input, its channels, has {}: {}{}", name_, channels_,
+                         x.tensor.shape()[1], x.tensor.shape(), likely_cause(x.tensor.shape(), channels_));
     }
     const bool counts = is_training() && num_batches_tracked.defined();
     double momentum = options_.momentum.value_or(0);

@@ -16,7 +16,7 @@ struct BatchNormLayerOptions {
     bool track_running_stats = true;       ///< else evaluation takes the batch's own statistics, too
 };
 
-/// What the three have in common: see batch_norm. Parameters weight and bias (channels,), buffers running_mean, running_var and
+/// What the three have in common: see batch_norm. Throws ShapeError for another number of channels. Parameters weight and bias (channels,), buffers running_mean, running_var and
 /// num_batches_tracked.
 class BatchNorm : public Module {
  public:
@@ -32,6 +32,7 @@ class BatchNorm : public Module {
  private:
     const char* name_;
     int least_dims_, most_dims_;
+    std::int64_t channels_;
     BatchNormLayerOptions options_;
 };
 

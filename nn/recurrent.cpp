@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
@@ -51,9 +52,11 @@ Tensor constant_zeros(const Shape& shape, DType dtype, Device device, const Loc&
 
 // --- Cells -------------------------------------------------------------------------------------------------------------------
 
-RecurrentCell::RecurrentCell(int64_t gates, int64_t input_size, int64_t hidden_size, bool with_bias, const RecurrentInit& init,
-                             const Loc& loc)
-    : RecurrentWeights(make_weights(gates, input_size, hidden_size, with_bias, init, loc)) {}
+RecurrentCell::RecurrentCell(const char* name, int64_t gates, int64_t input_size, int64_t hidden_size,
+                             const RecurrentCellOptions& options, const Loc& loc)
+    : RecurrentWeights(make_weights(gates, input_size, hidden_size, options.bias, options.init, loc)) {
+    if (options.relu && gates != 1) fail<ValueError>(loc, "{}: relu is an option of RNNCell only", name);
+}
 
 void RecurrentCell::members(Members& m) {
     m("weight_ih", weight_ih)("weight_hh", weight_hh)("bias_ih", bias_ih)("bias_hh", bias_hh);
@@ -71,29 +74,32 @@ Tensor RecurrentCell::initial_state(const Tensor& x, const Loc& loc) const {
     return constant_zeros(shape, weight_hh.dtype(), x.device(), loc);
 }
 
-RNNCell::RNNCell(int64_t input_size, int64_t hidden_size, bool with_bias, bool relu, const RecurrentInit& init, Loc loc)
-    : RecurrentCell(1, input_size, hidden_size, with_bias, init, loc), relu_(relu) {}
+RNNCell::RNNCell(int64_t input_size, int64_t hidden_size, const RecurrentCellOptions& options, Loc loc)
+    : RecurrentCell("RNNCell", 1, input_size, hidden_size, options, loc), relu_(options.relu) {}
 
 Tensor RNNCell::forward(In x, const Tensor& h) const {
+    check_floating("RNNCell", x);
     const CallerScope caller(x.loc);
     const Tensor state = h.defined() ? h : initial_state(x.tensor, x.loc);
     const Tensor sum = linear(x, weight_ih, bias_ih) + linear(state, weight_hh, bias_hh);
     return relu_ ? relu(sum) : tanh(sum);
 }
 
-GRUCell::GRUCell(int64_t input_size, int64_t hidden_size, bool with_bias, const RecurrentInit& init, Loc loc)
-    : RecurrentCell(3, input_size, hidden_size, with_bias, init, loc) {}
+GRUCell::GRUCell(int64_t input_size, int64_t hidden_size, const RecurrentCellOptions& options, Loc loc)
+    : RecurrentCell("GRUCell", 3, input_size, hidden_size, options, loc) {}
 
 Tensor GRUCell::forward(In x, const Tensor& h) const {
+    check_floating("GRUCell", x);
     const CallerScope caller(x.loc);
     const Tensor state = h.defined() ? h : initial_state(x.tensor, x.loc);
     return gru_gates(linear(x, weight_ih, bias_ih), linear(state, weight_hh, bias_hh), state);
 }
 
-LSTMCell::LSTMCell(int64_t input_size, int64_t hidden_size, bool with_bias, const RecurrentInit& init, Loc loc)
-    : RecurrentCell(4, input_size, hidden_size, with_bias, init, loc) {}
+LSTMCell::LSTMCell(int64_t input_size, int64_t hidden_size, const RecurrentCellOptions& options, Loc loc)
+    : RecurrentCell("LSTMCell", 4, input_size, hidden_size, options, loc) {}
 
 LSTMState LSTMCell::forward(In x, const LSTMState& state) const {
+    check_floating("LSTMCell", x);
     const CallerScope caller(x.loc);
     const Tensor h = state.h.defined() ? state.h : initial_state(x.tensor, x.loc);
     const Tensor c = state.c.defined() ? state.c : initial_state(x.tensor, x.loc);
@@ -115,12 +121,21 @@ struct Rows {
     Tensor sources;               // of each position in x the row; the one past the last where there is none
 };
 
-std::vector<int64_t> checked_lengths(const char* name, const Tensor& lengths, int64_t time, int64_t batch, const Loc& loc) {
+// What the number of examples says of an input that has another one: that it has as many steps may be a mistake.
+std::string layout_hint(const char* name, bool batch_first, int64_t examples, int64_t time, int64_t batch) {
+    if (examples != time || time == batch) return {};
+    if (batch_first) return fmt::format("; is the input (time, batch, features)? This {} was made with .batch_first = true", name);
+    return fmt::format("; is the input (batch, time, features)? Then make the {} with {{.batch_first = true}}", name);
+}
+
+std::vector<int64_t> checked_lengths(const char* name, const Tensor& lengths, bool batch_first, int64_t time, int64_t batch,
+                                     const Loc& loc) {
     if (is_floating(lengths.dtype()) || lengths.dtype() == bool_) {
         fail<DTypeError>(loc, "{}: lengths must be integers, not {}", name, tapir::name(lengths.dtype()));
     }
     if (lengths.shape() != Shape{batch}) {
-        fail<ShapeError>(loc, "{}: lengths have shape {}, expected {}", name, lengths.shape(), Shape{batch});
+        fail<ShapeError>(loc, "{}: lengths have shape {}, expected {}{}", name, lengths.shape(), Shape{batch},
+                         lengths.dim() == 1 ? layout_hint(name, batch_first, lengths.numel(), time, batch) : "");
     }
     const std::vector<int64_t> values = lengths.to_vector<int64_t>(loc);
     for (const int64_t length : values) {
@@ -238,7 +253,7 @@ std::string RecurrentLayers::describe() const {
     if (options_.num_layers > 1) text += fmt::format(", layers {}", options_.num_layers);
     if (!options_.bias) text += ", no bias";
     if (options_.batch_first) text += ", batch first";
-    if (options_.dropout > 0) text += fmt::format(", dropout {}", options_.dropout);
+    if (options_.dropout > 0) text += fmt::format(", dropout {}{}", options_.dropout, options_.num_layers == 1 ? " (none: one layer)" : "");
     if (options_.bidirectional) text += ", bidirectional";
     return text;
 }
@@ -251,7 +266,9 @@ Tensor RecurrentLayers::checked_state(const Tensor& state, const char* what, con
     const Tensor given = unbatched && state.dim() == 2 ? unsqueeze(state, 1) : state;
     if (given.shape() != shape) {
         if (unbatched) shape.erase(1);
-        fail<ShapeError>(loc, "{}: the state {} has shape {}, expected {}", name_, what, state.shape(), shape);
+        const std::string hint =
+            state.dim() == 3 && !unbatched ? layout_hint(name_, options_.batch_first, state.shape()[1], x.shape()[0], x.shape()[1]) : "";
+        fail<ShapeError>(loc, "{}: the state {} has shape {}, expected {}{}", name_, what, state.shape(), shape, hint);
     }
     return given;
 }
@@ -264,9 +281,12 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
     const CallerScope caller(loc);
     Tensor x = in.tensor;
     const bool unbatched = x.dim() == 2;
+    check_floating(name_, in);
     if ((x.dim() != 2 && x.dim() != 3) || x.shape().back() != input_size()) {
-        fail<ShapeError>(loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}", name_,
-                         options_.batch_first ? "batch, time" : "time, batch", input_size(), input_size(), x.shape());
+        const bool is_turned = x.dim() == 3 && x.shape()[1] == input_size();
+        fail<ShapeError>(loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}{}", name_,
+                         options_.batch_first ? "batch, time" : "time, batch", input_size(), input_size(), x.shape(),
+                         is_turned ? "; are its features in dimension 1? x.transpose(1, 2) has them last" : "");
     }
     if (unbatched) {
         x = unsqueeze(x, 1);
@@ -279,7 +299,7 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
     Rows rows;
     if (lengths.defined()) {
         const Tensor of_batch = unbatched && lengths.dim() == 0 ? unsqueeze(lengths, 0) : lengths;
-        rows = arrange(checked_lengths(name_, of_batch, time, batch, loc), time, x.device());
+        rows = arrange(checked_lengths(name_, of_batch, options_.batch_first, time, batch, loc), time, x.device());
         x = index_select(reshape(x, {time * batch, input_size()}), 0, rows.places);
         states = {index_select(states.h, 1, rows.order), has_c ? index_select(states.c, 1, rows.order) : Tensor()};
     } else {

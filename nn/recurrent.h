@@ -2,6 +2,8 @@
 // +-1 / sqrt(hidden)) and gate orders are PyTorch's, so its weights load as they are.
 #pragma once
 
+#include <concepts>
+
 #include "tapir/nn/module.h"
 #include "tapir/ops/recurrent.h"
 
@@ -23,7 +25,14 @@ struct RecurrentWeights {
 // --- Cells -------------------------------------------------------------------------------------------------------------------
 // x: (batch, input) or (input,); states (batch, hidden) or (hidden,), zeros when undefined.
 
-/// What the three cells have in common.
+/// A cell's options by name, in place of PyTorch's positional ones: nn::LSTMCell(3, 4, {.bias = false}).
+struct RecurrentCellOptions {
+    bool bias = true;
+    bool relu = false;  ///< RNNCell: relu in place of tanh
+    RecurrentInit init{};
+};
+
+/// What the three cells have in common. Throws DTypeError for an x of integers, ValueError for relu where it is none of its options.
 class RecurrentCell : public Module, public RecurrentWeights {
  public:
     void members(Members& m) override;
@@ -31,8 +40,8 @@ class RecurrentCell : public Module, public RecurrentWeights {
     std::int64_t hidden_size() const noexcept { return weight_hh.shape()[1]; }
 
  protected:
-    RecurrentCell(std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, bool with_bias,
-                  const RecurrentInit& init, const Loc& loc);
+    RecurrentCell(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size,
+                  const RecurrentCellOptions& options, const Loc& loc);
     /// Zeros shaped as the state that belongs to x.
     Tensor initial_state(const Tensor& x, const Loc& loc) const;
 };
@@ -40,8 +49,11 @@ class RecurrentCell : public Module, public RecurrentWeights {
 /// h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu (Elman 1990).
 class RNNCell : public RecurrentCell {
  public:
-    RNNCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, bool relu = false,
-            const RecurrentInit& init = {}, Loc loc = Loc::current());
+    RNNCell(std::int64_t input_size, std::int64_t hidden_size, const RecurrentCellOptions& options = {}, Loc loc = Loc::current());
+    template <std::same_as<bool> Bool>
+    RNNCell(std::int64_t input_size, std::int64_t hidden_size, Bool bias, bool relu = false, const RecurrentInit& init = {},
+            Loc loc = Loc::current())
+        : RNNCell(input_size, hidden_size, RecurrentCellOptions{bias, relu, init}, loc) {}
     Tensor forward(In x, const Tensor& h = {}) const;
     Tensor operator()(In x, const Tensor& h = {}) const { return forward(x, h); }
 
@@ -52,8 +64,10 @@ class RNNCell : public RecurrentCell {
 /// Gates in the order r, z, n (Cho et al. 2014); the reset gate acts on W_hn h + b_hn.
 class GRUCell : public RecurrentCell {
  public:
-    GRUCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, const RecurrentInit& init = {},
-            Loc loc = Loc::current());
+    GRUCell(std::int64_t input_size, std::int64_t hidden_size, const RecurrentCellOptions& options = {}, Loc loc = Loc::current());
+    template <std::same_as<bool> Bool>
+    GRUCell(std::int64_t input_size, std::int64_t hidden_size, Bool bias, const RecurrentInit& init = {}, Loc loc = Loc::current())
+        : GRUCell(input_size, hidden_size, RecurrentCellOptions{bias, false, init}, loc) {}
     Tensor forward(In x, const Tensor& h = {}) const;
     Tensor operator()(In x, const Tensor& h = {}) const { return forward(x, h); }
 };
@@ -61,8 +75,10 @@ class GRUCell : public RecurrentCell {
 /// Gates in the order i, f, g, o (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
 class LSTMCell : public RecurrentCell {
  public:
-    LSTMCell(std::int64_t input_size, std::int64_t hidden_size, bool with_bias = true, const RecurrentInit& init = {},
-             Loc loc = Loc::current());
+    LSTMCell(std::int64_t input_size, std::int64_t hidden_size, const RecurrentCellOptions& options = {}, Loc loc = Loc::current());
+    template <std::same_as<bool> Bool>
+    LSTMCell(std::int64_t input_size, std::int64_t hidden_size, Bool bias, const RecurrentInit& init = {}, Loc loc = Loc::current())
+        : LSTMCell(input_size, hidden_size, RecurrentCellOptions{bias, false, init}, loc) {}
     LSTMState forward(In x, const LSTMState& state = {}) const;
     LSTMState operator()(In x, const LSTMState& state = {}) const { return forward(x, state); }
 };
@@ -73,7 +89,7 @@ struct RecurrentOptions {
     std::int64_t num_layers = 1;  ///< each reads the outputs of the one before
     bool bias = true;
     bool batch_first = false;     ///< sequences are (batch, time, feature) instead of (time, batch, feature)
-    double dropout = 0;           ///< of what a layer gives to the next one, while training
+    double dropout = 0;           ///< of what a layer gives to the next one, while training: none with one layer (PyTorch warns)
     bool bidirectional = false;   ///< a second cell in each layer reads from the end; outputs are joined: 2 hidden features
     bool relu = false;            ///< RNN: relu in place of tanh
     RecurrentInit init{};

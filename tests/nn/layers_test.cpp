@@ -1,4 +1,5 @@
 // Layers and recurrent cells against PyTorch's numbers (goldens.h), forward and backward, in both precisions.
+#include "../fails.h"
 #include "check.h"
 #include "goldens.h"
 
@@ -260,4 +261,35 @@ TEST_CASE("layers name the user's line") {
     CHECK(check::begins(check::message<DTypeError>([&] { layer_norm(ones({4}, float64), {4}, ones({4})); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { lstm_gates(Tensor(), x); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { nn::Linear(-1, 4); }), line(__LINE__)));
+}
+
+TEST_CASE("Linear takes its bias by name or by position") {
+    CHECK(nn::Linear(3, 4).bias.defined());
+    CHECK(nn::Linear(3, 4, {}).bias.defined());
+    CHECK(!nn::Linear(3, 4, {.bias = false}).bias.defined());
+    CHECK(nn::Linear(3, 4, {.bias = true}).bias.shape() == Shape{4});
+    CHECK(!nn::Linear(3, 4, false).bias.defined());
+    CHECK(nn::Linear(3, 4, true).bias.defined());
+}
+
+TEST_CASE("layers with floating weights say what to do with integers") {
+    const nn::Linear linear(3, 2);
+    FAILS_IN(DTypeError, "Linear: the input must be floating, got uint8 (2, 3); images of bytes become so by x.to(float32) / 255", "",
+             linear(ones({2, 3}, uint8)));
+    FAILS_IN(DTypeError, "Linear: the input must be floating, got int64 (3,); ", "nn::Embedding takes indices", linear(ones({3}, int64)));
+    FAILS_IN(DTypeError, "Linear: the input must be floating, got bool (3,)", "x.to(float32)", linear(ones({3}, bool_)));
+    FAILS(ValueError, "linear", linear(Tensor()));
+    const Tensor images = ones({1, 2, 4, 4}, uint8), lines = ones({1, 2, 4}, uint8), volumes = ones({1, 2, 4, 4, 4}, uint8);
+    FAILS_IN(DTypeError, "Conv1d: the input must be floating, got uint8", "/ 255", nn::Conv1d(2, 2, 3)(lines));
+    FAILS_IN(DTypeError, "Conv2d: the input must be floating, got uint8", "/ 255", nn::Conv2d(2, 2, 3)(images));
+    FAILS_IN(DTypeError, "Conv2d: ", "/ 255", nn::Conv2d(2, 2, 3, {.padding = 1, .padding_mode = "reflect"})(images));
+    FAILS_IN(DTypeError, "Conv3d: the input must be floating, got uint8", "/ 255", nn::Conv3d(2, 2, 3)(volumes));
+    FAILS_IN(DTypeError, "ConvTranspose1d: the input must be floating", "/ 255", nn::ConvTranspose1d(2, 2, 3)(lines));
+    FAILS_IN(DTypeError, "ConvTranspose2d: the input must be floating", "/ 255", nn::ConvTranspose2d(2, 2, 3)(images));
+    FAILS_IN(DTypeError, "ConvTranspose3d: the input must be floating", "/ 255", nn::ConvTranspose3d(2, 2, 3)(volumes));
+    FAILS_IN(DTypeError, "BatchNorm2d: the input must be floating", "/ 255", nn::BatchNorm2d(2)(images));
+    FAILS_IN(DTypeError, "LSTM: the input must be floating", "Embedding", nn::LSTM(3, 2)(ones({4, 3}, int64)));
+    FAILS_IN(DTypeError, "LSTMCell: the input must be floating", "Embedding", nn::LSTMCell(3, 2)(ones({3}, int64)));
+    FAILS_IN(DTypeError, "GRUCell: the input must be floating", "Embedding", nn::GRUCell(3, 2)(ones({3}, int64)));
+    FAILS_IN(DTypeError, "RNNCell: the input must be floating", "Embedding", nn::RNNCell(3, 2)(ones({3}, int64)));
 }

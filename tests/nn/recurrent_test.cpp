@@ -1,4 +1,5 @@
 // RNN, GRU and LSTM over sequences: against PyTorch's numbers (goldens.h), against their cells, and what they refuse.
+#include "../fails.h"
 #include "check.h"
 #include "goldens.h"
 
@@ -188,4 +189,37 @@ TEST_CASE("what recurrent layers refuse") {
     CHECK(begins(message<ValueError>([&] { nn::GRU(3, 0); }), here));
     CHECK(begins(message<ValueError>([&] { nn::GRU(3, 4, {.dropout = 2}); }), here));
     CHECK(contains(message<ValueError>([&] { nn::GRU(3, 4, {.relu = true}); }), "relu is an option of RNN only"));
+}
+
+TEST_CASE("recurrent layers say when the layout looks like the other one") {
+    const nn::LSTM time_first(5, 6), batch_first(5, 6, {.batch_first = true});
+    const Tensor x = ones({4, 7, 5}), h = zeros({1, 4, 6}), lengths = full({4}, 3, int64);  // a batch of 4
+    const std::string hint = "; is the input (batch, time, features)? Then make the LSTM with {.batch_first = true}";
+    FAILS_IN(ShapeError, "LSTM: the state h has shape (1, 4, 6), expected (1, 7, 6)" + hint, "", time_first(x, {h, h}));
+    FAILS_IN(ShapeError, "LSTM: lengths have shape (4,), expected (7,)" + hint, "", time_first(x, {}, lengths));
+    CHECK(batch_first(x, {h, h}, lengths).output.shape() == Shape(4, 7, 6));
+    FAILS(ShapeError, "expected (1, 7, 6); is the input (time, batch, features)? This LSTM was made with .batch_first = true",
+          batch_first(x.transpose(0, 1), {h, h}));
+    FAILS(ShapeError, "GRU: the state h has shape (1, 4, 6)", nn::GRU(5, 6)(x, h));
+    FAILS(ShapeError, "got (4, 5, 7); are its features in dimension 1? x.transpose(1, 2)", time_first(x.transpose(1, 2)));
+    const auto plain = [](const std::string& text) { return text.find("batch_first") == std::string::npos; };
+    CHECK(plain(check::message<ShapeError>([&] { time_first(x, {zeros({1, 3, 6}), zeros({1, 3, 6})}); })));
+    CHECK(plain(check::message<ShapeError>([&] { time_first(ones({4, 4, 5}), {zeros({2, 4, 6}), zeros({2, 4, 6})}); })));
+}
+
+TEST_CASE("cells take their options by name or by position, and one layer has nothing to drop out of") {
+    CHECK(!nn::LSTMCell(2, 3, {.bias = false}).bias_ih.defined());
+    CHECK(nn::LSTMCell(2, 3, {}).bias_ih.defined());
+    CHECK(!nn::LSTMCell(2, 3, false).bias_ih.defined());
+    CHECK(!nn::GRUCell(2, 3, {.bias = false}).bias_hh.defined());
+    const auto zero = [](const Tensor& w) { nn::init::zeros_(w); };
+    const nn::GRUCell zeros_in(2, 3, {.init = {.input = zero}}), positional(2, 3, true, {.input = zero});
+    CHECK(zeros_in.weight_ih.detach().abs().sum().item() == 0);
+    CHECK(positional.weight_ih.detach().abs().sum().item() == 0);
+    CHECK(zeros_in.weight_hh.detach().abs().sum().item() > 0);
+    const nn::RNNCell with_relu(2, 3, {.relu = true});
+    CHECK(with_relu(ones({50, 2}) * 100).max().item() > 1);
+    FAILS(ValueError, "LSTMCell: relu is an option of RNNCell only", nn::LSTMCell(2, 3, {.relu = true}));
+    CHECK(nn::LSTM(2, 3, {.dropout = 0.5}).describe() == "2, 3, dropout 0.5 (none: one layer)");
+    CHECK(nn::LSTM(2, 3, {.num_layers = 2, .dropout = 0.5}).describe() == "2, 3, layers 2, dropout 0.5");
 }
