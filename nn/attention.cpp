@@ -77,6 +77,10 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const char* const op = "MultiheadAttention";
     const Loc& loc = query.loc;
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
+    if (!masks.average_attn_weights && !masks.need_weights) {
+        fail<ValueError>(loc, "{}: .average_attn_weights = false asks for the weights of each head, but .need_weights is false, as it is unless "
+                              "given: then there are no weights", op);
+    }
     const int64_t embed = out_proj.weight.shape()[0], head = embed / heads_;
     const int rank = query.tensor.dim();
     const auto wrong = [&] {
@@ -151,29 +155,47 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
 
 // --- Transformer layers ------------------------------------------------------------------------------------------------------
 
-TransformerEncoderLayer::TransformerEncoderLayer(int64_t d_model, int64_t nhead, const TransformerOptions& options, Loc loc)
-    : self_attn(d_model, nhead, {.dropout = options.dropout, .bias = options.bias, .batch_first = options.batch_first}, loc),
+namespace {
+
+MultiheadAttention attention_of(int64_t d_model, int64_t nhead, const TransformerOptions& options, const Loc& loc) {
+    return {d_model, nhead, {.dropout = options.dropout, .bias = options.bias, .batch_first = options.batch_first}, loc};
+}
+
+LayerNorm norm_of(int64_t d_model, const TransformerOptions& options, const Loc& loc) {
+    return LayerNorm({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}, loc);
+}
+
+}  // namespace
+
+TransformerLayer::TransformerLayer(int64_t d_model, int64_t nhead, const TransformerOptions& options, const Loc& loc)
+    : self_attn(attention_of(d_model, nhead, options, loc)),
       linear1(d_model, options.dim_feedforward, options.bias, loc),
       linear2(options.dim_feedforward, d_model, options.bias, loc),
-      norm1({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}, loc),
-      norm2({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}, loc),
+      norm1(norm_of(d_model, options, loc)),
+      norm2(norm_of(d_model, options, loc)),
       options_(options) {}
+
+Tensor TransformerLayer::drop(const Tensor& x) const { return dropout(x, options_.dropout, is_training()); }
+
+Tensor TransformerLayer::attend(const Tensor& x, const TransformerMasks& masks) const {
+    const AttentionMasks own{.key_padding_mask = masks.key_padding_mask, .attn_mask = masks.mask, .is_causal = masks.is_causal};
+    return drop(self_attn(x, x, x, own).output);
+}
+
+Tensor TransformerLayer::feed(const Tensor& x) const { return drop(linear2(drop(activated(linear1(x), options_.activation)))); }
+
+TransformerEncoderLayer::TransformerEncoderLayer(int64_t d_model, int64_t nhead, const TransformerOptions& options, Loc loc)
+    : TransformerLayer(d_model, nhead, options, loc) {}
 
 Tensor TransformerEncoderLayer::forward(In in, const TransformerMasks& masks) const {
     tapir::detail::check_defined(in, "TransformerEncoderLayer");
     const CallerScope caller(in.loc);
-    const auto drop = [&](const Tensor& t) { return dropout(t, options_.dropout, is_training()); };
-    const auto attend = [&](const Tensor& t) {
-        const AttentionMasks own{.key_padding_mask = masks.key_padding_mask, .attn_mask = masks.mask, .is_causal = masks.is_causal};
-        return drop(self_attn(t, t, t, own).output);
-    };
-    const auto feed = [&](const Tensor& t) { return drop(linear2(drop(activated(linear1(t), options_.activation)))); };
     Tensor x = in.tensor;
     if (options_.norm_first) {
-        x = x + attend(norm1(x));
+        x = x + attend(norm1(x), masks);
         return x + feed(norm2(x));
     }
-    x = norm1(x + attend(x));
+    x = norm1(x + attend(x, masks));
     return norm2(x + feed(x));
 }
 
@@ -182,36 +204,26 @@ void TransformerEncoderLayer::members(Members& m) {
 }
 
 TransformerDecoderLayer::TransformerDecoderLayer(int64_t d_model, int64_t nhead, const TransformerOptions& options, Loc loc)
-    : self_attn(d_model, nhead, {.dropout = options.dropout, .bias = options.bias, .batch_first = options.batch_first}, loc),
-      multihead_attn(d_model, nhead, {.dropout = options.dropout, .bias = options.bias, .batch_first = options.batch_first}, loc),
-      linear1(d_model, options.dim_feedforward, options.bias, loc),
-      linear2(options.dim_feedforward, d_model, options.bias, loc),
-      norm1({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}, loc),
-      norm2({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}, loc),
-      norm3({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}, loc),
-      options_(options) {}
+    : TransformerLayer(d_model, nhead, options, loc),
+      multihead_attn(attention_of(d_model, nhead, options, loc)),
+      norm3(norm_of(d_model, options, loc)) {}
+
+Tensor TransformerDecoderLayer::look(const Tensor& x, const Tensor& memory, const TransformerMasks& masks) const {
+    const AttentionMasks others{.key_padding_mask = masks.memory_key_padding_mask, .attn_mask = masks.memory_mask};
+    return drop(multihead_attn(x, memory, memory, others).output);
+}
 
 Tensor TransformerDecoderLayer::forward(In in, const Tensor& memory, const TransformerMasks& masks) const {
     tapir::detail::check_defined(in, "TransformerDecoderLayer");
     const CallerScope caller(in.loc);
-    const auto drop = [&](const Tensor& t) { return dropout(t, options_.dropout, is_training()); };
-    const auto attend = [&](const Tensor& t) {
-        const AttentionMasks own{.key_padding_mask = masks.key_padding_mask, .attn_mask = masks.mask, .is_causal = masks.is_causal};
-        return drop(self_attn(t, t, t, own).output);
-    };
-    const auto look = [&](const Tensor& t) {
-        const AttentionMasks others{.key_padding_mask = masks.memory_key_padding_mask, .attn_mask = masks.memory_mask};
-        return drop(multihead_attn(t, memory, memory, others).output);
-    };
-    const auto feed = [&](const Tensor& t) { return drop(linear2(drop(activated(linear1(t), options_.activation)))); };
     Tensor x = in.tensor;
     if (options_.norm_first) {
-        x = x + attend(norm1(x));
-        x = x + look(norm2(x));
+        x = x + attend(norm1(x), masks);
+        x = x + look(norm2(x), memory, masks);
         return x + feed(norm3(x));
     }
-    x = norm1(x + attend(x));
-    x = norm2(x + look(x));
+    x = norm1(x + attend(x, masks));
+    x = norm2(x + look(x, memory, masks));
     return norm3(x + feed(x));
 }
 

@@ -23,12 +23,12 @@ struct AttentionMasks {
     Tensor attn_mask{};         ///< (L, S) or (batch * heads, L, S): keys that a query does not look at
     bool is_causal = false;     ///< query i looks at keys 0 to i only
     bool need_weights = false;  ///< returns the weights as well, which takes their memory (PyTorch's default is true)
-    bool average_attn_weights = true;  ///< over the heads
+    bool average_attn_weights = true;  ///< over the heads; false needs need_weights (ValueError)
 };
 
 struct AttentionResult {
     Tensor output;   // like the query
-    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); undefined unless asked for
+    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); UNDEFINED unless asked for by AttentionMasks::need_weights
 };
 
 /// Attention in several subspaces: each head has its share of embed_dim.
@@ -72,29 +72,37 @@ struct TransformerMasks {
     Tensor memory_mask{}, memory_key_padding_mask{};
 };
 
-/// Self-attention and two linear layers, each added to its input.
-class TransformerEncoderLayer : public Module {
+/// What an encoder's and a decoder's layer have in common: self-attention and two linear layers, each added to its input.
+class TransformerLayer : public Module {
  public:
     MultiheadAttention self_attn;
     Linear linear1, linear2;
     LayerNorm norm1, norm2;
 
+ protected:
+    TransformerLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options, const Loc& loc);
+    Tensor drop(const Tensor& x) const;
+    /// What is added: by attention to x itself, and by the linear layers.
+    Tensor attend(const Tensor& x, const TransformerMasks& masks) const;
+    Tensor feed(const Tensor& x) const;
+
+    TransformerOptions options_;
+};
+
+class TransformerEncoderLayer : public TransformerLayer {
+ public:
     TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {},
                             Loc loc = Loc::current());
     Tensor forward(In x, const TransformerMasks& masks = {}) const;
     Tensor operator()(In x, const TransformerMasks& masks = {}) const { return forward(x, masks); }
     void members(Members& m) override;
-
- private:
-    TransformerOptions options_;
 };
 
-/// Self-attention, attention to the encoder's result `memory`, and two linear layers, each added to its input.
-class TransformerDecoderLayer : public Module {
+/// Between the two, attention to the encoder's result `memory`, added as well.
+class TransformerDecoderLayer : public TransformerLayer {
  public:
-    MultiheadAttention self_attn, multihead_attn;
-    Linear linear1, linear2;
-    LayerNorm norm1, norm2, norm3;
+    MultiheadAttention multihead_attn;
+    LayerNorm norm3;
 
     TransformerDecoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {},
                             Loc loc = Loc::current());
@@ -103,7 +111,7 @@ class TransformerDecoderLayer : public Module {
     void members(Members& m) override;
 
  private:
-    TransformerOptions options_;
+    Tensor look(const Tensor& x, const Tensor& memory, const TransformerMasks& masks) const;
 };
 
 /// num_layers encoder layers; with final_norm a LayerNorm, `norm`, after them.

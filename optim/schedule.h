@@ -1,4 +1,5 @@
-// Schedules: learning rates that change as training goes on. Names, formulas and defaults are PyTorch's.
+// Schedules: learning rates that change as training goes on. Names, formulas and defaults are PyTorch's, but for OneCycleLR, which
+// leaves the momentum as it is (PyTorch's cycle_momentum = False).
 //
 //     optim::SGD sgd(model.parameters(), {.lr = 0.1});
 //     optim::CosineAnnealingLR schedule(sgd, {.t_max = epochs});

@@ -85,7 +85,7 @@ void run(int argc, char** argv) {
     const std::int64_t training = size * 9 / 10;  // the rest is for the test
     Model model(text.characters(), o);
     optim::AdamW adam(model.parameters(), {.lr = o.lr, .weight_decay = 0.1});
-    optim::OneCycleLR schedule(adam, {.max_lr = o.lr, .total_steps = o.steps + 1, .pct_start = 0.1});
+    optim::OneCycleLR schedule(adam, {.max_lr = o.lr, .total_steps = o.steps, .pct_start = 0.1});
     fmt::print("{}: {} characters, {} different ones; {} parameters\n", o.text, size, text.characters(), model.parameter_count());
 
     // Stretches of the text that begin anywhere in [from, to).

@@ -1,4 +1,5 @@
 // Attention and transformer layers against PyTorch's numbers (goldens.h), and what masks mean.
+#include "../fails.h"
 #include "check.h"
 #include "goldens.h"
 
@@ -133,4 +134,13 @@ TEST_CASE("what attention layers refuse") {
     CHECK(begins(message<ShapeError>([&] { layer(randn({5, 3, 4}), x, x); }), here));
     CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.attn_mask = later(4)}); }), "attn_mask has shape (4, 4), expected (5, 5)"));
     CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.key_padding_mask = padding()}); }), "key_padding_mask has shape (2, 3), expected (2, 5)"));
+}
+
+TEST_CASE("attention whose weights of each head are wanted, but not asked for, is refused") {
+    const nn::MultiheadAttention attention(4, 2);
+    const Tensor x = ones({3, 4});
+    FAILS_IN(ValueError, "MultiheadAttention: .average_attn_weights = false asks for the weights of each head, but .need_weights is false", "",
+             attention(x, x, x, {.average_attn_weights = false}));
+    CHECK(attention(x, x, x, {.need_weights = true, .average_attn_weights = false}).weights.shape() == Shape(2, 3, 3));
+    CHECK(!attention(x, x, x).weights.defined());
 }
