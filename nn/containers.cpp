@@ -7,14 +7,15 @@
 
 namespace tapir::nn {
 
-void AnyModule::fail_type(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a module of another type"); }
-void AnyModule::fail_call(const Loc& loc) {
-    fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor");
-}
-
 const AnyModule& ModuleList::at(std::size_t i, Loc loc) const {
     if (i >= modules_.size()) fail<IndexError>(loc, "ModuleList: there is no module {} of {}", i, modules_.size());
     return modules_[i];
+}
+
+void ModuleList::members(Members& m) {
+    for (std::size_t i = 0; i < modules_.size(); ++i) {
+        if (Module* module = modules_[i].get()) m("", i, *module);
+    }
 }
 
 bool ModuleDict::contains(const std::string& key) const noexcept {
@@ -35,6 +36,12 @@ const AnyModule& ModuleDict::at(const std::string& key, Loc loc) const {
     std::string keys;
     for (const auto& one : modules_) keys += (keys.empty() ? "" : ", ") + one.first;
     fail<IndexError>(loc, "ModuleDict: there is no module \"{}\"; there are: {}", key, keys);
+}
+
+void ModuleDict::members(Members& m) {
+    for (auto& [key, layer] : modules_) {
+        if (Module* module = layer.get()) m(key.c_str(), *module);
+    }
 }
 
 }  // namespace tapir::nn

@@ -15,77 +15,15 @@
 
 #include <initializer_list>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "tapir/nn/module.h"
+#include "tapir/nn/any_module.h"
 
 namespace tapir::nn {
 
-/// Holds one module of any type. As of any module, a copy shares its tensors.
-class AnyModule {
- public:
-    template <class M>
-        requires std::is_base_of_v<Module, M>
-    AnyModule(M module) : held_(new Holder<M>(std::move(module))) {}  // NOLINT: implicit by design
-    AnyModule(const AnyModule& other) : held_(other.held_->clone()) {}
-    AnyModule(AnyModule&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
-    AnyModule& operator=(AnyModule other) noexcept {
-        std::swap(held_, other.held_);
-        return *this;
-    }
-    ~AnyModule() { delete held_; }
-
-    /// forward(x), for modules that have it of one tensor. Throws ValueError for others.
-    Tensor operator()(In x) const { return held_->call(x); }
-    Module& module() const noexcept { return held_->module(); }
-    operator Module&() const noexcept { return module(); }
-    /// The module as what it is. Throws ValueError where it is something else.
-    template <class M>
-    M& as(Loc loc = Loc::current()) const {
-        M* module = dynamic_cast<M*>(&held_->module());
-        if (!module) fail_type(loc);
-        return *module;
-    }
-
- private:
-    struct Base {
-        virtual ~Base() = default;
-        virtual Tensor call(const In& x) = 0;
-        virtual Module& module() noexcept = 0;
-        virtual Base* clone() const = 0;
-    };
-    template <class M>
-    struct Holder final : Base {
-        explicit Holder(M m) : held(std::move(m)) {}
-        Tensor call(const In& x) override {
-            if constexpr (requires { Tensor(held.forward(x)); }) {
-                return held.forward(x);
-            } else {
-                fail_call(x.loc);
-            }
-        }
-        Module& module() noexcept override { return held; }
-        Base* clone() const override { return new Holder(held); }
-        M held;
-    };
-    [[noreturn]] static void fail_type(const Loc& loc);
-    [[noreturn]] static void fail_call(const Loc& loc);
-
-    Base* held_;  // null only when moved from
-};
-
-/// Parameters are named by position: "0.weight".
+/// Modules, or functions of a tensor. Parameters are named by position: "0.weight".
 class ModuleList : public Module {
-    struct Position {  // with the caller's line
-        template <class I>
-            requires std::is_integral_v<I>
-        Position(I i, Loc where = Loc::current()) : value(static_cast<std::size_t>(i)), loc(where) {}  // NOLINT: implicit by design
-        std::size_t value;
-        Loc loc;
-    };
-
  public:
     ModuleList() = default;
     ModuleList(std::initializer_list<AnyModule> modules) : modules_(modules) {}
@@ -100,9 +38,7 @@ class ModuleList : public Module {
     const AnyModule& operator[](Position i) const { return at(i.value, i.loc); }
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }
-    void members(Members& m) override {
-        for (std::size_t i = 0; i < modules_.size(); ++i) m("", i, modules_[i]);
-    }
+    void members(Members& m) override;
 
  private:
     std::vector<AnyModule> modules_;
@@ -135,7 +71,7 @@ class ModuleDict : public Module {
     /// Of pairs of key and module.
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }
-    void members(Members& m) override { m("", modules_); }
+    void members(Members& m) override;
 
  private:
     std::vector<std::pair<std::string, AnyModule>> modules_;

@@ -32,18 +32,17 @@ class Walk : public Members {
     void enter(Module& module) { module_(path_, module, [&] { module.members(*this); }); }
 
  private:
-    void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer) override {
-        if (!tensor.defined()) return;
-        const std::size_t length = extend(name, index);
-        tensor_(path_, tensor, is_buffer);
+    void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer, const Loc& loc) override {
+        const std::size_t length = extend(name, index, loc);
+        if (tensor.defined()) tensor_(path_, tensor, is_buffer);
         path_.resize(length);
     }
-    void on_module(const char* name, std::int64_t index, Module& module) override {
-        const std::size_t length = extend(name, index);
+    void on_module(const char* name, std::int64_t index, Module& module, const Loc& loc) override {
+        const std::size_t length = extend(name, index, loc);
         enter(module);
         path_.resize(length);
     }
-    std::size_t extend(const char* name, std::int64_t index) {
+    std::size_t extend(const char* name, std::int64_t index, const Loc& loc) {
         const std::size_t length = path_.size();
         if (length) path_ += '.';
         path_ += name;
@@ -51,12 +50,14 @@ class Walk : public Members {
             if (*name) path_ += '.';
             path_ += std::to_string(index);
         }
+        if (!names_.insert(path_).second) fail<ValueError>(loc, "members: there is a member {} already", path_);
         return length;
     }
 
     OnTensor tensor_;
     OnModule module_;
     std::string path_;
+    std::unordered_set<std::string> names_;  // of all so far
 };
 
 // Calls on_tensor(path, tensor, is_buffer) for all, repeated ones too.
@@ -152,6 +153,14 @@ std::string type_name(const Module& module) {
     return name;
 }
 
+// state_dict(), of a module that has tensors.
+NamedTensors state_of(const char* op, const Module& module, const Loc& loc) {
+    NamedTensors state = module.state_dict();
+    if (!state.empty()) return state;
+    fail<ValueError>(loc, "{}: this {} has no tensors; those that it shall have are named in it by "
+                          "void members(nn::Members& m) override {{ m(\"weight\", weight)(\"layer\", layer); }}", op, type_name(module));
+}
+
 void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& loc) {
     const detail::PauseRecording pause;
     std::unordered_map<std::string, const Tensor*> given;
@@ -162,6 +171,12 @@ void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& l
 }
 
 }  // namespace
+
+Parameter::Parameter(const Tensor& data, bool requires_grad, Loc loc) : Tensor(data) {
+    if (!data.defined()) detail::fail_undefined("Parameter", loc);
+    static_cast<Tensor&>(*this) = data.detach();
+    requires_grad_(requires_grad, loc);
+}
 
 std::vector<Tensor> Module::parameters() const { return tensors_of(collect(*this, false)); }
 NamedTensors Module::named_parameters() const { return collect(*this, false); }
@@ -329,23 +344,60 @@ std::string Module::parameter_table() const {
     text += trained.str("trained");
     if (frozen.tensors) text += frozen.str("frozen");
     if (buffers.tensors) text += buffers.str("buffers");
-    text.pop_back();
     return text;
 }
 
-std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str(); }
+std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str() << '\n'; }
 
-void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, module.state_dict(), {}, loc); }
+void own_tensors(const Module& original, Module& copy, const Loc& loc) {
+    if (typeid(original) != typeid(copy)) {
+        fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original), type_name(copy));
+    }
+    const detail::PauseRecording pause;
+    std::unordered_set<const void*> theirs;  // tensors and modules of the original
+    Walk walk([&](const std::string&, Tensor& t, bool) { theirs.insert(&t); },
+              [&](const std::string&, Module& module, auto&& inside) {
+                  theirs.insert(&module);
+                  inside();
+              });
+    walk.enter(const_cast<Module&>(original));
+    const auto check_own = [&](const std::string& path, const void* member) {
+        if (!theirs.contains(member)) return;
+        fail<ValueError>(loc, "clone: {} is held by a pointer that copies of this {} share; give the copy one of its own", path,
+                         type_name(original));
+    };
+    std::unordered_map<const TensorImpl*, Tensor> made;
+    std::vector<std::pair<Tensor*, Tensor>> places;
+    Walk copied(
+        [&](const std::string& path, Tensor& t, bool) {
+            check_own(path, &t);
+            Tensor& fresh = made[t.impl()];
+            if (!fresh.defined()) {
+                fresh = t.clone(loc);
+                if (const AutogradMeta* meta = t.impl()->meta) detail::meta_of(fresh).sparse = meta->sparse;
+                fresh.requires_grad_(t.impl()->flags & TensorImpl::kRequiresGrad, loc);
+            }
+            places.emplace_back(&t, fresh);
+        },
+        [&](const std::string& path, Module& module, auto&& inside) {
+            check_own(path, &module);
+            inside();
+        });
+    copied.enter(copy);
+    for (auto& [place, tensor] : places) *place = tensor;
+}
+
+void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, state_of("save", module, loc), {}, loc); }
 
 IncompatibleKeys load(Module& module, const std::string& path, bool strict, Loc loc) {
     return load(module, path, {.strict = strict, .rename = {}}, loc);
 }
 
 IncompatibleKeys load(Module& module, const std::string& path, const LoadOptions& options, Loc loc) {
+    const NamedTensors own = state_of("load", module, loc);
     FileMetadata metadata;
     NamedTensors state = io::load_safetensors("load", path, &metadata, loc);
     if (options.rename) state = rename(std::move(state), options.rename, loc);
-    const NamedTensors own = module.state_dict();
     StateDiff diff = state_diff(own, state, options.strict);
     const bool is_run = std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kTrainingStateFormat)) !=
                         metadata.end();

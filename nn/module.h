@@ -13,8 +13,13 @@
 //
 // A module is a value, made of handles: a copy has its own members, which share the tensors of the original, just as
 // copies of a Tensor share elements. So one layer in two places (a copy, a reference, or `b.weight = a.weight`) is trained
-// as one, and its tensors appear once in parameters(). Nothing is registered anywhere: members() is asked each time, and no
-// copy, move or assignment can leave anything dangling.
+// as one, and its tensors appear once in parameters(); nn::clone() makes a copy with tensors of its own. Nothing is registered
+// anywhere: members() is asked each time, and no copy, move or assignment can leave anything dangling.
+//
+// The price is that nobody can tell what members() forgets: C++ has no list of a class's members, and a module does not know how
+// large the object is that it is a part of. A forgotten layer is not trained, saved or moved, and a forgotten Dropout goes on
+// dropping after eval(). So name every layer, those without parameters too, and look once at what `std::cout << model` lists.
+// A name that is given twice throws, and so does saving, loading or optimizing what names no tensors at all.
 #pragma once
 
 #include <functional>
@@ -34,64 +39,80 @@ class Module;
 template <class Map>
 constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) { std::string(map.begin()->first); map.begin()->second; };
 
-/// Takes the names of a module's members, in Module::members(). Undefined tensors are left out.
+/// A parameter of one's own, PyTorch's nn.Parameter: a leaf that shares the elements of `data` and, unless told otherwise, requires
+/// a gradient.
+///
+///     struct Scale : nn::Module {
+///         nn::Parameter scale{ones({3})};
+///         void members(nn::Members& m) override { m("scale", scale); }
+///     };
+///
+/// Throws ValueError for an undefined tensor, DTypeError for one of integers.
+class Parameter : public Tensor {
+ public:
+    Parameter() = default;  ///< none, as an optional bias
+    explicit Parameter(const Tensor& data, bool requires_grad = true, Loc loc = Loc::current());
+};
+
+/// Takes the names of a module's members, in Module::members(). Undefined tensors are left out. Throws ValueError, with the line
+/// there, for a name that a module gives twice.
 class Members {
  public:
-    /// A parameter: trained if it was made with requires_grad_(), as in `Tensor scale = ones({3}).requires_grad_();`.
-    Members& operator()(const char* name, Tensor& parameter) {
-        on_tensor(name, -1, parameter, false);
+    /// A parameter: trained if it was made so, `nn::Parameter scale{ones({3})};` or `Tensor scale = ones({3}).requires_grad_();`.
+    Members& operator()(const char* name, Tensor& parameter, Loc loc = Loc::current()) {
+        on_tensor(name, -1, parameter, false, loc);
         return *this;
     }
     /// A tensor that belongs to the state but is not trained.
-    Members& buffer(const char* name, Tensor& tensor) {
-        on_tensor(name, -1, tensor, true);
+    Members& buffer(const char* name, Tensor& tensor, Loc loc = Loc::current()) {
+        on_tensor(name, -1, tensor, true, loc);
         return *this;
     }
-    Members& operator()(const char* name, Module& submodule) {
-        on_module(name, -1, submodule);
+    Members& operator()(const char* name, Module& submodule, Loc loc = Loc::current()) {
+        on_module(name, -1, submodule, loc);
         return *this;
     }
     /// A list of parameters or of submodules, named name.0, name.1, ...
     template <class T>
         requires(!kHasKeys<std::vector<T>>)
-    Members& operator()(const char* name, std::vector<T>& list) {
-        for (std::size_t i = 0; i < list.size(); ++i) one_of(name, static_cast<std::int64_t>(i), list[i]);
+    Members& operator()(const char* name, std::vector<T>& list, Loc loc = Loc::current()) {
+        for (std::size_t i = 0; i < list.size(); ++i) one_of(name, static_cast<std::int64_t>(i), list[i], loc);
         return *this;
     }
     /// One of a list.
-    Members& operator()(const char* name, std::size_t index, Module& submodule) {
-        on_module(name, static_cast<std::int64_t>(index), submodule);
+    Members& operator()(const char* name, std::size_t index, Module& submodule, Loc loc = Loc::current()) {
+        on_module(name, static_cast<std::int64_t>(index), submodule, loc);
         return *this;
     }
     /// Parameters or submodules by their keys, named name.key: a std::map, or a list of pairs. Keys have no dots.
     template <class Map>
         requires kHasKeys<Map>
-    Members& operator()(const char* name, Map& map) {
-        for (auto& [key, value] : map) one_of((*name ? std::string(name) + "." : std::string()).append(key).c_str(), -1, value);
+    Members& operator()(const char* name, Map& map, Loc loc = Loc::current()) {
+        for (auto& [key, value] : map) one_of((*name ? std::string(name) + "." : std::string()).append(key).c_str(), -1, value, loc);
         return *this;
     }
     /// A submodule behind a std::unique_ptr, std::shared_ptr or std::optional, where there is one; they may also be the elements
     /// of a list or map, so that it holds modules of several types. A copy of the module shares what a std::shared_ptr holds.
     template <class Pointer>
         requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
-    Members& operator()(const char* name, Pointer& pointer) {
-        one_of(name, -1, pointer);
+    Members& operator()(const char* name, Pointer& pointer, Loc loc = Loc::current()) {
+        one_of(name, -1, pointer, loc);
         return *this;
     }
 
  protected:
     Members() = default;
     ~Members() = default;
-    virtual void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer) = 0;
-    virtual void on_module(const char* name, std::int64_t index, Module& module) = 0;
+    virtual void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer, const Loc& loc) = 0;
+    virtual void on_module(const char* name, std::int64_t index, Module& module, const Loc& loc) = 0;
 
  private:
-    void one_of(const char* name, std::int64_t index, Tensor& t) { on_tensor(name, index, t, false); }
-    void one_of(const char* name, std::int64_t index, Module& m) { on_module(name, index, m); }
+    void one_of(const char* name, std::int64_t index, Tensor& t, const Loc& loc) { on_tensor(name, index, t, false, loc); }
+    void one_of(const char* name, std::int64_t index, Module& m, const Loc& loc) { on_module(name, index, m, loc); }
     template <class Pointer>
         requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
-    void one_of(const char* name, std::int64_t index, Pointer& pointer) {
-        if (pointer) on_module(name, index, *pointer);
+    void one_of(const char* name, std::int64_t index, Pointer& pointer, const Loc& loc) {
+        if (pointer) on_module(name, index, *pointer, loc);
     }
 };
 
@@ -153,10 +174,10 @@ class Module {
     /// A name may be missing if another one of the same tensor is there. Returns the names that strict would have refused.
     IncompatibleKeys load_state_dict(const NamedTensors& state, bool strict = true, Loc loc = Loc::current());
 
-    /// The tree of modules with the shapes of their tensors.
+    /// The tree of modules with the shapes of their tensors. `out << module` writes a newline after it.
     std::string str() const;
     /// An inventory, a line for each parameter and buffer: name, shape, dtype, device, count, bytes and whether it is trained,
-    /// frozen, a buffer, or another name of one above; then the sums, of each tensor once.
+    /// frozen, a buffer, or another name of one above; then the sums, of each tensor once. It ends with a newline.
     std::string parameter_table() const;
 
  protected:
@@ -172,9 +193,28 @@ class Module {
 
 std::ostream& operator<<(std::ostream& out, const Module& module);
 
-/// Writes state_dict() as a safetensors file, atomically. Throws FileError.
+/// Internal: gives the copy of a module tensors of its own.
+void own_tensors(const Module& original, Module& copy, const Loc& loc);
+
+/// A copy with parameters and buffers of its own, PyTorch's copy.deepcopy(model):
+///     std::vector<nn::Linear> layers;
+///     for (int i = 0; i < 3; ++i) layers.push_back(nn::clone(layer));
+/// What was one tensor under several names is one in the copy, and is_training() and requires_grad() are the original's; gradients and
+/// hooks are not copied. Tensors that members() does not name stay shared. Throws ValueError, naming it, for a member that copies
+/// share because a pointer holds it, and for a module that is of a class derived from M.
+template <class M>
+    requires std::is_base_of_v<Module, M> && std::is_copy_constructible_v<M>
+M clone(const M& module, Loc loc = Loc::current()) {
+    M copy(module);
+    own_tensors(module, copy, loc);
+    return copy;
+}
+
+/// Writes state_dict() as a safetensors file, atomically. Throws FileError, and ValueError for a module without tensors: its
+/// members() names none.
 void save(const Module& module, const std::string& path, Loc loc = Loc::current());
-/// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module.
+/// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module, and ValueError for a
+/// module without tensors.
 ///     for (const std::string& name : nn::load(model, "backbone.safetensors", /*strict=*/false).missing_keys) ...
 IncompatibleKeys load(Module& module, const std::string& path, bool strict = true, Loc loc = Loc::current());
 

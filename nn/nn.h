@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/nn/activation.h"
+#include "tapir/nn/any_module.h"
 #include "tapir/nn/attention.h"
 #include "tapir/nn/containers.h"
 #include "tapir/nn/convolution.h"

@@ -5,16 +5,21 @@
 
 namespace tapir::nn {
 
-Sequential::Sequential(Owned a, Owned b, Owned c, Owned d, Owned e, Owned f, Owned g, Owned h, Owned i, Owned j, Owned k, Owned l,
-                       Owned m, Owned n, Owned o, Owned p, Owned q, Owned r, Owned s, Owned t) {
-    for (Owned* layer : {&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l, &m, &n, &o, &p, &q, &r, &s, &t}) {
-        if (*layer) layers_.push_back(std::move(*layer));
+Sequential::Sequential(AnyModule a, AnyModule b, AnyModule c, AnyModule d, AnyModule e, AnyModule f, AnyModule g, AnyModule h,
+                       AnyModule i, AnyModule j, AnyModule k, AnyModule l, AnyModule m, AnyModule n, AnyModule o, AnyModule p,
+                       AnyModule q, AnyModule r, AnyModule s, AnyModule t) {
+    for (AnyModule* layer : {&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l, &m, &n, &o, &p, &q, &r, &s, &t}) {
+        if (layer->has_value()) layers_.push_back(std::move(*layer));
     }
 }
 
+const AnyModule& Sequential::operator[](Position i) const {
+    if (i.value >= layers_.size()) fail<IndexError>(i.loc, "Sequential: there is no layer {} of {}", i.value, layers_.size());
+    return layers_[i.value];
+}
+
 Module& Sequential::at(std::size_t i, Loc loc) {
-    if (i >= layers_.size()) fail<IndexError>(loc, "Sequential: there is no layer {} of {}", i, layers_.size());
-    Module* module = (*layers_[i]).module();
+    Module* module = (*this)[{i, loc}].get();
     if (!module) fail<ValueError>(loc, "Sequential: layer {} is a function, not a module", i);
     return *module;
 }
@@ -22,13 +27,13 @@ Module& Sequential::at(std::size_t i, Loc loc) {
 Tensor Sequential::forward(In x) const {
     const CallerScope caller(x.loc);
     Tensor y = x.tensor;
-    for (const Owned& layer : layers_) y = (*layer).call(In(y, x.loc));
+    for (const AnyModule& layer : layers_) y = layer(In(y, x.loc));
     return y;
 }
 
 void Sequential::members(Members& m) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-        if (Module* module = (*layers_[i]).module()) m("", i, *module);
+        if (Module* module = layers_[i].get()) m("", i, *module);
     }
 }
 

@@ -161,8 +161,8 @@ TEST_CASE("the table of parameters") {
           "seen           ()         int64    cpu         1       8  buffer\n"
           "2 trained: 3,003 numbers, 12,012 bytes\n"
           "1 frozen: 9 numbers, 36 bytes\n"
-          "1 buffers: 1 numbers, 8 bytes");
-    CHECK(nn::Tanh().parameter_table() == "name  shape  dtype  device  count  bytes  kind\n0 trained: 0 numbers, 0 bytes");
+          "1 buffers: 1 numbers, 8 bytes\n");
+    CHECK(nn::Tanh().parameter_table() == "name  shape  dtype  device  count  bytes  kind\n0 trained: 0 numbers, 0 bytes\n");
     model.to(bfloat16);
     CHECK(check::contains(model.parameter_table(), "words.weight   (1000, 3)  bfloat16  cpu     3,000  6,000  trained"));
 }
@@ -176,4 +176,16 @@ TEST_CASE("lists and dictionaries say on the user's line what they do not have")
     FAILS(IndexError, "ModuleDict: there is no module \"x\"", heads["x"]);
     CHECK(list[0](ones({2})).shape() == Shape{3});
     CHECK(heads["mean"](ones({3})).shape() == Shape{1});
+}
+
+TEST_CASE("lists and dictionaries hold functions, too") {
+    nn::ModuleList list{nn::Linear(2, 3), tanh, [](const Tensor& x) { return x * 2; }};
+    nn::ModuleDict dict{{"squash", sigmoid}, {"layer", nn::Linear(3, 1, {.bias = false})}};
+    CHECK(names(list) == Names{"0.weight", "0.bias"});
+    CHECK(names(dict) == Names{"layer.weight"});
+    const Tensor x = tensor({0.5, -1.0});
+    CHECK(allclose(list[2](list[1](x)), tanh(x) * 2, 0, 0));
+    CHECK(allclose(dict["squash"](x), sigmoid(x), 0, 0));
+    list.eval();
+    CHECK(!list[0].module().is_training());
 }

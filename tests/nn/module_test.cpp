@@ -1,8 +1,11 @@
 // Modules: names, sharing, copies, state.
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <sstream>
 
+#include "../fails.h"
 #include "check.h"
 #include "tapir/optim/optim.h"
 
@@ -504,5 +507,216 @@ TEST_CASE("a module prints as a tree") {
           "      weight (4, 4), shared with blocks.0.first.weight\n"
           "  drop: Dropout(0.5)\n"
           "  scale (4,)\n"
-          "  count (1,), buffer");
+          "  count (1,), buffer\n");
+    CHECK(model.str() + "\n" == out.str());
+}
+
+TEST_CASE("a module that names no tensors is neither saved nor loaded") {
+    const File file;
+    struct Forgetful : nn::Module {
+        nn::Linear layer{2, 3};
+    } forgetful;
+    FAILS_IN(ValueError, "save: this Forgetful has no tensors", "members(nn::Members& m)", nn::save(forgetful, file.path));
+    CHECK(!std::filesystem::exists(file.path));
+    nn::save(forgetful.layer, file.path);
+    FAILS_IN(ValueError, "load: this Forgetful has no tensors", "members(nn::Members& m)", nn::load(forgetful, file.path));
+    FAILS_IN(ValueError, "load: this Forgetful has no tensors", "", nn::load(forgetful, file.path, {.strict = false}));
+    FAILS(ValueError, "a group without parameters (a module has those that its members() names)", optim::SGD(forgetful.parameters()));
+    struct Counter : nn::Module {  // a buffer is enough
+        Tensor seen = ones({2});
+        void members(nn::Members& m) override { m.buffer("seen", seen); }
+    } a, b;
+    b.seen.zero_();
+    nn::save(a, file.path);
+    nn::load(b, file.path);
+    CHECK(b.seen.to_vector<int>() == std::vector<int>{1, 1});
+}
+
+TEST_CASE("a name that a module gives twice throws at once, with the line in members()") {
+    struct Twice : nn::Module {
+        nn::Linear a{2, 3}, b{3, 2};
+        int line = 0;
+        void members(nn::Members& m) override {
+            line = __LINE__ + 1;
+            m("layer", a)("layer", b);
+        }
+    } twice;
+    const auto fails_there = [&](const auto& call) {
+        const std::string text = check::message<ValueError>(call);
+        CHECK(check::begins(text, "module_test.cpp:" + std::to_string(twice.line) + ": members: there is a member layer already"));
+    };
+    fails_there([&] { twice.parameters(); });
+    fails_there([&] { twice.eval(); });
+    fails_there([&] { twice.str(); });
+    nn::ModuleList outer{nn::Linear(1, 2), twice};
+    CHECK(check::contains(check::message<ValueError>([&] { outer.parameters(); }), "members: there is a member 1.layer already"));
+    struct Mixed : nn::Module {  // a list, a buffer and a parameter
+        std::vector<nn::Dropout> list{nn::Dropout(), nn::Dropout()};
+        Tensor x = ones({1}), none;
+        bool wrong = false;
+        void members(nn::Members& m) override {
+            m("", list)("x", x)("none", none);
+            if (wrong) m.buffer("none", none);
+        }
+    } mixed;
+    CHECK(mixed.modules().size() == 3);
+    mixed.wrong = true;
+    CHECK(check::contains(check::message<ValueError>([&] { mixed.modules(); }), "there is a member none already"));
+}
+
+TEST_CASE("nn::Parameter is a leaf that shares its elements") {
+    struct Scale : nn::Module {
+        nn::Parameter scale{ones({3})}, still{ones({1}), /*requires_grad=*/false}, none;
+        std::vector<nn::Parameter> list{nn::Parameter(zeros({2}))};
+        std::map<std::string, nn::Parameter> by_key{{"a", nn::Parameter(zeros({1}))}};
+        Tensor plain = nn::Parameter(full({2}, 0.5));
+        void members(nn::Members& m) override {
+            m("scale", scale)("still", still)("none", none)("list", list)("by_key", by_key)("plain", plain);
+        }
+        Tensor forward(In x) const { return x.tensor * scale; }
+    } model;
+    CHECK(names(model.named_parameters()) == std::vector<std::string>{"scale", "still", "list.0", "by_key.a", "plain"});
+    CHECK(model.scale.requires_grad());
+    CHECK(model.plain.requires_grad());
+    CHECK(!model.still.requires_grad());
+    {
+        Tape tape;
+        tape.backward(sum(model.forward(full({2, 3}, 2))));
+    }
+    optim::SGD(model.parameters(), {.lr = 1}).step();
+    CHECK(model.scale.to_vector<int>() == std::vector<int>{-3, -3, -3});
+    const Tensor data = zeros({2}), product = [&] {
+        Tape tape;
+        Tensor leaf = ones({2}).requires_grad_();
+        return nn::Parameter(leaf * 2 + data);  // of a recorded value: a leaf of its own
+    }();
+    CHECK(product.is_leaf());
+    nn::Parameter shared(data);
+    CHECK(!data.requires_grad());
+    shared.detach().fill_(7);
+    CHECK(data.to_vector<int>() == std::vector<int>{7, 7});
+    model.to(float64);
+    CHECK(model.scale.dtype() == float64);
+    FAILS(DTypeError, "only floating tensors have gradients", nn::Parameter(zeros({2}, int64)));
+    FAILS(ValueError, "Parameter: the tensor is undefined", nn::Parameter{Tensor{}});
+}
+
+TEST_CASE("a clone has tensors of its own, tied as the original's are") {
+    struct Words : nn::Module {
+        nn::Embedding table{5, 3};
+        nn::Linear hidden{3, 3}, out{3, 5, false}, again;
+        nn::Sequential net{nn::Linear(3, 3), relu, nn::Dropout(0.5)};
+        nn::ModuleList list{nn::Linear(3, 3)};
+        nn::BatchNorm1d norm{3};
+        nn::Parameter scale{ones({3})};
+        Tensor constant = ones({2});
+        Words() : again(hidden) { out.weight = table.weight; }
+        void members(nn::Members& m) override {
+            m("table", table)("hidden", hidden)("out", out)("again", again)("net", net)("list", list)("norm", norm)("scale", scale);
+        }
+        Tensor forward(In x) const {
+            const CallerScope caller(x.loc);
+            return out(norm(list[0](net(hidden(table(x))))) * scale);
+        }
+    } model;
+    model.eval();
+    model.net.train();
+    model.hidden.requires_grad_(false);
+    {
+        Tape tape;
+        tape.backward(sum(model.scale * 2));
+    }
+    Words copy = nn::clone(model);
+    const NamedTensors theirs = model.state_dict(), own = copy.state_dict();
+    REQUIRE(names(own) == names(theirs));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+        CHECK(own[i].tensor.to_vector<double>() == theirs[i].tensor.to_vector<double>());
+        CHECK(own[i].tensor.dtype() == theirs[i].tensor.dtype());
+        CHECK(!own[i].tensor.shares_storage(theirs[i].tensor));
+    }
+    CHECK(copy.out.weight.is_same(copy.table.weight));
+    CHECK(copy.again.weight.is_same(copy.hidden.weight));
+    CHECK(copy.parameters().size() == model.parameters().size());
+    CHECK(copy.constant.is_same(model.constant));  // members() does not name it
+    const auto mine = model.named_modules(), modules = copy.named_modules();
+    for (std::size_t i = 0; i < modules.size(); ++i) CHECK(modules[i].module->is_training() == mine[i].module->is_training());
+    CHECK(!copy.is_training());
+    CHECK(copy.net.at(2).is_training());
+    for (std::size_t i = 0; i < copy.parameters().size(); ++i) {
+        CHECK(copy.parameters()[i].requires_grad() == model.parameters()[i].requires_grad());
+        CHECK(copy.parameters()[i].is_leaf());
+        CHECK(!copy.parameters()[i].grad().defined());
+    }
+    // It is trained alone; its table's gradient is row-sparse as the original's.
+    const std::vector<float> before = model.table.weight.to_vector<float>(), at_first = copy.table.weight.to_vector<float>();
+    optim::Adam adam(copy.table.parameters(), {.weight_decay = 1});
+    {
+        Tape tape;
+        tape.backward(sum(copy.table(tensor({1}))));
+    }
+    adam.step();
+    CHECK(model.table.weight.to_vector<float>() == before);
+    const std::vector<float> after = copy.table.weight.to_vector<float>();
+    for (std::size_t i = 0; i < after.size(); ++i) CHECK((after[i] != at_first[i]) == (i >= 3 && i < 6));
+}
+
+TEST_CASE("clones of single layers, containers and what a tape has recorded") {
+    const nn::Linear layer(2, 3);
+    std::vector<nn::Linear> three;
+    for (int i = 0; i < 3; ++i) three.push_back(nn::clone(layer));
+    three[0].weight.detach().fill_(0);
+    CHECK(layer.weight.detach().abs().sum().item() > 0);
+    CHECK(three[1].weight.to_vector<float>() == layer.weight.to_vector<float>());
+    const nn::Sequential net = nn::clone(nn::Sequential(layer, tanh, three[0]));
+    CHECK(!net[0].as<nn::Linear>().weight.shares_storage(layer.weight));
+    CHECK(net[2].as<nn::Linear>().weight.to_vector<int>() == std::vector<int>(6, 0));
+    const nn::AnyModule any = layer, other = nn::clone(any), function = nn::clone(nn::AnyModule(relu));
+    CHECK(any.as<nn::Linear>().weight.is_same(layer.weight));
+    CHECK(!other.as<nn::Linear>().weight.shares_storage(layer.weight));
+    CHECK(function(tensor({-1.0, 2.0})).to_vector<int>() == std::vector<int>{0, 2});
+    Tape tape;
+    const Tensor y = sum(layer(ones({2})));
+    const nn::Linear within = nn::clone(layer);
+    CHECK(within.weight.is_leaf());
+    tape.backward(y + sum(within(ones({2}))));
+    CHECK(layer.weight.grad().to_vector<int>() == std::vector<int>(6, 1));
+    CHECK(within.weight.grad().to_vector<int>() == std::vector<int>(6, 1));
+}
+
+TEST_CASE("a clone of what copies would share, or cut, is refused") {
+    struct Held : nn::Module {
+        nn::Linear own{2, 2};
+        std::shared_ptr<nn::Dropout> drop = std::make_shared<nn::Dropout>();
+        void members(nn::Members& m) override { m("own", own)("drop", drop); }
+    } held;
+    const std::vector<float> before = held.own.weight.to_vector<float>();
+    FAILS_IN(ValueError, "clone: drop is held by a pointer", "copies of this Held share", nn::clone(held));
+    CHECK(held.own.weight.to_vector<float>() == before);
+    held.drop = nullptr;
+    CHECK(!nn::clone(held).own.weight.is_same(held.own.weight));
+    struct Deep : Block {};
+    const Deep deep;
+    const Block& base = deep;
+    FAILS_IN(ValueError, "clone: the module is a Deep, of which this would copy the part that is a Block", "", nn::clone(base));
+}
+
+TEST_CASE("the layers of a Sequential are counted, indexed and walked through") {
+    nn::Sequential net(nn::Linear(3, 4), relu, nn::Dropout(0.5), nn::Linear(4, 2));
+    net.eval();
+    CHECK(net.size() == 4);
+    const Tensor x = randn({5, 3});
+    Tensor y = x;
+    for (const nn::AnyModule& layer : net) y = layer(y);
+    CHECK(allclose(y, net(x), 0, 0));
+    CHECK(net[0].as<nn::Linear>().weight.shape() == Shape(4, 3));
+    net[3].as<nn::Linear>().weight.detach().fill_(0);
+    CHECK(allclose(net(x)[0], net.parameters()[3], 0, 0));
+    CHECK(net[1](tensor({-1.0})).item() == 0);
+    CHECK(net[1].get() == nullptr);
+    CHECK(!net[2].module().is_training());
+    FAILS_IN(IndexError, "Sequential: there is no layer 4 of 4", "", net[4]);
+    FAILS_IN(IndexError, "Sequential: there is no layer", "", net[-1]);
+    FAILS_IN(ValueError, "AnyModule: it holds a function, not a module", "", net[1].module());
+    FAILS_IN(ValueError, "AnyModule: it holds a module of another type", "", net[1].as<nn::Linear>());
+    FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule()(x));
 }
