@@ -330,7 +330,7 @@ struct BackwardRun::Result {
     Tensor grad;
     bool add;         // grad: to the gradient that is there, in place
     Pending pending;  // to be collected with what is collected there
-    Tensor used_rows; // of grad and the gradient that is there
+    Tensor used_rows;  // of grad and the gradient that is there
 };
 
 BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used_rows) {
@@ -373,6 +373,7 @@ void BackwardRun::accumulate() {
         if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);
     }
     std::vector<Tensor> used_rows;
+    used_rows.reserve(reached.size());
     for (const std::uint32_t leaf : reached) used_rows.push_back(run_hooks(leaf));
     const std::lock_guard lock(detail::gradient_mutex());
     std::vector<Result> results;
