@@ -1,7 +1,10 @@
 // Attention and transformer layers.
 #include "tapir/nn/attention.h"
 
+#include <limits>
+
 #include "tapir/core/fail_impl.h"
+#include "tapir/nn/init.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/attention_impl.h"
 #include "tapir/ops/elementwise.h"
@@ -277,5 +280,28 @@ Tensor TransformerDecoder::forward(In x, const Tensor& memory, const Transformer
 }
 
 void TransformerDecoder::members(Members& m) { stack_members(*this, m); }
+
+Transformer::Transformer(const TransformerModelOptions& options, Loc loc)
+    : encoder(options.d_model, options.nhead, options.num_encoder_layers, options.layer, true, loc),
+      decoder(options.d_model, options.nhead, options.num_decoder_layers, options.layer, true, loc) {
+    for (const Tensor& p : parameters()) {
+        if (p.dim() > 1) init::xavier_uniform_(p);
+    }
+}
+
+Tensor Transformer::forward(In src, const Tensor& tgt, const TransformerModelMasks& masks) const {
+    const CallerScope caller(src.loc);
+    const Tensor memory =
+        encoder(src, {.mask = masks.src_mask, .key_padding_mask = masks.src_key_padding_mask, .is_causal = masks.src_is_causal});
+    return decoder(tgt, memory,
+                   {.mask = masks.tgt_mask, .key_padding_mask = masks.tgt_key_padding_mask, .is_causal = masks.tgt_is_causal,
+                    .memory_mask = masks.memory_mask, .memory_key_padding_mask = masks.memory_key_padding_mask});
+}
+
+void Transformer::members(Members& m) { m("encoder", encoder)("decoder", decoder); }
+
+Tensor Transformer::generate_square_subsequent_mask(int64_t size, Loc loc) {
+    return triu(full({size, size}, -std::numeric_limits<double>::infinity(), {}, loc), 1);
+}
 
 }  // namespace tapir::nn

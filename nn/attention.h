@@ -140,4 +140,33 @@ class TransformerDecoder : public Module {
     void members(Members& m) override;
 };
 
+struct TransformerModelOptions {
+    std::int64_t d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6;
+    TransformerOptions layer = {};  ///< of all layers
+};
+
+/// Masks of both sides, as in AttentionMasks; memory_* say what the decoder may look at of the encoder's result.
+struct TransformerModelMasks {
+    Tensor src_mask{}, tgt_mask{}, memory_mask{};
+    Tensor src_key_padding_mask{}, tgt_key_padding_mask{}, memory_key_padding_mask{};
+    bool src_is_causal = false, tgt_is_causal = false;
+};
+
+/// An encoder and a decoder, each with a final LayerNorm (Vaswani et al. 2017). Matrices are xavier-uniform.
+///     nn::Transformer model({.d_model = 64, .nhead = 4, .layer = {.dim_feedforward = 256, .batch_first = true}});
+///     Tensor y = model(src, tgt, {.tgt_is_causal = true});       // (batch, S, 64), (batch, T, 64) -> (batch, T, 64)
+class Transformer : public Module {
+ public:
+    TransformerEncoder encoder;
+    TransformerDecoder decoder;
+
+    explicit Transformer(const TransformerModelOptions& options = {}, Loc loc = Loc::current());
+    Tensor forward(In src, const Tensor& tgt, const TransformerModelMasks& masks = {}) const;
+    Tensor operator()(In src, const Tensor& tgt, const TransformerModelMasks& masks = {}) const { return forward(src, tgt, masks); }
+    void members(Members& m) override;
+
+    /// (size, size): -infinity above the diagonal, 0 elsewhere.
+    static Tensor generate_square_subsequent_mask(std::int64_t size, Loc loc = Loc::current());
+};
+
 }  // namespace tapir::nn

@@ -96,6 +96,10 @@ run("encoder_layer", transformer(nn.TransformerEncoderLayer, batch_first=True), 
 run("decoder_layer", transformer(nn.TransformerDecoderLayer, norm_first=True), [values((3, 2, 4), 10), values((3, 2, 4), 11)],
     lambda module, x: module(*x, tgt_mask=LATER, memory_key_padding_mask=PADDING), together=True)
 
+run("transformer", nn.Transformer(4, 2, 2, 1, 3, 0.0), [values((3, 2, 4), 10), values((4, 2, 4), 11)],
+    lambda module, x: module(*x, tgt_mask=torch.ones(4, 4).triu(1).bool(), src_key_padding_mask=PADDING,
+                             memory_key_padding_mask=PADDING), together=True)
+
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nn", "goldens.h"), "w") as file:
     file.write("// Made by tests/goldens/nn.py. Outputs are name_y0, ...; the rest are gradients.\n#pragma once\n\n"
                "#include <vector>\n\nnamespace goldens {\n\n// clang-format off\n")

@@ -78,6 +78,26 @@ TEST_CASE("TransformerDecoderLayer equals PyTorch's") {
     same("parameters", tensor(gradients(layer), float64), goldens::decoder_layer_parameters);
 }
 
+TEST_CASE("Transformer equals PyTorch's") {
+    nn::Transformer model = prepared(
+        nn::Transformer({.d_model = 4, .nhead = 2, .num_encoder_layers = 2, .num_decoder_layers = 1, .layer = {.dim_feedforward = 3, .dropout = 0}}),
+        float64);
+    const Tensor src = input({3, 2, 4}, 10), tgt = input({4, 2, 4}, 11);
+    Tape tape;
+    const Tensor y = model(src, tgt, {.src_key_padding_mask = padding(), .memory_key_padding_mask = padding(), .tgt_is_causal = true});
+    backward_of(tape, {y});
+    same("output", y, goldens::transformer_y0);
+    same("src", src.grad(), goldens::transformer_x0);
+    same("tgt", tgt.grad(), goldens::transformer_x1);
+    same("parameters", tensor(gradients(model), float64), goldens::transformer_parameters);
+    const Tensor mask = nn::Transformer::generate_square_subsequent_mask(4).to(float64);
+    same("mask", model(src, tgt, {.tgt_mask = mask, .src_key_padding_mask = padding(), .memory_key_padding_mask = padding()}),
+         goldens::transformer_y0);
+    const Tensor fresh = nn::Transformer({.d_model = 8, .nhead = 2}).encoder.layers[0].linear1.weight;
+    CHECK(abs(fresh).amax().item() > 0.9 * std::sqrt(6.0 / (8 + 2048)));
+    CHECK(abs(fresh).amax().item() <= std::sqrt(6.0 / (8 + 2048)));
+}
+
 TEST_CASE("one source, several, one sequence and batch first give the same") {
     const nn::MultiheadAttention layer(6, 3), batch_first = [&] {
         nn::MultiheadAttention m(6, 3, {.batch_first = true});
