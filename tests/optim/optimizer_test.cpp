@@ -512,9 +512,11 @@ TEST_CASE("many repeated rows are summed up as their definition says, the same o
 TEST_CASE("clipping rows that need no summing up leaves what they were made of") {
     nn::Embedding table(5, 2);
     const Tensor kept = full({2, 2}, 4.0);
+    const Tensor other = zeros({2, 2}).requires_grad_();
     Tape tape;
-    tape.backward(table(tensor({1, 3})), {.gradient = kept});
+    tape.backward(table(tensor({1, 3})) + other, {.gradient = kept});
     optim::clip_grad_norm_(table.parameters(), 0.1);
+    CHECK(other.grad().to_vector<float>() == std::vector<float>(4, 4.0F));
     CHECK(kept.to_vector<float>() == std::vector<float>(4, 4.0F));
     CHECK(optim::clip_grad_norm_(table.parameters(), 1e9).item() == Approx(0.1));
 }
