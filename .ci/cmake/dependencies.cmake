@@ -16,7 +16,8 @@ if(TAPIR_OPENMP)
     string(APPEND TAPIR_PC_LIBS " ${OpenMP_CXX_FLAGS}")
 endif()
 
-# A package that a build may lack: OPTION is OFF, ON (then its lack is an error) or AUTO. A macro, so that PACKAGE_FOUND is the caller's.
+# A package that a build may lack: the option is OFF, ON (then its lack is an error) or AUTO. A macro, so that the caller has
+# PACKAGE_FOUND.
 macro(tapir_optional option package target pc_libs what)
     if(NOT ${option} STREQUAL "OFF")
         find_package(${package} QUIET)

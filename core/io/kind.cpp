@@ -32,7 +32,8 @@ std::string archive(std::string_view start) {
 
 // A pickle: protocol 2 to 5, then an opcode that can come first (a frame, a number, a string, a collection, or a name).
 bool is_pickle(std::string_view start) {
-    return start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5 && "\x95\x8a}](cKMJG\x8cX)NC\x8f"sv.find(start[2]) != start.npos;
+    constexpr auto kFirst = "\x95\x8a}](cKMJG\x8cX)NC\x8f"sv;
+    return start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5 && kFirst.find(start[2]) != kFirst.npos;
 }
 
 bool is_safetensors(std::string_view start, std::uint64_t size) {
