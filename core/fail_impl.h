@@ -11,4 +11,13 @@ template <class E, class... Args>
     throw E(fmt::format(format, std::forward<Args>(args)...), loc);
 }
 
+namespace detail {
+
+/// What ends a message about an input of another dtype than the floating one of the weights that it meets.
+inline std::string conversion_hint(DType input, DType weight) {
+    return input == weight || !is_floating(weight) ? "" : fmt::format("; convert the input with x.to({})", name(weight));
+}
+
+}  // namespace detail
+
 }  // namespace tapir

@@ -100,6 +100,13 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     if (key.shape()[time_dim] != value.shape()[time_dim]) wrong();
     const int64_t batch = batch_dim >= 0 ? query.tensor.shape()[batch_dim] : 1;
     const int64_t queries = query.tensor.shape()[time_dim], keys = key.shape()[time_dim];
+    const auto check_mask = [&](const char* called, const Tensor& mask) {
+        if (!mask.defined() || mask.dtype() == bool_ || is_floating(mask.dtype())) return;
+        fail<DTypeError>(loc, "{}: {} must hold bools (true: not looked at) or floats, not {}: convert it with mask.to(bool_)", op,
+                         called, name(mask.dtype()));
+    };
+    check_mask("attn_mask", masks.attn_mask);
+    check_mask("key_padding_mask", masks.key_padding_mask);
     const CallerScope caller(loc);
 
     // (time, batch, ...) or (batch, time, ...) -> (batch, heads, time, head), a view.

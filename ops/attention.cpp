@@ -120,7 +120,7 @@ void check(const In& q, const In& k, const In& v, const Tensor& mask, double dro
     if (!(dropout_p >= 0 && dropout_p <= 1)) fail<ValueError>(q.loc, "{}: dropout_p must be in [0, 1], got {}", op, dropout_p);
     if (!mask.defined()) return;
     if (mask.dtype() != bool_ && !is_floating(mask.dtype())) {
-        fail<DTypeError>(q.loc, "{}: the mask must hold bools or floats, not {}", op, name(mask.dtype()));
+        fail<DTypeError>(q.loc, "{}: the mask must hold bools or floats, not {}: convert it with mask.to(bool_)", op, name(mask.dtype()));
     }
 }
 

@@ -170,8 +170,9 @@ void check_operands(const char* op, int dims, const In& x, const Tensor& weight,
     }
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype) || weight.dtype() != dtype || (bias.defined() && bias.dtype() != dtype)) {
-        fail<DTypeError>(x.loc, "{}: input, weight and bias must have one floating dtype, got {}, {} and {}", op, name(dtype),
-                         name(weight.dtype()), bias.defined() ? name(bias.dtype()) : "no bias");
+        fail<DTypeError>(x.loc, "{}: input, weight and bias must have one floating dtype, got {}, {} and {}{}", op, name(dtype),
+                         name(weight.dtype()), bias.defined() ? name(bias.dtype()) : "no bias",
+                         detail::conversion_hint(dtype, weight.dtype()));
     }
     detail::check_same_device(op, x.tensor, weight, x.loc);
     if (bias.defined()) detail::check_same_device(op, x.tensor, bias, x.loc);

@@ -140,21 +140,36 @@ double check_targets(const char* op, const Classes& c, int64_t ignore_index, con
     return weight ? sum : static_cast<double>(count);
 }
 
+// What ends the message about targets that do not fit: how they would.
+std::string class_hint(const Tensor& x, const Tensor& targets) {
+    const int rank = x.dim();
+    const std::string where = fmt::format("; the classes are dimension {}", class_dim(rank));
+    if (targets.dim() == rank - 1 && rank > 2 && targets.shape() == Shape(x.impl()->sizes, rank - 1)) {
+        return where + fmt::format(", not the last: write movedim(input, {{{}}}, {{1}})", rank - 1);
+    }
+    if (targets.shape() == x.shape()) return where + ": take the argmax of one-hot targets, or convert probabilities to a floating dtype";
+    if (targets.dim() == rank && targets.numel() == x.numel() / std::max<int64_t>(x.size(class_dim(rank)), 1)) {
+        return where + fmt::format(": write targets.squeeze({})", class_dim(rank));
+    }
+    return where;
+}
+
 Classes prepare(const char* op, const In& x, const In& given, const CrossEntropyOptions& options) {
     const Tensor beside = index_beside(given.tensor, x.tensor, x.loc);
     const In targets(beside, given.loc);
     check_shapes(op, x, targets, options);
     const DType dtype = x.tensor.dtype();
     if (is_floating(targets.tensor.dtype()) || targets.tensor.dtype() == bool_) {
-        fail<DTypeError>(x.loc, "{}: targets must be class indices, not {}", op, name(targets.tensor.dtype()));
+        fail<DTypeError>(x.loc, "{}: targets must be class indices, not {}: convert them with targets.to(int64)", op,
+                         name(targets.tensor.dtype()));
     }
     const TensorImpl *xi = x.tensor.impl(), *ti = targets.tensor.impl();
     const int dim = class_dim(x.tensor.dim());
     bool fits = ti->rank == xi->rank - 1;
     for (int d = 0; d < ti->rank && fits; ++d) fits = ti->sizes[d] == xi->sizes[d < dim ? d : d + 1];
     if (!fits) {
-        fail<ShapeError>(x.loc, "{}: an input of shape {} needs targets of shape {}, got {}", op, x.tensor.shape(),
-                         target_shape(x.tensor), targets.tensor.shape());
+        fail<ShapeError>(x.loc, "{}: an input of shape {} needs targets of shape {}, got {}{}", op, x.tensor.shape(),
+                         target_shape(x.tensor), targets.tensor.shape(), class_hint(x.tensor, targets.tensor));
     }
     Classes c;
     c.input = xi->is_contiguous() ? x.tensor : plain(x.tensor, dtype);
@@ -430,8 +445,9 @@ void nll_losses(const Classes& c, const Attrs& attrs, T* losses) {
 Tensor with_probabilities(const In& logits, const In& targets, const CrossEntropyOptions& options) {
     check_shapes("cross_entropy", logits, targets, options);
     if (logits.tensor.shape() != targets.tensor.shape()) {
-        fail<ShapeError>(logits.loc, "cross_entropy: targets that are probabilities must have the logits' shape {}, got {}",
-                         logits.tensor.shape(), targets.tensor.shape());
+        const char* hint = targets.tensor.shape() == target_shape(logits.tensor) ? "; convert class indices with targets.to(int64)" : "";
+        fail<ShapeError>(logits.loc, "cross_entropy: targets that are probabilities ({}) must have the logits' shape {}, got {}{}",
+                         name(targets.tensor.dtype()), logits.tensor.shape(), targets.tensor.shape(), hint);
     }
     const detail::RecordedParts parts(logits.loc);
     const int dim = class_dim(logits.tensor.dim());

@@ -148,7 +148,7 @@ void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor
 void check_mask(const char* op, const In& mask) {
     detail::check_defined(mask, op);
     if (mask.tensor.dtype() != bool_) {
-        fail<DTypeError>(mask.loc, "{}: the mask must be bool, not {}", op, name(mask.tensor.dtype()));
+        fail<DTypeError>(mask.loc, "{}: the mask must be bool, not {}: convert it with mask.to(bool_)", op, name(mask.tensor.dtype()));
     }
 }
 

@@ -410,8 +410,8 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         fail<ShapeError>(x.loc, "linear: bias {} does not fit weight {} (out, in)", bias.shape(), weight.tensor.shape());
     }
     if (in->dtype != w->dtype || (b && b->dtype != w->dtype)) {
-        fail<DTypeError>(x.loc, "linear: input, weight and bias must have one dtype, got {}, {} and {}", name(in->dtype),
-                         name(w->dtype), b ? name(b->dtype) : "no bias");
+        fail<DTypeError>(x.loc, "linear: input, weight and bias must have one dtype, got {}, {} and {}{}", name(in->dtype),
+                         name(w->dtype), b ? name(b->dtype) : "no bias", detail::conversion_hint(in->dtype, w->dtype));
     }
     detail::check_same_device("linear", x.tensor, weight.tensor, x.loc);
     if (b) {

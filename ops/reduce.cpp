@@ -323,8 +323,9 @@ void amax_rule(Backward& b) {
 }
 void amin_rule(Backward& b) { amax_rule(b); }
 
-Tensor extreme_over(const OpInfo& op, Reduction kind, const In& x, const Dims& dims, bool keepdim) {
-    detail::check_defined(x, op.name);
+// called: what the user calls the op.
+Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const In& x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, called);
     const DType dtype = x.tensor.dtype();
     const Over o = over(op.name, dims, x.tensor.dim(), keepdim, x.loc);
     check_not_empty(x, op.name, o);
@@ -345,10 +346,10 @@ TAPIR_OP(amin, "ReduceMin", amin_rule, "The smallest element over dimensions; ti
          TAPIR_SAMPLE("d(3,4)", amin(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amin(x[0], {2, 1})),
          TAPIR_SAMPLE("d(3,4)", min(x[0])), TAPIR_SAMPLE("i(3,4)<9", amin(x[0], {0})));
 
-Tensor amax(In x, const Dims& dims, bool keepdim) { return extreme_over(amax_op, Reduction::max, x, dims, keepdim); }
-Tensor amin(In x, const Dims& dims, bool keepdim) { return extreme_over(amin_op, Reduction::min, x, dims, keepdim); }
-Tensor max(In x) { return amax(x); }
-Tensor min(In x) { return amin(x); }
+Tensor amax(In x, const Dims& dims, bool keepdim) { return extreme_over(amax_op, "amax", Reduction::max, x, dims, keepdim); }
+Tensor amin(In x, const Dims& dims, bool keepdim) { return extreme_over(amin_op, "amin", Reduction::min, x, dims, keepdim); }
+Tensor max(In x) { return extreme_over(amax_op, "max", Reduction::max, x, {}, false); }
+Tensor min(In x) { return extreme_over(amin_op, "min", Reduction::min, x, {}, false); }
 Tensor max(In a, In b) { return maximum(a, b); }
 Tensor min(In a, In b) { return minimum(a, b); }
 

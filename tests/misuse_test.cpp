@@ -305,6 +305,27 @@ TEST_CASE("misuse: values", "[misuse]") {
     MISUSE(ValueError, "one_hot", one_hot(tensor({-1, 0})));
 }
 
+TEST_CASE("misuse: messages that say what to write", "[misuse]") {
+    Fixture f;
+    MISUSE(DTypeError, "got uint8, float32 and no bias; convert the input with x.to(float32)",
+           conv2d(zeros({1, 3, 8, 8}, uint8), zeros({4, 3, 3, 3})));
+    MISUSE(DTypeError, "got int64, float32 and no bias; convert the input with x.to(float32)", linear(zeros({2, 4}, int64), x.m34));
+    MISUSE(DTypeError, "got float32, float64 and no bias; convert the input with x.to(float64)", linear(x.m34, x.m34.to(float64)));
+    MISUSE(ShapeError, "; the classes are dimension 1, not the last: write movedim(input, {2}, {1})",
+           cross_entropy(x.t234, zeros({2, 3}, int64)));  // (n, time, classes)
+    MISUSE(ShapeError, "; the classes are dimension 1: write targets.squeeze(1)", cross_entropy(x.m34, zeros({3, 1}, int64)));
+    MISUSE(ShapeError, "; the classes are dimension 1: take the argmax of one-hot targets", cross_entropy(x.m34, x.m34.to(int64)));
+    MISUSE(ShapeError, "(float32) must have the logits' shape (3, 4), got (3,); convert class indices with targets.to(int64)",
+           cross_entropy(x.m34, x.v3));
+    MISUSE(DTypeError, "targets must be class indices, not float32: convert them with targets.to(int64)", nll_loss(x.m34, x.v3));
+    MISUSE(DTypeError, "the mask must hold bools or floats, not int64: convert it with mask.to(bool_)",
+           scaled_dot_product_attention(x.m34, x.m34, x.m34, zeros({3, 3}, int64)));
+    MISUSE(DTypeError, "the mask must be bool, not int64: convert it with mask.to(bool_)", where(x.i3, x.v3, x.v3));
+    MISUSE(ShapeError, "max: no elements", max(x.empty0));
+    MISUSE(ShapeError, "min: no elements", x.empty0.min());
+    MISUSE(ValueError, "max: the tensor is undefined", max(x.none));
+}
+
 TEST_CASE("misuse: the tape", "[misuse]") {
     Fixture f;
     MISUSE(TapeError, "backward: no tape is active", sum(x.leaf).backward());

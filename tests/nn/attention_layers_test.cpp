@@ -153,6 +153,10 @@ TEST_CASE("what attention layers refuse") {
     CHECK(begins(message<ShapeError>([&] { layer(x, x, randn({4, 2, 4})); }), here));
     CHECK(begins(message<ShapeError>([&] { layer(randn({5, 3, 4}), x, x); }), here));
     CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.attn_mask = later(4)}); }), "attn_mask has shape (4, 4), expected (5, 5)"));
+    CHECK(contains(message<DTypeError>([&] { layer(x, x, x, {.key_padding_mask = zeros({2, 5}, int64)}); }),
+                   "MultiheadAttention: key_padding_mask must hold bools (true: not looked at) or floats, not int64: convert it with "
+                   "mask.to(bool_)"));
+    CHECK(contains(message<DTypeError>([&] { layer(x, x, x, {.attn_mask = zeros({5, 5}, uint8)}); }), "attn_mask must hold bools"));
     CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.key_padding_mask = padding()}); }), "key_padding_mask has shape (2, 3), expected (2, 5)"));
 }
 
