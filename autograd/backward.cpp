@@ -309,6 +309,7 @@ Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
     GradientSlot& slot = walk_.slots[leaf_value];
     Record& record = *walk_.log.records[leaf_value];
     AutogradMeta& meta = *record.saved()[0].impl->meta;
+    meta.drop_removed_hooks();
     if (meta.hooks.empty()) return {};
     Tensor used_rows;
     if (slot.pending) {
@@ -319,6 +320,11 @@ Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
         }
         walk_.flush(leaf_value);
     }
+    struct Depth {
+        int& walks;
+        ~Depth() { --walks; }
+    };
+    const Depth depth{++meta.hook_walks};
     const std::size_t count = meta.hooks.size();  // a hook may register another
     for (std::size_t i = 0; i < count; ++i) meta.hooks[i].apply(slot.grad);
     return used_rows;

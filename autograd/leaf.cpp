@@ -6,14 +6,41 @@
 
 namespace tapir {
 
+namespace {
+
+void drop(HookState* state) noexcept {
+    if (state && detail::drop_ref(state->refs)) delete state;
+}
+
+}  // namespace
+
+GradientHook::~GradientHook() { drop(state_); }
+
 void GradientHook::apply(Tensor& grad) const {
-    const std::function<Tensor(const Tensor&)> call = fn;  // it may take itself away
+    if (is_removed()) return;
+    const std::function<Tensor(const Tensor&)> call = state_->fn;  // it may take itself away
+    const Loc loc = state_->loc;
     Tensor g = call(grad);
     if (!g.defined()) return;
     if (grad.defined() && g.shape() != grad.shape()) {
         fail<ShapeError>(loc, "register_hook: the hook gave a gradient of shape {} for one of shape {}", g.shape(), grad.shape());
     }
     grad = grad.defined() && g.dtype() != grad.dtype() ? gradient_ops::cast(g, grad.dtype()) : g;
+}
+
+RemovableHandle::RemovableHandle(const RemovableHandle& other) noexcept : state_(other.state_) {
+    if (state_) detail::add_ref(state_->refs);
+}
+
+RemovableHandle::~RemovableHandle() { drop(state_); }
+
+void RemovableHandle::remove() noexcept {
+    if (!state_) return;
+    const auto last = std::exchange(state_->fn, nullptr);  // what it holds may hold this handle
+}
+
+void AutogradMeta::drop_removed_hooks() noexcept {
+    if (hook_walks == 0) std::erase_if(hooks, [](const GradientHook& hook) { return hook.is_removed(); });
 }
 
 void Tensor::backward(Loc loc) const { backward(Tensor(), loc); }
@@ -53,18 +80,25 @@ void Tensor::zero_grad() {
     impl_->meta->drop_gradient();
 }
 
-void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc) const {
+RemovableHandle Tensor::add_hook(std::function<Tensor(const Tensor&)> hook, const Loc& loc) const {
     if (!impl_) detail::fail_undefined("register_hook", loc);
-    if (impl_->flags & TensorImpl::kRequiresGrad) {
-        impl_->meta->hooks.push_back({std::move(hook), loc});
-        return;
-    }
+    if (!hook) fail<ValueError>(loc, "register_hook: the function is empty");
+    const bool is_leaf_of_gradients = impl_->flags & TensorImpl::kRequiresGrad;
     Log* log = detail::thread.log;
-    if (!log || impl_->node.tape != log->id) {
+    if (!is_leaf_of_gradients && (!log || impl_->node.tape != log->id)) {
         fail<TapeError>(loc, "register_hook: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
     }
-    log->records[impl_->node.index]->flags |= Record::kHooked;
-    log->hooks.insert({impl_->node.index, {std::move(hook), loc}});
+    RemovableHandle handle(new HookState{1, std::move(hook), loc});
+    detail::add_ref(handle.state_->refs);
+    GradientHook held(handle.state_);
+    if (is_leaf_of_gradients) {
+        impl_->meta->drop_removed_hooks();
+        impl_->meta->hooks.push_back(std::move(held));
+    } else {
+        log->hooks.emplace(impl_->node.index, std::move(held));
+        log->records[impl_->node.index]->flags |= Record::kHooked;
+    }
+    return handle;
 }
 
 }  // namespace tapir

@@ -44,8 +44,11 @@ struct AutogradMeta {
     std::uint32_t leaf_number = 0;
     bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
     std::deque<GradientHook> hooks;  // a hook may register another while it runs
+    int hook_walks = 0;              // how many walks are calling them, one inside the other
 
     bool has_gradient() const noexcept { return grad.defined() || !rows.empty() || products.rows > 0; }
+    /// Forgets the hooks that were removed, unless they are being called.
+    void drop_removed_hooks() noexcept;
     void drop_gradient() noexcept {
         grad = Tensor();
         rows.clear();

@@ -26,6 +26,9 @@
 namespace tapir {
 
 struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
+struct HookState;
+struct In;
+struct NumberIn;
 struct ValuesIndices;  // ops/reduce.h
 struct UniqueResult;
 class Generator;
@@ -71,6 +74,29 @@ static_assert(sizeof(TensorImpl) == 192, "three cache lines; with its Storage fo
 namespace detail {
 void destroy(TensorImpl* impl) noexcept;
 }
+
+/// What register_hook() gives: takes the hook away again. Copies speak of the same hook; a handle that goes leaves it there.
+class RemovableHandle {
+ public:
+    RemovableHandle() noexcept = default;
+    RemovableHandle(const RemovableHandle& other) noexcept;
+    RemovableHandle(RemovableHandle&& other) noexcept : state_(other.state_) { other.state_ = nullptr; }
+    RemovableHandle& operator=(RemovableHandle other) noexcept {
+        HookState* mine = state_;
+        state_ = other.state_;
+        other.state_ = mine;
+        return *this;
+    }
+    ~RemovableHandle();
+    /// The hook is not called any more, and what it holds is let go. A second time does nothing. Not while another thread's
+    /// backward may call it.
+    void remove() noexcept;
+
+ private:
+    friend class Tensor;
+    explicit RemovableHandle(HookState* state) noexcept : state_(state) {}
+    HookState* state_ = nullptr;
+};
 
 class Tensor {
  public:
@@ -297,10 +323,18 @@ class Tensor {
     void backward(const Tensor& gradient, Loc loc = Loc::current()) const;
     /// The same elements, cut off from the tape. Shares storage.
     Tensor detach() const;
-    /// Calls hook(gradient) when this tensor's gradient is complete, in backward() and gradient(); a defined result of the
-    /// same shape replaces the gradient (of another: ShapeError there, with the line of this call). Throws TapeError for a
+    /// Calls hook(gradient) when this tensor's gradient is complete, in backward() and gradient(). A tensor that it gives, if it
+    /// gives any, replaces the gradient (of another shape: ShapeError there, with the line of this call). Throws TapeError for a
     /// tensor that is neither a leaf nor recorded.
-    void register_hook(std::function<Tensor(const Tensor&)> hook, Loc loc = Loc::current()) const;
+    template <class Hook>
+    RemovableHandle register_hook(Hook hook, Loc loc = Loc::current()) const {
+        static_assert(std::is_invocable_v<Hook&, const Tensor&>, "register_hook takes a function of the gradient, a const Tensor&");
+        if constexpr (std::is_void_v<std::invoke_result_t<Hook&, const Tensor&>>) {
+            return add_hook([watch = static_cast<Hook&&>(hook)](const Tensor& grad) mutable { return watch(grad), Tensor(); }, loc);
+        } else {
+            return add_hook(static_cast<Hook&&>(hook), loc);
+        }
+    }
 
     // --- In place: write to the elements and raise the storage's version --------------------------------------------
 
@@ -437,6 +471,7 @@ class Tensor {
         return *this;
     }
     [[noreturn]] static void fail_undefined(const Loc& loc);
+    RemovableHandle add_hook(std::function<Tensor(const Tensor&)> hook, const Loc& loc) const;
     std::int64_t item_int(const Loc& loc) const;
     double item_double(const Loc& loc) const;
     void read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const;

@@ -1,12 +1,14 @@
 // Gradients that are collected on a leaf over several backwards, hooks that misbehave, threads that share a leaf.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"
+#include "tapir/autograd/meta_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -140,6 +142,64 @@ TEST_CASE("a hook may register hooks") {
     CHECK(calls == 1);
     CHECK(late_calls == 0);
     CHECK(values(w.grad()) == V{6, 6});
+}
+
+TEST_CASE("a hook is taken away by its handle") {
+    Tensor w = leaf(ones({2}));
+    int seen = 0;
+    RemovableHandle none, on_leaf = w.register_hook([&](const Tensor&) { ++seen; });  // nothing is given: the gradient stays
+    RemovableHandle doubles = w.register_hook([](const Tensor& g) { return g * 2; });
+    none.remove();
+    const auto gradient_of_w = [&] {
+        Tape tape;
+        Tensor y = w * 3;
+        RemovableHandle on_value = y.register_hook([&](Tensor g) { seen += static_cast<int>(g.numel()); });
+        RemovableHandle gone = y.register_hook([](const Tensor& g) { return g * 100; });
+        RemovableHandle copy = gone;
+        copy.remove();
+        copy.remove();
+        return values(tape.gradient(sum(y), {w})[0]);
+    };
+    CHECK(gradient_of_w() == V{6, 6});
+    CHECK(seen == 3);
+    on_leaf.remove();
+    CHECK(gradient_of_w() == V{6, 6});
+    CHECK(seen == 5);
+    doubles.remove();
+    CHECK(gradient_of_w() == V{3, 3});
+    { RemovableHandle left = w.register_hook([](const Tensor& g) { return -g; }); }  // the hook stays
+    CHECK(gradient_of_w() == V{-3, -3});
+    CHECK(detail::meta_of(w).hooks.size() == 1);
+    RemovableHandle late;
+    {
+        Tensor short_lived = leaf(ones({2}));
+        late = short_lived.register_hook([](const Tensor&) {});
+    }
+    late.remove();
+}
+
+TEST_CASE("a hook may take itself and others away while it runs") {
+    Tensor w = leaf(ones({2}));
+    const auto held = std::make_shared<int>(0);
+    RemovableHandle first, second;
+    first = w.register_hook([&, held](const Tensor& g) {
+        first.remove();
+        second.remove();
+        w.register_hook([](const Tensor& h) { return h * 5; });  // too late for this walk
+        ++*held;
+        return g * 2;
+    });
+    second = w.register_hook([](const Tensor& g) { return g * 100; });
+    CHECK(held.use_count() == 2);
+    const auto gradient_of_w = [&] {
+        Tape tape;
+        return values(tape.gradient(sum(w * 1), {w})[0]);
+    };
+    CHECK(gradient_of_w() == V{2, 2});
+    CHECK(*held == 1);
+    CHECK(held.use_count() == 1);
+    CHECK(gradient_of_w() == V{5, 5});
+    CHECK(detail::meta_of(w).hooks.size() == 1);
 }
 
 TEST_CASE("a leaf's hooks run in gradient() as in backward()") {
