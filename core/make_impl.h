@@ -63,6 +63,8 @@ inline void check_defined(const In& x, const char* op) {
         fail_undefined(op, x.loc);
     begin_op(op, x.tensor.impl(), x.loc);
 }
+/// Throws ValueError where nothing but this temporary sees its elements, so that writing to them is in vain.
+void check_seen(const char* op, const Tensor& temporary, const Loc& loc);
 /// Throws DeviceError where they are on different ones.
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc);
 

@@ -294,6 +294,16 @@ void check_same_device(const char* op, const Tensor& a, const Tensor& b, const L
                       a.shape(), name(a.device()), b.shape(), name(b.device()));
 }
 
+void check_seen(const char* op, const Tensor& temporary, const Loc& loc) {
+    const TensorImpl* x = temporary.impl();
+    if (!x) fail_undefined(op, loc);
+    if (__atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) > 1 || __atomic_load_n(&x->storage->refs, __ATOMIC_ACQUIRE) > 1) return;
+    fail<ValueError>(loc,
+                     "{}: on its left is a copy that nothing else holds, as x[mask] and x[indices] are: nothing would see what is "
+                     "written; write x.index_put_({{mask}}, value)",
+                     op);
+}
+
 void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) {
     fail<IndexError>(loc, "{}: dimension {} is out of range for a tensor of {} dimensions", op, dim, rank);
 }

@@ -114,8 +114,11 @@ class Tensor {
         Tensor(static_cast<Tensor&&>(other)).swap(*this);
         return *this;
     }
-    // x[0] = y would rebind a temporary and change nothing: write x.index_put_({0}, y), or x[0].copy_(y).
-    Tensor& operator=(const Tensor& other) && = delete;
+    /// x[0] = y, x[Slice(1, 3)] = 0: to a view that an expression gives, its elements are written (copy_(), fill_()); a variable is
+    /// made to name the other tensor. Throws ValueError for a copy that nothing else holds, which x[mask] gives: nobody would see
+    /// what is written. Write x.index_put_({mask}, y).
+    void operator=(In value) &&;
+    void operator=(NumberIn value) &&;
     ~Tensor() {
         if (impl_ && detail::drop_ref(impl_->refs)) detail::destroy(impl_);
     }
@@ -490,6 +493,15 @@ struct In {
     Loc loc;
 
     TensorImpl* operator->() const noexcept { return tensor.impl(); }
+};
+
+/// A number handed to an in-place operator, with the line of the call.
+struct NumberIn {
+    template <class T>
+        requires(std::is_arithmetic_v<T> && !std::is_same_v<T, char>)
+    NumberIn(T number, Loc line = Loc::current()) noexcept : value(number), loc(line) {}  // NOLINT: implicit by design
+    Scalar value;
+    Loc loc;
 };
 
 class Tensor::Iterator {

@@ -347,6 +347,16 @@ Tensor& Tensor::fill_(Scalar value, Loc loc) {
     return *this;
 }
 
+void Tensor::operator=(In value) && {
+    detail::check_seen("=", *this, value.loc);
+    copy_(value.tensor, value.loc);
+}
+
+void Tensor::operator=(NumberIn value) && {
+    detail::check_seen("=", *this, value.loc);
+    fill_(value.value, value.loc);
+}
+
 Tensor& Tensor::zero_(Loc loc) { return fill_(0, loc); }
 
 }  // namespace tapir

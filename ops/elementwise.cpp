@@ -851,8 +851,16 @@ Tensor bitwise_not(In x) {
 Tensor operator~(In x) { return bitwise_not(x); }
 
 #define TAPIR_ASSIGN(symbol, name)                                                   \
-    Tensor& operator symbol(Tensor& a, In b) { return a.name##_(b.tensor, b.loc); }  \
-    Tensor& operator symbol(Tensor& a, NumberIn b) { return a.name##_(b.value, b.loc); }
+    Tensor& operator symbol(Tensor& a, In b) { return a.name##_(b.tensor, b.loc); }      \
+    Tensor& operator symbol(Tensor& a, NumberIn b) { return a.name##_(b.value, b.loc); } \
+    Tensor operator symbol(Tensor&& a, In b) {                                           \
+        detail::check_seen(#symbol, a, b.loc);                                           \
+        return a.name##_(b.tensor, b.loc);                                               \
+    }                                                                                    \
+    Tensor operator symbol(Tensor&& a, NumberIn b) {                                     \
+        detail::check_seen(#symbol, a, b.loc);                                           \
+        return a.name##_(b.value, b.loc);                                                \
+    }
 TAPIR_ASSIGN(+=, add)
 TAPIR_ASSIGN(-=, sub)
 TAPIR_ASSIGN(*=, mul)

@@ -11,15 +11,6 @@
 
 namespace tapir {
 
-/// A number handed to an in-place operator, with the line of the call.
-struct NumberIn {
-    template <class T>
-        requires(std::is_arithmetic_v<T> && !std::is_same_v<T, char>)
-    NumberIn(T number, Loc line = Loc::current()) noexcept : value(number), loc(line) {}  // NOLINT: implicit by design
-    Scalar value;
-    Loc loc;
-};
-
 #define TAPIR_UNARY0(name, ...) Tensor name(In x);
 #define TAPIR_UNARY1(name, p0, d0, ...) Tensor name(In x, double p0 = d0);
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) Tensor name(In x, double p0 = d0, double p1 = d1);
@@ -80,13 +71,16 @@ Tensor operator-(In x);
 Tensor operator!(In x);         ///< logical_not
 Tensor operator~(In x);         ///< bitwise_not
 
-Tensor& operator+=(Tensor& a, In b);
-Tensor& operator-=(Tensor& a, In b);
-Tensor& operator*=(Tensor& a, In b);
-Tensor& operator/=(Tensor& a, In b);
-Tensor& operator+=(Tensor& a, NumberIn b);
-Tensor& operator-=(Tensor& a, NumberIn b);
-Tensor& operator*=(Tensor& a, NumberIn b);
-Tensor& operator/=(Tensor& a, NumberIn b);
+/// In place. Of what an expression gives, x[0] += 1, as in `x[0] = y` (tapir/core/tensor.h): ValueError for x[mask] += 1.
+#define TAPIR_OPERATOR(symbol)                       \
+    Tensor& operator symbol(Tensor& a, In b);        \
+    Tensor& operator symbol(Tensor& a, NumberIn b);  \
+    Tensor operator symbol(Tensor&& a, In b);        \
+    Tensor operator symbol(Tensor&& a, NumberIn b);
+TAPIR_OPERATOR(+=)
+TAPIR_OPERATOR(-=)
+TAPIR_OPERATOR(*=)
+TAPIR_OPERATOR(/=)
+#undef TAPIR_OPERATOR
 
 }  // namespace tapir

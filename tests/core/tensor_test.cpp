@@ -1,9 +1,9 @@
 // What tensors are made of: shapes, dtype promotion against PyTorch's, sharing, reading, the allocator.
-#include <catch2/catch.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
 
+#include "../fails.h"
 #include "tapir/core/allocator.h"
 #include "tapir/tapir.h"
 
@@ -137,10 +137,47 @@ TEST_CASE("bits and truth values") {
     CHECK_THROWS_AS(yes & six.to(float32), DTypeError);
 }
 
-TEST_CASE("a temporary cannot be assigned to") {  // x[0] = y
-    CHECK_FALSE(std::is_assignable_v<Tensor, const Tensor&>);
-    CHECK_FALSE(std::is_assignable_v<Tensor, Tensor>);
-    CHECK(std::is_assignable_v<Tensor&, Tensor>);
+TEST_CASE("what an expression gives is written to, a variable is bound anew") {
+    using V = std::vector<double>;
+    const Tensor x = zeros({2, 3});
+    x[0] = 5;
+    x[1] = tensor({1, 2, 3});
+    CHECK(x.to_vector<double>() == V{5, 5, 5, 1, 2, 3});
+    x[1][Slice(1, Slice::kOpen)] = x[0][Slice(0, 2)] * 2;
+    x.index({Ellipsis, 0}) = true;
+    CHECK(x.to_vector<double>() == V{1, 5, 5, 1, 10, 10});
+    x[0] += 1;
+    x[0] -= tensor({1, 2, 3});
+    x[1][2] *= 3;
+    x[-1][0] /= 4;
+    CHECK(x.to_vector<double>() == V{1, 4, 3, 0.25, 10, 30});
+    CHECK((x[0] += 1).shares_storage(x));
+    Tensor row = x[0];
+    row = x[1];
+    CHECK(x.to_vector<double>() == V{2, 5, 4, 0.25, 10, 30});
+    Tensor w = ones({2}).requires_grad_();
+    w.set_grad(tensor({2.0, 4.0}));
+    w.grad() *= 0.5;
+    CHECK(w.grad().to_vector<double>() == V{1, 2});
+
+    const std::vector<double> before = x.to_vector<double>();
+    const Tensor mask = x > 4;
+    FAILS(ValueError, "=: on its left is a copy that nothing else holds", x[mask] = 0);
+    FAILS(ValueError, "=: on its left is a copy", x[mask] = x);
+    FAILS(ValueError, "+=: on its left is a copy that nothing else holds", x[mask] += 1);
+    FAILS(ValueError, "*=: on its left is a copy", x[tensor({0})] *= x);
+    FAILS(ValueError, "=: on its left is a copy", x + 1 = x);
+    FAILS(ValueError, "=: the tensor is undefined", Tensor() = x);
+    FAILS(ValueError, "undefined", x[0] = Tensor());
+    FAILS(ShapeError, "does not broadcast", x[0] = x);
+    FAILS(IndexError, "", x[2] = 0);
+    CHECK(x.to_vector<double>() == before);
+    {
+        Tape tape;
+        FAILS(TapeError, "writing into a view", x[0] = sum(w));
+        FAILS(TapeError, "writing into a view", x[0] += sum(w));
+    }
+    CHECK(x.to_vector<double>() == before);
 }
 
 TEST_CASE("shapes, dtypes and devices are written to streams") {
