@@ -124,7 +124,7 @@ SparseRows distinct(const SparseRows& rows, const Shape& shape) {
     auto* position = static_cast<std::int64_t*>(positions.raw_data());
     for (const std::int64_t i : index) *position++ = std::lower_bound(used.begin(), used.end(), i) - used.begin();
     Shape sizes = shape;
-    sizes[0] = used_count;
+    sizes.raw(0) = used_count;
     const Tensor values = gradient_ops::zeros(sizes, rows.values.dtype(), rows.values.device());
     gradient_ops::rows_into(values, positions.to(device), rows.values);
     return {as_tensor(used, device), values};
@@ -174,7 +174,7 @@ Tensor detail::indices_of(const std::vector<SparseRows>& rows) {
 }
 
 void detail::bound_rows(AutogradMeta& meta, const Shape& shape) {
-    if (row_count(meta.rows) <= 2 * shape[0]) return;
+    if (row_count(meta.rows) <= 2 * shape.raw(0)) return;
     if (!meta.sparse) return settle_gradient(meta, shape);
     const detail::PauseRecording pause;
     const detail::PauseAutocast exact;
@@ -202,7 +202,7 @@ void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
 
 SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
     const bool only_rows = !meta.rows.empty() && !meta.grad.defined() && meta.products.rows == 0;
-    if (!only_rows || (!meta.sparse && row_count(meta.rows) > shape[0])) {
+    if (!only_rows || (!meta.sparse && row_count(meta.rows) > shape.raw(0))) {
         settle_gradient(meta, shape);
         return {};
     }

@@ -11,6 +11,10 @@ void Shape::fail_rank(int rank, const Loc& loc) {
     fail<ShapeError>(loc, "a tensor has at most {} dimensions, got {}", kMaxRank, rank);
 }
 
+void Shape::fail_position(const Position& i) const {
+    fail<IndexError>(i.loc, "shape[{}]: {} has {} dimension{}", i.value, *this, rank_, rank_ == 1 ? "" : "s");
+}
+
 void Shape::push_back(std::int64_t size, Loc loc) { insert(rank_, size, loc); }
 
 void Shape::insert(int position, std::int64_t size, Loc loc) {
@@ -40,10 +44,10 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op, Loc loc) 
     Shape result = longer;
     const int skip = longer.rank() - shorter.rank();
     for (int i = 0; i < shorter.rank(); ++i) {
-        std::int64_t& size = result[i + skip];
-        if (size == shorter[i] || shorter[i] == 1) continue;
+        std::int64_t& size = result.raw(i + skip);
+        if (size == shorter.raw(i) || shorter.raw(i) == 1) continue;
         if (size != 1) fail<ShapeError>(loc, "{}: shapes {} and {} do not broadcast", op, a, b);
-        size = shorter[i];
+        size = shorter.raw(i);
     }
     return result;
 }

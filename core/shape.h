@@ -13,8 +13,31 @@ namespace tapir {
 /// Tensors have at most this many dimensions.
 inline constexpr int kMaxRank = 8;
 
+/// The number of a dimension, as an argument: negative ones count from the end.
+class Dim {
+ public:
+    template <class I>
+        requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
+    constexpr Dim(I number) noexcept : number_(static_cast<int>(number)) {}  // NOLINT: implicit by design
+    template <class Bool>
+        requires(std::is_same_v<Bool, bool>)
+    Dim(Bool) = delete;  // a bool is not a dimension: write argmax(x, 0, /*keepdim=*/true), sort(x, -1, /*descending=*/true)
+    constexpr operator int() const noexcept { return number_; }
+
+ private:
+    int number_;
+};
+
 /// The sizes of a tensor: `Shape{2, 3}`, `{batch, width}`. Also used for lists of dimension numbers (Dims).
 class Shape {
+    struct Position {  // with the caller's line
+        template <class I>
+            requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
+        Position(I i, Loc line = Loc::current()) noexcept : value(static_cast<std::int64_t>(i)), loc(line) {}  // NOLINT: implicit
+        std::int64_t value;
+        Loc loc;
+    };
+
  public:
     Shape() = default;
     // Only what is used: copying all 72 bytes at once right after a size was stored would wait for that store.
@@ -26,8 +49,11 @@ class Shape {
     }
 
     template <class... I>
-        requires(sizeof...(I) > 0 && sizeof...(I) <= kMaxRank && (std::is_integral_v<I> && ...))
+        requires(sizeof...(I) > 0 && sizeof...(I) <= kMaxRank && ((std::is_integral_v<I> && !std::is_same_v<I, bool>) && ...))
     Shape(I... sizes) noexcept : rank_(sizeof...(I)), sizes_{static_cast<std::int64_t>(sizes)...} {}  // NOLINT
+    template <class... I>
+        requires((std::is_integral_v<I> && ...) && (std::is_same_v<I, bool> || ...))
+    Shape(I...) = delete;  // a bool is neither a size nor a dimension: write sum(x, 0, /*keepdim=*/true), or sum(x, {}, true)
 
     /// Throws ShapeError when there are more than 8.
     Shape(const std::vector<std::int64_t>& sizes, Loc loc = Loc::current())  // NOLINT
@@ -40,8 +66,12 @@ class Shape {
     int rank() const noexcept { return rank_; }
     std::size_t size() const noexcept { return static_cast<std::size_t>(rank_); }
     bool empty() const noexcept { return rank_ == 0; }
-    std::int64_t operator[](int i) const noexcept { return sizes_[i]; }
-    std::int64_t& operator[](int i) noexcept { return sizes_[i]; }
+    /// Negative positions count from the end. Throws IndexError.
+    std::int64_t operator[](Position i) const& { return sizes_[place(i)]; }
+    std::int64_t& operator[](Position i) & { return sizes_[place(i)]; }
+    /// Internal: one of the first rank(), which is not checked.
+    std::int64_t raw(int i) const noexcept { return sizes_[i]; }
+    std::int64_t& raw(int i) noexcept { return sizes_[i]; }
     const std::int64_t* begin() const& noexcept { return sizes_; }
     const std::int64_t* end() const& noexcept { return sizes_ + rank_; }
     std::int64_t* begin() & noexcept { return sizes_; }
@@ -51,7 +81,9 @@ class Shape {
     const std::int64_t* begin() const&& = delete;
     const std::int64_t* end() const&& = delete;
     const std::int64_t* data() const&& = delete;
-    std::int64_t back() const noexcept { return sizes_[rank_ - 1]; }
+    /// The last one. Throws IndexError when there is none.
+    std::int64_t back(Loc loc = Loc::current()) const& { return (*this)[{-1, loc}]; }
+    std::int64_t& back(Loc loc = Loc::current()) & { return (*this)[{-1, loc}]; }
 
     /// How many elements such a tensor has: the product of the sizes, 1 for the empty shape.
     std::int64_t numel() const noexcept {
@@ -79,6 +111,13 @@ class Shape {
 
  private:
     [[noreturn]] static void fail_rank(int rank, const Loc& loc);
+    [[noreturn]] void fail_position(const Position& i) const;
+    int place(const Position& i) const {
+        const std::int64_t at = i.value < 0 ? i.value + rank_ : i.value;
+        if (at < 0 || at >= rank_) [[unlikely]]
+            fail_position(i);
+        return static_cast<int>(at);
+    }
     void copy_sizes(const Shape& other) noexcept {
         for (int i = 0; i < rank_; ++i) sizes_[i] = other.sizes_[i];
     }

@@ -346,13 +346,13 @@ void store(DType dtype, void* element, Scalar value) noexcept {
 
 void Tensor::fail_undefined(const Loc& loc) { detail::fail_undefined("read", loc); }
 
-std::int64_t Tensor::size(int d, Loc loc) const {
+std::int64_t Tensor::size(Dim d, Loc loc) const {
     const int wrapped = detail::wrap_dim(d, checked(loc).dim(), "size", loc);
     if (impl_->rank == 0) fail<IndexError>(loc, "size: a 0-d tensor has no dimension {}", d);
     return impl_->sizes[wrapped];
 }
 
-std::int64_t Tensor::stride(int d, Loc loc) const {
+std::int64_t Tensor::stride(Dim d, Loc loc) const {
     const int wrapped = detail::wrap_dim(d, checked(loc).dim(), "stride", loc);
     if (impl_->rank == 0) fail<IndexError>(loc, "stride: a 0-d tensor has no dimension {}", d);
     return impl_->strides[wrapped];
@@ -389,9 +389,9 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
     }
     std::int64_t offset = 0;
     for (int d = 0; d < dim(); ++d) {
-        const std::int64_t i = position[d] < 0 ? position[d] + impl_->sizes[d] : position[d];
+        const std::int64_t i = position.raw(d) < 0 ? position.raw(d) + impl_->sizes[d] : position.raw(d);
         if (i < 0 || i >= impl_->sizes[d]) {
-            fail<IndexError>(loc, "at: index {} is out of range for dimension {} of shape {}", position[d], d, shape());
+            fail<IndexError>(loc, "at: index {} is out of range for dimension {} of shape {}", position.raw(d), d, shape());
         }
         offset += i * impl_->strides[d];
     }

@@ -137,11 +137,11 @@ class Tensor {
     int dim(Loc loc = Loc::current()) const { return checked(loc).impl_->rank; }
     Shape shape(Loc loc = Loc::current()) const { return {checked(loc).impl_->sizes, impl_->rank}; }
     /// The size of dimension d, which may be negative. Throws IndexError.
-    std::int64_t size(int d, Loc loc = Loc::current()) const;
+    std::int64_t size(Dim d, Loc loc = Loc::current()) const;
     /// Strides in elements.
     Shape strides(Loc loc = Loc::current()) const { return {checked(loc).impl_->strides, impl_->rank}; }
     /// That of dimension d, which may be negative. Throws IndexError.
-    std::int64_t stride(int d, Loc loc = Loc::current()) const;
+    std::int64_t stride(Dim d, Loc loc = Loc::current()) const;
     std::int64_t numel(Loc loc = Loc::current()) const { return checked(loc).impl_->numel; }
     DType dtype(Loc loc = Loc::current()) const { return checked(loc).impl_->dtype; }
     Device device(Loc loc = Loc::current()) const { return checked(loc).impl_->device; }
@@ -220,31 +220,31 @@ class Tensor {
     Tensor reshape(const Shape& shape, Loc loc = Loc::current()) const;
     Tensor view_as(const Tensor& other, Loc loc = Loc::current()) const { return view(other.shape(loc), loc); }
     Tensor reshape_as(const Tensor& other, Loc loc = Loc::current()) const { return reshape(other.shape(loc), loc); }
-    Tensor flatten(int start_dim = 0, int end_dim = -1, Loc loc = Loc::current()) const;
-    Tensor unflatten(int dim, const Shape& sizes, Loc loc = Loc::current()) const;
-    Tensor transpose(int dim0, int dim1, Loc loc = Loc::current()) const;
+    Tensor flatten(Dim start_dim = 0, Dim end_dim = -1, Loc loc = Loc::current()) const;
+    Tensor unflatten(Dim dim, const Shape& sizes, Loc loc = Loc::current()) const;
+    Tensor transpose(Dim dim0, Dim dim1, Loc loc = Loc::current()) const;
     /// Transpose of a matrix; of at most 2 dimensions.
     Tensor t(Loc loc = Loc::current()) const;
     Tensor permute(const Dims& dims, Loc loc = Loc::current()) const;
     Tensor movedim(const Dims& source, const Dims& destination, Loc loc = Loc::current()) const;
     Tensor squeeze(Loc loc = Loc::current()) const;
-    Tensor squeeze(int dim, Loc loc = Loc::current()) const;
-    Tensor unsqueeze(int dim, Loc loc = Loc::current()) const;
+    Tensor squeeze(Dim dim, Loc loc = Loc::current()) const;
+    Tensor unsqueeze(Dim dim, Loc loc = Loc::current()) const;
     /// Repeats dimensions of size 1 without copying; -1 keeps a size.
     Tensor expand(const Shape& shape, Loc loc = Loc::current()) const;
     Tensor expand_as(const Tensor& other, Loc loc = Loc::current()) const { return expand(other.shape(loc), loc); }
     Tensor broadcast_to(const Shape& shape, Loc loc = Loc::current()) const { return expand(shape, loc); }
-    Tensor narrow(int dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
-    Tensor select(int dim, std::int64_t index, Loc loc = Loc::current()) const;
-    Tensor slice(int dim, Slice slice, Loc loc = Loc::current()) const;
-    std::vector<Tensor> split(std::int64_t split_size, int dim = 0, Loc loc = Loc::current()) const;
-    std::vector<Tensor> split(const std::vector<std::int64_t>& sizes, int dim = 0, Loc loc = Loc::current()) const;
-    std::vector<Tensor> chunk(int chunks, int dim = 0, Loc loc = Loc::current()) const;
-    std::vector<Tensor> unbind(int dim = 0, Loc loc = Loc::current()) const;
-    Tensor diagonal(std::int64_t offset = 0, int dim1 = 0, int dim2 = 1, Loc loc = Loc::current()) const;
+    Tensor narrow(Dim dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
+    Tensor select(Dim dim, std::int64_t index, Loc loc = Loc::current()) const;
+    Tensor slice(Dim dim, Slice slice, Loc loc = Loc::current()) const;
+    std::vector<Tensor> split(std::int64_t split_size, Dim dim = 0, Loc loc = Loc::current()) const;
+    std::vector<Tensor> split(const std::vector<std::int64_t>& sizes, Dim dim = 0, Loc loc = Loc::current()) const;
+    std::vector<Tensor> chunk(int chunks, Dim dim = 0, Loc loc = Loc::current()) const;
+    std::vector<Tensor> unbind(Dim dim = 0, Loc loc = Loc::current()) const;
+    Tensor diagonal(std::int64_t offset = 0, Dim dim1 = 0, Dim dim2 = 1, Loc loc = Loc::current()) const;
     /// Windows of `size` elements along dim, one every `step`: (..., n, ...) -> (..., (n - size) / step + 1, ..., size). Throws
     /// ShapeError where size is above n, ValueError for step below 1.
-    Tensor unfold(int dim, std::int64_t size, std::int64_t step, Loc loc = Loc::current()) const;
+    Tensor unfold(Dim dim, std::int64_t size, std::int64_t step, Loc loc = Loc::current()) const;
 
     // --- Copies -----------------------------------------------------------------------------------------------------
 
@@ -284,21 +284,23 @@ class Tensor {
     Tensor repeat(const Shape& times, Loc loc = Loc::current()) const;
     Tensor tile(const Shape& times, Loc loc = Loc::current()) const;
     Tensor repeat_interleave(std::int64_t repeats, Loc loc = Loc::current()) const;
-    Tensor repeat_interleave(std::int64_t repeats, int dim, Loc loc = Loc::current()) const;
+    Tensor repeat_interleave(std::int64_t repeats, Dim dim, Loc loc = Loc::current()) const;
     Tensor repeat_interleave(const Tensor& repeats, Loc loc = Loc::current()) const;
-    Tensor repeat_interleave(const Tensor& repeats, int dim, Loc loc = Loc::current()) const;
+    Tensor repeat_interleave(const Tensor& repeats, Dim dim, Loc loc = Loc::current()) const;
     Tensor flip(const Dims& dims, Loc loc = Loc::current()) const;
     Tensor roll(const Shape& shifts, const Dims& dims = {}, Loc loc = Loc::current()) const;
     Tensor tril(std::int64_t diagonal = 0, Loc loc = Loc::current()) const;
     Tensor triu(std::int64_t diagonal = 0, Loc loc = Loc::current()) const;
     Tensor diag(std::int64_t offset = 0, Loc loc = Loc::current()) const;
-    Tensor diff(int n = 1, int dim = -1, Loc loc = Loc::current()) const;
-    Tensor gather(int dim, const Tensor& index, Loc loc = Loc::current()) const;
-    Tensor scatter(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
-    Tensor scatter(int dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
-    Tensor scatter_add(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
-    Tensor index_select(int dim, const Tensor& index, Loc loc = Loc::current()) const;
-    Tensor index_add(int dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current()) const;
+    Tensor diff(int n = 1, Dim dim = -1, Loc loc = Loc::current()) const;
+    Tensor gather(Dim dim, const Tensor& index, Loc loc = Loc::current()) const;
+    Tensor scatter(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
+    Tensor scatter(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
+    Tensor scatter_add(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
+    Tensor index_select(Dim dim, const Tensor& index, Loc loc = Loc::current()) const;
+    Tensor index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current()) const;
+    Tensor index_fill(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
+    Tensor index_fill(Dim dim, const Tensor& index, const Tensor& value, Loc loc = Loc::current()) const;
     Tensor masked_fill(const Tensor& mask, Scalar value, Loc loc = Loc::current()) const;
     Tensor masked_fill(const Tensor& mask, const Tensor& value, Loc loc = Loc::current()) const;
     Tensor masked_select(const Tensor& mask, Loc loc = Loc::current()) const;
@@ -356,10 +358,11 @@ class Tensor {
     /// What the functions of these names give, in the tensor itself; its shape and dtype stay (ShapeError, DTypeError).
     Tensor& masked_fill_(const Tensor& mask, Scalar value, Loc loc = Loc::current());
     Tensor& masked_fill_(const Tensor& mask, const Tensor& value, Loc loc = Loc::current());
-    Tensor& scatter_(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
-    Tensor& scatter_(int dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
-    Tensor& scatter_add_(int dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
-    Tensor& index_add_(int dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current());
+    Tensor& scatter_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+    Tensor& scatter_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
+    Tensor& scatter_add_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+    Tensor& index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
+    Tensor& index_add_(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current());
 
 // Arithmetic, from the table: x.tanh(), x.add(y), x.add_(y), ...
 #define TAPIR_UNARY0(name, ...)                    \
@@ -412,36 +415,47 @@ class Tensor {
     /// The extreme of all elements; along one dimension with the index of the first; maximum() and minimum() of two tensors.
     Tensor max(Loc loc = Loc::current()) const;
     Tensor min(Loc loc = Loc::current()) const;
-    ValuesIndices max(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
-    ValuesIndices min(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices max(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices min(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor max(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor min(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor argmax(Loc loc = Loc::current()) const;
     Tensor argmin(Loc loc = Loc::current()) const;
-    Tensor argmax(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor argmin(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmax(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmin(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor all(Loc loc = Loc::current()) const;
     Tensor any(Loc loc = Loc::current()) const;
     Tensor all(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor any(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor prod(Loc loc = Loc::current()) const;
-    Tensor prod(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor prod(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor var(const Dims& dims = {}, int correction = 1, bool keepdim = false, Loc loc = Loc::current()) const;
+    template <class Bool>
+        requires(std::is_same_v<Bool, bool>)
+    Tensor var(Bool unbiased, Loc loc = Loc::current()) const {
+        return var(Dims(), unbiased ? 1 : 0, false, loc);
+    }
     /// Beside `using namespace tapir` the way to write it: std(x) would name the namespace.
     Tensor std(const Dims& dims = {}, int correction = 1, bool keepdim = false, Loc loc = Loc::current()) const;
+    template <class Bool>
+        requires(std::is_same_v<Bool, bool>)
+    Tensor std(Bool unbiased, Loc loc = Loc::current()) const {
+        return std(Dims(), unbiased ? 1 : 0, false, loc);
+    }
     Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor logsumexp(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor median(Loc loc = Loc::current()) const;
-    ValuesIndices median(int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices median(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor quantile(double q, Loc loc = Loc::current()) const;
-    Tensor quantile(double q, int dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor quantile(double q, Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor count_nonzero(const Dims& dims = {}, Loc loc = Loc::current()) const;
     Tensor trace(Loc loc = Loc::current()) const;
-    Tensor cumsum(int dim, Loc loc = Loc::current()) const;
-    Tensor cumprod(int dim, Loc loc = Loc::current()) const;
-    ValuesIndices sort(int dim = -1, bool descending = false, Loc loc = Loc::current()) const;
-    Tensor argsort(int dim = -1, bool descending = false, Loc loc = Loc::current()) const;
-    ValuesIndices topk(std::int64_t k, int dim = -1, bool largest = true, Loc loc = Loc::current()) const;
+    Tensor cumsum(Dim dim, Loc loc = Loc::current()) const;
+    Tensor cumprod(Dim dim, Loc loc = Loc::current()) const;
+    ValuesIndices sort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
+    Tensor argsort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
+    ValuesIndices topk(std::int64_t k, Dim dim = -1, bool largest = true, Loc loc = Loc::current()) const;
+    ValuesIndices kthvalue(std::int64_t k, Dim dim = -1, bool keepdim = false, Loc loc = Loc::current()) const;
     UniqueResult unique(bool sorted = true, bool return_inverse = false, bool return_counts = false,
                         Loc loc = Loc::current()) const;
     Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
@@ -451,8 +465,8 @@ class Tensor {
     Tensor dot(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor outer(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor addmm(const Tensor& a, const Tensor& b, Scalar beta = 1, Scalar alpha = 1, Loc loc = Loc::current()) const;
-    Tensor softmax(int dim, Loc loc = Loc::current()) const;
-    Tensor log_softmax(int dim, Loc loc = Loc::current()) const;
+    Tensor softmax(Dim dim, Loc loc = Loc::current()) const;
+    Tensor log_softmax(Dim dim, Loc loc = Loc::current()) const;
 
     /// Internal: takes over one reference.
     static Tensor adopt(TensorImpl* impl) noexcept {

@@ -47,7 +47,7 @@ Tensor dropout_of_channels(const char* op, const In& x, double p, bool training,
     return x.tensor * bernoulli(channels, 1 - p, {x->dtype, x->device}) / (1 - p);
 }
 
-Tensor gumbel_softmax_of(const In& logits, double tau, bool hard, int dim, Generator* generator) {
+Tensor gumbel_softmax_of(const In& logits, double tau, bool hard, Dim dim, Generator* generator) {
     detail::check_defined(logits, "gumbel_softmax");
     if (!(tau > 0)) fail<ValueError>(logits.loc, "gumbel_softmax: tau must be above 0, got {}", tau);
     if (!is_floating(logits->dtype)) {
@@ -92,7 +92,7 @@ Tensor threshold(In x, double limit, double value) {
     return where(x.tensor <= limit, full({}, value, {x->dtype, x->device}), x);
 }
 
-Tensor glu(In x, int dim) {
+Tensor glu(In x, Dim dim) {
     detail::check_defined(x, "glu");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "glu", x.loc);
     if (x.tensor.dim() == 0 || x->sizes[d] % 2 != 0) {
@@ -103,15 +103,15 @@ Tensor glu(In x, int dim) {
     return narrow(x, d, 0, half) * sigmoid(narrow(x, d, half, half));
 }
 
-Tensor softmin(In x, int dim) {
+Tensor softmin(In x, Dim dim) {
     detail::check_defined(x, "softmin");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "softmin", x.loc);
     const detail::RecordedParts parts(x.loc);
     return softmax(-x.tensor, d);
 }
 
-Tensor gumbel_softmax(In logits, double tau, bool hard, int dim) { return gumbel_softmax_of(logits, tau, hard, dim, nullptr); }
-Tensor gumbel_softmax(In logits, double tau, bool hard, int dim, Generator& generator) {
+Tensor gumbel_softmax(In logits, double tau, bool hard, Dim dim) { return gumbel_softmax_of(logits, tau, hard, dim, nullptr); }
+Tensor gumbel_softmax(In logits, double tau, bool hard, Dim dim, Generator& generator) {
     return gumbel_softmax_of(logits, tau, hard, dim, &generator);
 }
 

@@ -11,13 +11,13 @@ Tensor prelu(In x, In weight);
 /// x where it is above the limit, else value.
 Tensor threshold(In x, double limit, double value);
 /// a * sigmoid(b), with a and b the halves of x along dim (Dauphin et al. 2017). Throws ShapeError for an odd size.
-Tensor glu(In x, int dim = -1);
+Tensor glu(In x, Dim dim = -1);
 /// softmax(-x, dim).
-Tensor softmin(In x, int dim);
+Tensor softmin(In x, Dim dim);
 /// Samples of a relaxed categorical distribution along dim (Jang et al. 2017): softmax((logits + Gumbel noise) / tau). hard: one-hot
 /// vectors, whose gradient is that of the soft ones. Throws ValueError unless tau > 0.
-Tensor gumbel_softmax(In logits, double tau = 1, bool hard = false, int dim = -1);
-Tensor gumbel_softmax(In logits, double tau, bool hard, int dim, Generator& generator);
+Tensor gumbel_softmax(In logits, double tau = 1, bool hard = false, Dim dim = -1);
+Tensor gumbel_softmax(In logits, double tau, bool hard, Dim dim, Generator& generator);
 
 /// Whole channels become zero, each with probability p; the others are divided by 1 - p (Tompson et al. 2015). x of shape
 /// (N, C, ...), or (C, L) for dropout1d and (C, D, H, W) for dropout3d, as PyTorch counts them. x itself when not training.

@@ -14,10 +14,10 @@ Tensor tile(In x, const Shape& times);
 /// Each element `repeats` times, one behind the other, along dim; without dim of the flattened tensor. Throws ValueError for
 /// negative repeats.
 Tensor repeat_interleave(In x, std::int64_t repeats);
-Tensor repeat_interleave(In x, std::int64_t repeats, int dim);
+Tensor repeat_interleave(In x, std::int64_t repeats, Dim dim);
 /// The same with a number of repeats for each element (int64 or int32, of the dimension's size). Waits for a device.
 Tensor repeat_interleave(In x, In repeats);
-Tensor repeat_interleave(In x, In repeats, int dim);
+Tensor repeat_interleave(In x, In repeats, Dim dim);
 /// Turned by 90 degrees k times, from the first of two dimensions towards the second.
 Tensor rot90(In x, int k = 1, const Dims& dims = {0, 1});
 Tensor fliplr(In x);  ///< flip(x, {1})
@@ -25,7 +25,7 @@ Tensor flipud(In x);  ///< flip(x, {0})
 /// The dimensions `source` at the places `destination`, the others in their order: a view.
 Tensor movedim(In x, const Dims& source, const Dims& destination);
 Tensor moveaxis(In x, const Dims& source, const Dims& destination);  ///< movedim
-Tensor swapaxes(In x, int axis0, int axis1);                         ///< transpose
+Tensor swapaxes(In x, Dim axis0, Dim axis1);                         ///< transpose
 Tensor ravel(In x);                                                  ///< flatten(x)
 /// x itself, or a view with dimensions of size 1 where there are fewer: (n,) becomes (1, n), and (1, n, 1) in three.
 Tensor atleast_1d(In x);
@@ -33,8 +33,8 @@ Tensor atleast_2d(In x);
 Tensor atleast_3d(In x);
 /// Parts along dim as views: so many of nearly equal size, the first ones larger by 1; or up to each index, and what is left.
 /// Throws ValueError for no parts.
-std::vector<Tensor> tensor_split(In x, int sections, int dim = 0);
-std::vector<Tensor> tensor_split(In x, const std::vector<std::int64_t>& indices, int dim = 0);
+std::vector<Tensor> tensor_split(In x, int sections, Dim dim = 0);
+std::vector<Tensor> tensor_split(In x, const std::vector<std::int64_t>& indices, Dim dim = 0);
 /// All expanded to the shape that they broadcast to. Throws ShapeError.
 std::vector<Tensor> broadcast_tensors(TensorList tensors);
 /// (n,) as the diagonal of a matrix, or the diagonal of a matrix; above the main one for offset > 0.
@@ -51,9 +51,9 @@ Tensor column_stack(TensorList tensors);
 
 /// gather() with x and the index (int64) broadcast against each other in the other dimensions; without dim, of the flattened two.
 Tensor take_along_dim(In x, In index);
-Tensor take_along_dim(In x, In index, int dim);
+Tensor take_along_dim(In x, In index, Dim dim);
 /// A copy of x with src's slices along dim at the places that index (n,) names; where one is named twice, one of them.
-Tensor index_copy(In x, int dim, In index, In src);
+Tensor index_copy(In x, Dim dim, In index, In src);
 /// A copy of x with the elements of src, in their order, where the mask (bool, broadcast to x) holds. Waits for a device. Throws
 /// ShapeError where src has too few.
 Tensor masked_scatter(In x, In mask, In src);
@@ -64,9 +64,9 @@ std::vector<Tensor> meshgrid(TensorList tensors, const char* indexing = "ij");
 /// All combinations of the elements of 1-d tensors, a row each: (n0 * n1 * ..., tensors).
 Tensor cartesian_prod(TensorList tensors);
 /// Differences of neighbours along dim, n times.
-Tensor diff(In x, int n = 1, int dim = -1);
+Tensor diff(In x, int n = 1, Dim dim = -1);
 /// The cross product of vectors of 3 elements along dim; other dimensions broadcast.
-Tensor cross(In a, In b, int dim = -1);
+Tensor cross(In a, In b, Dim dim = -1);
 /// The sum of a matrix's diagonal.
 Tensor trace(In x);
 /// The Kronecker product: each element of a times all of b.

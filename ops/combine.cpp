@@ -74,7 +74,7 @@ Tensor repeat_interleave(In x, int64_t repeats) {
     return repeat_interleave(reshape(x, {-1}), repeats, 0);
 }
 
-Tensor repeat_interleave(In x, int64_t repeats, int dim) {
+Tensor repeat_interleave(In x, int64_t repeats, Dim dim) {
     detail::check_defined(x, "repeat_interleave");
     if (repeats < 0) fail<ValueError>(x.loc, "repeat_interleave: repeats must not be negative, got {}", repeats);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "repeat_interleave", x.loc);
@@ -98,7 +98,7 @@ Tensor repeat_interleave(In x, In repeats) {
     return repeat_interleave(reshape(x, {-1}), repeats, 0);
 }
 
-Tensor repeat_interleave(In x, In repeats, int dim) {
+Tensor repeat_interleave(In x, In repeats, Dim dim) {
     detail::check_defined(x, "repeat_interleave");
     detail::check_defined(repeats, "repeat_interleave");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "repeat_interleave", x.loc);
@@ -247,7 +247,41 @@ Tensor cartesian_prod(TensorList tensors) {
     return stack(columns, 1);
 }
 
-Tensor diff(In x, int n, int dim) {
+namespace {
+
+// Each with at least as many dimensions: PyTorch's atleast_1d, 2d and 3d.
+std::vector<Tensor> at_least(int dims, const char* op, const TensorList& tensors) {
+    std::vector<Tensor> wide;
+    for (const Tensor& t : tensors) {
+        detail::check_defined(In(t, tensors.loc), op);
+        Tensor x = t;
+        if (x.dim() == 0) x = reshape(In(x, tensors.loc), {1});
+        if (x.dim() == 1 && dims > 1) x = unsqueeze(In(x, tensors.loc), 0);
+        if (x.dim() == 2 && dims > 2) x = unsqueeze(In(x, tensors.loc), 2);
+        wide.push_back(std::move(x));
+    }
+    return wide;
+}
+
+}  // namespace
+
+Tensor vstack(TensorList tensors) {
+    const detail::RecordedParts parts(tensors.loc);
+    return cat(at_least(2, "vstack", tensors), 0);
+}
+
+Tensor hstack(TensorList tensors) {
+    const detail::RecordedParts parts(tensors.loc);
+    const std::vector<Tensor> wide = at_least(1, "hstack", tensors);
+    return cat(wide, !wide.empty() && wide[0].dim() == 1 ? 0 : 1);
+}
+
+Tensor dstack(TensorList tensors) {
+    const detail::RecordedParts parts(tensors.loc);
+    return cat(at_least(3, "dstack", tensors), 2);
+}
+
+Tensor diff(In x, int n, Dim dim) {
     detail::check_defined(x, "diff");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "diff", x.loc);
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "diff: a 0-d tensor has no neighbours");
@@ -262,7 +296,7 @@ Tensor diff(In x, int n, int dim) {
     return y;
 }
 
-Tensor cross(In a, In b, int dim) {
+Tensor cross(In a, In b, Dim dim) {
     detail::check_defined(a, "cross");
     detail::check_defined(b, "cross");
     if (a.tensor.dim() != b.tensor.dim()) {
@@ -347,7 +381,7 @@ Tensor column_stack(TensorList tensors) {
     return cat(TensorList(columns, tensors.loc), 1);
 }
 
-Tensor take_along_dim(In x, In index, int dim) {
+Tensor take_along_dim(In x, In index, Dim dim) {
     detail::check_defined(x, "take_along_dim");
     detail::check_defined(index, "take_along_dim");
     const int rank = x.tensor.dim();
@@ -372,7 +406,7 @@ Tensor take_along_dim(In x, In index) {
     return gather(reshape(x, {-1}), 0, reshape(index, {-1}));
 }
 
-Tensor index_copy(In x, int dim, In index, In src) {
+Tensor index_copy(In x, Dim dim, In index, In src) {
     const char* const op = "index_copy";
     for (const In* t : {&x, &index, &src}) detail::check_defined(*t, op);
     const int rank = x.tensor.dim(), d = detail::wrap_dim(dim, rank, op, x.loc);
@@ -413,20 +447,20 @@ Tensor masked_scatter(In x, In mask, In src) {
 
 Tensor Tensor::tile(const Shape& times, Loc loc) const { return tapir::tile(In(*this, loc), times); }
 Tensor Tensor::repeat_interleave(int64_t repeats, Loc loc) const { return tapir::repeat_interleave(In(*this, loc), repeats); }
-Tensor Tensor::repeat_interleave(int64_t repeats, int dim, Loc loc) const {
+Tensor Tensor::repeat_interleave(int64_t repeats, Dim dim, Loc loc) const {
     return tapir::repeat_interleave(In(*this, loc), repeats, dim);
 }
 Tensor Tensor::repeat_interleave(const Tensor& repeats, Loc loc) const {
     return tapir::repeat_interleave(In(*this, loc), In(repeats, loc));
 }
-Tensor Tensor::repeat_interleave(const Tensor& repeats, int dim, Loc loc) const {
+Tensor Tensor::repeat_interleave(const Tensor& repeats, Dim dim, Loc loc) const {
     return tapir::repeat_interleave(In(*this, loc), In(repeats, loc), dim);
 }
 Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const {
     return tapir::movedim(In(*this, loc), source, destination);
 }
 Tensor Tensor::diag(int64_t offset, Loc loc) const { return tapir::diag(In(*this, loc), offset); }
-Tensor Tensor::diff(int n, int dim, Loc loc) const { return tapir::diff(In(*this, loc), n, dim); }
+Tensor Tensor::diff(int n, Dim dim, Loc loc) const { return tapir::diff(In(*this, loc), n, dim); }
 Tensor Tensor::trace(Loc loc) const { return tapir::trace(In(*this, loc)); }
 
 }  // namespace tapir

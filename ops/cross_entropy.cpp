@@ -360,7 +360,7 @@ Distribution distribution(const Backward& b, const Tensor& targets, const Tensor
     if (weight.defined()) c.weight = plain(weight, dtype);
     c.set_shape(shape.data(), shape.rank());
     Shape one_class = shape;
-    one_class[class_dim(shape.rank())] = 1;
+    one_class.raw(class_dim(shape.rank())) = 1;
     if (on_gpu(targets)) {
         const Distribution d{detail::make_empty(shape, dtype, targets.device(), Loc{}),
                              detail::make_empty(one_class, dtype, targets.device(), Loc{})};

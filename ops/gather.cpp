@@ -76,18 +76,18 @@ class ElementLoop {
           dim_(dim),
           x_(x_strides),
           other_(other_strides) {
-        for (int d = 0; d < sizes_.rank(); ++d) (d < dim ? groups_ : group_numel_) *= sizes_[d];
+        for (int d = 0; d < sizes_.rank(); ++d) (d < dim ? groups_ : group_numel_) *= sizes_.raw(d);
     }
 
     // Number i of a row is at x + index[i] * stride() + i * step().
-    int64_t stride() const { return x_[dim_]; }
-    int64_t step() const { return dim_ == last() ? 0 : x_[last()]; }
-    int64_t other_step() const { return other_[last()]; }
+    int64_t stride() const { return x_.raw(dim_); }
+    int64_t step() const { return dim_ == last() ? 0 : x_.raw(last()); }
+    int64_t other_step() const { return other_.raw(last()); }
 
     template <bool Backwards = false, class Body>
     void rows(const Body& body) const {
         if (groups_ * group_numel_ == 0) return;
-        const int64_t rows = group_numel_ / sizes_[last()];
+        const int64_t rows = group_numel_ / sizes_.raw(last());
         const auto part = [&](int64_t begin, int64_t end) {
             for (int64_t i = begin * rows; i < end * rows; ++i) body(row(Backwards ? (begin + end) * rows - 1 - i : i));
         };
@@ -99,13 +99,13 @@ class ElementLoop {
     int last() const { return sizes_.rank() - 1; }
 
     IndexRow row(int64_t number) const {
-        const int64_t width = sizes_[last()];
+        const int64_t width = sizes_.raw(last());
         IndexRow result{index_ + number * width, width, 0, 0, number * width};
         for (int d = last(); d-- > 0;) {
-            const int64_t place = number % sizes_[d];
-            number /= sizes_[d];
-            if (d != dim_) result.x += place * x_[d];
-            result.other += place * other_[d];
+            const int64_t place = number % sizes_.raw(d);
+            number /= sizes_.raw(d);
+            if (d != dim_) result.x += place * x_.raw(d);
+            result.other += place * other_.raw(d);
         }
         return result;
     }
@@ -127,20 +127,20 @@ kernels::ElementArgs element_args(const Tensor& x, int dim, const Shape& sizes, 
     device_api::select(x.device());
     args.size = size_of(x);
     args.numel = sizes.numel();
-    args.stride = x_strides[dim];
+    args.stride = x_strides.raw(dim);
     args.extent = 1;
-    for (int d = 0; d < x.dim(); ++d) args.extent += (x.impl()->sizes[d] - 1) * x_strides[d];
+    for (int d = 0; d < x.dim(); ++d) args.extent += (x.impl()->sizes[d] - 1) * x_strides.raw(d);
     args.x = on_stream(x.impl());
     for (int d = 0; d < sizes.rank(); ++d) {
-        if (sizes[d] == 1) continue;
-        const int64_t step = d == dim ? 0 : x_strides[d];
+        if (sizes.raw(d) == 1) continue;
+        const int64_t step = d == dim ? 0 : x_strides.raw(d);
         const int last = args.rank - 1;
-        const bool merge = last >= 0 && args.x_strides[last] == step * sizes[d] &&
-                           args.other_strides[last] == other_strides[d] * sizes[d];
+        const bool merge = last >= 0 && args.x_strides[last] == step * sizes.raw(d) &&
+                           args.other_strides[last] == other_strides.raw(d) * sizes.raw(d);
         const int to = merge ? last : args.rank++;
-        args.sizes[to] = (merge ? args.sizes[last] : 1) * sizes[d];
+        args.sizes[to] = (merge ? args.sizes[last] : 1) * sizes.raw(d);
         args.x_strides[to] = step;
-        args.other_strides[to] = other_strides[d];
+        args.other_strides[to] = other_strides.raw(d);
     }
     return args;
 }
@@ -330,7 +330,7 @@ void scatter_add_rule(Backward& b) {
 
 // The slices of a tensor of this shape and these strides at the positions along d.
 Region slices(Shape sizes, Shape strides, int d) {
-    const int64_t stride = strides[d];
+    const int64_t stride = strides.raw(d);
     sizes.erase(d);
     strides.erase(d);
     return {sizes, strides, 0, d, stride};
@@ -354,7 +354,7 @@ void index_add_rule(Backward& b) {
 
 }  // namespace
 
-Tensor gather(In x, int dim, In index) {
+Tensor gather(In x, Dim dim, In index) {
     const int d = check_gather("gather", x, dim, index);
     if (x.tensor.dim() == 0) return reshape(gather(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc)), {});
     const PickedIndex picked = picked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
@@ -364,7 +364,7 @@ Tensor gather(In x, int dim, In index) {
     return out;
 }
 
-Tensor scatter(In x, int dim, In index, In src) {
+Tensor scatter(In x, Dim dim, In index, In src) {
     const int d = check_gather("scatter", x, dim, index);
     const Tensor values = check_source("scatter", x, index, src);
     if (x.tensor.dim() == 0) {
@@ -373,13 +373,13 @@ Tensor scatter(In x, int dim, In index, In src) {
     return scatter_values(x, d, index, values);
 }
 
-Tensor scatter(In x, int dim, In index, Scalar value) {
+Tensor scatter(In x, Dim dim, In index, Scalar value) {
     const int d = check_gather("scatter", x, dim, index);
     if (x.tensor.dim() == 0) return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), value), {});
     return scatter_values(x, d, index, repeated_number("scatter", value, x, index.tensor.shape()));
 }
 
-Tensor scatter_add(In x, int dim, In index, In src) {
+Tensor scatter_add(In x, Dim dim, In index, In src) {
     const int d = check_gather("scatter_add", x, dim, index);
     const Tensor values = check_source("scatter_add", x, index, src);
     if (x.tensor.dim() == 0) {
@@ -414,7 +414,7 @@ int check_index_add(const char* op, const In& x, int dim, const In& index, const
     detail::check_defined(src, op);
     detail::check_same_device(op, x.tensor, src.tensor, x.loc);
     Shape shape = x.tensor.shape();
-    shape[d] = index.tensor.numel();
+    shape.raw(d) = index.tensor.numel();
     if (!(src.tensor.shape() == shape)) {
         fail<ShapeError>(x.loc, "{}: src must be of shape {}, got {}", op, shape, src.tensor.shape());
     }
@@ -426,18 +426,18 @@ int check_index_add(const char* op, const In& x, int dim, const In& index, const
 
 }  // namespace
 
-Tensor index_select(In x, int dim, In index) {
+Tensor index_select(In x, Dim dim, In index) {
     const int d = check_slices("index_select", x, dim, index);
     const PickedIndex picked = picked_index("index_select", index.tensor, x.tensor.shape(), d, x.loc);
     Shape shape = x.tensor.shape();
-    shape[d] = index.tensor.numel();
+    shape.raw(d) = index.tensor.numel();
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
     read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d), picked);
     record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&picked.checked}, d);
     return out;
 }
 
-Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
+Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
     const int d = check_index_add("index_add", x, dim, index, src);
     if (alpha.as_double() != 1) {
         const detail::RecordedParts parts(x.loc);
@@ -452,20 +452,20 @@ Tensor index_add(In x, int dim, In index, In src, Scalar alpha) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
-Tensor Tensor::gather(int dim, const Tensor& index, Loc loc) const { return tapir::gather(In(*this, loc), dim, In(index, loc)); }
-Tensor Tensor::scatter(int dim, const Tensor& index, const Tensor& src, Loc loc) const {
+Tensor Tensor::gather(Dim dim, const Tensor& index, Loc loc) const { return tapir::gather(In(*this, loc), dim, In(index, loc)); }
+Tensor Tensor::scatter(Dim dim, const Tensor& index, const Tensor& src, Loc loc) const {
     return tapir::scatter(In(*this, loc), dim, In(index, loc), In(src, loc));
 }
-Tensor Tensor::scatter(int dim, const Tensor& index, Scalar value, Loc loc) const {
+Tensor Tensor::scatter(Dim dim, const Tensor& index, Scalar value, Loc loc) const {
     return tapir::scatter(In(*this, loc), dim, In(index, loc), value);
 }
-Tensor Tensor::scatter_add(int dim, const Tensor& index, const Tensor& src, Loc loc) const {
+Tensor Tensor::scatter_add(Dim dim, const Tensor& index, const Tensor& src, Loc loc) const {
     return tapir::scatter_add(In(*this, loc), dim, In(index, loc), In(src, loc));
 }
-Tensor Tensor::index_select(int dim, const Tensor& index, Loc loc) const {
+Tensor Tensor::index_select(Dim dim, const Tensor& index, Loc loc) const {
     return tapir::index_select(In(*this, loc), dim, In(index, loc));
 }
-Tensor Tensor::index_add(int dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) const {
+Tensor Tensor::index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) const {
     return tapir::index_add(In(*this, loc), dim, In(index, loc), In(src, loc), alpha);
 }
 
@@ -496,7 +496,7 @@ void scatter_in_place(const In& x, int d, const In& index, const Tensor& values)
 
 }  // namespace
 
-Tensor& Tensor::scatter_(int dim, const Tensor& index, const Tensor& src, Loc loc) {
+Tensor& Tensor::scatter_(Dim dim, const Tensor& index, const Tensor& src, Loc loc) {
     const In x(*this, loc), places(index, loc);
     const int d = check_gather("scatter_", x, dim, places);
     if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, In(src, loc)), loc);
@@ -504,7 +504,7 @@ Tensor& Tensor::scatter_(int dim, const Tensor& index, const Tensor& src, Loc lo
     return *this;
 }
 
-Tensor& Tensor::scatter_(int dim, const Tensor& index, Scalar value, Loc loc) {
+Tensor& Tensor::scatter_(Dim dim, const Tensor& index, Scalar value, Loc loc) {
     const In x(*this, loc), places(index, loc);
     const int d = check_gather("scatter_", x, dim, places);
     if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, value), loc);
@@ -512,7 +512,7 @@ Tensor& Tensor::scatter_(int dim, const Tensor& index, Scalar value, Loc loc) {
     return *this;
 }
 
-Tensor& Tensor::scatter_add_(int dim, const Tensor& index, const Tensor& src, Loc loc) {
+Tensor& Tensor::scatter_add_(Dim dim, const Tensor& index, const Tensor& src, Loc loc) {
     const In x(*this, loc), places(index, loc);
     const int d = check_gather("scatter_add_", x, dim, places);
     if (impl_->rank == 0) return copy_(tapir::scatter_add(x, dim, places, In(src, loc)), loc);
@@ -524,7 +524,7 @@ Tensor& Tensor::scatter_add_(int dim, const Tensor& index, const Tensor& src, Lo
     return *this;
 }
 
-Tensor& Tensor::index_add_(int dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) {
+Tensor& Tensor::index_add_(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) {
     const In x(*this, loc);
     const int d = check_index_add("index_add_", x, dim, In(index, loc), In(src, loc));
     const detail::RecordedParts parts(loc);

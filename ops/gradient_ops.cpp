@@ -21,7 +21,7 @@ Tensor sum_to(const Tensor& g, const Shape& shape) {
     Dims dims;
     for (int d = 0; d < g.dim(); ++d) {
         const std::int64_t size = g.impl()->sizes[d];
-        if (size != 1 && (d < extra || shape[d - extra] == 1)) dims.push_back(d);
+        if (size != 1 && (d < extra || shape.raw(d - extra) == 1)) dims.push_back(d);
     }
     const Tensor summed = dims.empty() ? g : sum(g, dims, /*keepdim=*/true);
     return summed.shape() == shape ? summed : reshape(summed, shape);

@@ -85,7 +85,7 @@ void gru_gates_rule(Backward& b) {
     const Tensor out[] = {detail::make_empty_like(y.impl(), dtype, b.record().loc),
                           detail::make_empty_like(y.impl(), dtype, b.record().loc),
                           detail::make_empty_like(h.impl(), dtype, b.record().loc)};
-    const int64_t rows = kept.shape()[0], width = kept.shape()[2];
+    const int64_t rows = kept.shape().raw(0), width = kept.shape().raw(2);
     with_element_type(dtype, [&]<class T>() { run_backward<T>(rows, width, kept, y, h, g, out); });
     for (int i = 0; i < 3; ++i) b.give(i, out[i]);
 }
@@ -109,7 +109,7 @@ Tensor gru_gates(In x_gates, In h_gates, In h) {
     if (h.tensor.dim() == 0) fail<ShapeError>(loc, "gru_gates: h must have at least one dimension");
     Shape wanted = h.tensor.shape();
     const int64_t width = wanted.back(), rows = width > 0 ? h.tensor.numel() / width : 0;
-    wanted[wanted.rank() - 1] *= 3;
+    wanted.raw(wanted.rank() - 1) *= 3;
     check(x_gates.tensor, "the input's gates", h.tensor, wanted, loc);
     check(h_gates.tensor, "the state's gates", h.tensor, wanted, loc);
 

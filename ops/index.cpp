@@ -129,7 +129,7 @@ class Planner {
     }
 
     void keep(int dims) {
-        for (; dims > 0; --dims, ++dim_) append(x_->sizes[dim_], strides_[dim_]);
+        for (; dims > 0; --dims, ++dim_) append(x_->sizes[dim_], strides_.raw(dim_));
     }
     void append(int64_t size, int64_t stride) {
         plan_.region.sizes.push_back(size, loc_);
@@ -154,7 +154,7 @@ class Planner {
         if (i < 0 || i >= size) {
             fail<IndexError>(loc_, "index {} is out of range for dimension {} of shape {}", wish, dim_, shape());
         }
-        plan_.region.offset += i * strides_[dim_++];
+        plan_.region.offset += i * strides_.raw(dim_++);
     }
 
     void add_slice(const Slice& range) {
@@ -165,8 +165,8 @@ class Planner {
         };
         const int64_t start = position(range.start, 0), stop = std::max(position(range.stop, size), start);
         const int64_t length = (stop - start) / range.step + ((stop - start) % range.step != 0);
-        if (length > 0) plan_.region.offset += start * strides_[dim_];
-        append(length, length > 1 ? strides_[dim_] * range.step : strides_[dim_]);
+        if (length > 0) plan_.region.offset += start * strides_.raw(dim_);
+        append(length, length > 1 ? strides_.raw(dim_) * range.step : strides_.raw(dim_));
         ++dim_;
     }
 
@@ -195,7 +195,7 @@ class Planner {
     // Multiplied by the stride, or, where there are no others, with the stride as the region's scale.
     Tensor add_integers(const Tensor& t) {
         if (t.device() != cpu) detail::check_same_device(op(), t, detail::alias(x_), loc_);
-        const int64_t stride = strides_[dim_];
+        const int64_t stride = strides_.raw(dim_);
         const int dim = dim_++;
         if (tensors_ == 1) {
             plan_.region.scale = stride;
@@ -213,11 +213,11 @@ class Planner {
         if (mask.device() != cpu) detail::check_same_device(op(), mask, detail::alias(x_), loc_);
         Shape strides = mask.shape();
         for (int d = 0; d < mask.dim(); ++d, ++dim_) {
-            if (mask.shape()[d] != x_->sizes[dim_]) {
+            if (mask.shape().raw(d) != x_->sizes[dim_]) {
                 fail<IndexError>(loc_, "index: a mask of shape {} does not fit dimension {} of shape {}", mask.shape(),
                                  dim_, shape());
             }
-            strides[d] = strides_[dim_];
+            strides.raw(d) = strides_.raw(dim_);
         }
         plan_.region.distinct = tensors_ == 1;
         return on_device_of_x(mask_positions(mask.impl(), strides, loc_));
@@ -333,7 +333,7 @@ void record_put(const Tensor& self, const Plan& plan, const Tensor& value, const
 bool broadcasts_to(const Shape& from, const Shape& to) {
     const int extra = to.rank() - from.rank();
     bool fits = extra >= 0;
-    for (int d = 0; d < from.rank() && fits; ++d) fits = from[d] == 1 || from[d] == to[d + extra];
+    for (int d = 0; d < from.rank() && fits; ++d) fits = from.raw(d) == 1 || from.raw(d) == to.raw(d + extra);
     return fits;
 }
 

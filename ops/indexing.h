@@ -29,20 +29,23 @@ struct TensorList {
 
 /// Joined along an existing dimension; other sizes must agree (ShapeError). Dtypes promote. 1-d tensors of size 0 are
 /// skipped, as in PyTorch.
-Tensor cat(TensorList tensors, int dim = 0);
+Tensor cat(TensorList tensors, Dim dim = 0);
 /// Joined along a new dimension; shapes must be equal.
-Tensor stack(TensorList tensors, int dim = 0);
+Tensor stack(TensorList tensors, Dim dim = 0);
 
 /// out[i][j] = x[index[i][j]][j] for dim 0, and so on. index has x's number of dimensions.
-Tensor gather(In x, int dim, In index);
+Tensor gather(In x, Dim dim, In index);
 /// A copy of x with src written (or a number, or added) where gather would read.
-Tensor scatter(In x, int dim, In index, In src);
-Tensor scatter(In x, int dim, In index, Scalar value);
-Tensor scatter_add(In x, int dim, In index, In src);
+Tensor scatter(In x, Dim dim, In index, In src);
+Tensor scatter(In x, Dim dim, In index, Scalar value);
+Tensor scatter_add(In x, Dim dim, In index, In src);
 /// The slices of x at the positions in index (1-d).
-Tensor index_select(In x, int dim, In index);
+Tensor index_select(In x, Dim dim, In index);
 /// A copy of x with alpha * src's slices added at these positions.
-Tensor index_add(In x, int dim, In index, In src, Scalar alpha = 1);
+Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha = 1);
+/// x with value (a number or a 0-d tensor) in the slices at these positions.
+Tensor index_fill(In x, Dim dim, In index, Scalar value);
+Tensor index_fill(In x, Dim dim, In index, In value);
 /// x with value where the mask (bool, broadcast) holds.
 Tensor masked_fill(In x, In mask, Scalar value);
 Tensor masked_fill(In x, In mask, In value);

@@ -251,7 +251,7 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
 
 }  // namespace
 
-Tensor cat(TensorList tensors, int dim) {
+Tensor cat(TensorList tensors, Dim dim) {
     const Join join = plan_cat(tensors, dim);
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/false);
@@ -260,7 +260,7 @@ Tensor cat(TensorList tensors, int dim) {
     return out;
 }
 
-Tensor stack(TensorList tensors, int dim) {
+Tensor stack(TensorList tensors, Dim dim) {
     const Join join = plan_stack(tensors, dim);
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/true);

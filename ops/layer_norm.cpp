@@ -139,7 +139,7 @@ void layer_norm_rule(Backward& b) {
     const Tensor weight = attrs.has_weight ? ready(b.saved(2), dtype) : Tensor();
     const int bias_input = attrs.has_weight ? 2 : 1;
     Shape row_shape;
-    for (int d = x.dim() - attrs.dims; d < x.dim(); ++d) row_shape.push_back(x.shape()[d]);
+    for (int d = x.dim() - attrs.dims; d < x.dim(); ++d) row_shape.push_back(x.shape().raw(d));
     const auto wanted = [&](bool has, int input, const Shape& shape) {
         return has && b.needs(input) ? detail::make_empty(shape, dtype, x.device(), b.record().loc) : Tensor();
     };

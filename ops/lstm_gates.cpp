@@ -85,14 +85,14 @@ Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& lo
     if (shape.empty() || shape.back() % blocks != 0) {
         fail<ShapeError>(loc, "{}: the last dimension of the gates, {}, must be a multiple of {}", op, shape, blocks);
     }
-    shape[shape.rank() - 1] /= blocks;
+    shape.raw(shape.rank() - 1) /= blocks;
     return shape;
 }
 
 bool has_shape(const TensorImpl* x, const Shape& shape) noexcept {
     if (x->rank != shape.rank()) return false;
     for (int d = 0; d < x->rank; ++d) {
-        if (x->sizes[d] != shape[d]) return false;
+        if (x->sizes[d] != shape.raw(d)) return false;
     }
     return true;
 }
@@ -111,7 +111,7 @@ Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc)
     if (layout.input < 0) {
         shape.insert(shape.rank() - 1, layout.blocks, loc);
     } else {
-        shape[shape.rank() - 1] *= layout.blocks;
+        shape.raw(shape.rank() - 1) *= layout.blocks;
     }
     return shape;
 }

@@ -164,7 +164,7 @@ Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight, Re
 
 // --- Distances --------------------------------------------------------------------------------------------------------------
 
-Tensor cosine_similarity(In x1, In x2, int dim, double eps) {
+Tensor cosine_similarity(In x1, In x2, Dim dim, double eps) {
     check_all("cosine_similarity", x1, {&x2});
     const Shape shape = broadcast_shapes(x1.tensor.shape(), x2.tensor.shape(), "cosine_similarity", x1.loc);
     const int along = detail::wrap_dim(dim, shape.rank(), "cosine_similarity", x1.loc);

@@ -325,11 +325,11 @@ Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& l
     Tensor positions = detail::make_empty({count}, int64, mask->device, loc);
     auto* out = static_cast<int64_t*>(positions.raw_data());
     const int last = mask->rank - 1;
-    const int64_t width = mask->rank ? mask->sizes[last] : 1, step = mask->rank ? strides[last] : 0;
+    const int64_t width = mask->rank ? mask->sizes[last] : 1, step = mask->rank ? strides.raw(last) : 0;
     for (int64_t row = 0; row < (count ? mask->numel / width : 0); ++row, holds += width) {
         int64_t offset = 0, rest = row;
         for (int d = last; d-- > 0;) {
-            offset += rest % mask->sizes[d] * strides[d];
+            offset += rest % mask->sizes[d] * strides.raw(d);
             rest /= mask->sizes[d];
         }
         for (int64_t i = 0; i < width; ++i) {
@@ -358,7 +358,7 @@ Tensor nonzero(In x) {
     Shape strides = x.tensor.shape();  // positions in row-major order
     int64_t stride = 1;
     for (int d = x->rank; d-- > 0;) {
-        strides[d] = stride;
+        strides.raw(d) = stride;
         stride *= std::max<int64_t>(x->sizes[d], 1);
     }
     if (on_gpu(mask)) return positions_on_gpu(mask.contiguous(x.loc), strides, /*coordinates=*/true, x.loc);
@@ -369,8 +369,8 @@ Tensor nonzero(In x) {
     for (int64_t i = 0; i < positions.numel(); ++i) {
         int64_t rest = position[i];
         for (int d = 0; d < x->rank; ++d) {
-            *to++ = rest / strides[d];
-            rest %= strides[d];
+            *to++ = rest / strides.raw(d);
+            rest %= strides.raw(d);
         }
     }
     return out;

@@ -150,7 +150,7 @@ Side side_of(const Tensor& t, bool left) {
 
 int64_t batch_stride(const Side& side, int d, int rank) {
     const int own = d - (rank - side.batch.rank());
-    return own < 0 || side.batch[own] == 1 ? 0 : side.batch_strides[own];
+    return own < 0 || side.batch.raw(own) == 1 ? 0 : side.batch_strides.raw(own);
 }
 
 // Batch dimensions, and how far apart their matrices are.
@@ -163,12 +163,13 @@ struct Batch {
 Batch merged_batch(const Shape& batch, const Side& left, const Side& right) {
     Batch merged;
     for (int d = 0; d < batch.rank(); ++d) {
-        if (batch[d] == 1) continue;
+        if (batch.raw(d) == 1) continue;
         const int64_t a_step = batch_stride(left, d, batch.rank()), b_step = batch_stride(right, d, batch.rank());
         const int before = merged.rank - 1;
-        const bool follows = before >= 0 && merged.a_step[before] == a_step * batch[d] && merged.b_step[before] == b_step * batch[d];
+        const bool follows =
+            before >= 0 && merged.a_step[before] == a_step * batch.raw(d) && merged.b_step[before] == b_step * batch.raw(d);
         const int at = follows ? before : merged.rank++;
-        merged.size[at] = follows ? merged.size[at] * batch[d] : batch[d];
+        merged.size[at] = follows ? merged.size[at] * batch.raw(d) : batch.raw(d);
         merged.a_step[at] = a_step;
         merged.b_step[at] = b_step;
     }
@@ -189,8 +190,8 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     int64_t stride = m * left.row;
     bool rows = true;
     for (int d = left.batch.rank(); d-- > 0;) {
-        rows &= left.batch[d] == 1 || left.batch_strides[d] == stride;
-        stride *= left.batch[d];
+        rows &= left.batch.raw(d) == 1 || left.batch_strides.raw(d) == stride;
+        stride *= left.batch.raw(d);
     }
     if (right.batch.numel() == 1 && (count == 1 || (rows && left.batch.numel() == count))) {
         p.m = count * m;

@@ -184,7 +184,7 @@ Tensor with_ones(const Tensor& g, const Shape& shape, Over dims) {
     if (dims.keepdim) return g;
     Shape sizes = shape;
     for (int d = 0; d < shape.rank(); ++d) {
-        if (dims.has(d)) sizes[d] = 1;
+        if (dims.has(d)) sizes.raw(d) = 1;
     }
     return reshape(g, sizes);
 }
@@ -193,7 +193,7 @@ Tensor spread(const Tensor& g, const Shape& shape, Over dims) {
     if (detail::thread.log) return expand(with_ones(g, shape, dims), shape);
     Shape strides = shape;
     for (int d = 0, own = 0; d < shape.rank(); ++d) {
-        strides[d] = dims.has(d) ? 0 : g.impl()->strides[own];
+        strides.raw(d) = dims.has(d) ? 0 : g.impl()->strides[own];
         own += !dims.has(d) || dims.keepdim;
     }
     return detail::make_view(g.impl(), shape, strides, 0);
@@ -248,7 +248,7 @@ void mean_rule(Backward& b) {
     const Shape shape = b.input_shape(0);
     const auto o = b.attrs<Over>();
     std::int64_t n = 1;
-    for (int d = 0; d < shape.rank(); ++d) n *= o.has(d) ? shape[d] : 1;
+    for (int d = 0; d < shape.rank(); ++d) n *= o.has(d) ? shape.raw(d) : 1;
     b.give(0, spread(b.grad() / static_cast<double>(n), shape, o));
 }
 
@@ -327,8 +327,8 @@ void amin_rule(Backward& b) { amax_rule(b); }
 Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const In& x, const Dims& dims, bool keepdim) {
     detail::check_defined(x, called);
     const DType dtype = x.tensor.dtype();
-    const Over o = over(op.name, dims, x.tensor.dim(), keepdim, x.loc);
-    check_not_empty(x, op.name, o);
+    const Over o = over(called, dims, x.tensor.dim(), keepdim, x.loc);
+    check_not_empty(x, called, o);
     Tensor out = reduced(x, o, {kind, compute_type(dtype)}, dtype, 0);
     if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
     return out;

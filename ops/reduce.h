@@ -19,23 +19,23 @@ Tensor sum(In x, const Dims& dims = {}, bool keepdim = false);
 /// Floating dtypes only (DTypeError).
 Tensor mean(In x, const Dims& dims = {}, bool keepdim = false);
 Tensor prod(In x);
-Tensor prod(In x, int dim, bool keepdim = false);
+Tensor prod(In x, Dim dim, bool keepdim = false);
 /// Extremes over several dimensions; ties share the gradient equally. nan wins. Empty dimensions throw ShapeError.
 Tensor amax(In x, const Dims& dims = {}, bool keepdim = false);
 Tensor amin(In x, const Dims& dims = {}, bool keepdim = false);
 /// The extreme over all elements (ties share the gradient), or along one dimension with the index of the first.
 Tensor max(In x);
 Tensor min(In x);
-ValuesIndices max(In x, int dim, bool keepdim = false);
-ValuesIndices min(In x, int dim, bool keepdim = false);
+ValuesIndices max(In x, Dim dim, bool keepdim = false);
+ValuesIndices min(In x, Dim dim, bool keepdim = false);
 Tensor max(In a, In b);  ///< maximum
 Tensor min(In a, In b);  ///< minimum
 /// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor. Nothing to choose
 /// from throws ShapeError.
 Tensor argmax(In x);
 Tensor argmin(In x);
-Tensor argmax(In x, int dim, bool keepdim = false);
-Tensor argmin(In x, int dim, bool keepdim = false);
+Tensor argmax(In x, Dim dim, bool keepdim = false);
+Tensor argmin(In x, Dim dim, bool keepdim = false);
 /// bool: nothing is 0, something is not 0. true and false for empty ones.
 Tensor all(In x, const Dims& dims = {}, bool keepdim = false);
 Tensor any(In x, const Dims& dims = {}, bool keepdim = false);
@@ -43,24 +43,35 @@ Tensor any(In x, const Dims& dims = {}, bool keepdim = false);
 /// tapir::std(x): std alone is the namespace's name too.
 Tensor var(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
 Tensor std(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+/// The same of all elements, as PyTorch's var(x, unbiased): by n - 1, or by n.
+template <class Bool>
+    requires(std::is_same_v<Bool, bool>)
+Tensor var(In x, Bool unbiased) {
+    return var(x, Dims(), unbiased ? 1 : 0);
+}
+template <class Bool>
+    requires(std::is_same_v<Bool, bool>)
+Tensor std(In x, Bool unbiased) {
+    return std(x, Dims(), unbiased ? 1 : 0);
+}
 /// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). Computed in float64. The
 /// gradient where the norm is 0 is 0.
 Tensor norm(In x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 /// log(sum(exp(x))) without overflow.
 Tensor logsumexp(In x, const Dims& dims, bool keepdim = false);
 /// Running sums and products along one dimension, of x's shape. Integers give int64.
-Tensor cumsum(In x, int dim);
-Tensor cumprod(In x, int dim);
+Tensor cumsum(In x, Dim dim);
+Tensor cumprod(In x, Dim dim);
 
 /// exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow.
-Tensor softmax(In x, int dim);
-Tensor log_softmax(In x, int dim);
+Tensor softmax(In x, Dim dim);
+Tensor log_softmax(In x, Dim dim);
 
 /// Sorted along dim; nan last in ascending order, first in descending. Equal elements keep their order.
-ValuesIndices sort(In x, int dim = -1, bool descending = false);
-Tensor argsort(In x, int dim = -1, bool descending = false);
+ValuesIndices sort(In x, Dim dim = -1, bool descending = false);
+Tensor argsort(In x, Dim dim = -1, bool descending = false);
 /// The k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.
-ValuesIndices topk(In x, std::int64_t k, int dim = -1, bool largest = true);
+ValuesIndices topk(In x, std::int64_t k, Dim dim = -1, bool largest = true);
 
 struct UniqueResult {
     Tensor values;   // (distinct,), in ascending order

@@ -31,7 +31,7 @@ bool is_checked_here(const Tensor& index, int64_t size) { return !on_gpu(index) 
 Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
     check_index_dtype(op, index, loc);
     const detail::UnrecordedParts parts;
-    const int64_t n = index.numel(), size = shape[dim];
+    const int64_t n = index.numel(), size = shape.raw(dim);
     if (!is_checked_here(index, size)) {
         const PickedIndex picked = picked_index(op, index, shape, dim, loc);
         gpu::check_index(picked.source(), n);
@@ -56,7 +56,7 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
 
 PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
     check_index_dtype(op, index, loc);
-    if (is_checked_here(index, shape[dim])) return {checked_index(op, index, shape, dim, loc), {}, dim, shape};
+    if (is_checked_here(index, shape.raw(dim))) return {checked_index(op, index, shape, dim, loc), {}, dim, shape};
     const detail::UnrecordedParts parts;
     const Tensor packed = index.contiguous(loc);
     detail::begin_op(op, packed.impl(), loc);
@@ -75,7 +75,7 @@ kernels::IndexSource PickedIndex::source() const {
 
 Shape Region::shape(const Shape& positions) const {
     Shape all = sizes;
-    for (int d = 0; d < positions.rank(); ++d) all.insert(at + d, positions[d]);
+    for (int d = 0; d < positions.rank(); ++d) all.insert(at + d, positions.raw(d));
     return all;
 }
 
@@ -87,17 +87,17 @@ class RegionLoop {
   public:
     RegionLoop(const Region& region, const Tensor& positions)
         : region_(region), index_(static_cast<const int64_t*>(positions.raw_data())), count_(positions.numel()) {
-        for (int d = 0; d < region.at; ++d) outer_ *= region.sizes[d];
+        for (int d = 0; d < region.at; ++d) outer_ *= region.sizes.raw(d);
         for (int d = region.sizes.rank();
              d-- > region.at;) {  // runs: the last dimensions, as far as they are one step apart
-            if (region.sizes[d] == 1) continue;
+            if (region.sizes.raw(d) == 1) continue;
             if (run_ == 1) {
-                run_step_ = region.strides[d];
-            } else if (runs_ > 1 || region.strides[d] != run_ * run_step_) {
-                runs_ *= region.sizes[d];
+                run_step_ = region.strides.raw(d);
+            } else if (runs_ > 1 || region.strides.raw(d) != run_ * run_step_) {
+                runs_ *= region.sizes.raw(d);
                 continue;
             }
-            run_ *= region.sizes[d];
+            run_ *= region.sizes.raw(d);
         }
     }
 
@@ -135,8 +135,8 @@ class RegionLoop {
     int64_t offset_in(int64_t place, int from, int to) const {
         int64_t offset = 0;
         for (int d = to; d-- > from && place > 0;) {
-            offset += place % region_.sizes[d] * region_.strides[d];
-            place /= region_.sizes[d];
+            offset += place % region_.sizes.raw(d) * region_.strides.raw(d);
+            place /= region_.sizes.raw(d);
         }
         return offset;
     }
@@ -178,14 +178,14 @@ kernels::RegionArgs region_args(const TensorImpl* x, const Region& region, const
             args.place = args.rank;
             add(args.count, 0);
         }
-        if (d == region.sizes.rank() || region.sizes[d] == 1) continue;
-        args.numel *= region.sizes[d];
+        if (d == region.sizes.rank() || region.sizes.raw(d) == 1) continue;
+        args.numel *= region.sizes.raw(d);
         const int last = args.rank - 1;
-        if (last >= 0 && last != args.place && args.strides[last] == region.strides[d] * region.sizes[d]) {
-            args.sizes[last] *= region.sizes[d];
-            args.strides[last] = region.strides[d];
+        if (last >= 0 && last != args.place && args.strides[last] == region.strides.raw(d) * region.sizes.raw(d)) {
+            args.sizes[last] *= region.sizes.raw(d);
+            args.strides[last] = region.strides.raw(d);
         } else {
-            add(region.sizes[d], region.strides[d]);
+            add(region.sizes.raw(d), region.strides.raw(d));
         }
     }
     return args;

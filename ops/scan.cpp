@@ -119,7 +119,7 @@ void logcumsumexp_rule(Backward& b) {
 Tensor shifted(const Tensor& x, int dim, std::int64_t steps, bool ones) {
     const std::int64_t n = x.size(dim), gap = std::min(steps < 0 ? -steps : steps, n);
     Shape shape = x.shape();
-    shape[dim] = gap;
+    shape.raw(dim) = gap;
     const Tensor filling = ones ? gradient_ops::ones(shape, x.dtype(), x.device())
                                 : gradient_ops::zeros(shape, x.dtype(), x.device());
     const Tensor rest = narrow(x, dim, steps < 0 ? gap : 0, n - gap);
@@ -151,7 +151,7 @@ Tensor product_gradient(const Tensor& x, const Tensor& g, int dim, bool whole, b
         Tensor tail = g;
         if (whole && x.size(dim) > 1) {  // g at the last position, 0 before it
             Shape shape = x.shape();
-            shape[dim] -= 1;
+            shape.raw(dim) -= 1;
             tail = gradient_ops::concatenate({gradient_ops::zeros(shape, g.dtype(), g.device()), g}, dim);
         }
         return product_before(x, dim) * recurrence_after(x, tail, dim);
@@ -202,13 +202,13 @@ Tensor product(const In& x, Over o) {
 
 }  // namespace
 
-Tensor cumsum(In x, int dim) {
+Tensor cumsum(In x, Dim dim) {
     detail::check_defined(x, "cumsum");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumsum(In(wide, x.loc), dim);
     return scan_sum(x, {detail::wrap_dim(dim, x.tensor.dim(), "cumsum", x.loc), Scan::sum});
 }
 
-Tensor cumprod(In x, int dim) {
+Tensor cumprod(In x, Dim dim) {
     detail::check_defined(x, "cumprod");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumprod(In(wide, x.loc), dim);
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), Scan::prod};
@@ -230,7 +230,7 @@ Tensor prod(In x) {
     return product(x, over("prod", Dims{}, x.tensor.dim(), false, x.loc));
 }
 
-Tensor prod(In x, int dim, bool keepdim) {
+Tensor prod(In x, Dim dim, bool keepdim) {
     detail::check_defined(x, "prod");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return prod(In(wide, x.loc), dim, keepdim);
     return product(x, over("prod", dim, x.tensor.dim(), keepdim, x.loc));
@@ -238,9 +238,9 @@ Tensor prod(In x, int dim, bool keepdim) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
-Tensor Tensor::cumsum(int dim, Loc loc) const { return tapir::cumsum(In(*this, loc), dim); }
-Tensor Tensor::cumprod(int dim, Loc loc) const { return tapir::cumprod(In(*this, loc), dim); }
+Tensor Tensor::cumsum(Dim dim, Loc loc) const { return tapir::cumsum(In(*this, loc), dim); }
+Tensor Tensor::cumprod(Dim dim, Loc loc) const { return tapir::cumprod(In(*this, loc), dim); }
 Tensor Tensor::prod(Loc loc) const { return tapir::prod(In(*this, loc)); }
-Tensor Tensor::prod(int dim, bool keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
+Tensor Tensor::prod(Dim dim, bool keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
 
 }  // namespace tapir

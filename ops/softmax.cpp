@@ -151,7 +151,7 @@ Reduced reduced_together(const Tensor& x, Over o) {
     bool was_reduced = false;
     Reduced result;
     for (int d = 0; d < x.dim(); ++d) {
-        const std::int64_t size = x.shape()[d];
+        const std::int64_t size = x.shape().raw(d);
         (o.has(d) ? result.size : result.inner) *= size;
         if (!o.has(d)) order.push_back(d);
         if (size == 1) continue;
@@ -181,7 +181,7 @@ Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, 
     gpu::logsumexp_backward(args, on_stream(y), y.numel());
     if (in.order.empty()) return out;
     Dims back = in.order;
-    for (int d = 0; d < back.rank(); ++d) back[static_cast<int>(in.order[d])] = d;
+    for (int d = 0; d < back.rank(); ++d) back.raw(static_cast<int>(in.order.raw(d))) = d;
     return permute(out, back);
 }
 
@@ -208,9 +208,9 @@ void run_logsumexp(const Reduced& in, const Tensor& out) {
 
 }  // namespace
 
-Tensor softmax(In x, int dim) { return softmax_along(softmax_op, x, dim, false); }
+Tensor softmax(In x, Dim dim) { return softmax_along(softmax_op, x, dim, false); }
 Tensor causal_softmax(In scores, std::int64_t first_query) { return softmax_along(causal_softmax_op, scores, -1, false, first_query); }
-Tensor log_softmax(In x, int dim) { return softmax_along(log_softmax_op, x, dim, true); }
+Tensor log_softmax(In x, Dim dim) { return softmax_along(log_softmax_op, x, dim, true); }
 
 Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     detail::check_defined(x, "logsumexp");
@@ -236,8 +236,8 @@ Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
     return out;
 }
 
-Tensor Tensor::softmax(int dim, Loc loc) const { return tapir::softmax(In(*this, loc), dim); }
-Tensor Tensor::log_softmax(int dim, Loc loc) const { return tapir::log_softmax(In(*this, loc), dim); }
+Tensor Tensor::softmax(Dim dim, Loc loc) const { return tapir::softmax(In(*this, loc), dim); }
+Tensor Tensor::log_softmax(Dim dim, Loc loc) const { return tapir::log_softmax(In(*this, loc), dim); }
 Tensor Tensor::logsumexp(const Dims& dims, bool keepdim, Loc loc) const { return tapir::logsumexp(In(*this, loc), dims, keepdim); }
 
 }  // namespace tapir

@@ -175,7 +175,7 @@ ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, boo
         in = contiguous(x.tensor);
     }
     Shape shape = in.shape();
-    if (shape.rank() > 0) shape[dim] = k;
+    if (shape.rank() > 0) shape.raw(dim) = k;
     ValuesIndices out;
     out.indices = detail::make_empty(shape, int64, in.device(), x.loc);
     if (with_values) out.values = detail::make_empty(shape, in.dtype(), in.device(), x.loc);
@@ -201,7 +201,7 @@ int64_t size_along(const Tensor& x, int dim) { return x.dim() == 0 ? 1 : x.impl(
 
 }  // namespace
 
-ValuesIndices sort(In x, int dim, bool descending) {
+ValuesIndices sort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "sort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "sort", x.loc);
     ValuesIndices out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
@@ -211,13 +211,13 @@ ValuesIndices sort(In x, int dim, bool descending) {
     return out;
 }
 
-Tensor argsort(In x, int dim, bool descending) {
+Tensor argsort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "argsort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "argsort", x.loc);
     return first_sorted(x, d, size_along(x.tensor, d), descending, false).indices;
 }
 
-ValuesIndices topk(In x, int64_t k, int dim, bool largest) {
+ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
     detail::check_defined(x, "topk");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "topk", x.loc);
     const int64_t size = size_along(x.tensor, d);
@@ -233,8 +233,8 @@ ValuesIndices topk(In x, int64_t k, int dim, bool largest) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
-ValuesIndices Tensor::sort(int dim, bool descending, Loc loc) const { return tapir::sort(In(*this, loc), dim, descending); }
-Tensor Tensor::argsort(int dim, bool descending, Loc loc) const { return tapir::argsort(In(*this, loc), dim, descending); }
-ValuesIndices Tensor::topk(int64_t k, int dim, bool largest, Loc loc) const { return tapir::topk(In(*this, loc), k, dim, largest); }
+ValuesIndices Tensor::sort(Dim dim, bool descending, Loc loc) const { return tapir::sort(In(*this, loc), dim, descending); }
+Tensor Tensor::argsort(Dim dim, bool descending, Loc loc) const { return tapir::argsort(In(*this, loc), dim, descending); }
+ValuesIndices Tensor::topk(int64_t k, Dim dim, bool largest, Loc loc) const { return tapir::topk(In(*this, loc), k, dim, largest); }
 
 }  // namespace tapir

@@ -115,8 +115,8 @@ void check_quantile(const In& x) {
 }
 
 // Each result has size 1 along d.
-std::vector<Tensor> quantiles(const In& x, const std::vector<double>& qs, int d, const char* interpolation) {
-    const Between how = between_of(interpolation, x.loc);
+std::vector<Tensor> quantiles(const In& x, const std::vector<double>& qs, int d, Interpolation interpolation) {
+    const Between how = between_of(interpolation.word(), x.loc);
     const int64_t n = x.tensor.size(d);
     std::vector<Place> places;
     for (const double q : qs) places.push_back(place_of(q, n, how, x.loc));
@@ -141,7 +141,7 @@ std::vector<double> numbers_of(const In& q, const In& x) {
 
 }  // namespace
 
-Tensor quantile(In x, double q, int dim, bool keepdim, const char* interpolation) {
+Tensor quantile(In x, double q, Dim dim, bool keepdim, Interpolation interpolation) {
     check_quantile(x);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
     const detail::RecordedParts parts(x.loc);
@@ -150,13 +150,13 @@ Tensor quantile(In x, double q, int dim, bool keepdim, const char* interpolation
     return keepdim ? result : squeeze(result, d);
 }
 
-Tensor quantile(In x, double q, const char* interpolation) {
+Tensor quantile(In x, double q, Interpolation interpolation) {
     check_quantile(x);
     const detail::RecordedParts parts(x.loc);
     return quantile(reshape(x, {-1}), q, 0, false, interpolation);
 }
 
-Tensor quantile(In x, In q, int dim, bool keepdim, const char* interpolation) {
+Tensor quantile(In x, In q, Dim dim, bool keepdim, Interpolation interpolation) {
     check_quantile(x);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
     const std::vector<double> qs = numbers_of(q, x);
@@ -170,13 +170,13 @@ Tensor quantile(In x, In q, int dim, bool keepdim, const char* interpolation) {
     return stack(results, 0);
 }
 
-Tensor quantile(In x, In q, const char* interpolation) {
+Tensor quantile(In x, In q, Interpolation interpolation) {
     check_quantile(x);
     const detail::RecordedParts parts(x.loc);
     return quantile(reshape(x, {-1}), q, 0, false, interpolation);
 }
 
-ValuesIndices median(In x, int dim, bool keepdim) {
+ValuesIndices median(In x, Dim dim, bool keepdim) {
     detail::check_defined(x, "median");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "median", x.loc);
     const detail::RecordedParts parts(x.loc);
@@ -219,7 +219,7 @@ std::pair<Tensor, Tensor> aminmax(In x) {
     const detail::RecordedParts parts(x.loc);
     return {amin(x), amax(x)};
 }
-std::pair<Tensor, Tensor> aminmax(In x, int dim, bool keepdim) {
+std::pair<Tensor, Tensor> aminmax(In x, Dim dim, bool keepdim) {
     const detail::RecordedParts parts(x.loc);
     return {amin(x, {dim}, keepdim), amax(x, {dim}, keepdim)};
 }
@@ -262,7 +262,7 @@ Tensor sums_of_neighbours(const Tensor& y, int d) {
 
 }  // namespace
 
-Tensor trapezoid(In y, double dx, int dim) {
+Tensor trapezoid(In y, double dx, Dim dim) {
     detail::check_defined(y, "trapezoid");
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
     const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
@@ -270,7 +270,7 @@ Tensor trapezoid(In y, double dx, int dim) {
     return sum(sums_of_neighbours(y.tensor, d), {d}) * (dx / 2);
 }
 
-Tensor trapezoid(In y, In x, int dim) {
+Tensor trapezoid(In y, In x, Dim dim) {
     detail::check_defined(y, "trapezoid");
     detail::check_defined(x, "trapezoid");
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
@@ -345,18 +345,18 @@ Tensor pdist(In x, double p) {
     return x->sizes[1] == 0 ? sum(difference, {1}) : norm(difference, p, {1});
 }
 
-Tensor normalize(In x, double p, int dim, double eps) {
+Tensor normalize(In x, double p, Dim dim, double eps) {
     detail::check_defined(x, "normalize");
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "normalize: needs a floating dtype, got {}", name(x->dtype));
     const detail::RecordedParts parts(x.loc);
-    return x.tensor / clamp_min(norm(x, p, {dim}, true), eps);
+    return x.tensor / clamp_min(norm(x, p, {static_cast<int>(dim)}, true), eps);
 }
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::median(Loc loc) const { return tapir::median(In(*this, loc)); }
-ValuesIndices Tensor::median(int dim, bool keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
+ValuesIndices Tensor::median(Dim dim, bool keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
 Tensor Tensor::quantile(double q, Loc loc) const { return tapir::quantile(In(*this, loc), q); }
-Tensor Tensor::quantile(double q, int dim, bool keepdim, Loc loc) const { return tapir::quantile(In(*this, loc), q, dim, keepdim); }
+Tensor Tensor::quantile(double q, Dim dim, bool keepdim, Loc loc) const { return tapir::quantile(In(*this, loc), q, dim, keepdim); }
 
 }  // namespace tapir

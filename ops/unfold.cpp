@@ -72,7 +72,7 @@ void windows_rule(Backward& b) {
 
 }  // namespace
 
-Tensor Tensor::unfold(int dim, int64_t size, int64_t step, Loc loc) const {
+Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     const In x(*this, loc);
     detail::check_defined(x, "unfold");
     const int rank = this->dim();

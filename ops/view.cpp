@@ -36,12 +36,12 @@ void reshape_rule(Backward& b) {
 }
 void transpose_rule(Backward& b) {
     const auto& dims = b.attrs<Shape>();
-    b.give(0, transpose(b.grad(), static_cast<int>(dims[0]), static_cast<int>(dims[1])));
+    b.give(0, transpose(b.grad(), static_cast<int>(dims.raw(0)), static_cast<int>(dims.raw(1))));
 }
 void permute_rule(Backward& b) {
     const auto& dims = b.attrs<Shape>();
     Shape inverse = dims;
-    for (int d = 0; d < dims.rank(); ++d) inverse[static_cast<int>(dims[d])] = d;
+    for (int d = 0; d < dims.rank(); ++d) inverse.raw(static_cast<int>(dims.raw(d))) = d;
     b.give(0, permute(b.grad(), inverse));
 }
 void expand_rule(Backward& b) { b.give(0, b.grad()); }  // give() sums over what was repeated
@@ -81,7 +81,7 @@ Shape contiguous_strides(const TensorImpl* x) {
     Shape strides(x->sizes, x->rank);
     int64_t stride = 1;
     for (int d = x->rank; d-- > 0;) {
-        strides[d] = stride;
+        strides.raw(d) = stride;
         stride *= x->sizes[d];
     }
     return strides;
@@ -126,8 +126,8 @@ void pieces_rule(Backward& b) {
     for (int k = 0; k < b.output_count(); ++k) {
         Shape sizes = b.output_shape(k);
         if (pieces.drop) sizes.insert(pieces.dim, 1);
-        const Tensor part = detail::make_view(whole.impl(), sizes, whole.strides(), start * whole.strides()[pieces.dim]);
-        start += sizes[pieces.dim];
+        const Tensor part = detail::make_view(whole.impl(), sizes, whole.strides(), start * whole.strides().raw(pieces.dim));
+        start += sizes.raw(pieces.dim);
         const Tensor& g = b.grad(k);
         if (!g.defined()) {
             const detail::UnrecordedParts parts;
@@ -153,9 +153,9 @@ bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
     for (int o = x->rank - 1; o >= 0; --o) {
         old_numel *= x->sizes[o];
         if (o > 0 && (x->sizes[o - 1] == 1 || x->strides[o - 1] == old_numel * run_stride)) continue;
-        while (d >= 0 && (new_numel < old_numel || shape[d] == 1)) {
-            strides[d] = new_numel * run_stride;
-            new_numel *= shape[d];
+        while (d >= 0 && (new_numel < old_numel || shape.raw(d) == 1)) {
+            strides.raw(d) = new_numel * run_stride;
+            new_numel *= shape.raw(d);
             --d;
         }
         if (new_numel != old_numel) return false;
@@ -173,9 +173,9 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
     int64_t known = 1;
     bool overflow = false;
     for (int d = 0; d < shape.rank(); ++d) {
-        if (shape[d] >= 0) [[likely]] {
-            overflow |= __builtin_mul_overflow(known, shape[d], &known);
-        } else if (shape[d] == -1 && unknown < 0) {
+        if (shape.raw(d) >= 0) [[likely]] {
+            overflow |= __builtin_mul_overflow(known, shape.raw(d), &known);
+        } else if (shape.raw(d) == -1 && unknown < 0) {
             unknown = d;
         } else {
             fail<ShapeError>(loc, "{}: {} is not a shape", op, shape);
@@ -185,7 +185,7 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
     if (overflow || (unknown < 0 ? known != numel : known == 0 || numel % known != 0)) {
         fail<ShapeError>(loc, "{}: {} elements of shape {} do not fit into {}", op, numel, x.shape(), shape);
     }
-    if (unknown >= 0) shape[unknown] = numel / known;
+    if (unknown >= 0) shape.raw(unknown) = numel / known;
     if (numel == 0) [[unlikely]]
         detail::checked_numel(shape, x.dtype(), loc);
 }
@@ -204,9 +204,9 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
             const Shape whole = contiguous_strides(x.tensor.impl());
             for (Tensor& piece : pieces) {
                 Shape strides = whole;
-                const int64_t length = drop ? 1 : piece.shape()[dim];
+                const int64_t length = drop ? 1 : piece.shape().raw(dim);
                 if (drop) strides.erase(dim);
-                record(part_op, x.loc, {&x.tensor}, piece, {}, Part{piece.shape(), strides, start * whole[dim]});
+                record(part_op, x.loc, {&x.tensor}, piece, {}, Part{piece.shape(), strides, start * whole.raw(dim)});
                 start += length;
             }
             return pieces;
@@ -245,7 +245,7 @@ Tensor reshape(In x, const Shape& wish) {
     return reshape_to(In(clone(x), x.loc), shape, nullptr);
 }
 
-Tensor flatten(In x, int start_dim, int end_dim) {
+Tensor flatten(In x, Dim start_dim, Dim end_dim) {
     detail::check_defined(x, "flatten");
     const int rank = x.tensor.dim();
     const int start = detail::wrap_dim(start_dim, rank, "flatten", x.loc);
@@ -257,13 +257,13 @@ Tensor flatten(In x, int start_dim, int end_dim) {
         if (d <= start || d > end) {
             shape.push_back(x->sizes[d]);
         } else {
-            shape[start] *= x->sizes[d];
+            shape.raw(start) *= x->sizes[d];
         }
     }
     return reshape(x, shape);
 }
 
-Tensor unflatten(In x, int dim, const Shape& sizes) {
+Tensor unflatten(In x, Dim dim, const Shape& sizes) {
     detail::check_defined(x, "unflatten");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "unflatten", x.loc);
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "unflatten: a 0-d tensor has no dimension {}", dim);
@@ -278,18 +278,18 @@ Tensor unflatten(In x, int dim, const Shape& sizes) {
     }
     Shape shape = x.tensor.shape();
     shape.erase(d);
-    for (int i = 0; i < sizes.rank(); ++i) shape.insert(d + i, sizes[i] == -1 ? x->sizes[d] / known : sizes[i], x.loc);
+    for (int i = 0; i < sizes.rank(); ++i) shape.insert(d + i, sizes.raw(i) == -1 ? x->sizes[d] / known : sizes.raw(i), x.loc);
     return reshape(x, shape);
 }
 
-Tensor transpose(In x, int dim0, int dim1) {
+Tensor transpose(In x, Dim dim0, Dim dim1) {
     detail::check_defined(x, "transpose");
     const int rank = x.tensor.dim();
     const int a = detail::wrap_dim(dim0, rank, "transpose", x.loc), b = detail::wrap_dim(dim1, rank, "transpose", x.loc);
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
     if (rank > 0) {
-        std::swap(sizes[a], sizes[b]);
-        std::swap(strides[a], strides[b]);
+        std::swap(sizes.raw(a), sizes.raw(b));
+        std::swap(strides.raw(a), strides.raw(b));
     }
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
     record(transpose_op, x.loc, {&x.tensor}, view, {}, Shape(a, b));
@@ -303,12 +303,12 @@ Tensor permute(In x, const Dims& dims) {
     Shape order = dims, sizes = dims, strides = dims;
     unsigned seen = 0;
     for (int d = 0; d < rank; ++d) {
-        const int from = detail::wrap_dim(dims[d], rank, "permute", x.loc);
+        const int from = detail::wrap_dim(dims.raw(d), rank, "permute", x.loc);
         if (seen >> from & 1) fail<IndexError>(x.loc, "permute: dimension {} is named twice in {}", from, dims);
         seen |= 1u << from;
-        order[d] = from;
-        sizes[d] = x->sizes[from];
-        strides[d] = x->strides[from];
+        order.raw(d) = from;
+        sizes.raw(d) = x->sizes[from];
+        strides.raw(d) = x->strides[from];
     }
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
     record(permute_op, x.loc, {&x.tensor}, view, {}, order);
@@ -326,22 +326,22 @@ Tensor squeeze(In x) {
     return reshape_to(x, sizes, strides.data());
 }
 
-Tensor squeeze(In x, int dim) {
+Tensor squeeze(In x, Dim dim) {
     detail::check_defined(x, "squeeze");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "squeeze", x.loc);
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
-    if (sizes.rank() > 0 && sizes[d] == 1) {
+    if (sizes.rank() > 0 && sizes.raw(d) == 1) {
         sizes.erase(d);
         strides.erase(d);
     }
     return reshape_to(x, sizes, strides.data());
 }
 
-Tensor unsqueeze(In x, int dim) {
+Tensor unsqueeze(In x, Dim dim) {
     detail::check_defined(x, "unsqueeze");
     const int d = detail::wrap_dim(dim, x.tensor.dim() + 1, "unsqueeze", x.loc);
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
-    const int64_t stride = d < sizes.rank() ? sizes[d] * strides[d] : 1;
+    const int64_t stride = d < sizes.rank() ? sizes.raw(d) * strides.raw(d) : 1;
     sizes.insert(d, 1, x.loc);
     strides.insert(d, stride, x.loc);
     return reshape_to(x, sizes, strides.data());
@@ -354,11 +354,11 @@ Tensor expand(In x, const Shape& wish) {
     Shape sizes = wish, strides = wish;
     for (int d = 0; d < wish.rank(); ++d) {
         const int64_t have = d < extra ? 1 : x->sizes[d - extra];
-        if (sizes[d] == -1 && d >= extra) sizes[d] = have;
-        if (sizes[d] < 0 || (have != 1 && sizes[d] != have)) {
+        if (sizes.raw(d) == -1 && d >= extra) sizes.raw(d) = have;
+        if (sizes.raw(d) < 0 || (have != 1 && sizes.raw(d) != have)) {
             fail<ShapeError>(x.loc, "expand: shape {} cannot be expanded to {}", x.tensor.shape(), wish);
         }
-        strides[d] = d < extra || (have == 1 && sizes[d] != 1) ? 0 : x->strides[d - extra];
+        strides.raw(d) = d < extra || (have == 1 && sizes.raw(d) != 1) ? 0 : x->strides[d - extra];
     }
     detail::checked_numel(sizes, x.tensor.dtype(), x.loc);
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
@@ -370,7 +370,7 @@ Tensor broadcast_to(In x, const Shape& shape) { return expand(x, shape); }
 
 // --- Parts ---------------------------------------------------------------------------------------------------------------------
 
-Tensor narrow(In x, int dim, int64_t start, int64_t length) {
+Tensor narrow(In x, Dim dim, int64_t start, int64_t length) {
     detail::check_defined(x, "narrow");
     const int rank = x.tensor.dim();
     if (rank == 0) fail<ShapeError>(x.loc, "narrow: a 0-d tensor has no parts");
@@ -386,10 +386,10 @@ Tensor narrow(In x, int dim, int64_t start, int64_t length) {
     Tensor view = detail::make_view(x.tensor.impl(), rank, sizes, x->strides, from * x->strides[d]);
     if (!detail::thread.log) return view;
     const Shape whole = contiguous_strides(x.tensor.impl());
-    return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole[d]});
+    return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole.raw(d)});
 }
 
-Tensor select(In x, int dim, int64_t index) {
+Tensor select(In x, Dim dim, int64_t index) {
     detail::check_defined(x, "select");
     const int rank = x.tensor.dim();
     if (rank == 0) fail<IndexError>(x.loc, "select: a 0-d tensor cannot be indexed");
@@ -404,12 +404,12 @@ Tensor select(In x, int dim, int64_t index) {
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, i * x->strides[d]);
     if (!detail::thread.log) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
-    const int64_t offset = i * whole[d];
+    const int64_t offset = i * whole.raw(d);
     whole.erase(d);
     return record_part(x, std::move(view), {sizes, whole, offset});
 }
 
-Tensor slice(In x, int dim, Slice range) {
+Tensor slice(In x, Dim dim, Slice range) {
     detail::check_defined(x, "slice");
     const int rank = x.tensor.dim();
     if (rank == 0) fail<IndexError>(x.loc, "slice: a 0-d tensor cannot be sliced");
@@ -422,18 +422,18 @@ Tensor slice(In x, int dim, Slice range) {
     };
     const int64_t start = position(range.start, 0), stop = std::max(position(range.stop, size), start);
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
-    sizes[d] = (stop - start + range.step - 1) / range.step;
-    const int64_t offset = sizes[d] > 0 ? start * strides[d] : 0;
-    strides[d] *= range.step;
+    sizes.raw(d) = (stop - start + range.step - 1) / range.step;
+    const int64_t offset = sizes.raw(d) > 0 ? start * strides.raw(d) : 0;
+    strides.raw(d) *= range.step;
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, offset);
     if (!detail::thread.log) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
-    const int64_t whole_offset = sizes[d] > 0 ? start * whole[d] : 0;
-    whole[d] *= range.step;
+    const int64_t whole_offset = sizes.raw(d) > 0 ? start * whole.raw(d) : 0;
+    whole.raw(d) *= range.step;
     return record_part(x, std::move(view), {sizes, whole, whole_offset});
 }
 
-Tensor diagonal(In x, int64_t offset, int dim1, int dim2) {
+Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
     detail::check_defined(x, "diagonal");
     const int rank = x.tensor.dim();
     if (rank < 2) fail<ShapeError>(x.loc, "diagonal: needs two different dimensions of shape {}", x.tensor.shape());
@@ -442,8 +442,8 @@ Tensor diagonal(In x, int64_t offset, int dim1, int dim2) {
     const int64_t rows = x->sizes[a] + std::min<int64_t>(offset, 0), columns = x->sizes[b] - std::max<int64_t>(offset, 0);
     const int64_t length = std::max<int64_t>(std::min(rows, columns), 0);
     const auto taken = [&](Shape strides, int64_t& start) {
-        start = length == 0 ? 0 : offset >= 0 ? offset * strides[b] : -offset * strides[a];
-        const int64_t step = strides[a] + strides[b];
+        start = length == 0 ? 0 : offset >= 0 ? offset * strides.raw(b) : -offset * strides.raw(a);
+        const int64_t step = strides.raw(a) + strides.raw(b);
         strides.erase(std::max(a, b));
         strides.erase(std::min(a, b));
         strides.push_back(step);
@@ -477,7 +477,7 @@ std::vector<Tensor> cut(const In& x, const std::vector<int64_t>& sizes, int d, b
     }
     int64_t start = 0;
     for (const int64_t size : sizes) {
-        if (!drop) shape[d] = size;
+        if (!drop) shape.raw(d) = size;
         pieces.push_back(detail::make_view(x.tensor.impl(), shape, strides, start * step));
         start += size;
     }
@@ -499,13 +499,13 @@ std::vector<int64_t> equal_pieces(int64_t size, int64_t piece) {
 
 }  // namespace
 
-std::vector<Tensor> split(In x, int64_t split_size, int dim) {
+std::vector<Tensor> split(In x, int64_t split_size, Dim dim) {
     const int d = pieces_dim("split", x, dim);
     if (split_size <= 0) fail<ValueError>(x.loc, "split: the size of a piece must be positive, got {}", split_size);
     return cut(x, equal_pieces(x->sizes[d], split_size), d, false);
 }
 
-std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, int dim) {
+std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, Dim dim) {
     const int d = pieces_dim("split", x, dim);
     int64_t sum = 0;
     for (const int64_t size : sizes) {
@@ -518,7 +518,7 @@ std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, int dim) {
     return cut(x, sizes, d, false);
 }
 
-std::vector<Tensor> chunk(In x, int chunks, int dim) {
+std::vector<Tensor> chunk(In x, int chunks, Dim dim) {
     const int d = pieces_dim("chunk", x, dim);
     if (chunks <= 0) fail<ValueError>(x.loc, "chunk: the number of chunks must be positive, got {}", chunks);
     if (x->sizes[d] == 0) return cut(x, std::vector<int64_t>(static_cast<std::size_t>(chunks), 0), d, false);
@@ -526,7 +526,7 @@ std::vector<Tensor> chunk(In x, int chunks, int dim) {
     return cut(x, equal_pieces(x->sizes[d], piece), d, false);
 }
 
-std::vector<Tensor> unbind(In x, int dim) {
+std::vector<Tensor> unbind(In x, Dim dim) {
     const int d = pieces_dim("unbind", x, dim);
     return cut(x, std::vector<int64_t>(static_cast<std::size_t>(x->sizes[d]), 1), d, true);
 }
@@ -534,9 +534,9 @@ std::vector<Tensor> unbind(In x, int dim) {
 // --- Methods ---------------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::reshape(const Shape& shape, Loc loc) const { return tapir::reshape(In(*this, loc), shape); }
-Tensor Tensor::flatten(int start, int end, Loc loc) const { return tapir::flatten(In(*this, loc), start, end); }
-Tensor Tensor::unflatten(int dim, const Shape& sizes, Loc loc) const { return tapir::unflatten(In(*this, loc), dim, sizes); }
-Tensor Tensor::transpose(int a, int b, Loc loc) const { return tapir::transpose(In(*this, loc), a, b); }
+Tensor Tensor::flatten(Dim start, Dim end, Loc loc) const { return tapir::flatten(In(*this, loc), start, end); }
+Tensor Tensor::unflatten(Dim dim, const Shape& sizes, Loc loc) const { return tapir::unflatten(In(*this, loc), dim, sizes); }
+Tensor Tensor::transpose(Dim a, Dim b, Loc loc) const { return tapir::transpose(In(*this, loc), a, b); }
 Tensor Tensor::t(Loc loc) const {
     detail::check_defined(In(*this, loc), "t");
     if (dim() > 2) fail<ShapeError>(loc, "t: needs at most 2 dimensions, got shape {}", shape());
@@ -544,21 +544,21 @@ Tensor Tensor::t(Loc loc) const {
 }
 Tensor Tensor::permute(const Dims& dims, Loc loc) const { return tapir::permute(In(*this, loc), dims); }
 Tensor Tensor::squeeze(Loc loc) const { return tapir::squeeze(In(*this, loc)); }
-Tensor Tensor::squeeze(int dim, Loc loc) const { return tapir::squeeze(In(*this, loc), dim); }
-Tensor Tensor::unsqueeze(int dim, Loc loc) const { return tapir::unsqueeze(In(*this, loc), dim); }
+Tensor Tensor::squeeze(Dim dim, Loc loc) const { return tapir::squeeze(In(*this, loc), dim); }
+Tensor Tensor::unsqueeze(Dim dim, Loc loc) const { return tapir::unsqueeze(In(*this, loc), dim); }
 Tensor Tensor::expand(const Shape& shape, Loc loc) const { return tapir::expand(In(*this, loc), shape); }
-Tensor Tensor::narrow(int dim, int64_t start, int64_t length, Loc loc) const {
+Tensor Tensor::narrow(Dim dim, int64_t start, int64_t length, Loc loc) const {
     return tapir::narrow(In(*this, loc), dim, start, length);
 }
-Tensor Tensor::select(int dim, int64_t index, Loc loc) const { return tapir::select(In(*this, loc), dim, index); }
-Tensor Tensor::slice(int dim, Slice range, Loc loc) const { return tapir::slice(In(*this, loc), dim, range); }
-std::vector<Tensor> Tensor::split(int64_t size, int dim, Loc loc) const { return tapir::split(In(*this, loc), size, dim); }
-std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int dim, Loc loc) const {
+Tensor Tensor::select(Dim dim, int64_t index, Loc loc) const { return tapir::select(In(*this, loc), dim, index); }
+Tensor Tensor::slice(Dim dim, Slice range, Loc loc) const { return tapir::slice(In(*this, loc), dim, range); }
+std::vector<Tensor> Tensor::split(int64_t size, Dim dim, Loc loc) const { return tapir::split(In(*this, loc), size, dim); }
+std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, Dim dim, Loc loc) const {
     return tapir::split(In(*this, loc), sizes, dim);
 }
-std::vector<Tensor> Tensor::chunk(int chunks, int dim, Loc loc) const { return tapir::chunk(In(*this, loc), chunks, dim); }
-std::vector<Tensor> Tensor::unbind(int dim, Loc loc) const { return tapir::unbind(In(*this, loc), dim); }
-Tensor Tensor::diagonal(int64_t offset, int dim1, int dim2, Loc loc) const {
+std::vector<Tensor> Tensor::chunk(int chunks, Dim dim, Loc loc) const { return tapir::chunk(In(*this, loc), chunks, dim); }
+std::vector<Tensor> Tensor::unbind(Dim dim, Loc loc) const { return tapir::unbind(In(*this, loc), dim); }
+Tensor Tensor::diagonal(int64_t offset, Dim dim1, Dim dim2, Loc loc) const {
     return tapir::diagonal(In(*this, loc), offset, dim1, dim2);
 }
 

@@ -23,7 +23,7 @@ TAPIR_OP(broadcast_tensors, "Expand", Composed, "Expanded to one shape.",
 
 using std::int64_t;
 
-Tensor swapaxes(In x, int axis0, int axis1) { return transpose(x, axis0, axis1); }
+Tensor swapaxes(In x, Dim axis0, Dim axis1) { return transpose(x, axis0, axis1); }
 Tensor moveaxis(In x, const Dims& source, const Dims& destination) { return movedim(x, source, destination); }
 Tensor ravel(In x) { return flatten(x); }
 
@@ -46,7 +46,7 @@ Tensor atleast_1d(In x) { return with_dims("atleast_1d", x, 1); }
 Tensor atleast_2d(In x) { return with_dims("atleast_2d", x, 2); }
 Tensor atleast_3d(In x) { return with_dims("atleast_3d", x, 3); }
 
-std::vector<Tensor> tensor_split(In x, int sections, int dim) {
+std::vector<Tensor> tensor_split(In x, int sections, Dim dim) {
     detail::check_defined(x, "tensor_split");
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "tensor_split: a tensor without dimensions cannot be split");
     if (sections <= 0) fail<ValueError>(x.loc, "tensor_split: the number of parts must be above 0, got {}", sections);
@@ -57,7 +57,7 @@ std::vector<Tensor> tensor_split(In x, int sections, int dim) {
     return split(x, sizes, d);
 }
 
-std::vector<Tensor> tensor_split(In x, const std::vector<int64_t>& indices, int dim) {
+std::vector<Tensor> tensor_split(In x, const std::vector<int64_t>& indices, Dim dim) {
     detail::check_defined(x, "tensor_split");
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "tensor_split: a tensor without dimensions cannot be split");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "tensor_split", x.loc);

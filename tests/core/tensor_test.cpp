@@ -180,6 +180,26 @@ TEST_CASE("what an expression gives is written to, a variable is bound anew") {
     CHECK(x.to_vector<double>() == before);
 }
 
+TEST_CASE("positions in a shape") {
+    const Tensor x = zeros({2, 3, 4});
+    CHECK(x.shape()[0] == 2);
+    CHECK(x.shape()[-1] == 4);
+    CHECK(x.shape()[std::size_t{1}] == 3);
+    CHECK(x.strides()[-3] == 12);
+    CHECK(x.shape().back() == 4);
+    FAILS(IndexError, "shape[3]: (2, 3, 4) has 3 dimensions", x.shape()[3]);
+    FAILS(IndexError, "shape[7]: ", x.shape()[7]);
+    FAILS(IndexError, "shape[-4]: (2, 3, 4) has 3 dimensions", x.shape()[-4]);
+    FAILS(IndexError, "shape[4294967296]: ", x.shape()[std::int64_t{1} << 32]);
+    FAILS(IndexError, "shape[-2]: (5,) has 1 dimension", Shape(5)[-2]);
+    FAILS(IndexError, "shape[-1]: () has 0 dimensions", Shape().back());
+    Shape s{2, 3};
+    s[-1] = 7;
+    CHECK(s == Shape(2, 7));
+    FAILS(IndexError, "shape[2]: ", s[2] = 1);
+    CHECK(s == Shape(2, 7));
+}
+
 TEST_CASE("shapes, dtypes and devices are written to streams") {
     std::ostringstream out;
     out << Shape(2, 3) << ' ' << float16 << ' ' << zeros({1}).device() << ' ' << Shape();

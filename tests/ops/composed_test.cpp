@@ -77,6 +77,47 @@ TEST_CASE("division rounded down and towards 0") {
     FAILS(ValueError, "floor_divide: integer division by 0", div(tensor({1}), 0, "floor"));
 }
 
+namespace {
+
+// Whether a call compiles with this argument.
+template <class A>
+constexpr bool sums = requires(const Tensor& x, A a) { sum(x, a); };
+template <class A>
+constexpr bool sums_as_method = requires(const Tensor& x, A a) { x.sum(a); };
+template <class A>
+constexpr bool finds = requires(const Tensor& x, A a) { argmax(x, a); };
+template <class A>
+constexpr bool finds_as_method = requires(const Tensor& x, A a) { x.argmax(a); };
+template <class A>
+constexpr bool sorts = requires(const Tensor& x, A a) { sort(x, a); };
+template <class A>
+constexpr bool takes_a_norm = requires(const Tensor& x, A a) { norm(x, 2, a); };
+template <class A>
+constexpr bool joins = requires(const std::vector<Tensor>& x, A a) { cat(x, a); };
+template <class A>
+constexpr bool var_then_keepdim = requires(const Tensor& x, A a) { var(x, a, 1, true); };
+
+}  // namespace
+
+TEST_CASE("a bool is not a dimension") {
+    STATIC_REQUIRE((sums<int> && sums_as_method<int> && finds<int> && finds_as_method<std::int64_t> && sorts<int> && joins<int>));
+    STATIC_REQUIRE((takes_a_norm<int> && var_then_keepdim<int>));
+    STATIC_REQUIRE_FALSE((sums<bool> || sums_as_method<bool> || finds<bool> || finds_as_method<bool> || sorts<bool> || joins<bool>));
+    STATIC_REQUIRE_FALSE((takes_a_norm<bool> || var_then_keepdim<bool>));
+    STATIC_REQUIRE_FALSE((std::is_constructible_v<Shape, bool> || std::is_constructible_v<Shape, int, bool>));
+    // Of all elements, as in PyTorch.
+    const Tensor x = tensor({{1.0, 2.0}, {4.0, 9.0}});
+    CHECK(var(x, false).item() == Approx(9.5));
+    CHECK(var(x, true).item() == Approx(38.0 / 3));
+    CHECK(x.var(false).item() == Approx(9.5));
+    CHECK(tapir::std(x, false).item() == Approx(std::sqrt(9.5)));
+    CHECK(x.std(true).item() == Approx(std::sqrt(38.0 / 3)));
+    CHECK(var_mean(x, false).first.item() == Approx(9.5));
+    CHECK(std_mean(x, true).first.item() == Approx(std::sqrt(38.0 / 3)));
+    CHECK(x.var(0, false)[1].item() == Approx(12.25));
+    FAILS(DTypeError, "var: ", var(x.to(int64), false));
+}
+
 TEST_CASE("searching: threads, nan, both sides") {
     const Tensor s = tensor({1.0, 2.0, 2.0, nan_value});
     const Tensor v = tensor({0.5, 2.0, 3.0, nan_value, inf});
