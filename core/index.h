@@ -10,7 +10,12 @@ namespace tapir {
 
 class Tensor;
 
-/// Python's start:stop:step. `Slice()` is the whole dimension; negative positions count from the end; step > 0.
+/// A new dimension of size 1 (numpy.newaxis).
+struct NoneType {};
+inline constexpr NoneType None{};
+
+/// Python's start:stop:step. `Slice()` is the whole dimension; negative positions count from the end; step > 0. None leaves an end
+/// open: Slice(None, -1), Slice(2, None).
 struct Slice {
     static constexpr std::int64_t kOpen = INT64_MIN;  ///< that end is open
     std::int64_t start = kOpen;
@@ -18,11 +23,10 @@ struct Slice {
     std::int64_t step = 1;
     constexpr Slice() = default;
     constexpr Slice(std::int64_t from, std::int64_t to = kOpen, std::int64_t by = 1) : start(from), stop(to), step(by) {}
+    constexpr Slice(std::int64_t from, NoneType, std::int64_t by = 1) : start(from), step(by) {}
+    constexpr Slice(NoneType, std::int64_t to, std::int64_t by = 1) : stop(to), step(by) {}
+    constexpr Slice(NoneType, NoneType, std::int64_t by = 1) : step(by) {}
 };
-
-/// A new dimension of size 1 (numpy.newaxis).
-struct NoneType {};
-inline constexpr NoneType None{};
 
 /// As many whole dimensions as are left.
 struct EllipsisType {};

@@ -410,6 +410,8 @@ class Tensor {
     Tensor sum(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor mean(Loc loc = Loc::current()) const;
     Tensor mean(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor nansum(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor nanmean(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor amax(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor amin(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
     /// The extreme of all elements; along one dimension with the index of the first; maximum() and minimum() of two tensors.

@@ -63,6 +63,12 @@ Tensor masked_scatter(In x, In mask, In src);
 std::vector<Tensor> meshgrid(TensorList tensors, const char* indexing = "ij");
 /// All combinations of the elements of 1-d tensors, a row each: (n0 * n1 * ..., tensors).
 Tensor cartesian_prod(TensorList tensors);
+/// Tensors one below the other, of one dimension as rows: (n,) counts as (1, n), a 0-d one as (1, 1). Other sizes must agree.
+Tensor vstack(TensorList tensors);
+/// Tensors side by side: joined along the second dimension, those of one dimension (or none) along the first.
+Tensor hstack(TensorList tensors);
+/// Tensors one behind the other along a third dimension: (n,) counts as (1, n, 1), (n, m) as (n, m, 1).
+Tensor dstack(TensorList tensors);
 /// Differences of neighbours along dim, n times.
 Tensor diff(In x, int n = 1, Dim dim = -1);
 /// The cross product of vectors of 3 elements along dim; other dimensions broadcast.

@@ -31,6 +31,16 @@ TAPIR_OP(meshgrid, NoOnnx("Expand"), Composed, "Coordinates of a grid.",
          TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='ij')", meshgrid({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='xy')", meshgrid({x[0], x[1]}, "xy")),
          TAPIR_SAMPLE_AS("f(3) f(2) f(2)", "cartesian_prod(x[0], x[1], x[2])", cartesian_prod({x[0], x[1], x[2]})));
+TAPIR_OP(vstack, "Concat", Composed, "Tensors one below the other.",
+         TAPIR_SAMPLE_AS("f(3) f(2,3)", "vstack((x[0], x[1]))", vstack({x[0], x[1]})),
+         TAPIR_SAMPLE_AS("f() f()", "vstack((x[0], x[1]))", vstack({x[0], x[1]})));
+TAPIR_OP(hstack, "Concat", Composed, "Tensors side by side.",
+         TAPIR_SAMPLE_AS("f(3) f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,1)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
+         TAPIR_SAMPLE_AS("f() f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})));
+TAPIR_OP(dstack, "Concat", Composed, "Tensors one behind the other.",
+         TAPIR_SAMPLE_AS("f(3) f(3)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,3,2)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})));
 TAPIR_OP(diff, NoOnnx("Slice, Sub"), Composed, "Differences of neighbours.", TAPIR_SAMPLE("f(3,5)", diff(x[0])),
          TAPIR_SAMPLE("f(4,2)", diff(x[0], 2, 0)));
 TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.",

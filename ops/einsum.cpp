@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/elementwise.h"
@@ -12,6 +13,12 @@
 #include "tapir/ops/view.h"
 
 namespace tapir {
+
+TAPIR_OP(tensordot, "Einsum", Composed, "The product summed over several dimensions.",
+         TAPIR_SAMPLE("f(2,3,4) f(3,4,2)", tensordot(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3,2)", tensordot(x[0], x[1], 1)),
+         TAPIR_SAMPLE("f(2) f(3)", tensordot(x[0], x[1], 0)),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(4,5,2)", "tensordot(x[0], x[1], ([0, 2], [2, 0]))", tensordot(x[0], x[1], {0, 2}, {2, 0})));
+
 namespace {
 
 using std::int64_t;
@@ -236,6 +243,54 @@ Operand contract(const Operand& a, const Operand& b, const Labels& needed) {
 }
 
 }  // namespace
+
+Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims) {
+    detail::check_defined(a, "tensordot");
+    detail::check_defined(b, "tensordot");
+    detail::check_same_device("tensordot", a.tensor, b.tensor, a.loc);
+    if (a_dims.rank() != b_dims.rank()) {
+        fail<ShapeError>(a.loc, "tensordot: dimensions {} of the first tensor, {} of the second", a_dims, b_dims);
+    }
+    Operand x{a.tensor, Labels(static_cast<std::size_t>(a.tensor.dim()), -1)};
+    Operand y{b.tensor, Labels(static_cast<std::size_t>(b.tensor.dim()), -1)};
+    Label next = 0;
+    const auto pair = [&](Operand& operand, Dim dim, Label label) -> int64_t {
+        const int d = detail::wrap_dim(dim, operand.tensor.dim(), "tensordot", a.loc);
+        Label& place = operand.labels.at(static_cast<std::size_t>(d));
+        if (place >= 0) fail<IndexError>(a.loc, "tensordot: dimension {} is named twice", d);
+        place = label;
+        return operand.tensor.size(d);
+    };
+    for (int i = 0; i < a_dims.rank(); ++i, ++next) {
+        if (pair(x, a_dims[i], next) != pair(y, b_dims[i], next)) {
+            fail<ShapeError>(a.loc, "tensordot: dimension {} of shape {} and dimension {} of shape {} differ", a_dims[i],
+                             a.tensor.shape(), b_dims[i], b.tensor.shape());
+        }
+    }
+    Labels left;
+    for (Operand* operand : {&x, &y}) {
+        for (Label& label : operand->labels) {
+            if (label < 0) left.push_back(label = next++);
+        }
+    }
+    if (left.size() > kMaxRank) fail<ShapeError>(a.loc, "tensordot: the result would have {} dimensions", left.size());
+    const detail::RecordedParts parts(a.loc);
+    return contract(x, y, left).tensor;
+}
+
+Tensor tensordot(In a, In b, int dims) {
+    detail::check_defined(a, "tensordot");
+    detail::check_defined(b, "tensordot");
+    if (dims < 0 || dims > a.tensor.dim() || dims > b.tensor.dim()) {
+        fail<ShapeError>(a.loc, "tensordot: {} dimensions of shapes {} and {}", dims, a.tensor.shape(), b.tensor.shape());
+    }
+    Dims of_a, of_b;
+    for (int d = 0; d < dims; ++d) {
+        of_a.push_back(a.tensor.dim() - dims + d);
+        of_b.push_back(d);
+    }
+    return tensordot(a, b, of_a, of_b);
+}
 
 Tensor einsum(const char* equation, TensorList list) {
     const Loc& loc = list.loc;

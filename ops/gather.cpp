@@ -7,6 +7,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/view.h"
 #include "tapir/ops/view_impl.h"
@@ -45,6 +46,8 @@ TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimen
          TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])),
          TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])),
          TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
+TAPIR_OP(index_fill, NoOnnx("Where"), Composed, "A tensor with slices filled with a number.",
+         TAPIR_SAMPLE("f(3,4) i(2)<4", index_fill(x[0], 1, x[1], 2)), TAPIR_SAMPLE("f(3,4) i(2)<3 f()", index_fill(x[0], 0, x[1], x[2])));
 TAPIR_OP(index_add, NoOnnx("ScatterND(add)"), index_add_rule, "A tensor with slices added to it.",
          TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)",
@@ -450,6 +453,38 @@ Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
     return out;
 }
 
+namespace {
+
+// Whether a position along d is one of the index: of size 1 in x's other dimensions.
+Tensor named_slices(const char* op, const In& x, Dim dim, const In& index) {
+    const int d = check_slices(op, x, dim, index);
+    const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
+    const detail::PauseRecording pause;
+    Tensor mask = zeros({x->sizes[d]}, {bool_, x->device}, x.loc);
+    mask.index_put_({checked}, true, x.loc);
+    Shape shape;
+    for (int own = 0; own < x->rank; ++own) shape.push_back(own == d ? x->sizes[d] : 1);
+    return mask.view(shape, x.loc);
+}
+
+}  // namespace
+
+Tensor index_fill(In x, Dim dim, In index, Scalar value) {
+    const Tensor mask = named_slices("index_fill", x, dim, index), number = number_as("index_fill", value, x->dtype, x.loc);
+    const detail::RecordedParts parts(x.loc);
+    return masked_fill(x, mask, number);
+}
+
+Tensor index_fill(In x, Dim dim, In index, In value) {
+    detail::check_defined(value, "index_fill");
+    if (value.tensor.dim() != 0) {
+        fail<ShapeError>(x.loc, "index_fill: the value must be a number or a 0-d tensor, got shape {}", value.tensor.shape());
+    }
+    const Tensor mask = named_slices("index_fill", x, dim, index);
+    const detail::RecordedParts parts(x.loc);
+    return masked_fill(x, mask, value);
+}
+
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::gather(Dim dim, const Tensor& index, Loc loc) const { return tapir::gather(In(*this, loc), dim, In(index, loc)); }
@@ -464,6 +499,16 @@ Tensor Tensor::scatter_add(Dim dim, const Tensor& index, const Tensor& src, Loc 
 }
 Tensor Tensor::index_select(Dim dim, const Tensor& index, Loc loc) const {
     return tapir::index_select(In(*this, loc), dim, In(index, loc));
+}
+Tensor Tensor::index_fill(Dim dim, const Tensor& index, Scalar value, Loc loc) const {
+    return tapir::index_fill(In(*this, loc), dim, In(index, loc), value);
+}
+Tensor Tensor::index_fill(Dim dim, const Tensor& index, const Tensor& value, Loc loc) const {
+    return tapir::index_fill(In(*this, loc), dim, In(index, loc), In(value, loc));
+}
+Tensor& Tensor::index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc) {
+    const Tensor mask = named_slices("index_fill_", In(*this, loc), dim, In(index, loc));
+    return masked_fill_(mask, number_as("index_fill_", value, dtype(), loc), loc);
 }
 Tensor Tensor::index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) const {
     return tapir::index_add(In(*this, loc), dim, In(index, loc), In(src, loc), alpha);

@@ -83,12 +83,28 @@ Tensor matrix_power(In a, std::int64_t n);
 
 /// The p-norm of all elements, or of vectors along dims. See tapir::norm.
 Tensor vector_norm(In x, double p = 2, const Dims& dims = {}, bool keepdim = false);
-/// Norms of matrices: "fro", "nuc" (the sum of singular values).
-Tensor matrix_norm(In a, const char* ord = "fro");
-/// 1, infinity: the largest sum of |elements| of a column, of a row (negative: the smallest); 2: the largest singular value (-2: the
-/// smallest).
-Tensor matrix_norm(In a, double ord);
-/// torch.linalg.norm without ord: the 2-norm of all elements.
+/// Which norm: a number, or of matrices "fro" or "nuc".
+class NormOrd {
+ public:
+    template <class T>
+        requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+    NormOrd(T number) noexcept : number_(static_cast<double>(number)) {}  // NOLINT: implicit by design
+    NormOrd(const char* word) noexcept : word_(word) {}                   // NOLINT
+    /// Null for a number.
+    const char* word() const noexcept { return word_; }
+    double number() const noexcept { return number_; }
+
+ private:
+    double number_ = 0;
+    const char* word_ = nullptr;
+};
+/// Norms of matrices, which lie in the two dimensions. "fro": the 2-norm of the elements; "nuc": the sum of singular values; 1,
+/// infinity: the largest sum of |elements| of a column, of a row (negative: the smallest); 2: the largest singular value (-2: the
+/// smallest). Throws ValueError for others.
+Tensor matrix_norm(In a, NormOrd ord = "fro", const Dims& dims = {-2, -1}, bool keepdim = false);
+/// torch.linalg.norm: vector_norm over one dimension, matrix_norm over two; without dims that of a vector or matrix x (ShapeError for
+/// others). Without ord: the 2-norm of all elements.
 Tensor norm(In x);
+Tensor norm(In x, NormOrd ord, const Dims& dims = {}, bool keepdim = false);
 
 }  // namespace tapir::linalg

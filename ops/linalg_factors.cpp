@@ -79,7 +79,14 @@ TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.",
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 'nuc')", linalg::matrix_norm(x[0], "nuc")),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 2)", linalg::matrix_norm(x[0], 2)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], -1)", linalg::matrix_norm(x[0], -1)),
-         TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0])", linalg::matrix_norm(x[0])));
+         TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0])", linalg::matrix_norm(x[0])),
+         TAPIR_SAMPLE_AS("f(3,2,4)", "linalg.matrix_norm(x[0], 'nuc', (2, 0), True)", linalg::matrix_norm(x[0], "nuc", {2, 0}, true)),
+         TAPIR_SAMPLE_AS("f(3,2,4)", "linalg.matrix_norm(x[0], 1, (0, 1))", linalg::matrix_norm(x[0], 1, {0, 1})),
+         TAPIR_SAMPLE_AS("f(3,2,4)", "linalg.norm(x[0], inf, (0, 2), True)", linalg::norm(x[0], __builtin_inf(), {0, 2}, true)),
+         TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], -2)", linalg::norm(x[0], -2)),
+         TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], 'fro')", linalg::norm(x[0], "fro")),
+         TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], 3, 1, True)", linalg::norm(x[0], 3, {1}, true)),
+         TAPIR_SAMPLE_AS("f(4)", "linalg.norm(x[0], 1)", linalg::norm(x[0], 1)));
 TAPIR_OP(linalg_pinv, NoOnnx("custom"), pinv_rule, "The Moore-Penrose inverse.",
          TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])),
          TAPIR_SAMPLE_AS("f(2,2,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])));
@@ -405,23 +412,50 @@ Tensor matrix_rank(In a, double rtol) {
 Tensor vector_norm(In x, double p, const Dims& dims, bool keepdim) { return tapir::norm(x, p, dims, keepdim); }
 Tensor norm(In x) { return tapir::norm(x, 2); }
 
-Tensor matrix_norm(In a, const char* ord) {
-    check_matrices("linalg::matrix_norm", a, false);
-    const std::string word = ord;
-    if (word != "fro" && word != "nuc")
-        fail<ValueError>(a.loc, "linalg::matrix_norm: ord is \"fro\", \"nuc\" or a number, not \"{}\"", word);
+namespace {
+
+Tensor norm_of_matrices(const char* op, const In& a, const NormOrd& ord, const Dims& dims, bool keepdim) {
+    check_matrices(op, a, false);
+    if (dims.rank() != 2) fail<ShapeError>(a.loc, "{}: matrices have two dimensions, got {}", op, dims);
+    const int rank = a.tensor.dim(), rows = detail::wrap_dim(dims[0], rank, op, a.loc), columns = detail::wrap_dim(dims[1], rank, op, a.loc);
+    if (rows == columns) fail<IndexError>(a.loc, "{}: dimension {} is named twice", op, rows);
+    const std::string word = ord.word() ? ord.word() : "";
+    const double size = std::abs(ord.number());
+    if (ord.word() ? word != "fro" && word != "nuc" : size != 1 && size != 2 && !std::isinf(size)) {
+        fail<ValueError>(a.loc, "{}: of matrices, ord is \"fro\", \"nuc\", 1, 2, infinity or minus these, not {}", op,
+                         ord.word() ? '"' + word + '"' : fmt::format("{}", ord.number()));
+    }
     const detail::RecordedParts parts(a.loc);
-    return word == "fro" ? tapir::norm(a, 2, {-2, -1}) : sum(svdvals(a), {-1});
+    if (word == "fro") return tapir::norm(a, 2, {rows, columns}, keepdim);
+    const Tensor matrices = movedim(a, {rows, columns}, {-2, -1});
+    Tensor values;
+    if (ord.word() || size == 2) {
+        values = svdvals(matrices);
+    } else {
+        values = sum(abs(matrices), {size == 1 ? -2 : -1});
+    }
+    values = ord.word() ? sum(values, {-1}) : ord.number() > 0 ? amax(values, {-1}) : amin(values, {-1});
+    return keepdim ? unsqueeze(unsqueeze(values, std::min(rows, columns)), std::max(rows, columns)) : values;
 }
 
-Tensor matrix_norm(In a, double ord) {
-    check_matrices("linalg::matrix_norm", a, false);
-    const double size = std::abs(ord);
-    if (size != 1 && size != 2 && !std::isinf(size))
-        fail<ValueError>(a.loc, "linalg::matrix_norm: ord is 1, 2, infinity or minus these, not {}", ord);
-    const detail::RecordedParts parts(a.loc);
-    const Tensor values = size == 2 ? svdvals(a) : sum(abs(a), {size == 1 ? -2 : -1});
-    return ord > 0 ? amax(values, {-1}) : amin(values, {-1});
+}  // namespace
+
+Tensor matrix_norm(In a, NormOrd ord, const Dims& dims, bool keepdim) {
+    return norm_of_matrices("linalg::matrix_norm", a, ord, dims, keepdim);
+}
+
+Tensor norm(In x, NormOrd ord, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "linalg::norm");
+    const int rank = x.tensor.dim();
+    if (dims.empty() ? rank != 1 && rank != 2 : dims.rank() > 2) {
+        fail<ShapeError>(x.loc, "linalg::norm: needs a vector or a matrix, or one or two dimensions; got shape {} and dimensions {}",
+                         x.tensor.shape(), dims);
+    }
+    if (dims.rank() == 2 || (dims.empty() && rank == 2)) {
+        return norm_of_matrices("linalg::norm", x, ord, dims.empty() ? Dims{0, 1} : dims, keepdim);
+    }
+    if (ord.word()) fail<ValueError>(x.loc, "linalg::norm: \"{}\" is a norm of matrices, but this is one of vectors", ord.word());
+    return tapir::norm(x, ord.number(), dims, keepdim);
 }
 
 }  // namespace linalg

@@ -19,8 +19,18 @@ struct CrossEntropyOptions {
 /// -log softmax(logits)[target]. logits: (n, classes, ...) or (classes,); targets: class indices (n, ...) or (), or
 /// probabilities of logits' shape. Throws IndexError for a class out of range (on a CUDA device when something waits).
 Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options = {});
+template <class R>  // so that {} stays the options
+    requires(std::is_same_v<R, Reduction>)
+Tensor cross_entropy(In logits, In targets, R reduction) {
+    return cross_entropy(logits, targets, CrossEntropyOptions{.reduction = reduction});
+}
 /// The same from log-probabilities.
 Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options = {});
+template <class R>
+    requires(std::is_same_v<R, Reduction>)
+Tensor nll_loss(In log_probs, In targets, R reduction) {
+    return nll_loss(log_probs, targets, CrossEntropyOptions{.reduction = reduction});
+}
 
 /// (input - target)^2. Shapes broadcast.
 Tensor mse_loss(In input, In target, Reduction reduction = Reduction::mean);

@@ -124,6 +124,10 @@ std::byte* copy_literal(const Literal& literal, DType dtype, std::byte* to) {
 
 }  // namespace
 
+void detail::fail_ragged(std::int64_t size, std::int64_t other, const Loc& loc) {
+    fail<ShapeError>(loc, "tensor: lists of {} and of {} stand side by side", size, other);
+}
+
 void detail::fail_gradient(const char* op, DType dtype, const Loc& loc) {
     fail<DTypeError>(loc, "{}: only floating dtypes can require a gradient, not {}", op, name(dtype));
 }

@@ -125,6 +125,64 @@ Tensor tensor(const std::vector<T>& values, TensorOptions options = {}, Loc loc 
     }
 }
 
+namespace detail {
+
+template <class T>
+struct NestedNumber {
+    using type = T;
+};
+template <class T>
+struct NestedNumber<std::vector<T>> : NestedNumber<T> {};
+
+/// Throws ShapeError.
+[[noreturn]] void fail_ragged(std::int64_t size, std::int64_t other, const Loc& loc);
+
+/// Sizes from dimension d on (-1: not seen yet), and the numbers row by row.
+template <class T, class Number>
+void flatten_nested(const std::vector<T>& list, int d, Shape& shape, std::vector<Number>& numbers, const Loc& loc) {
+    const auto size = static_cast<std::int64_t>(list.size());
+    if (shape.raw(d) >= 0 && shape.raw(d) != size) fail_ragged(shape.raw(d), size, loc);
+    shape.raw(d) = size;
+    for (const auto& entry : list) {
+        if constexpr (std::is_arithmetic_v<T>) {
+            numbers.push_back(entry);
+        } else {
+            flatten_nested(entry, d + 1, shape, numbers, loc);
+        }
+    }
+}
+
+template <class T>
+constexpr int nested_depth(const std::vector<T>*) {
+    if constexpr (std::is_arithmetic_v<T>) {
+        return 1;
+    } else {
+        return 1 + nested_depth(static_cast<const T*>(nullptr));
+    }
+}
+
+}  // namespace detail
+
+/// The same of a vector of vectors, of any depth: {{1, 2}, {3, 4}} -> (2, 2). Throws ShapeError where they differ in length.
+template <class T>
+    requires(std::is_arithmetic_v<typename detail::NestedNumber<T>::type>)
+Tensor tensor(const std::vector<std::vector<T>>& values, TensorOptions options = {}, Loc loc = Loc::current()) {
+    using Number = typename detail::NestedNumber<T>::type;
+    constexpr int depth = detail::nested_depth(static_cast<const std::vector<std::vector<T>>*>(nullptr));
+    static_assert(depth <= kMaxRank, "a tensor has at most 8 dimensions");
+    constexpr bool is_bool = std::is_same_v<Number, bool>;
+    Shape shape;
+    for (int d = 0; d < depth; ++d) shape.push_back(-1, loc);
+    std::vector<std::conditional_t<is_bool, unsigned char, Number>> numbers;
+    detail::flatten_nested(values, 0, shape, numbers, loc);
+    for (std::int64_t& size : shape) size = size < 0 ? 0 : size;  // of what is inside an empty list
+    if constexpr (is_bool) {
+        return tensor_from(numbers.data(), shape, bool_, options, loc);
+    } else {
+        return tensor_from(numbers.data(), shape, dtype_of<Number>, options, loc);
+    }
+}
+
 /// A tensor around memory that stays the caller's, or, with a deleter, becomes the tensor's: deleter(data) runs when
 /// the last view is gone, and must not throw. When from_blob itself throws, the memory is still the caller's. Strides are
 /// in elements (row-major unless given). Throws ValueError for null or misaligned data and for negative strides, DeviceError

@@ -24,6 +24,10 @@ Tensor vdot(In a, In b);                                              ///< dot
 /// y[..., o] = sum over i and j of a[..., i] weight[o, i, j] b[..., j], + bias[o]. a (..., n), b (..., m), weight (outputs, n, m), bias
 /// (outputs,) or undefined. Throws ShapeError.
 Tensor bilinear(In a, In b, In weight, const Tensor& bias = {});
+/// The product summed over several dimensions of each: a's last `dims` with b's first, or those listed, in pairs of equal size. Of the
+/// result's shape: what is left of a's, then of b's. dims 0: all products. Throws ShapeError where sizes differ.
+Tensor tensordot(In a, In b, int dims = 2);
+Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims);
 /// Einstein summation: einsum("bij,bjk->bik", {a, b}). Letters, "...", "->"; repeated letters take the diagonal.
 /// Throws ValueError for a malformed equation, ShapeError where sizes of a letter differ.
 Tensor einsum(const char* equation, TensorList operands);

@@ -55,6 +55,16 @@ TAPIR_OP(cdist, NoOnnx("Sub, ReduceL2"), Composed, "Distances between rows.", TA
 TAPIR_OP(normalize, NoOnnx("LpNormalization"), Composed, "Vectors of length 1.", TAPIR_SAMPLE("f(3,4)", normalize(x[0])),
          TAPIR_SAMPLE("f(2,3,2)", normalize(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", normalize(x[0], 2, 0, 1.5)));
 
+TAPIR_OP(kthvalue, NoOnnx("TopK, Gather"), Composed, "The k-th smallest element.", TAPIR_SAMPLE("d(3,4)", kthvalue(x[0], 2)),
+         TAPIR_SAMPLE("d(3,4)", kthvalue(x[0], 3, 0, true)));
+TAPIR_OP(nansum, NoOnnx("IsNaN, Where, ReduceSum"), Composed, "The sum of what is not nan.", TAPIR_SAMPLE("f(3,4)", nansum(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "nansum(torch.where(x[0] > 0.5, nan, x[0]), 1, keepdim=True)",
+                         nansum(where(x[0] > 0.5, std::nan(""), x[0]), {1}, true)));
+TAPIR_OP(nanmean, NoOnnx("IsNaN, Where, ReduceSum, Div"), Composed, "The mean of what is not nan.",
+         TAPIR_SAMPLE("f(3,4)", nanmean(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "nanmean(torch.where(x[0] > 0.5, nan, x[0]), 0)",
+                         nanmean(where(x[0] > 0.5, std::nan(""), x[0]), {0})));
+
 using std::int64_t;
 
 // --- Places among sorted elements --------------------------------------------------------------------------------------------
@@ -202,6 +212,21 @@ Tensor median(In x) {
     return median(reshape(x, {-1}), 0).values;
 }
 
+ValuesIndices kthvalue(In x, int64_t k, Dim dim, bool keepdim) {
+    detail::check_defined(x, "kthvalue");
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), "kthvalue", x.loc);
+    const int64_t n = x.tensor.dim() == 0 ? 1 : x->sizes[d];
+    if (k < 1 || k > n) fail<ValueError>(x.loc, "kthvalue: k = {} of {} elements along dimension {}", k, n, d);
+    const detail::RecordedParts parts(x.loc);
+    if (x.tensor.dim() == 0) {
+        const ValuesIndices one = kthvalue(reshape(x, {1}), 1, 0, false);
+        return one;
+    }
+    const ValuesIndices sorted = sort(x, d);
+    const auto taken = [&](const Tensor& t) { return clone(keepdim ? narrow(t, d, k - 1, 1) : select(t, d, k - 1)); };
+    return {taken(sorted.values), taken(sorted.indices)};
+}
+
 // --- Moments ------------------------------------------------------------------------------------------------------------------
 
 std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims, int correction, bool keepdim) {
@@ -213,6 +238,19 @@ std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, bool 
     detail::check_defined(x, "std_mean");
     const detail::RecordedParts parts(x.loc);
     return {tapir::std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+
+Tensor nansum(In x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "nansum");
+    const detail::RecordedParts parts(x.loc);
+    return sum(is_floating(x->dtype) ? masked_fill(x, isnan(x), 0) : x.tensor, dims, keepdim);
+}
+
+Tensor nanmean(In x, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, "nanmean");
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "nanmean: needs a floating dtype, got {}", name(x->dtype));
+    const detail::RecordedParts parts(x.loc);
+    return nansum(x, dims, keepdim) / sum(logical_not(isnan(x)), dims, keepdim);
 }
 
 std::pair<Tensor, Tensor> aminmax(In x) {
@@ -354,6 +392,11 @@ Tensor normalize(In x, double p, Dim dim, double eps) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
+ValuesIndices Tensor::kthvalue(int64_t k, Dim dim, bool keepdim, Loc loc) const {
+    return tapir::kthvalue(In(*this, loc), k, dim, keepdim);
+}
+Tensor Tensor::nansum(const Dims& dims, bool keepdim, Loc loc) const { return tapir::nansum(In(*this, loc), dims, keepdim); }
+Tensor Tensor::nanmean(const Dims& dims, bool keepdim, Loc loc) const { return tapir::nanmean(In(*this, loc), dims, keepdim); }
 Tensor Tensor::median(Loc loc) const { return tapir::median(In(*this, loc)); }
 ValuesIndices Tensor::median(Dim dim, bool keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
 Tensor Tensor::quantile(double q, Loc loc) const { return tapir::quantile(In(*this, loc), q); }

@@ -143,7 +143,7 @@ TEST_CASE("what an expression gives is written to, a variable is bound anew") {
     x[0] = 5;
     x[1] = tensor({1, 2, 3});
     CHECK(x.to_vector<double>() == V{5, 5, 5, 1, 2, 3});
-    x[1][Slice(1, Slice::kOpen)] = x[0][Slice(0, 2)] * 2;
+    x[1][Slice(1, None)] = x[0][Slice(0, 2)] * 2;
     x.index({Ellipsis, 0}) = true;
     CHECK(x.to_vector<double>() == V{1, 5, 5, 1, 10, 10});
     x[0] += 1;
@@ -198,6 +198,17 @@ TEST_CASE("positions in a shape") {
     CHECK(s == Shape(2, 7));
     FAILS(IndexError, "shape[2]: ", s[2] = 1);
     CHECK(s == Shape(2, 7));
+}
+
+TEST_CASE("None leaves an end of a slice open") {
+    const Tensor x = arange(6);
+    const auto at = [&](Slice slice) { return x[slice].to_vector<int>(); };
+    CHECK(at(Slice(2, None)) == std::vector<int>{2, 3, 4, 5});
+    CHECK(at(Slice(None, 2)) == std::vector<int>{0, 1});
+    CHECK(at(Slice(None, None, 4)) == std::vector<int>{0, 4});
+    CHECK(at({None, -4}) == std::vector<int>{0, 1});
+    CHECK(x.index({Slice(-2, None)}).to_vector<int>() == std::vector<int>{4, 5});
+    CHECK(x.slice(0, {1, None, 3}).to_vector<int>() == std::vector<int>{1, 4});
 }
 
 TEST_CASE("shapes, dtypes and devices are written to streams") {

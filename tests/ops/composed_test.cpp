@@ -118,6 +118,70 @@ TEST_CASE("a bool is not a dimension") {
     FAILS(DTypeError, "var: ", var(x.to(int64), false));
 }
 
+TEST_CASE("stacked, contracted, filled, chosen: what is refused") {
+    const Tensor v = tensor({1.0, 2.0}), m = ones({2, 3}), nothing = zeros({0});
+    CHECK(vstack({v, v, v}).shape() == Shape(3, 2));
+    CHECK(hstack({m, m}).shape() == Shape(2, 6));
+    CHECK(dstack({m, m}).shape() == Shape(2, 3, 2));
+    FAILS(ShapeError, "", vstack({v, m}));
+    FAILS(ValueError, "", hstack(std::vector<Tensor>{}));
+    FAILS(ValueError, "dstack: the tensor is undefined", dstack({v, Tensor()}));
+    CHECK(tensordot(v, v, 1).item() == 5);
+    CHECK(tensordot(m, m.t(), {0, -1}, {1, 0}).item() == 6);
+    CHECK(tensordot(tensor({2, 3}), tensor({5, 7}), 1).item<int>() == 31);
+    FAILS(ShapeError, "tensordot: dimension 1 of shape (2, 3) and dimension 0 of shape (2, 3) differ", tensordot(m, m, 1));
+    FAILS(ShapeError, "tensordot: 3 dimensions of shapes (2, 3) and (2, 3)", tensordot(m, m, 3));
+    FAILS(ShapeError, "tensordot: dimensions (0, 1) of the first tensor, (0,) of the second", tensordot(m, m, {0, 1}, {0}));
+    FAILS(IndexError, "tensordot: dimension 1 is named twice", tensordot(m, ones({3, 3}), {1, -1}, {0, 1}));
+    FAILS(IndexError, "tensordot: dimension 2", tensordot(m, m, {2}, {0}));
+
+    const Tensor holes = tensor({{nan_value, 1.0, 3.0}, {nan_value, nan_value, nan_value}});
+    CHECK(kthvalue(holes, 2).values[0].item() == 3);
+    CHECK(kthvalue(holes, 2).indices[0].item<int>() == 2);
+    CHECK(kthvalue(tensor(4.0), 1).values.shape() == Shape());
+    FAILS(ValueError, "kthvalue: k = 0 of 3 elements along dimension 1", kthvalue(m, 0));
+    FAILS(ValueError, "kthvalue: k = 4 of 3 elements", kthvalue(m, 4));
+    FAILS(IndexError, "kthvalue: ", kthvalue(m, 1, 2));
+    CHECK(nansum(holes, {1}).to_vector<double>() == std::vector<double>{4, 0});
+    CHECK(nansum(tensor({2, 3})).item<int>() == 5);
+    CHECK(nanmean(holes, {1})[0].item() == 2);
+    CHECK(std::isnan(nanmean(holes, {1})[1].item()));
+    FAILS(DTypeError, "nanmean: needs a floating dtype, got int64", nanmean(tensor({2, 3})));
+    Tensor w = holes.clone().requires_grad_();
+    Tape tape;
+    tape.backward(nanmean(w));
+    CHECK(w.grad().to_vector<double>() == std::vector<double>{0, 0.5, 0.5, 0, 0, 0});
+
+    const Tensor filled = index_fill(m, 1, tensor({-1, 0}, int32), 5);
+    CHECK(filled.to_vector<int>() == std::vector<int>{5, 1, 5, 5, 1, 5});
+    CHECK(index_fill(m, 0, zeros({0}, int64), 5).equal(m));
+    FAILS(IndexError, "index_fill: ", index_fill(m, 1, tensor({3}), 5));
+    FAILS(IndexError, "index_fill_: ", m.clone().index_fill_(1, tensor({3}), 5));
+    FAILS(ShapeError, "index_fill: the index must be 1-d", index_fill(m, 1, tensor({{0}}), 5));
+    FAILS(ShapeError, "index_fill: the value must be a number or a 0-d tensor, got shape (2,)", index_fill(m, 1, tensor({0}), v));
+    FAILS(DTypeError, "index_fill: ", index_fill(m, 1, tensor({0.5}), 5));
+    FAILS(DTypeError, "index_fill: a floating-point value cannot be written into int64", index_fill(tensor({1}), 0, tensor({0}), 0.5));
+}
+
+TEST_CASE("tensors of nested vectors") {
+    const std::vector<std::vector<float>> rows = {{1, 2, 3}, {4, 5, 6}};
+    const Tensor x = tensor(rows);
+    CHECK(x.shape() == Shape(2, 3));
+    CHECK(x.dtype() == float32);
+    CHECK(x.to_vector<int>() == std::vector<int>{1, 2, 3, 4, 5, 6});
+    CHECK(tensor(std::vector<std::vector<std::vector<int>>>{{{1}, {2}}}).shape() == Shape(1, 2, 1));
+    CHECK(tensor(std::vector<std::vector<double>>{{1}}, float32).dtype() == float32);
+    const Tensor flags = tensor(std::vector<std::vector<bool>>{{true, false}});
+    CHECK(flags.dtype() == bool_);
+    CHECK(flags.to_vector<bool>() == std::vector<bool>{true, false});
+    CHECK(tensor(std::vector<std::vector<float>>{}).shape() == Shape(0, 0));
+    CHECK(tensor(std::vector<std::vector<float>>{{}, {}}).shape() == Shape(2, 0));
+    FAILS(ShapeError, "tensor: lists of 2 and of 1 stand side by side", tensor(std::vector<std::vector<float>>{{1, 2}, {3}}));
+    using Deep = std::vector<std::vector<std::vector<int>>>;
+    FAILS(ShapeError, "tensor: lists of 1 and of 2 stand side by side", tensor(Deep{{{1}, {2}}, {{3}, {4, 5}}}));
+    FAILS(ShapeError, "tensor: lists of 0 and of 1 stand side by side", tensor(std::vector<std::vector<int>>{{}, {3}}));
+}
+
 TEST_CASE("searching: threads, nan, both sides") {
     const Tensor s = tensor({1.0, 2.0, 2.0, nan_value});
     const Tensor v = tensor({0.5, 2.0, 3.0, nan_value, inf});

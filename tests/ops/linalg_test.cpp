@@ -97,7 +97,16 @@ TEST_CASE("linear algebra refuses") {
     FAILS(ShapeError, "linalg::solve: a of shape (2, 2) does not fit b of shape (3, 1)", linalg::solve(eye(2), ones({3, 1})));
     FAILS(ValueError, "mode is \"reduced\", \"complete\" or \"r\", not \"full\"", linalg::qr(a, "full"));
     FAILS(ValueError, "uplo is \"L\" or \"U\", not \"l\"", linalg::eigh(eye(2), "l"));
-    FAILS(ValueError, "ord is 1, 2, infinity or minus these, not 3", linalg::matrix_norm(a, 3));
+    FAILS(ValueError, "linalg::matrix_norm: of matrices, ord is \"fro\", \"nuc\", 1, 2, infinity or minus these, not 3",
+          linalg::matrix_norm(a, 3));
+    FAILS(ValueError, "not \"max\"", linalg::norm(a, "max"));
+    FAILS(ValueError, "linalg::norm: \"nuc\" is a norm of matrices, but this is one of vectors", linalg::norm(a, "nuc", {0}));
+    FAILS(ShapeError, "linalg::norm: needs a vector or a matrix", linalg::norm(ones({2, 2, 2}), 1));
+    FAILS(ShapeError, "linalg::norm: needs a vector or a matrix", linalg::norm(ones({2, 2, 2}), 1, {0, 1, 2}));
+    FAILS(ShapeError, "linalg::matrix_norm: matrices have two dimensions, got (0,)", linalg::matrix_norm(a, 1, {0}));
+    FAILS(IndexError, "linalg::norm: dimension 1 is named twice", linalg::norm(a, 1, {1, -1}));
+    CHECK(linalg::norm(tensor({0.0, 3.0, -4.0}), 0).item() == 2);
+    CHECK(linalg::norm(tensor({0.0, 3.0, -4.0}), 2, {}, true).shape() == Shape(1));
     Tensor leaf = randn({3, 2}).requires_grad_();
     Tape tape({.persistent = true});
     FAILS(ValueError, "there is no gradient in mode \"complete\"", tape.backward(sum(linalg::qr(leaf, "complete").q)));

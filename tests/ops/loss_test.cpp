@@ -354,6 +354,10 @@ TEST_CASE("what cross_entropy and nll_loss refuse") {
     THROWS(DTypeError, "floating", cross_entropy(tensor({{1, 2}}), t));
     THROWS(DTypeError, "class indices, not bool", cross_entropy(x, tensor({true, false})));
     THROWS(DTypeError, "class indices, not float32", nll_loss(x, zeros({2, 3})));
+    CHECK(cross_entropy(x, tensor({0, 1}), Reduction::sum).item() ==
+          cross_entropy(x, tensor({0, 1}), {.reduction = Reduction::sum}).item());
+    CHECK(nll_loss(x, tensor({0, 1}), Reduction::none).shape() == Shape(2));
+    CHECK(cross_entropy(x, tensor({0, 1}), {}).item() == cross_entropy(x, tensor({0, 1})).item());
     THROWS(ShapeError, "needs targets of shape (2,), got (3,)", cross_entropy(x, tensor({0, 1, 2})));
     THROWS(ShapeError, "needs targets of shape (2,), got ()", cross_entropy(x, tensor(0)));
     THROWS(ShapeError, "(classes,)", cross_entropy(tensor(1.0), tensor(0)));

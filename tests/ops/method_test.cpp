@@ -64,6 +64,12 @@ TEST_CASE("methods are the functions: reductions") {
     same(x.norm(), norm(x));
     same(x.norm(1, 1, true), norm(x, 1, {1}, true));
     same(x.logsumexp(1), logsumexp(x, {1}));
+    same(x.var(false), var(x, {}, 0));
+    same(x.std(true), tapir::std(x, {}, 1));
+    same(x.kthvalue(2), kthvalue(x, 2));
+    same(x.kthvalue(3, 0, true), kthvalue(x, 3, 0, true));
+    same(x.log().nansum(), nansum(log(x)));
+    same(x.sqrt().nanmean(1, true), nanmean(sqrt(x), {1}, true));
     same(x.median(), median(x));
     same(x.median(0), median(x, 0));
     same(x.quantile(0.3), quantile(x, 0.3));
@@ -105,6 +111,9 @@ TEST_CASE("methods are the functions: rearranged, picked and compared elements")
     same(x.scatter_add(0, index, y), scatter_add(x, 0, index, y));
     same(x.index_select(0, rows), index_select(x, 0, rows));
     same(x.index_add(0, rows, y[Slice(0, 2)], 3), index_add(x, 0, rows, y[Slice(0, 2)], 3));
+    same(x.index_fill(0, rows, 7), index_fill(x, 0, rows, 7));
+    same(x.index_fill(1, rows, tensor(2.5)), index_fill(x, 1, rows, tensor(2.5)));
+    same(x.clone().index_fill_(0, rows, 7), index_fill(x, 0, rows, 7));
     same(x.masked_fill(mask, -1), masked_fill(x, mask, -1));
     same(x.masked_fill(mask, tensor(2.5)), masked_fill(x, mask, tensor(2.5)));
     same(x.masked_select(mask), masked_select(x, mask));

@@ -327,6 +327,8 @@ bool differs_on_purpose(const std::string& key) {
         {"square 0 bool", "bool here, int64 there"},
         {"square 1 bool", "the same"},
         {"topk 4 uint8", "the order of equal elements is not specified"},
+        {"kthvalue 0 int", "the order of equal elements is not specified"},
+        {"kthvalue 0 uint8", "the same"},
         {"norm 7", "a negative norm of nothing"},
         {"norm 9", "the largest of no elements"},
         {"norm 10", "the smallest of no elements"},
