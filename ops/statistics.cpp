@@ -259,7 +259,8 @@ std::pair<Tensor, Tensor> aminmax(In x) {
 }
 std::pair<Tensor, Tensor> aminmax(In x, Dim dim, bool keepdim) {
     const detail::RecordedParts parts(x.loc);
-    return {amin(x, {dim}, keepdim), amax(x, {dim}, keepdim)};
+    const Dims dims{static_cast<int>(dim)};
+    return {amin(x, dims, keepdim), amax(x, dims, keepdim)};
 }
 
 namespace {
