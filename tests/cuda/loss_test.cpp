@@ -75,7 +75,8 @@ TEST_CASE("cross_entropy of large and masked logits", "[cuda]") {
 TEST_CASE("cross_entropy and nll_loss find targets out of range", "[cuda]") {
     NEEDS_CUDA;
     const Tensor x = randn({3, 4}).to(cuda);
-    for (const auto loss : {cross_entropy, nll_loss}) {
+    Tensor (*const losses[])(In, In, const CrossEntropyOptions&) = {cross_entropy, nll_loss};
+    for (const auto loss : losses) {
         for (const std::int64_t bad : {4, -1}) {
             const Tensor targets = tensor({1, bad, 3}).to(cuda);
             const std::string text = "target " + std::to_string(bad) + " is out of range for 4 classes";
