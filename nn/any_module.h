@@ -46,7 +46,7 @@ class AnyModule {
         if (!held) fail_function(loc);
         return *held;
     }
-    operator Module&() const { return module(); }
+    operator Module&() const { return module(Loc{}); }
     /// The module as what it is. Throws ValueError where it is something else.
     template <class M>
     M& as(Loc loc = Loc::current()) const {

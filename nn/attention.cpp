@@ -81,8 +81,8 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const Loc& loc = query.loc;
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
     if (!masks.average_attn_weights && !masks.need_weights) {
-        fail<ValueError>(loc, "{}: .average_attn_weights = false asks for the weights of each head, but .need_weights is false, as it is unless "
-                              "given: then there are no weights", op);
+        fail<ValueError>(loc, "{}: .average_attn_weights = false asks for the weights of each head, but .need_weights is false, as it is "
+                              "unless given: then there are no weights", op);
     }
     const int64_t embed = out_proj.weight.shape()[0], head = embed / heads_;
     const int rank = query.tensor.dim();

@@ -351,7 +351,8 @@ std::ostream& operator<<(std::ostream& out, const Module& module) { return out <
 
 void own_tensors(const Module& original, Module& copy, const Loc& loc) {
     if (typeid(original) != typeid(copy)) {
-        fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original), type_name(copy));
+        fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original),
+                         type_name(copy));
     }
     const detail::PauseRecording pause;
     std::unordered_set<const void*> theirs;  // tensors and modules of the original

@@ -16,8 +16,8 @@ struct BatchNormLayerOptions {
     bool track_running_stats = true;       ///< else evaluation takes the batch's own statistics, too
 };
 
-/// What the three have in common: see batch_norm. Throws ShapeError for another number of channels. Parameters weight and bias (channels,), buffers running_mean, running_var and
-/// num_batches_tracked.
+/// What the three have in common: see batch_norm. Parameters weight and bias (channels,), buffers running_mean, running_var and
+/// num_batches_tracked. Throws ShapeError for another number of channels.
 class BatchNorm : public Module {
  public:
     Tensor weight, bias, running_mean, running_var, num_batches_tracked;

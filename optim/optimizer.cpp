@@ -211,8 +211,9 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
     }
     const auto is_trainable = [](const TensorImpl* t) { return t->meta != nullptr; };  // or was, and is frozen
     if (std::none_of(known.begin(), known.end(), is_trainable)) {
-        fail<ValueError>(loc, "optimizer: none of the {} parameters requires a gradient (parameter 0 has shape {}), so no step would change "
-                              "anything: make them with requires_grad_() or nn::Parameter(tensor)", parameters.size(), parameters[0].shape());
+        fail<ValueError>(loc, "optimizer: none of the {} parameters requires a gradient (parameter 0 has shape {}), so no step would "
+                              "change anything: make them with requires_grad_() or nn::Parameter(tensor)",
+                         parameters.size(), parameters[0].shape());
     }
     std::vector<Slot> slots;
     for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, false});

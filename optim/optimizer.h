@@ -13,8 +13,10 @@
 //
 // Parameters may be frozen, now or later: requires_grad_(false), and zero_grad() for the gradient that is there. A step passes
 // over those without a gradient; what it keeps for them goes on when they are thawed. A list in which no tensor has ever been asked
-// for a gradient is refused, unless another group has one: requires_grad_() or nn::Parameter was forgotten. Between backward and step gradients can be
-// read, changed in place (p.grad().mul_(0.5)) or replaced (p.set_grad(...)); see also optim/clip.h.
+// for a gradient is refused, unless another group has one: requires_grad_() or nn::Parameter was forgotten.
+//
+// Between backward and step gradients can be read, changed in place (p.grad().mul_(0.5)) or replaced (p.set_grad(...)); see also
+// optim/clip.h.
 //
 // The result of an op on a leaf outside a tape, as `Tensor v = w * 2`, is a constant like any other: to an optimizer it looks
 // frozen, and v.requires_grad_() makes it a leaf. PyTorch refuses it ("can't optimize a non-leaf Tensor"); here only to() leaves a

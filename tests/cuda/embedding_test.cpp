@@ -101,3 +101,32 @@ TEST_CASE("collected rows stay on their device", "[cuda]") {
     CHECK(meta.rows[0].values.device() == cuda);
     check_same(meta.rows[0].values, index_add(zeros({5, 6}), 0, indices, values)[tensor({0, 1, 4})]);
 }
+
+TEST_CASE("a table whose gradient is read on a device makes the same lazy steps", "[cuda]") {
+    NEEDS_CUDA;
+    const auto trained = [](Device device, const auto& read) {
+        manual_seed(3);
+        nn::Embedding table(9, 4);
+        table.to(device);
+        optim::AdamW adam(table.parameters(), {.lr = 0.1, .weight_decay = 0.5});
+        for (int step = 0; step < 3; ++step) {
+            for (const int more : {0, 1}) {
+                Tape tape;
+                tape.backward(sum(table(tensor({step, 8, more, step}).to(device)) * 2));
+                read(table.weight);
+            }
+            adam.step();
+            adam.zero_grad();
+        }
+        return table.weight.detach().to(cpu);
+    };
+    const auto nothing = [](const Tensor&) {};
+    const auto reads = [](const Tensor& w) { CHECK(w.grad().device() == w.device()); };
+    const Tensor want = trained(cpu, nothing);
+    check_same(trained(cuda, nothing), want, 1e-6);
+    check_same(trained(cuda, reads), want, 1e-6);
+    // Rows 3 to 7 are used by nobody: no weight decay reaches them.
+    manual_seed(3);
+    const nn::Embedding fresh(9, 4);
+    check_same(trained(cuda, reads).narrow(0, 3, 5), fresh.weight.detach().narrow(0, 3, 5));
+}
