@@ -1,4 +1,4 @@
-// Linear, Embedding, Dropout, LayerNorm.
+// Linear, Bilinear, PReLU, Embedding, Dropout, LayerNorm.
 #include "tapir/nn/layers.h"
 
 #include <cmath>
@@ -9,6 +9,7 @@
 #include "tapir/nn/init.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
+#include "tapir/ops/activation.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss.h"
@@ -42,6 +43,38 @@ void Linear::members(Members& m) { m("weight", weight)("bias", bias); }
 std::string Linear::describe() const {
     return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], bias.defined() ? "" : ", no bias");
 }
+
+Bilinear::Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options, Loc loc) {
+    const double bound = in1_features > 0 ? 1 / std::sqrt(static_cast<double>(in1_features)) : 0;
+    weight = uniform_parameter({out_features, in1_features, in2_features}, bound, loc);
+    if (options.bias) bias = uniform_parameter({out_features}, bound, loc);
+}
+
+Tensor Bilinear::forward(In a, In b) const {
+    check_floating("Bilinear", a);
+    check_floating("Bilinear", b);
+    return bilinear(a, b, In(weight, a.loc), bias);
+}
+
+void Bilinear::members(Members& m) { m("weight", weight)("bias", bias); }
+
+std::string Bilinear::describe() const {
+    const Shape shape = weight.shape();
+    return fmt::format("{}, {}, {}{}", shape[1], shape[2], shape[0], bias.defined() ? "" : ", no bias");
+}
+
+PReLU::PReLU(std::int64_t num_parameters, double init, Loc loc) : weight(empty_parameter({num_parameters}, loc)) {
+    init::constant_(weight, init, loc);
+}
+
+Tensor PReLU::forward(In x) const {
+    check_floating("PReLU", x);
+    return prelu(x, In(weight, x.loc));
+}
+
+void PReLU::members(Members& m) { m("weight", weight); }
+
+std::string PReLU::describe() const { return fmt::format("{}", weight.numel()); }
 
 Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options, Loc loc) {
     if (options.padding_idx) options.padding_idx = tapir::detail::padding_row("Embedding", *options.padding_idx, count, loc);

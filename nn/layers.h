@@ -31,6 +31,32 @@ class Linear : public Module {
     std::string describe() const override;
 };
 
+/// y[o] = a W[o] b + bias[o]: (..., in1), (..., in2) -> (..., out). weight (out, in1, in2) and bias (out,), both uniform on
+/// +-1 / sqrt(in1).
+class Bilinear : public Module {
+ public:
+    Tensor weight, bias;
+
+    Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options = {},
+             Loc loc = Loc::current());
+    Tensor forward(In a, In b) const;
+    Tensor operator()(In a, In b) const { return forward(a, b); }
+    void members(Members& m) override;
+    std::string describe() const override;
+};
+
+/// See prelu: weight (num_parameters,), one or as many as there are channels, filled with init.
+class PReLU : public Module {
+ public:
+    Tensor weight;
+
+    explicit PReLU(std::int64_t num_parameters = 1, double init = 0.25, Loc loc = Loc::current());
+    Tensor forward(In x) const;
+    Tensor operator()(In x) const { return forward(x); }
+    void members(Members& m) override;
+    std::string describe() const override;
+};
+
 struct EmbeddingOptions {
     std::optional<std::int64_t> padding_idx = {};  ///< a row that is zero and gets no gradient; -1: the last
     bool sparse = true;  ///< gradients hold only the rows that were used, and optimizers update only those

@@ -217,7 +217,7 @@ Tensor cumprod(In x, Dim dim) {
     return out;
 }
 
-Tensor logcumsumexp(In x, int dim) {
+Tensor logcumsumexp(In x, Dim dim) {
     detail::check_defined(x, "logcumsumexp");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));

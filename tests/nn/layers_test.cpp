@@ -38,6 +38,43 @@ TEST_CASE("Linear equals PyTorch's") {
     }
 }
 
+TEST_CASE("Bilinear and PReLU equal PyTorch's") {
+    for (const auto [dtype, tolerance] : precisions) {
+        nn::Bilinear layer = prepared(nn::Bilinear(3, 2, 4), dtype);
+        nn::PReLU activation = prepared(nn::PReLU(3), dtype);
+        const Tensor a = input({2, 3}, 10, dtype), b = input({2, 2}, 11, dtype), x = input({2, 3, 2}, 10, dtype);
+        Tape tape({.persistent = true});
+        const Tensor y = layer(a, b);
+        backward_of(tape, {y});
+        same("y", y, goldens::bilinear_y0, tolerance);
+        same("weight", layer.weight.grad(), goldens::bilinear_weight, tolerance);
+        same("bias", layer.bias.grad(), goldens::bilinear_bias, tolerance);
+        same("a", a.grad(), goldens::bilinear_x0, tolerance);
+        same("b", b.grad(), goldens::bilinear_x1, tolerance);
+        const Tensor z = activation(x);
+        backward_of(tape, {z});
+        same("z", z, goldens::prelu_y0, tolerance);
+        same("PReLU's weight", activation.weight.grad(), goldens::prelu_weight, tolerance);
+        same("x", x.grad(), goldens::prelu_x0, tolerance);
+    }
+    CHECK(equal(nn::PReLU().weight, tensor({0.25})));
+    CHECK(nn::Bilinear(3, 2, 4, {.bias = false}).describe() == "3, 2, 4, no bias");
+}
+
+TEST_CASE("dropouts of channels and the small activations as layers") {
+    manual_seed(1);
+    nn::Sequential net(nn::Dropout1d(0.5), nn::Dropout2d(0.5), nn::AlphaDropout(0.5), nn::Hardshrink(), nn::Softshrink(0.1), nn::GLU(),
+                       nn::Softmin(-1), nn::Threshold(0.1, 20), nn::Unflatten(1, {2, 2}));
+    const Tensor x = randn({3, 4, 6});
+    CHECK(net(x).shape() == Shape{3, 2, 2, 3});
+    CHECK_FALSE(equal(net(x), net(x)));
+    net.eval();
+    const Tensor expected = threshold(softmin(glu(softshrink(hardshrink(x), 0.1)), -1), 0.1, 20).reshape({3, 2, 2, 3});
+    CHECK(equal(net(x), expected));
+    CHECK(nn::Dropout3d(0.2).describe() == "0.2");
+    FAILS(ValueError, "Dropout2d: the probability 2 is outside [0, 1]", nn::Dropout2d(2));
+}
+
 TEST_CASE("LayerNorm equals PyTorch's") {
     for (const auto [dtype, tolerance] : precisions) {
         nn::LayerNorm layer = prepared(nn::LayerNorm({3, 4}), dtype);
