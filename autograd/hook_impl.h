@@ -19,6 +19,7 @@ class GradientHook {
  public:
     /// Takes over one reference.
     explicit GradientHook(HookState* state) noexcept : state_(state) {}
+    GradientHook(const GradientHook& other) noexcept;
     GradientHook(GradientHook&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
     GradientHook& operator=(GradientHook&& other) noexcept {
         std::swap(state_, other.state_);

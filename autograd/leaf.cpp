@@ -14,6 +14,7 @@ void drop(HookState* state) noexcept {
 
 }  // namespace
 
+GradientHook::GradientHook(const GradientHook& other) noexcept : state_(other.state_) { detail::add_ref(state_->refs); }
 GradientHook::~GradientHook() { drop(state_); }
 
 void GradientHook::apply(Tensor& grad) const {
@@ -40,7 +41,7 @@ void RemovableHandle::remove() noexcept {
 }
 
 void AutogradMeta::drop_removed_hooks() noexcept {
-    if (hook_walks == 0) std::erase_if(hooks, [](const GradientHook& hook) { return hook.is_removed(); });
+    std::erase_if(hooks, [](const GradientHook& hook) { return hook.is_removed(); });
 }
 
 void Tensor::backward(Loc loc) const { backward(Tensor(), loc); }
@@ -92,6 +93,7 @@ RemovableHandle Tensor::add_hook(std::function<Tensor(const Tensor&)> hook, cons
     detail::add_ref(handle.state_->refs);
     GradientHook held(handle.state_);
     if (is_leaf_of_gradients) {
+        const std::lock_guard lock(detail::gradient_mutex());
         impl_->meta->drop_removed_hooks();
         impl_->meta->hooks.push_back(std::move(held));
     } else {

@@ -1,7 +1,6 @@
 // What a leaf carries for autograd: its gradient, its hooks, its number.
 #pragma once
 
-#include <deque>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -43,11 +42,10 @@ struct AutogradMeta {
     Tensor used_rows;
     std::uint32_t leaf_number = 0;
     bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
-    std::deque<GradientHook> hooks;  // a hook may register another while it runs
-    int hook_walks = 0;              // how many walks are calling them, one inside the other
+    std::vector<GradientHook> hooks;  // read and written with gradient_mutex() held; called without, from copies
 
     bool has_gradient() const noexcept { return grad.defined() || !rows.empty() || products.rows > 0; }
-    /// Forgets the hooks that were removed, unless they are being called.
+    /// Forgets the hooks that were removed.
     void drop_removed_hooks() noexcept;
     void drop_gradient() noexcept {
         grad = Tensor();

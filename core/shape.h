@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tapir/core/error.h"
@@ -18,13 +19,15 @@ class Dim {
  public:
     template <class I>
         requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
-    constexpr Dim(I number) noexcept : number_(static_cast<int>(number)) {}  // NOLINT: implicit by design
+    constexpr Dim(I number) noexcept  // NOLINT: implicit by design
+        : number_(std::cmp_less(number, -kBeyond) ? -kBeyond : std::cmp_greater(number, kBeyond) ? kBeyond : static_cast<int>(number)) {}
     template <class Bool>
         requires(std::is_same_v<Bool, bool>)
     Dim(Bool) = delete;  // a bool is not a dimension: write argmax(x, 0, /*keepdim=*/true), sort(x, -1, /*descending=*/true)
     constexpr operator int() const noexcept { return number_; }
 
  private:
+    static constexpr int kBeyond = 1 << 30;  // what larger numbers become: no tensor has it
     int number_;
 };
 

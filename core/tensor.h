@@ -116,7 +116,8 @@ class Tensor {
     }
     /// x[0] = y, x[Slice(1, 3)] = 0: to a view that an expression gives, its elements are written (copy_(), fill_()); a variable is
     /// made to name the other tensor. Throws ValueError for a copy that nothing else holds, which x[mask] gives: nobody would see
-    /// what is written. Write x.index_put_({mask}, y).
+    /// what is written. Write x.index_put_({mask}, y). Only that copy itself is noticed: x[mask][0] = y, and x.to(float64)[0] = y, are
+    /// views of copies that last as long as the statement, and written in vain.
     void operator=(In value) &&;
     void operator=(NumberIn value) &&;
     ~Tensor() {

@@ -48,7 +48,9 @@ __device__ __forceinline__ T remainder(T a, T b) {
 template <class T>  // Python's //
 __device__ __forceinline__ T floor_divide(T a, T b) {
     if constexpr (Int<T>) {
-        return b == 0 ? T(0) : b == T(-1) ? static_cast<T>(-a) : static_cast<T>((a - remainder(a, b)) / b);
+        if (b == 0) return 0;
+        if (b == T(-1)) return static_cast<T>(-a);  // which wraps, where the division would trap
+        return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0)));
     } else {
         if (b == 0) return a / b;
         const T rest = fmod(a, b), whole = (a - rest) / b;  // nearly

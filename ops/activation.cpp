@@ -83,7 +83,7 @@ Tensor prelu(In x, In weight) {
     const detail::RecordedParts parts(x.loc);
     Shape shape = x.tensor.shape();
     for (int d = 0; d < shape.rank(); ++d) shape[d] = d == 1 ? weight->numel : 1;
-    return where(x.tensor > 0, x, x.tensor * reshape(weight, shape));
+    return parametric_relu(x, reshape(weight, shape));
 }
 
 Tensor threshold(In x, double limit, double value) {

@@ -259,16 +259,12 @@ Tensor cartesian_prod(TensorList tensors) {
 
 namespace {
 
-// Each with at least as many dimensions: PyTorch's atleast_1d, 2d and 3d.
-std::vector<Tensor> at_least(int dims, const char* op, const TensorList& tensors) {
+// Each by atleast_1d, 2d or 3d.
+std::vector<Tensor> widened_by(Tensor (*widen)(In), const char* op, const TensorList& tensors) {
     std::vector<Tensor> wide;
     for (const Tensor& t : tensors) {
         detail::check_defined(In(t, tensors.loc), op);
-        Tensor x = t;
-        if (x.dim() == 0) x = reshape(In(x, tensors.loc), {1});
-        if (x.dim() == 1 && dims > 1) x = unsqueeze(In(x, tensors.loc), 0);
-        if (x.dim() == 2 && dims > 2) x = unsqueeze(In(x, tensors.loc), 2);
-        wide.push_back(std::move(x));
+        wide.push_back(widen(In(t, tensors.loc)));
     }
     return wide;
 }
@@ -277,18 +273,18 @@ std::vector<Tensor> at_least(int dims, const char* op, const TensorList& tensors
 
 Tensor vstack(TensorList tensors) {
     const detail::RecordedParts parts(tensors.loc);
-    return cat(at_least(2, "vstack", tensors), 0);
+    return cat(widened_by(atleast_2d, "vstack", tensors), 0);
 }
 
 Tensor hstack(TensorList tensors) {
     const detail::RecordedParts parts(tensors.loc);
-    const std::vector<Tensor> wide = at_least(1, "hstack", tensors);
+    const std::vector<Tensor> wide = widened_by(atleast_1d, "hstack", tensors);
     return cat(wide, !wide.empty() && wide[0].dim() == 1 ? 0 : 1);
 }
 
 Tensor dstack(TensorList tensors) {
     const detail::RecordedParts parts(tensors.loc);
-    return cat(at_least(3, "dstack", tensors), 2);
+    return cat(widened_by(atleast_3d, "dstack", tensors), 2);
 }
 
 Tensor diff(In x, int n, Dim dim) {

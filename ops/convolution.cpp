@@ -187,8 +187,17 @@ void check_bias(const char* op, const Convolution& c, int64_t channels, const Te
 
 Tensor lower(const In& t) { return t.tensor.defined() ? detail::autocast_to_low(t) : t.tensor; }
 
+// Sums and products of sizes that are accepted do not overflow.
+void check_size(const char* op, const char* what, int64_t size, const Loc& loc) {
+    if (size > int64_t{1} << 31) fail<ValueError>(loc, "{}: {} {} is too large", op, what, size);
+}
+
 void set_padding(Convolution& c, const char* op, int dims, const Padding& padding, const Loc& loc) {
     int64_t after[3] = {0, 0, 0};
+    for (int d = 3 - dims; d < 3; ++d) {
+        check_size(op, "dilation", c.dilation[d], loc);
+        check_size(op, "stride", c.stride[d], loc);
+    }
     if (!padding.is_same()) {
         set(c.before, padding.sizes(), 0, "padding", dims, op, loc);
         std::memcpy(after, c.before, sizeof after);
@@ -201,6 +210,7 @@ void set_padding(Convolution& c, const char* op, int dims, const Padding& paddin
         }
     }
     for (int d = 3 - dims; d < 3; ++d) {
+        check_size(op, "padding", c.before[d], loc);
         const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + after[d];
         c.out[d] = (room - reach) / c.stride[d] + 1;
         if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements", op);

@@ -31,7 +31,7 @@ Tensor gelu(In x, const char* approximate);
 
 /// a where the condition (bool) holds, else b. All three broadcast. Throws DTypeError when the condition is not bool.
 /// a / b rounded: "trunc" towards 0, "floor" down (floor_divide). Integers stay integers. Throws ValueError for another word, and for
-/// integers divided by 0.
+/// integers divided by 0 (on CUDA that gives 0).
 Tensor div(In a, In b, const char* rounding_mode);
 Tensor div(In a, Scalar b, const char* rounding_mode);
 

@@ -147,12 +147,16 @@ Tensor inverse_differences(const Tensor& x) {
     return where(is_diagonal, 0, reciprocal(where(is_diagonal, 1, differences)));
 }
 
-// Giles 2008, section 3.1.
+// Giles 2008, section 3.1. Of v^T dL/dv what is symmetric would turn the vectors out of what symmetric matrices have: only the
+// antisymmetric part counts, and the gradient is symmetric.
 void eigh_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor w = b.saved(0), v = b.saved(1), vt = mt(v);
     Tensor inner;
-    if (b.grad(1).defined()) inner = matmul(vt, b.grad(1)) * inverse_differences(w);
+    if (b.grad(1).defined()) {
+        const Tensor turn = matmul(vt, b.grad(1));
+        inner = (turn - mt(turn)) * 0.5 * inverse_differences(w);
+    }
     if (b.grad(0).defined()) inner = inner.defined() ? inner + diag_embed(b.grad(0)) : diag_embed(b.grad(0));
     if (inner.defined()) b.give(0, matmul(v, matmul(inner, vt)));
 }

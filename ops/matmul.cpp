@@ -8,6 +8,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/gemm_impl.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/matmul_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
@@ -449,25 +450,34 @@ Tensor linear(In x, In weight, const Tensor& bias) {
     return out;
 }
 
+namespace {
+
+// As PyTorch, which does not look at c where beta is 0: neither nan nor infinity in it counts.
+Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar beta, Scalar alpha) {
+    const Tensor scaled = product * alpha;
+    if (beta.as_double() != 0) return c.tensor * beta + scaled;
+    if (broadcast_shapes(c.tensor.shape(), product.shape(), op, c.loc) == product.shape()) return scaled;
+    return scaled + zeros_like(c);
+}
+
+}  // namespace
+
 Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "addmm");
     const detail::RecordedParts parts(c.loc);
-    const Tensor ab = mm(a, b);
-    return c.tensor * beta + ab * alpha;
+    return plus_product("addmm", c, mm(a, b), beta, alpha);
 }
 
 Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "baddbmm");
     const detail::RecordedParts parts(c.loc);
-    const Tensor ab = bmm(a, b);
-    return c.tensor * beta + ab * alpha;
+    return plus_product("baddbmm", c, bmm(a, b), beta, alpha);
 }
 
 Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "addmv");
     const detail::RecordedParts parts(c.loc);
-    const Tensor ax = mv(a, x);
-    return c.tensor * beta + ax * alpha;
+    return plus_product("addmv", c, mv(a, x), beta, alpha);
 }
 
 Tensor vdot(In a, In b) { return dot(a, b); }
@@ -483,13 +493,13 @@ Tensor bilinear(In a, In b, In weight, const Tensor& bias) {
     for (int d = 0; d < rank - 1; ++d) {
         if (of_a[d] != of_b[d]) fail<ShapeError>(a.loc, "{}: leading dimensions differ: {}, {}", op, of_a, of_b);
     }
-    const int64_t outputs = of_weight[0], n = of_weight[1], m = of_weight[2];
+    const int64_t outputs = of_weight[0], n = of_weight[1], m = of_weight[2], count = Shape(of_a.data(), rank - 1).numel();
     if (bias.defined() && bias.shape() != Shape(outputs)) {
         fail<ShapeError>(a.loc, "{}: bias {} for a weight {}", op, bias.shape(), of_weight);
     }
     const detail::RecordedParts parts(a.loc);
-    const Tensor rows = reshape(a, {a->numel / std::max<int64_t>(n, 1), n}), columns = reshape(b, {b->numel / std::max<int64_t>(m, 1), m, 1});
-    const Tensor mixed = reshape(mm(rows, reshape(transpose(weight, 0, 1), {n, outputs * m})), {rows.size(0), outputs, m});
+    const Tensor rows = reshape(a, {count, n}), columns = reshape(b, {count, m, 1});
+    const Tensor mixed = reshape(mm(rows, reshape(transpose(weight, 0, 1), {n, outputs * m})), {count, outputs, m});
     Shape shape = of_a;
     shape[rank - 1] = outputs;
     const Tensor y = reshape(bmm(mixed, columns), shape);

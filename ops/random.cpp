@@ -344,12 +344,40 @@ void draw_into(const char* op, Tensor& x, const Loc& loc, const Values& draw) {
 
 }  // namespace
 
+namespace {
+
+// The largest number of a dtype that is below `high`.
+template <class T>
+double below_16_bits(double high) {
+    T number(static_cast<float>(high));
+    if (static_cast<double>(static_cast<float>(number)) < high) return static_cast<float>(number);
+    if (static_cast<float>(number) > 0) {
+        --number.bits;
+    } else {
+        number.bits = static_cast<std::uint16_t>(static_cast<float>(number) == 0 ? 0x8001 : number.bits + 1);
+    }
+    return static_cast<float>(number);
+}
+double below(double high, DType dtype) {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    if (dtype == float16) return below_16_bits<Half>(high);
+    if (dtype == bfloat16) return below_16_bits<BFloat16>(high);
+    if (dtype == float64) return std::nextafter(high, -kInf);
+    const float number = static_cast<float>(high);
+    return static_cast<double>(number) < high ? number : std::nextafter(number, static_cast<float>(-kInf));
+}
+
+}  // namespace
+
 Tensor& Tensor::uniform_(double low, double high, Loc loc) { return uniform_(low, high, default_generator(), loc); }
 Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc) {
     detail::check_defined(In(*this, loc), "uniform_");
     check_floating("uniform_", dtype(), loc);
     if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
-    draw_into("uniform", *this, loc, [&](DType of) { return rand(shape(), generator, {of, impl_->device}) * (high - low) + low; });
+    const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
+    draw_into("uniform", *this, loc, [&](DType of) {
+        return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest);
+    });
     return *this;
 }
 

@@ -28,6 +28,12 @@ void cumsum_rule(Backward& b);
 void cumprod_rule(Backward& b);
 void prod_rule(Backward& b);
 void logcumsumexp_rule(Backward& b);
+struct WeightedExpsAttrs {
+    int dim;
+    bool reverse;
+};
+void weighted_exps_rule(Backward& back);
+Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const WeightedExpsAttrs& attrs, const Loc& loc);
 
 }  // namespace
 
@@ -43,6 +49,11 @@ TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), logcumsumexp_rule, "Running l
          TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)), TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)),
          TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)),
          TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
+TAPIR_OP(weighted_exps, NoOnnx("Exp, Mul, CumSum"), weighted_exps_rule, "Running weighted sums of exponentials.",
+         TAPIR_SAMPLE_AS("f(5) f(5) f(5)", "torch.exp(x[0]) * cumsum(torch.exp(x[1]) * x[2], 0)",
+                         weighted_exps(x[0], x[1], x[2] * 1.0, {0, false}, Loc{})),
+         TAPIR_SAMPLE_AS("f(2,4) f(2,4) d(2,4)", "torch.exp(x[0]) * (torch.exp(x[1]) * x[2]).flip(1).cumsum(1).flip(1)",
+                         weighted_exps(x[0], x[1], x[2] * 1.0, {1, true}, Loc{})));
 TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.",
          TAPIR_SAMPLE("f(3,4)", prod(x[0])), TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),
@@ -92,25 +103,42 @@ void cumsum_rule(Backward& b) {
     b.give(0, scan_sum(b.grad(), {dim, kind == Scan::sum ? Scan::reverse_sum : Scan::sum}));
 }
 
-Tensor scan_exps(const In& x, const ScanAttrs& attrs) {
-    Tensor out = scanned(x.tensor, attrs, x.loc);
-    if (detail::thread.log) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
+Tensor scan_of_exps(const Tensor& x, bool reverse, int dim) {
+    return scanned(x, {dim, reverse ? Scan::reverse_log_of_exps : Scan::log_of_exps}, Loc{});
+}
+
+// out[i] = exp(a[i]) * (the sum of g[k] exp(b[k]) for k up to i, or from i on): what the gradient of logcumsumexp is made of, and its
+// own. Computed by the running logarithms of the positive and of the negative terms, so that nothing overflows; a nan in g stays.
+Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const WeightedExpsAttrs& attrs, const Loc& loc) {
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        const auto part = [&](const Tensor& weight) {
+            const Tensor counts = logical_not(le(weight, 0));
+            const Tensor terms = where(counts, log(where(counts, weight, 1)) + b, -std::numeric_limits<double>::infinity());
+            return exp(scan_of_exps(terms, attrs.reverse, attrs.dim) + a);
+        };
+        out = part(g) - part(-g);
+    }
+    if (detail::thread.log) record(weighted_exps_op, loc, {&a, &b, &g}, out, {&a, &b, &g, &out}, attrs);
     return out;
 }
 
-// With y the result: dx[j] = sum over k >= j of g[k] exp(x[j] - y[k]). Also a running sum of exponentials, of the positive and
-// of the negative g, so that nothing overflows.
+// The sum runs the other way for g, and d out / d a = out.
+void weighted_exps_rule(Backward& back) {
+    const WeightedExpsAttrs attrs = back.attrs<WeightedExpsAttrs>();
+    const Tensor a = back.saved(0), b = back.saved(1), g = back.saved(2);
+    const Tensor of_g = weighted_exps(b, a, back.grad(), {attrs.dim, !attrs.reverse}, back.record().loc);
+    if (back.needs(0)) back.give(0, back.grad() * back.saved(3));
+    if (back.needs(1)) back.give(1, g * of_g);
+    if (back.needs(2)) back.give(2, of_g);
+}
+
+// With y the result: dx[j] = sum over k >= j of g[k] exp(x[j] - y[k]).
 void logcumsumexp_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const auto& [dim, kind] = b.attrs<ScanAttrs>();
-    const ScanAttrs back{dim, kind == Scan::log_of_exps ? Scan::reverse_log_of_exps : Scan::log_of_exps};
-    constexpr double kInf = std::numeric_limits<double>::infinity();
-    const Tensor x = b.saved(0), y = b.saved(1), finite_y = where(eq(y, -kInf), 0, y);
-    const auto part = [&](const Tensor& g) {
-        const Tensor counts = gt(g, 0);
-        return exp(scan_exps(where(counts, log(where(counts, g, 1)) - finite_y, -kInf), back) + x);
-    };
-    b.give(0, part(b.grad()) - part(-b.grad()));
+    const Tensor y = b.saved(1), finite_y = where(eq(y, -std::numeric_limits<double>::infinity()), 0, y);
+    b.give(0, weighted_exps(b.saved(0), -finite_y, b.grad(), {b.attrs<ScanAttrs>().dim, true}, b.record().loc));
 }
 
 // --- Gradients of products -------------------------------------------------------------------------------------------------
@@ -221,7 +249,10 @@ Tensor logcumsumexp(In x, Dim dim) {
     detail::check_defined(x, "logcumsumexp");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));
-    return scan_exps(x, {detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), Scan::log_of_exps});
+    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), Scan::log_of_exps};
+    Tensor out = scanned(x.tensor, attrs, x.loc);
+    if (detail::thread.log) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
+    return out;
 }
 
 Tensor prod(In x) {

@@ -66,6 +66,7 @@ Tensor trapezoid(In y, In x, Dim dim = -1);
 /// norm(a - b, p).
 Tensor dist(In a, In b, double p = 2);
 /// Distances in the p-norm between the rows of x (n, d), each pair once: (n (n - 1) / 2,), in the order (0, 1), (0, 2), ... (1, 2), ...
+/// Exact also for rows near each other, and needs memory for n^2 d elements; where that is too much, cdist(x, x).
 Tensor pdist(In x, double p = 2);
 /// Distances in the p-norm between all rows of a (..., n, d) and of b (..., m, d): (..., n, m). p >= 0, infinity too. For p = 2 and more
 /// than 25 rows by a matrix product, as in PyTorch, which is less exact for rows that are near each other; other ones need memory

@@ -1,5 +1,6 @@
 // Gradients that are collected on a leaf over several backwards, hooks that misbehave, threads that share a leaf.
 #include <catch2/catch.hpp>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -303,4 +304,26 @@ TEST_CASE("matmul of one row in a batch of unusual strides") {
     const V have = values(matmul(x, w)), want = values(matmul(x.contiguous(), w));
     CHECK(matmul(x, w).shape() == Shape(5, 1, 1, 2));
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(have[i] == Approx(want[i]));
+}
+
+TEST_CASE("hooks of a leaf that threads share: removed ones are forgotten once, others are called by each") {
+    Tensor w = ones({2}).requires_grad_();
+    for (int round = 0; round < 300; ++round) {
+        std::vector<RemovableHandle> handles;
+        for (int i = 0; i < 50; ++i) handles.push_back(w.register_hook([](const Tensor& g) { return g; }));
+        for (RemovableHandle& handle : handles) handle.remove();
+        std::atomic<int> calls = 0, ready = 0;
+        RemovableHandle counting = w.register_hook([&](const Tensor&) { ++calls; });
+        const auto work = [&] {
+            for (++ready; ready < 2;) {
+            }
+            Tape tape;
+            tape.backward(sum(w));
+        };
+        std::thread a(work), b(work);
+        a.join();
+        b.join();
+        CHECK(calls == 2);
+        counting.remove();
+    }
 }

@@ -77,6 +77,14 @@ TEST_CASE("gumbel_softmax samples the categories") {
     FAILS(DTypeError, "gumbel_softmax: needs a floating dtype, got int64", gumbel_softmax(tensor({1, 2})));
 }
 
+TEST_CASE("prelu's gradients where the input is infinite") {
+    Tensor x = tensor({HUGE_VAL, -1.0, 2.0}, {float64}).requires_grad_(), w = tensor({0.25}, {float64}).requires_grad_();
+    Tape tape;
+    tape.backward(sum(prelu(x, w)));
+    CHECK(w.grad().item() == -1);
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{1, 0.25, 1});
+}
+
 TEST_CASE("what activations refuse") {
     FAILS(ShapeError, "glu: dimension 1 of shape (2, 3) has no halves", glu(zeros({2, 3}), 1));
     FAILS(ShapeError, "prelu: the weight has shape (4,), needs 1 element or 3, for the channels of (2, 3)", prelu(zeros({2, 3}), zeros({4})));

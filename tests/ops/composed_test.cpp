@@ -51,6 +51,80 @@ TEST_CASE("integers are not divided by 0") {
     CHECK(std::isnan((a.to(float32) % 0)[0].item()));
 }
 
+TEST_CASE("products added to a tensor that beta = 0 leaves out") {
+    const Tensor bad = full({2, 2}, NAN);
+    CHECK(equal(addmm(bad, eye(2), eye(2), 0), eye(2)));
+    CHECK(equal(baddbmm(full({2, 2}, NAN), ones({1, 2, 2}), eye(2).unsqueeze(0), 0, 3), full({1, 2, 2}, 3)));
+    CHECK(equal(addmv(full({2}, HUGE_VAL), eye(2), ones({2}), 0), ones({2})));
+    CHECK(std::isnan(addmm(bad, eye(2), eye(2), 1)[0][0].item()));
+    FAILS(ShapeError, "", addmm(zeros({3, 3}), eye(2), eye(2), 0));
+}
+
+TEST_CASE("bilinear of no features is the bias") {
+    const Tensor bias = tensor({1.0, 2.0});
+    CHECK(equal(bilinear(zeros({3, 0}), zeros({3, 4}), zeros({2, 0, 4}), bias), bias.expand({3, 2})));
+    CHECK(equal(bilinear(zeros({3, 4}), zeros({3, 0}), zeros({2, 4, 0})), zeros({3, 2})));
+    CHECK(bilinear(zeros({0, 4}), zeros({0, 5}), zeros({2, 4, 5})).shape() == Shape{0, 2});
+}
+
+TEST_CASE("logcumsumexp's second derivative where a gradient is 0, and nan in a gradient") {
+    const Tensor x = tensor({0.0, 1.0, -1.0}, {float64});
+    // d/dy of the square is 0 at y[0] = 0.
+    CHECK(gradgradcheck([](const auto& in) { return sum(square(logcumsumexp(in[0], 0))); }, {x}).ok);
+    Tensor leaf = x.clone().requires_grad_();
+    Tape tape;
+    logcumsumexp(leaf, 0).backward(full({3}, NAN, float64));
+    CHECK(isnan(leaf.grad()).to_vector<bool>() == std::vector<bool>(3, true));
+}
+
+TEST_CASE("sinc's gradients near 0") {
+    const std::vector<double> at = {0, 1e-8, 1e-4, 1e-3, -0.02, 0.1, 0.159, 0.161, -0.5};
+    const double pi = 3.14159265358979323846;
+    for (const DType dtype : {float32, float64}) {
+        Tensor x = tensor(at, {dtype}).requires_grad_();
+        Tape tape;
+        tape.backward(sum(sinc(x)));
+        const std::vector<double> g = x.grad().to_vector<double>();
+        for (std::size_t i = 0; i < at.size(); ++i) {
+            // By the series in long double, of which 20 terms are exact here.
+            const long double t = static_cast<long double>(pi) * at[i];
+            long double expected = 0, term = 1;
+            for (int n = 1; n < 20; ++n) {
+                term *= -t * t / (2 * n * (2 * n + 1));
+                if (t != 0) expected += 2 * n * term / t * pi;
+            }
+            INFO(name(dtype) << " at " << at[i]);
+            CHECK(std::abs(g[i] - static_cast<double>(expected)) <= (dtype == float32 ? 3e-6 : 1e-12) * std::abs(static_cast<double>(expected)));
+        }
+    }
+    CHECK(gradgradcheck([](const auto& in) { return sinc(in[0]); }, {tensor({0.0, 0.1}, {float64})}).ok);
+}
+
+TEST_CASE("numbers that a dimension cannot have are refused, not cut") {
+    FAILS(IndexError, "argmax", argmax(zeros({2, 2}), std::int64_t{1} << 32));
+    FAILS(IndexError, "sum", sum(zeros({2, 2}), -(std::int64_t{1} << 32)));
+}
+
+TEST_CASE("uniform numbers stay below the end in any dtype") {
+    manual_seed(4);
+    for (const DType dtype : {float16, bfloat16, float32, float64}) {
+        INFO(name(dtype));
+        for (const auto& [low, high] : {std::pair{0.0, 1.0}, {-1.0, 0.0}, {100.0, 100.001}, {-3.0, -2.5}}) {
+            Tensor x = zeros({100000}, dtype);
+            x.uniform_(low, high);
+            const double largest = amax(x).item<double>();
+            CHECK((largest < high || (dtype != float64 && low == 100)));  // no 16-bit number lies between 100 and 100.001
+        }
+    }
+}
+
+TEST_CASE("convolutions and windows of absurd sizes are refused") {
+    const Tensor x = zeros({1, 1, 4, 4}), w = zeros({1, 1, 2, 2});
+    FAILS(ValueError, "conv2d: padding 9223372036854775807 is too large", conv2d(x, w, {}, {.padding = INT64_MAX}));
+    FAILS(ValueError, "conv2d: dilation 9223372036854775807 is too large", conv2d(x, w, {}, {.dilation = INT64_MAX}));
+    FAILS(ValueError, "is too large", max_pool2d(x, 2, {.dilation = INT64_MAX}));
+}
+
 TEST_CASE("division rounded down and towards 0") {
     using V = std::vector<double>;
     const std::vector<double> values = {7, -7, 7, -7, 6, -6, 0, 1}, by = {2, 2, -2, -2, -3, 3, 5, 1};
@@ -73,6 +147,15 @@ TEST_CASE("division rounded down and towards 0") {
     CHECK(floor_divide(tensor(-1.0), tensor(0.0)).item() == -inf);
     CHECK(floor_divide(tensor({-5, 5}), 3).to_vector<int>() == std::vector<int>{-2, 1});
     CHECK(floor_divide(INT64_MIN, tensor({-1})).item<std::int64_t>() == INT64_MIN);  // wraps, does not trap
+    for (const std::int64_t by_number : {2, 3, 10, -3, 7}) {
+        for (const std::int64_t a : {INT64_MIN, INT64_MIN + 1, INT64_MAX, std::int64_t{INT32_MIN}, std::int64_t{INT32_MAX}}) {
+            const auto rounded = static_cast<std::int64_t>(std::floor(static_cast<long double>(a) / static_cast<long double>(by_number)));
+            INFO(a << " // " << by_number);
+            CHECK(floor_divide(tensor(a), by_number).item<std::int64_t>() == rounded);
+            CHECK(div(tensor(a), by_number, "trunc").item<std::int64_t>() == a / by_number);
+            if (a >= INT32_MIN && a <= INT32_MAX) CHECK(floor_divide(tensor(a, int32), by_number).item<std::int64_t>() == rounded);
+        }
+    }
     FAILS(ValueError, "div: rounding_mode is", div(tensor({1}), 2, "up"));
     FAILS(ValueError, "floor_divide: integer division by 0", div(tensor({1}), 0, "floor"));
 }

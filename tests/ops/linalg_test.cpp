@@ -147,3 +147,30 @@ TEST_CASE("a singular matrix's determinant has a gradient") {
     CHECK(allclose(a.grad()[2], linalg::det(a[2].detach()) * t(linalg::inv(a[2].detach()))));
     CHECK(allclose(a.grad()[3], zeros({3, 3}, float64)));
 }
+
+TEST_CASE("eigh's gradient of a symmetric matrix is symmetric, and that of its vectors") {
+    NEEDS_LAPACK;
+    Tensor a = tensor({{2.0, 1.0, 0.0}, {1.0, 3.0, 1.0}, {0.0, 1.0, 5.0}}, {float64}).requires_grad_();
+    const Tensor weight = arange(9, {float64}).reshape({3, 3});
+    Tape tape({.persistent = true});
+    const linalg::EighResult of = linalg::eigh(a);
+    const Tensor y = sum(square(of.eigenvectors) * weight) + sum(of.eigenvalues * arange(3, {float64}));
+    const Tensor g = tape.gradient(y, {a})[0];
+    CHECK(allclose(g, g.t(), 0, 1e-12));
+    // Differences along symmetric directions.
+    const NoGradScope off;
+    const auto f = [&](const Tensor& at) {
+        const linalg::EighResult r = linalg::eigh(at);
+        return (sum(square(r.eigenvectors) * weight) + sum(r.eigenvalues * arange(3, {float64}))).item<double>();
+    };
+    for (int i = 0; i < 3; ++i) {
+        for (int j = 0; j <= i; ++j) {
+            Tensor step = zeros({3, 3}, float64);
+            step.index_put_({i, j}, 1e-6);
+            step.index_put_({j, i}, 1e-6);
+            const double difference = (f(a.detach() + step) - f(a.detach() - step)) / 2e-6;
+            const double derivative = g[i][j].item<double>() + (i == j ? 0 : g[j][i].item<double>());
+            CHECK(difference == Approx(derivative).margin(1e-6));
+        }
+    }
+}

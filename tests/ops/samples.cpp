@@ -117,6 +117,7 @@ const CallFn elementwise_calls[] = {
 // PyTorch's spelling where it is not the row's name.
 std::string torch_name(const std::string& name, const std::string& arguments) {
     if (name == "gelu_tanh") return "gelu(" + arguments + ", approximate='tanh')";
+    if (name == "parametric_relu") return "(lambda a, b: where(a > 0, a, a * b))(" + arguments + ")";
     if (name == "lerp") return "lerp(x[0].broadcast_to((2,4,3)) if x[0].dim() == 3 else x[0], x[1], x[2])";
     if (name == "clamp") return "x[0].clone()";  // without bounds PyTorch refuses
     return name + "(" + arguments + ")";
