@@ -394,7 +394,10 @@ void BackwardRun::accumulate() {
     for (std::size_t i = 0; i < reached.size(); ++i) results.push_back(result_of(reached[i], std::move(used_rows[i])));
     for (Result& result : results) {  // from here on nothing fails
         AutogradMeta& meta = *result.meta;
-        if (result.grad.defined()) meta.used_rows = std::move(result.used_rows);
+        if (result.grad.defined()) {
+            meta.used_rows = std::move(result.used_rows);
+            meta.note_rows_version(false);  // hooks may have written to it
+        }
         if (result.add) {
             gradient_ops::add_into(meta.grad, result.grad);
         } else if (result.grad.defined()) {

@@ -187,8 +187,10 @@ void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
     const detail::PauseRecording pause;
     const detail::PauseAutocast exact;
     wait_for_writers(meta.rows);
+    const bool is_sure = !meta.grad.defined() || meta.is_sure_of_rows();
     note_used_rows(meta, shape);
     add_all_rows(meta.grad, meta.rows, shape);
+    meta.note_rows_version(is_sure);
     if (meta.products.rows == 0) return;
     const auto [g, x] = meta.products.filled();
     if (meta.grad.defined() && only_owner(meta.grad)) {

@@ -40,6 +40,8 @@ struct AutogradMeta {
     /// Of a leaf that is `sparse`: the rows of `grad` that are not zero, int64 (n,), repeats allowed; undefined where they may be any.
     /// Reading grad() puts the rows that were collected there, and the optimizer finds them again (see optim/optimizer.h).
     Tensor used_rows;
+    /// The version of grad's storage while it was known to be zero outside used_rows; -1: it may have been written to since.
+    std::int64_t rows_version = -1;
     std::uint32_t leaf_number = 0;
     bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
     std::vector<GradientHook> hooks;  // read and written with gradient_mutex() held; called without, from copies
@@ -52,6 +54,17 @@ struct AutogradMeta {
         rows.clear();
         products = {};
         used_rows = Tensor();
+        rows_version = -1;
+    }
+    /// Whether `grad` is zero outside used_rows for certain, so that nobody needs to look.
+    bool is_sure_of_rows() const noexcept { return used_rows.defined() && rows_version >= 0 && rows_version == grad_version(); }
+    /// To be called whenever `grad` was replaced or written to here, with what is_sure_of_rows() was before: a new storage may have
+    /// the old one's version.
+    void note_rows_version(bool is_sure) noexcept { rows_version = is_sure && used_rows.defined() ? grad_version() : -1; }
+    /// -1 where writes to the gradient cannot be seen.
+    std::int64_t grad_version() const noexcept {
+        if (!grad.defined() || __atomic_load_n(&grad.impl()->storage->is_exposed, __ATOMIC_RELAXED)) return -1;
+        return __atomic_load_n(&grad.impl()->storage->version, __ATOMIC_RELAXED);
     }
 };
 

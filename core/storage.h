@@ -52,11 +52,13 @@ struct Storage {
     Loc last_write{};                     ///< the user's line of the last in-place write
     Device device;
     std::uint16_t block = 0;  ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
+    bool is_exposed = false;  ///< the address was given out, by data() or a capsule: a write there raises no version
 
     void mark_written(const Loc& loc) noexcept {
         __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
         last_write = loc;
     }
+    void mark_exposed() noexcept { __atomic_store_n(&is_exposed, true, __ATOMIC_RELAXED); }
 };
 static_assert(sizeof(Storage) == 64);
 

@@ -376,6 +376,7 @@ void* Tensor::checked_data(DType dtype, const Loc& loc) const {
     if (checked(loc).dtype() != dtype) {
         fail<DTypeError>(loc, "data: the tensor holds {}, not {}", name(impl_->dtype), name(dtype));
     }
+    impl_->storage->mark_exposed();
     return impl_->data;
 }
 

@@ -106,6 +106,7 @@ struct Conversion {
     Tensor tensor, made, gradient;
     std::vector<SparseRows> rows;  // one part, or none
     Tensor used_rows;
+    bool is_sure_of_rows = false;
 };
 
 // Converts every tensor and its gradient. All new ones are made before the first is put in place.
@@ -116,7 +117,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
     std::unordered_set<const TensorImpl*> seen;
     for_tensors(module, [&](const std::string& path, Tensor& t, bool) {
         if (!seen.insert(t.impl()).second) return;
-        Conversion c{t, convert(t), {}, {}, {}};
+        Conversion c{t, convert(t), {}, {}, {}, false};
         if (c.made.is_same(t)) return;
         check_not_recorded(path, t, loc);
         if (AutogradMeta* meta = t.impl()->meta) {
@@ -125,6 +126,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
                 c.rows.push_back({convert(rows.indices), convert(rows.values)});
             } else if (meta->grad.defined()) {
                 c.gradient = convert(meta->grad);
+                c.is_sure_of_rows = meta->is_sure_of_rows();
                 if (meta->used_rows.defined()) c.used_rows = convert(meta->used_rows);
             }
         }
@@ -139,6 +141,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
         meta->grad = std::move(c.gradient);
         meta->rows = std::move(c.rows);
         meta->used_rows = std::move(c.used_rows);
+        meta->note_rows_version(c.is_sure_of_rows);
     }
 }
 

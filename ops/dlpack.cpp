@@ -100,6 +100,7 @@ Managed* export_tensor(const In& x) {
     auto out = std::make_unique<Export<Managed>>();
     const TensorImpl* impl = x.tensor.impl();
     out->tensor = x.tensor.detach();
+    impl->storage->mark_exposed();
     std::copy_n(impl->sizes, impl->rank, out->shape);
     std::copy_n(impl->strides, impl->rank, out->strides);
     dlpack::Array& array = out->managed.dl_tensor;

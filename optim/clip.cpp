@@ -34,7 +34,9 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
             meta->rows = {made};
             result.push_back(made.values);
         } else if (meta->grad.defined()) {
+            const bool is_sure = meta->is_sure_of_rows();
             meta->grad = meta->grad.contiguous();
+            meta->note_rows_version(is_sure);
             result.push_back(meta->grad);
         }
     }

@@ -95,7 +95,9 @@ void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
         if (rows.defined()) {
             meta->rows = {{rows.indices, unscaled}};
         } else {
+            const bool is_sure = meta->is_sure_of_rows();
             meta->grad = unscaled;
+            meta->note_rows_version(is_sure);
         }
     }
     Unscaled& unscaled = unscaled_.emplace_back(Unscaled{&optimizer, {}, !finite});

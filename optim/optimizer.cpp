@@ -133,7 +133,24 @@ SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& l
     return out;
 }
 
-// The rows of a gradient that was made dense when somebody read it: undefined where the reader has written to others.
+// The rows of a gradient that was made dense when somebody read it, and has not been written to since. Nothing is asked of the device: a
+// row that is used several times has its values at the first place, and zeros at the others.
+static SparseRows rows_unchanged(const Tensor& gradient, const Tensor& used_rows, const Loc& loc) {
+    const std::int64_t row_count = gradient.shape()[0], count = used_rows.numel();
+    const Tensor given = used_rows.reshape({count});
+    const Tensor indices = sort(In(where(given < 0, given + row_count, given), loc)).values;
+    const Tensor values = index_select(In(gradient, loc), 0, indices);
+    if (count < 2) return {indices, values};
+    Shape per_row = values.shape();
+    for (int d = 1; d < per_row.rank(); ++d) per_row[d] = 1;
+    per_row[0] = count - 1;
+    const Tensor repeats = (indices[Slice(1)] == indices[Slice(None, -1)]).reshape(per_row);
+    Tensor later = values[Slice(1)];
+    later.masked_fill_(repeats, 0);
+    return {indices, values};
+}
+
+// The same where somebody may have written to it: undefined where it was to other rows.
 static SparseRows rows_again(const Tensor& gradient, const Tensor& used_rows, const Loc& loc) {
     const std::int64_t row_count = gradient.shape()[0];
     std::vector<std::int64_t> index = used_rows.to_vector<std::int64_t>(loc);
@@ -282,6 +299,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             if (!meta) continue;
             SparseRows rows;
             Tensor gradient, used_rows;
+            bool is_unchanged = false;  // since somebody read the gradient
             {
                 const std::lock_guard lock(detail::gradient_mutex());
                 if (!meta->has_gradient()) continue;
@@ -292,8 +310,11 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
                 }
                 gradient = meta->grad;
                 used_rows = meta->used_rows;
+                is_unchanged = meta->is_sure_of_rows();
             }
-            if (gradient.defined() && used_rows.defined()) rows = rows_again(gradient, used_rows, loc);
+            if (gradient.defined() && used_rows.defined()) {
+                rows = (is_unchanged ? rows_unchanged : rows_again)(gradient, used_rows, loc);
+            }
             const DType compute = computed_in(slot.parameter.dtype());
             detail::begin_op("step", slot.parameter.impl(), loc);
             if (detail::watching_ops) [[unlikely]]

@@ -6,6 +6,7 @@
 #include "../fails.h"
 #include "../nn/check.h"
 #include "goldens.h"
+#include "tapir/autograd/meta_impl.h"
 #include "tapir/optim/optim.h"
 
 using namespace tapir;
@@ -735,6 +736,7 @@ TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it
     CHECK(stepped([](const Tensor& w) { w.grad().neg_(); }) == V{1, 2, 1, 1});  // the other rows are -0 then
     CHECK(stepped([](const Tensor& w) { w.grad().index_put_({1}, 0); }) == V{1, 0, 1, -1});  // used, although it is 0 now
     CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[1] = 5; }) == V{1, -5, 1, -1});
+    CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[0] = 5; }) == V{-5, -2, 0, -1});                       // dense
     CHECK(stepped([](const Tensor& w) { w.grad().add_(tensor({{1.0}, {0.0}, {0.0}, {0.0}})); }) == V{-1, -2, 0, -1});  // dense
     CHECK(stepped([](Tensor w) { w.set_grad(w.grad() * 2); }) == V{0, -4, 0, -2});                                    // dense
     CHECK(stepped([](Tensor w) {
@@ -742,6 +744,63 @@ TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it
         w.zero_grad();
         w.set_grad(ones({4, 1}));
     }) == V{-1, -1, -1, -1});
+}
+
+TEST_CASE("a read gradient is known to have no more rows until somebody may have written to it") {
+    nn::Embedding table(4, 1, {.sparse = true});
+    const AutogradMeta& meta = *table.weight.impl()->meta;
+    const auto pass = [&] {
+        Tape tape;
+        tape.backward(sum(table(tensor({1, -1, 1}))));
+    };
+    const auto read = [&] {
+        table.zero_grad();
+        pass();
+        return table.weight.grad();
+    };
+    CHECK(!meta.is_sure_of_rows());
+    Tensor g = read();
+    CHECK(meta.is_sure_of_rows());
+    pass();
+    g = table.weight.grad();  // one was added to the other
+    CHECK(meta.is_sure_of_rows());
+    table.to(float64);
+    CHECK(meta.is_sure_of_rows());
+    table.to(float32);
+    optim::SGD sgd(table.parameters(), {.lr = 0.1});
+    optim::GradScaler scaler;
+    scaler.unscale_(sgd);
+    CHECK(meta.is_sure_of_rows());
+    g = table.weight.grad();
+    g.mul_(2);
+    CHECK(!meta.is_sure_of_rows());
+    pass();
+    g = table.weight.grad();  // not even then
+    CHECK(meta.used_rows.defined());
+    CHECK(!meta.is_sure_of_rows());
+    g = read();
+    g[0].fill_(1);
+    CHECK(!meta.is_sure_of_rows());
+    table.to(float64);  // its storage is another one, with a version of its own
+    CHECK(!meta.is_sure_of_rows());
+    table.to(float32);
+    g = read();
+    g.data<float>();
+    CHECK(!meta.is_sure_of_rows());
+    read();
+    CHECK(meta.is_sure_of_rows());
+    table.weight.set_grad(ones({4, 1}));
+    CHECK(!meta.is_sure_of_rows());
+    // What was written to another row is not forgotten when more rows come.
+    read()[2].fill_(1);
+    pass();
+    const double before = table.weight.at<float>({2, 0});
+    sgd.step();
+    CHECK(std::abs(before - table.weight.at<float>({2, 0}) - 0.1) < 1e-6);
+    table.weight.register_hook([](const Tensor&) { return Tensor(); });
+    read();
+    CHECK(meta.used_rows.defined());
+    CHECK(!meta.is_sure_of_rows());
 }
 
 TEST_CASE("a dense gradient is dense after it was read, whatever rows come to it") {
