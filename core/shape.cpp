@@ -11,7 +11,7 @@ void Shape::fail_rank(int rank, const Loc& loc) {
     fail<ShapeError>(loc, "a tensor has at most {} dimensions, got {}", kMaxRank, rank);
 }
 
-void Shape::fail_position(const Position& i) const {
+void Shape::fail_position(const IndexArg& i) const {
     fail<IndexError>(i.loc, "shape[{}]: {} has {} dimension{}", i.value, *this, rank_, rank_ == 1 ? "" : "s");
 }
 

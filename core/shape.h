@@ -31,16 +31,17 @@ class Dim {
     int number_;
 };
 
+/// The number of an element, as an argument between brackets, with the caller's line: negative ones count from the end.
+struct IndexArg {
+    template <class I>
+        requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
+    IndexArg(I i, Loc line = Loc::current()) noexcept : value(static_cast<std::int64_t>(i)), loc(line) {}  // NOLINT: implicit
+    std::int64_t value;
+    Loc loc;
+};
+
 /// The sizes of a tensor: `Shape{2, 3}`, `{batch, width}`. Also used for lists of dimension numbers (Dims).
 class Shape {
-    struct Position {  // with the caller's line
-        template <class I>
-            requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
-        Position(I i, Loc line = Loc::current()) noexcept : value(static_cast<std::int64_t>(i)), loc(line) {}  // NOLINT: implicit
-        std::int64_t value;
-        Loc loc;
-    };
-
  public:
     Shape() = default;
     // Only what is used: copying all 72 bytes at once right after a size was stored would wait for that store.
@@ -70,8 +71,8 @@ class Shape {
     std::size_t size() const noexcept { return static_cast<std::size_t>(rank_); }
     bool empty() const noexcept { return rank_ == 0; }
     /// Negative positions count from the end. Throws IndexError.
-    std::int64_t operator[](Position i) const& { return sizes_[place(i)]; }
-    std::int64_t& operator[](Position i) & { return sizes_[place(i)]; }
+    std::int64_t operator[](IndexArg i) const& { return sizes_[place(i)]; }
+    std::int64_t& operator[](IndexArg i) & { return sizes_[place(i)]; }
     /// Internal: one of the first rank(), which is not checked.
     std::int64_t raw(int i) const noexcept { return sizes_[i]; }
     std::int64_t& raw(int i) noexcept { return sizes_[i]; }
@@ -114,8 +115,8 @@ class Shape {
 
  private:
     [[noreturn]] static void fail_rank(int rank, const Loc& loc);
-    [[noreturn]] void fail_position(const Position& i) const;
-    int place(const Position& i) const {
+    [[noreturn]] void fail_position(const IndexArg& i) const;
+    int place(const IndexArg& i) const {
         const std::int64_t at = i.value < 0 ? i.value + rank_ : i.value;
         if (at < 0 || at >= rank_) [[unlikely]]
             fail_position(i);

@@ -5,16 +5,32 @@
 
 namespace tapir::nn {
 
-void AnyModule::fail_type(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a module of another type"); }
+void AnyModule::fail_module(const Loc& loc) const {
+    if (!has_value()) fail_empty(loc);
+    fail<ValueError>(loc, "AnyModule: it holds a function, not a module");
+}
+void AnyModule::fail_type(const Loc& loc) const {
+    if (!get()) fail_module(loc);
+    fail<ValueError>(loc, "AnyModule: it holds a module of another type");
+}
 void AnyModule::fail_call(const Loc& loc) {
     fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor");
 }
-void AnyModule::fail_function(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds a function, not a module"); }
 void AnyModule::fail_empty(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds nothing"); }
+
+void Members::one_of(const char* name, std::int64_t index, AnyModule& module, const Loc& loc) {
+    if (Module* held = module.get()) on_module(name, index, *held, loc);
+}
+
+std::size_t detail::place(const IndexArg& i, std::size_t size, const char* container, const char* what) {
+    const auto count = static_cast<std::int64_t>(size), at = i.value < 0 ? i.value + count : i.value;
+    if (at < 0 || at >= count) fail<IndexError>(i.loc, "{}: there is no {} {} of {}", container, what, i.value, size);
+    return static_cast<std::size_t>(at);
+}
 
 AnyModule clone(const AnyModule& module, Loc loc) {
     AnyModule copy = module;
-    if (copy.get()) own_tensors(module.module(), copy.module(), loc);
+    if (copy.get()) detail::own_tensors(*module.get(), *copy.get(), loc);
     return copy;
 }
 

@@ -8,11 +8,13 @@
 
 namespace tapir::nn {
 
+namespace detail {
 /// Something that makes a tensor of a tensor.
 template <class Layer>
 constexpr bool kTakesTensor = requires(Layer& layer, const In& x) { Tensor(layer.forward(x)); } ||
                               requires(Layer& layer, const In& x) { Tensor(layer(x)); } ||
                               requires(Layer& layer, const In& x) { Tensor(layer(x.tensor)); };
+}  // namespace detail
 
 /// Holds one module of any type, or a function or lambda of a tensor. As of any module, a copy shares its tensors; clone() gives one
 /// that does not.
@@ -20,7 +22,7 @@ class AnyModule {
  public:
     AnyModule() noexcept = default;  ///< holds nothing
     template <class Layer>
-        requires(!std::is_same_v<Layer, AnyModule> && (std::is_base_of_v<Module, Layer> || kTakesTensor<Layer>))
+        requires(!std::is_same_v<Layer, AnyModule> && (std::is_base_of_v<Module, Layer> || detail::kTakesTensor<Layer>))
     AnyModule(Layer layer) : held_(new Holder<Layer>(std::move(layer))) {}  // NOLINT: implicit by design
     AnyModule(Tensor (*function)(In)) : held_(new Holder<Tensor (*)(In)>(function)) {}  // NOLINT: of an overloaded name this one
     AnyModule(const AnyModule& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
@@ -38,12 +40,12 @@ class AnyModule {
     }
     /// Whether it holds a module or a function.
     bool has_value() const noexcept { return held_; }
-    /// The module; null for a function.
+    /// The module; null for a function, and where there is nothing.
     Module* get() const noexcept { return held_ ? held_->module() : nullptr; }
-    /// The module. Throws ValueError for a function.
+    /// The module. Throws ValueError for a function, and where there is nothing.
     Module& module(Loc loc = Loc::current()) const {
         Module* held = get();
-        if (!held) fail_function(loc);
+        if (!held) fail_module(loc);
         return *held;
     }
     operator Module&() const { return module(Loc{}); }
@@ -86,9 +88,9 @@ class AnyModule {
         Base* copy() const override { return new Holder(layer); }
         Layer layer;
     };
-    [[noreturn]] static void fail_type(const Loc& loc);
+    [[noreturn]] void fail_module(const Loc& loc) const;  // there is none
+    [[noreturn]] void fail_type(const Loc& loc) const;
     [[noreturn]] static void fail_call(const Loc& loc);
-    [[noreturn]] static void fail_function(const Loc& loc);
     [[noreturn]] static void fail_empty(const Loc& loc);
 
     Base* held_ = nullptr;
@@ -97,13 +99,10 @@ class AnyModule {
 /// A copy with tensors of its own: see clone() of a module.
 AnyModule clone(const AnyModule& module, Loc loc = Loc::current());
 
-/// A number to index a container with, and the caller's line.
-struct Position {
-    template <class I>
-        requires std::is_integral_v<I>
-    Position(I i, Loc where = Loc::current()) : value(static_cast<std::size_t>(i)), loc(where) {}  // NOLINT: implicit by design
-    std::size_t value;
-    Loc loc;
-};
+namespace detail {
+/// Where a container of `size` has what stands at i: negative positions count from the end. Throws IndexError, in which `container`
+/// has no such `what`.
+std::size_t place(const IndexArg& i, std::size_t size, const char* container, const char* what);
+}  // namespace detail
 
 }  // namespace tapir::nn

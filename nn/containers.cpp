@@ -7,16 +7,7 @@
 
 namespace tapir::nn {
 
-const AnyModule& ModuleList::at(std::size_t i, Loc loc) const {
-    if (i >= modules_.size()) fail<IndexError>(loc, "ModuleList: there is no module {} of {}", i, modules_.size());
-    return modules_[i];
-}
-
-void ModuleList::members(Members& m) {
-    for (std::size_t i = 0; i < modules_.size(); ++i) {
-        if (Module* module = modules_[i].get()) m("", i, *module);
-    }
-}
+void ModuleList::members(Members& m) { m("", modules_); }
 
 bool ModuleDict::contains(const std::string& key) const noexcept {
     return std::any_of(modules_.begin(), modules_.end(), [&](const auto& one) { return one.first == key; });
@@ -38,10 +29,6 @@ const AnyModule& ModuleDict::at(const std::string& key, Loc loc) const {
     fail<IndexError>(loc, "ModuleDict: there is no module \"{}\"; there are: {}", key, keys);
 }
 
-void ModuleDict::members(Members& m) {
-    for (auto& [key, layer] : modules_) {
-        if (Module* module = layer.get()) m(key.c_str(), *module);
-    }
-}
+void ModuleDict::members(Members& m) { m("", modules_); }
 
 }  // namespace tapir::nn

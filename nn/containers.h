@@ -33,9 +33,9 @@ class ModuleList : public Module {
         return *this;
     }
     std::size_t size() const noexcept { return modules_.size(); }
-    /// Throws IndexError.
-    const AnyModule& at(std::size_t i, Loc loc = Loc::current()) const;
-    const AnyModule& operator[](Position i) const { return at(i.value, i.loc); }
+    /// Negative positions count from the end. Throws IndexError.
+    const AnyModule& at(IndexArg i) const { return modules_[detail::place(i, modules_.size(), "ModuleList", "module")]; }
+    const AnyModule& operator[](IndexArg i) const { return at(i); }
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }
     void members(Members& m) override;

@@ -16,7 +16,7 @@ namespace tapir::nn::init {
 namespace {
 
 void check(const char* op, const Tensor& t, const Loc& loc) {
-    detail::check_defined(In(t, loc), op);
+    tapir::detail::check_defined(In(t, loc), op);
     if (!is_floating(t.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(t.dtype()));
 }
 
@@ -91,14 +91,14 @@ double normal_quantile(double u) {
 
 Tensor uniform_(const Tensor& t, double low, double high, Loc loc) { return uniform_(t, low, high, default_generator(), loc); }
 Tensor uniform_(const Tensor& t, double low, double high, Generator& generator, Loc loc) {
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     Tensor to = t;
     return to.uniform_(low, high, generator, loc);
 }
 
 Tensor normal_(const Tensor& t, double mean, double std, Loc loc) { return normal_(t, mean, std, default_generator(), loc); }
 Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, Loc loc) {
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     Tensor to = t;
     return to.normal_(mean, std, generator, loc);
 }
@@ -110,7 +110,7 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
     check("trunc_normal_", t, loc);
     if (!(std > 0) || !(a < b)) fail<ValueError>(loc, "trunc_normal_: needs std above 0 and a < b, got std {}, a {}, b {}", std, a, b);
     const CallerScope caller(loc);
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     // On the side where the distribution function is small, and so exact.
     double low = (a - mean) / std, high = (b - mean) / std;
     const double side = low > 0 ? -1 : 1;
@@ -128,7 +128,7 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
 Tensor eye_(const Tensor& t, Loc loc) {
     check("eye_", t, loc);
     if (t.dim() != 2) fail<ShapeError>(loc, "eye_: needs a matrix, got shape {}", t.shape());
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     return fill(t, eye(t.size(0), t.size(1), {t.dtype(), cpu}), loc);
 }
 
@@ -137,7 +137,7 @@ Tensor dirac_(const Tensor& t, std::int64_t groups, Loc loc) {
     if (t.dim() < 3 || t.dim() > 5) fail<ShapeError>(loc, "dirac_: needs 3 to 5 dimensions, got shape {}", t.shape());
     const std::int64_t out = t.size(0), in = t.size(1);
     if (groups < 1 || out % groups != 0) fail<ValueError>(loc, "dirac_: {} outputs are no multiple of {} groups", out, groups);
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     const Tensor weight = zeros(t.shape(), {t.dtype(), cpu});
     for (std::int64_t g = 0; g < groups; ++g) {
         for (std::int64_t i = 0; i < std::min(out / groups, in); ++i) {
@@ -150,8 +150,8 @@ Tensor dirac_(const Tensor& t, std::int64_t groups, Loc loc) {
 }
 
 Tensor constant_(const Tensor& t, double value, Loc loc) {
-    detail::check_defined(In(t, loc), "constant_");
-    const detail::PauseRecording pause;
+    tapir::detail::check_defined(In(t, loc), "constant_");
+    const tapir::detail::PauseRecording pause;
     Tensor to = t;
     return to.fill_(value, loc);
 }
@@ -205,7 +205,7 @@ Tensor orthogonal_(const Tensor& t, double gain, Generator& generator, Loc loc) 
     fans("orthogonal_", t, loc);
     if (t.numel() == 0) return t;
     const CallerScope caller(loc);
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     const std::int64_t rows = t.shape()[0], cols = t.numel() / rows;
     const auto m = static_cast<std::size_t>(std::max(rows, cols)), n = static_cast<std::size_t>(std::min(rows, cols));
     const Tensor draw = randn({m * n}, generator, {float64, cpu});

@@ -81,7 +81,7 @@ Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions op
     weight = empty_parameter({count, width}, loc);
     init::normal_(weight, 0, 1, loc);
     if (options.padding_idx) init::zeros_(weight.detach().select(0, *options.padding_idx), loc);
-    detail::meta_of(weight).sparse = options.sparse;
+    tapir::detail::meta_of(weight).sparse = options.sparse;
     options_ = options;
 }
 
@@ -95,7 +95,7 @@ Embedding Embedding::from_pretrained(const Tensor& table, bool freeze, Embedding
     made.options_ = options;
     made.weight = table.detach();
     made.weight.requires_grad_(!freeze, loc);
-    detail::meta_of(made.weight).sparse = options.sparse;
+    tapir::detail::meta_of(made.weight).sparse = options.sparse;
     return made;
 }
 
@@ -117,7 +117,7 @@ EmbeddingBag::EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagL
     weight = empty_parameter({count, width}, loc);
     init::normal_(weight, 0, 1, loc);
     if (options.padding_idx) init::zeros_(weight.detach().select(0, *options.padding_idx), loc);
-    detail::meta_of(weight).sparse = options.sparse;
+    tapir::detail::meta_of(weight).sparse = options.sparse;
     options_ = options;
 }
 

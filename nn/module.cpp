@@ -112,7 +112,7 @@ struct Conversion {
 // Converts every tensor and its gradient. All new ones are made before the first is put in place.
 template <class Convert>
 void convert_all(Module& module, const Convert& convert, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     std::vector<Conversion> conversions;
     std::unordered_set<const TensorImpl*> seen;
     for_tensors(module, [&](const std::string& path, Tensor& t, bool) {
@@ -121,8 +121,8 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
         if (c.made.is_same(t)) return;
         check_not_recorded(path, t, loc);
         if (AutogradMeta* meta = t.impl()->meta) {
-            const std::lock_guard lock(detail::gradient_mutex());
-            if (const SparseRows rows = detail::rows_or_settle(*meta, t.shape()); rows.defined()) {
+            const std::lock_guard lock(tapir::detail::gradient_mutex());
+            if (const SparseRows rows = tapir::detail::rows_or_settle(*meta, t.shape()); rows.defined()) {
                 c.rows.push_back({convert(rows.indices), convert(rows.values)});
             } else if (meta->grad.defined()) {
                 c.gradient = convert(meta->grad);
@@ -133,10 +133,10 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
         conversions.push_back(std::move(c));
     });
     for (Conversion& c : conversions) {  // from here on nothing fails
-        detail::become(c.tensor, c.made, loc);
+        tapir::detail::become(c.tensor, c.made, loc);
         AutogradMeta* meta = c.tensor.impl()->meta;
         if (!meta) continue;
-        const std::lock_guard lock(detail::gradient_mutex());
+        const std::lock_guard lock(tapir::detail::gradient_mutex());
         meta->drop_gradient();
         meta->grad = std::move(c.gradient);
         meta->rows = std::move(c.rows);
@@ -165,7 +165,7 @@ NamedTensors state_of(const char* op, const Module& module, const Loc& loc) {
 }
 
 void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& loc) {
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     std::unordered_map<std::string, const Tensor*> given;
     for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
     for (const NamedTensor& t : own) {
@@ -176,7 +176,7 @@ void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& l
 }  // namespace
 
 Parameter::Parameter(const Tensor& data, bool requires_grad, Loc loc) : Tensor(data) {
-    if (!data.defined()) detail::fail_undefined("Parameter", loc);
+    if (!data.defined()) tapir::detail::fail_undefined("Parameter", loc);
     static_cast<Tensor&>(*this) = data.detach();
     requires_grad_(requires_grad, loc);
 }
@@ -228,7 +228,7 @@ void Module::to(DType dtype, Loc loc) {
 }
 
 void Module::to(Device device, Loc loc) {
-    detail::check_device("to", device, loc);
+    tapir::detail::check_device("to", device, loc);
     convert_all(*this, [&](const Tensor& t) { return t.to(device, loc); }, loc);
 }
 
@@ -352,12 +352,12 @@ std::string Module::parameter_table() const {
 
 std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str() << '\n'; }
 
-void own_tensors(const Module& original, Module& copy, const Loc& loc) {
+void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
     if (typeid(original) != typeid(copy)) {
         fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original),
                          type_name(copy));
     }
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     std::unordered_set<const void*> theirs;  // tensors and modules of the original
     Walk walk([&](const std::string&, Tensor& t, bool) { theirs.insert(&t); },
               [&](const std::string&, Module& module, auto&& inside) {
@@ -378,7 +378,7 @@ void own_tensors(const Module& original, Module& copy, const Loc& loc) {
             Tensor& fresh = made[t.impl()];
             if (!fresh.defined()) {
                 fresh = t.clone(loc);
-                if (const AutogradMeta* meta = t.impl()->meta) detail::meta_of(fresh).sparse = meta->sparse;
+                if (const AutogradMeta* meta = t.impl()->meta) tapir::detail::meta_of(fresh).sparse = meta->sparse;
                 fresh.requires_grad_(t.impl()->flags & TensorImpl::kRequiresGrad, loc);
             }
             places.emplace_back(&t, fresh);

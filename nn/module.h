@@ -35,9 +35,14 @@
 namespace tapir::nn {
 
 class Module;
+class AnyModule;
 
+namespace detail {
 template <class Map>
 constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) { std::string(map.begin()->first); map.begin()->second; };
+/// Gives the copy of a module tensors of its own.
+void own_tensors(const Module& original, Module& copy, const Loc& loc);
+}  // namespace detail
 
 /// A parameter of one's own, PyTorch's nn.Parameter: a leaf that shares the elements of `data` and, unless told otherwise, requires
 /// a gradient.
@@ -72,9 +77,14 @@ class Members {
         on_module(name, -1, submodule, loc);
         return *this;
     }
+    /// The module that it holds; nothing for a function of a tensor, and where it holds nothing.
+    Members& operator()(const char* name, AnyModule& submodule, Loc loc = Loc::current()) {
+        one_of(name, -1, submodule, loc);
+        return *this;
+    }
     /// A list of parameters or of submodules, named name.0, name.1, ...
     template <class T>
-        requires(!kHasKeys<std::vector<T>>)
+        requires(!detail::kHasKeys<std::vector<T>>)
     Members& operator()(const char* name, std::vector<T>& list, Loc loc = Loc::current()) {
         for (std::size_t i = 0; i < list.size(); ++i) one_of(name, static_cast<std::int64_t>(i), list[i], loc);
         return *this;
@@ -86,7 +96,7 @@ class Members {
     }
     /// Parameters or submodules by their keys, named name.key: a std::map, or a list of pairs. Keys have no dots.
     template <class Map>
-        requires kHasKeys<Map>
+        requires detail::kHasKeys<Map>
     Members& operator()(const char* name, Map& map, Loc loc = Loc::current()) {
         for (auto& [key, value] : map) one_of((*name ? std::string(name) + "." : std::string()).append(key).c_str(), -1, value, loc);
         return *this;
@@ -109,6 +119,7 @@ class Members {
  private:
     void one_of(const char* name, std::int64_t index, Tensor& t, const Loc& loc) { on_tensor(name, index, t, false, loc); }
     void one_of(const char* name, std::int64_t index, Module& m, const Loc& loc) { on_module(name, index, m, loc); }
+    void one_of(const char* name, std::int64_t index, AnyModule& module, const Loc& loc);  // in any_module.cpp
     template <class Pointer>
         requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
     void one_of(const char* name, std::int64_t index, Pointer& pointer, const Loc& loc) {
@@ -193,9 +204,6 @@ class Module {
 
 std::ostream& operator<<(std::ostream& out, const Module& module);
 
-/// Internal: gives the copy of a module tensors of its own.
-void own_tensors(const Module& original, Module& copy, const Loc& loc);
-
 /// A copy with parameters and buffers of its own, PyTorch's copy.deepcopy(model):
 ///     std::vector<nn::Linear> layers;
 ///     for (int i = 0; i < 3; ++i) layers.push_back(nn::clone(layer));
@@ -206,7 +214,7 @@ template <class M>
     requires std::is_base_of_v<Module, M> && std::is_copy_constructible_v<M>
 M clone(const M& module, Loc loc = Loc::current()) {
     M copy(module);
-    own_tensors(module, copy, loc);
+    detail::own_tensors(module, copy, loc);
     return copy;
 }
 

@@ -13,14 +13,9 @@ Sequential::Sequential(AnyModule a, AnyModule b, AnyModule c, AnyModule d, AnyMo
     }
 }
 
-const AnyModule& Sequential::operator[](Position i) const {
-    if (i.value >= layers_.size()) fail<IndexError>(i.loc, "Sequential: there is no layer {} of {}", i.value, layers_.size());
-    return layers_[i.value];
-}
-
-Module& Sequential::at(std::size_t i, Loc loc) {
-    Module* module = (*this)[{i, loc}].get();
-    if (!module) fail<ValueError>(loc, "Sequential: layer {} is a function, not a module", i);
+Module& Sequential::at(IndexArg i) {
+    Module* module = (*this)[i].get();
+    if (!module) fail<ValueError>(i.loc, "Sequential: layer {} is a function, not a module", i.value);
     return *module;
 }
 
@@ -31,10 +26,6 @@ Tensor Sequential::forward(In x) const {
     return y;
 }
 
-void Sequential::members(Members& m) {
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-        if (Module* module = layers_[i].get()) m("", i, *module);
-    }
-}
+void Sequential::members(Members& m) { m("", layers_); }
 
 }  // namespace tapir::nn

@@ -29,7 +29,8 @@ class Sequential : public Module {
 
     template <class Layer>
     Sequential& push_back(Layer layer) {
-        static_assert(kTakesTensor<Layer>, "a layer of a Sequential needs a forward(In) that gives a Tensor, or is a function of a tensor");
+        static_assert(detail::kTakesTensor<Layer>,
+                      "a layer of a Sequential needs a forward(In) that gives a Tensor, or is a function of a tensor");
         layers_.emplace_back(std::move(layer));
         return *this;
     }
@@ -38,10 +39,10 @@ class Sequential : public Module {
         return *this;
     }
     std::size_t size() const noexcept { return layers_.size(); }
-    /// The module at a position. Throws IndexError, and ValueError where there is a function.
-    Module& at(std::size_t i, Loc loc = Loc::current());
+    /// The module at a position; negative ones count from the end. Throws IndexError, and ValueError where there is a function.
+    Module& at(IndexArg i);
     /// The layer at a position, to call or to ask for its module. Throws IndexError.
-    const AnyModule& operator[](Position i) const;
+    const AnyModule& operator[](IndexArg i) const { return layers_[detail::place(i, layers_.size(), "Sequential", "layer")]; }
     auto begin() const noexcept { return layers_.begin(); }
     auto end() const noexcept { return layers_.end(); }
 

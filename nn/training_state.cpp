@@ -142,7 +142,7 @@ void TrainingState::rotate(const Loc& loc) const {
 
 void TrainingState::save(Loc loc) const {
     const CallerScope caller(loc);
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     NamedTensors all;
     for (const Part& part : parts_) {
         for (NamedTensor& t : part.save()) {
@@ -164,7 +164,7 @@ bool TrainingState::load(const TrainingStateLoadOptions& options, Loc loc) {
 
 void TrainingState::load_from(const std::string& path, const TrainingStateLoadOptions& options, Loc loc) {
     const CallerScope caller(loc);
-    const detail::PauseRecording pause;
+    const tapir::detail::PauseRecording pause;
     FileMetadata metadata;
     NamedTensors all = io::load_safetensors("TrainingState", path, &metadata, loc);
     if (std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kTrainingStateFormat)) == metadata.end()) {

@@ -172,6 +172,9 @@ TEST_CASE("lists and dictionaries say on the user's line what they do not have")
     const nn::ModuleDict heads{{"mean", nn::Linear(3, 1)}, {"class", nn::Linear(3, 5)}};
     const std::string task = "none";
     FAILS(IndexError, "ModuleList: there is no module 7 of 2", list[7]);
+    FAILS(IndexError, "ModuleList: there is no module -3 of 2", list[-3]);
+    CHECK(list[-2].get() == list[0].get());
+    CHECK(list.at(-1).get() == list[1].get());
     FAILS(IndexError, "ModuleDict: there is no module \"none\"; there are: mean, class", heads[task]);
     FAILS(IndexError, "ModuleDict: there is no module \"x\"", heads["x"]);
     CHECK(list[0](ones({2})).shape() == Shape{3});
@@ -188,4 +191,24 @@ TEST_CASE("lists and dictionaries hold functions, too") {
     CHECK(allclose(dict["squash"](x), sigmoid(x), 0, 0));
     list.eval();
     CHECK(!list[0].module().is_training());
+}
+
+TEST_CASE("members that may hold functions, or nothing, are passed over where they do") {
+    struct Model : nn::Module {
+        std::vector<nn::AnyModule> list{nn::Linear(2, 3, {.bias = false}), tanh, nn::AnyModule(), nn::Dropout(0.5)};
+        std::map<std::string, nn::AnyModule> by_key{{"squash", sigmoid}, {"layer", nn::Linear(3, 1, {.bias = false})}};
+        nn::AnyModule head = nn::Linear(1, 1), none, function = relu;
+        void members(nn::Members& m) override { m("list", list)("by_key", by_key)("head", head)("none", none)("function", function); }
+    } model;
+    CHECK(names(model) == Names{"list.0.weight", "by_key.layer.weight", "head.weight", "head.bias"});
+    CHECK(model.parameters().size() == 4);
+    model.eval();
+    CHECK(!model.list[3].module().is_training());
+    CHECK(!model.head.module().is_training());
+    std::vector<std::string> modules;
+    for (const nn::NamedModule& m : model.named_modules()) modules.push_back(m.name);
+    CHECK(modules == Names{"", "list.0", "list.3", "by_key.layer", "head"});
+    const Model own = nn::clone(model);
+    CHECK(!own.parameters()[0].is_same(model.parameters()[0]));
+    CHECK(!nn::clone(nn::AnyModule()).has_value());
 }

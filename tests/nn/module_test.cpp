@@ -700,6 +700,9 @@ TEST_CASE("a clone of what copies would share, or cut, is refused") {
     FAILS_IN(ValueError, "clone: the module is a Deep, of which this would copy the part that is a Block", "", nn::clone(base));
 }
 
+template <class Container, class I>
+constexpr bool kTakesIndex = requires(Container& container, I i) { container[i]; container.at(i); };
+
 TEST_CASE("the layers of a Sequential are counted, indexed and walked through") {
     nn::Sequential net(nn::Linear(3, 4), relu, nn::Dropout(0.5), nn::Linear(4, 2));
     net.eval();
@@ -715,8 +718,17 @@ TEST_CASE("the layers of a Sequential are counted, indexed and walked through") 
     CHECK(net[1].get() == nullptr);
     CHECK(!net[2].module().is_training());
     FAILS_IN(IndexError, "Sequential: there is no layer 4 of 4", "", net[4]);
-    FAILS_IN(IndexError, "Sequential: there is no layer", "", net[-1]);
+    CHECK(net[-1].get() == net[3].get());
+    CHECK(&net.at(-2) == net[2].get());
+    FAILS_IN(IndexError, "Sequential: there is no layer -5 of 4", "", net[-5]);
+    FAILS_IN(IndexError, "Sequential: there is no layer 9 of 4", "", net.at(9U));
+    FAILS_IN(ValueError, "Sequential: layer -3 is a function, not a module", "", net.at(-3));
+    static_assert(!kTakesIndex<nn::Sequential, bool> && kTakesIndex<nn::Sequential, short>);
+    static_assert(!kTakesIndex<nn::ModuleList, bool> && kTakesIndex<nn::ModuleList, unsigned>);
     FAILS_IN(ValueError, "AnyModule: it holds a function, not a module", "", net[1].module());
-    FAILS_IN(ValueError, "AnyModule: it holds a module of another type", "", net[1].as<nn::Linear>());
+    FAILS_IN(ValueError, "AnyModule: it holds a module of another type", "", net[2].as<nn::Linear>());
+    FAILS_IN(ValueError, "AnyModule: it holds a function, not a module", "", net[1].as<nn::Linear>());
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule()(x));
+    FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule().module());
+    FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule().as<nn::Dropout>());
 }
