@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ostream>
+#include <string_view>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -23,15 +24,26 @@
 namespace tapir::nn {
 namespace {
 
-// Goes down the tree of modules; what happens at each tensor and module is up to the two functions.
+void check_names(Module& module);
+
+// Goes down the tree of modules; what happens at each tensor and module is up to the two functions. In the end names are compared by
+// their hashes, as a set of strings would take longer than the walk; only where two are equal a second walk finds out.
 template <class OnTensor, class OnModule>
 class Walk : public Members {
  public:
-    Walk(OnTensor on_tensor, OnModule on_module) : tensor_(std::move(on_tensor)), module_(std::move(on_module)) {}
+    /// names: to be filled, and to throw for a name that is there.
+    Walk(OnTensor on_tensor, OnModule on_module, std::unordered_set<std::string>* names = nullptr)
+        : tensor_(std::move(on_tensor)), module_(std::move(on_module)), names_(names) {}
 
-    void enter(Module& module) { module_(path_, module, [&] { module.members(*this); }); }
+    /// Throws ValueError, when all is done, for a name that a module gave twice.
+    void start(Module& module) {
+        enter(module);
+        std::sort(hashes_.begin(), hashes_.end());
+        if (std::adjacent_find(hashes_.begin(), hashes_.end()) != hashes_.end()) check_names(module);
+    }
 
  private:
+    void enter(Module& module) { module_(path_, module, [&] { module.members(*this); }); }
     void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer, const Loc& loc) override {
         const std::size_t length = extend(name, index, loc);
         if (tensor.defined()) tensor_(path_, tensor, is_buffer);
@@ -50,42 +62,59 @@ class Walk : public Members {
             if (*name) path_ += '.';
             path_ += std::to_string(index);
         }
-        if (!names_.insert(path_).second) fail<ValueError>(loc, "members: there is a member {} already", path_);
+        if (!names_) {
+            hashes_.push_back(std::hash<std::string_view>()(path_));
+        } else if (!names_->insert(path_).second) {
+            fail<ValueError>(loc, "members: there is a member {} already", path_);
+        }
         return length;
     }
 
     OnTensor tensor_;
     OnModule module_;
     std::string path_;
-    std::unordered_set<std::string> names_;  // of all so far
+    std::unordered_set<std::string>* names_;
+    std::vector<std::size_t> hashes_;  // of all names so far
 };
+
+// Throws at the second of two members of one name, with the line that names it.
+void check_names(Module& module) {
+    std::unordered_set<std::string> names;
+    Walk walk([](const std::string&, Tensor&, bool) {}, [](const std::string&, Module&, auto&& inside) { inside(); }, &names);
+    walk.start(module);
+}
 
 // Calls on_tensor(path, tensor, is_buffer) for all, repeated ones too.
 template <class OnTensor>
 void for_tensors(const Module& module, OnTensor on_tensor) {
     Walk walk(std::move(on_tensor), [](const std::string&, Module&, auto&& inside) { inside(); });
-    walk.enter(const_cast<Module&>(module));  // members() hands out references; const callers only read
+    walk.start(const_cast<Module&>(module));  // members() hands out references; const callers only read
 }
 
 template <class OnModule>
 void for_modules(Module& module, OnModule on_module) {
     Walk walk([](const std::string&, Tensor&, bool) {}, std::move(on_module));
-    walk.enter(module);
+    walk.start(module);
+}
+
+// Calls take(path, tensor) for each parameter, or each buffer, once.
+template <class Take>
+void for_distinct(const Module& module, bool buffers, const Take& take) {
+    std::unordered_set<const TensorImpl*> seen;
+    for_tensors(module, [&](const std::string& path, Tensor& t, bool is_buffer) {
+        if (is_buffer == buffers && seen.insert(t.impl()).second) take(path, t);
+    });
+}
+
+std::vector<Tensor> tensors_of(const Module& module, bool buffers) {
+    std::vector<Tensor> result;
+    for_distinct(module, buffers, [&](const std::string&, const Tensor& t) { result.push_back(t); });
+    return result;
 }
 
 NamedTensors collect(const Module& module, bool buffers) {
     NamedTensors result;
-    std::unordered_set<const TensorImpl*> seen;
-    for_tensors(module, [&](const std::string& path, Tensor& t, bool is_buffer) {
-        if (is_buffer == buffers && seen.insert(t.impl()).second) result.push_back({path, t});
-    });
-    return result;
-}
-
-std::vector<Tensor> tensors_of(NamedTensors named) {
-    std::vector<Tensor> result;
-    result.reserve(named.size());
-    for (NamedTensor& t : named) result.push_back(std::move(t.tensor));
+    for_distinct(module, buffers, [&](const std::string& path, const Tensor& t) { result.push_back({path, t}); });
     return result;
 }
 
@@ -181,9 +210,9 @@ Parameter::Parameter(const Tensor& data, bool requires_grad, Loc loc) : Tensor(d
     requires_grad_(requires_grad, loc);
 }
 
-std::vector<Tensor> Module::parameters() const { return tensors_of(collect(*this, false)); }
+std::vector<Tensor> Module::parameters() const { return tensors_of(*this, false); }
 NamedTensors Module::named_parameters() const { return collect(*this, false); }
-std::vector<Tensor> Module::buffers() const { return tensors_of(collect(*this, true)); }
+std::vector<Tensor> Module::buffers() const { return tensors_of(*this, true); }
 NamedTensors Module::named_buffers() const { return collect(*this, true); }
 
 std::vector<NamedModule> Module::named_modules() {
@@ -197,7 +226,10 @@ std::vector<NamedModule> Module::named_modules() {
 
 std::vector<Module*> Module::modules() {
     std::vector<Module*> result;
-    for (const NamedModule& m : named_modules()) result.push_back(m.module);
+    for_modules(*this, [&](const std::string&, Module& module, auto&& inside) {
+        result.push_back(&module);
+        inside();
+    });
     return result;
 }
 
@@ -208,10 +240,7 @@ std::int64_t Module::parameter_count() const {
 }
 
 void Module::train(bool on) {
-    for_modules(*this, [on](const std::string&, Module& module, auto&& inside) {
-        module.training_ = on;
-        inside();
-    });
+    for (Module* module : modules()) module->training_ = on;
 }
 
 void Module::requires_grad_(bool on, Loc loc) {
@@ -280,7 +309,7 @@ std::string Module::str() const {
             inside();
             parents.pop_back();
         });
-    walk.enter(const_cast<Module&>(*this));
+    walk.start(const_cast<Module&>(*this));
     text.pop_back();
     return text;
 }
@@ -364,7 +393,7 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
                   theirs.insert(&module);
                   inside();
               });
-    walk.enter(const_cast<Module&>(original));
+    walk.start(const_cast<Module&>(original));
     const auto check_own = [&](const std::string& path, const void* member) {
         if (!theirs.contains(member)) return;
         fail<ValueError>(loc, "clone: {} is held by a pointer that copies of this {} share; give the copy one of its own", path,
@@ -387,7 +416,7 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
             check_own(path, &module);
             inside();
         });
-    copied.enter(copy);
+    copied.start(copy);
     for (auto& [place, tensor] : places) *place = tensor;
 }
 

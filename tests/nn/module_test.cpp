@@ -547,6 +547,7 @@ TEST_CASE("a name that a module gives twice throws at once, with the line in mem
     };
     fails_there([&] { twice.parameters(); });
     fails_there([&] { twice.eval(); });
+    CHECK(twice.is_training());
     fails_there([&] { twice.str(); });
     nn::ModuleList outer{nn::Linear(1, 2), twice};
     CHECK(check::contains(check::message<ValueError>([&] { outer.parameters(); }), "members: there is a member 1.layer already"));
