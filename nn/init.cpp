@@ -11,6 +11,7 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/parallel_impl.h"
 
 namespace tapir::nn::init {
 namespace {
@@ -118,10 +119,13 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
     const double from = normal_cdf(low), to = normal_cdf(high);
     const Tensor draw = rand({t.numel()}, generator, {float64, cpu});
     double* const values = draw.data<double>();
-    for (std::int64_t i = 0; i < t.numel(); ++i) {
-        const double u = std::max(from + values[i] * (to - from), 1e-300);
-        values[i] = std::clamp(mean + std * side * std::clamp(normal_quantile(u), low, high), a, b);
-    }
+    constexpr std::int64_t kGrain = 512;  // a quantile takes about 0.2 us
+    parallel_for(t.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const double u = std::max(from + values[i] * (to - from), 1e-300);
+            values[i] = std::clamp(mean + std * side * std::clamp(normal_quantile(u), low, high), a, b);
+        }
+    });
     return fill(t, draw.reshape(t.shape()), loc);
 }
 

@@ -123,6 +123,17 @@ TEST_CASE("truncated normals have the moments of theory, in the middle and in a 
     Generator one(3), two(3);
     const Tensor x = init::trunc_normal_(empty({7}), 0, 1, -1, 1, one), y = init::trunc_normal_(empty({7}), 0, 1, -1, 1, two);
     CHECK(equal(x, y));
+    // Whatever the number of threads.
+    const int threads = num_threads();
+    std::vector<std::vector<double>> drawn;
+    for (const int count : {1, 2, 3}) {
+        set_num_threads(count);
+        Generator generator(7);
+        drawn.push_back(init::trunc_normal_(empty({5000}, float64), 1, 2, 0, 3, generator).to_vector<double>());
+    }
+    set_num_threads(threads);
+    CHECK(drawn[0] == drawn[1]);
+    CHECK(drawn[0] == drawn[2]);
     FAILS(ValueError, "trunc_normal_: needs std above 0 and a < b", init::trunc_normal_(empty({2}), 0, 1, 2, 2));
 }
 
