@@ -1,12 +1,14 @@
 #include "tapir/core/state_reader_impl.h"
 
+#include <cmath>
+
 #include "tapir/core/fail_impl.h"
 
 namespace tapir {
 namespace {
 
 constexpr std::size_t kMostNames = 20;  // that an error lists
-constexpr double kMostCounted = 0x1p53;  // a double counts up to here
+constexpr double kMostCounted = 0x1p53;  // a double counts up to here, and not beyond minus this
 
 void append(std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; }
 
@@ -52,12 +54,17 @@ double StateReader::number(const std::string& name) {
 
 std::int64_t StateReader::integer(const std::string& name) {
     const Tensor* t = tensor(name, {});
-    return t ? t->item<std::int64_t>(loc_) : 0;
+    if (!t) return 0;
+    if (!is_floating(t->dtype())) return t->item<std::int64_t>(loc_);
+    const double value = t->item<double>(loc_);
+    if (std::abs(value) < kMostCounted && value == std::trunc(value)) return static_cast<std::int64_t>(value);
+    is_out_of_range(name);
+    return 0;
 }
 
 std::int64_t StateReader::count(const std::string& name) {
-    const double value = number(name);
-    if (value >= 0 && value < kMostCounted) return static_cast<std::int64_t>(value);
+    const std::int64_t value = integer(name);
+    if (value >= 0) return value;
     is_out_of_range(name);
     return 0;
 }

@@ -29,9 +29,9 @@ class StateReader {
     std::vector<double> numbers(const std::string& name);
     /// 0 where there is none.
     double number(const std::string& name);
-    /// All 64 bits of an int64.
+    /// All 64 bits of an int64; of a floating dtype too, but "out of range" for a fraction.
     std::int64_t integer(const std::string& name);
-    /// From 0 up; "out of range" else.
+    /// An integer from 0 up; "out of range" else.
     std::int64_t count(const std::string& name);
     /// For a value that its owner cannot have.
     void is_out_of_range(const std::string& name);

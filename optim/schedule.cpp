@@ -93,11 +93,11 @@ NamedTensors Schedule::state_dict() const {
 
 void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
     StateReader reader("schedule", state, loc);
-    const int64_t steps = reader.integer("steps");
+    const int64_t steps = reader.count("steps");
     const std::vector<double> base = reader.numbers("base_lr"), lr = reader.numbers("lr");
     reader.finish(/*allow_more=*/true);
     const std::size_t groups = optimizer_.group_count();
-    if (base.size() != groups || lr.size() != groups || steps < 0) {
+    if (base.size() != groups || lr.size() != groups) {
         fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(),
                          steps, groups);
     }
@@ -316,7 +316,7 @@ NamedTensors ReduceLROnPlateau::state_dict() const {
 void ReduceLROnPlateau::load_state_dict(const NamedTensors& state, Loc loc) {
     StateReader reader("ReduceLROnPlateau", state, loc);
     const double best = reader.number("best");
-    const int64_t bad_steps = reader.integer("bad_steps"), cooling = reader.integer("cooling");
+    const int64_t bad_steps = reader.count("bad_steps"), cooling = reader.count("cooling");
     reader.finish();
     best_ = best;
     bad_steps_ = bad_steps;

@@ -110,7 +110,7 @@ NamedTensors LoaderBase::state_dict() const {
 
 void LoaderBase::load_state_dict(const NamedTensors& state, Loc loc) {
     StateReader reader("DataLoader", state, loc);
-    const LoaderState read{std::bit_cast<std::uint64_t>(reader.integer("seed")), reader.integer("epoch"), reader.integer("batch")};
+    const LoaderState read{std::bit_cast<std::uint64_t>(reader.integer("seed")), reader.count("epoch"), reader.count("batch")};
     reader.finish();
     set_state(read, loc);
 }

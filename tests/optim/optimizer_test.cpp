@@ -336,6 +336,9 @@ TEST_CASE("a state with numbers that no run has is refused") {
         return state;
     };
     FAILS(ValueError, "out of range: 0.0.step", adam.load_state_dict(with(adam.state_dict(), "0.0.step", -1)));
+    FAILS(ValueError, "out of range: 0.0.step", adam.load_state_dict(with(adam.state_dict(), "0.0.step", 1.5)));
+    FAILS(ValueError, "out of range: 0.0.step", adam.load_state_dict(with(adam.state_dict(), "0.0.step", 1e300)));
+    FAILS(ValueError, "out of range: 0.0.step", adam.load_state_dict(with(adam.state_dict(), "0.0.step", std::nan(""))));
     FAILS(ValueError, "Adam: beta1 must be in [0, 1), got 2", adam.load_state_dict(with(adam.state_dict(), "0.beta1", 2)));
     FAILS(ValueError, "out of range: 0.amsgrad", adam.load_state_dict(with(adam.state_dict(), "0.amsgrad", 7)));
     FAILS(ValueError, "out of range: 0.max_iter", lbfgs.load_state_dict(with(lbfgs.state_dict(), "0.max_iter", 1e300)));

@@ -217,3 +217,29 @@ TEST_CASE("schedules refuse") {
     CHECK(cycle.steps() == 2);
     CHECK(sgd.lr() == lr);
 }
+
+TEST_CASE("a schedule's state counts in whole numbers from 0 up") {
+    using namespace optim;
+    SGD sgd({parameter()}, {.lr = 0.2});
+    const auto with = [](NamedTensors state, const std::string& name, double value) {
+        for (NamedTensor& t : state) {
+            if (t.name == name) t.tensor = tensor(value, float64);
+        }
+        return state;
+    };
+    ReduceLROnPlateau plateau(sgd, {.patience = 2});
+    plateau.step(1);
+    plateau.step(2);
+    StepLR steps(sgd, {.step_size = 3});
+    for (const double wrong : {-3.0, 1.5, -0.5, 1e18}) {
+        INFO(wrong);
+        FAILS(ValueError, "this ReduceLROnPlateau:\n  out of range: bad_steps",
+              plateau.load_state_dict(with(plateau.state_dict(), "bad_steps", wrong)));
+        FAILS(ValueError, "out of range: cooling", plateau.load_state_dict(with(plateau.state_dict(), "cooling", wrong)));
+        FAILS(ValueError, "out of range: steps", steps.load_state_dict(with(steps.state_dict(), "steps", wrong)));
+    }
+    plateau.load_state_dict(with(plateau.state_dict(), "bad_steps", 2));
+    plateau.step(3);
+    CHECK(std::abs(sgd.lr() - 0.02) < 1e-12);
+}
+

@@ -310,6 +310,9 @@ TEST_CASE("a position is saved and gone on from") {
     FAILS(ValueError, "batch 7 of epoch 0", loader.set_state({5, 0, 7}));
     FAILS(ValueError, "epoch -1", loader.set_state({5, none, 0}));
     FAILS(ValueError, "load_state_dict: the state is not of this DataLoader:\n  missing: seed, epoch, batch", loader.load_state_dict({}));
+    NamedTensors half = loader.state_dict();
+    half[1].tensor = tensor(0.5, float64);
+    FAILS(ValueError, "out of range: epoch", loader.load_state_dict(half));
     CHECK(loader.state() == data::LoaderState{5, 0, 0});
 }
 
