@@ -228,7 +228,11 @@ class CyclicLR : public Schedule {
     CyclicLROptions options_;
 };
 
-/// The product of several schedules' factors, all of one optimizer. They must outlive it.
+/// Several schedules of one optimizer, each of what the one before it gives: the product of their factors. They must outlive it.
+/// The rate of a step is computed from the base rate, schedule by schedule, by their closed forms. PyTorch's ChainedScheduler lets
+/// each take its step from the rate that the others have left, which is the same for factors and differs where a schedule has a
+/// floor: ExponentialLR(0.9) and CosineAnnealingLR(10, eta_min 0.05) from 0.1 give .1, .08902, .07804, .06818, ... here, and
+/// .1, .08902, .07793, .06767, ... there.
 class ChainedLR : public Schedule {
  public:
     ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc = Loc::current());
@@ -237,8 +241,6 @@ class ChainedLR : public Schedule {
  private:
     std::vector<const Schedule*> schedules_;
 };
-
-using ChainedScheduler = ChainedLR;
 
 /// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i]. They must outlive it.
 ///

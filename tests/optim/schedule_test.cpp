@@ -243,3 +243,14 @@ TEST_CASE("a schedule's state counts in whole numbers from 0 up") {
     CHECK(std::abs(sgd.lr() - 0.02) < 1e-12);
 }
 
+TEST_CASE("a chained schedule of one with a floor goes by the closed forms") {
+    using namespace optim;
+    SGD sgd({parameter()}, {.lr = 0.1});
+    ExponentialLR fall(sgd, 0.9);
+    CosineAnnealingLR cosine(sgd, {.t_max = 10, .eta_min = 0.05});
+    ChainedLR both(sgd, {&fall, &cosine});
+    for (const double want : {0.1, 0.08902, 0.07804, 0.06818}) {
+        CHECK(std::abs(sgd.lr() - want) < 5e-6);
+        both.step();
+    }
+}
