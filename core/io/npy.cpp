@@ -445,7 +445,7 @@ Tensor load_npy(const std::string& path, Loc loc) {
                       done += count;
                   },
                   file.size(),
-                  [&](const std::string& problem) { file.stop(problem == kNoArray ? problem + io::kind_of(file) : problem); }};
+                  [&](const std::string& problem) { file.stop(problem == kNoArray || file.size() == 0 ? problem + io::kind_of(file) : problem); }};
     Tensor t = read_array(source, loc);
     if (source.most > 0) file.stop(fmt::format("{} bytes more than the array has", source.most));
     return t;

@@ -240,6 +240,30 @@ TEST_CASE("hostile archives end in a FileError that names the file") {
     refused(packed.substr(0, 60) + std::string(10, '\377') + packed.substr(70), "");
 }
 
+namespace {
+
+// A zip archive of stored members of one byte each.
+std::string zip(const std::vector<std::string>& names) {
+    using namespace std::string_literals;
+    const auto number = [](std::size_t value, int bytes) {
+        std::string text;
+        for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xFF);
+        return text;
+    };
+    const std::string sizes = number(1, 4) + number(1, 4);
+    std::string text, directory;
+    for (const std::string& name : names) {
+        const std::string common = "\x14\0\0\0\0\0\0\0\0\0"s + number(0xE8B7BE43, 4) + sizes + number(name.size(), 2) + number(0, 2);
+        directory += "PK\1\2\x14\0"s + common + number(0, 10) + number(text.size(), 4) + name;
+        text += "PK\3\4"s + common + name + "a";
+    }
+    const std::size_t offset = text.size();
+    return text + directory + "PK\5\6\0\0\0\0"s + number(names.size(), 2) + number(names.size(), 2) + number(directory.size(), 4) +
+           number(offset, 4) + number(0, 2);
+}
+
+}  // namespace
+
 TEST_CASE("a file of another format says what it is, and what reads it") {
     const TemporaryFolder folder;
     const std::string array = (folder.path() / "array").string(), archive = (folder.path() / "archive").string(),
@@ -251,6 +275,9 @@ TEST_CASE("a file of another format says what it is, and what reads it") {
     // As torch.save() of PyTorch 1.13 begins: a zip archive, stored, whose first member is FOLDER/data.pkl.
     const std::string local = "PK\3\4\0\0\x08\x08"s + std::string(18, '\0') + "\x0e\0\0\0"s;
     const std::string torch = folder.write("torch", local + "model/data.pkl" + std::string(500, 'x'));
+    // As torch.jit.save() writes: the tensors first, then the program.
+    const std::string jit = folder.write("jit", zip({"model/data/0", "model/data.pkl", "model/code/__torch__.py", "model/version"}));
+    const std::string plain = folder.write("plain", zip({"model/data.pkl", "model/data/0", "model/version"}));
     const std::string old = folder.write("old", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03."s + std::string(90, 'x'));
     const std::string pickle = folder.write("pickle", "\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94."s + std::string(90, 'x'));
     const std::string empty = folder.write("empty", ""), lfs = folder.write("lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:0"),
@@ -266,8 +293,15 @@ TEST_CASE("a file of another format says what it is, and what reads it") {
     for (const std::string& path : {torch, old}) {
         FAILS_IN(FileError, "load_safetensors: " + path, "; it looks like a file of PyTorch's torch.save()", load_safetensors(path));
     }
+    for (const auto load : {+[](const std::string& path) { load_npy(path); }, +[](const std::string& path) { load_npz(path); },
+                            +[](const std::string& path) { load_safetensors(path); }}) {
+        CHECK_THROWS_WITH(load(jit), Catch::Contains("a TorchScript archive of PyTorch's torch.jit.save()"));
+        CHECK_THROWS_WITH(load(plain), Catch::Contains("a file of PyTorch's torch.save()"));
+    }
     FAILS(FileError, "a Python pickle, or a file of PyTorch's torch.save()", load_safetensors(pickle));
     FAILS(FileError, "the file is empty", load_safetensors(empty));
+    FAILS(FileError, "it ends too early; the file is empty", load_npy(empty));
+    FAILS(FileError, "the file is empty", load_npz(empty));
     FAILS(FileError, "run git lfs pull", load_safetensors(lfs));
     FAILS(FileError, "a web page", load_safetensors(page));
 }
