@@ -80,9 +80,31 @@ GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptio
 
 std::string GroupNorm::describe() const { return fmt::format("{} groups of {} channels, eps {}", groups_, channels_ / groups_, eps_); }
 
-InstanceNorm::InstanceNorm(std::int64_t channels, const NormOptions& options, Loc loc) : eps_(options.eps) {
-    if (channels < 1) fail<ValueError>(loc, "InstanceNorm: channels must be at least 1, got {}", channels);
+InstanceNorm::InstanceNorm(const char* name, int batched_dims, std::int64_t channels, const InstanceNormOptions& options, const Loc& loc)
+    : name_(name), batched_dims_(batched_dims), channels_(channels), eps_(options.eps) {
+    if (channels < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {}", name, channels);
     if (options.affine) set_affine(weight, bias, channels, loc);
+}
+
+Tensor InstanceNorm::normalize(const In& x) const {
+    const int rank = x.tensor.defined() ? x.tensor.dim() : 0;
+    if (rank != batched_dims_ && rank != batched_dims_ - 1) {
+        fail<ShapeError>(x.loc, "{}: needs {} dimensions, or {} without a batch, got {}", name_, batched_dims_, batched_dims_ - 1,
+                         x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor");
+    }
+    check_floating(name_, x);
+    const int at = rank - batched_dims_ + 1;
+    if (weight.defined() && x.tensor.shape()[at] != channels_) {
+        fail<ShapeError>(x.loc, "{}: it has {} channels, but dimension {} of the input, its channels, has {}: {}", name_, channels_, at,
+                         x.tensor.shape()[at], x.tensor.shape());
+    }
+    if (at == 1) return instance_norm(x, weight, bias, eps_);
+    const Tensor one = x.tensor.unsqueeze(0, x.loc);
+    return instance_norm(In(one, x.loc), weight, bias, eps_).squeeze(0, x.loc);
+}
+
+std::string InstanceNorm::describe() const {
+    return fmt::format("{} channels, eps {}{}", channels_, eps_, weight.defined() ? ", affine" : "");
 }
 
 RMSNorm::RMSNorm(const Shape& normalized_shape, double eps, bool affine, Loc loc) : shape_(normalized_shape), eps_(eps) {

@@ -83,22 +83,56 @@ class GroupNorm : public Module {
     double eps_;
 };
 
-/// Each channel of each example: see instance_norm. PyTorch's InstanceNorm1d, 2d and 3d, which are affine only on demand.
+struct InstanceNormOptions {
+    double eps = 1e-5;
+    bool affine = false;  ///< has weight and bias
+};
+
+/// What the three have in common: each channel of each example, see instance_norm, with the input's own statistics in evaluation, too
+/// (PyTorch's track_running_stats = false). One example may come without its batch: (channels, ...) gives (channels, ...). Throws
+/// ShapeError for other numbers of dimensions and, where it is affine, for another number of channels.
 class InstanceNorm : public Module {
  public:
     Tensor weight, bias;
 
-    explicit InstanceNorm(std::int64_t channels, const NormOptions& options = {.affine = false}, Loc loc = Loc::current());
-    Tensor forward(In x) const { return instance_norm(x, weight, bias, eps_); }
-    Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override { m("weight", weight)("bias", bias); }
+    std::string describe() const override;
+
+ protected:
+    InstanceNorm(const char* name, int batched_dims, std::int64_t channels, const InstanceNormOptions& options, const Loc& loc);
+    Tensor normalize(const In& x) const;
 
  private:
+    const char* name_;
+    int batched_dims_;
+    std::int64_t channels_;
     double eps_;
 };
-using InstanceNorm1d = InstanceNorm;
-using InstanceNorm2d = InstanceNorm;
-using InstanceNorm3d = InstanceNorm;
+
+/// x (n, channels, length) or (channels, length)
+class InstanceNorm1d : public InstanceNorm {
+ public:
+    explicit InstanceNorm1d(std::int64_t channels, const InstanceNormOptions& options = {}, Loc loc = Loc::current())
+        : InstanceNorm("InstanceNorm1d", 3, channels, options, loc) {}
+    Tensor forward(In x) const { return normalize(x); }
+    Tensor operator()(In x) const { return normalize(x); }
+};
+/// x (n, channels, height, width) or (channels, height, width)
+class InstanceNorm2d : public InstanceNorm {
+ public:
+    explicit InstanceNorm2d(std::int64_t channels, const InstanceNormOptions& options = {}, Loc loc = Loc::current())
+        : InstanceNorm("InstanceNorm2d", 4, channels, options, loc) {}
+    Tensor forward(In x) const { return normalize(x); }
+    Tensor operator()(In x) const { return normalize(x); }
+};
+/// x (n, channels, depth, height, width) or (channels, depth, height, width)
+class InstanceNorm3d : public InstanceNorm {
+ public:
+    explicit InstanceNorm3d(std::int64_t channels, const InstanceNormOptions& options = {}, Loc loc = Loc::current())
+        : InstanceNorm("InstanceNorm3d", 5, channels, options, loc) {}
+    Tensor forward(In x) const { return normalize(x); }
+    Tensor operator()(In x) const { return normalize(x); }
+};
 
 /// See rms_norm. eps below 0: the dtype's epsilon.
 class RMSNorm : public Module {

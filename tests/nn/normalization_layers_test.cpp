@@ -73,17 +73,55 @@ TEST_CASE("normalisation layers are their functions, and refuse") {
     manual_seed(3);
     const Tensor x = randn({2, 6, 4});
     CHECK(nn::GroupNorm(3, 6)(x).to_vector<float>() == group_norm(x, 3).to_vector<float>());
-    CHECK(nn::InstanceNorm(6)(x).to_vector<float>() == instance_norm(x).to_vector<float>());
+    CHECK(nn::InstanceNorm1d(6)(x).to_vector<float>() == instance_norm(x).to_vector<float>());
     CHECK(nn::RMSNorm({4})(x).to_vector<float>() == rms_norm(x, {4}).to_vector<float>());
     CHECK(nn::LocalResponseNorm(2)(x).to_vector<float>() == local_response_norm(x, 2).to_vector<float>());
     CHECK(nn::GroupNorm(3, 6).parameters().size() == 2);
-    CHECK(nn::InstanceNorm(6).parameters().empty());
     CHECK(nn::GroupNorm(3, 6).describe() == "3 groups of 2 channels, eps 1e-05");
     FAILS(ValueError, "GroupNorm: 4 groups do not divide 6 channels", nn::GroupNorm(4, 6));
     FAILS(ValueError, "BatchNorm2d: channels must be at least 1, got 0", nn::BatchNorm2d(0));
     const nn::BatchNorm2d norm(6);
     FAILS(ShapeError, "BatchNorm2d: needs 4 dimensions, got (2, 6, 4)", norm(x));
     FAILS(ShapeError, "BatchNorm1d: needs 2 or 3 dimensions, got (2, 6, 4, 1)", nn::BatchNorm1d(6)(unsqueeze(x, 3)));
+}
+
+TEST_CASE("InstanceNorm is affine only on demand, takes one example, and checks its dimensions") {
+    manual_seed(4);
+    const auto check = [](auto make, const Shape& shape) {
+        const Tensor x = randn(shape) * 3 + 1;
+        const auto plain = make(nn::InstanceNormOptions{.eps = 1e-3});
+        CHECK(plain.parameters().empty());
+        // By its definition, of float64.
+        Dims inner(2);
+        for (int d = 3; d < shape.rank(); ++d) inner.push_back(d);
+        const Tensor wide = x.to(float64), centred = wide - wide.mean(inner, true);
+        const Tensor expected = centred / sqrt(centred.square().mean(inner, true) + 1e-3);
+        CHECK(allclose(plain(x).to(float64), expected, 1e-5, 1e-5));
+        CHECK(allclose(plain(x[1]).to(float64), expected[1], 1e-5, 1e-5));
+        auto affine = make(nn::InstanceNormOptions{.affine = true});
+        REQUIRE(affine.parameters().size() == 2);
+        affine.weight.detach().copy_(tensor({1.0, 2.0, 3.0}));
+        affine.bias.detach().copy_(tensor({0.5, 0.0, -0.5}));
+        const Tensor batch = affine(x), one = affine(x[0]);
+        CHECK(one.shape() == x[0].shape());
+        CHECK(allclose(one, batch[0], 1e-6, 1e-6));
+        CHECK_FALSE(allclose(batch, make(nn::InstanceNormOptions{})(x)));
+    };
+    check([](const nn::InstanceNormOptions& o) { return nn::InstanceNorm1d(3, o); }, {2, 3, 5});
+    check([](const nn::InstanceNormOptions& o) { return nn::InstanceNorm2d(3, o); }, {2, 3, 4, 5});
+    check([](const nn::InstanceNormOptions& o) { return nn::InstanceNorm3d(3, o); }, {2, 3, 2, 4, 5});
+    CHECK(nn::InstanceNorm2d(3, {.eps = 1e-3}).parameters().empty());
+    CHECK(nn::InstanceNorm2d(3, {.affine = true}).describe() == "3 channels, eps 1e-05, affine");
+    FAILS(ValueError, "InstanceNorm1d: channels must be at least 1, got 0", nn::InstanceNorm1d(0));
+    FAILS(ShapeError, "InstanceNorm1d: needs 3 dimensions, or 2 without a batch, got (1, 3, 4, 5)", nn::InstanceNorm1d(3)(zeros({1, 3, 4, 5})));
+    FAILS(ShapeError, "InstanceNorm2d: needs 4 dimensions, or 3 without a batch, got (3, 4)", nn::InstanceNorm2d(3)(zeros({3, 4})));
+    FAILS(ShapeError, "InstanceNorm3d: needs 5 dimensions, or 4 without a batch, got (3, 4, 5)", nn::InstanceNorm3d(3)(zeros({3, 4, 5})));
+    FAILS(ShapeError, "InstanceNorm2d: it has 3 channels, but dimension 1 of the input, its channels, has 4: (2, 4, 5, 5)",
+          nn::InstanceNorm2d(3, {.affine = true})(zeros({2, 4, 5, 5})));
+    FAILS(ShapeError, "InstanceNorm2d: it has 3 channels, but dimension 0 of the input, its channels, has 4: (4, 5, 5)",
+          nn::InstanceNorm2d(3, {.affine = true})(zeros({4, 5, 5})));
+    FAILS(ShapeError, "got an undefined tensor", nn::InstanceNorm2d(3)(Tensor()));
+    FAILS(ValueError, "needs more than one element", nn::InstanceNorm2d(3)(zeros({3, 1, 1})));
 }
 
 TEST_CASE("BatchNorm says which dimension is the channels, and why they may be wrong") {
