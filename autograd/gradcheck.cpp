@@ -57,9 +57,8 @@ std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, co
     return tape.gradient(y, wanted, {.gradient = weights_like(y), .create_graph = create_graph}, loc);
 }
 
-}  // namespace
-
-GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options,
+                      const Loc& loc) {
     const std::vector<Tensor> leaves = leaves_of(inputs, loc);
     std::vector<Tensor> wanted;
     for (const Tensor& x : leaves) {
@@ -87,7 +86,14 @@ GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const
                                           result.message.empty() ? "" : "\n", k, x.shape(), i, analytic_value, numeric);
         }
     }
+    if (!result.ok && options.raise_exception) fail<ValueError>(loc, "{}: {}", called, result.message);
     return result;
+}
+
+}  // namespace
+
+GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    return check("gradcheck", fn, inputs, options, loc);
 }
 
 GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
@@ -104,7 +110,7 @@ GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, c
         for (const Tensor& g : gradients) flat.push_back(g.reshape({g.numel()}));
         return gradient_ops::concatenate(flat);
     };
-    return gradcheck(first, inputs, options, loc);
+    return check("gradgradcheck", first, inputs, options, loc);
 }
 
 }  // namespace tapir

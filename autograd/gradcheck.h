@@ -13,6 +13,7 @@ struct GradcheckOptions {
     double eps = 1e-6;   ///< step of the central difference
     double atol = 1e-5;  ///< |analytic - numeric| <= atol + rtol |numeric|
     double rtol = 1e-3;
+    bool raise_exception = true;  ///< else what disagrees is only in the result
 };
 
 struct GradcheckResult {
@@ -23,7 +24,11 @@ struct GradcheckResult {
 
 /// Compares the gradients of fn, a function of its inputs to a tensor of any shape, with central differences
 /// (f(x + eps) - f(x - eps)) / 2 eps, for every element of every input and a random weighting of the outputs. Inputs must
-/// be float64 (DTypeError); fn must be smooth around them.
+/// be float64 (DTypeError); fn must be smooth around them. Throws ValueError with all that disagrees, as PyTorch's, so that
+///
+///     gradcheck(fn, {x});
+///
+/// is a check; with {.raise_exception = false} look at what it gives.
 GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {}, Loc loc = Loc::current());
 

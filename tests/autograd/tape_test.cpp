@@ -1,9 +1,9 @@
 // Recording and walking: what flows where, and what the errors say.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
 #include <thread>
 
+#include "../fails.h"
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"
@@ -200,7 +200,22 @@ TEST_CASE("gradcheck finds a wrong gradient") {
         static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return x[0] * x[0]; }
         static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0]}; }
     };
-    const auto result = gradcheck([](const std::vector<Tensor>& x) { return Wrong::apply(x); }, {tensor({1.0, 0.5}, float64)});
+    const auto wrong = [](const std::vector<Tensor>& x) { return Wrong::apply(x); };
+    const std::vector<Tensor> at = {tensor({1.0, 0.5}, float64)};
+    FAILS_IN(ValueError, "gradcheck: input 0 of shape (2,), element 0: gradient 0.5, difference quotient 1", "",
+             gradcheck(wrong, at));
+    struct WrongTwice : Function<WrongTwice> {  // the gradient is right, but constant to the tape
+        static Tensor forward(FunctionContext& c, const std::vector<Tensor>& x) {
+            c.save({x[0]});
+            return x[0] * x[0];
+        }
+        static std::vector<Tensor> backward(FunctionContext& c, const std::vector<Tensor>& g) { return {g[0] * c.saved(0).detach() * 2}; }
+    };
+    const auto wrong_twice = [](const std::vector<Tensor>& x) { return WrongTwice::apply(x); };
+    CHECK(gradcheck(wrong_twice, at).ok);
+    FAILS_IN(ValueError, "gradgradcheck: input 0 of shape (2,), element 0", "", gradgradcheck(wrong_twice, at));
+    CHECK(!gradgradcheck(wrong_twice, at, {.raise_exception = false}));
+    const auto result = gradcheck(wrong, at, {.raise_exception = false});
     CHECK(!result);
     CHECK(contains(result.message, "input 0 of shape (2,), element 0: gradient 0.5, difference quotient 1"));
 }

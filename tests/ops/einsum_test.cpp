@@ -62,7 +62,8 @@ void check(const std::string& equation, const std::vector<Tensor>& operands) {
     INFO(equation);
     CHECK(close(einsum(equation.c_str(), operands), naive(equation, operands)));
     const GradcheckResult result =
-        gradcheck([&](const std::vector<Tensor>& x) { return einsum(equation.c_str(), x); }, operands);
+        gradcheck([&](const std::vector<Tensor>& x) { return einsum(equation.c_str(), x); }, operands,
+                  {.raise_exception = false});
     CHECK(result.message == "");
 }
 
@@ -113,7 +114,7 @@ TEST_CASE("einsum: implicit results, ellipses and spaces", "[einsum]") {
     CHECK(close(einsum("...", {a}), a));
     const GradcheckResult result =
         gradgradcheck([](const std::vector<Tensor>& x) { return einsum("...ij,...jk->k...", x); },
-                      {random({2, 1, 3, 2}), random({3, 2, 2})});
+                      {random({2, 1, 3, 2}), random({3, 2, 2})}, {.raise_exception = false});
     CHECK(result.message == "");
 }
 

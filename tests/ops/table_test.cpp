@@ -155,9 +155,9 @@ TEST_CASE("gradients agree with finite differences", "[ops]") {
             if (!is_floating(call.run(inputs)[k].dtype())) continue;
             INFO("output " << k);
             const auto fn = [&](const std::vector<Tensor>& x) { return call.run(x)[k]; };
-            const GradcheckResult first = gradcheck(fn, inputs);
+            const GradcheckResult first = gradcheck(fn, inputs, {.raise_exception = false});
             CHECK(first.message == "");
-            const GradcheckResult second = gradgradcheck(fn, inputs);
+            const GradcheckResult second = gradgradcheck(fn, inputs, {.raise_exception = false});
             CHECK(second.message == "");
         }
     }
