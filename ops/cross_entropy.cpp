@@ -10,7 +10,7 @@
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/index_impl.h"
-#include "tapir/ops/loss.h"
+#include "tapir/ops/loss_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -275,9 +275,6 @@ void record_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
     append_record(*log, {op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs});
 }
 
-// On a CPU, float16 and bfloat16 are computed in float32; the conversions are recorded.
-bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
-
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------
 
 void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
@@ -480,11 +477,12 @@ void check_input(const char* op, const In& x, const In& targets) {
 
 Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) {
     check_input("cross_entropy", logits, targets);
+    check_reduction("cross_entropy", options.reduction, logits.loc);
     if (const Tensor wide = detail::autocast_wide(logits); wide.defined()) {
         return cross_entropy(In(wide, logits.loc), targets, options);
     }
     const bool has_kernel = on_gpu(logits.tensor) && !is_floating(targets.tensor.dtype());
-    if (is_half(logits.tensor.dtype()) && !has_kernel) {
+    if (is_half(logits.tensor.dtype()) && !has_kernel) {  // computed in float32; the conversions are recorded
         const detail::RecordedParts parts(logits.loc);
         return to(cross_entropy(to(logits, float32), targets, options), logits.tensor.dtype());
     }
@@ -494,6 +492,7 @@ Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) 
 
 Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
     check_input("nll_loss", log_probs, targets);
+    check_reduction("nll_loss", options.reduction, log_probs.loc);
     if (const Tensor wide = detail::autocast_wide(log_probs); wide.defined()) {
         return nll_loss(In(wide, log_probs.loc), targets, options);
     }

@@ -306,6 +306,7 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
     for (const In* x : {&targets, &input_lengths, &target_lengths}) {
         if (!x->tensor.defined()) detail::fail_undefined("ctc_loss", loc);
     }
+    check_reduction("ctc_loss", options.reduction, loc);
     if (!is_floating(log_probs.tensor.dtype())) {
         fail<DTypeError>(loc, "ctc_loss: needs log-probabilities of a floating dtype, not {}", name(log_probs.tensor.dtype()));
     }

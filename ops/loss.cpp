@@ -97,7 +97,8 @@ TAPIR_OP(binary_cross_entropy, NoOnnx("Log, Max, Mul, Add, Neg"), binary_cross_e
                          binary_cross_entropy_with_logits(x[0], x[1], x[2], x[3], Reduction::sum)),
          TAPIR_SAMPLE("f(3,4) p(3,4)", kl_div(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "kl_div(x[0], x[1], reduction='sum', log_target=True)",
-                         kl_div(x[0], x[1], Reduction::sum, true)));
+                         kl_div(x[0], x[1], Reduction::sum, true)),
+         TAPIR_SAMPLE_AS("f(3,4) p(3,4)", "kl_div(x[0], x[1], reduction='batchmean')", kl_div(x[0], x[1], Reduction::batchmean)));
 
 namespace {
 
@@ -247,6 +248,7 @@ void binary_cross_entropy_rule(Backward& b) {
 
 Tensor mse_loss(In input, In target, Reduction reduction) {
     check_two("mse_loss", input, target);
+    check_reduction("mse_loss", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
         return mse_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
@@ -266,6 +268,7 @@ Tensor mse_loss(In input, In target, Reduction reduction) {
 
 Tensor l1_loss(In input, In target, Reduction reduction) {
     check_two("l1_loss", input, target);
+    check_reduction("l1_loss", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
         return l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
@@ -275,6 +278,7 @@ Tensor l1_loss(In input, In target, Reduction reduction) {
 
 Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
     check_two("huber_loss", input, target);
+    check_reduction("huber_loss", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
         return huber_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, delta);
     }
@@ -287,6 +291,7 @@ Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
 
 Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
     check_two("smooth_l1_loss", input, target);
+    check_reduction("smooth_l1_loss", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
         return smooth_l1_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, beta);
     }
@@ -300,6 +305,7 @@ Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
 
 Tensor hinge_loss(In input, In target, Reduction reduction) {
     check_two("hinge_loss", input, target);
+    check_reduction("hinge_loss", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
         return hinge_loss(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction);
     }
@@ -309,6 +315,7 @@ Tensor hinge_loss(In input, In target, Reduction reduction) {
 
 Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction reduction) {
     check_two("binary_cross_entropy", input, target);
+    check_reduction("binary_cross_entropy", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
         fail<ValueError>(input.loc, "binary_cross_entropy: not safe in 16 bits; under AutocastScope use "
                          "binary_cross_entropy_with_logits instead of a sigmoid before it");
@@ -330,6 +337,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
                                         Reduction reduction) {
     check_two("binary_cross_entropy_with_logits", logits, target);
+    check_reduction("binary_cross_entropy_with_logits", reduction, logits.loc);
     if (logits.tensor.shape() != target.tensor.shape()) {
         fail<ShapeError>(logits.loc, "binary_cross_entropy_with_logits: the input has shape {}, the target {}", logits.tensor.shape(),
                          target.tensor.shape());
@@ -351,8 +359,17 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
     return reduce_losses(losses, reduction);
 }
 
+void fail_batchmean(const char* op, const Loc& loc) {
+    fail<ValueError>(loc, "{}: only kl_div has Reduction::batchmean; use mean, or sum and divide it by the batch's size", op);
+}
+
 Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     check_two("kl_div", input, target);
+    if (reduction == Reduction::batchmean) {
+        if (input.tensor.dim() == 0) fail<ShapeError>(input.loc, "kl_div: batchmean needs an input with a batch, got shape ()");
+        const detail::RecordedParts parts(input.loc);
+        return kl_div(input, target, Reduction::sum, log_target) / static_cast<double>(input->sizes[0]);
+    }
     if (detail::autocast_widens(input, target)) {
         return kl_div(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, log_target);
     }

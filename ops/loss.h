@@ -8,7 +8,8 @@
 
 namespace tapir {
 
-enum class Reduction : std::uint8_t { none, mean, sum };
+/// batchmean, the sum divided by the first size, is only for kl_div; other losses throw ValueError for it.
+enum class Reduction : std::uint8_t { none, mean, sum, batchmean };
 
 struct CrossEntropyOptions {
     Tensor weight{};                           ///< (classes,) or undefined
@@ -48,7 +49,9 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight = {}, Redu
 /// The same of sigmoid(logits), without overflow. pos_weight multiplies the positive part.
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight = {}, const Tensor& pos_weight = {},
                                         Reduction reduction = Reduction::mean);
-/// target * (log(target) - input), input: log-probabilities. log_target: the target is too.
+/// target * (log(target) - input), input: log-probabilities. log_target: the target is too. Of (n, classes) the divergence by its
+/// definition, averaged over the n examples, is Reduction::batchmean; mean divides by the number of elements. Throws ShapeError for the
+/// batchmean of an input without dimensions.
 Tensor kl_div(In input, In target, Reduction reduction = Reduction::mean, bool log_target = false);
 
 /// log(1 + exp(-target * input)), targets -1 or 1.

@@ -7,6 +7,14 @@
 
 namespace tapir {
 
+[[noreturn]] void fail_batchmean(const char* op, const Loc& loc);
+
+/// Throws ValueError for the reduction that only kl_div has.
+inline void check_reduction(const char* op, Reduction reduction, const Loc& loc) {
+    if (reduction == Reduction::batchmean) [[unlikely]]
+        fail_batchmean(op, loc);
+}
+
 /// All losses, their mean or their sum.
 inline Tensor reduce_losses(const Tensor& losses, Reduction reduction) {
     if (reduction == Reduction::none) return losses;

@@ -65,6 +65,7 @@ Tensor triplet(const Tensor& anchor, const Tensor& positive, const Tensor& negat
 
 Tensor soft_margin_loss(In input, In target, Reduction reduction) {
     check_all("soft_margin_loss", input, {&target});
+    check_reduction("soft_margin_loss", reduction, input.loc);
     check_broadcast("soft_margin_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     return reduce_losses(-logsigmoid(wide(input) * wide(target)), reduction);
@@ -72,6 +73,7 @@ Tensor soft_margin_loss(In input, In target, Reduction reduction) {
 
 Tensor margin_ranking_loss(In input1, In input2, In target, double margin, Reduction reduction) {
     check_all("margin_ranking_loss", input1, {&input2, &target});
+    check_reduction("margin_ranking_loss", reduction, input1.loc);
     check_broadcast("margin_ranking_loss", input1, input2);
     check_broadcast("margin_ranking_loss", input1, target);
     const detail::RecordedParts parts(input1.loc);
@@ -81,6 +83,7 @@ Tensor margin_ranking_loss(In input1, In input2, In target, double margin, Reduc
 
 Tensor hinge_embedding_loss(In input, In target, double margin, Reduction reduction) {
     check_all("hinge_embedding_loss", input, {&target});
+    check_reduction("hinge_embedding_loss", reduction, input.loc);
     check_broadcast("hinge_embedding_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = wide(input), &t = target.tensor;
@@ -90,6 +93,7 @@ Tensor hinge_embedding_loss(In input, In target, double margin, Reduction reduct
 
 Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Reduction reduction) {
     check_all("cosine_embedding_loss", input1, {&input2, &target});
+    check_reduction("cosine_embedding_loss", reduction, input1.loc);
     const int rank = target.tensor.dim();
     if (rank > 1 || input1.tensor.dim() != rank + 1 || input2.tensor.dim() != rank + 1) {
         fail<ShapeError>(input1.loc, "cosine_embedding_loss: needs inputs (n, d) and targets (n,), or (d,) and (); got {}, {} and {}",
@@ -110,6 +114,7 @@ Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Red
 
 Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor& weight, Reduction reduction) {
     check_all("multi_margin_loss", input, {&target});
+    check_reduction("multi_margin_loss", reduction, input.loc);
     check_classes("multi_margin_loss", target, input.loc);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = as_rows("multi_margin_loss", input);
@@ -133,6 +138,7 @@ Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor
 
 Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
     check_all("multilabel_margin_loss", input, {&target});
+    check_reduction("multilabel_margin_loss", reduction, input.loc);
     check_classes("multilabel_margin_loss", target, input.loc);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = as_rows("multilabel_margin_loss", input);
@@ -154,6 +160,7 @@ Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
 
 Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight, Reduction reduction) {
     check_all("multilabel_soft_margin_loss", input, {&target});
+    check_reduction("multilabel_soft_margin_loss", reduction, input.loc);
     check_broadcast("multilabel_soft_margin_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = wide(input);
@@ -181,6 +188,7 @@ Tensor pairwise_distance(In x1, In x2, double p, double eps, bool keepdim) {
 
 Tensor triplet_margin_loss(In anchor, In positive, In negative, double margin, double p, double eps, bool swap, Reduction reduction) {
     check_all("triplet_margin_loss", anchor, {&positive, &negative});
+    check_reduction("triplet_margin_loss", reduction, anchor.loc);
     check_broadcast("triplet_margin_loss", anchor, positive);
     check_broadcast("triplet_margin_loss", anchor, negative);
     const detail::RecordedParts parts(anchor.loc);
@@ -192,6 +200,7 @@ Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
                                          const std::function<Tensor(const Tensor&, const Tensor&)>& distance, double margin,
                                          bool swap, Reduction reduction) {
     check_all("triplet_margin_with_distance_loss", anchor, {&positive, &negative});
+    check_reduction("triplet_margin_with_distance_loss", reduction, anchor.loc);
     const detail::RecordedParts parts(anchor.loc);
     const auto plain = [](const Tensor& a, const Tensor& b) { return pairwise_distance(a, b); };
     if (!distance) return triplet(wide(anchor), wide(positive), wide(negative), plain, margin, swap, reduction);
@@ -202,6 +211,7 @@ Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
 
 Tensor poisson_nll_loss(In input, In target, bool log_input, bool full, double eps, Reduction reduction) {
     check_all("poisson_nll_loss", input, {&target});
+    check_reduction("poisson_nll_loss", reduction, input.loc);
     check_broadcast("poisson_nll_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = wide(input), t = wide(target);
@@ -216,6 +226,7 @@ Tensor poisson_nll_loss(In input, In target, bool log_input, bool full, double e
 
 Tensor gaussian_nll_loss(In input, In target, In var, bool full, double eps, Reduction reduction) {
     check_all("gaussian_nll_loss", input, {&target, &var});
+    check_reduction("gaussian_nll_loss", reduction, input.loc);
     check_broadcast("gaussian_nll_loss", input, target);
     const Shape shape = input.tensor.shape(), given = var.tensor.shape();
     const int rank = shape.rank();

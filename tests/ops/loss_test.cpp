@@ -402,6 +402,8 @@ TEST_CASE("the other losses give PyTorch's numbers") {
     check_close(values(kl_div(lp, q)), {0.193312801}, 1e-8);
     check_close(values(kl_div(lp, q, Reduction::none)), {-0.221887582, 0, 1.42148516, 0.40342641, -0.28407359, -0.15907359}, 1e-8);
     check_close(values(kl_div(lp, lp * 0.5, Reduction::sum, true)), {1.58816547}, 1e-8);
+    check_close(values(kl_div(lp, q, Reduction::batchmean)), {0.193312801 * 3}, 1e-8);
+    check_close(values(kl_div(lp, lp * 0.5, Reduction::batchmean, true)), {1.58816547 / 2}, 1e-8);
 }
 
 TEST_CASE("the other losses' derivatives, first and second") {
@@ -453,6 +455,33 @@ TEST_CASE("what the other losses refuse") {
     THROWS(ValueError, "l1_loss: the tensor is undefined", l1_loss(x, none));
     THROWS(ShapeError, "mse_loss", mse_loss(x, zeros({4})));
     THROWS(ShapeError, "kl_div", kl_div(x, zeros({4})));
+    THROWS(ShapeError, "kl_div: batchmean needs an input with a batch", kl_div(zeros({}), zeros({}), Reduction::batchmean));
+    constexpr Reduction b = Reduction::batchmean;
+    const Tensor t = zeros({2}, int64), y = zeros({2, 3}, int64), three = zeros({3});
+    const char* only = ": only kl_div has Reduction::batchmean";
+    THROWS(ValueError, only, mse_loss(x, x, b));
+    THROWS(ValueError, only, l1_loss(x, x, b));
+    THROWS(ValueError, only, huber_loss(x, x, b));
+    THROWS(ValueError, only, smooth_l1_loss(x, x, b));
+    THROWS(ValueError, only, hinge_loss(x, x, b));
+    THROWS(ValueError, only, binary_cross_entropy(x, x, {}, b));
+    THROWS(ValueError, only, binary_cross_entropy_with_logits(x, x, {}, {}, b));
+    THROWS(ValueError, only, cross_entropy(x, t, {.reduction = b}));
+    THROWS(ValueError, only, cross_entropy(x, x, {.reduction = b}));
+    THROWS(ValueError, only, nll_loss(x, t, {.reduction = b}));
+    THROWS(ValueError, only, soft_margin_loss(x, x, b));
+    THROWS(ValueError, only, margin_ranking_loss(x, x, x, 0, b));
+    THROWS(ValueError, only, hinge_embedding_loss(x, x, 1, b));
+    THROWS(ValueError, only, cosine_embedding_loss(x, x, zeros({2}), 0, b));
+    THROWS(ValueError, only, multi_margin_loss(x, t, 1, 1, {}, b));
+    THROWS(ValueError, only, multilabel_margin_loss(x, y, b));
+    THROWS(ValueError, only, multilabel_soft_margin_loss(x, x, {}, b));
+    THROWS(ValueError, only, triplet_margin_loss(x, x, x, 1, 2, 1e-6, false, b));
+    THROWS(ValueError, only, triplet_margin_with_distance_loss(x, x, x, {}, 1, false, b));
+    THROWS(ValueError, only, poisson_nll_loss(x, x, true, false, 1e-8, b));
+    THROWS(ValueError, only, gaussian_nll_loss(x, x, x, false, 1e-6, b));
+    const Tensor one = tensor({1});
+    THROWS(ValueError, only, ctc_loss(zeros({2, 1, 3}), ones({1, 1}, int64), one, one, {.reduction = b}));
     THROWS(ValueError, "delta", huber_loss(x, x, Reduction::mean, 0));
     THROWS(ValueError, "beta", smooth_l1_loss(x, x, Reduction::mean, -1));
     THROWS(ShapeError, "binary_cross_entropy", binary_cross_entropy(x, zeros({3})));
