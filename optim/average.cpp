@@ -2,6 +2,8 @@
 #include "tapir/optim/average.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "tapir/core/fail_impl.h"
@@ -24,6 +26,18 @@ void copy_all(const std::vector<Tensor>& to, const std::vector<Tensor>& from, co
     for (std::size_t i = 0; i < to.size(); ++i) Tensor(to[i]).copy_(from[i], loc);
 }
 
+// The scopes that live: their parameters have values that are not their own.
+std::atomic<int> live_scopes = 0;  // so that an update without any looks no further
+std::mutex scopes_mutex;
+std::vector<const std::vector<Tensor>*> scopes;
+
+bool has_averages(const Tensor& parameter) {
+    const std::lock_guard lock(scopes_mutex);
+    return std::any_of(scopes.begin(), scopes.end(), [&](const std::vector<Tensor>* lent) {
+        return std::any_of(lent->begin(), lent->end(), [&](const Tensor& p) { return p.is_same(parameter); });
+    });
+}
+
 }  // namespace
 
 WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parameters, const Loc& loc)
@@ -36,6 +50,10 @@ WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parame
 }
 
 void WeightAverage::update(Loc loc) {
+    if (live_scopes > 0 && std::any_of(parameters_.begin(), parameters_.end(), has_averages)) {
+        fail<ValueError>(loc, "update: an AverageScope lives, in which the parameters of this {} have averages, not their own values; end the "
+                         "scope before", name_);
+    }
     const detail::PauseRecording pause;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         follow(averages_[i], parameters_[i].device(), kept_in(parameters_[i].dtype()));
@@ -107,8 +125,16 @@ AverageScope::AverageScope(const WeightAverage& average, Loc loc) : parameters_(
         values.push_back(average.averages()[i].to(parameters_[i].dtype()).to(parameters_[i].device()));
     }
     copy_all(parameters_, values, loc);
+    const std::lock_guard lock(scopes_mutex);
+    scopes.push_back(&parameters_);
+    ++live_scopes;
 }
 
-AverageScope::~AverageScope() { copy_all(parameters_, own_, loc_); }
+AverageScope::~AverageScope() {
+    copy_all(parameters_, own_, loc_);
+    const std::lock_guard lock(scopes_mutex);
+    std::erase(scopes, &parameters_);
+    --live_scopes;
+}
 
 }  // namespace tapir::optim

@@ -87,8 +87,8 @@ class StochasticWeightAverage : public WeightAverage {
     double weight(std::int64_t updates) const override { return 1 / static_cast<double>(updates + 1); }
 };
 
-/// While it lives the parameters have the values of the averages; then their own again, also when an exception ends it. Do
-/// not update an average meanwhile.
+/// While it lives the parameters have the values of the averages; then their own again, also when an exception ends it. An average
+/// of any of these parameters that is updated meanwhile throws ValueError: it would take averages for weights.
 class [[nodiscard]] AverageScope {
  public:
     explicit AverageScope(const WeightAverage& average, Loc loc = Loc::current());

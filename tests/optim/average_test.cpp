@@ -1,6 +1,7 @@
 // Averages of weights against their closed forms, in and out of the model, state.
 #include <stdexcept>
 
+#include "../fails.h"
 #include "../nn/check.h"
 #include "tapir/optim/optim.h"
 
@@ -91,6 +92,29 @@ TEST_CASE("the averages are in the model within a scope, and out of it after an 
     const Tensor loss = sum(square(model.weight) * model.weight);
     { const optim::AverageScope scope(ema); }
     CHECK(check::contains(check::message<TapeError>([&] { tape.backward(loss); }), "modified in place"));
+}
+
+TEST_CASE("an average is not updated while a scope has averages in the model") {
+    nn::Linear model(3, 2), apart(3, 2);
+    optim::ExponentialMovingAverage ema(model.parameters(), {.decay = 0.5}), other({apart.weight});
+    optim::StochasticWeightAverage swa({model.bias});
+    model.weight.detach().add_(1);
+    ema.update();
+    const std::vector<float> own = model.weight.to_vector<float>(), average = ema.averages()[0].to_vector<float>();
+    {
+        const optim::AverageScope scope(ema);
+        FAILS_IN(ValueError, "update: an AverageScope lives", "of this ExponentialMovingAverage have averages", ema.update());
+        FAILS_IN(ValueError, "update: an AverageScope lives", "of this StochasticWeightAverage have averages", swa.update());
+        other.update();  // of another model
+        { const optim::AverageScope inner(ema); }
+        FAILS(ValueError, "an AverageScope lives", ema.update());
+        CHECK(model.weight.to_vector<float>() == average);
+    }
+    CHECK(model.weight.to_vector<float>() == own);
+    CHECK(ema.averages()[0].to_vector<float>() == average);
+    CHECK(ema.updates() == 1);
+    ema.update();
+    CHECK(ema.updates() == 2);
 }
 
 TEST_CASE("averages follow a model that is converted") {
