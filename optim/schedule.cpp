@@ -232,7 +232,8 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, L
 }
 double OneCycleLR::at(int64_t steps, double) const {
     if (steps > options_.total_steps) {
-        fail<ValueError>(Loc{}, "OneCycleLR: step {} of {}", steps, options_.total_steps);
+        fail<ValueError>(Loc{}, "OneCycleLR: step {} is beyond total_steps {}; raise total_steps to the number of calls of step(), epochs * "
+                         "batches, or call step() less often", steps, options_.total_steps);
     }
     const double begin = options_.max_lr / options_.div_factor, end = begin / options_.final_div_factor;
     const double total = static_cast<double>(options_.total_steps), rise = options_.pct_start * total - 1;

@@ -143,9 +143,9 @@ TEST_CASE("OneCycleLR takes total_steps steps, and refuses one more or a state o
     const double last = sgd.lr();
     schedule.step();
     CHECK(sgd.lr() == last);
-    FAILS(ValueError, "OneCycleLR: step 11 of 10", schedule.step());
+    FAILS(ValueError, "OneCycleLR: step 11 is beyond total_steps 10; raise total_steps", schedule.step());
     for (int i = 0; i < 15; ++i) longer.step();
-    FAILS(ValueError, "OneCycleLR: step 15 of 10", schedule.load_state_dict(longer.state_dict()));
+    FAILS(ValueError, "OneCycleLR: step 15 is beyond total_steps 10; raise total_steps", schedule.load_state_dict(longer.state_dict()));
     CHECK(schedule.steps() == 10);
     CHECK(sgd.lr() == last);
 }
@@ -213,7 +213,7 @@ TEST_CASE("schedules refuse") {
     cycle.step();
     cycle.step();
     const double lr = sgd.lr();
-    FAILS_IN(ValueError, "OneCycleLR: step 3 of 2", "", cycle.step());
+    FAILS_IN(ValueError, "OneCycleLR: step 3 is beyond total_steps 2", "", cycle.step());
     CHECK(cycle.steps() == 2);
     CHECK(sgd.lr() == lr);
 }
