@@ -5,6 +5,7 @@
 //     std::vector<std::string> species = table.text("species");
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +40,10 @@ class Csv {
     Tensor numbers(DType dtype = float32, Loc loc = Loc::current()) const;
     /// Some columns: (rows, names). Throws ValueError, too.
     Tensor numbers(const std::vector<std::string>& names, DType dtype = float32, Loc loc = Loc::current()) const;
+    /// The same of literals, numbers({"length", "width"}), which could be two ends of one string otherwise.
+    Tensor numbers(std::initializer_list<const char*> names, DType dtype = float32, Loc loc = Loc::current()) const {
+        return numbers(std::vector<std::string>(names.begin(), names.end()), dtype, loc);
+    }
     /// One column: (rows,).
     Tensor numbers(const std::string& name, DType dtype = float32, Loc loc = Loc::current()) const;
 

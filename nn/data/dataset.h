@@ -65,7 +65,8 @@ using InFor = In;
 }  // namespace detail
 
 /// Rows of tensors with as many of them each. An item is the tuple of row i of each, a view; of one tensor, that row. Throws
-/// ShapeError.
+/// ShapeError. Of variables only, within another's brackets, it wants braces: `DataLoader loader(TensorDataset(x), {.batch_size = 2});`
+/// is the declaration of a function to C++ ("placeholder ... not permitted"), `DataLoader loader(TensorDataset{x}, ...);` is a loader.
 template <class... T>
     requires(sizeof...(T) > 0 && (std::is_same_v<T, Tensor> && ...))
 class TensorDataset {

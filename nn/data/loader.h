@@ -1,14 +1,14 @@
 // DataLoader: batches of a dataset's items, one epoch a loop.
 //
-//     data::DataLoader loader(data::TensorDataset(images, labels), {.batch_size = 64, .shuffle = true, .num_workers = 2});
+//     data::DataLoader loader(data::TensorDataset{images, labels}, {.batch_size = 64, .shuffle = true, .num_workers = 2});
 //     for (int epoch = 0; epoch < 10; ++epoch) {
 //         for (auto& [x, y] : loader) {                // Tensor (64, ...) each
 //             ...
 //         }
 //     }
 //
-// A dataset made of variables only wants braces, DataLoader loader(VectorDataset{items}): with round brackets C++ sees the declaration of
-// a function. A function of your own makes batches of what does not stack, strings or sentences of different lengths:
+// A dataset made of variables wants braces, DataLoader loader(TensorDataset{x}, {.batch_size = 2}): with round brackets C++ sees the
+// declaration of a function, and says "class template placeholder 'TensorDataset' not permitted in this context". A function of your own makes batches of what does not stack, strings or sentences of different lengths:
 //
 //     data::DataLoader loader(data::VectorDataset{sentences}, {.batch_size = 32},
 //                             [](const std::vector<Tensor>& items) { return nn::pad_sequence(items); });

@@ -168,6 +168,9 @@ TEST_CASE("tables") {
     CHECK(table.rows() == 2);
     CHECK(table.text("name") == std::vector<std::string>{"x, \"y\"\nz", ""});
     CHECK(table.numbers(std::vector<std::string>{"c", "a b"}, float64).to_vector<double>() == std::vector<double>{-2.5, 1, 400, 3});
+    CHECK(table.numbers({"c", "a b"}, float64).to_vector<double>() == std::vector<double>{-2.5, 1, 400, 3});
+    CHECK(table.numbers({"a b"}).shape() == Shape{2, 1});
+    FAILS(ValueError, "", table.numbers({"c", "no such column"}));
     CHECK(table.numbers("a b", int64).shape() == Shape{2});
     CHECK(table.cell(1, 1) == "4e2");
 
