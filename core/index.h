@@ -1,14 +1,9 @@
-// What may stand between the brackets: x.index({0, Slice(1, 3), Ellipsis, None, mask}).
+// What may stand between the brackets beside integers and tensors: x.index({0, Slice(1, 3), Ellipsis, None, mask}).
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
-
-#include "tapir/core/error.h"
 
 namespace tapir {
-
-class Tensor;
 
 /// A new dimension of size 1 (numpy.newaxis).
 struct NoneType {};
@@ -31,25 +26,5 @@ struct Slice {
 /// As many whole dimensions as are left.
 struct EllipsisType {};
 inline constexpr EllipsisType Ellipsis{};
-
-/// One entry of an index; converts from integers, Slice, None, Ellipsis, and bool or integer tensors.
-struct Index {
-    enum class Kind : std::uint8_t { integer, slice, none, ellipsis, tensor };
-
-    template <class I>
-        requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
-    Index(I i, Loc line = Loc::current()) noexcept : kind(Kind::integer), loc(line) {
-        slice.start = static_cast<std::int64_t>(i);
-    }
-    Index(Slice s, Loc line = Loc::current()) noexcept : kind(Kind::slice), slice(s), loc(line) {}
-    Index(NoneType, Loc line = Loc::current()) noexcept : kind(Kind::none), loc(line) {}
-    Index(EllipsisType, Loc line = Loc::current()) noexcept : kind(Kind::ellipsis), loc(line) {}
-    Index(const Tensor& t, Loc line = Loc::current()) noexcept : kind(Kind::tensor), tensor(&t), loc(line) {}
-
-    Kind kind;
-    Slice slice;                     // an integer index is in slice.start
-    const Tensor* tensor = nullptr;  // lives as long as the full expression that made the Index
-    Loc loc;
-};
 
 }  // namespace tapir

@@ -31,14 +31,33 @@ class Dim {
     int number_;
 };
 
-/// The number of an element, as an argument between brackets, with the caller's line: negative ones count from the end.
+/// A whole number as an argument, with the caller's line: the number of an element between brackets, where negative ones count from
+/// the end, or one of several sizes without braces, x.view(2, 3).
 struct IndexArg {
     template <class I>
         requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
-    IndexArg(I i, Loc line = Loc::current()) noexcept : value(static_cast<std::int64_t>(i)), loc(line) {}  // NOLINT: implicit
+    constexpr IndexArg(I i, Loc line = Loc::current()) noexcept : value(static_cast<std::int64_t>(i)), loc(line) {}  // NOLINT: implicit
     std::int64_t value;
     Loc loc;
 };
+
+/// true or false, as an argument: no number is taken for one, so that sum(x, 0, 1) is not read as sum(x, 0, /*keepdim=*/true).
+class Flag {
+ public:
+    template <class Bool>
+        requires(std::is_same_v<Bool, bool>)
+    constexpr Flag(Bool on) noexcept : on_(on) {}  // NOLINT: implicit by design
+    template <class Number>
+        requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>)
+    Flag(Number) = delete;  // a number is not true or false: for several dimensions write sum(x, {0, 1})
+    constexpr operator bool() const noexcept { return on_; }
+
+ private:
+    bool on_;
+};
+
+template <class... I>
+concept SizesOnly = ((std::is_integral_v<I> && !std::is_same_v<I, bool>) && ...);
 
 /// The sizes of a tensor: `Shape{2, 3}`, `{batch, width}`. Also used for lists of dimension numbers (Dims).
 class Shape {

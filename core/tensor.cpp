@@ -2,6 +2,7 @@
 #include "tapir/core/tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 
@@ -365,11 +366,28 @@ double Tensor::item_double(const Loc& loc) const {
     return detail::load_double(impl_->dtype, impl_->data);
 }
 
-std::int64_t Tensor::item_int(const Loc& loc) const {
+std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
-        return to(tapir::cpu, loc).item_int(loc);
-    return detail::load_int(impl_->dtype, impl_->data);
+        return to(tapir::cpu, loc).item_int(bytes, is_signed, loc);
+    const int bits = static_cast<int>(bytes) * 8;
+    const auto overflow = [&](auto value) {
+        const std::string type = bits == 32 && is_signed ? "int" : fmt::format("{}int{}_t", is_signed ? "" : "u", bits);
+        fail<ValueError>(loc, "item: the value {} cannot be converted to type {} without overflow", value, type);
+    };
+    if (is_floating(impl_->dtype)) {
+        const double value = std::trunc(detail::load_double(impl_->dtype, impl_->data));
+        const double above = std::ldexp(1.0, is_signed ? bits - 1 : bits);  // the first that is too large
+        if (!(value >= (is_signed ? -above : 0.0) && value < above)) overflow(detail::load_double(impl_->dtype, impl_->data));
+        return is_signed ? static_cast<std::int64_t>(value) : static_cast<std::int64_t>(static_cast<std::uint64_t>(value));
+    }
+    const std::int64_t value = detail::load_int(impl_->dtype, impl_->data);
+    if (!is_signed && value < 0) overflow(value);
+    if (bits < 64) {
+        const std::int64_t above = std::int64_t{1} << (is_signed ? bits - 1 : bits);
+        if (value >= above || value < -above) overflow(value);
+    }
+    return value;
 }
 
 void* Tensor::checked_data(DType dtype, const Loc& loc) const {

@@ -28,6 +28,7 @@ namespace tapir {
 struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
 struct HookState;
 struct In;
+struct Index;
 struct NumberIn;
 struct ValuesIndices;  // ops/reduce.h
 struct UniqueResult;
@@ -146,6 +147,10 @@ class Tensor {
     std::int64_t numel(Loc loc = Loc::current()) const { return checked(loc).impl_->numel; }
     DType dtype(Loc loc = Loc::current()) const { return checked(loc).impl_->dtype; }
     Device device(Loc loc = Loc::current()) const { return checked(loc).impl_->device; }
+    /// Of one of float16, bfloat16, float32, float64.
+    bool is_floating_point(Loc loc = Loc::current()) const { return is_floating(checked(loc).impl_->dtype); }
+    /// Bytes of one element.
+    std::size_t element_size(Loc loc = Loc::current()) const { return itemsize(checked(loc).impl_->dtype); }
     std::size_t nbytes(Loc loc = Loc::current()) const { return static_cast<std::size_t>(numel(loc)) * itemsize(impl_->dtype); }
     /// Row-major, without gaps.
     bool is_contiguous(Loc loc = Loc::current()) const { return checked(loc).impl_->is_contiguous(); }
@@ -159,13 +164,14 @@ class Tensor {
 
     // --- Reading ----------------------------------------------------------------------------------------------------
 
-    /// The value of a tensor with exactly one element, converted to T. Throws ShapeError for any other.
+    /// The value of a tensor with exactly one element, converted to T: to integers fractions are cut off, bool is whether it is
+    /// not 0. Throws ShapeError for any other tensor, ValueError for a value, or nan, that an integer type T cannot hold.
     template <class T = double>
     T item(Loc loc = Loc::current()) const {
         if constexpr (std::is_same_v<T, bool>) {
-            return item_int(loc) != 0;
+            return item_double(loc) != 0;
         } else if constexpr (std::is_integral_v<T>) {
-            return static_cast<T>(item_int(loc));
+            return static_cast<T>(item_int(sizeof(T), std::is_signed_v<T>, loc));
         } else {
             return static_cast<T>(item_double(loc));
         }
@@ -184,7 +190,7 @@ class Tensor {
         return static_cast<T*>(checked_data(dtype_of<T>, loc));
     }
     void* raw_data() const noexcept { return impl_ ? impl_->data : nullptr; }
-    /// All elements in row-major order, converted to T.
+    /// All elements in row-major order, converted to T; unlike item() it does not look whether T can hold them.
     template <class T>
     std::vector<T> to_vector(Loc loc = Loc::current()) const {
         std::vector<T> values(static_cast<std::size_t>(checked(loc).impl_->numel));
@@ -211,28 +217,57 @@ class Tensor {
     Tensor operator[](const Index& index) const;
     /// x.index({0, Slice(), Ellipsis, None, mask}), as NumPy's x[0, :, ..., None, mask].
     Tensor index(std::initializer_list<Index> indices, Loc loc = Loc::current()) const;
+    /// The same of an index that is made at run time: std::vector<Index> v(x.dim(), Slice()); v[d] = i; x.index(v).
+    Tensor index(const std::vector<Index>& indices, Loc loc = Loc::current()) const;
     /// Writes `value` (broadcast) where index(indices) would read.
     Tensor& index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc = Loc::current());
     Tensor& index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc = Loc::current());
+    Tensor& index_put_(const std::vector<Index>& indices, const Tensor& value, Loc loc = Loc::current());
+    Tensor& index_put_(const std::vector<Index>& indices, Scalar value, Loc loc = Loc::current());
 
     /// The same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
     Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
+    // Here and below the same with bare integers, as PyTorch's x.view(2, 3).
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor view(IndexArg first, IndexArg second, I... rest) const {
+        return view(Shape(first.value, second.value, rest...), first.loc);
+    }
     /// view() where possible, else a copy.
     Tensor reshape(const Shape& shape, Loc loc = Loc::current()) const;
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor reshape(IndexArg first, IndexArg second, I... rest) const {
+        return reshape(Shape(first.value, second.value, rest...), first.loc);
+    }
     Tensor view_as(const Tensor& other, Loc loc = Loc::current()) const { return view(other.shape(loc), loc); }
     Tensor reshape_as(const Tensor& other, Loc loc = Loc::current()) const { return reshape(other.shape(loc), loc); }
     Tensor flatten(Dim start_dim = 0, Dim end_dim = -1, Loc loc = Loc::current()) const;
+    /// All elements in one dimension: flatten().
+    Tensor ravel(Loc loc = Loc::current()) const { return flatten(0, -1, loc); }
     Tensor unflatten(Dim dim, const Shape& sizes, Loc loc = Loc::current()) const;
     Tensor transpose(Dim dim0, Dim dim1, Loc loc = Loc::current()) const;
+    Tensor swapaxes(Dim dim0, Dim dim1, Loc loc = Loc::current()) const { return transpose(dim0, dim1, loc); }
     /// Transpose of a matrix; of at most 2 dimensions.
     Tensor t(Loc loc = Loc::current()) const;
+    Tensor T(Loc loc = Loc::current()) const { return t(loc); }
     Tensor permute(const Dims& dims, Loc loc = Loc::current()) const;
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor permute(IndexArg first, IndexArg second, I... rest) const {
+        return permute(Shape(first.value, second.value, rest...), first.loc);
+    }
     Tensor movedim(const Dims& source, const Dims& destination, Loc loc = Loc::current()) const;
     Tensor squeeze(Loc loc = Loc::current()) const;
     Tensor squeeze(Dim dim, Loc loc = Loc::current()) const;
     Tensor unsqueeze(Dim dim, Loc loc = Loc::current()) const;
     /// Repeats dimensions of size 1 without copying; -1 keeps a size.
     Tensor expand(const Shape& shape, Loc loc = Loc::current()) const;
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor expand(IndexArg first, IndexArg second, I... rest) const {
+        return expand(Shape(first.value, second.value, rest...), first.loc);
+    }
     Tensor expand_as(const Tensor& other, Loc loc = Loc::current()) const { return expand(other.shape(loc), loc); }
     Tensor broadcast_to(const Shape& shape, Loc loc = Loc::current()) const { return expand(shape, loc); }
     Tensor narrow(Dim dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
@@ -265,6 +300,7 @@ class Tensor {
     Tensor type_as(const Tensor& other, Loc loc = Loc::current()) const {
         return to(other.device(loc), other.dtype(loc), false, loc);
     }
+    Tensor half(Loc loc = Loc::current()) const { return to(float16, loc); }  ///< to(float16)
     bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
@@ -283,12 +319,22 @@ class Tensor {
 
     // Rearranged, picked and written elements: tapir/ops/indexing.h and tapir/ops/arrange.h.
     Tensor repeat(const Shape& times, Loc loc = Loc::current()) const;
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor repeat(IndexArg first, IndexArg second, I... rest) const {
+        return repeat(Shape(first.value, second.value, rest...), first.loc);
+    }
     Tensor tile(const Shape& times, Loc loc = Loc::current()) const;
     Tensor repeat_interleave(std::int64_t repeats, Loc loc = Loc::current()) const;
     Tensor repeat_interleave(std::int64_t repeats, Dim dim, Loc loc = Loc::current()) const;
     Tensor repeat_interleave(const Tensor& repeats, Loc loc = Loc::current()) const;
     Tensor repeat_interleave(const Tensor& repeats, Dim dim, Loc loc = Loc::current()) const;
     Tensor flip(const Dims& dims, Loc loc = Loc::current()) const;
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor flip(IndexArg first, IndexArg second, I... rest) const {
+        return flip(Shape(first.value, second.value, rest...), first.loc);
+    }
     Tensor roll(const Shape& shifts, const Dims& dims = {}, Loc loc = Loc::current()) const;
     Tensor tril(std::int64_t diagonal = 0, Loc loc = Loc::current()) const;
     Tensor triu(std::int64_t diagonal = 0, Loc loc = Loc::current()) const;
@@ -388,9 +434,20 @@ class Tensor {
     Tensor name(const Tensor& b, const Tensor& c, Loc loc = Loc::current()) const;                \
     Tensor& name##_(const Tensor& b, const Tensor& c, Loc loc = Loc::current());
 #include "tapir/ops/elementwise.def"
+    /// Rounded "trunc" or "floor": tapir/ops/elementwise.h.
+    Tensor div(const Tensor& other, const char* rounding_mode, Loc loc = Loc::current()) const;
+    Tensor div(Scalar other, const char* rounding_mode, Loc loc = Loc::current()) const;
     Tensor lerp(const Tensor& end, Scalar weight, Loc loc = Loc::current()) const;
     Tensor& lerp_(const Tensor& end, Scalar weight, Loc loc = Loc::current());
     Tensor clamp(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const;
+    /// clamp() by its other name.
+    Tensor clip(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) const {
+        return clamp(min, max, loc);
+    }
+    Tensor clip(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const { return clamp(min, max, loc); }
+    Tensor& clip_(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) {
+        return clamp_(min, max, loc);
+    }
     Tensor clamp_min(Scalar min, Loc loc = Loc::current()) const;
     Tensor clamp_max(Scalar max, Loc loc = Loc::current()) const;
     Tensor& clamp_min_(Scalar min, Loc loc = Loc::current());
@@ -408,45 +465,45 @@ class Tensor {
     // Without dims over all elements; see tapir/ops/reduce.h, tapir/ops/statistics.h and tapir/ops/matmul.h.
 
     Tensor sum(Loc loc = Loc::current()) const;
-    Tensor sum(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor sum(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor mean(Loc loc = Loc::current()) const;
-    Tensor mean(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor mean(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor nansum(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor nanmean(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor amax(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor amin(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor amax(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor amin(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     /// The extreme of all elements; along one dimension with the index of the first; maximum() and minimum() of two tensors.
     Tensor max(Loc loc = Loc::current()) const;
     Tensor min(Loc loc = Loc::current()) const;
-    ValuesIndices max(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
-    ValuesIndices min(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices max(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices min(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor max(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor min(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor argmax(Loc loc = Loc::current()) const;
     Tensor argmin(Loc loc = Loc::current()) const;
-    Tensor argmax(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor argmin(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmax(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmin(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor all(Loc loc = Loc::current()) const;
     Tensor any(Loc loc = Loc::current()) const;
-    Tensor all(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor any(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor all(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor any(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor prod(Loc loc = Loc::current()) const;
-    Tensor prod(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor var(const Dims& dims = {}, int correction = 1, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor prod(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor var(const Dims& dims = {}, int correction = 1, Flag keepdim = false, Loc loc = Loc::current()) const;
     template <class Bool>
         requires(std::is_same_v<Bool, bool>)
     Tensor var(Bool unbiased, Loc loc = Loc::current()) const {
         return var(Dims(), unbiased ? 1 : 0, false, loc);
     }
     /// Beside `using namespace tapir` the way to write it: std(x) would name the namespace.
-    Tensor std(const Dims& dims = {}, int correction = 1, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor std(const Dims& dims = {}, int correction = 1, Flag keepdim = false, Loc loc = Loc::current()) const;
     template <class Bool>
         requires(std::is_same_v<Bool, bool>)
     Tensor std(Bool unbiased, Loc loc = Loc::current()) const {
         return std(Dims(), unbiased ? 1 : 0, false, loc);
     }
-    Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor logsumexp(const Dims& dims, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor norm(double p = 2, const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor logsumexp(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor median(Loc loc = Loc::current()) const;
     ValuesIndices median(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
     Tensor quantile(double q, Loc loc = Loc::current()) const;
@@ -492,7 +549,7 @@ class Tensor {
     }
     [[noreturn]] static void fail_undefined(const Loc& loc);
     RemovableHandle add_hook(std::function<Tensor(const Tensor&)> hook, const Loc& loc) const;
-    std::int64_t item_int(const Loc& loc) const;
+    std::int64_t item_int(std::size_t bytes, bool is_signed, const Loc& loc) const;
     double item_double(const Loc& loc) const;
     void read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const;
     void* checked_data(DType dtype, const Loc& loc) const;
@@ -511,6 +568,29 @@ struct In {
 
     TensorImpl* operator->() const noexcept { return tensor.impl(); }
 };
+
+/// One entry of an index; converts from integers, Slice, None, Ellipsis, and bool or integer tensors, which it holds.
+struct Index {
+    enum class Kind : std::uint8_t { integer, slice, none, ellipsis, tensor };
+
+    template <class I>
+        requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
+    Index(I i, Loc line = Loc::current()) noexcept : kind(Kind::integer), loc(line) {
+        slice.start = static_cast<std::int64_t>(i);
+    }
+    Index(Slice s, Loc line = Loc::current()) noexcept : kind(Kind::slice), slice(s), loc(line) {}
+    Index(NoneType, Loc line = Loc::current()) noexcept : kind(Kind::none), loc(line) {}
+    Index(EllipsisType, Loc line = Loc::current()) noexcept : kind(Kind::ellipsis), loc(line) {}
+    Index(const Tensor& t, Loc line = Loc::current()) noexcept : kind(Kind::tensor), tensor(t), loc(line) {}
+
+    Kind kind;
+    Slice slice;  // an integer index is in slice.start
+    Tensor tensor;
+    Loc loc;
+};
+
+/// x.numel()
+inline std::int64_t numel(In x) { return x.tensor.numel(x.loc); }
 
 /// A number handed to an in-place operator, with the line of the call.
 struct NumberIn {

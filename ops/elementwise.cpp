@@ -926,6 +926,12 @@ Tensor Tensor::clamp_min(Scalar min, Loc loc) const { return tapir::clamp_min(In
 Tensor Tensor::clamp_max(Scalar max, Loc loc) const { return tapir::clamp_max(In(*this, loc), max); }
 Tensor& Tensor::clamp_min_(Scalar min, Loc loc) { return clamp_(min.as_double(), std::numeric_limits<double>::infinity(), loc); }
 Tensor& Tensor::clamp_max_(Scalar max, Loc loc) { return clamp_(-std::numeric_limits<double>::infinity(), max.as_double(), loc); }
+Tensor Tensor::div(const Tensor& other, const char* rounding_mode, Loc loc) const {
+    return tapir::div(In(*this, loc), In(other, loc), rounding_mode);
+}
+Tensor Tensor::div(Scalar other, const char* rounding_mode, Loc loc) const {
+    return tapir::div(In(*this, loc), other, rounding_mode);
+}
 Tensor Tensor::bitwise_not(Loc loc) const { return tapir::bitwise_not(In(*this, loc)); }
 
 }  // namespace tapir

@@ -42,6 +42,9 @@ Tensor where(In condition, Scalar a, Scalar b);
 
 /// clamp with tensors as bounds; all three broadcast.
 Tensor clamp(In x, In min, In max);
+/// clamp() by its other name.
+inline Tensor clip(In x, double min = -__builtin_inf(), double max = __builtin_inf()) { return clamp(x, min, max); }
+inline Tensor clip(In x, In min, In max) { return clamp(x, min, max); }
 Tensor clamp_min(In x, Scalar min);
 Tensor clamp_max(In x, Scalar max);
 

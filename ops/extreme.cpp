@@ -134,18 +134,18 @@ Tensor arg_extreme_of_all(const char* op, const In& x, bool largest) {
 
 }  // namespace
 
-ValuesIndices max(In x, Dim dim, bool keepdim) { return extreme_along(max_op, x, dim, keepdim, true); }
-ValuesIndices min(In x, Dim dim, bool keepdim) { return extreme_along(min_op, x, dim, keepdim, false); }
+ValuesIndices max(In x, Dim dim, Flag keepdim) { return extreme_along(max_op, x, dim, keepdim, true); }
+ValuesIndices min(In x, Dim dim, Flag keepdim) { return extreme_along(min_op, x, dim, keepdim, false); }
 Tensor argmax(In x) { return arg_extreme_of_all("argmax", x, true); }
 Tensor argmin(In x) { return arg_extreme_of_all("argmin", x, false); }
-Tensor argmax(In x, Dim dim, bool keepdim) { return arg_extreme("argmax", x, dim, keepdim, true); }
-Tensor argmin(In x, Dim dim, bool keepdim) { return arg_extreme("argmin", x, dim, keepdim, false); }
+Tensor argmax(In x, Dim dim, Flag keepdim) { return arg_extreme("argmax", x, dim, keepdim, true); }
+Tensor argmin(In x, Dim dim, Flag keepdim) { return arg_extreme("argmin", x, dim, keepdim, false); }
 
 Tensor Tensor::argmax(Loc loc) const { return tapir::argmax(In(*this, loc)); }
-Tensor Tensor::argmax(Dim dim, bool keepdim, Loc loc) const { return tapir::argmax(In(*this, loc), dim, keepdim); }
+Tensor Tensor::argmax(Dim dim, Flag keepdim, Loc loc) const { return tapir::argmax(In(*this, loc), dim, keepdim); }
 Tensor Tensor::argmin(Loc loc) const { return tapir::argmin(In(*this, loc)); }
-Tensor Tensor::argmin(Dim dim, bool keepdim, Loc loc) const { return tapir::argmin(In(*this, loc), dim, keepdim); }
-ValuesIndices Tensor::max(Dim dim, bool keepdim, Loc loc) const { return tapir::max(In(*this, loc), dim, keepdim); }
-ValuesIndices Tensor::min(Dim dim, bool keepdim, Loc loc) const { return tapir::min(In(*this, loc), dim, keepdim); }
+Tensor Tensor::argmin(Dim dim, Flag keepdim, Loc loc) const { return tapir::argmin(In(*this, loc), dim, keepdim); }
+ValuesIndices Tensor::max(Dim dim, Flag keepdim, Loc loc) const { return tapir::max(In(*this, loc), dim, keepdim); }
+ValuesIndices Tensor::min(Dim dim, Flag keepdim, Loc loc) const { return tapir::min(In(*this, loc), dim, keepdim); }
 
 }  // namespace tapir

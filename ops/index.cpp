@@ -114,7 +114,7 @@ class Planner {
                     ++ellipses;
                     break;
                 case Index::Kind::tensor: {
-                    const Tensor& t = *indices[i].tensor;
+                    const Tensor& t = indices[i].tensor;
                     if (!t.defined()) detail::fail_undefined(op(), loc_);
                     taken += t.dtype() == bool_ ? t.dim() : 1;
                     ++tensors_;
@@ -145,7 +145,7 @@ class Planner {
             case Index::Kind::none:
                 return append(1, 1);
             default:
-                return add_tensor(*index.tensor);
+                return add_tensor(index.tensor);
         }
     }
 
@@ -420,6 +420,19 @@ void index_put_rule(Backward& b) {
     b.give(0, std::move(g));
 }
 
+void put_at(Tensor& self, const Index* indices, std::size_t count, const Tensor& value, const Loc& loc) {
+    detail::check_defined(In(value, loc), "index_put_");
+    begin_index_put(self, loc);
+    index_put(self, indices, count, value, loc);
+}
+
+void put_at(Tensor& self, const Index* indices, std::size_t count, Scalar value, const Loc& loc) {
+    begin_index_put(self, loc);
+    const Tensor number = detail::make_empty({}, self.dtype(), tapir::cpu, loc);
+    detail::store(self.dtype(), number.raw_data(), value);
+    index_put(self, indices, count, number, loc);
+}
+
 }  // namespace
 
 // --- Methods ---------------------------------------------------------------------------------------------------------
@@ -443,18 +456,25 @@ Tensor Tensor::index(std::initializer_list<Index> indices, Loc loc) const {
     return index_with(*this, indices.begin(), indices.size(), loc);
 }
 
+Tensor Tensor::index(const std::vector<Index>& indices, Loc loc) const {
+    return index_with(*this, indices.data(), indices.size(), loc);
+}
+
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc) {
-    detail::check_defined(In(value, loc), "index_put_");
-    begin_index_put(*this, loc);
-    index_put(*this, indices.begin(), indices.size(), value, loc);
+    put_at(*this, indices.begin(), indices.size(), value, loc);
+    return *this;
+}
+Tensor& Tensor::index_put_(const std::vector<Index>& indices, const Tensor& value, Loc loc) {
+    put_at(*this, indices.data(), indices.size(), value, loc);
     return *this;
 }
 
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc) {
-    begin_index_put(*this, loc);
-    const Tensor number = detail::make_empty({}, dtype(), tapir::cpu, loc);
-    detail::store(dtype(), number.raw_data(), value);
-    index_put(*this, indices.begin(), indices.size(), number, loc);
+    put_at(*this, indices.begin(), indices.size(), value, loc);
+    return *this;
+}
+Tensor& Tensor::index_put_(const std::vector<Index>& indices, Scalar value, Loc loc) {
+    put_at(*this, indices.data(), indices.size(), value, loc);
     return *this;
 }
 

@@ -30,6 +30,7 @@ struct TensorList {
 /// Joined along an existing dimension; other sizes must agree (ShapeError). Dtypes promote. 1-d tensors of size 0 are
 /// skipped, as in PyTorch.
 Tensor cat(TensorList tensors, Dim dim = 0);
+inline Tensor concat(TensorList tensors, Dim dim = 0) { return cat(tensors, dim); }  ///< cat() by its other name
 /// Joined along a new dimension; shapes must be equal.
 Tensor stack(TensorList tensors, Dim dim = 0);
 

@@ -29,8 +29,23 @@ struct TensorOptions {
 };
 
 Tensor empty(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+template <class... I>
+    requires SizesOnly<I...>
+Tensor empty(IndexArg first, IndexArg second, I... rest) {
+    return empty(Shape(first.value, second.value, rest...), {}, first.loc);
+}
 Tensor zeros(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+template <class... I>
+    requires SizesOnly<I...>
+Tensor zeros(IndexArg first, IndexArg second, I... rest) {
+    return zeros(Shape(first.value, second.value, rest...), {}, first.loc);
+}
 Tensor ones(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+template <class... I>
+    requires SizesOnly<I...>
+Tensor ones(IndexArg first, IndexArg second, I... rest) {
+    return ones(Shape(first.value, second.value, rest...), {}, first.loc);
+}
 /// dtype: that of the value, unless given.
 Tensor full(const Shape& shape, Scalar value, TensorOptions options = {}, Loc loc = Loc::current());
 /// As x in shape, device and, unless the options name another, dtype.
@@ -56,9 +71,19 @@ Tensor eye(std::int64_t n, std::int64_t m = -1, TensorOptions options = {}, Loc 
 
 /// Uniform on [0, 1).
 Tensor rand(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+template <class... I>
+    requires SizesOnly<I...>
+Tensor rand(IndexArg first, IndexArg second, I... rest) {
+    return rand(Shape(first.value, second.value, rest...), {}, first.loc);
+}
 Tensor rand(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 /// Normal, mean 0 and variance 1.
 Tensor randn(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+template <class... I>
+    requires SizesOnly<I...>
+Tensor randn(IndexArg first, IndexArg second, I... rest) {
+    return randn(Shape(first.value, second.value, rest...), {}, first.loc);
+}
 Tensor randn(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 /// Integers in [low, high), int64 unless given. Throws ValueError when low >= high.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());

@@ -221,7 +221,7 @@ TAPIR_OP(sum, "ReduceSum", sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f
          TAPIR_SAMPLE("f(33,3)", sum(x[0], {0})), TAPIR_SAMPLE("i(3,4)<9", sum(x[0], {1})),
          TAPIR_SAMPLE("b(3,4)", sum(x[0], {0})));
 
-Tensor sum(In x, const Dims& dims, bool keepdim) {
+Tensor sum(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "sum");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return sum(In(wide, x.loc), dims, keepdim);
     const TensorImpl* impl = x.tensor.impl();
@@ -286,7 +286,7 @@ TAPIR_OP(mean, "ReduceMean", mean_rule, "The mean over dimensions.", TAPIR_SAMPL
          TAPIR_SAMPLE("f(2,3,4)", mean(x[0], {0, 2})), TAPIR_SAMPLE("f(1,4)", mean(x[0], {0})),
          TAPIR_SAMPLE("f()", mean(x[0])));
 
-Tensor mean(In x, const Dims& dims, bool keepdim) {
+Tensor mean(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "mean");
     check_floating(x, "mean");
     const TensorImpl* impl = x.tensor.impl();
@@ -346,8 +346,8 @@ TAPIR_OP(amin, "ReduceMin", amin_rule, "The smallest element over dimensions; ti
          TAPIR_SAMPLE("d(3,4)", amin(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amin(x[0], {2, 1})),
          TAPIR_SAMPLE("d(3,4)", min(x[0])), TAPIR_SAMPLE("i(3,4)<9", amin(x[0], {0})));
 
-Tensor amax(In x, const Dims& dims, bool keepdim) { return extreme_over(amax_op, "amax", Reduction::max, x, dims, keepdim); }
-Tensor amin(In x, const Dims& dims, bool keepdim) { return extreme_over(amin_op, "amin", Reduction::min, x, dims, keepdim); }
+Tensor amax(In x, const Dims& dims, Flag keepdim) { return extreme_over(amax_op, "amax", Reduction::max, x, dims, keepdim); }
+Tensor amin(In x, const Dims& dims, Flag keepdim) { return extreme_over(amin_op, "amin", Reduction::min, x, dims, keepdim); }
 Tensor max(In x) { return extreme_over(amax_op, "max", Reduction::max, x, {}, false); }
 Tensor min(In x) { return extreme_over(amin_op, "min", Reduction::min, x, {}, false); }
 Tensor max(In a, In b) { return maximum(a, b); }
@@ -362,13 +362,13 @@ TAPIR_OP(any, NoOnnx("Cast, ReduceMax"), NonDiff, "Whether an element over the d
          TAPIR_SAMPLE("b(3,4)", any(x[0])), TAPIR_SAMPLE_AS("b(3,4)", "any(x[0], -1)", any(x[0], {-1})),
          TAPIR_SAMPLE_AS("i(3,4)<2", "any(x[0], 0, True)", any(x[0], {0}, true)));
 
-Tensor all(In x, const Dims& dims, bool keepdim) {
+Tensor all(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "all");
     const Over o = over("all", dims, x.tensor.dim(), keepdim, x.loc);
     return reduced(x, o, {Reduction::all, bool_}, bool_, true);
 }
 
-Tensor any(In x, const Dims& dims, bool keepdim) {
+Tensor any(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "any");
     const Over o = over("any", dims, x.tensor.dim(), keepdim, x.loc);
     return reduced(x, o, {Reduction::any, bool_}, bool_, false);
@@ -443,7 +443,7 @@ TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "Th
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('inf'), 1)", norm(x[0], kInfinity, {1})),
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('-inf'), 0)", norm(x[0], -kInfinity, {0})));
 
-Tensor norm(In x, double p, const Dims& dims, bool keepdim) {
+Tensor norm(In x, double p, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "norm");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return norm(In(wide, x.loc), p, dims, keepdim);
     check_floating(x, "norm");
@@ -513,7 +513,7 @@ TAPIR_OP(std, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div, Sqrt"), std_rule, "T
          TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 0, unbiased=True, keepdim=True)", std(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "std(x[0], (0, 2), unbiased=True)", std(x[0], {0, 2})));
 
-Tensor var(In x, const Dims& dims, int correction, bool keepdim) {
+Tensor var(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "var");
     const Over o = over("var", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = variance(x, "var", o, correction, Finish::none);
@@ -521,7 +521,7 @@ Tensor var(In x, const Dims& dims, int correction, bool keepdim) {
     return out;
 }
 
-Tensor std(In x, const Dims& dims, int correction, bool keepdim) {
+Tensor std(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "std");
     const Over o = over("std", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = variance(x, "std", o, correction, Finish::sqrt);
@@ -532,26 +532,26 @@ Tensor std(In x, const Dims& dims, int correction, bool keepdim) {
 // --- Methods ---------------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::sum(Loc loc) const { return tapir::sum(In(*this, loc)); }
-Tensor Tensor::sum(const Dims& dims, bool keepdim, Loc loc) const { return tapir::sum(In(*this, loc), dims, keepdim); }
+Tensor Tensor::sum(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::sum(In(*this, loc), dims, keepdim); }
 Tensor Tensor::mean(Loc loc) const { return tapir::mean(In(*this, loc)); }
-Tensor Tensor::mean(const Dims& dims, bool keepdim, Loc loc) const { return tapir::mean(In(*this, loc), dims, keepdim); }
-Tensor Tensor::amax(const Dims& dims, bool keepdim, Loc loc) const { return tapir::amax(In(*this, loc), dims, keepdim); }
-Tensor Tensor::amin(const Dims& dims, bool keepdim, Loc loc) const { return tapir::amin(In(*this, loc), dims, keepdim); }
+Tensor Tensor::mean(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::mean(In(*this, loc), dims, keepdim); }
+Tensor Tensor::amax(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::amax(In(*this, loc), dims, keepdim); }
+Tensor Tensor::amin(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::amin(In(*this, loc), dims, keepdim); }
 Tensor Tensor::all(Loc loc) const { return tapir::all(In(*this, loc)); }
 Tensor Tensor::any(Loc loc) const { return tapir::any(In(*this, loc)); }
 Tensor Tensor::max(Loc loc) const { return tapir::max(In(*this, loc)); }
 Tensor Tensor::min(Loc loc) const { return tapir::min(In(*this, loc)); }
 Tensor Tensor::max(const Tensor& other, Loc loc) const { return tapir::max(In(*this, loc), In(other, loc)); }
 Tensor Tensor::min(const Tensor& other, Loc loc) const { return tapir::min(In(*this, loc), In(other, loc)); }
-Tensor Tensor::all(const Dims& dims, bool keepdim, Loc loc) const { return tapir::all(In(*this, loc), dims, keepdim); }
-Tensor Tensor::any(const Dims& dims, bool keepdim, Loc loc) const { return tapir::any(In(*this, loc), dims, keepdim); }
-Tensor Tensor::var(const Dims& dims, int correction, bool keepdim, Loc loc) const {
+Tensor Tensor::all(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::all(In(*this, loc), dims, keepdim); }
+Tensor Tensor::any(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::any(In(*this, loc), dims, keepdim); }
+Tensor Tensor::var(const Dims& dims, int correction, Flag keepdim, Loc loc) const {
     return tapir::var(In(*this, loc), dims, correction, keepdim);
 }
-Tensor Tensor::std(const Dims& dims, int correction, bool keepdim, Loc loc) const {
+Tensor Tensor::std(const Dims& dims, int correction, Flag keepdim, Loc loc) const {
     return tapir::std(In(*this, loc), dims, correction, keepdim);
 }
-Tensor Tensor::norm(double p, const Dims& dims, bool keepdim, Loc loc) const {
+Tensor Tensor::norm(double p, const Dims& dims, Flag keepdim, Loc loc) const {
     return tapir::norm(In(*this, loc), p, dims, keepdim);
 }
 

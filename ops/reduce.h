@@ -15,34 +15,34 @@ struct ValuesIndices {
 };
 
 /// Integers and bool sum to int64.
-Tensor sum(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor sum(In x, const Dims& dims = {}, Flag keepdim = false);
 /// Floating dtypes only (DTypeError).
-Tensor mean(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor mean(In x, const Dims& dims = {}, Flag keepdim = false);
 Tensor prod(In x);
-Tensor prod(In x, Dim dim, bool keepdim = false);
+Tensor prod(In x, Dim dim, Flag keepdim = false);
 /// Extremes over several dimensions; ties share the gradient equally. nan wins. Empty dimensions throw ShapeError.
-Tensor amax(In x, const Dims& dims = {}, bool keepdim = false);
-Tensor amin(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor amax(In x, const Dims& dims = {}, Flag keepdim = false);
+Tensor amin(In x, const Dims& dims = {}, Flag keepdim = false);
 /// The extreme over all elements (ties share the gradient), or along one dimension with the index of the first.
 Tensor max(In x);
 Tensor min(In x);
-ValuesIndices max(In x, Dim dim, bool keepdim = false);
-ValuesIndices min(In x, Dim dim, bool keepdim = false);
+ValuesIndices max(In x, Dim dim, Flag keepdim = false);
+ValuesIndices min(In x, Dim dim, Flag keepdim = false);
 Tensor max(In a, In b);  ///< maximum
 Tensor min(In a, In b);  ///< minimum
 /// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor. Nothing to choose
 /// from throws ShapeError.
 Tensor argmax(In x);
 Tensor argmin(In x);
-Tensor argmax(In x, Dim dim, bool keepdim = false);
-Tensor argmin(In x, Dim dim, bool keepdim = false);
+Tensor argmax(In x, Dim dim, Flag keepdim = false);
+Tensor argmin(In x, Dim dim, Flag keepdim = false);
 /// bool: nothing is 0, something is not 0. true and false for empty ones.
-Tensor all(In x, const Dims& dims = {}, bool keepdim = false);
-Tensor any(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor all(In x, const Dims& dims = {}, Flag keepdim = false);
+Tensor any(In x, const Dims& dims = {}, Flag keepdim = false);
 /// Variance and standard deviation, divided by n - correction (1: unbiased). Beside `using namespace tapir` write x.std() or
 /// tapir::std(x): std alone is the namespace's name too.
-Tensor var(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
-Tensor std(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+Tensor var(In x, const Dims& dims = {}, int correction = 1, Flag keepdim = false);
+Tensor std(In x, const Dims& dims = {}, int correction = 1, Flag keepdim = false);
 /// The same of all elements, as PyTorch's var(x, unbiased): by n - 1, or by n.
 template <class Bool>
     requires(std::is_same_v<Bool, bool>)
@@ -56,9 +56,9 @@ Tensor std(In x, Bool unbiased) {
 }
 /// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). Computed in float64. The
 /// gradient where the norm is 0 is 0.
-Tensor norm(In x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+Tensor norm(In x, double p = 2, const Dims& dims = {}, Flag keepdim = false);
 /// log(sum(exp(x))) without overflow.
-Tensor logsumexp(In x, const Dims& dims, bool keepdim = false);
+Tensor logsumexp(In x, const Dims& dims, Flag keepdim = false);
 /// Running sums and products along one dimension, of x's shape. Integers give int64.
 Tensor cumsum(In x, Dim dim);
 Tensor cumprod(In x, Dim dim);

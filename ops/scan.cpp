@@ -261,7 +261,7 @@ Tensor prod(In x) {
     return product(x, over("prod", Dims{}, x.tensor.dim(), false, x.loc));
 }
 
-Tensor prod(In x, Dim dim, bool keepdim) {
+Tensor prod(In x, Dim dim, Flag keepdim) {
     detail::check_defined(x, "prod");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return prod(In(wide, x.loc), dim, keepdim);
     return product(x, over("prod", dim, x.tensor.dim(), keepdim, x.loc));
@@ -272,6 +272,6 @@ Tensor prod(In x, Dim dim, bool keepdim) {
 Tensor Tensor::cumsum(Dim dim, Loc loc) const { return tapir::cumsum(In(*this, loc), dim); }
 Tensor Tensor::cumprod(Dim dim, Loc loc) const { return tapir::cumprod(In(*this, loc), dim); }
 Tensor Tensor::prod(Loc loc) const { return tapir::prod(In(*this, loc)); }
-Tensor Tensor::prod(Dim dim, bool keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
+Tensor Tensor::prod(Dim dim, Flag keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
 
 }  // namespace tapir

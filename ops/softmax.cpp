@@ -212,7 +212,7 @@ Tensor softmax(In x, Dim dim) { return softmax_along(softmax_op, x, dim, false);
 Tensor causal_softmax(In scores, std::int64_t first_query) { return softmax_along(causal_softmax_op, scores, -1, false, first_query); }
 Tensor log_softmax(In x, Dim dim) { return softmax_along(log_softmax_op, x, dim, true); }
 
-Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
+Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "logsumexp");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logsumexp(In(wide, x.loc), dims, keepdim);
     const DType dtype = x.tensor.dtype();
@@ -238,6 +238,6 @@ Tensor logsumexp(In x, const Dims& dims, bool keepdim) {
 
 Tensor Tensor::softmax(Dim dim, Loc loc) const { return tapir::softmax(In(*this, loc), dim); }
 Tensor Tensor::log_softmax(Dim dim, Loc loc) const { return tapir::log_softmax(In(*this, loc), dim); }
-Tensor Tensor::logsumexp(const Dims& dims, bool keepdim, Loc loc) const { return tapir::logsumexp(In(*this, loc), dims, keepdim); }
+Tensor Tensor::logsumexp(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::logsumexp(In(*this, loc), dims, keepdim); }
 
 }  // namespace tapir

@@ -1,4 +1,5 @@
 // What tensors are made of: shapes, dtype promotion against PyTorch's, sharing, reading, the allocator.
+#include <cmath>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -112,6 +113,46 @@ TEST_CASE("elements are read in C++ types") {
     CHECK_THROWS_AS(x.at<std::int64_t>({2, 0}), IndexError);
     CHECK_THROWS_AS(x.item<int>(), Error);
     for (const Tensor& row : zeros({0, 3})) FAIL(row.shape().str());
+}
+
+TEST_CASE("item() throws for what an integer type cannot hold") {
+    const auto refuses = [](const std::string& what, const auto& read) {
+        try {
+            read();
+            FAIL("nothing thrown: " << what);
+        } catch (const ValueError& error) {
+            const std::string text = error.what();
+            INFO(text);
+            CHECK(text.find("tensor_test.cpp:") != std::string::npos);
+            CHECK(text.find(what) != std::string::npos);
+        }
+    };
+    const Tensor big = tensor({3000000000LL});
+    refuses("item: the value 3000000000 cannot be converted to type int without overflow", [&] { return big.item<int>(); });
+    CHECK(big.item<unsigned>() == 3000000000u);
+    CHECK(big.item<std::int64_t>() == 3000000000LL);
+    refuses("to type uint8_t", [] { return tensor({300}).item<std::uint8_t>(); });
+    refuses("to type uint8_t", [] { return tensor({256}).item<std::uint8_t>(); });
+    CHECK(tensor({255}).item<std::uint8_t>() == 255);
+    refuses("to type uint32_t", [] { return tensor({-1}).item<unsigned>(); });
+    refuses("to type uint64_t", [] { return tensor({-1}).item<std::uint64_t>(); });
+    refuses("to type int8_t", [] { return tensor({128}).item<std::int8_t>(); });
+    refuses("to type int8_t", [] { return tensor({-129}).item<std::int8_t>(); });
+    CHECK(tensor({-128}).item<std::int8_t>() == -128);
+    refuses("the value 1e+30", [] { return tensor({1e30}, float64).item<int>(); });
+    refuses("the value nan", [] { return tensor({std::nan("")}).item<std::int64_t>(); });
+    refuses("the value inf", [] { return tensor({HUGE_VAL}).item<std::int64_t>(); });
+    refuses("the value -1", [] { return tensor({-1.0}).item<std::uint64_t>(); });
+    refuses("the value 9.22", [] { return tensor({0x1p63}, float64).item<std::int64_t>(); });
+    CHECK(tensor({-0x1p63}, float64).item<std::int64_t>() == INT64_MIN);
+    CHECK(tensor({0x1p63}, float64).item<std::uint64_t>() == std::uint64_t{1} << 63);
+    CHECK(tensor({2147483647.75}, float64).item<int>() == 2147483647);
+    CHECK(tensor({-2147483648.75}, float64).item<int>() == -2147483647 - 1);
+    refuses("the value 2147483648", [] { return tensor({2147483648.0}, float64).item<int>(); });
+    CHECK(tensor({-0.75}).item<unsigned>() == 0);
+    CHECK(tensor({0.5}).item<bool>());
+    CHECK(tensor({std::nan("")}).item<bool>());
+    CHECK_FALSE(tensor({0.0}).item<bool>());
 }
 
 TEST_CASE("memory statistics follow tensors") {

@@ -49,6 +49,29 @@ TEST_CASE("integers, slices, None and Ellipsis are views", "[indexing]") {
     check(x[0], {3, 4}, {0, 1, 2, -1, 4, 5, 6, -1, 8, 9, 10, -1});
 }
 
+TEST_CASE("an index made at run time reads and writes as the list does", "[indexing]") {
+    const Tensor x = counted({2, 3, 4});
+    for (int d = 0; d < 3; ++d) {
+        std::vector<Index> at(3, Slice());
+        at[static_cast<std::size_t>(d)] = 1;
+        CHECK(equal(x.index(at), x.select(d, 1)));
+        CHECK(x.index(at).shares_storage(x));
+        Tensor y = x.clone(), z = x.clone();
+        y.index_put_(at, 7);
+        z.select(d, 1).fill_(7);
+        CHECK(equal(y, z));
+        y.index_put_(at, x.select(d, 0));
+        CHECK(equal(y.select(d, 1), x.select(d, 0)));
+    }
+    std::vector<Index> mixed = {Ellipsis, tensor({3, 0}), None};  // it holds its tensors
+    CHECK(equal(x.index(mixed), x.index({Ellipsis, tensor({3, 0}), None})));
+    mixed = {x > 20};
+    check(x.index(mixed), {3}, {21, 22, 23});
+    CHECK(x.index(std::vector<Index>()).shape() == x.shape());
+    FAILS(IndexError, "index 5 is out of range for dimension 0", x.index(std::vector<Index>{5}));
+    FAILS(IndexError, "4 indices are too many", Tensor(x).index_put_(std::vector<Index>(4, Slice()), 1));
+}
+
 TEST_CASE("index tensors and masks give NumPy's numbers", "[indexing]") {
     const Tensor x = counted({2, 3, 4});
     const Tensor mask = tensor({{true, false, false, true}, {false, false, true, false}, {false, true, false, false}});

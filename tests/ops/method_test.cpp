@@ -43,6 +43,63 @@ TEST_CASE("methods are the functions: what is read of a tensor") {
     FAILS(ValueError, "", Tensor().new_zeros({2}));
 }
 
+TEST_CASE("names that PyTorch has for the same, and bare integers") {
+    const Tensor x = numbers();
+    same(x.T(), x.t());
+    FAILS(ShapeError, "needs at most 2 dimensions", zeros({1, 2, 3}).T());
+    same(x.half(), x.to(float16));
+    CHECK(x.is_floating_point());
+    CHECK_FALSE(x.to(int32).is_floating_point());
+    CHECK(x.to(float64).element_size() == 8);
+    CHECK(x.half().element_size() == 2);
+    same(x.T().ravel(), tensor({0.5, 1.5, -0.5, -2.0, 0.25, 2.0, 3.0, -1.0, 0.75, 0.0, 3.0, -4.0}));
+    same(x.swapaxes(0, -1), x.t());
+    same(x.div(2, "floor"), floor_divide(x, 2));
+    same(x.div(others(), "trunc"), trunc(x / others()));
+    FAILS(ValueError, "", x.div(2, "round"));
+    same(concat({x, others()}, 1), cat({x, others()}, 1));
+    same(clip(x, -1, 1), clamp(x, -1, 1));
+    same(x.clip(-1), x.clamp(-1));
+    same(clip(x, others(), others() + 1), clamp(x, others(), others() + 1));
+    same(x.clip(others(), others() + 1), clamp(x, others(), others() + 1));
+    same(x.clone().clip_(0, 2), x.clamp(0, 2));
+    CHECK(numel(x) == 12);
+    CHECK(get_num_threads() == num_threads());
+    FAILS(ValueError, "", x.half(), numel(Tensor()));
+
+    same(x.view(2, 6), x.view({2, 6}));
+    same(x.reshape(2, -1, 3), x.reshape({2, -1, 3}));
+    same(x.permute(1, 0), x.t());
+    same(x.expand(2, 3, -1), x.expand({2, 3, -1}));
+    same(x.repeat(1, 2), x.repeat({1, 2}));
+    same(x.flip(0, 1), x.flip({0, 1}));
+    const std::int64_t rows = 4;
+    const std::size_t columns = 3;
+    CHECK(x.view(rows, columns).shape() == Shape{4, 3});
+    FAILS(ShapeError, "view", x.view(5, 2));
+    FAILS(IndexError, "permute", x.permute(0, 2));
+    same(zeros(2, 3), zeros({2, 3}));
+    same(ones(2, 3, 1), ones({2, 3, 1}));
+    CHECK(empty(2, 3).shape() == Shape{2, 3});
+    manual_seed(5);
+    const Tensor u = rand(2, 3), n = randn(2, 3);
+    manual_seed(5);
+    same(u, rand({2, 3}));
+    same(n, randn({2, 3}));
+    FAILS(ValueError, "", zeros(2, -3));
+}
+
+template <class T>
+concept TakesNumberAsKeepdim = requires(const T& x) { x.sum(0, 1); } || requires(const T& x) { x.mean(0, 1); } ||
+                               requires(const T& x) { x.max(0, 1); } || requires(const T& x) { x.argmin(0, 1); } ||
+                               requires(const T& x) { sum(x, 0, 1); } || requires(const T& x) { min(x, 0, 1); } ||
+                               requires(const T& x) { logsumexp(x, 0, 1); } || requires(const T& x) { x.prod(0, 1.0); };
+template <class T>
+concept TakesBoolAsSize = requires(const T& x) { x.view(2, true); } || requires(const T& x) { x.reshape(true, 2); } ||
+                          requires(const T& x) { x.repeat(1, 2, false); };
+static_assert(!TakesNumberAsKeepdim<Tensor>);  // of PyTorch's x.sum(0, 1) it would make dimension 0 with keepdim
+static_assert(!TakesBoolAsSize<Tensor>);
+
 TEST_CASE("methods are the functions: reductions") {
     const Tensor x = numbers();
     same(x.max(), max(x));
