@@ -29,12 +29,12 @@ Tensor bitwise_not(In x);
 /// gelu with approximate = "none" or "tanh". Throws ValueError for other words.
 Tensor gelu(In x, const char* approximate);
 
-/// a where the condition (bool) holds, else b. All three broadcast. Throws DTypeError when the condition is not bool.
 /// a / b rounded: "trunc" towards 0, "floor" down (floor_divide). Integers stay integers. Throws ValueError for another word, and for
 /// integers divided by 0 (on CUDA that gives 0).
 Tensor div(In a, In b, const char* rounding_mode);
 Tensor div(In a, Scalar b, const char* rounding_mode);
 
+/// a where the condition (bool) holds, else b. All three broadcast. Throws DTypeError when the condition is not bool.
 Tensor where(In condition, In a, In b);
 Tensor where(In condition, In a, Scalar b);
 Tensor where(In condition, Scalar a, In b);
