@@ -247,7 +247,7 @@ std::string zip(const std::vector<std::string>& names) {
     using namespace std::string_literals;
     const auto number = [](std::size_t value, int bytes) {
         std::string text;
-        for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xFF);
+        for (int i = 0; i < bytes; ++i, value >>= 8) text += static_cast<char>(value & 0xFF);
         return text;
     };
     const std::string sizes = number(1, 4) + number(1, 4);
