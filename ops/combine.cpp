@@ -259,32 +259,37 @@ Tensor cartesian_prod(TensorList tensors) {
 
 namespace {
 
+// Before their parts begin, so that messages and the placement log speak of the op itself.
+void check_list(const char* op, const TensorList& tensors) {
+    for (const Tensor& t : tensors) detail::check_defined(In(t, tensors.loc), op);
+}
+
 // Each by atleast_1d, 2d or 3d.
-std::vector<Tensor> widened_by(Tensor (*widen)(In), const char* op, const TensorList& tensors) {
+std::vector<Tensor> widened_by(Tensor (*widen)(In), const TensorList& tensors) {
     std::vector<Tensor> wide;
-    for (const Tensor& t : tensors) {
-        detail::check_defined(In(t, tensors.loc), op);
-        wide.push_back(widen(In(t, tensors.loc)));
-    }
+    for (const Tensor& t : tensors) wide.push_back(widen(In(t, tensors.loc)));
     return wide;
 }
 
 }  // namespace
 
 Tensor vstack(TensorList tensors) {
+    check_list("vstack", tensors);
     const detail::RecordedParts parts(tensors.loc);
-    return cat(widened_by(atleast_2d, "vstack", tensors), 0);
+    return cat(widened_by(atleast_2d, tensors), 0);
 }
 
 Tensor hstack(TensorList tensors) {
+    check_list("hstack", tensors);
     const detail::RecordedParts parts(tensors.loc);
-    const std::vector<Tensor> wide = widened_by(atleast_1d, "hstack", tensors);
+    const std::vector<Tensor> wide = widened_by(atleast_1d, tensors);
     return cat(wide, !wide.empty() && wide[0].dim() == 1 ? 0 : 1);
 }
 
 Tensor dstack(TensorList tensors) {
+    check_list("dstack", tensors);
     const detail::RecordedParts parts(tensors.loc);
-    return cat(widened_by(atleast_3d, "dstack", tensors), 2);
+    return cat(widened_by(atleast_3d, tensors), 2);
 }
 
 Tensor diff(In x, int n, Dim dim) {
@@ -359,11 +364,11 @@ Tensor diagflat(In x, int64_t offset) {
 }
 
 Tensor block_diag(TensorList tensors) {
+    check_list("block_diag", tensors);
     const detail::RecordedParts parts(tensors.loc);
     std::vector<Tensor> blocks;
     int64_t width = 0, begin = 0;
     for (const Tensor& t : tensors) {
-        detail::check_defined(In(t, tensors.loc), "block_diag");
         if (t.dim() > 2) fail<ShapeError>(tensors.loc, "block_diag: a tensor of shape {} is no matrix", t.shape());
         blocks.push_back(atleast_2d(t));
         width += blocks.back().size(1);
@@ -378,10 +383,10 @@ Tensor block_diag(TensorList tensors) {
 }
 
 Tensor column_stack(TensorList tensors) {
+    check_list("column_stack", tensors);
     const detail::RecordedParts parts(tensors.loc);
     std::vector<Tensor> columns;
     for (const Tensor& t : tensors) {
-        detail::check_defined(In(t, tensors.loc), "column_stack");
         columns.push_back(t.dim() > 1 ? t : reshape(t, {t.numel(), 1}));
     }
     return cat(TensorList(columns, tensors.loc), 1);

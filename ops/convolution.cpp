@@ -196,7 +196,6 @@ void set_padding(Convolution& c, const char* op, int dims, const Padding& paddin
     int64_t after[3] = {0, 0, 0};
     for (int d = 3 - dims; d < 3; ++d) {
         check_size(op, "dilation", c.dilation[d], loc);
-        check_size(op, "stride", c.stride[d], loc);
     }
     if (!padding.is_same()) {
         set(c.before, padding.sizes(), 0, "padding", dims, op, loc);

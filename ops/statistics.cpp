@@ -254,10 +254,12 @@ Tensor nanmean(In x, const Dims& dims, bool keepdim) {
 }
 
 std::pair<Tensor, Tensor> aminmax(In x) {
+    detail::check_defined(x, "aminmax");
     const detail::RecordedParts parts(x.loc);
     return {amin(x), amax(x)};
 }
 std::pair<Tensor, Tensor> aminmax(In x, Dim dim, bool keepdim) {
+    detail::check_defined(x, "aminmax");
     const detail::RecordedParts parts(x.loc);
     const Dims dims{static_cast<int>(dim)};
     return {amin(x, dims, keepdim), amax(x, dims, keepdim)};

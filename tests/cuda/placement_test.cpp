@@ -118,7 +118,8 @@ TEST_CASE("in the placement log of every op of the table there are only ops of i
         std::vector<Tensor> results;
         std::vector<std::string> lines = logged([&] { results = call.run(inputs); });
         if (!results.empty() && !inputs.empty() && results[0].is_same(inputs[0])) continue;  // nothing to do: dropout of p = 0
-        REQUIRE(!lines.empty());
+        CHECK(!lines.empty());
+        if (lines.empty()) continue;
         const std::string place = lines[0].substr(0, lines[0].find(':'));
         for (const std::string& line : lines) CHECK(line.substr(0, line.find(':')) == place);
         if (place == "elementwise.def") CHECK(lines.size() == 1);
