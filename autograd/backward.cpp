@@ -147,8 +147,7 @@ class BackwardRun {
     void check_reached();
     void want_all();
     void want(const std::vector<std::uint32_t>& sources);
-    std::vector<GradientHook> hooks_of(std::uint32_t leaf_value);
-    Tensor run_hooks(std::uint32_t leaf_value, const std::vector<GradientHook>& hooks);
+    Tensor run_hooks(std::uint32_t leaf_value);
     struct Result;
     Result result_of(std::uint32_t leaf_value, Tensor used_rows);
 
@@ -304,20 +303,24 @@ void BackwardRun::walk() {
     walk_.streams = nullptr;
 }
 
-// The hooks of a leaf, or none. A copy: other threads' walks call them at the same time, and one may register another or take
-// itself away.
-std::vector<GradientHook> BackwardRun::hooks_of(std::uint32_t leaf_value) {
-    AutogradMeta& meta = *walk_.log.records[leaf_value]->saved()[0].impl->meta;
+namespace {
+
+// The hooks of a leaf. A copy: other threads' walks call them at the same time, and one may register another or take itself away.
+std::vector<GradientHook> hooks_of(AutogradMeta& meta) {
+    const std::lock_guard lock(detail::gradient_mutex());
     meta.drop_removed_hooks();
     return meta.hooks;
 }
 
+}  // namespace
+
 // What no hook has to see stays collected.
 // A gradient of rows becomes dense for the hooks. Returns these rows, so that hooks which only look do not change the step.
-Tensor BackwardRun::run_hooks(std::uint32_t leaf_value, const std::vector<GradientHook>& hooks) {
+Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
+    AutogradMeta& meta = *walk_.log.records[leaf_value]->saved()[0].impl->meta;
+    const std::vector<GradientHook> hooks = hooks_of(meta);
     if (hooks.empty()) return {};
     GradientSlot& slot = walk_.slots[leaf_value];
-    const AutogradMeta& meta = *walk_.log.records[leaf_value]->saved()[0].impl->meta;
     Tensor used_rows;
     if (slot.pending) {
         walk_.sum_held(leaf_value);
@@ -379,15 +382,9 @@ void BackwardRun::accumulate() {
     for (const std::uint32_t leaf : walk_.log.leaves) {
         if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);
     }
-    std::vector<std::vector<GradientHook>> hooks;
-    hooks.reserve(reached.size());
-    {
-        const std::lock_guard lock(detail::gradient_mutex());
-        for (const std::uint32_t leaf : reached) hooks.push_back(hooks_of(leaf));
-    }
     std::vector<Tensor> used_rows;
     used_rows.reserve(reached.size());
-    for (std::size_t i = 0; i < reached.size(); ++i) used_rows.push_back(run_hooks(reached[i], hooks[i]));
+    for (const std::uint32_t leaf : reached) used_rows.push_back(run_hooks(leaf));
     const std::lock_guard lock(detail::gradient_mutex());
     std::vector<Result> results;
     results.reserve(reached.size());
@@ -435,12 +432,7 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
         Tensor g;
         GradientSlot& slot = walk_.slots[values[i]];
         if (slot.pending) walk_.flush(values[i]);
-        if (!slot.empty() && (walk_.log.records[values[i]]->flags & Record::kLeaf)) {
-            std::unique_lock lock(detail::gradient_mutex());
-            const std::vector<GradientHook> hooks = hooks_of(values[i]);
-            lock.unlock();
-            run_hooks(values[i], hooks);
-        }
+        if (!slot.empty() && (walk_.log.records[values[i]]->flags & Record::kLeaf)) run_hooks(values[i]);
         if (slot.grad.defined()) g = slot.grad;
         for (const auto& [value, kept] : walk_.kept_grads) {
             if (value == values[i]) g = kept;
