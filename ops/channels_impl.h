@@ -26,16 +26,24 @@ inline Tensor beside_channels(const Tensor& t, const Tensor& x) {
     return reshape(t, shape);
 }
 
+/// What windows may be moved, widened and padded by: sums and products of two such numbers do not overflow.
+inline constexpr std::int64_t kMostSpatial = std::int64_t{1} << 31;
+inline void check_spatial(const char* op, const char* what, std::int64_t number, std::int64_t most, const Loc& loc) {
+    if (number > most) fail<ValueError>(loc, "{}: {} {} is too large", op, what, number);
+}
+
 /// A number for all `dims` spatial dimensions, or one for each: set(i, number) for each of them. Throws ValueError for another
-/// count, and for numbers below `least`.
+/// count, and for numbers below `least` or above `most`.
 template <class Set>
-void for_spatial(const Shape& given, std::int64_t least, const char* what, int dims, const char* op, const Loc& loc, const Set& set) {
+void for_spatial(const Shape& given, std::int64_t least, const char* what, int dims, const char* op, const Loc& loc, const Set& set,
+                 std::int64_t most = kMostSpatial) {
     if (given.rank() != 1 && given.rank() != dims) {
         fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, dims, given);
     }
     for (int d = 0; d < dims; ++d) {
         const std::int64_t number = given[given.rank() == 1 ? 0 : d];
         if (number < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", op, what, least, given);
+        check_spatial(op, what, number, most, loc);
         set(d, number);
     }
 }

@@ -6,6 +6,7 @@
 #include "tapir/ops/convolution.h"
 
 #include <cstring>
+#include <limits>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -159,8 +160,9 @@ void conv_weight_rule(Backward& b) {
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
 // Of the last `dims` of three.
-void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, int dims, const char* op, const Loc& loc) {
-    for_spatial(given, least, what, dims, op, loc, [&](int d, int64_t number) { to[3 - dims + d] = number; });
+void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, int dims, const char* op, const Loc& loc,
+         int64_t most = kMostSpatial) {
+    for_spatial(given, least, what, dims, op, loc, [&](int d, int64_t number) { to[3 - dims + d] = number; }, most);
 }
 
 void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias) {
@@ -187,16 +189,8 @@ void check_bias(const char* op, const Convolution& c, int64_t channels, const Te
 
 Tensor lower(const In& t) { return t.tensor.defined() ? detail::autocast_to_low(t) : t.tensor; }
 
-// Sums and products of sizes that are accepted do not overflow.
-void check_size(const char* op, const char* what, int64_t size, const Loc& loc) {
-    if (size > int64_t{1} << 31) fail<ValueError>(loc, "{}: {} {} is too large", op, what, size);
-}
-
 void set_padding(Convolution& c, const char* op, int dims, const Padding& padding, const Loc& loc) {
     int64_t after[3] = {0, 0, 0};
-    for (int d = 3 - dims; d < 3; ++d) {
-        check_size(op, "dilation", c.dilation[d], loc);
-    }
     if (!padding.is_same()) {
         set(c.before, padding.sizes(), 0, "padding", dims, op, loc);
         std::memcpy(after, c.before, sizeof after);
@@ -209,7 +203,7 @@ void set_padding(Convolution& c, const char* op, int dims, const Padding& paddin
         }
     }
     for (int d = 3 - dims; d < 3; ++d) {
-        check_size(op, "padding", c.before[d], loc);
+        check_spatial(op, "padding", c.before[d], kMostSpatial, loc);  // of padding 'same', too
         const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + after[d];
         c.out[d] = (room - reach) / c.stride[d] + 1;
         if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements", op);
@@ -248,7 +242,7 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
         c.in[3 - dims + d] = in->sizes[2 + d];
         c.kernel[3 - dims + d] = w->sizes[2 + d];
     }
-    set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
+    set(c.stride, options.stride, 1, "stride", dims, op, x.loc, std::numeric_limits<int64_t>::max());  // the library has its own limit
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
     set_padding(c, op, dims, options.padding, x.loc);
     return convolve(ConvPart::output, c, x.tensor, weight.tensor, bias, x.loc);
@@ -284,7 +278,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
         c.kernel[3 - dims + d] = w->sizes[2 + d];
     }
     int64_t more[3] = {0, 0, 0};
-    set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
+    set(c.stride, options.stride, 1, "stride", dims, op, x.loc, std::numeric_limits<int64_t>::max());  // the library has its own limit
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
     set(c.before, options.padding, 0, "padding", dims, op, x.loc);
     set(more, options.output_padding, 0, "output_padding", dims, op, x.loc);

@@ -215,10 +215,6 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
     set(all, &PoolDim::dilation, dilation, 1, "dilation", dims, op, loc);
     for (int d = 3 - dims; d < 3; ++d) {
         PoolDim& p = all[d];
-        if (constexpr int64_t most = int64_t{1} << 31; p.kernel > most || p.before > most || p.dilation > most || p.stride > most) {
-            fail<ValueError>(loc, "{}: kernel_size {}, padding {}, dilation {} or stride {} is too large", op, p.kernel, p.before, p.dilation,
-                             p.stride);
-        }
         const int64_t reach = (p.kernel - 1) * p.dilation + 1, rest = p.in + 2 * p.before - reach;
         if (2 * p.before > reach) {
             fail<ValueError>(loc, "{}: padding {} is above half of the kernel's reach {}", op, p.before, reach);
