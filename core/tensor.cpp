@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "tapir/autograd/meta_impl.h"
@@ -359,11 +360,14 @@ std::int64_t Tensor::stride(Dim d, Loc loc) const {
     return impl_->strides[wrapped];
 }
 
-double Tensor::item_double(const Loc& loc) const {
+double Tensor::item_double(std::size_t bytes, const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
-        return to(tapir::cpu, loc).item_double(loc);
-    return detail::load_double(impl_->dtype, impl_->data);
+        return to(tapir::cpu, loc).item_double(bytes, loc);
+    const double value = detail::load_double(impl_->dtype, impl_->data);
+    if (bytes == sizeof(float) && std::isfinite(value) && std::abs(value) > std::numeric_limits<float>::max()) [[unlikely]]
+        fail<ValueError>(loc, "item: the value {} cannot be converted to type float without overflow", value);
+    return value;
 }
 
 std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc) const {

@@ -165,15 +165,15 @@ class Tensor {
     // --- Reading ----------------------------------------------------------------------------------------------------
 
     /// The value of a tensor with exactly one element, converted to T: to integers fractions are cut off, bool is whether it is
-    /// not 0. Throws ShapeError for any other tensor, ValueError for a value, or nan, that an integer type T cannot hold.
+    /// not 0. Throws ShapeError for any other tensor, ValueError for a value that T cannot hold (of integer types nan too).
     template <class T = double>
     T item(Loc loc = Loc::current()) const {
         if constexpr (std::is_same_v<T, bool>) {
-            return item_double(loc) != 0;
+            return item_double(sizeof(double), loc) != 0;
         } else if constexpr (std::is_integral_v<T>) {
             return static_cast<T>(item_int(sizeof(T), std::is_signed_v<T>, loc));
         } else {
-            return static_cast<T>(item_double(loc));
+            return static_cast<T>(item_double(sizeof(T), loc));
         }
     }
     /// One element, bounds-checked: x.at<float>({1, 2}). T must match the dtype (DTypeError); IndexError outside.
@@ -468,8 +468,8 @@ class Tensor {
     Tensor sum(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor mean(Loc loc = Loc::current()) const;
     Tensor mean(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
-    Tensor nansum(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
-    Tensor nanmean(const Dims& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor nansum(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor nanmean(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor amax(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor amin(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     /// The extreme of all elements; along one dimension with the index of the first; maximum() and minimum() of two tensors.
@@ -505,9 +505,9 @@ class Tensor {
     Tensor norm(double p = 2, const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor logsumexp(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor median(Loc loc = Loc::current()) const;
-    ValuesIndices median(Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices median(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor quantile(double q, Loc loc = Loc::current()) const;
-    Tensor quantile(double q, Dim dim, bool keepdim = false, Loc loc = Loc::current()) const;
+    Tensor quantile(double q, Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor count_nonzero(const Dims& dims = {}, Loc loc = Loc::current()) const;
     Tensor trace(Loc loc = Loc::current()) const;
     Tensor cumsum(Dim dim, Loc loc = Loc::current()) const;
@@ -515,7 +515,7 @@ class Tensor {
     ValuesIndices sort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
     Tensor argsort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
     ValuesIndices topk(std::int64_t k, Dim dim = -1, bool largest = true, Loc loc = Loc::current()) const;
-    ValuesIndices kthvalue(std::int64_t k, Dim dim = -1, bool keepdim = false, Loc loc = Loc::current()) const;
+    ValuesIndices kthvalue(std::int64_t k, Dim dim = -1, Flag keepdim = false, Loc loc = Loc::current()) const;
     UniqueResult unique(bool sorted = true, bool return_inverse = false, bool return_counts = false,
                         Loc loc = Loc::current()) const;
     Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
@@ -550,7 +550,7 @@ class Tensor {
     [[noreturn]] static void fail_undefined(const Loc& loc);
     RemovableHandle add_hook(std::function<Tensor(const Tensor&)> hook, const Loc& loc) const;
     std::int64_t item_int(std::size_t bytes, bool is_signed, const Loc& loc) const;
-    double item_double(const Loc& loc) const;
+    double item_double(std::size_t bytes, const Loc& loc) const;
     void read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const;
     void* checked_data(DType dtype, const Loc& loc) const;
     void copy_out(DType dtype, void* to, const Loc& loc) const;

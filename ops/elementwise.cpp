@@ -112,17 +112,19 @@ inline Loop forward_loop(Elementwise op, Compute compute) {
     static const kernels::ForwardTable* const table = kernels::elementwise_forward();
     return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
 }
-// Integers by integers: the divisor is looked at first.
-constexpr bool divides_integers(Elementwise op, Compute compute) {
-    const bool divides = op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide;
-    return divides && (compute == Compute::i32 || compute == Compute::i64);
+constexpr bool divides(Elementwise op) {
+    return op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide;
+}
+// Integers by integers, or to the power of integers: the second operand is looked at first.
+constexpr bool looks_at_integers(Elementwise op, Compute compute) {
+    return (divides(op) || op == Elementwise::pow) && (compute == Compute::i32 || compute == Compute::i64);
 }
 // The loops for the ways that look at nothing; null also where something is to be looked at.
 [[gnu::noinline]] const kernels::ForwardTable* make_quick_table() {
     static kernels::ForwardTable quick = *kernels::elementwise_forward();
     for (int k = 0; k < kElementwiseOps; ++k) {
         for (const Compute c : {Compute::i32, Compute::i64}) {
-            if (divides_integers(static_cast<Elementwise>(k), c)) quick.loop[k][static_cast<int>(c)] = nullptr;
+            if (looks_at_integers(static_cast<Elementwise>(k), c)) quick.loop[k][static_cast<int>(c)] = nullptr;
         }
     }
     return &quick;
@@ -259,11 +261,23 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     return device;
 }
 
-// Throws ValueError for a 0 among integer divisors of the CPU. `result`: the shape, of which no elements divide nothing.
-void check_divisors(const ElementwiseOp& op, const Tensor& divisors, const Shape& result, const Loc& loc) {
-    if (divisors.device() != cpu || result.numel() == 0) return;
+// Throws ValueError for a 0 among integer divisors of the CPU, and for integers to the power of one negative integer, as
+// PyTorch does. `result`: the shape, of which no elements divide nothing.
+void check_integers(const ElementwiseOp& op, const Tensor& b, const Shape& result, const Loc& loc) {
+    if (b.device() != cpu || result.numel() == 0) return;
     const detail::UnrecordedParts parts;
-    if (!all(divisors).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
+    if (divides(op.index)) {
+        if (!all(b).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
+    } else if (b.dim() == 0 && b.item<std::int64_t>() < 0) {
+        fail<ValueError>(loc, "{}: integers to negative integer powers are not allowed: write x.to(float32) first", op.info.name);
+    }
+}
+
+// Throws DTypeError for what has no meaning among truth values, as PyTorch does. `suffix`: "_" of what writes in place.
+void check_bool(const ElementwiseOp& op, DType dtype, const char* suffix, const Loc& loc) {
+    if (dtype != bool_ || (op.index != Elementwise::neg && op.index != Elementwise::sub)) return;
+    fail<DTypeError>(loc, "{}{}: not defined for bool: write {}", op.info.name, suffix,
+                     op.index == Elementwise::neg ? "logical_not(x), or !x" : "logical_xor(a, b)");
 }
 
 // Everything that the fast path does not take.
@@ -283,9 +297,10 @@ void check_divisors(const ElementwiseOp& op, const Tensor& divisors, const Shape
     const Compute compute = kernels::compute_of(dtype);
     const Loop loop = forward_loop(op.index, compute);
     if (!loop) fail<DTypeError>(loc, "{}: not defined for {}", op.info.name, name(dtype));
+    check_bool(op, dtype, "", loc);
     const Shape shape = shape_of(op, in, count, loc);
-    if (divides_integers(op.index, compute)) [[unlikely]]
-        check_divisors(op, *in[1], shape, loc);
+    if (looks_at_integers(op.index, compute)) [[unlikely]]
+        check_integers(op, *in[1], shape, loc);
     const Tensor out = make_result(shape, in, count, op.to_bool ? bool_ : dtype, device, loc);
     elementwise::run({op.index, -1, compute, op.to_bool, params}, out, in, count);
     if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
@@ -558,6 +573,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     const DType dtype = compute_dtype(op, common);
     const Loop loop = forward_loop(op.index, kernels::compute_of(dtype));
     if (!loop) fail<DTypeError>(loc, "{}_: not defined for {}", op.info.name, name(dtype));
+    check_bool(op, dtype, "_", loc);
     if (Promotion::category(dtype) > Promotion::category(self.dtype())) {
         fail<DTypeError>(loc, "{}_: a result of {} cannot be written into {}", op.info.name, name(dtype), name(self.dtype()));
     }
@@ -565,7 +581,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     if (!(shape == self.shape())) {
         fail<ShapeError>(loc, "{}_: a result of shape {} cannot be written into {}", op.info.name, shape, self.shape());
     }
-    if (divides_integers(op.index, kernels::compute_of(dtype))) check_divisors(op, *in[1], shape, loc);
+    if (looks_at_integers(op.index, kernels::compute_of(dtype))) check_integers(op, *in[1], shape, loc);
     check_in_place(op.info.name, self, {in[count - 1]}, loc);
     if (count > 2) check_in_place(op.info.name, self, {in[1]}, loc);
     Log* log = detail::thread.log;

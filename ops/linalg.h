@@ -82,7 +82,7 @@ Tensor matrix_rank(In a, double rtol = -1);
 Tensor matrix_power(In a, std::int64_t n);
 
 /// The p-norm of all elements, or of vectors along dims. See tapir::norm.
-Tensor vector_norm(In x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+Tensor vector_norm(In x, double p = 2, const Dims& dims = {}, Flag keepdim = false);
 /// Which norm: a number, or of matrices "fro" or "nuc".
 class NormOrd {
  public:
@@ -101,10 +101,10 @@ class NormOrd {
 /// Norms of matrices, which lie in the two dimensions. "fro": the 2-norm of the elements; "nuc": the sum of singular values; 1,
 /// infinity: the largest sum of |elements| of a column, of a row (negative: the smallest); 2: the largest singular value (-2: the
 /// smallest). Throws ValueError for others.
-Tensor matrix_norm(In a, NormOrd ord = "fro", const Dims& dims = {-2, -1}, bool keepdim = false);
+Tensor matrix_norm(In a, NormOrd ord = "fro", const Dims& dims = {-2, -1}, Flag keepdim = false);
 /// torch.linalg.norm: vector_norm over one dimension, matrix_norm over two; without dims that of a vector or matrix x (ShapeError for
 /// others). Without ord: the 2-norm of all elements.
 Tensor norm(In x);
-Tensor norm(In x, NormOrd ord, const Dims& dims = {}, bool keepdim = false);
+Tensor norm(In x, NormOrd ord, const Dims& dims = {}, Flag keepdim = false);
 
 }  // namespace tapir::linalg

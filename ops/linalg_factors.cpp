@@ -413,7 +413,7 @@ Tensor matrix_rank(In a, double rtol) {
     return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
 }
 
-Tensor vector_norm(In x, double p, const Dims& dims, bool keepdim) { return tapir::norm(x, p, dims, keepdim); }
+Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) { return tapir::norm(x, p, dims, keepdim); }
 Tensor norm(In x) { return tapir::norm(x, 2); }
 
 namespace {
@@ -444,11 +444,11 @@ Tensor norm_of_matrices(const char* op, const In& a, const NormOrd& ord, const D
 
 }  // namespace
 
-Tensor matrix_norm(In a, NormOrd ord, const Dims& dims, bool keepdim) {
+Tensor matrix_norm(In a, NormOrd ord, const Dims& dims, Flag keepdim) {
     return norm_of_matrices("linalg::matrix_norm", a, ord, dims, keepdim);
 }
 
-Tensor norm(In x, NormOrd ord, const Dims& dims, bool keepdim) {
+Tensor norm(In x, NormOrd ord, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "linalg::norm");
     const int rank = x.tensor.dim();
     if (dims.empty() ? rank != 1 && rank != 2 : dims.rank() > 2) {

@@ -93,7 +93,7 @@ Tensor gaussian_nll_loss(In input, In target, In var, bool full = false, double 
 /// x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along a dimension. Shapes broadcast.
 Tensor cosine_similarity(In x1, In x2, Dim dim = 1, double eps = 1e-8);
 /// The p-norm of x1 - x2 + eps over the last dimension. Shapes broadcast.
-Tensor pairwise_distance(In x1, In x2, double p = 2, double eps = 1e-6, bool keepdim = false);
+Tensor pairwise_distance(In x1, In x2, double p = 2, double eps = 1e-6, Flag keepdim = false);
 
 struct CTCLossOptions {
     std::int64_t blank = 0;                 ///< the class that stands for no label

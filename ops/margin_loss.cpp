@@ -179,7 +179,7 @@ Tensor cosine_similarity(In x1, In x2, Dim dim, double eps) {
     return cosine(expand(wide(x1), shape), expand(wide(x2), shape), along, eps);
 }
 
-Tensor pairwise_distance(In x1, In x2, double p, double eps, bool keepdim) {
+Tensor pairwise_distance(In x1, In x2, double p, double eps, Flag keepdim) {
     check_all("pairwise_distance", x1, {&x2});
     check_broadcast("pairwise_distance", x1, x2);
     const detail::RecordedParts parts(x1.loc);

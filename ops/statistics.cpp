@@ -151,7 +151,7 @@ std::vector<double> numbers_of(const In& q, const In& x) {
 
 }  // namespace
 
-Tensor quantile(In x, double q, Dim dim, bool keepdim, Interpolation interpolation) {
+Tensor quantile(In x, double q, Dim dim, Flag keepdim, Interpolation interpolation) {
     check_quantile(x);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
     const detail::RecordedParts parts(x.loc);
@@ -166,7 +166,7 @@ Tensor quantile(In x, double q, Interpolation interpolation) {
     return quantile(reshape(x, {-1}), q, 0, false, interpolation);
 }
 
-Tensor quantile(In x, In q, Dim dim, bool keepdim, Interpolation interpolation) {
+Tensor quantile(In x, In q, Dim dim, Flag keepdim, Interpolation interpolation) {
     check_quantile(x);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
     const std::vector<double> qs = numbers_of(q, x);
@@ -186,7 +186,7 @@ Tensor quantile(In x, In q, Interpolation interpolation) {
     return quantile(reshape(x, {-1}), q, 0, false, interpolation);
 }
 
-ValuesIndices median(In x, Dim dim, bool keepdim) {
+ValuesIndices median(In x, Dim dim, Flag keepdim) {
     detail::check_defined(x, "median");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "median", x.loc);
     const detail::RecordedParts parts(x.loc);
@@ -212,7 +212,7 @@ Tensor median(In x) {
     return median(reshape(x, {-1}), 0).values;
 }
 
-ValuesIndices kthvalue(In x, int64_t k, Dim dim, bool keepdim) {
+ValuesIndices kthvalue(In x, int64_t k, Dim dim, Flag keepdim) {
     detail::check_defined(x, "kthvalue");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "kthvalue", x.loc);
     const int64_t n = x.tensor.dim() == 0 ? 1 : x->sizes[d];
@@ -229,24 +229,24 @@ ValuesIndices kthvalue(In x, int64_t k, Dim dim, bool keepdim) {
 
 // --- Moments ------------------------------------------------------------------------------------------------------------------
 
-std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims, int correction, bool keepdim) {
+std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "var_mean");
     const detail::RecordedParts parts(x.loc);
     return {var(x, dims, correction, keepdim), mean(x, dims, keepdim)};
 }
-std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, bool keepdim) {
+std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "std_mean");
     const detail::RecordedParts parts(x.loc);
     return {tapir::std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
 }
 
-Tensor nansum(In x, const Dims& dims, bool keepdim) {
+Tensor nansum(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "nansum");
     const detail::RecordedParts parts(x.loc);
     return sum(is_floating(x->dtype) ? masked_fill(x, isnan(x), 0) : x.tensor, dims, keepdim);
 }
 
-Tensor nanmean(In x, const Dims& dims, bool keepdim) {
+Tensor nanmean(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "nanmean");
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "nanmean: needs a floating dtype, got {}", name(x->dtype));
     const detail::RecordedParts parts(x.loc);
@@ -258,7 +258,7 @@ std::pair<Tensor, Tensor> aminmax(In x) {
     const detail::RecordedParts parts(x.loc);
     return {amin(x), amax(x)};
 }
-std::pair<Tensor, Tensor> aminmax(In x, Dim dim, bool keepdim) {
+std::pair<Tensor, Tensor> aminmax(In x, Dim dim, Flag keepdim) {
     detail::check_defined(x, "aminmax");
     const detail::RecordedParts parts(x.loc);
     const Dims dims{static_cast<int>(dim)};
@@ -395,14 +395,14 @@ Tensor normalize(In x, double p, Dim dim, double eps) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
-ValuesIndices Tensor::kthvalue(int64_t k, Dim dim, bool keepdim, Loc loc) const {
+ValuesIndices Tensor::kthvalue(int64_t k, Dim dim, Flag keepdim, Loc loc) const {
     return tapir::kthvalue(In(*this, loc), k, dim, keepdim);
 }
-Tensor Tensor::nansum(const Dims& dims, bool keepdim, Loc loc) const { return tapir::nansum(In(*this, loc), dims, keepdim); }
-Tensor Tensor::nanmean(const Dims& dims, bool keepdim, Loc loc) const { return tapir::nanmean(In(*this, loc), dims, keepdim); }
+Tensor Tensor::nansum(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::nansum(In(*this, loc), dims, keepdim); }
+Tensor Tensor::nanmean(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::nanmean(In(*this, loc), dims, keepdim); }
 Tensor Tensor::median(Loc loc) const { return tapir::median(In(*this, loc)); }
-ValuesIndices Tensor::median(Dim dim, bool keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
+ValuesIndices Tensor::median(Dim dim, Flag keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
 Tensor Tensor::quantile(double q, Loc loc) const { return tapir::quantile(In(*this, loc), q); }
-Tensor Tensor::quantile(double q, Dim dim, bool keepdim, Loc loc) const { return tapir::quantile(In(*this, loc), q, dim, keepdim); }
+Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return tapir::quantile(In(*this, loc), q, dim, keepdim); }
 
 }  // namespace tapir

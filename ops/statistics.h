@@ -24,16 +24,16 @@ class Interpolation {
 /// as `interpolation` says. Over all elements, or along dim. nan where there is one. Throws
 /// ValueError for q outside [0, 1], DTypeError for other dtypes than float32 and float64, ShapeError for no elements.
 Tensor quantile(In x, double q, Interpolation interpolation = "linear");
-Tensor quantile(In x, double q, Dim dim, bool keepdim = false, Interpolation interpolation = "linear");
+Tensor quantile(In x, double q, Dim dim, Flag keepdim = false, Interpolation interpolation = "linear");
 /// The same for several q (1-d, of x's dtype; constants), which become the first dimension of the result. Waits for a device.
 Tensor quantile(In x, In q, Interpolation interpolation = "linear");
-Tensor quantile(In x, In q, Dim dim, bool keepdim = false, Interpolation interpolation = "linear");
+Tensor quantile(In x, In q, Dim dim, Flag keepdim = false, Interpolation interpolation = "linear");
 /// The middle element, the lower of two; nan where there is one. Throws ShapeError for no elements.
 Tensor median(In x);
-ValuesIndices median(In x, Dim dim, bool keepdim = false);
+ValuesIndices median(In x, Dim dim, Flag keepdim = false);
 /// Variance (or standard deviation) and mean: auto [variance, average] = var_mean(x).
-std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
-std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims = {}, int correction = 1, Flag keepdim = false);
+std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims = {}, int correction = 1, Flag keepdim = false);
 template <class Bool>
     requires(std::is_same_v<Bool, bool>)
 std::pair<Tensor, Tensor> var_mean(In x, Bool unbiased) {
@@ -45,16 +45,16 @@ std::pair<Tensor, Tensor> std_mean(In x, Bool unbiased) {
     return std_mean(x, Dims(), unbiased ? 1 : 0);
 }
 /// The k-th smallest element along dim, k from 1, and its index; nan counts as the largest. Throws ValueError for k outside [1, size].
-ValuesIndices kthvalue(In x, std::int64_t k, Dim dim = -1, bool keepdim = false);
+ValuesIndices kthvalue(In x, std::int64_t k, Dim dim = -1, Flag keepdim = false);
 /// sum() and mean() of the elements that are not nan: 0 and nan where there are none. nanmean: floating dtypes only (DTypeError).
-Tensor nansum(In x, const Dims& dims = {}, bool keepdim = false);
-Tensor nanmean(In x, const Dims& dims = {}, bool keepdim = false);
+Tensor nansum(In x, const Dims& dims = {}, Flag keepdim = false);
+Tensor nanmean(In x, const Dims& dims = {}, Flag keepdim = false);
 /// Running log(sum(exp(x))) along dim, without overflow, in log2(n) steps.
 Tensor logcumsumexp(In x, Dim dim);
 
 /// The smallest and the largest element, of all or along dim.
 std::pair<Tensor, Tensor> aminmax(In x);
-std::pair<Tensor, Tensor> aminmax(In x, Dim dim, bool keepdim = false);
+std::pair<Tensor, Tensor> aminmax(In x, Dim dim, Flag keepdim = false);
 /// Covariances of variables, a row each of x (variables, observations): (variables, variables); a variance () of x (observations,).
 /// Sums are divided by observations - correction. Throws ShapeError for more dimensions.
 Tensor cov(In x, int correction = 1);

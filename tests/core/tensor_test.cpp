@@ -115,7 +115,7 @@ TEST_CASE("elements are read in C++ types") {
     for (const Tensor& row : zeros({0, 3})) FAIL(row.shape().str());
 }
 
-TEST_CASE("item() throws for what an integer type cannot hold") {
+TEST_CASE("item() throws for what its type cannot hold") {
     const auto refuses = [](const std::string& what, const auto& read) {
         try {
             read();
@@ -134,6 +134,9 @@ TEST_CASE("item() throws for what an integer type cannot hold") {
     refuses("to type uint8_t", [] { return tensor({300}).item<std::uint8_t>(); });
     refuses("to type uint8_t", [] { return tensor({256}).item<std::uint8_t>(); });
     CHECK(tensor({255}).item<std::uint8_t>() == 255);
+    refuses("to type float without overflow", [] { return full({}, -1e300, float64).item<float>(); });
+    CHECK(full({}, -1e300, float64).item<double>() == -1e300);
+    CHECK(std::isinf(full({}, HUGE_VAL, float64).item<float>()));
     refuses("to type uint32_t", [] { return tensor({-1}).item<unsigned>(); });
     refuses("to type uint64_t", [] { return tensor({-1}).item<std::uint64_t>(); });
     refuses("to type int8_t", [] { return tensor({128}).item<std::int8_t>(); });

@@ -51,6 +51,22 @@ TEST_CASE("integers are not divided by 0") {
     CHECK(std::isnan((a.to(float32) % 0)[0].item()));
 }
 
+TEST_CASE("truth values are not subtracted, integers have no negative powers") {
+    Tensor t = tensor({true, false}), i = tensor({2, -3});
+    FAILS(DTypeError, "neg: not defined for bool: write logical_not(x), or !x", -t);
+    FAILS(DTypeError, "sub: not defined for bool: write logical_xor(a, b)", t - t);
+    FAILS(DTypeError, "sub: not defined for bool", t - true);
+    FAILS(DTypeError, "sub_: not defined for bool", t -= t);
+    CHECK((t - 1).to_vector<int>() == std::vector<int>{0, -1});
+    CHECK((i - t).to_vector<int>() == std::vector<int>{1, -3});
+    FAILS(ValueError, "pow: integers to negative integer powers are not allowed", pow(i, -1));
+    FAILS(ValueError, "pow: integers to negative integer powers are not allowed", pow(i.to(int32), tensor(-2)));
+    FAILS(ValueError, "pow: integers to negative integer powers are not allowed", i.pow_(-1));
+    CHECK(pow(i, 3).to_vector<int>() == std::vector<int>{8, -27});
+    CHECK(pow(i, -1.0).to_vector<float>() == std::vector<float>{0.5f, -1.0f / 3});
+    CHECK(i.to_vector<int>() == std::vector<int>{2, -3});
+}
+
 TEST_CASE("products added to a tensor that beta = 0 leaves out") {
     const Tensor bad = full({2, 2}, NAN);
     CHECK(equal(addmm(bad, eye(2), eye(2), 0), eye(2)));
