@@ -79,6 +79,18 @@ struct LionStep {
     double lr, beta1, beta2, decay;
 };
 
+/// s = limited(s (eta_plus where g prev > 0, eta_minus where it is < 0, and g = 0 there));  p -= s sign(g);  prev = g
+struct RpropStep {
+    static constexpr unsigned always = 3, sometimes = 0;  // prev, s
+    double eta_minus, eta_plus, least, most;
+};
+
+/// g += weight_decay p;  p = decay p - eta g;  average += mu (p - average)
+struct ASGDStep {
+    static constexpr unsigned always = 1, sometimes = 0;
+    double eta, decay, weight_decay, mu;
+};
+
 /// p += weight (g - p): an average p of weights g. With weight 1 p becomes g.
 struct AverageStep {
     static constexpr unsigned always = 0, sometimes = 0;
@@ -134,6 +146,8 @@ struct RowSums {
     ROW(NAdamStep, nadam)         \
     ROW(RAdamStep, radam)         \
     ROW(LionStep, lion)           \
+    ROW(RpropStep, rprop)         \
+    ROW(ASGDStep, asgd)           \
     ROW(AverageStep, average)
 
 // n elements each; buffers: three, null where the rule has none.

@@ -104,6 +104,8 @@ TEST_CASE("steps of every optimizer over many parameters are the CPU's", "[cuda]
     check.operator()<NAdam>(NAdamOptions{.weight_decay = 0.1});
     check.operator()<RAdam>(RAdamOptions{.lr = 0.01, .weight_decay = 0.1});
     check.operator()<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1});
+    check.operator()<Rprop>(RpropOptions{.lr = 0.1, .step_size_max = 0.15});
+    check.operator()<ASGD>(ASGDOptions{.lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1});
 }
 
 TEST_CASE("averages of many weights are the CPU's", "[cuda]") {

@@ -81,6 +81,20 @@ dense("nadam_all",
       lambda p: optim.NAdam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.3, foreach=True))
 dense("radam", lambda p: optim.RAdam(p))
 dense("radam_all", lambda p: optim.RAdam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1))
+dense("rprop", lambda p: optim.Rprop(p))
+dense("rprop_all", lambda p: optim.Rprop(p, lr=0.1, etas=(0.3, 1.7), step_sizes=(0.02, 0.3)))
+
+
+def asgd(name, **options):
+    """Also its averages."""
+    kept = []
+    dense(name, lambda p: kept.append(optim.ASGD(p, **options)) or kept[0])
+    put(name + "_averages", torch.cat([state["ax"].reshape(-1) for state in kept[0].state.values()]))
+
+
+asgd("asgd")
+asgd("asgd_all", lr=0.1, lambd=0.2, alpha=0.6, t0=5, weight_decay=0.05)
+asgd("asgd_from_one", lr=0.1, t0=0)
 
 
 class Formula:

@@ -1,44 +1,15 @@
-// Optimizers against PyTorch's parameters after 20 steps (goldens.h), sparse gradients against dense ones, groups, state.
+// Optimizers against PyTorch's parameters after 20 steps (goldens.h), groups, state, freezing, what is refused.
 #include <cmath>
-#include <memory>
 #include <typeinfo>
 
 #include "../fails.h"
-#include "../nn/check.h"
 #include "goldens.h"
-#include "tapir/autograd/meta_impl.h"
-#include "tapir/optim/optim.h"
+#include "steps.h"
 
 using namespace tapir;
+using namespace tapir::test;
 
 namespace {
-
-constexpr int kSteps = 20;
-
-// As in tests/goldens/optim.py.
-Tensor values(const Shape& shape, double seed, DType dtype) { return check::values(shape, seed, dtype); }
-
-struct Parameters {
-    Tensor a, b;
-    explicit Parameters(DType dtype) : a(values({3, 4}, 1, dtype)), b(values({5}, 2, dtype)) {
-        a.requires_grad_();
-        b.requires_grad_();
-    }
-    std::vector<Tensor> all() const { return {a, b}; }
-};
-
-void give_gradients(const Parameters& p, int t) {
-    double seed = 3 + 0.9 * t;
-    for (Tensor x : p.all()) x.set_grad(values(x.shape(), seed++, x.dtype()) + x.detach() * 0.1);
-}
-
-template <class Opt>
-void run(Opt& opt, const Parameters& p, int from = 0, int to = kSteps) {
-    for (int t = from; t < to; ++t) {
-        give_gradients(p, t);
-        opt.step();
-    }
-}
 
 template <class Opt, class Options>
 void compare(const char* name, const Options& options, const std::vector<double>& golden) {
@@ -48,28 +19,6 @@ void compare(const char* name, const Options& options, const std::vector<double>
         run(opt, p);
         check::same(name, cat({p.a.reshape({-1}), p.b}), golden, 1e-5);
     }
-}
-
-const std::vector<std::vector<std::int64_t>> kRows = {{0, 4, 4, 2}, {2, 2, 5}, {1, 4}, {5, 0, 0, 0, 1}};
-
-// The same gradients through an embedding, as rows or as a whole table.
-template <class Opt, class Options>
-Tensor train_table(const Options& options, bool sparse, DType dtype = float32, std::int64_t rows = 6) {
-    nn::Embedding table(rows, 3, {.sparse = sparse});
-    table.to(dtype);
-    check::fill(table.weight.detach().narrow(0, 0, 6), 1);
-    Opt opt(table.parameters(), options);
-    for (int t = 0; t < kSteps; ++t) {
-        const auto& used = kRows[static_cast<std::size_t>(t) % kRows.size()];
-        const Tensor g = values({static_cast<std::int64_t>(used.size()), 3}, 3 + 0.9 * t, dtype);
-        {
-            Tape tape;
-            tape.backward(sum(table(tensor(used)) * g));
-        }
-        opt.step();
-        opt.zero_grad();
-    }
-    return table.weight.detach();
 }
 
 }  // namespace
@@ -111,6 +60,62 @@ TEST_CASE("optimizers make PyTorch's steps") {
     compare<RAdam>("radam", RAdamOptions{}, goldens::radam);
     compare<RAdam>("radam_all", RAdamOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1},
                    goldens::radam_all);
+    compare<Rprop>("rprop", RpropOptions{}, goldens::rprop);
+    compare<Rprop>("rprop_all",
+                   RpropOptions{.lr = 0.1, .eta_minus = 0.3, .eta_plus = 1.7, .step_size_min = 0.02, .step_size_max = 0.3},
+                   goldens::rprop_all);
+}
+
+TEST_CASE("ASGD makes PyTorch's steps and averages") {
+    const auto compare_both = [](const char* name, const optim::ASGDOptions& options, const std::vector<double>& golden,
+                                 const std::vector<double>& golden_averages) {
+        compare<optim::ASGD>(name, options, golden);
+        const Parameters p(float64);
+        optim::ASGD asgd(p.all(), options);
+        run(asgd, p);
+        std::vector<Tensor> averages;
+        for (const NamedTensor& t : asgd.state_dict()) {
+            if (t.name.ends_with(".ax")) averages.push_back(t.tensor.reshape({-1}));
+        }
+        check::same(name, cat(averages), golden_averages, 1e-5);
+    };
+    compare_both("asgd", {}, goldens::asgd, goldens::asgd_averages);
+    compare_both("asgd_all", {.lr = 0.1, .lambd = 0.2, .alpha = 0.6, .t0 = 5, .weight_decay = 0.05}, goldens::asgd_all,
+                 goldens::asgd_all_averages);
+    compare_both("asgd_from_one", {.lr = 0.1, .t0 = 0}, goldens::asgd_from_one, goldens::asgd_from_one_averages);
+}
+
+TEST_CASE("a learning rate that is set counts for ASGD from the step after the next") {
+    Tensor w = zeros({1}, float64).requires_grad_();
+    optim::ASGD asgd({w}, {.lr = 1, .lambd = 0});
+    const auto step = [&] {
+        const double before = w.item<double>();
+        w.set_grad(ones({1}, float64));
+        asgd.step();
+        return before - w.item<double>();
+    };
+    CHECK(step() == 1);
+    asgd.set_lr(0.25);
+    CHECK(step() == 1);
+    CHECK(step() == 0.25);
+}
+
+TEST_CASE("Rprop takes back no step, and hands nan on") {
+    Tensor w = zeros({4}, float64).requires_grad_();
+    optim::Rprop rprop({w}, {.lr = 1, .step_size_min = 0.25, .step_size_max = 1.25});
+    const auto step = [&](double a, double b, double c, double d) {
+        w.set_grad(tensor({a, b, c, d}, float64));
+        rprop.step();
+        return w.to_vector<double>();
+    };
+    using V = std::vector<double>;
+    CHECK(step(3, 3, -0.125, 0) == V{-1, -1, 1, 0});
+    CHECK(step(-1, 1, -2, 5) == V{-1, -2.2, 2.2, -1});         // sizes 0.5, 1.2, 1.2, 1
+    CHECK(step(-1, 0, -2, 5) == V{-0.5, -2.2, 3.45, -2.2});    // 0.5, 1.2, 1.25 (limited), 1.2
+    CHECK(step(1, 1, 2, 5) == V{-0.5, -3.4000000000000004, 3.45, -3.45});  // 0.25, 1.2, 0.625, 1.25
+    step(NAN, 1, 1, 1);
+    CHECK(std::isnan(w[0].item()));
+    CHECK(!std::isnan(w[1].item()));
 }
 
 TEST_CASE("optimizers that PyTorch does not have make the steps of their papers") {
@@ -147,67 +152,8 @@ TEST_CASE("parameter groups have options of their own") {
     CHECK(opt.options(1).momentum == 0.5);
 }
 
-TEST_CASE("row-sparse gradients make PyTorch's steps") {
-    using namespace optim;
-    check::same("sparse_sgd", train_table<SGD>(SGDOptions{.lr = 0.1}, true), goldens::sparse_sgd, 1e-5);
-    check::same("sparse_adagrad", train_table<Adagrad>(AdagradOptions{.lr = 0.1}, true), goldens::sparse_adagrad, 1e-5);
-    check::same("sparse_adam", train_table<Adam>(AdamOptions{.lr = 0.01}, true), goldens::sparse_adam, 1e-5);
-}
-
-TEST_CASE("SGD and Adagrad make the same step from rows as from the whole table") {
-    using namespace optim;
-    const auto dense_sgd = train_table<SGD>(SGDOptions{.lr = 0.1}, false, float64).to_vector<double>();
-    check::same("sgd", train_table<SGD>(SGDOptions{.lr = 0.1}, true, float64), dense_sgd, 1e-14);
-    const auto dense_adagrad = train_table<Adagrad>(AdagradOptions{.lr = 0.1}, false, float64).to_vector<double>();
-    check::same("adagrad", train_table<Adagrad>(AdagradOptions{.lr = 0.1}, true, float64), dense_adagrad, 1e-14);
-}
-
-namespace {
-
-// Calls test.operator()<Optimizer>(options) for those that keep buffers beside a table's rows.
-template <class Test>
-void for_all_lazy(const Test& test) {
-    using namespace optim;
-    test.template operator()<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
-    test.template operator()<Adagrad>(AdagradOptions{.lr_decay = 0.1, .weight_decay = 0.1});
-    test.template operator()<AdagradDA>(AdagradDAOptions{.lr = 0.3, .l1 = 0.02, .l2 = 0.05});
-    test.template operator()<RMSprop>(RMSpropOptions{.weight_decay = 0.1, .momentum = 0.8, .centered = true});
-    test.template operator()<Adadelta>(AdadeltaOptions{.weight_decay = 0.1});
-    test.template operator()<Adam>(AdamOptions{.weight_decay = 0.1, .amsgrad = true});
-    test.template operator()<AdamW>(AdamWOptions{.lr = 0.01});
-    test.template operator()<Adamax>(AdamaxOptions{.weight_decay = 0.1});
-    test.template operator()<NAdam>(NAdamOptions{.weight_decay = 0.1});
-    test.template operator()<RAdam>(RAdamOptions{.lr = 0.01, .weight_decay = 0.1});
-    test.template operator()<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1});
-}
-
-// A table all of whose rows are used in each step, some repeatedly.
-template <class Opt, class Options>
-Tensor train_all_rows(const Options& options, bool sparse) {
-    nn::Embedding table(4, 3, {.sparse = sparse});
-    table.to(float64);
-    check::fill(table.weight.detach(), 1);
-    Opt opt(table.parameters(), options);
-    for (int t = 0; t < 8; ++t) {
-        Tape tape;
-        tape.backward(sum(table(tensor({2, 0, 3, 2, 1})) * values({5, 3}, t, float64)));
-        opt.step();
-        opt.zero_grad();
-    }
-    return table.weight.detach();
-}
-
-}  // namespace
-
-TEST_CASE("every optimizer makes the dense step from rows where all are used") {
-    for_all_lazy([]<class Opt>(const auto& options) {
-        const auto dense = train_all_rows<Opt>(options, false).template to_vector<double>();
-        check::same(typeid(Opt).name(), train_all_rows<Opt>(options, true), dense, 1e-13);
-    });
-}
-
 TEST_CASE("every optimizer computes the step of 16-bit parameters in float32") {
-    for_all_lazy([]<class Opt>(const auto& options) {
+    for_all([]<class Opt>(const auto& options) {
         INFO(typeid(Opt).name());
         for (const DType dtype : {float16, bfloat16}) {
             Tensor narrow = values({3, 4}, 1, dtype), wide = narrow.to(float32);
@@ -225,24 +171,6 @@ TEST_CASE("every optimizer computes the step of 16-bit parameters in float32") {
             }
         }
     });
-}
-
-TEST_CASE("a sparse step leaves unused rows alone, whatever the options") {
-    using namespace optim;
-    const Tensor start = values({6, 3}, 1, float32);
-    const auto row3 = start[3].to_vector<float>();
-    CHECK(train_table<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, true)[3].to_vector<float>() == row3);
-    CHECK(train_table<AdamW>(AdamWOptions{.lr = 0.1}, true)[3].to_vector<float>() == row3);
-    CHECK(train_table<Adagrad>(AdagradOptions{.weight_decay = 0.1}, true, float32, 100)[3].to_vector<float>() == row3);
-    // The gradient stays sparse until somebody reads it.
-    nn::Embedding table(1000000, 4);
-    Tape tape;
-    tape.backward(sum(table(tensor({5, 7, 5}))));
-    SGD opt(table.parameters(), {.lr = 1});
-    const float before = table.weight.at<float>({5, 0});
-    opt.step();
-    CHECK(table.weight.at<float>({5, 0}) == Approx(before - 2));
-    CHECK(table.weight.grad()[5].to_vector<float>() == std::vector<float>{2, 2, 2, 2});
 }
 
 TEST_CASE("parameters without a gradient, frozen, 16-bit and strided ones") {
@@ -271,7 +199,7 @@ TEST_CASE("a step inside a tape is allowed, and is seen by it") {
 }
 
 TEST_CASE("the state of every optimizer is saved and resumed to the same numbers") {
-    for_all_lazy([]<class Opt>(auto options) {
+    for_all([]<class Opt>(auto options) {
         INFO(typeid(Opt).name());
         const Parameters p(float32), q(float32);
         Opt first(p.all(), options);
@@ -373,6 +301,10 @@ TEST_CASE("optimizers refuse what cannot be right, with the user's line") {
     CHECK(check::begins(check::message<ValueError>([&] { RAdam({w}, {.beta2 = 1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { Lion({w}, {.lr = -1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { AdagradDA({w}, {.l1 = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { ASGD({w}, {.weight_decay = -1}); }), line(__LINE__)));
+    FAILS(ValueError, "Rprop: eta_minus must be in (0, 1) and eta_plus above 1, got 0.5 and 1", Rprop({w}, {.eta_plus = 1}));
+    FAILS(ValueError, "Rprop: eta_minus must be in (0, 1) and eta_plus above 1, got nan and 1.2", Rprop({w}, {.eta_minus = NAN}));
+    FAILS(ValueError, "Rprop: eta_minus must be in (0, 1) and eta_plus above 1, got 0 and 1.2", Rprop({w}, {.eta_minus = 0}));
     CHECK(check::begins(check::message<ValueError>([&] { LBFGS({w}, {.max_iter = 0}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { LBFGS({w}, {.history_size = 0}); }), line(__LINE__)));
     SGD sgd({w});
@@ -384,145 +316,6 @@ TEST_CASE("optimizers refuse what cannot be right, with the user's line") {
     Tape tape;
     const Tensor computed = w * 2;
     CHECK(check::begins(check::message<ValueError>([&] { SGD({computed}); }), line(__LINE__)));
-}
-
-TEST_CASE("clip_grad_norm_ scales all gradients together") {
-    Tensor a = ones({2}).requires_grad_(), b = ones({1, 2}).requires_grad_(), none = ones({2}).requires_grad_();
-    const auto reset = [&] {
-        a.set_grad(tensor({3.0, 0.0}));
-        b.set_grad(tensor({{0.0, -4.0}}));
-    };
-    reset();
-    CHECK(optim::clip_grad_norm_({a, b, none}, 10).item() == Approx(5));
-    CHECK(a.grad().to_vector<float>() == std::vector<float>{3, 0});
-    CHECK(optim::clip_grad_norm_({a, b, none, a}, 1).item() == Approx(5));
-    check::same("a", a.grad(), {0.6, 0}, 1e-6);
-    check::same("b", b.grad(), {0, -0.8}, 1e-6);
-    reset();
-    CHECK(optim::clip_grad_norm_({a, b}, 1, 1).item() == Approx(7));
-    reset();
-    CHECK(optim::clip_grad_norm_({a, b}, 2, INFINITY).item() == Approx(4));
-    check::same("b", b.grad(), {0, -2}, 1e-6);
-    reset();
-    CHECK(optim::clip_grad_norm_({a, b}, 100, 3).item() == Approx(std::cbrt(91.0)));
-    optim::clip_grad_value_({a, b, none}, 2);
-    check::same("a", a.grad(), {2, 0}, 1e-6);
-    check::same("b", b.grad(), {0, -2}, 1e-6);
-    a.set_grad(full({2}, 1e30));  // its squares are beyond float
-    CHECK(optim::clip_grad_norm_({a}, 1).item() == Approx(std::sqrt(2.0) * 1e30));
-    CHECK(!check::message<ValueError>([&] { optim::clip_grad_norm_({a}, -1); }).empty());
-    CHECK(!check::message<ValueError>([&] { optim::clip_grad_norm_({a}, 1, 0); }).empty());
-    CHECK(!check::message<ValueError>([&] { optim::clip_grad_value_({a}, NAN); }).empty());
-}
-
-TEST_CASE("clipping sums up repeated rows first, and keeps them sparse") {
-    nn::Embedding table(5, 2);
-    const auto backward = [&] {
-        table.zero_grad();
-        Tape tape;
-        tape.backward(sum(table(tensor({1, 3, 1}))));
-    };
-    backward();
-    const double norm = std::sqrt(2 * 4.0 + 2 * 1.0);
-    CHECK(optim::clip_grad_norm_(table.parameters(), 1).item() == Approx(norm));
-    const Tensor start = table.weight.clone().detach();
-    optim::SGD(table.parameters(), {.lr = 1}).step();
-    check::same("row 1", start[1] - table.weight.detach()[1], {2 / norm, 2 / norm}, 1e-5);
-    backward();
-    optim::clip_grad_value_(table.parameters(), 1.5);
-    check::same("values", table.weight.grad(), {0, 0, 1.5, 1.5, 0, 0, 1, 1, 0, 0}, 1e-6);
-}
-
-TEST_CASE("norms of large gradients are their definition's, the same on any number of threads") {
-    const int before = num_threads();
-    for (const DType dtype : {float32, float64}) {
-        const std::int64_t n = 700'001;  // more than the blocks of several threads, and a rest
-        Tensor w = zeros({n}, dtype).requires_grad_(), small = zeros({5000}, dtype).requires_grad_();
-        const Tensor g = check::values({n}, 1, dtype), h = check::values({5000}, 2, dtype);
-        const auto numbers = g.to_vector<double>(), more = h.to_vector<double>();
-        for (const double p : {1.0, 2.0, 2.5, 3.0, static_cast<double>(INFINITY)}) {
-            double expected = 0;
-            for (const auto& list : {numbers, more}) {
-                for (const double x : list) expected = std::isinf(p) ? std::max(expected, std::abs(x)) : expected + std::pow(std::abs(x), p);
-            }
-            if (!std::isinf(p)) expected = std::pow(expected, 1 / p);
-            std::vector<double> norms;
-            std::vector<std::vector<float>> clipped;
-            for (const int threads : {1, 2, 3}) {
-                set_num_threads(threads);
-                w.set_grad(g.clone());
-                small.set_grad(h.clone());
-                norms.push_back(optim::clip_grad_norm_({w, small, w}, 0.5, p).item());
-                clipped.push_back(w.grad().to_vector<float>());
-            }
-            CHECK(norms[0] == Approx(expected).epsilon(dtype == float64 ? 1e-12 : 1e-6));
-            CHECK(norms[1] == norms[0]);
-            CHECK(norms[2] == norms[0]);
-            CHECK(clipped[1] == clipped[0]);
-            CHECK(clipped[2] == clipped[0]);
-            CHECK(clipped[0][7] == Approx(numbers[7] * std::min(1.0, 0.5 / expected)).epsilon(1e-5));
-        }
-        set_num_threads(2);
-        Tensor odd = g.clone();
-        odd[600'000].fill_(NAN);
-        odd[5].fill_(INFINITY);
-        w.set_grad(odd);
-        for (const double p : {1.0, 2.0, 3.0, static_cast<double>(INFINITY)}) {
-            CHECK(std::isnan(optim::clip_grad_norm_({w}, INFINITY, p).item()));
-            w.set_grad(odd.clone());
-        }
-        w.set_grad(g.clone());
-        optim::clip_grad_value_({w}, 0.25);
-        CHECK(w.grad().equal(g.clamp(-0.25, 0.25)));
-    }
-    set_num_threads(before);
-}
-
-TEST_CASE("many repeated rows are summed up as their definition says, the same on any number of threads") {
-    const int before = num_threads();
-    for (const std::int64_t row_count : {1, 2, 40, 3000, 70'000}) {
-        INFO(row_count << " rows");
-        const std::int64_t count = 5000, width = 7;
-        Generator random(3);
-        Tensor index = randint(0, row_count, {count}, random);
-        index = where(arange(count).remainder(3).eq(0), index - row_count, index);  // some count from the end
-        const Tensor weights = check::values({count, width}, 4, float32);
-        std::vector<std::vector<float>> results;
-        for (const int threads : {1, 2, 3}) {
-            set_num_threads(threads);
-            nn::Embedding table(row_count, width);
-            table.weight.copy_(zeros({row_count, width}));
-            optim::SGD sgd(table.parameters(), {.lr = 1});
-            Tape tape;
-            tape.backward(sum(table(index) * weights));
-            sgd.step();
-            results.push_back(table.weight.to_vector<float>());
-        }
-        CHECK(results[1] == results[0]);
-        CHECK(results[2] == results[0]);
-        std::vector<float> expected(static_cast<std::size_t>(row_count * width));
-        const auto rows = index.to_vector<std::int64_t>();
-        const auto values = weights.to_vector<float>();
-        for (std::size_t i = 0; i < rows.size(); ++i) {  // in the order of the positions
-            const auto row = static_cast<std::size_t>(rows[i] < 0 ? rows[i] + row_count : rows[i]);
-            for (std::size_t j = 0; j < width; ++j) expected[row * width + j] += values[i * width + j];
-        }
-        for (float& x : expected) x = -x;
-        CHECK(results[0] == expected);
-    }
-    set_num_threads(before);
-}
-
-TEST_CASE("clipping rows that need no summing up leaves what they were made of") {
-    nn::Embedding table(5, 2);
-    const Tensor kept = full({2, 2}, 4.0);
-    const Tensor other = zeros({2, 2}).requires_grad_();
-    Tape tape;
-    tape.backward(table(tensor({1, 3})) + other, {.gradient = kept});
-    optim::clip_grad_norm_(table.parameters(), 0.1);
-    CHECK(other.grad().to_vector<float>() == std::vector<float>(4, 4.0F));
-    CHECK(kept.to_vector<float>() == std::vector<float>(4, 4.0F));
-    CHECK(optim::clip_grad_norm_(table.parameters(), 1e9).item() == Approx(0.1));
 }
 
 TEST_CASE("parameters are frozen and thawed under an optimizer") {
@@ -654,177 +447,6 @@ TEST_CASE("an optimizer refuses what to() made of a leaf") {
     nn::Linear model(2, 2);
     model.to(float64);
     optim::SGD({model.weight});
-}
-
-TEST_CASE("reading a row-sparse gradient does not change what a step does") {
-    // The rows that each of several passes uses, with repeats; what the reader does between backward and step.
-    const auto trained = [](const auto& make, DType dtype, double scale, auto read) {
-        nn::Embedding table(6, 3);
-        check::fill(table.weight.detach(), 1);
-        table.to(dtype);
-        const auto optimizer = make(table.parameters());
-        const std::vector<std::vector<std::int64_t>> used = {{1, 3, 1}, {0, 3}, {5, 5, 2, 0}, {4}};
-        for (std::size_t step = 0; step < used.size(); ++step) {
-            for (const std::int64_t more : {0, 1}) {  // two passes a step: a gradient that is read is added to
-                Tape tape;
-                const Tensor rows = table(tensor(used[(step + static_cast<std::size_t>(more)) % used.size()]));
-                tape.backward(sum(rows * rows * scale));
-                if (more == 0) read(table.weight, /*last=*/false);
-            }
-            read(table.weight, /*last=*/true);
-            optimizer->step();
-            optimizer->zero_grad();
-        }
-        return table.weight.template to_vector<double>();
-    };
-    const auto nothing = [](const Tensor&, bool) {};
-    const auto looks = [hooked = Tensor()](const Tensor& w, bool) mutable {  // by a hook, from the second backward on
-        if (hooked.is_same(w)) return;
-        hooked = w;
-        w.register_hook([](const Tensor& g) {
-            CHECK(g.dim() == 2);
-            return Tensor();
-        });
-    };
-    const auto prints = [](const Tensor& w, bool) { CHECK(w.grad().norm().item() > 0); };
-    const auto check_all = [&](const auto& make) {
-        for (const DType dtype : {float32, float64}) {
-            CHECK(trained(make, dtype, 1, prints) == trained(make, dtype, 1, nothing));
-            CHECK(trained(make, dtype, 1, looks) == trained(make, dtype, 1, nothing));
-            // At the end only, and half of it: the same as of half the loss.
-            const auto halves = [](const Tensor& w, bool last) {
-                if (last) w.grad().mul_(0.5);
-            };
-            CHECK(trained(make, dtype, 1, halves) == trained(make, dtype, 0.5, nothing));
-            const auto clips = [](const Tensor& w, bool last) {
-                if (last) optim::clip_grad_value_({w}, 0.25);
-            };
-            const auto reads_and_clips = [&](const Tensor& w, bool last) {
-                prints(w, last);
-                clips(w, last);
-            };
-            CHECK(trained(make, dtype, 1, reads_and_clips) == trained(make, dtype, 1, clips));
-            const auto converts = [&](const Tensor& w, bool last) {
-                prints(w, last);
-                struct One : nn::Module {
-                    Tensor w;
-                    void members(nn::Members& m) override { m("w", w); }
-                } one;
-                one.w = w;
-                one.to(float64);
-            };
-            if (dtype == float64) CHECK(trained(make, dtype, 1, converts) == trained(make, dtype, 1, nothing));
-        }
-    };
-    check_all([](const auto& p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.5}); });
-    check_all([](const auto& p) {
-        return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5});
-    });
-}
-
-TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it is then") {
-    const auto stepped = [](const auto& change) {
-        nn::Embedding table(4, 1);
-        table.weight.detach().fill_(1);
-        optim::SGD sgd(table.parameters(), {.lr = 1, .weight_decay = 1});
-        Tape tape;
-        tape.backward(sum(table(tensor({1, -1, 1}))));
-        change(table.weight);
-        sgd.step();
-        return table.weight.to_vector<double>();
-    };
-    using V = std::vector<double>;
-    CHECK(stepped([](const Tensor&) {}) == V{1, -2, 1, -1});
-    CHECK(stepped([](const Tensor& w) { w.grad(); }) == V{1, -2, 1, -1});
-    CHECK(stepped([](const Tensor& w) { w.grad().neg_(); }) == V{1, 2, 1, 1});  // the other rows are -0 then
-    CHECK(stepped([](const Tensor& w) { w.grad().index_put_({1}, 0); }) == V{1, 0, 1, -1});  // used, although it is 0 now
-    CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[1] = 5; }) == V{1, -5, 1, -1});
-    CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[0] = 5; }) == V{-5, -2, 0, -1});                       // dense
-    CHECK(stepped([](const Tensor& w) { w.grad().add_(tensor({{1.0}, {0.0}, {0.0}, {0.0}})); }) == V{-1, -2, 0, -1});  // dense
-    CHECK(stepped([](Tensor w) { w.set_grad(w.grad() * 2); }) == V{0, -4, 0, -2});                                    // dense
-    CHECK(stepped([](Tensor w) {
-        w.grad();
-        w.zero_grad();
-        w.set_grad(ones({4, 1}));
-    }) == V{-1, -1, -1, -1});
-}
-
-TEST_CASE("a read gradient is known to have no more rows until somebody may have written to it") {
-    nn::Embedding table(4, 1, {.sparse = true});
-    const AutogradMeta& meta = *table.weight.impl()->meta;
-    const auto pass = [&] {
-        Tape tape;
-        tape.backward(sum(table(tensor({1, -1, 1}))));
-    };
-    const auto read = [&] {
-        table.zero_grad();
-        pass();
-        return table.weight.grad();
-    };
-    CHECK(!meta.is_sure_of_rows());
-    Tensor g = read();
-    CHECK(meta.is_sure_of_rows());
-    pass();
-    g = table.weight.grad();  // one was added to the other
-    CHECK(meta.is_sure_of_rows());
-    table.to(float64);
-    CHECK(meta.is_sure_of_rows());
-    table.to(float32);
-    optim::SGD sgd(table.parameters(), {.lr = 0.1});
-    optim::GradScaler scaler;
-    scaler.unscale_(sgd);
-    CHECK(meta.is_sure_of_rows());
-    g = table.weight.grad();
-    g.mul_(2);
-    CHECK(!meta.is_sure_of_rows());
-    pass();
-    g = table.weight.grad();  // not even then
-    CHECK(meta.used_rows.defined());
-    CHECK(!meta.is_sure_of_rows());
-    g = read();
-    g[0].fill_(1);
-    CHECK(!meta.is_sure_of_rows());
-    table.to(float64);  // its storage is another one, with a version of its own
-    CHECK(!meta.is_sure_of_rows());
-    table.to(float32);
-    g = read();
-    g.data<float>();
-    CHECK(!meta.is_sure_of_rows());
-    read();
-    CHECK(meta.is_sure_of_rows());
-    table.weight.set_grad(ones({4, 1}));
-    CHECK(!meta.is_sure_of_rows());
-    // What was written to another row is not forgotten when more rows come.
-    read()[2].fill_(1);
-    pass();
-    const double before = table.weight.at<float>({2, 0});
-    sgd.step();
-    CHECK(std::abs(before - table.weight.at<float>({2, 0}) - 0.1) < 1e-6);
-    table.weight.register_hook([](const Tensor&) { return Tensor(); });
-    read();
-    CHECK(meta.used_rows.defined());
-    CHECK(!meta.is_sure_of_rows());
-}
-
-TEST_CASE("a dense gradient is dense after it was read, whatever rows come to it") {
-    // The table is the output layer's weight, too: its gradient has all rows.
-    const auto trained = [](int reads) {
-        nn::Embedding table(4, 2);
-        check::fill(table.weight.detach(), 1);
-        optim::SGD sgd(table.parameters(), {.lr = 1, .momentum = 0.5, .weight_decay = 1});
-        for (int pass = 0; pass < 3; ++pass) {
-            Tape tape;
-            const Tensor h = table(tensor({1}));
-            tape.backward(pass == 1 ? sum(matmul(h, table.weight.t())) : sum(h));
-            if (reads & (1 << pass)) table.weight.grad();
-        }
-        sgd.step();
-        return table.weight.to_vector<double>();
-    };
-    for (int reads = 1; reads < 8; ++reads) {
-        const std::vector<double> have = trained(reads), want = trained(0);
-        for (std::size_t i = 0; i < want.size(); ++i) CHECK(have[i] == Approx(want[i]).epsilon(1e-6));
-    }
 }
 
 TEST_CASE("a list of which nothing was ever asked for a gradient is refused") {

@@ -1,0 +1,37 @@
+// Averaged stochastic gradient descent.
+#include "tapir/optim/asgd.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tapir/optim/rule_impl.h"
+#include "tapir/optim/update_impl.h"
+
+namespace tapir::optim {
+namespace {
+
+struct ASGDRule : Rule<ASGDOptions> {
+    static constexpr const char* name = "ASGD";
+    static constexpr OptimizerOption options[] = {
+        option<&Options::lr>("lr", Domain::not_negative),
+        option<&Options::lambd>("lambd"),
+        option<&Options::alpha>("alpha"),
+        option<&Options::t0>("t0"),
+        option<&Options::weight_decay>("weight_decay", Domain::not_negative),
+    };
+    static constexpr const char* number = "eta";
+    static BufferNames buffers(const Options&) { return {"ax"}; }
+    static void update(const Options& o, Slot& slot, Update& work) {
+        const auto t = static_cast<double>(slot.steps);
+        if (slot.steps == 1) slot.number = o.lr;
+        const double eta = slot.number;
+        slot.number = o.lr / std::pow(1 + o.lambd * o.lr * t, o.alpha);
+        work.apply(kernels::ASGDStep{eta, 1 - o.lambd * eta, o.weight_decay, 1 / std::max(1.0, t - 1 - o.t0)});
+    }
+};
+
+}  // namespace
+
+constinit const OptimizerRule ASGDOptions::rule = rule_of<ASGDRule>;
+
+}  // namespace tapir::optim

@@ -1,0 +1,27 @@
+// Averaged stochastic gradient descent.
+#pragma once
+
+#include "tapir/optim/optimizer.h"
+
+namespace tapir::optim {
+
+struct ASGDOptions {
+    double lr = 1e-2;
+    double lambd = 1e-4;  ///< how fast the steps become shorter, and parameters decay
+    double alpha = 0.75;  ///< the power of that
+    double t0 = 1e6;      ///< the step from which on parameters are averaged; until then the average is the parameter
+    double weight_decay = 0;
+    static const OptimizerRule rule;
+};
+
+/// d = g + weight_decay p; p = (1 - lambd eta) p - eta d; ax += (p - ax) / max(1, t - 1 - t0), with eta = lr at first and
+/// lr / (1 + lambd lr t)^alpha after t steps: a learning rate that is set counts from the step after the next, as in PyTorch. The averages
+/// ax, which the model does not use by itself, are "0.i.ax" in state_dict(). Polyak and Juditsky 1992, "Acceleration of stochastic
+/// approximation by averaging"; the schedule is Bottou's. See optim/average.h for averages under any optimizer. Throws ValueError for a
+/// negative lr or weight_decay.
+class ASGD : public OptimizerOf<ASGDOptions> {
+ public:
+    using OptimizerOf::OptimizerOf;
+};
+
+}  // namespace tapir::optim
