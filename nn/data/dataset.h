@@ -6,6 +6,7 @@
 //         return item;
 //     });
 //     const auto parts = data::random_split(train, {50000, 10000});         // two data::Subset
+//     data::ConcatDataset all{train, noisy};                                // 120,000 items
 //
 // A dataset is any type with these members; a loader keeps a copy of it, so that it should hold what is large by handle:
 //
@@ -52,12 +53,19 @@ namespace detail {
 
 /// Throws ShapeError unless all have as many rows.
 void check_rows(const Tensor* tensors, std::size_t count, const Loc& loc);
-/// Throws IndexError unless all are in [0, size).
+/// Throws IndexError unless 0 <= index < size.
+void check_index(std::int64_t index, std::int64_t size, const char* what, const Loc& loc);
+/// The same of all of them.
 void check_indices(const std::vector<std::int64_t>& indices, std::int64_t size, const char* what, const Loc& loc);
 /// 0 ... n-1, shuffled and cut into parts of these sizes. Throws ValueError unless they add up to n.
 std::vector<std::vector<std::int64_t>> split(std::int64_t n, const std::vector<std::int64_t>& sizes, Generator& random, const Loc& loc);
 /// The sizes that fractions of n come to. Throws ValueError unless they add up to 1.
 std::vector<std::int64_t> sizes_of(std::int64_t n, const std::vector<double>& fractions, const Loc& loc);
+
+/// Where datasets of these sizes end when they stand behind each other. Throws ValueError for an empty list.
+std::vector<std::int64_t> ends_of(const std::vector<std::int64_t>& sizes, const Loc& loc);
+/// The first whose end is behind the index.
+std::size_t part_of(std::int64_t index, const std::vector<std::int64_t>& ends);
 
 template <class>
 using InFor = In;
@@ -126,6 +134,59 @@ class Subset {
  private:
     D dataset_;
     std::vector<std::int64_t> indices_;
+};
+
+/// Datasets behind each other: the items of the first, then those of the second, and so on. They may be of several types, with items of
+/// one; get() throws IndexError unless 0 <= index < size(). Made of variables within another's brackets it wants braces, as
+/// TensorDataset does.
+template <class... D>
+class ConcatDataset {
+    static_assert(sizeof...(D) > 0 && (Dataset<D> && ...), "a ConcatDataset is made of datasets, or of a vector of them");
+    using Item = ItemOf<std::tuple_element_t<0, std::tuple<D...>>>;
+    static_assert((std::is_same_v<ItemOf<D>, Item> && ...), "datasets with items of several types: make them one with data::map()");
+
+ public:
+    explicit ConcatDataset(D... datasets) : datasets_(std::move(datasets)...) {}
+    std::int64_t size() const {
+        return std::apply([](const D&... d) { return (static_cast<std::int64_t>(d.size()) + ...); }, datasets_);
+    }
+    Item get(std::int64_t index, Generator& random, Loc loc = Loc::current()) const {
+        detail::check_index(index, size(), "ConcatDataset", loc);
+        return find<0>(index, random);
+    }
+
+ private:
+    template <std::size_t I>
+    Item find(std::int64_t index, Generator& random) const {
+        const auto& d = std::get<I>(datasets_);
+        if constexpr (I + 1 < sizeof...(D)) {
+            if (index >= d.size()) return find<I + 1>(index - d.size(), random);
+        }
+        return get_item(d, index, random);
+    }
+
+    std::tuple<D...> datasets_;
+};
+
+/// The same for as many as there are: `data::ConcatDataset all{parts}` of a std::vector. Throws ValueError for an empty one.
+template <Dataset D>
+class ConcatDataset<std::vector<D>> {
+ public:
+    explicit ConcatDataset(std::vector<D> datasets, Loc loc = Loc::current()) : datasets_(std::move(datasets)) {
+        std::vector<std::int64_t> sizes;
+        for (const D& d : datasets_) sizes.push_back(d.size());
+        ends_ = detail::ends_of(sizes, loc);
+    }
+    std::int64_t size() const { return ends_.back(); }
+    ItemOf<D> get(std::int64_t index, Generator& random, Loc loc = Loc::current()) const {
+        detail::check_index(index, size(), "ConcatDataset", loc);
+        const std::size_t part = detail::part_of(index, ends_);
+        return get_item(datasets_[part], part == 0 ? index : index - ends_[part - 1], random);
+    }
+
+ private:
+    std::vector<D> datasets_;
+    std::vector<std::int64_t> ends_;
 };
 
 /// Items of another dataset, changed by a function: fn(item), or fn(item, random) with a Generator&. Made by map().

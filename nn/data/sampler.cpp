@@ -166,10 +166,24 @@ void check_rows(const Tensor* tensors, std::size_t count, const Loc& loc) {
     }
 }
 
+void check_index(int64_t index, int64_t size, const char* what, const Loc& loc) {
+    if (index < 0 || index >= size) fail<IndexError>(loc, "{}: index {} is not in a dataset of {} items", what, index, size);
+}
+
 void check_indices(const std::vector<int64_t>& indices, int64_t size, const char* what, const Loc& loc) {
-    for (const int64_t index : indices) {
-        if (index < 0 || index >= size) fail<IndexError>(loc, "{}: index {} is not in a dataset of {} items", what, index, size);
-    }
+    for (const int64_t index : indices) check_index(index, size, what, loc);
+}
+
+std::vector<int64_t> ends_of(const std::vector<int64_t>& sizes, const Loc& loc) {
+    if (sizes.empty()) fail<ValueError>(loc, "ConcatDataset: there are no datasets in the list");
+    std::vector<int64_t> ends;
+    int64_t end = 0;
+    for (const int64_t size : sizes) ends.push_back(end += size);
+    return ends;
+}
+
+std::size_t part_of(int64_t index, const std::vector<int64_t>& ends) {
+    return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), index) - ends.begin());
 }
 
 std::vector<std::vector<int64_t>> split(int64_t n, const std::vector<int64_t>& sizes, Generator& random, const Loc& loc) {
