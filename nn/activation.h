@@ -10,11 +10,11 @@
 
 namespace tapir::nn {
 
-#define TAPIR_ACTIVATION(Name, call)                             \
-    class Name : public Module {                                 \
-     public:                                                     \
-        Tensor forward(In x) const { return call; }              \
-        Tensor operator()(In x) const { return forward(x); }     \
+#define TAPIR_ACTIVATION(Name, call)                         \
+    class Name : public Module {                             \
+     public:                                                 \
+        Tensor forward(In x) const { return call; }          \
+        Tensor operator()(In x) const { return forward(x); } \
     };
 TAPIR_ACTIVATION(Identity, x.tensor)
 TAPIR_ACTIVATION(ReLU, relu(x))
@@ -32,22 +32,22 @@ TAPIR_ACTIVATION(Hardswish, hardswish(x))
 #undef TAPIR_ACTIVATION
 
 // With one number.
-#define TAPIR_ACTIVATION(Name, number, value, call)                          \
-    class Name : public Module {                                             \
-     public:                                                                 \
-        explicit Name(double number = value) : number##_(number) {}          \
-        Tensor forward(In x) const { return call; }                          \
-        Tensor operator()(In x) const { return forward(x); }                 \
-                                                                             \
-     private:                                                                \
-        double number##_;                                                    \
+#define TAPIR_ACTIVATION_OF_NUMBER(Name, number, value, call)       \
+    class Name : public Module {                                    \
+     public:                                                        \
+        explicit Name(double number = value) : number##_(number) {} \
+        Tensor forward(In x) const { return call; }                 \
+        Tensor operator()(In x) const { return forward(x); }        \
+                                                                    \
+     private:                                                       \
+        double number##_;                                           \
     };
-TAPIR_ACTIVATION(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope_))
-TAPIR_ACTIVATION(ELU, alpha, 1, elu(x, alpha_))
-TAPIR_ACTIVATION(CELU, alpha, 1, celu(x, alpha_))
-TAPIR_ACTIVATION(Hardshrink, lambd, 0.5, hardshrink(x, lambd_))
-TAPIR_ACTIVATION(Softshrink, lambd, 0.5, softshrink(x, lambd_))
-#undef TAPIR_ACTIVATION
+TAPIR_ACTIVATION_OF_NUMBER(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope_))
+TAPIR_ACTIVATION_OF_NUMBER(ELU, alpha, 1, elu(x, alpha_))
+TAPIR_ACTIVATION_OF_NUMBER(CELU, alpha, 1, celu(x, alpha_))
+TAPIR_ACTIVATION_OF_NUMBER(Hardshrink, lambd, 0.5, hardshrink(x, lambd_))
+TAPIR_ACTIVATION_OF_NUMBER(Softshrink, lambd, 0.5, softshrink(x, lambd_))
+#undef TAPIR_ACTIVATION_OF_NUMBER
 
 class GELU : public Module {
  public:
@@ -89,22 +89,22 @@ class Threshold : public Module {
     double threshold_, value_;
 };
 
-/// Along one dimension; PyTorch's default of none given is gone there, too.
-#define TAPIR_ACTIVATION(Name, call, ...)                        \
-    class Name : public Module {                                 \
-     public:                                                     \
-        explicit Name(int dim __VA_ARGS__) : dim_(dim) {}        \
-        Tensor forward(In x) const { return call(x, dim_); }     \
-        Tensor operator()(In x) const { return forward(x); }     \
-                                                                 \
-     private:                                                    \
-        int dim_;                                                \
+// Along one dimension; PyTorch's default of none given is gone there, too.
+#define TAPIR_ACTIVATION_ALONG(Name, call, ...)              \
+    class Name : public Module {                             \
+     public:                                                 \
+        explicit Name(int dim __VA_ARGS__) : dim_(dim) {}    \
+        Tensor forward(In x) const { return call(x, dim_); } \
+        Tensor operator()(In x) const { return forward(x); } \
+                                                             \
+     private:                                                \
+        int dim_;                                            \
     };
-TAPIR_ACTIVATION(Softmax, softmax)
-TAPIR_ACTIVATION(LogSoftmax, log_softmax)
-TAPIR_ACTIVATION(Softmin, softmin)
-TAPIR_ACTIVATION(GLU, glu, = -1)
-#undef TAPIR_ACTIVATION
+TAPIR_ACTIVATION_ALONG(Softmax, softmax)
+TAPIR_ACTIVATION_ALONG(LogSoftmax, log_softmax)
+TAPIR_ACTIVATION_ALONG(Softmin, softmin)
+TAPIR_ACTIVATION_ALONG(GLU, glu, = -1)
+#undef TAPIR_ACTIVATION_ALONG
 
 /// The dimensions [start_dim, end_dim] become one.
 class Flatten : public Module {

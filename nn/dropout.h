@@ -1,44 +1,48 @@
-// Dropouts of whole channels, and the one for selu. They do something only while training. Dropout itself is in layers.h.
+// Dropouts. They do something only while training; eval() stops them in a model whose members() names them.
 #pragma once
 
 #include "tapir/nn/module.h"
 
 namespace tapir::nn {
 
-/// What they have in common: the probability.
+/// What they have in common: the probability, and an op of it. Throws ValueError for a probability outside [0, 1].
 class DropoutLayer : public Module {
  public:
+    Tensor forward(In x) const { return op_(x, p_, is_training()); }
+    Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override;
 
  protected:
-    DropoutLayer(const char* name, double p, const Loc& loc);
+    using Op = Tensor (*)(In x, double p, bool training);
+    DropoutLayer(const char* name, Op op, double p, const Loc& loc);
+
+ private:
+    Op op_;
     double p_;
 };
 
-/// See tapir::dropout1d, dropout2d, dropout3d and alpha_dropout. Throws ValueError for p outside [0, 1].
+/// Zeroes each element with probability p and scales the others by 1 / (1 - p) (Srivastava et al. 2014).
+class Dropout : public DropoutLayer {
+ public:
+    explicit Dropout(double p = 0.5, Loc loc = Loc::current());
+};
+/// The same with whole channels: see tapir::dropout1d.
 class Dropout1d : public DropoutLayer {
  public:
-    explicit Dropout1d(double p = 0.5, Loc loc = Loc::current()) : DropoutLayer("Dropout1d", p, loc) {}
-    Tensor forward(In x) const;
-    Tensor operator()(In x) const { return forward(x); }
+    explicit Dropout1d(double p = 0.5, Loc loc = Loc::current());
 };
 class Dropout2d : public DropoutLayer {
  public:
-    explicit Dropout2d(double p = 0.5, Loc loc = Loc::current()) : DropoutLayer("Dropout2d", p, loc) {}
-    Tensor forward(In x) const;
-    Tensor operator()(In x) const { return forward(x); }
+    explicit Dropout2d(double p = 0.5, Loc loc = Loc::current());
 };
 class Dropout3d : public DropoutLayer {
  public:
-    explicit Dropout3d(double p = 0.5, Loc loc = Loc::current()) : DropoutLayer("Dropout3d", p, loc) {}
-    Tensor forward(In x) const;
-    Tensor operator()(In x) const { return forward(x); }
+    explicit Dropout3d(double p = 0.5, Loc loc = Loc::current());
 };
+/// For selu: see tapir::alpha_dropout.
 class AlphaDropout : public DropoutLayer {
  public:
-    explicit AlphaDropout(double p = 0.5, Loc loc = Loc::current()) : DropoutLayer("AlphaDropout", p, loc) {}
-    Tensor forward(In x) const;
-    Tensor operator()(In x) const { return forward(x); }
+    explicit AlphaDropout(double p = 0.5, Loc loc = Loc::current());
 };
 
 }  // namespace tapir::nn

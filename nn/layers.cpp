@@ -1,4 +1,4 @@
-// Linear, Bilinear, PReLU, Embedding, Dropout, LayerNorm.
+// Linear, Bilinear, PReLU, Embedding, EmbeddingBag, LayerNorm.
 #include "tapir/nn/layers.h"
 
 #include <cmath>
@@ -135,14 +135,6 @@ std::string EmbeddingBag::describe() const {
     if (!options_.sparse) text += ", dense";
     return text;
 }
-
-Dropout::Dropout(double p, Loc loc) : p_(p) {
-    if (!(p >= 0 && p <= 1)) fail<ValueError>(loc, "Dropout: the probability {} is outside [0, 1]", p);
-}
-
-Tensor Dropout::forward(In x) const { return dropout(x, p_, is_training()); }
-
-std::string Dropout::describe() const { return fmt::format("{}", p_); }
 
 LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Loc loc)
     : shape_(normalized_shape), options_(options) {

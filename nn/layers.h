@@ -1,10 +1,11 @@
-// Layers. Names, argument orders, initialisation and defaults are PyTorch's, but for Embedding's `sparse`.
+// Layers; Dropout is in dropout.h. Names, argument orders, initialisation and defaults are PyTorch's, but for Embedding's `sparse`.
 #pragma once
 
 #include <concepts>
 #include <initializer_list>
 #include <optional>
 
+#include "tapir/nn/dropout.h"
 #include "tapir/nn/module.h"
 #include "tapir/ops/embedding_bag.h"
 
@@ -107,19 +108,6 @@ class EmbeddingBag : public Module {
 
  private:
     EmbeddingBagLayerOptions options_;
-};
-
-/// Zeroes each element with probability p and scales the others by 1 / (1 - p), while training (Srivastava et al. 2014). eval() stops
-/// it in a model whose members() names it.
-class Dropout : public Module {
- public:
-    explicit Dropout(double p = 0.5, Loc loc = Loc::current());
-    Tensor forward(In x) const;
-    Tensor operator()(In x) const { return forward(x); }
-    std::string describe() const override;
-
- private:
-    double p_;
 };
 
 struct LayerNormOptions {

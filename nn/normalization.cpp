@@ -37,7 +37,7 @@ BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64
     num_batches_tracked = zeros({}, int64, loc);
 }
 
-Tensor BatchNorm::normalize(const In& x) const {
+Tensor BatchNorm::forward(In x) const {
     if (!x.tensor.defined() || x.tensor.dim() < least_dims_ || x.tensor.dim() > most_dims_) {
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}", name_,
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
@@ -86,7 +86,7 @@ InstanceNorm::InstanceNorm(const char* name, int batched_dims, std::int64_t chan
     if (options.affine) set_affine(weight, bias, channels, loc);
 }
 
-Tensor InstanceNorm::normalize(const In& x) const {
+Tensor InstanceNorm::forward(In x) const {
     const int rank = x.tensor.defined() ? x.tensor.dim() : 0;
     if (rank != batched_dims_ && rank != batched_dims_ - 1) {
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, or {} without a batch, got {}", name_, batched_dims_, batched_dims_ - 1,

@@ -22,12 +22,13 @@ class BatchNorm : public Module {
  public:
     Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 
+    Tensor forward(In x) const;
+    Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override;
     std::string describe() const override;
 
  protected:
     BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options, const Loc& loc);
-    Tensor normalize(const In& x) const;
 
  private:
     const char* name_;
@@ -41,24 +42,18 @@ class BatchNorm1d : public BatchNorm {
  public:
     explicit BatchNorm1d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
         : BatchNorm("BatchNorm1d", 2, 3, channels, options, loc) {}
-    Tensor forward(In x) const { return normalize(x); }
-    Tensor operator()(In x) const { return normalize(x); }
 };
 /// x (n, channels, height, width)
 class BatchNorm2d : public BatchNorm {
  public:
     explicit BatchNorm2d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
         : BatchNorm("BatchNorm2d", 4, 4, channels, options, loc) {}
-    Tensor forward(In x) const { return normalize(x); }
-    Tensor operator()(In x) const { return normalize(x); }
 };
 /// x (n, channels, depth, height, width)
 class BatchNorm3d : public BatchNorm {
  public:
     explicit BatchNorm3d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
         : BatchNorm("BatchNorm3d", 5, 5, channels, options, loc) {}
-    Tensor forward(In x) const { return normalize(x); }
-    Tensor operator()(In x) const { return normalize(x); }
 };
 
 struct NormOptions {
@@ -95,12 +90,13 @@ class InstanceNorm : public Module {
  public:
     Tensor weight, bias;
 
+    Tensor forward(In x) const;
+    Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override { m("weight", weight)("bias", bias); }
     std::string describe() const override;
 
  protected:
     InstanceNorm(const char* name, int batched_dims, std::int64_t channels, const InstanceNormOptions& options, const Loc& loc);
-    Tensor normalize(const In& x) const;
 
  private:
     const char* name_;
@@ -114,24 +110,18 @@ class InstanceNorm1d : public InstanceNorm {
  public:
     explicit InstanceNorm1d(std::int64_t channels, const InstanceNormOptions& options = {}, Loc loc = Loc::current())
         : InstanceNorm("InstanceNorm1d", 3, channels, options, loc) {}
-    Tensor forward(In x) const { return normalize(x); }
-    Tensor operator()(In x) const { return normalize(x); }
 };
 /// x (n, channels, height, width) or (channels, height, width)
 class InstanceNorm2d : public InstanceNorm {
  public:
     explicit InstanceNorm2d(std::int64_t channels, const InstanceNormOptions& options = {}, Loc loc = Loc::current())
         : InstanceNorm("InstanceNorm2d", 4, channels, options, loc) {}
-    Tensor forward(In x) const { return normalize(x); }
-    Tensor operator()(In x) const { return normalize(x); }
 };
 /// x (n, channels, depth, height, width) or (channels, depth, height, width)
 class InstanceNorm3d : public InstanceNorm {
  public:
     explicit InstanceNorm3d(std::int64_t channels, const InstanceNormOptions& options = {}, Loc loc = Loc::current())
         : InstanceNorm("InstanceNorm3d", 5, channels, options, loc) {}
-    Tensor forward(In x) const { return normalize(x); }
-    Tensor operator()(In x) const { return normalize(x); }
 };
 
 /// See rms_norm. eps below 0: the dtype's epsilon.

@@ -28,11 +28,11 @@ class PadLayer : public Module {
     Scalar value_;
 };
 
-#define TAPIR_PAD_LAYER(Name, dims, mode)                                     \
-    class Name : public PadLayer {                                            \
-     public:                                                                  \
-        explicit Name(const Shape& padding, Loc loc = Loc::current())         \
-            : PadLayer(#Name, dims, padding, mode, 0, loc) {}                 \
+#define TAPIR_PAD_LAYER(Name, dims, mode)                             \
+    class Name : public PadLayer {                                    \
+     public:                                                          \
+        explicit Name(const Shape& padding, Loc loc = Loc::current()) \
+            : PadLayer(#Name, dims, padding, mode, 0, loc) {}         \
     };
 TAPIR_PAD_LAYER(ZeroPad1d, 1, "zeros")
 TAPIR_PAD_LAYER(ZeroPad2d, 2, "zeros")
@@ -48,15 +48,15 @@ TAPIR_PAD_LAYER(CircularPad2d, 2, "circular")
 TAPIR_PAD_LAYER(CircularPad3d, 3, "circular")
 #undef TAPIR_PAD_LAYER
 
-#define TAPIR_PAD_LAYER(Name, dims)                                           \
-    class Name : public PadLayer {                                            \
-     public:                                                                  \
-        Name(const Shape& padding, Scalar value, Loc loc = Loc::current())    \
-            : PadLayer(#Name, dims, padding, "constant", value, loc) {}       \
+#define TAPIR_CONSTANT_PAD_LAYER(Name, dims)                               \
+    class Name : public PadLayer {                                         \
+     public:                                                               \
+        Name(const Shape& padding, Scalar value, Loc loc = Loc::current()) \
+            : PadLayer(#Name, dims, padding, "constant", value, loc) {}    \
     };
-TAPIR_PAD_LAYER(ConstantPad1d, 1)
-TAPIR_PAD_LAYER(ConstantPad2d, 2)
-TAPIR_PAD_LAYER(ConstantPad3d, 3)
-#undef TAPIR_PAD_LAYER
+TAPIR_CONSTANT_PAD_LAYER(ConstantPad1d, 1)
+TAPIR_CONSTANT_PAD_LAYER(ConstantPad2d, 2)
+TAPIR_CONSTANT_PAD_LAYER(ConstantPad3d, 3)
+#undef TAPIR_CONSTANT_PAD_LAYER
 
 }  // namespace tapir::nn
