@@ -272,9 +272,9 @@ TEST_CASE("a file of another format says what it is, and what reads it") {
     save_npz(archive, {{"a", ones({2})}});
     save_safetensors(named, {{"a", ones({2})}});
     using namespace std::string_literals;
-    // As torch.save() of PyTorch 1.13 begins: a zip archive, stored, whose first member is FOLDER/data.pkl.
-    const std::string local = "PK\3\4\0\0\x08\x08"s + std::string(18, '\0') + "\x0e\0\0\0"s;
-    const std::string torch = folder.write("torch", local + "model/data.pkl" + std::string(500, 'x'));
+    // As torch.save() of PyTorch 1.13 begins: a zip archive, stored, whose first member is FOLDER/data.pkl. The rest need not be whole.
+    const std::string saved = zip({"model/data.pkl"});
+    const std::string torch = folder.write("torch", saved.substr(0, saved.find("PK\1\2")) + std::string(500, 'x'));
     // As torch.jit.save() writes: the tensors first, then the program.
     const std::string jit = folder.write("jit", zip({"model/data/0", "model/data.pkl", "model/code/__torch__.py", "model/version"}));
     const std::string plain = folder.write("plain", zip({"model/data.pkl", "model/data/0", "model/version"}));
