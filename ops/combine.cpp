@@ -259,7 +259,8 @@ Tensor cartesian_prod(TensorList tensors) {
 
 namespace {
 
-// Before their parts begin, so that messages and the placement log speak of the op itself.
+// A loop of its own, before any part begins: messages and the placement log speak of the op itself, and nothing is recorded of a list
+// with an undefined tensor at its end.
 void check_list(const char* op, const TensorList& tensors) {
     for (const Tensor& t : tensors) detail::check_defined(In(t, tensors.loc), op);
 }

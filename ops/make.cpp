@@ -248,29 +248,26 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
     return detail::with_gradient(std::move(t), options, loc);
 }
 
-Tensor linspace(double start, double end, int64_t steps, TensorOptions options, Loc loc) {
-    const DType dtype = detail::dtype_for("linspace", options, default_dtype(), loc);
-    if (steps < 0) fail<ValueError>(loc, "linspace: the number of steps is negative: {}", steps);
-    if (dtype == bool_) fail<DTypeError>(loc, "linspace: not defined for bool");
+// value(t) for t at equal distances from start to end, reckoned from both ends, so that each is hit exactly.
+template <class F>
+static Tensor spaced(const char* op, double start, double end, int64_t steps, TensorOptions options, const Loc& loc, const F& value) {
+    const DType dtype = detail::dtype_for(op, options, default_dtype(), loc);
+    if (steps < 0) fail<ValueError>(loc, "{}: the number of steps is negative: {}", op, steps);
+    if (dtype == bool_) fail<DTypeError>(loc, "{}: not defined for bool", op);
     Tensor t = detail::make_empty({steps}, dtype, detail::device_for(options), loc);
     const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
-    // From both ends, so that each is hit exactly.
     fill_with<double>(t, [=](int64_t i) {
-        return i < (steps + 1) / 2 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(steps - 1 - i);
+        return value(i < (steps + 1) / 2 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(steps - 1 - i));
     });
     return detail::with_gradient(std::move(t), options, loc);
 }
 
+Tensor linspace(double start, double end, int64_t steps, TensorOptions options, Loc loc) {
+    return spaced("linspace", start, end, steps, options, loc, [](double t) { return t; });
+}
+
 Tensor logspace(double start, double end, int64_t steps, double base, TensorOptions options, Loc loc) {
-    const DType dtype = detail::dtype_for("logspace", options, default_dtype(), loc);
-    if (steps < 0) fail<ValueError>(loc, "logspace: the number of steps is negative: {}", steps);
-    if (dtype == bool_) fail<DTypeError>(loc, "logspace: not defined for bool");
-    Tensor t = detail::make_empty({steps}, dtype, detail::device_for(options), loc);
-    const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
-    fill_with<double>(t, [=](int64_t i) {
-        return std::pow(base, i < (steps + 1) / 2 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(steps - 1 - i));
-    });
-    return detail::with_gradient(std::move(t), options, loc);
+    return spaced("logspace", start, end, steps, options, loc, [=](double t) { return std::pow(base, t); });
 }
 
 namespace {
