@@ -2,6 +2,7 @@
 #include "tapir/nn/any_module.h"
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/nn/type_name_impl.h"
 
 namespace tapir::nn {
 
@@ -9,9 +10,11 @@ void AnyModule::fail_module(const Loc& loc) const {
     if (!has_value()) fail_empty(loc);
     fail<ValueError>(loc, "AnyModule: it holds a function, not a module");
 }
-void AnyModule::fail_type(const Loc& loc) const {
-    if (!get()) fail_module(loc);
-    fail<ValueError>(loc, "AnyModule: it holds a module of another type");
+void AnyModule::fail_type(const std::type_info& wanted, const Loc& loc) const {
+    if (!has_value()) fail_empty(loc);
+    const Module* held = get();
+    fail<ValueError>(loc, "AnyModule: it holds a {}, and was asked for a {}", held ? type_name(typeid(*held)) : "function",
+                     type_name(wanted));
 }
 void AnyModule::fail_call(const Loc& loc) {
     fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "tapir/nn/module.h"
@@ -48,12 +49,11 @@ class AnyModule {
         if (!held) fail_module(loc);
         return *held;
     }
-    operator Module&() const { return module(Loc{}); }
-    /// The module as what it is. Throws ValueError where it is something else.
+    /// The module as what it is, or one of its bases. Throws ValueError where it is something else.
     template <class M>
     M& as(Loc loc = Loc::current()) const {
         M* module = dynamic_cast<M*>(get());
-        if (!module) fail_type(loc);
+        if (!module) fail_type(typeid(M), loc);
         return *module;
     }
 
@@ -89,7 +89,7 @@ class AnyModule {
         Layer layer;
     };
     [[noreturn]] void fail_module(const Loc& loc) const;  // there is none
-    [[noreturn]] void fail_type(const Loc& loc) const;
+    [[noreturn]] void fail_type(const std::type_info& wanted, const Loc& loc) const;
     [[noreturn]] static void fail_call(const Loc& loc);
     [[noreturn]] static void fail_empty(const Loc& loc);
 

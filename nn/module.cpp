@@ -20,8 +20,20 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/nn/state_diff_impl.h"
+#include "tapir/nn/type_name_impl.h"
 
 namespace tapir::nn {
+
+std::string type_name(const std::type_info& type) {
+    int status = 0;
+    char* full = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+    std::string name = status == 0 ? full : "Module";
+    std::free(full);
+    if (const std::size_t bracket = name.find('<'); bracket != std::string::npos) name.resize(bracket);
+    if (const std::size_t colon = name.rfind("::"); colon != std::string::npos) name.erase(0, colon + 2);
+    return name;
+}
+
 namespace {
 
 void check_names(Module& module);
@@ -174,16 +186,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
     }
 }
 
-// The class's name without namespaces and template arguments.
-std::string type_name(const Module& module) {
-    int status = 0;
-    char* full = abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status);
-    std::string name = status == 0 ? full : "Module";
-    std::free(full);
-    if (const std::size_t bracket = name.find('<'); bracket != std::string::npos) name.resize(bracket);
-    if (const std::size_t colon = name.rfind("::"); colon != std::string::npos) name.erase(0, colon + 2);
-    return name;
-}
+std::string type_name(const Module& module) { return nn::type_name(typeid(module)); }
 
 // state_dict(), of a module that has tensors.
 NamedTensors state_of(const char* op, const Module& module, const Loc& loc) {

@@ -727,8 +727,11 @@ TEST_CASE("the layers of a Sequential are counted, indexed and walked through") 
     static_assert(!kTakesIndex<nn::Sequential, bool> && kTakesIndex<nn::Sequential, short>);
     static_assert(!kTakesIndex<nn::ModuleList, bool> && kTakesIndex<nn::ModuleList, unsigned>);
     FAILS_IN(ValueError, "AnyModule: it holds a function, not a module", "", net[1].module());
-    FAILS_IN(ValueError, "AnyModule: it holds a module of another type", "", net[2].as<nn::Linear>());
-    FAILS_IN(ValueError, "AnyModule: it holds a function, not a module", "", net[1].as<nn::Linear>());
+    FAILS_IN(ValueError, "AnyModule: it holds a Dropout, and was asked for a Linear", "", net[2].as<nn::Linear>());
+    FAILS_IN(ValueError, "AnyModule: it holds a function, and was asked for a Linear", "", net[1].as<nn::Linear>());
+    CHECK(net[2].as<nn::DropoutLayer>().describe() == "0.5");
+    static_assert(!std::is_convertible_v<nn::AnyModule, nn::Module&>);  // which could not say where it failed
+    CHECK(check::contains((std::ostringstream() << net[2].module()).str(), "Dropout(0.5)"));
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule()(x));
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule().module());
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule().as<nn::Dropout>());
