@@ -152,6 +152,10 @@ class Shape {
 /// A list of dimension numbers; negative ones count from the end.
 using Dims = Shape;
 
+/// An argument that can be a Shape and nothing else: for a stride by position where a struct of options may stand, which braces are.
+template <class S>
+concept ShapeArg = SizesOnly<S> || std::is_same_v<S, Shape>;
+
 /// The shape that both broadcast to, by NumPy's rules; ShapeError when there is none. `op` names the op in the error.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op = "broadcast_shapes", Loc loc = Loc::current());
 

@@ -21,6 +21,11 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
     if (kernel_size.rank() != 1 && kernel_size.rank() != dims) {
         fail<ValueError>(loc, "{}: kernel_size needs 1 number or {}, got {}", name, dims, kernel_size);
     }
+    if (options.padding.is_same()) {
+        for (const std::int64_t step : options.stride) {
+            if (step != 1) fail<ValueError>(loc, "{}: padding 'same' needs stride 1, got {}", name, options.stride);
+        }
+    }
     Shape shape{is_transposed ? in : out, (is_transposed ? out : in) / options.groups};
     std::int64_t fan = shape[1];
     for (int d = 0; d < dims; ++d) {

@@ -1,6 +1,7 @@
 // Convolution layers. Names, initialisation and defaults are PyTorch's:
 //
 //     nn::Conv2d conv(3, 16, 5, {.stride = 2, .padding = 2});
+//     nn::Conv2d same(3, 16, 5, 2, 2);
 #pragma once
 
 #include "tapir/nn/module.h"
@@ -53,13 +54,26 @@ class ConvLayer : public Module {
     const char* name_;
 };
 
-/// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1 and channels that the groups do
-/// not divide.
+// Constructors with the struct of options, or with PyTorch's positions.
+#define TAPIR_CONV_CONSTRUCTORS(Name, dims)                                                                                   \
+    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {}, \
+         Loc loc = Loc::current())                                                                                            \
+        : ConvLayer(#Name, dims, false, in_channels, out_channels, kernel_size, options, loc) {}                              \
+    template <ShapeArg S>                                                                                                     \
+    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                      \
+         Loc loc = Loc::current())                                                                                            \
+        : Name(in_channels, out_channels, kernel_size, ConvLayerOptions{stride}, loc) {}                                      \
+    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,                  \
+         const Padding& padding, const Shape& dilation = 1, std::int64_t groups = 1, Flag with_bias = true,                   \
+         const PadMode& padding_mode = {}, Loc loc = Loc::current())                                                          \
+        : Name(in_channels, out_channels, kernel_size,                                                                        \
+               ConvLayerOptions{stride, padding, dilation, groups, with_bias, padding_mode}, loc) {}
+
+/// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1, channels that the groups do
+/// not divide, and padding "same" with a stride.
 class Conv1d : public ConvLayer {
  public:
-    Conv1d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
-           Loc loc = Loc::current())
-        : ConvLayer("Conv1d", 1, false, in_channels, out_channels, kernel_size, options, loc) {}
+    TAPIR_CONV_CONSTRUCTORS(Conv1d, 1)
     Tensor forward(In x) const { return conv1d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
@@ -67,9 +81,7 @@ class Conv1d : public ConvLayer {
 /// (batch, in, height, width) -> (batch, out, height', width'): see conv2d.
 class Conv2d : public ConvLayer {
  public:
-    Conv2d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
-           Loc loc = Loc::current())
-        : ConvLayer("Conv2d", 2, false, in_channels, out_channels, kernel_size, options, loc) {}
+    TAPIR_CONV_CONSTRUCTORS(Conv2d, 2)
     Tensor forward(In x) const { return conv2d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
@@ -77,12 +89,11 @@ class Conv2d : public ConvLayer {
 /// (batch, in, depth, height, width) -> (batch, out, depth', height', width'): see conv3d.
 class Conv3d : public ConvLayer {
  public:
-    Conv3d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},
-           Loc loc = Loc::current())
-        : ConvLayer("Conv3d", 3, false, in_channels, out_channels, kernel_size, options, loc) {}
+    TAPIR_CONV_CONSTRUCTORS(Conv3d, 3)
     Tensor forward(In x) const { return conv3d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
+#undef TAPIR_CONV_CONSTRUCTORS
 
 /// Transposed convolutions: see conv_transpose1d.
 class ConvTransposeLayer : public ConvLayer {
@@ -96,31 +107,27 @@ class ConvTransposeLayer : public ConvLayer {
     ConvTransposeOptions transpose_options_;
 };
 
-class ConvTranspose1d : public ConvTransposeLayer {
- public:
-    ConvTranspose1d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
-                    const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
-        : ConvTransposeLayer("ConvTranspose1d", 1, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv_transpose1d(checked(x), In(weight, x.loc), bias, transpose_options_); }
-    Tensor operator()(In x) const { return forward(x); }
-};
-
-class ConvTranspose2d : public ConvTransposeLayer {
- public:
-    ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
-                    const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
-        : ConvTransposeLayer("ConvTranspose2d", 2, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv_transpose2d(checked(x), In(weight, x.loc), bias, transpose_options_); }
-    Tensor operator()(In x) const { return forward(x); }
-};
-
-class ConvTranspose3d : public ConvTransposeLayer {
- public:
-    ConvTranspose3d(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,
-                    const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())
-        : ConvTransposeLayer("ConvTranspose3d", 3, in_channels, out_channels, kernel_size, options, loc) {}
-    Tensor forward(In x) const { return conv_transpose3d(checked(x), In(weight, x.loc), bias, transpose_options_); }
-    Tensor operator()(In x) const { return forward(x); }
-};
+#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                        \
+    class Name : public ConvTransposeLayer {                                                                        \
+     public:                                                                                                        \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,                         \
+             const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())                               \
+            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}              \
+        template <ShapeArg S>                                                                                       \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,        \
+             Loc loc = Loc::current())                                                                              \
+            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{stride}, loc) {}               \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,    \
+             const Shape& padding, const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true, \
+             const Shape& dilation = 1, Loc loc = Loc::current())                                                   \
+            : Name(in_channels, out_channels, kernel_size,                                                          \
+                   ConvTransposeLayerOptions{stride, padding, output_padding, groups, with_bias, dilation}, loc) {} \
+        Tensor forward(In x) const { return op(checked(x), In(weight, x.loc), bias, transpose_options_); }          \
+        Tensor operator()(In x) const { return forward(x); }                                                        \
+    };
+TAPIR_CONV_TRANSPOSE(ConvTranspose1d, 1, conv_transpose1d)
+TAPIR_CONV_TRANSPOSE(ConvTranspose2d, 2, conv_transpose2d)
+TAPIR_CONV_TRANSPOSE(ConvTranspose3d, 3, conv_transpose3d)
+#undef TAPIR_CONV_TRANSPOSE
 
 }  // namespace tapir::nn

@@ -1,7 +1,11 @@
-// Convolutions. Names, shapes and defaults are PyTorch's; the numbers that PyTorch takes by position have names here:
+// Convolutions. Names, shapes and defaults are PyTorch's. The numbers have names, or PyTorch's order:
 //
 //     Tensor y = conv2d(x, weight, bias, {.stride = 2, .padding = 1});
 //     Tensor z = conv2d(x, weight, bias, {.padding = "same", .dilation = {1, 2}});
+//     Tensor w = conv2d(x, weight, bias, 2, 1);                         // as y
+//
+// A pair in braces that is all there is behind the bias is a struct, {stride, padding}: for a stride of two numbers write
+// {.stride = {2, 1}}, or its padding behind it.
 //
 // Each number stands for all spatial dimensions, or there is one for each. On the CPU results have their channels last in
 // memory, which the next layer reads as it is; on CUDA where x has. Shapes and values do not show it.
@@ -55,6 +59,20 @@ Tensor conv2d(In x, In weight, const Tensor& bias = {}, const ConvOptions& optio
 /// The same for x (n, in, depth, height, width).
 Tensor conv3d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
+#define TAPIR_CONV_BY_POSITION(name)                                                                     \
+    template <ShapeArg S>                                                                                \
+    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                  \
+        return name(x, weight, bias, ConvOptions{stride});                                               \
+    }                                                                                                    \
+    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Padding& padding, \
+                       const Shape& dilation = 1, std::int64_t groups = 1) {                             \
+        return name(x, weight, bias, ConvOptions{stride, padding, dilation, groups});                    \
+    }
+TAPIR_CONV_BY_POSITION(conv1d)
+TAPIR_CONV_BY_POSITION(conv2d)
+TAPIR_CONV_BY_POSITION(conv3d)
+#undef TAPIR_CONV_BY_POSITION
+
 struct ConvTransposeOptions {
     Shape stride = 1;
     Shape padding = 0;
@@ -69,5 +87,19 @@ struct ConvTransposeOptions {
 Tensor conv_transpose1d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
 Tensor conv_transpose2d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
 Tensor conv_transpose3d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
+
+#define TAPIR_CONV_TRANSPOSE_BY_POSITION(name)                                                                 \
+    template <ShapeArg S>                                                                                      \
+    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                        \
+        return name(x, weight, bias, ConvTransposeOptions{stride});                                            \
+    }                                                                                                          \
+    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Shape& padding,         \
+                       const Shape& output_padding = 0, std::int64_t groups = 1, const Shape& dilation = 1) {  \
+        return name(x, weight, bias, ConvTransposeOptions{stride, padding, output_padding, groups, dilation}); \
+    }
+TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose1d)
+TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose2d)
+TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose3d)
+#undef TAPIR_CONV_TRANSPOSE_BY_POSITION
 
 }  // namespace tapir

@@ -34,6 +34,10 @@ TEST_CASE("convolution layers refuse") {
     FAILS(ValueError, "Conv2d: channels must be at least 1, got 0 and 4", nn::Conv2d(0, 4, 3));
     FAILS(ValueError, "Conv2d: 2 groups do not divide 3 and 4 channels", nn::Conv2d(3, 4, 3, {.groups = 2}));
     FAILS(ValueError, "Conv1d: kernel_size needs 1 number or 1, got (3, 3)", nn::Conv1d(3, 4, {3, 3}));
+    FAILS(ValueError, "Conv2d: padding 'same' needs stride 1, got (2,)", nn::Conv2d(3, 4, 3, {.stride = 2, .padding = "same"}));
+    FAILS(ValueError, "Conv2d: padding 'same' needs stride 1, got (1, 2)", nn::Conv2d(3, 4, 3, {1, 2}, "same"));
+    FAILS(ValueError, "Conv1d: padding 'same' needs stride 1, got (2,)", nn::Conv1d(3, 4, 3, 2, "same", 1, 1, true, "reflect"));
+    CHECK(nn::Conv2d(3, 4, 3, {.stride = {1, 1}, .padding = "same"}).weight.defined());
     FAILS(ValueError, "ConvTranspose2d: kernel_size must be at least 1, got (3, 0)", nn::ConvTranspose2d(3, 4, {3, 0}));
 }
 
@@ -63,6 +67,34 @@ TEST_CASE("a network of convolutions learns, and its file has PyTorch's names") 
         loss = l.item();
     }
     CHECK(loss < 0.1);
+}
+
+TEST_CASE("layers take kernels, strides and the rest by PyTorch's positions") {
+    CHECK(nn::Conv2d(3, 16, 3, 2, 1).describe() == nn::Conv2d(3, 16, 3, {.stride = 2, .padding = 1}).describe());
+    CHECK(nn::Conv2d(3, 16, 3, 2).describe() == nn::Conv2d(3, 16, 3, {.stride = 2}).describe());
+    CHECK(nn::Conv2d(4, 8, {3, 5}, {2, 1}, {1, 2}, 2, 4, false, "reflect").describe() ==
+          nn::Conv2d(4, 8, {3, 5}, {.stride = {2, 1}, .padding = {1, 2}, .dilation = 2, .groups = 4, .bias = false, .padding_mode = "reflect"})
+              .describe());
+    CHECK(nn::Conv1d(4, 8, 3, 1, "same").describe() == nn::Conv1d(4, 8, 3, {.padding = "same"}).describe());
+    CHECK(nn::Conv3d(4, 8, 3, Shape{2, 1, 1}).describe() == nn::Conv3d(4, 8, 3, {.stride = {2, 1, 1}}).describe());
+    CHECK(nn::Conv2d(3, 16, 3, {2}).describe() == nn::Conv2d(3, 16, 3, {.stride = 2}).describe());  // a struct, as ever
+    const nn::ConvTranspose2d up(6, 4, 3, 2, 1, 1, 2, false, 1);
+    CHECK(up.describe() == nn::ConvTranspose2d(6, 4, 3, {.stride = 2, .padding = 1, .groups = 2, .bias = false}).describe());
+    CHECK(up(ones({1, 6, 5, 5})).shape() == Shape{1, 4, 10, 10});
+    CHECK(nn::ConvTranspose1d(2, 3, 4, 2)(ones({1, 2, 5})).shape() == Shape{1, 3, 12});
+    const Tensor x = randn({1, 2, 9, 9});
+    const auto same = [](const Tensor& a, const Tensor& b) {
+        CHECK(a.shape() == b.shape());
+        CHECK(a.to_vector<float>() == b.to_vector<float>());
+    };
+    same(nn::MaxPool2d(2, 2)(x), max_pool2d(x, 2));
+    same(nn::MaxPool2d(3, 2, 1)(x), max_pool2d(x, 3, {.stride = 2, .padding = 1}));
+    same(nn::MaxPool2d({3, 2}, {2, 1}, 1, 2, true)(x), max_pool2d(x, {3, 2}, {.stride = {2, 1}, .padding = 1, .dilation = 2, .ceil_mode = true}));
+    same(nn::AvgPool2d(3, 2)(x), avg_pool2d(x, 3, {.stride = 2}));
+    same(nn::AvgPool2d(3, 2, 1, true, false, 5)(x),
+         avg_pool2d(x, 3, {.stride = 2, .padding = 1, .ceil_mode = true, .count_include_pad = false, .divisor_override = 5}));
+    same(nn::LPPool2d(2, 3, 2)(x), lp_pool2d(x, 2, 3, {.stride = 2}));
+    same(nn::LPPool2d(2, 3, {2, 1}, true)(x), lp_pool2d(x, 2, 3, {.stride = {2, 1}, .ceil_mode = true}));
 }
 
 TEST_CASE("activation layers are their functions") {

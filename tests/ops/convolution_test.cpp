@@ -168,3 +168,28 @@ TEST_CASE("convolution refuses") {
     FAILS(ShapeError, "conv_transpose2d: an input of shape (2, 3, 8, 8) does not fit a weight", conv_transpose2d(x, w));
     FAILS(ValueError, "conv2d: the tensor is undefined", conv2d(Tensor(), w));
 }
+
+TEST_CASE("convolutions take their numbers by PyTorch's positions") {
+    const auto same = [](const Tensor& a, const Tensor& b) {
+        CHECK(a.shape() == b.shape());
+        CHECK(a.to_vector<float>() == b.to_vector<float>());
+    };
+    const Tensor x = randn({2, 4, 9, 9}), w = randn({6, 4, 3, 3}), b = randn({6}), grouped = randn({6, 2, 3, 3});
+    const Shape wide{2, 1};
+    same(conv2d(x, w, b, 2, 1), conv2d(x, w, b, {.stride = 2, .padding = 1}));
+    same(conv2d(x, w, b, 2), conv2d(x, w, b, {.stride = 2}));
+    same(conv2d(x, w, {}, wide), conv2d(x, w, {}, {.stride = {2, 1}}));
+    same(conv2d(x, w, {}, {2, 1}, {1, 0}), conv2d(x, w, {}, {.stride = {2, 1}, .padding = {1, 0}}));
+    same(conv2d(x, w, b, 1, "same", 2), conv2d(x, w, b, {.padding = "same", .dilation = 2}));
+    same(conv2d(x, grouped, b, 1, 0, 1, 2), conv2d(x, grouped, b, {.groups = 2}));
+    const Tensor lines = randn({2, 4, 9}), short_ones = randn({6, 4, 3});
+    same(conv1d(lines, short_ones, b, 2, 1), conv1d(lines, short_ones, b, {.stride = 2, .padding = 1}));
+    same(conv3d(ones({1, 1, 5, 5, 5}), ones({1, 1, 3, 3, 3}), {}, 2), conv3d(ones({1, 1, 5, 5, 5}), ones({1, 1, 3, 3, 3}), {}, {.stride = 2}));
+    const Tensor t = randn({4, 6, 3, 3});
+    same(conv_transpose2d(x, t, b, 2, 1, 1), conv_transpose2d(x, t, b, {.stride = 2, .padding = 1, .output_padding = 1}));
+    same(conv_transpose2d(x, t, {}, 2), conv_transpose2d(x, t, {}, {.stride = 2}));
+    same(conv_transpose2d(x, t, {}, 1, 0, 0, 2, 2), conv_transpose2d(x, t, {}, {.groups = 2, .dilation = 2}));
+    same(conv2d(x, w, b, {2}), conv2d(x, w, b, {.stride = 2}));  // structs as ever
+    same(conv2d(x, w, b, {}), conv2d(x, w, b));
+    FAILS(ValueError, "conv2d: ", conv2d(x, w, b, 0));
+}

@@ -75,3 +75,34 @@ TEST_CASE("pooling refuses") {
     FAILS(ValueError, "lp_pool2d: norm_type must be above 0, got 0", lp_pool2d(x, 0, 2));
     FAILS(ValueError, "max_pool1d: the tensor is undefined", max_pool1d(Tensor(), 2));
 }
+
+TEST_CASE("pooling takes its numbers by PyTorch's positions") {
+    const auto same = [](const Tensor& a, const Tensor& b) {
+        CHECK(a.shape() == b.shape());
+        CHECK(a.to_vector<float>() == b.to_vector<float>());
+    };
+    const Tensor x = randn({2, 3, 10, 10}), line = x[0], cube = randn({2, 1, 6, 6, 6});
+    const std::int64_t two = 2;
+    const Shape wide{2, 1};
+    same(max_pool2d(x, 2, 2), max_pool2d(x, 2));
+    same(max_pool2d(x, 3, two), max_pool2d(x, 3, {.stride = 2}));
+    same(max_pool2d(x, 3, wide), max_pool2d(x, 3, {.stride = {2, 1}}));
+    same(max_pool2d(x, {3, 2}, {2, 1}, {1, 0}), max_pool2d(x, {3, 2}, {.stride = {2, 1}, .padding = {1, 0}}));
+    same(max_pool2d(x, 3, 2, 1, 2, true), max_pool2d(x, 3, {.stride = 2, .padding = 1, .dilation = 2, .ceil_mode = true}));
+    same(max_pool1d(line, 3, 2), max_pool1d(line, 3, {.stride = 2}));
+    same(max_pool3d(cube, 3, 2, 1), max_pool3d(cube, 3, {.stride = 2, .padding = 1}));
+    same(max_pool2d_with_indices(x, 3, 1).indices, max_pool2d_with_indices(x, 3, {.stride = 1}).indices);
+    same(avg_pool2d(x, 2, 2), avg_pool2d(x, 2));
+    same(avg_pool2d(x, 3, 2, 1, true, false, 7),
+         avg_pool2d(x, 3, {.stride = 2, .padding = 1, .ceil_mode = true, .count_include_pad = false, .divisor_override = 7}));
+    same(avg_pool1d(line, 4, 1), avg_pool1d(line, 4, {.stride = 1}));
+    same(avg_pool3d(cube, 3, 2, 1), avg_pool3d(cube, 3, {.stride = 2, .padding = 1}));
+    same(lp_pool2d(x, 2, 3, 2), lp_pool2d(x, 2, 3, {.stride = 2}));
+    same(lp_pool1d(line, 2, 3, 2, true), lp_pool1d(line, 2, 3, {.stride = 2, .ceil_mode = true}));
+    // Structs as ever, also without names.
+    same(max_pool2d(x, 3, {2}), max_pool2d(x, 3, {.stride = 2}));
+    same(max_pool2d(x, 3, {2, 1}), max_pool2d(x, 3, {.stride = 2, .padding = 1}));
+    same(max_pool2d(x, 3, {}), max_pool2d(x, 3));
+    FAILS(ValueError, "max_pool2d: ", max_pool2d(x, 2, -1));
+    FAILS(ValueError, "avg_pool2d: ", avg_pool2d(x, 2, 2, 5));
+}
