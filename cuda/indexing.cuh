@@ -12,13 +12,14 @@ struct Indices {
     bool is_int32;
     i64* checked;      // null: not written
     i64 size;          // of the dimension; not 0
+    bool from_end;     // negative ones count from there
     FaultSlot* fault;  // null: they have been checked
 
     /// `write`: this thread is the one to write number i's checked form.
     __device__ __forceinline__ i64 at(i64 i, bool write) const {
         if (!fault) return static_cast<const i64*>(data)[i];
         const i64 given = is_int32 ? static_cast<const i32*>(data)[i] : static_cast<const i64*>(data)[i];
-        i64 index = given < 0 ? given + size : given;
+        i64 index = given < 0 && from_end ? given + size : given;
         if (index < 0 || index >= size) {
             report(fault, given);
             index = index < 0 ? 0 : size - 1;
@@ -34,7 +35,7 @@ inline OpenFault fault_of(const kernels::IndexSource& source) {
 }
 inline Indices indices_of(const kernels::IndexSource& source, const OpenFault& fault) {
     const i64 size = source.is_checked ? 0 : source.shape[source.dim];
-    return {source.data, source.dtype == DType::int32, source.checked, size, fault.slot()};
+    return {source.data, source.dtype == DType::int32, source.checked, size, source.from_end, fault.slot()};
 }
 
 inline constexpr int kPerThread = 4;

@@ -768,6 +768,16 @@ void elementwise_rule(Backward& b) {
 
 // --- The public functions --------------------------------------------------------------------------------------------------
 
+// What PyTorch refuses of an op's numbers. Nothing for most ops, at no cost.
+template <Elementwise op>
+static void check_params([[maybe_unused]] const double* params, [[maybe_unused]] const Loc& loc) {
+    if constexpr (op == Elementwise::softshrink) {
+        if (!(params[0] >= 0)) fail<ValueError>(loc, "softshrink: lambd must not be negative, got {}", params[0]);
+    } else if constexpr (op == Elementwise::celu) {
+        if (params[0] == 0) fail<ValueError>(loc, "celu: alpha must not be 0");
+    }
+}
+
 #define TAPIR_UNARY0(name, ...)                                                                                      \
     Tensor name(In x) { return elementwise::unary(row_of(Elementwise::name), x.tensor, nullptr, x.loc); }            \
     Tensor Tensor::name(Loc loc) const { return elementwise::unary(row_of(Elementwise::name), *this, nullptr, loc); } \
@@ -778,11 +788,13 @@ void elementwise_rule(Backward& b) {
 #define TAPIR_UNARY1(name, p0, d0, ...)                                                              \
     Tensor name(In x, double p0) {                                                                   \
         const double params[] = {p0};                                                                \
+        check_params<Elementwise::name>(params, x.loc);                                              \
         return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);               \
     }                                                                                                \
     Tensor Tensor::name(double p0, Loc loc) const { return tapir::name(In(*this, loc), p0); }        \
     Tensor& Tensor::name##_(double p0, Loc loc) {                                                    \
         const double params[] = {p0};                                                                \
+        check_params<Elementwise::name>(params, loc);                                                \
         elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                          \
         return *this;                                                                                \
     }

@@ -60,10 +60,10 @@ void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index
 [[gnu::noinline]] Tensor embedding_rows(const In& indices, const In& weight, Tensor& checked) {
     Tensor here = indices.tensor;
     if (here.dim() == 0 && here.device() == cpu && on_gpu(weight.tensor)) {  // a number, which can be checked at once
-        const Tensor number = checked_index("embedding", here, weight.tensor.shape(), 0, indices.loc);
+        const Tensor number = checked_index("embedding", here, weight.tensor.shape(), 0, indices.loc, Negative::refused);
         here = index_beside(number, weight.tensor, indices.loc);
     }
-    const PickedIndex picked = picked_index("embedding", here, weight.tensor.shape(), 0, indices.loc);
+    const PickedIndex picked = picked_index("embedding", here, weight.tensor.shape(), 0, indices.loc, Negative::refused);
     checked = picked.checked;
     detail::check_same_device("embedding", here, weight.tensor, indices.loc);
     const int64_t width = weight->sizes[1];

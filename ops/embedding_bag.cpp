@@ -356,7 +356,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     detail::check_same_device("embedding_bag", indices.tensor, weight.tensor, loc);
     const detail::RecordedParts parts(loc);
     int64_t n = indices->numel, after = 0;
-    Bags bags{checked_index("embedding_bag", reshape(indices, {n}), weight.tensor.shape(), 0, loc), {}, {}, 0};
+    Bags bags{checked_index("embedding_bag", reshape(indices, {n}), weight.tensor.shape(), 0, loc, Negative::refused), {}, {}, 0};
     Tensor scales = scale.defined() ? reshape(scale, {n}) : scale;
     if (rank == 1) {
         Tensor first = checked_offsets(indices, offsets, options.include_last_offset);

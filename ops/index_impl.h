@@ -9,9 +9,13 @@
 
 namespace tapir {
 
+/// Indices below 0.
+enum class Negative : std::uint8_t { from_end, refused };
+
 /// The index tensor as int64, contiguous, and without negative numbers: itself where it is so already. Throws
 /// DTypeError unless it is int64 or int32, IndexError "op: index 7 is out of range for dimension 1 of shape (3, 4)".
-Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc,
+                     Negative negative = Negative::from_end);
 
 /// The same for an op whose kernel reads each index: on a CUDA device that kernel checks them (one launch less), and it
 /// writes `checked`, which is not to be read before it.
@@ -20,11 +24,13 @@ struct PickedIndex {
     Tensor given;  // contiguous; undefined where `checked` has been checked
     int dim = 0;
     Shape shape;
+    Negative negative = Negative::from_end;
 
     /// For a kernel on the GPU.
     kernels::IndexSource source() const;
 };
-PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc);
+PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc,
+                         Negative negative = Negative::from_end);
 
 namespace detail {
 

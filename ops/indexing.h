@@ -56,7 +56,8 @@ Tensor masked_select(In x, In mask);
 Tensor nonzero(In x);
 Tensor argwhere(In x);  ///< nonzero
 
-/// Rows of the weight: weight (n, d), indices (...) -> (..., d). padding_idx's row (-1: the last) gets no gradient.
+/// Rows of the weight: weight (n, d), indices (...) -> (..., d). padding_idx's row (-1: the last) gets no gradient. Throws IndexError
+/// unless all indices are in [0, n): as in PyTorch, negative ones do not count from the end here.
 Tensor embedding(In indices, In weight, std::optional<std::int64_t> padding_idx = {});
 /// int64 (..., classes). classes -1: the largest index + 1.
 Tensor one_hot(In indices, std::int64_t classes = -1);

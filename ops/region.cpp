@@ -28,12 +28,12 @@ bool is_checked_here(const Tensor& index, int64_t size) { return !on_gpu(index) 
 
 }  // namespace
 
-Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc, Negative negative) {
     check_index_dtype(op, index, loc);
     const detail::UnrecordedParts parts;
     const int64_t n = index.numel(), size = shape.raw(dim);
     if (!is_checked_here(index, size)) {
-        const PickedIndex picked = picked_index(op, index, shape, dim, loc);
+        const PickedIndex picked = picked_index(op, index, shape, dim, loc, negative);
         gpu::check_index(picked.source(), n);
         return picked.checked;
     }
@@ -42,9 +42,10 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
     if (on_gpu(packed)) packed = packed.to(cpu, /*non_blocking=*/false, loc);
     int64_t low, high;
     kernels::index_range(static_cast<const int64_t*>(packed.raw_data()), n, &low, &high);
-    if (low < -size || high >= size) {
-        fail<IndexError>(loc, "{}: index {} is out of range for dimension {} of shape {}", op,
-                         high >= size ? high : low, dim, shape);
+    if (low < (negative == Negative::from_end ? -size : 0) || high >= size) {
+        const bool is_refused = high < size && low >= -size;
+        fail<IndexError>(loc, "{}: index {} is out of range for dimension {} of shape {}{}", op, high >= size ? high : low, dim, shape,
+                         is_refused ? "; negative ones do not count from the end here" : "");
     }
     if (low >= 0) return packed;
     Tensor wrapped = detail::make_empty_like(packed.impl(), int64, loc);
@@ -54,13 +55,13 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
     return wrapped;
 }
 
-PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc) {
+PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc, Negative negative) {
     check_index_dtype(op, index, loc);
-    if (is_checked_here(index, shape.raw(dim))) return {checked_index(op, index, shape, dim, loc), {}, dim, shape};
+    if (is_checked_here(index, shape.raw(dim))) return {checked_index(op, index, shape, dim, loc, negative), {}, dim, shape, negative};
     const detail::UnrecordedParts parts;
     const Tensor packed = index.contiguous(loc);
     detail::begin_op(op, packed.impl(), loc);
-    return {detail::make_empty_like(packed.impl(), int64, loc), packed, dim, shape};
+    return {detail::make_empty_like(packed.impl(), int64, loc), packed, dim, shape, negative};
 }
 
 kernels::IndexSource PickedIndex::source() const {
@@ -70,7 +71,8 @@ kernels::IndexSource PickedIndex::source() const {
             /*is_checked=*/false,
             reinterpret_cast<int64_t*>(on_stream(checked.impl())),
             dim,
-            shape};
+            shape,
+            negative == Negative::from_end};
 }
 
 Shape Region::shape(const Shape& positions) const {

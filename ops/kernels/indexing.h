@@ -44,6 +44,7 @@ struct IndexSource {
     std::int64_t* checked = nullptr;
     int dim = 0;    // what they index: this dimension,
     Shape shape{};  // of a tensor of this shape
+    bool from_end = true;  // negative ones count from the end; else they are out of range
 };
 
 /// One index for each element, as in gather. Element number i of the index speaks of x's element at

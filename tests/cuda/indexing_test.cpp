@@ -132,7 +132,7 @@ TEST_CASE("rows of every length are read, overwritten and added to", "[cuda]") {
         const Tensor x = whole({rows, width}), index = randint(-rows, rows, {n}), values = counted({n, width});
         compare({x, index}, [](const Inputs& v) { return index_select(v[0], 0, v[1]); });
         compare({x, index}, [](const Inputs& v) { return v[0][v[1]]; });
-        compare({index, x}, [](const Inputs& v) { return embedding(v[0], v[1]); });
+        compare({index.remainder(rows), x}, [](const Inputs& v) { return embedding(v[0], v[1]); });
         compare({x, index, whole({n, width})}, [](const Inputs& v) { return index_add(v[0], 0, v[1], v[2]); });
         compare({x, index, values}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, v[2]); });
         compare({x, index}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, 0.5); });
@@ -232,6 +232,9 @@ TEST_CASE("an index out of range is heard of at the next wait", "[cuda]") {
     CHECK(error_of([&] { x.index({Slice(), i}); }) == "index: index 5 is out of range for dimension 1 of shape (3, 4)");
     CHECK(error_of([&] { y.index_put_({i}, 1); }) == "index_put_: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { embedding(i, x); }) == "embedding: index 5 is out of range for dimension 0 of shape (3, 4)");
+    const Tensor below = tensor({2, -1}).to(cuda);  // the last row elsewhere
+    CHECK(error_of([&] { embedding(below, x); }) == "embedding: index -1 is out of range for dimension 0 of shape (3, 4)");
+    CHECK(error_of([&] { index_select(x, 0, below); }) == "");
     CHECK(error_of([&] { one_hot(i, 5); }) == "one_hot: class 5 is out of range for 5 classes");
     CHECK(error_of([&] { one_hot(-i.slice(0, Slice(1, 2)), 9); }) == "one_hot: class -5 is out of range for 9 classes");
     const Tensor lowest = tensor({INT64_MIN}).to(cuda);

@@ -90,3 +90,16 @@ TEST_CASE("what activations refuse") {
     FAILS(ShapeError, "prelu: the weight has shape (4,), needs 1 element or 3, for the channels of (2, 3)", prelu(zeros({2, 3}), zeros({4})));
     CHECK(std::isnan(threshold(tensor(NAN), 0, 5).item()));
 }
+
+TEST_CASE("activations refuse the numbers that PyTorch refuses") {
+    Tensor x = ones({3});
+    FAILS_IN(ValueError, "softshrink: lambd must not be negative, got -0.5", "", softshrink(x, -0.5));
+    FAILS_IN(ValueError, "softshrink: lambd must not be negative, got nan", "", x.softshrink(NAN));
+    FAILS_IN(ValueError, "softshrink: lambd must not be negative, got -1", "", x.softshrink_(-1));
+    FAILS_IN(ValueError, "softshrink: lambd must not be negative, got -1", "", nn::Softshrink(-1)(x));
+    FAILS_IN(ValueError, "celu: alpha must not be 0", "", celu(x, 0));
+    FAILS_IN(ValueError, "celu: alpha must not be 0", "", x.celu_(0));
+    CHECK(x.to_vector<int>() == std::vector<int>{1, 1, 1});
+    CHECK(softshrink(x, 0).to_vector<int>() == std::vector<int>{1, 1, 1});
+    CHECK(hardshrink(x, -1).to_vector<int>() == std::vector<int>{1, 1, 1});
+}

@@ -189,11 +189,11 @@ TEST_CASE("masked_fill, masked_select, nonzero", "[mask]") {
 
 // --- Embedding -------------------------------------------------------------------------------------------------------
 
-TEST_CASE("embedding: index dtypes, strides, negative numbers, padding", "[embedding]") {
+TEST_CASE("embedding: index dtypes, strides, padding", "[embedding]") {
     Tensor weight = tensor({{0.0, 1.0}, {2.0, 3.0}, {4.0, 5.0}});
     check(embedding(tensor({2, 0}).to(int32), weight), {2, 2}, {4, 5, 0, 1});
-    check(embedding(tensor({{-1}, {1}}), weight), {2, 1, 2}, {4, 5, 2, 3});
-    check(embedding(tensor(-1), weight), {2}, {4, 5});
+    check(embedding(tensor({{2}, {1}}), weight), {2, 1, 2}, {4, 5, 2, 3});
+    check(embedding(tensor(2), weight), {2}, {4, 5});
     check(embedding(tensor({0, 1}), weight.t()), {2, 3}, {0, 2, 4, 1, 3, 5});
     check(embedding(tensor({1}), weight.t()), {1, 3}, {1, 3, 5});
     check(embedding(arange(6).reshape({3, 2}).select(1, 0).remainder(3), weight), {3, 2}, {0, 1, 4, 5, 2, 3});
@@ -205,7 +205,7 @@ TEST_CASE("embedding: index dtypes, strides, negative numbers, padding", "[embed
     check(weight.grad(), {3, 2}, {1, 1, 0, 0, 0, 0});
     embedding(tensor(1), weight, 1).sum().backward();
     embedding(tensor(1), weight).sum().backward();
-    (embedding(tensor({-1, -1}), weight) * 2).sum().backward();
+    (embedding(tensor({2, 2}), weight) * 2).sum().backward();
     check(weight.grad(), {3, 2}, {1, 1, 1, 1, 4, 4});
 }
 
@@ -302,7 +302,14 @@ TEST_CASE("mistakes with masks, classes and arrangements", "[indexing]") {
     FAILS(ShapeError, "masked_select", masked_select(ones({2}), mask));
     FAILS(ShapeError, "embedding: the weight must be (rows, width), got shape (3,)", embedding(tensor({0}), v));
     FAILS(IndexError, "embedding: index 2 is out of range for dimension 0 of shape (2, 3)", embedding(tensor(2), m));
-    FAILS(IndexError, "embedding: index -3", embedding(tensor({0, -3}), m));
+    FAILS(IndexError, "embedding: index -3 is out of range for dimension 0 of shape (2, 3)", embedding(tensor({0, -3}), m));
+    // As in PyTorch, the last row is not -1: a mask's or a padding's -1 would be taken for it.
+    for (const Tensor& index : {tensor({0, -1}), tensor(-1), tensor({{-1}}), tensor(-1, int32), tensor({0, 1, -1}).narrow(0, 1, 2)}) {
+        FAILS_IN(IndexError, "embedding: index -1 is out of range for dimension 0 of shape (2, 3)", "; negative ones do not count from the end",
+                 embedding(index, m));
+    }
+    FAILS(IndexError, "embedding_bag: index -1 is out of range", embedding_bag(tensor({{0, -1}}), m));
+    FAILS(IndexError, "embedding: index -1", nn::Embedding(4, 2, {.padding_idx = -1})(tensor(-1)));
     FAILS(IndexError, "padding_idx 2", embedding(tensor({0}), m, 2));
     FAILS(IndexError, "padding_idx -3", embedding(tensor({0}), m, -3));
     FAILS(DTypeError, "embedding", embedding(v, m));

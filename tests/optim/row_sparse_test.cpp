@@ -98,8 +98,7 @@ TEST_CASE("many repeated rows are summed up as their definition says, the same o
         INFO(row_count << " rows");
         const std::int64_t count = 5000, width = 7;
         Generator random(3);
-        Tensor index = randint(0, row_count, {count}, random);
-        index = where(arange(count).remainder(3).eq(0), index - row_count, index);  // some count from the end
+        const Tensor index = randint(0, row_count, {count}, random);
         const Tensor weights = check::values({count, width}, 4, float32);
         std::vector<std::vector<float>> results;
         for (const int threads : {1, 2, 3}) {
@@ -118,7 +117,7 @@ TEST_CASE("many repeated rows are summed up as their definition says, the same o
         const auto rows = index.to_vector<std::int64_t>();
         const auto values = weights.to_vector<float>();
         for (std::size_t i = 0; i < rows.size(); ++i) {  // in the order of the positions
-            const auto row = static_cast<std::size_t>(rows[i] < 0 ? rows[i] + row_count : rows[i]);
+            const auto row = static_cast<std::size_t>(rows[i]);
             for (std::size_t j = 0; j < width; ++j) expected[row * width + j] += values[i * width + j];
         }
         for (float& x : expected) x = -x;
@@ -199,7 +198,7 @@ TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it
         table.weight.detach().fill_(1);
         optim::SGD sgd(table.parameters(), {.lr = 1, .weight_decay = 1});
         Tape tape;
-        tape.backward(sum(table(tensor({1, -1, 1}))));
+        tape.backward(sum(table(tensor({1, 3, 1}))));
         change(table.weight);
         sgd.step();
         return table.weight.to_vector<double>();
@@ -225,7 +224,7 @@ TEST_CASE("a read gradient is known to have no more rows until somebody may have
     const AutogradMeta& meta = *table.weight.impl()->meta;
     const auto pass = [&] {
         Tape tape;
-        tape.backward(sum(table(tensor({1, -1, 1}))));
+        tape.backward(sum(table(tensor({1, 3, 1}))));
     };
     const auto read = [&] {
         table.zero_grad();
