@@ -26,11 +26,6 @@ void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
     bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7));
 }
 
-std::string place(const Loc& loc) {
-    const char* slash = std::strrchr(loc.file_name(), '/');
-    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
-}
-
 // Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones.
 struct WalkMemory {
     std::vector<GradientSlot> slots;
@@ -278,8 +273,8 @@ void BackwardRun::check_reached() {
         if (!useful) continue;
         if (record.flags & Record::kReleased) [[unlikely]] {
             fail<TapeError>(loc_, "{}: the saved tensors of {} at {} were used up by the backward at {}; make the tape "
-                            "persistent to run backward again", what_, record.op->name, place(record.loc),
-                            place(walk_.log.last_backward));
+                            "persistent to run backward again", what_, record.op->name, detail::file_and_line(record.loc),
+                            detail::file_and_line(walk_.log.last_backward));
         }
         for (int k = 0; k < record.saved_count; ++k) {
             const SavedTensor& saved = record.saved()[k];
@@ -288,7 +283,8 @@ void BackwardRun::check_reached() {
                 continue;
             fail<TapeError>(record.loc, "{}: a tensor of shape {} that it saved for backward was modified in place at {}, "
                             "before the backward at {}", record.op->name,
-                            Shape(saved.impl->sizes, saved.impl->rank), place(saved.impl->storage->last_write), place(loc_));
+                            Shape(saved.impl->sizes, saved.impl->rank),
+                            detail::file_and_line(saved.impl->storage->last_write), detail::file_and_line(loc_));
         }
     }
 }

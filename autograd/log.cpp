@@ -77,11 +77,6 @@ void note_stream(Log& log, std::uint32_t index, Device device) {
     if (log.stream_runs.empty() || log.stream_runs.back().stream != stream) log.stream_runs.push_back({index, stream});
 }
 
-std::string where(const Loc& loc) {
-    const char* slash = std::strrchr(loc.file_name(), '/');
-    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
-}
-
 }  // namespace
 
 std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
@@ -89,7 +84,7 @@ std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
         if (input->node_version != input->storage->version) [[unlikely]] {
             fail<TapeError>(loc, "a recorded tensor of shape {} was modified in place at {} through another view of its "
                             "storage; use the modified tensor itself, or clone() before modifying",
-                            Shape(input->sizes, input->rank), where(input->storage->last_write));
+                            Shape(input->sizes, input->rank), detail::file_and_line(input->storage->last_write));
         }
         return input->node.index;
     }

@@ -3,25 +3,23 @@
 
 #include <cstring>
 
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
 
 constinit thread_local detail::ThreadState detail::thread;
 
-namespace {
-
-// The file's name without its folders, as a person would say it; where() has the whole path.
-std::string place(const Loc& loc) {
-    if (loc.line() == 0) return "";
+std::string detail::file_and_line(const Loc& loc) {
     const char* slash = std::strrchr(loc.file_name(), '/');
-    return std::string(slash ? slash + 1 : loc.file_name()) + ":" + std::to_string(loc.line()) + ": ";
+    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
 }
 
-}  // namespace
+// where() has the whole path.
+static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : detail::file_and_line(loc) + ": "; }
 
 Error::Error(const std::string& message, const Loc& loc)
-    : message_(place(detail::caller(loc)) + message), loc_(detail::caller(loc)) {}
+    : message_(beginning(detail::caller(loc)) + message), loc_(detail::caller(loc)) {}
 
 CallerScope::CallerScope(const Loc& loc) noexcept : previous_(detail::thread.caller) {
     if (previous_.line() == 0) detail::thread.caller = loc;  // the outermost scope is nearest to the user

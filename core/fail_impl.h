@@ -13,6 +13,9 @@ template <class E, class... Args>
 
 namespace detail {
 
+/// "tree.cpp:42": the file's name without its folders, as a person would say it.
+std::string file_and_line(const Loc& loc);
+
 /// What ends a message about an input of another dtype than the floating one of the weights that it meets.
 inline std::string conversion_hint(DType input, DType weight) {
     return input == weight || !is_floating(weight) ? "" : fmt::format("; convert the input with x.to({})", name(weight));

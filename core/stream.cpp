@@ -213,10 +213,8 @@ void detail::begin_watched_op(const char* op, const TensorImpl* operand, const L
 
 void detail::log_placement(const TensorImpl* result) {
     if (thread.is_placed) return;
-    const char* file = thread.op_loc.file_name();
-    const char* slash = std::strrchr(file, '/');
-    const std::string line = fmt::format("{}:{}: {}: {}, {} {}\n", slash ? slash + 1 : file, thread.op_loc.line(), thread.op,
-                                         name(result->device), name(result->dtype), Shape(result->sizes, result->rank));
+    const std::string line = fmt::format("{}: {}: {}, {} {}\n", file_and_line(thread.op_loc), thread.op, name(result->device),
+                                         name(result->dtype), Shape(result->sizes, result->rank));
     std::fputs(line.c_str(), stderr);
     thread.is_placed = true;
 }

@@ -288,7 +288,11 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
     old->data = nullptr;
 }
 
-void fail_undefined(const char* op, const Loc& loc) { fail<ValueError>(loc, "{}: the tensor is undefined", op); }
+void fail_undefined(const char* op, const Loc& loc) {
+    std::string hint;
+    if (thread.left_out) hint = fmt::format("; at {} {}", file_and_line(thread.left_out_at), thread.left_out);
+    fail<ValueError>(loc, "{}: the tensor is undefined{}", op, hint);
+}
 
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     if (a.device() == b.device()) return;

@@ -151,11 +151,6 @@ class DeviceGuard {
     int previous_;
 };
 
-std::string place(const Loc& loc) {
-    const char* slash = std::strrchr(loc.file_name(), '/');
-    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
-}
-
 // --- Errors that come late -----------------------------------------------------------------------------------------------
 
 // Whether it is about what a kernel did, not about the call that returned it.
@@ -183,7 +178,7 @@ std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
     int more = 0;
     for (std::uint32_t i = begin; i < end; ++i) {
         const auto [name, loc] = of(i);
-        const std::string line = fmt::format("{} at {}", name, place(loc));
+        const std::string line = fmt::format("{} at {}", name, tapir::detail::file_and_line(loc));
         const auto found = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == line; });
         if (found != lines.end()) {
             ++found->second;

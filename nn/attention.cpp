@@ -80,6 +80,11 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const char* const op = "MultiheadAttention";
     const Loc& loc = query.loc;
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
+    if (tapir::detail::thread.caller.line() == 0) {  // not a part of a transformer, whose caller sees no weights
+        tapir::detail::thread.left_out =
+            masks.need_weights ? nullptr : "MultiheadAttention was not asked for its weights: {.need_weights = true}";
+        tapir::detail::thread.left_out_at = loc;
+    }
     if (!masks.average_attn_weights && !masks.need_weights) {
         fail<ValueError>(loc, "{}: .average_attn_weights = false asks for the weights of each head, but .need_weights is false, as it is "
                               "unless given: then there are no weights", op);

@@ -28,7 +28,8 @@ struct AttentionMasks {
 
 struct AttentionResult {
     Tensor output;   // like the query
-    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); UNDEFINED unless asked for by AttentionMasks::need_weights
+    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); UNDEFINED unless asked for by AttentionMasks::need_weights,
+                   // as the error says where it is read
 };
 
 /// Attention in several subspaces: each head has its share of embed_dim.
