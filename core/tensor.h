@@ -462,6 +462,7 @@ class Tensor {
     Tensor nan_to_num(double nan, double posinf, double neginf, Loc loc = Loc::current()) const;
 
     // --- Reductions and products ------------------------------------------------------------------------------------
+    Tensor ldexp(const Tensor& other, Loc loc = Loc::current()) const;
     // Without dims over all elements; see tapir/ops/reduce.h, tapir/ops/statistics.h and tapir/ops/matmul.h.
 
     Tensor sum(Loc loc = Loc::current()) const;

@@ -21,6 +21,9 @@ using enum ElementTypes;
 
 // --- Rows ----------------------------------------------------------------------------------------------------------------
 
+TAPIR_OP(ldexp, NoOnnx("Pow, Mul"), Composed, "x * 2^other.", TAPIR_SAMPLE("f(3,4) i(3,4)<9", ldexp(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,1) f(3)", ldexp(x[0], x[1])));
+
 namespace {
 
 void elementwise_rule(Backward& b);
@@ -925,6 +928,18 @@ Tensor div(In a, Scalar b, const char* rounding_mode) {
     return rounded_quotient(a, b, rounding_mode);
 }
 
+Tensor polygamma(std::int64_t n, In x) {
+    if (n < 0) fail<ValueError>(x.loc, "polygamma: n must not be negative, got {}", n);
+    return polygamma(x, static_cast<double>(n));
+}
+
+Tensor ldexp(In x, In other) {
+    detail::check_defined(x, "ldexp");
+    detail::check_defined(other, "ldexp");
+    const detail::RecordedParts parts(x.loc);
+    return mul(x, pow(2.0, other));
+}
+
 Tensor gelu(In x, const char* approximate) {
     const std::string word = approximate;
     if (word == "tanh") return gelu_tanh(x);
@@ -960,6 +975,7 @@ Tensor Tensor::div(const Tensor& other, const char* rounding_mode, Loc loc) cons
 Tensor Tensor::div(Scalar other, const char* rounding_mode, Loc loc) const {
     return tapir::div(In(*this, loc), other, rounding_mode);
 }
+Tensor Tensor::ldexp(const Tensor& other, Loc loc) const { return tapir::ldexp(In(*this, loc), In(other, loc)); }
 Tensor Tensor::bitwise_not(Loc loc) const { return tapir::bitwise_not(In(*this, loc)); }
 
 }  // namespace tapir

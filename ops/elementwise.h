@@ -26,6 +26,10 @@ namespace tapir {
 Tensor lerp(In start, In end, Scalar weight);
 /// All bits turned over; of bool logical_not. Throws DTypeError for floating dtypes.
 Tensor bitwise_not(In x);
+/// The n-th derivative of digamma, n from 0 on (ValueError); nan, infinite or 0 where it is not defined.
+Tensor polygamma(std::int64_t n, In x);
+/// x * 2^other. Integers are computed in the default dtype.
+Tensor ldexp(In x, In other);
 /// gelu with approximate = "none" or "tanh". Throws ValueError for other words.
 Tensor gelu(In x, const char* approximate);
 

@@ -28,6 +28,8 @@ TAPIR_DECLARE1(log10) TAPIR_DECLARE1(log1p) TAPIR_DECLARE1(sin) TAPIR_DECLARE1(c
 TAPIR_DECLARE1(asin) TAPIR_DECLARE1(acos) TAPIR_DECLARE1(atan) TAPIR_DECLARE1(sinh) TAPIR_DECLARE1(cosh)
 TAPIR_DECLARE1(tanh) TAPIR_DECLARE1(asinh) TAPIR_DECLARE1(acosh) TAPIR_DECLARE1(atanh) TAPIR_DECLARE1(erf)
 TAPIR_DECLARE1(erfc) TAPIR_DECLARE2(pow) TAPIR_DECLARE2(atan2) TAPIR_DECLARE2(hypot)
+float lgammaf_r(float, int*) noexcept;
+double lgamma_r(double, int*) noexcept;
 }
 
 namespace tapir::kernels {
@@ -62,76 +64,23 @@ inline float round(float x) { return __builtin_rintf(x); }  // the default round
 inline double round(double x) { return __builtin_rint(x); }
 inline float fmod(float a, float b) { return __builtin_fmodf(a, b); }
 inline double fmod(double a, double b) { return __builtin_fmod(a, b); }
-
-template <class T>
-concept Int = __is_same(T, std::int32_t) || __is_same(T, std::int64_t);
-template <Int T> inline T floor(T x) { return x; }
-template <Int T> inline T ceil(T x) { return x; }
-template <Int T> inline T trunc(T x) { return x; }
-template <Int T> inline T round(T x) { return x; }
-// Division by zero gives 0 (and -1 is kept from trapping on the smallest integer).
-template <Int T> inline T fmod(T a, T b) { return b == 0 || b == T(-1) ? T(0) : static_cast<T>(a % b); }
-template <Int T>
-inline T remainder(T a, T b) {
-    const T r = fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
+inline float copysign(float a, float b) { return __builtin_copysignf(a, b); }
+inline double copysign(double a, double b) { return __builtin_copysign(a, b); }
+// lgamma itself writes the sign to a variable of all threads.
+inline float lgamma(float x) {
+    int sign;
+    return ::lgammaf_r(x, &sign);
 }
-// Python's %: the sign of b. Unlike a - b * floor(a / b) right for large quotients.
-inline float remainder(float a, float b) {
-    const float r = fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-inline double remainder(double a, double b) {
-    const double r = fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-// Python's //. By way of the remainder: the rounded quotient can be a whole number too large.
-template <class T>
-inline T floor_divide(T a, T b) {
-    if constexpr (Int<T>) {
-        if (b == 0) return 0;
-        if (b == T(-1)) return static_cast<T>(-a);  // which wraps, where the division would trap
-        return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0)));
-    } else {
-        if (b == 0) return a / b;
-        const T rest = fmod(a, b), whole = (a - rest) / b;  // nearly
-        const T quotient = rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole, down = floor(quotient);
-        return quotient - down > T(0.5) ? down + 1 : down;
-    }
-}
-template <Int T>
-inline T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as the truncated result
-    if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);
-    T result = 1;
-    for (; exponent; exponent = static_cast<T>(exponent >> 1)) {
-        if (exponent & 1) result = static_cast<T>(result * base);
-        base = static_cast<T>(base * base);
-    }
-    return result;
+inline double lgamma(double x) {
+    int sign;
+    return ::lgamma_r(x, &sign);
 }
 
-template <class T> inline T where(bool condition, T a, T b) { return condition ? a : b; }
-template <class T> inline T abs(T x) { return where(x < T(0), static_cast<T>(-x), static_cast<T>(x + T(0))); }
-template <class T> inline T sign(T x) { return where(x > T(0), T(1), where(x < T(0), T(-1), T(0))); }
-template <class T> inline T square(T x) { return static_cast<T>(x * x); }
 template <class T> inline T rsqrt(T x) { return T(1) / sqrt(x); }
-template <class T> inline T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
-template <class T> inline T softplus(T x) { return where(x > T(20), x, log1p(exp(x))); }
 
-template <class T> inline bool is_infinite(T x) {
-    if constexpr (Int<T>) {
-        return false;
-    } else {
-        return abs(x) == static_cast<T>(__builtin_inf());
-    }
-}
-template <class T> inline bool is_finite(T x) {
-    if constexpr (Int<T>) {
-        return true;
-    } else {
-        return abs(x) < static_cast<T>(__builtin_inf());
-    }
-}
+#define TAPIR_SCALAR inline
+#include "tapir/ops/kernels/scalar_functions.h"
+#undef TAPIR_SCALAR
 
 }  // namespace
 }  // namespace TAPIR_ISA

@@ -29,7 +29,7 @@ inline constexpr int kElementwiseOps = static_cast<int>(Elementwise::count);
 /// What a rule reads of the forward pass; the operands a, b, c (a is also called x), and the result y.
 enum Saves : std::uint8_t {
     SaveNone = 0, SaveA = 1, SaveB = 2, SaveC = 4, SaveY = 8,
-    SaveX = SaveA, SaveXY = SaveA | SaveY, SaveAB = SaveA | SaveB, SaveBY = SaveB | SaveY,
+    SaveX = SaveA, SaveXY = SaveA | SaveY, SaveAY = SaveXY, SaveAB = SaveA | SaveB, SaveBY = SaveB | SaveY,
     SaveABY = SaveA | SaveB | SaveY, SaveABC = SaveA | SaveB | SaveC, SaveBC = SaveB | SaveC,
 };
 

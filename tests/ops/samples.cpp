@@ -119,6 +119,7 @@ std::string torch_name(const std::string& name, const std::string& arguments) {
     if (name == "gelu_tanh") return "gelu(" + arguments + ", approximate='tanh')";
     if (name == "parametric_relu") return "(lambda a, b: where(a > 0, a, a * b))(" + arguments + ")";
     if (name == "lerp") return "lerp(x[0].broadcast_to((2,4,3)) if x[0].dim() == 3 else x[0], x[1], x[2])";
+    if (name == "polygamma") return "torch.polygamma(1, " + arguments + ")";
     if (name == "clamp") return "x[0].clone()";  // without bounds PyTorch refuses
     return name + "(" + arguments + ")";
 }
@@ -131,6 +132,8 @@ std::string extreme_code(const ElementwiseOp& op, bool wide) {
     std::string code = torch_name(op.info.name, "x[0]" + dtype + (op.operands == 1 ? "" : ", x[1]" + dtype));
     if (std::string(op.info.name) == "hardswish") code = "where(x[0] == -inf, 0 * ones(16).double(), " + code + ".double())";
     if (std::string(op.info.name) == "softshrink") code = "where(x[0] == x[0], " + code + ", nan)";
+    // At -1 and all larger floating numbers, which are integers, and at -inf, PyTorch's sine of pi x is not 0.
+    if (std::string(op.info.name) == "polygamma") code = "where((x[0] < 0) & (x[0] == x[0].floor()), inf, " + code + ")";
     if (std::string(op.info.name) == "sinc" && !wide) code = "where(x[0].abs() < 1e38, " + code + ", nan)";
     return code + (wide ? "" : ".float()");
 }

@@ -1,0 +1,143 @@
+// Scalar functions of the rows of elementwise.def, for float, double and integers, written once for the CPU and for CUDA.
+//
+// ops/cpu/math_impl.h and cuda/math.cuh include it inside their namespaces, behind what they have of a maths library (exp, log,
+// pow, erf, lgamma, fmod, copysign, ...) and with TAPIR_SCALAR, the qualifiers of a function, defined. So it has no include guard and no
+// namespace of its own.
+
+template <class T>
+concept Int = __is_same(T, std::int32_t) || __is_same(T, std::int64_t);
+
+template <class T> TAPIR_SCALAR T where(bool condition, T a, T b) { return condition ? a : b; }
+template <class T> TAPIR_SCALAR T abs(T x) { return where(x < T(0), static_cast<T>(-x), static_cast<T>(x + T(0))); }
+template <class T> TAPIR_SCALAR T sign(T x) { return where(x > T(0), T(1), where(x < T(0), T(-1), T(0))); }
+template <class T> TAPIR_SCALAR T square(T x) { return static_cast<T>(x * x); }
+template <class T> TAPIR_SCALAR T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
+template <class T> TAPIR_SCALAR T softplus(T x) { return where(x > T(20), x, log1p(exp(x))); }
+
+template <class T> TAPIR_SCALAR bool is_infinite(T x) {
+    if constexpr (Int<T>) {
+        return false;
+    } else {
+        return abs(x) == static_cast<T>(__builtin_inf());
+    }
+}
+template <class T> TAPIR_SCALAR bool is_finite(T x) {
+    if constexpr (Int<T>) {
+        return true;
+    } else {
+        return abs(x) < static_cast<T>(__builtin_inf());
+    }
+}
+
+// --- Integers --------------------------------------------------------------------------------------------------------
+
+template <Int T> TAPIR_SCALAR T floor(T x) { return x; }
+template <Int T> TAPIR_SCALAR T ceil(T x) { return x; }
+template <Int T> TAPIR_SCALAR T trunc(T x) { return x; }
+template <Int T> TAPIR_SCALAR T round(T x) { return x; }
+// Division by zero gives 0 (and -1 is kept from trapping on the smallest integer).
+template <Int T> TAPIR_SCALAR T fmod(T a, T b) { return b == 0 || b == T(-1) ? T(0) : static_cast<T>(a % b); }
+template <Int T> TAPIR_SCALAR T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as the truncated result
+    if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);
+    T result = 1;
+    for (; exponent; exponent = static_cast<T>(exponent >> 1)) {
+        if (exponent & 1) result = static_cast<T>(result * base);
+        base = static_cast<T>(base * base);
+    }
+    return result;
+}
+
+// --- Division --------------------------------------------------------------------------------------------------------
+
+// Python's %: the sign of b. Unlike a - b * floor(a / b) right for large quotients.
+template <class T> TAPIR_SCALAR T remainder(T a, T b) {
+    const T r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
+}
+// Python's //. By way of the remainder: the rounded quotient can be a whole number too large.
+template <class T> TAPIR_SCALAR T floor_divide(T a, T b) {
+    if constexpr (Int<T>) {
+        if (b == 0) return 0;
+        if (b == T(-1)) return static_cast<T>(-a);  // which wraps, where the division would trap
+        return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+    } else {
+        if (b == 0) return a / b;
+        const T rest = fmod(a, b), whole = (a - rest) / b;  // nearly
+        const T quotient = rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole, down = floor(quotient);
+        return quotient - down > T(0.5) ? down + 1 : down;
+    }
+}
+
+// --- Special functions -----------------------------------------------------------------------------------------------
+// In double whatever the type: their sums cancel.
+
+// The sum of (x + k)^-q over k = 0, 1, ..., for q > 1 and x > 0: ten terms, and Euler and Maclaurin's formula for the others
+// (NIST Digital Library of Mathematical Functions, 2.10.1), with Bernoulli's numbers B_2k / (2k)!.
+TAPIR_SCALAR double hurwitz_zeta(double q, double x) {
+    constexpr double bernoulli[] = {1.0 / 12,       -1.0 / 720,           1.0 / 30240,      -1.0 / 1209600,
+                                    1.0 / 47900160, -691.0 / 1307674368e3, 1.0 / 74724249600};
+    double sum = 0;
+    for (int k = 0; k < 10; ++k) sum += pow(x + k, -q);
+    const double a = x + 10, power = pow(a, -q);
+    sum += power * (a / (q - 1) + 0.5);
+    double term = power * q / a;
+    for (int k = 0; k < 7; ++k) {
+        sum += bernoulli[k] * term;
+        term *= (q + (2 * k + 1)) * (q + (2 * k + 2)) / (a * a);
+    }
+    return power == 0 ? pow(x, -q) : sum;  // x is infinite, or the other terms are nothing beside the first
+}
+
+// The derivative of lgamma. Reflected to x > 0, moved up to 10 and more, and Stirling's series there (5.11.2 in the same).
+TAPIR_SCALAR double digamma(double x) {
+    if (x == 0) return copysign(__builtin_inf(), -x);
+    double sum = 0;
+    if (x < 0) {
+        if (x == floor(x)) return __builtin_nan("");
+        constexpr double pi = 3.14159265358979323846;
+        sum = -pi / tan(pi * (x - trunc(x)));
+        x = 1 - x;
+    }
+    for (; x < 10; x += 1) sum -= 1 / x;
+    const double s = 1 / (x * x);
+    const double series =
+        s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
+    return sum + log(x) - 0.5 / x - series;
+}
+TAPIR_SCALAR float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
+
+// The n-th derivative of digamma: (-1)^(n+1) n! hurwitz_zeta(n + 1, x); below 0 that sum is one over the terms below 0, which is the
+// difference of two sums, and the sum over the others. nan for n that is not a whole number from 0 on.
+TAPIR_SCALAR double polygamma(double x, double n) {
+    if (!(n >= 0) || n != floor(n)) return __builtin_nan("");
+    if (n == 0) return digamma(x);
+    const bool is_odd = n != 2 * floor(n / 2);
+    const double q = n + 1;
+    double factorial = is_odd ? 1 : -1, sum;
+    for (int k = 2; k <= n && k <= 171; ++k) factorial *= k;
+    if (x > 0) {
+        sum = hurwitz_zeta(q, x);
+    } else if (x == floor(x)) {
+        sum = __builtin_inf();
+    } else {
+        const double below = hurwitz_zeta(q, ceil(x) - x) - hurwitz_zeta(q, 1 - x);
+        sum = hurwitz_zeta(q, x - floor(x)) + (is_odd ? below : -below);
+    }
+    return factorial * sum;
+}
+TAPIR_SCALAR float polygamma(float x, float n) {
+    return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n)));
+}
+
+// Winitzki's approximation (2008), then three of Halley's steps; by erfc in the upper half, where erf is rounded to 1.
+TAPIR_SCALAR double erfinv(double y) {
+    const double a = abs(y), l = log1p(-a * a), t = 4.33074675079 + 0.5 * l;
+    double x = sqrt(sqrt(t * t - l * (1 / 0.147)) - t);
+    for (int step = 0; step < 3; ++step) {
+        const double difference = where(a > 0.5, (1 - a) - erfc(x), erf(x) - a);
+        const double newton = difference * 0.88622692545275801365 * exp(x * x);
+        x -= newton / (1 + x * newton);
+    }
+    return where(a < 1, copysign(x, y), where(a == 1, copysign(__builtin_inf(), y), __builtin_nan("")));
+}
+TAPIR_SCALAR float erfinv(float y) { return static_cast<float>(erfinv(static_cast<double>(y))); }

@@ -1,0 +1,109 @@
+// Gamma functions, the inverse of erf, signs and powers of two: closed forms, recurrences and what is not a number.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "../fails.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+constexpr double kPi = 3.14159265358979323846, kEuler = 0.57721566490153286061, kInf = std::numeric_limits<double>::infinity(),
+                 kNan = std::numeric_limits<double>::quiet_NaN();
+
+double value(const Tensor& x) { return x.item<double>(); }
+Tensor number(double x) { return tensor(x, {float64}); }
+Approx near(double want) { return Approx(want).epsilon(1e-13).margin(1e-13); }
+
+}  // namespace
+
+TEST_CASE("gamma functions: closed forms, recurrences, poles") {
+    CHECK(value(lgamma(number(0.5))) == near(0.5 * std::log(kPi)));
+    CHECK(value(lgamma(number(-0.5))) == near(std::log(2 * std::sqrt(kPi))));
+    double logarithm = 0;
+    for (int n = 2; n < 40; ++n) CHECK(value(lgamma(number(n))) == near(logarithm += std::log(n - 1)));
+    for (const double pole : {0.0, -0.0, -1.0, -7.0, kInf, -kInf}) CHECK(value(lgamma(number(pole))) == kInf);
+    CHECK(std::isnan(value(lgamma(number(kNan)))));
+
+    CHECK(value(digamma(number(1))) == near(-kEuler));
+    CHECK(value(digamma(number(0.5))) == near(-kEuler - 2 * std::log(2)));
+    CHECK(value(digamma(number(1.4616321449683623413))) == near(0));
+    CHECK(value(digamma(number(0.0))) == -kInf);
+    CHECK(value(digamma(number(-0.0))) == kInf);
+    CHECK(value(digamma(number(kInf))) == kInf);
+    for (const double x : {-1.0, -5.0, -kInf, kNan}) CHECK(std::isnan(value(digamma(number(x)))));
+
+    const double zeta3 = 1.2020569031595942854;
+    CHECK(value(polygamma(1, number(1))) == near(kPi * kPi / 6));
+    CHECK(value(polygamma(1, number(0.5))) == near(kPi * kPi / 2));
+    CHECK(value(polygamma(1, number(-0.5))) == near(kPi * kPi / 2 + 4));
+    CHECK(value(polygamma(2, number(1))) == near(-2 * zeta3));
+    CHECK(value(polygamma(3, number(0.5))) == near(std::pow(kPi, 4)));
+    for (const double x : {-1000.3, -3.3, -0.7, 1e-3, 0.2, 1.0, 7.5, 30.0, 1e4}) {
+        double factorial = 1;
+        CHECK(value(digamma(number(x))) == Approx(value(digamma(number(x + 1))) - 1 / x).epsilon(1e-12));
+        CHECK(value(polygamma(0, number(x))) == value(digamma(number(x))));
+        for (int n = 1; n < 7; ++n) {
+            INFO("n " << n << ", x " << x);
+            factorial *= -n;
+            CHECK(value(polygamma(n, number(x))) ==
+                  Approx(value(polygamma(n, number(x + 1))) - factorial / std::pow(x, n + 1)).epsilon(1e-12));
+        }
+    }
+    for (const double pole : {0.0, -2.0}) CHECK(value(polygamma(1, number(pole))) == kInf);
+    CHECK(value(polygamma(2, number(-1))) == -kInf);
+    CHECK(value(polygamma(1, number(-1e-20))) == Approx(1e40));
+    CHECK(value(polygamma(1, number(kInf))) == 0);
+    CHECK(std::isnan(value(number(2).polygamma(0.5))));
+    FAILS(ValueError, "polygamma: n must not be negative, got -1", polygamma(-1, number(2)));
+
+    Tensor x = tensor({-2.5, -0.3, 0.4, 3.0, 12.0}, {float64}).requires_grad_();
+    Tape tape;
+    const Tensor first = tape.gradient(sum(lgamma(x)), {x}, {.create_graph = true})[0];
+    CHECK(allclose(first, digamma(x), 1e-13, 0));
+    CHECK(allclose(tape.gradient(sum(first), {x})[0], polygamma(1, x), 1e-13, 0));
+}
+
+TEST_CASE("erfinv is the inverse of erf up to the ends") {
+    for (double y = -0.999; y < 1; y += 0.0371) CHECK(std::erf(value(erfinv(number(y)))) == Approx(y).epsilon(1e-14));
+    for (int k = 2; k <= 53; ++k) {
+        INFO("1 - 2^-" << k);
+        const double apart = std::ldexp(1.0, -k), x = value(erfinv(number(1 - apart)));
+        CHECK(std::erfc(x) == Approx(apart).epsilon(1e-12));
+        CHECK(value(erfinv(number(apart - 1))) == -x);
+        CHECK(std::erf(value(erfinv(number(apart)))) == Approx(apart).epsilon(1e-14));
+    }
+    CHECK(value(erfinv(number(1e-300))) == Approx(1e-300 * std::sqrt(kPi) / 2));
+    CHECK(std::signbit(value(erfinv(number(-0.0)))));
+    CHECK(value(erfinv(number(1))) == kInf);
+    CHECK(value(erfinv(number(-1))) == -kInf);
+    for (const double y : {1.0000001, -2.0, kInf, -kInf, kNan}) CHECK(std::isnan(value(erfinv(number(y)))));
+    const Tensor narrow = linspace(-1, 1, 201);
+    CHECK(erfinv(narrow).equal(erfinv(narrow.to(float64)).to(float32)));
+}
+
+TEST_CASE("signs, steps and powers of two") {
+    const Tensor a = tensor({1.5, -2.0, 0.0, kInf, kNan}), signs = tensor({-0.0, kNan, -kInf, 1.0, -1.0});
+    const auto signed_as = [](const Tensor& x) {
+        std::vector<bool> result;
+        for (const double v : x.to_vector<double>()) result.push_back(std::signbit(v));
+        return result;
+    };
+    CHECK(signed_as(copysign(a, signs)) == signed_as(signs));
+    CHECK(copysign(tensor({3, -4}), -1).to_vector<double>() == std::vector<double>{-3, -4});
+    CHECK(copysign(tensor({3, -4}), -1).dtype() == float32);
+    Tensor x = tensor({2.0, -2.0, 0.0, kInf}).requires_grad_();
+    Tape tape;
+    tape.backward(sum(copysign(x, tensor({-1.0, -1.0, -1.0, -1.0}))));
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{-1, 1, 0, -1});
+
+    CHECK(heaviside(tensor({-1, 0, 2}), 5).to_vector<int>() == std::vector<int>{0, 5, 1});
+    CHECK(heaviside(tensor({kNan, -0.0, kInf}), tensor({1.0, 0.5, 7.0})).to_vector<double>() == std::vector<double>{0, 0.5, 1});
+
+    std::vector<double> exponents, want;
+    for (int n = -140; n < 128; ++n) exponents.push_back(n), want.push_back(std::ldexp(0.75, n));
+    CHECK(ldexp(number(0.75), tensor(exponents)).to_vector<double>() == want);
+    CHECK(ldexp(tensor(3), tensor({2, -1})).to_vector<double>() == std::vector<double>{12, 1.5});
+}
