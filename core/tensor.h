@@ -522,6 +522,9 @@ class Tensor {
     Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor mm(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor bmm(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor logcumsumexp(Dim dim, Loc loc = Loc::current()) const;
+    ValuesIndices cummax(Dim dim, Loc loc = Loc::current()) const;
+    ValuesIndices cummin(Dim dim, Loc loc = Loc::current()) const;
     Tensor mv(const Tensor& vector, Loc loc = Loc::current()) const;
     Tensor dot(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor outer(const Tensor& other, Loc loc = Loc::current()) const;

@@ -1,4 +1,4 @@
-// Running sums, products and logarithms of sums of exponentials along lines, and the gradients of products. Accumulated in float64 and 64-bit integers.
+// Running sums, products, extremes and logarithms of sums of exponentials along lines, and the gradients of products. Accumulated in float64 and 64-bit integers.
 //
 // What is combined is an operation, passed to the kernels by value:
 //
@@ -291,6 +291,49 @@ void run_scan(const LineArgs& args, i64 lines, bool reverse) {
     scan_lines(Op{static_cast<const T*>(args.x), static_cast<Result*>(args.out), aligned}, args, lines, reverse);
 }
 
+// --- Extremes --------------------------------------------------------------------------------------------------------
+
+template <class V>
+struct Placed {
+    V value;
+    i64 index;  // -1: none yet
+};
+
+template <class T, bool kLargest>
+struct ExtremeOp {
+    using Value = std::conditional_t<is_real<T>, double, i64>;
+    using State = Placed<Value>;
+    static constexpr int kItems = 4;
+    const T* x;
+    T* out;
+    i64* indices;
+    i64 size, inner;
+
+    __device__ State identity() const { return {0, -1}; }
+    __device__ __forceinline__ State combine(const State& earlier, const State& later) const {
+        if (later.index < 0) return earlier;
+        if (earlier.index < 0) return later;
+        const bool is_as_good = kLargest ? later.value >= earlier.value : later.value <= earlier.value;
+        return is_as_good || later.value != later.value ? later : earlier;
+    }
+    template <int N>
+    __device__ __forceinline__ void read(i64 at, i64 step, int count, State (&states)[N]) const {
+        const i64 row = at / inner, first = row - row / size * size;
+        for (int k = 0; k < N; ++k) {
+            states[k] = identity();
+            if (k < count) states[k] = {convert<Value>(x[at + k * step]), first + k};
+        }
+    }
+    template <int N>
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N], const State (&upto)[N]) const {
+        for (int k = 0; k < N; ++k) {
+            if (k >= count) continue;
+            out[at + k * step] = convert<T>(upto[k].value);
+            indices[at + k * step] = upto[k].index;
+        }
+    }
+};
+
 // --- Gradients of products -------------------------------------------------------------------------------------------
 
 // out[k] = x[0] ... x[k-1]
@@ -372,6 +415,18 @@ void scan(const LineArgs& args, kernels::Scan kind, i64 lines) {
         if (kind == Scan::prod) return run_scan<T, Multiply>(args, lines, false);
         if (kind == Scan::sum || kind == Scan::reverse_sum) return run_scan<T, Add>(args, lines, kind == Scan::reverse_sum);
         if constexpr (is_real<T>) run_scan<T, LogAddExp>(args, lines, kind == Scan::reverse_log_of_exps);
+    });
+}
+
+void scan_extreme(const LineArgs& args, bool largest, i64* indices, i64 lines) {
+    with_dtype(args.dtype, [&]<class T>() {
+        const auto* x = static_cast<const T*>(args.x);
+        auto* out = static_cast<T*>(args.out);
+        if (largest) {
+            scan_lines(ExtremeOp<T, true>{x, out, indices, args.size, args.inner}, args, lines, false);
+        } else {
+            scan_lines(ExtremeOp<T, false>{x, out, indices, args.size, args.inner}, args, lines, false);
+        }
     });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/ops/reduce.h"
 
 namespace tapir {
 
@@ -13,5 +14,9 @@ struct PickAttrs {
 
 /// Sends each value's gradient to the element that it was picked from.
 void pick_rule(Backward& b);
+
+/// The element at this place (from 0 on) of each sorted line, and its index: of equal elements as sort() has them. nan_wins: where a line
+/// has nan, the first of them. Records `op`, whose rule is pick_rule.
+ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, std::int64_t place, bool nan_wins, bool keepdim);
 
 }  // namespace tapir

@@ -62,6 +62,10 @@ Tensor logsumexp(In x, const Dims& dims, Flag keepdim = false);
 /// Running sums and products along one dimension, of x's shape. Integers give int64.
 Tensor cumsum(In x, Dim dim);
 Tensor cumprod(In x, Dim dim);
+/// The largest (smallest) element so far along dim, and its index: of equal ones the last. nan wins, and of several the last. The
+/// gradient goes to the elements that are named. Throws IndexError for a dim out of range.
+ValuesIndices cummax(In x, Dim dim);
+ValuesIndices cummin(In x, Dim dim);
 
 /// exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow.
 Tensor softmax(In x, Dim dim);

@@ -1,4 +1,4 @@
-// Running sums, products and logarithms of sums of exponentials, and products over dimensions (their gradients are running products).
+// Running sums, products, extremes and logarithms of sums of exponentials, and products over dimensions (their gradients are running products).
 #include <limits>
 
 #include "tapir/core/fail_impl.h"
@@ -28,6 +28,7 @@ void cumsum_rule(Backward& b);
 void cumprod_rule(Backward& b);
 void prod_rule(Backward& b);
 void logcumsumexp_rule(Backward& b);
+void cummax_rule(Backward& b);
 struct WeightedExpsAttrs {
     int dim;
     bool reverse;
@@ -45,6 +46,17 @@ TAPIR_OP(cumprod, NoOnnx("Loop"), cumprod_rule, "Running products along a dimens
          TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumprod(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", cumprod(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumprod(x[0], 1)), TAPIR_SAMPLE("f(3,5)", cumprod(relu(x[0]), 1)),
          TAPIR_SAMPLE("i(3,4)<9", cumprod(x[0], 1)));
+TAPIR_OP(cummax, NoOnnx("Loop"), cummax_rule, "The largest element so far along a dimension, and its index.",
+         TAPIR_SAMPLE("d(6)", cummax(x[0], 0).values), TAPIR_SAMPLE("d(3,4)", cummax(x[0], 0).values),
+         TAPIR_SAMPLE("d(2,3,4)", cummax(x[0], 1).values), TAPIR_SAMPLE("d(3,7)", cummax(x[0], -1).indices),
+         TAPIR_SAMPLE("i(3,40)<5", cummax(x[0], 1).indices), TAPIR_SAMPLE("f()", cummax(x[0], 0).values),
+         TAPIR_SAMPLE_AS("f(4,3)", "cummax(torch.where(x[0] > 0.7, nan, x[0]), 0).indices",
+                         cummax(where(x[0] > 0.7, std::numeric_limits<double>::quiet_NaN(), x[0]), 0).indices));
+TAPIR_OP(cummin, NoOnnx("Loop"), cummax_rule, "The smallest element so far along a dimension, and its index.",
+         TAPIR_SAMPLE("d(6)", cummin(x[0], 0).values), TAPIR_SAMPLE("d(2,3,4)", cummin(x[0], 1).values),
+         TAPIR_SAMPLE("d(5,3)", cummin(x[0], 0).indices), TAPIR_SAMPLE("i(3,40)<5", cummin(x[0], 1).indices),
+         TAPIR_SAMPLE_AS("f(4,3)", "cummin(torch.where(x[0] > 0.7, nan, x[0]), 0).indices",
+                         cummin(where(x[0] > 0.7, std::numeric_limits<double>::quiet_NaN(), x[0]), 0).indices));
 TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), logcumsumexp_rule, "Running log(sum(exp(x))) along a dimension.",
          TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)), TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)),
          TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)),
@@ -139,6 +151,44 @@ void logcumsumexp_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor y = b.saved(1), finite_y = where(eq(y, -std::numeric_limits<double>::infinity()), 0, y);
     b.give(0, weighted_exps(b.saved(0), -finite_y, b.grad(), {b.attrs<ScanAttrs>().dim, true}, b.record().loc));
+}
+
+// --- Running extremes ------------------------------------------------------------------------------------------------------
+
+// Each element gets the gradients of all results that name it.
+void cummax_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Tensor g = b.grad();
+    if (g.dim() == 0) return b.give(0, g);
+    b.give(0, scatter_add(gradient_ops::zeros(g.shape(), g.dtype(), g.device()), b.attrs<ScanAttrs>().dim, b.saved(0), g));
+}
+
+ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool largest) {
+    detail::check_defined(x, op.name);
+    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc), Scan::sum};
+    const DType dtype = x->dtype;
+    ValuesIndices out;
+    {
+        detail::begin_op(op.name, x.tensor.impl(), x.loc);
+        const detail::UnrecordedParts parts;
+        const Tensor in = on_gpu(x.tensor) ? contiguous(x.tensor) : as_computed(x.tensor);
+        out = {detail::make_empty_like(in.impl(), in.dtype(), x.loc), detail::make_empty_like(in.impl(), int64, x.loc)};
+        if (in.numel() > 0) {
+            const Lines lines(in.impl(), attrs.dim);
+            const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.values.raw_data()};
+            auto* indices = static_cast<std::int64_t*>(out.indices.raw_data());
+            if (on_gpu(in)) {
+                gpu::scan_extreme(args, largest, indices, lines.outer * lines.inner);
+            } else {
+                share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
+                    kernels::scan_extreme(args, largest, indices, begin, end);
+                });
+            }
+        }
+        out.values = to(out.values, dtype);
+    }
+    if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, attrs);
+    return out;
 }
 
 // --- Gradients of products -------------------------------------------------------------------------------------------------
@@ -245,6 +295,9 @@ Tensor cumprod(In x, Dim dim) {
     return out;
 }
 
+ValuesIndices cummax(In x, Dim dim) { return running_extreme(cummax_op, x, dim, true); }
+ValuesIndices cummin(In x, Dim dim) { return running_extreme(cummin_op, x, dim, false); }
+
 Tensor logcumsumexp(In x, Dim dim) {
     detail::check_defined(x, "logcumsumexp");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
@@ -271,6 +324,9 @@ Tensor prod(In x, Dim dim, Flag keepdim) {
 
 Tensor Tensor::cumsum(Dim dim, Loc loc) const { return tapir::cumsum(In(*this, loc), dim); }
 Tensor Tensor::cumprod(Dim dim, Loc loc) const { return tapir::cumprod(In(*this, loc), dim); }
+Tensor Tensor::logcumsumexp(Dim dim, Loc loc) const { return tapir::logcumsumexp(In(*this, loc), dim); }
+ValuesIndices Tensor::cummax(Dim dim, Loc loc) const { return tapir::cummax(In(*this, loc), dim); }
+ValuesIndices Tensor::cummin(Dim dim, Loc loc) const { return tapir::cummin(In(*this, loc), dim); }
 Tensor Tensor::prod(Loc loc) const { return tapir::prod(In(*this, loc)); }
 Tensor Tensor::prod(Dim dim, Flag keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
 

@@ -1,4 +1,4 @@
-// sort, argsort and topk.
+// sort, argsort and topk; and what median and kthvalue pick.
 //
 // Elements become unsigned keys in the same order (nan the largest, both zeros equal) beside their index. Long lines are
 // sorted by radix, least significant byte first: stable, and several times faster than by comparison. Short ones by
@@ -10,10 +10,12 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
 #include "tapir/ops/kernels/sort.h"
 #include "tapir/ops/order_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/view.h"
 
 namespace tapir {
 
@@ -197,6 +199,41 @@ ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, boo
     return out;
 }
 
+// --- One element of each line --------------------------------------------------------------------------------------------
+
+template <class Key>
+void pick_lines(const Job& job, bool nan_wins, int64_t begin, int64_t end) {
+    const auto [outer, n, inner] = job.lines;
+    const std::unique_ptr<Item<Key>[]> items(new Item<Key>[static_cast<std::size_t>(n)]);
+    Item<Key>* const last = items.get() + n;
+    const std::size_t bytes = itemsize(job.x->dtype);
+    for (int64_t line = begin; line < end; ++line) {
+        const int64_t first = line / inner * n * inner + line % inner;
+        const std::byte* from = job.x->data + static_cast<std::size_t>(first) * bytes;
+        make_items(job.x->dtype, from, n, inner, /*descending=*/false, items.get());
+        Item<Key>* found = last;
+        if (nan_wins) found = std::find_if(items.get(), last, [](const Item<Key>& item) { return item.key == ~Key{0}; });
+        if (found == last) {
+            found = items.get() + job.k;
+            std::nth_element(items.get(), found, last);
+        }
+        job.indices[line] = static_cast<int64_t>(found->index);
+        std::memcpy(job.values + static_cast<std::size_t>(line) * bytes,
+                    from + static_cast<std::size_t>(job.indices[line] * inner) * bytes, bytes);
+    }
+}
+
+// By sorting whole lines.
+ValuesIndices pick_on_gpu(const Tensor& x, int dim, int64_t place, bool nan_wins) {
+    const ValuesIndices sorted = sort(x, dim);
+    ValuesIndices out{narrow(sorted.values, dim, place, 1), narrow(sorted.indices, dim, place, 1)};
+    if (nan_wins) {
+        const Tensor most = narrow(sorted.values, dim, x.size(dim) - 1, 1), is_nan = ne(most, most);
+        out = {where(is_nan, most, out.values), where(is_nan, argmax(x, dim, true), out.indices)};
+    }
+    return {clone(out.values), clone(out.indices)};
+}
+
 int64_t size_along(const Tensor& x, int dim) { return x.dim() == 0 ? 1 : x.impl()->sizes[dim]; }
 
 }  // namespace
@@ -227,6 +264,39 @@ ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
     ValuesIndices out = first_sorted(x, d, k, largest, true);
     if (detail::thread.log && is_floating(x.tensor.dtype())) {
         record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
+    }
+    return out;
+}
+
+ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, bool nan_wins, bool keepdim) {
+    ValuesIndices out;
+    {
+        detail::begin_op(op.name, x.tensor.impl(), x.loc);
+        const detail::UnrecordedParts parts;
+        const Tensor in = contiguous(x->rank == 0 ? reshape(x, {1}) : x.tensor);
+        Shape shape = in.shape();
+        shape.raw(dim) = 1;
+        nan_wins = nan_wins && is_floating(in.dtype());
+        if (on_gpu(in) && in.numel() > 0) {
+            out = pick_on_gpu(in, dim, place, nan_wins);
+        } else {
+            out = {detail::make_empty(shape, in.dtype(), in.device(), x.loc), detail::make_empty(shape, int64, in.device(), x.loc)};
+        }
+        if (!on_gpu(in) && in.numel() > 0) {
+            const Job job{in.impl(), static_cast<std::byte*>(out.values.raw_data()), static_cast<int64_t*>(out.indices.raw_data()),
+                          Lines(in.impl(), dim), place, /*descending=*/false};
+            const bool narrow = itemsize(in.dtype()) <= 4 && job.lines.size <= UINT32_MAX;
+            share_out(job.lines.outer * job.lines.inner, job.lines.size * 4, [&](int64_t begin, int64_t end) {
+                narrow ? pick_lines<std::uint32_t>(job, nan_wins, begin, end) : pick_lines<std::uint64_t>(job, nan_wins, begin, end);
+            });
+        }
+        if (x->rank == 0 || !keepdim) {
+            shape.erase(dim);
+            out = {reshape(out.values, shape), reshape(out.indices, shape)};
+        }
+    }
+    if (detail::thread.log && is_floating(x->dtype)) {
+        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{dim, x->rank == 0 || !keepdim});
     }
     return out;
 }

@@ -14,6 +14,7 @@
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
+#include "tapir/ops/order_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -28,7 +29,7 @@ TAPIR_OP(quantile, NoOnnx("TopK, Gather"), Composed, "Quantiles.", TAPIR_SAMPLE(
          TAPIR_SAMPLE_AS("d(3,4)", "quantile(x[0], 0.4, 0, interpolation='midpoint')", quantile(x[0], 0.4, 0, false, "midpoint")),
          TAPIR_SAMPLE_AS("d(4,3)", "quantile(x[0], torch.tensor([0, 0.25, 1], dtype=x[0].dtype), 0)",
                          quantile(x[0], tensor({0, 0.25, 1}, {x[0].dtype(), x[0].device()}), 0)));
-TAPIR_OP(median, NoOnnx("TopK, Gather"), Composed, "The middle element.", TAPIR_SAMPLE("d(3,4)", median(x[0])),
+TAPIR_OP(median, NoOnnx("TopK, Gather"), pick_rule, "The middle element.", TAPIR_SAMPLE("d(3,4)", median(x[0])),
          TAPIR_SAMPLE("d(3,4)", median(x[0], 1)), TAPIR_SAMPLE("d(5,2)", median(x[0], 0, true)));
 TAPIR_OP(var_mean, NoOnnx("ReduceMean, Sub, Mul"), Composed, "Variance or standard deviation, and mean.",
          TAPIR_SAMPLE_AS("f(3,4)", "var_mean(x[0])", list(var_mean(x[0]))),
@@ -55,7 +56,7 @@ TAPIR_OP(cdist, NoOnnx("Sub, ReduceL2"), Composed, "Distances between rows.", TA
 TAPIR_OP(normalize, NoOnnx("LpNormalization"), Composed, "Vectors of length 1.", TAPIR_SAMPLE("f(3,4)", normalize(x[0])),
          TAPIR_SAMPLE("f(2,3,2)", normalize(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", normalize(x[0], 2, 0, 1.5)));
 
-TAPIR_OP(kthvalue, NoOnnx("TopK, Gather"), Composed, "The k-th smallest element.", TAPIR_SAMPLE("d(3,4)", kthvalue(x[0], 2)),
+TAPIR_OP(kthvalue, NoOnnx("TopK, Gather"), pick_rule, "The k-th smallest element.", TAPIR_SAMPLE("d(3,4)", kthvalue(x[0], 2)),
          TAPIR_SAMPLE("d(3,4)", kthvalue(x[0], 3, 0, true)));
 TAPIR_OP(nansum, NoOnnx("IsNaN, Where, ReduceSum"), Composed, "The sum of what is not nan.", TAPIR_SAMPLE("f(3,4)", nansum(x[0])),
          TAPIR_SAMPLE_AS("f(3,4)", "nansum(torch.where(x[0] > 0.5, nan, x[0]), 1, keepdim=True)",
@@ -109,13 +110,8 @@ Place place_of(double q, int64_t n, Between how, const Loc& loc) {
 
 // x sorted along d, and nan where the largest element of its line is (where nan would be).
 struct Sorted {
-    Tensor values, indices, is_nan;  // is_nan: of size 1 along d; undefined for integers
-    Sorted(const Tensor& x, int d) {
-        const ValuesIndices sorted = sort(x, d);
-        values = sorted.values;
-        indices = sorted.indices;
-        if (is_floating(x.dtype())) is_nan = isnan(narrow(values, d, x.size(d) - 1, 1));
-    }
+    Tensor values, is_nan;  // is_nan: of size 1 along d
+    Sorted(const Tensor& x, int d) : values(sort(x, d).values), is_nan(isnan(narrow(values, d, x.size(d) - 1, 1))) {}
 };
 
 void check_quantile(const In& x) {
@@ -189,20 +185,9 @@ Tensor quantile(In x, In q, Interpolation interpolation) {
 ValuesIndices median(In x, Dim dim, Flag keepdim) {
     detail::check_defined(x, "median");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "median", x.loc);
-    const detail::RecordedParts parts(x.loc);
-    if (x.tensor.dim() == 0) {
-        const ValuesIndices one = median(reshape(x, {1}), 0, false);
-        return one;
-    }
-    const int64_t n = x->sizes[d];
+    const int64_t n = x->rank == 0 ? 1 : x->sizes[d];
     if (n == 0) fail<ShapeError>(x.loc, "median: there are no elements along dimension {} of shape {}", dim, x.tensor.shape());
-    const Sorted sorted(x.tensor, d);
-    const auto taken = [&](const Tensor& t) {
-        const Tensor middle = narrow(t, d, (n - 1) / 2, 1);
-        return sorted.is_nan.defined() ? where(sorted.is_nan, narrow(t, d, n - 1, 1), middle) : clone(middle);
-    };
-    const Tensor values = taken(sorted.values), indices = taken(sorted.indices);
-    return keepdim ? ValuesIndices{values, indices} : ValuesIndices{squeeze(values, d), squeeze(indices, d)};
+    return pick_at(median_op, x, d, (n - 1) / 2, /*nan_wins=*/true, keepdim);
 }
 
 Tensor median(In x) {
@@ -215,16 +200,9 @@ Tensor median(In x) {
 ValuesIndices kthvalue(In x, int64_t k, Dim dim, Flag keepdim) {
     detail::check_defined(x, "kthvalue");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "kthvalue", x.loc);
-    const int64_t n = x.tensor.dim() == 0 ? 1 : x->sizes[d];
+    const int64_t n = x->rank == 0 ? 1 : x->sizes[d];
     if (k < 1 || k > n) fail<ValueError>(x.loc, "kthvalue: k = {} of {} elements along dimension {}", k, n, d);
-    const detail::RecordedParts parts(x.loc);
-    if (x.tensor.dim() == 0) {
-        const ValuesIndices one = kthvalue(reshape(x, {1}), 1, 0, false);
-        return one;
-    }
-    const ValuesIndices sorted = sort(x, d);
-    const auto taken = [&](const Tensor& t) { return clone(keepdim ? narrow(t, d, k - 1, 1) : select(t, d, k - 1)); };
-    return {taken(sorted.values), taken(sorted.indices)};
+    return pick_at(kthvalue_op, x, d, k - 1, /*nan_wins=*/false, keepdim);
 }
 
 // --- Moments ------------------------------------------------------------------------------------------------------------------

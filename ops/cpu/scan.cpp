@@ -1,4 +1,4 @@
-// Running sums, products and logarithms of sums of exponentials along lines, and the gradients of products. float32 accumulates in float64.
+// Running sums, products, extremes and logarithms of sums of exponentials along lines, and the gradients of products. float32 accumulates in float64.
 #include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce_simd.h"
@@ -69,6 +69,57 @@ void scan_as(const LineArgs& args, bool reverse, i64 begin, i64 end) {
     }
 }
 
+// Of `width` lines beside each other. Better: is the new element as good as the best so far, or nan?
+template <class Better, class T>
+void extreme_columns(const T* x, T* y, i64* indices, i64 n, i64 step, i64 width) {
+    for (i64 j = 0; j < width; ++j) {
+        y[j] = x[j];
+        indices[j] = 0;
+    }
+    for (i64 i = 1; i < n; ++i) {
+        const T* before = y;
+        const i64* places = indices;
+        x += step;
+        y += step;
+        indices += step;
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) {
+            const T value = x[j], best = before[j];
+            const i64 place = places[j];
+            const bool is_better = Better::than(value, best);
+            y[j] = is_better ? value : best;
+            indices[j] = is_better ? i : place;
+        }
+    }
+}
+
+struct NotBelow {
+    template <class T> static bool than(T value, T best) { return (value >= best) | (value != value); }
+};
+struct NotAbove {
+    template <class T> static bool than(T value, T best) { return (value <= best) | (value != value); }
+};
+
+template <class Better, class T>
+void extreme_lines(const LineArgs& args, i64* indices, i64 begin, i64 end) {
+    for (i64 line = begin; line < end;) {
+        const i64 column = line % args.inner, width = smaller(smaller(args.inner - column, kColumns), end - line);
+        const i64 offset = (line / args.inner) * args.size * args.inner + column;
+        extreme_columns<Better>(static_cast<const T*>(args.x) + offset, static_cast<T*>(args.out) + offset, indices + offset, args.size,
+                                args.inner, width);
+        line += width;
+    }
+}
+
+template <class Better>
+void extreme_as(const LineArgs& args, i64* indices, i64 begin, i64 end) {
+    switch (args.dtype) {
+        case DType::float32: return extreme_lines<Better, float>(args, indices, begin, end);
+        case DType::float64: return extreme_lines<Better, double>(args, indices, begin, end);
+        default: return extreme_lines<Better, i64>(args, indices, begin, end);
+    }
+}
+
 // dL/dx[k] = before[k] * after[k], with before[k] = x[0] ... x[k-1] and after[k] = g[k] + x[k+1] after[k+1]: no division,
 // so zeros need no special care.
 template <class T>
@@ -107,6 +158,10 @@ void scan(const LineArgs& args, Scan kind, i64 begin, i64 end) {
     } else {
         scan_lines<LogAddExp, double>(args, reverse, begin, end);
     }
+}
+
+void scan_extreme(const LineArgs& args, bool largest, i64* indices, i64 begin, i64 end) {
+    largest ? extreme_as<NotBelow>(args, indices, begin, end) : extreme_as<NotAbove>(args, indices, begin, end);
 }
 
 void prod_gradient(const LineArgs& args, const void* g, bool whole, i64 begin, i64 end) {

@@ -74,6 +74,9 @@ TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool larges
 /// Lines [begin, end): running sums, products or logarithms of sums of exponentials.
 TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin,
                             std::int64_t end))
+/// Lines [begin, end): the largest (or smallest) element so far, and its index; of equal ones the last. nan wins.
+TAPIR_CPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin,
+                                    std::int64_t end))
 /// Lines [begin, end): the gradient of the running product for g, of x's shape; of the whole product for g with one
 /// element a line.
 TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin,
@@ -89,5 +92,7 @@ TAPIR_GPU_KERNEL(extreme, void(const tapir::kernels::ReduceArgs& args, std::int6
 TAPIR_GPU_KERNEL(put_picked, void(const tapir::kernels::PickedArgs& args))
 /// All lines; args.dtype is x's as it is, and out has the same, or int64 where x has integers.
 TAPIR_GPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t lines))
+/// All lines, of any dtype.
+TAPIR_GPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t lines))
 /// All lines, of float32 or float64.
 TAPIR_GPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t lines))

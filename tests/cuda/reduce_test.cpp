@@ -242,6 +242,29 @@ TEST_CASE("long sums on a device are accurate", "[cuda][reduce]") {
     CHECK(std::abs(var(far.to(cuda)).item<double>() - var(far).item<double>()) < 1e-9);
 }
 
+TEST_CASE("running extremes on a device", "[cuda][reduce]") {
+    NEEDS_CUDA;
+    const auto both = [](const Tensor& whole_numbers, int dim, const auto& layout) {
+        const Tensor x = layout(whole_numbers), there = layout(whole_numbers.to(cuda));
+        for (const bool largest : {true, false}) {
+            const ValuesIndices want = largest ? cummax(x, dim) : cummin(x, dim), have = largest ? cummax(there, dim) : cummin(there, dim);
+            CHECK(have.values.dtype() == want.values.dtype());
+            CHECK(have.indices.to_vector<int>() == want.indices.to_vector<int>());
+            const auto a = have.values.template to_vector<double>(), b = want.values.template to_vector<double>();
+            for (std::size_t i = 0; i < a.size(); ++i) REQUIRE((a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))));
+        }
+    };
+    for (const Shape& shape : {Shape{40003}, Shape{9000, 3}, Shape{60, 129}, Shape{50, 40}, Shape{700, 40}, Shape{5, 90, 4}}) {
+        for (int dim = 0; dim < shape.rank(); ++dim) {
+            const Tensor ties = (numbers(shape) * 6).round();
+            both(ties, dim, whole);
+            both(where(numbers(shape, float32, 2) > 0.999, kNan, ties), dim, whole);
+        }
+    }
+    for (const DType dtype : {bool_, uint8, int32, int64, float16, bfloat16, float64}) both(numbers({33, 70}, dtype), 1, whole);
+    both(numbers({20, 30}), 0, [](const Tensor& x) { return x.transpose(0, 1); });
+}
+
 TEST_CASE("scans on a device", "[cuda][reduce]") {
     NEEDS_CUDA;
     struct Case {

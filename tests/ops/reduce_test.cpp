@@ -15,6 +15,7 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/statistics.h"
 #include "tapir/ops/view.h"
 
 using namespace tapir;
@@ -597,6 +598,67 @@ TEST_CASE("running sums and products", "[reduce]") {
     }
     check_gradients(numbers({3, 4}, float64), [](const Tensor& t) { return square(cumsum(t, 0)); });
     check_gradients(numbers({3, 4}, float64), [](const Tensor& t) { return cumprod(t, 1); });
+}
+
+TEST_CASE("running extremes and where they are", "[reduce]") {
+    const Tensor whole = (numbers({4, 600, 3}) * 5).round(), x = where(numbers({4, 600, 3}, float32, 2) > 0.99, kNan, whole);
+    for (const DType dtype : {float32, float64, float16, bfloat16, int32, int64, uint8, bool_}) {
+        for (int d = 0; d < 3; ++d) {
+            for (const bool largest : {true, false}) {
+                const Tensor in = (is_floating(dtype) ? x : whole.abs()).to(dtype), lines = in.movedim({d}, {2});
+                for (const Tensor& given : {in, in.transpose(0, 1).contiguous().transpose(0, 1)}) {
+                    const ValuesIndices found = largest ? cummax(given, d) : cummin(given, d);
+                    CHECK(found.values.dtype() == dtype);
+                    CHECK(found.indices.dtype() == int64);
+                    Values values, places;
+                    const Values all = lines.to_vector<double>();
+                    const auto n = static_cast<std::size_t>(x.size(d));
+                    for (std::size_t first = 0; first < all.size(); first += n) {
+                        std::size_t best = 0;
+                        for (std::size_t i = 0; i < n; ++i) {
+                            const double now = all[first + i], before = all[first + best];
+                            if (std::isnan(now) || (largest ? now >= before : now <= before)) best = i;
+                            values.push_back(all[first + best]);
+                            places.push_back(static_cast<double>(best));
+                        }
+                    }
+                    check(found.values.movedim({d}, {2}), lines.shape(), values);
+                    check(found.indices.movedim({d}, {2}), lines.shape(), places);
+                }
+            }
+        }
+    }
+    Tensor leaf = tensor({1.0, 3.0, 2.0, 3.0, 0.0}).requires_grad_();
+    Tape tape;
+    tape.backward(sum(cummax(leaf, 0).values * tensor({1.0, 10.0, 100.0, 1000.0, 10000.0})));
+    check(leaf.grad(), {5}, {1, 110, 0, 11000, 0});
+    check(cummin(tensor(2.0), 0).values, {}, {2});
+    check(cummin(zeros({0, 3}), 1).indices, {0, 3}, {});
+    FAILS(IndexError, "cummax: dimension 2", cummax(x[0], 2));
+}
+
+TEST_CASE("one element of each line: what sorting gives", "[reduce]") {
+    for (const Tensor& x : {numbers({3, 700, 2}), (numbers({3, 700, 2}) * 4).round(), numbers({3, 5, 2}, float64)}) {
+        const ValuesIndices sorted = sort(x, 1);
+        const std::int64_t n = x.size(1);
+        for (const std::int64_t k : {std::int64_t{1}, n / 3, n}) {
+            const ValuesIndices found = kthvalue(x, k, 1);
+            CHECK(found.values.equal(sorted.values.select(1, k - 1)));
+            CHECK(found.indices.equal(sorted.indices.select(1, k - 1)));
+        }
+        CHECK(median(x, 1, true).indices.equal(sorted.indices.narrow(1, (n - 1) / 2, 1)));
+    }
+    const Tensor broken = tensor({{3.0, kNan, 1.0, kNan}, {3.0, 4.0, 1.0, 2.0}});
+    check(median(broken, 1).values, {2}, {kNan, 2});
+    check(median(broken, 1).indices, {2}, {1, 3});
+    check(kthvalue(broken, 2, 1).values, {2}, {3, 2});  // nan counts as the largest
+    check(kthvalue(broken, 4, 1).indices, {2}, {3, 1});
+    check(kthvalue(broken.to(float16), 3, 1).values, {2}, {kNan, 3});
+    check(median(tensor({INT64_MAX, INT64_MIN, std::int64_t{-1}}), 0).indices, {}, {2});
+    Tensor leaf = tensor({{3.0, 9.0, 1.0}, {5.0, 4.0, 6.0}}, {float64}).requires_grad_();
+    Tape tape;
+    tape.backward(sum(median(leaf, 1).values * tensor({2.0, 3.0})) + sum(kthvalue(leaf, 1, 0, true).values));
+    check(leaf.grad(), {2, 3}, {3, 0, 1, 3, 1, 0});
 }
 
 TEST_CASE("sort", "[reduce]") {
