@@ -219,11 +219,16 @@ class Tensor {
     Tensor index(std::initializer_list<Index> indices, Loc loc = Loc::current()) const;
     /// The same of an index that is made at run time: std::vector<Index> v(x.dim(), Slice()); v[d] = i; x.index(v).
     Tensor index(const std::vector<Index>& indices, Loc loc = Loc::current()) const;
-    /// Writes `value` (broadcast) where index(indices) would read.
-    Tensor& index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc = Loc::current());
-    Tensor& index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc = Loc::current());
-    Tensor& index_put_(const std::vector<Index>& indices, const Tensor& value, Loc loc = Loc::current());
-    Tensor& index_put_(const std::vector<Index>& indices, Scalar value, Loc loc = Loc::current());
+    /// Writes `value` (broadcast) where index(indices) would read; `accumulate`: adds it, as often as a position comes.
+    Tensor& index_put_(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current());
+    Tensor& index_put_(std::initializer_list<Index> indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current());
+    Tensor& index_put_(const std::vector<Index>& indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current());
+    Tensor& index_put_(const std::vector<Index>& indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current());
+    /// The same in a copy.
+    Tensor index_put(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current()) const;
+    Tensor index_put(std::initializer_list<Index> indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current()) const;
+    Tensor index_put(const std::vector<Index>& indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current()) const;
+    Tensor index_put(const std::vector<Index>& indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current()) const;
 
     /// The same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
     Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
@@ -344,6 +349,8 @@ class Tensor {
     Tensor scatter(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
     Tensor scatter(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
     Tensor scatter_add(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
+    Tensor scatter_reduce(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self = true,
+                          Loc loc = Loc::current()) const;
     Tensor index_select(Dim dim, const Tensor& index, Loc loc = Loc::current()) const;
     Tensor index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current()) const;
     Tensor index_fill(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
@@ -408,6 +415,8 @@ class Tensor {
     Tensor& scatter_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
     Tensor& scatter_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
     Tensor& scatter_add_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
+    Tensor& scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self = true,
+                            Loc loc = Loc::current());
     Tensor& index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
     Tensor& index_add_(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current());
 
@@ -453,6 +462,7 @@ class Tensor {
     Tensor& clamp_min_(Scalar min, Loc loc = Loc::current());
     Tensor& clamp_max_(Scalar max, Loc loc = Loc::current());
     Tensor bitwise_not(Loc loc = Loc::current()) const;
+    Tensor ldexp(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor isclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
                    Loc loc = Loc::current()) const;
     bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
@@ -462,7 +472,6 @@ class Tensor {
     Tensor nan_to_num(double nan, double posinf, double neginf, Loc loc = Loc::current()) const;
 
     // --- Reductions and products ------------------------------------------------------------------------------------
-    Tensor ldexp(const Tensor& other, Loc loc = Loc::current()) const;
     // Without dims over all elements; see tapir/ops/reduce.h, tapir/ops/statistics.h and tapir/ops/matmul.h.
 
     Tensor sum(Loc loc = Loc::current()) const;
@@ -513,6 +522,9 @@ class Tensor {
     Tensor trace(Loc loc = Loc::current()) const;
     Tensor cumsum(Dim dim, Loc loc = Loc::current()) const;
     Tensor cumprod(Dim dim, Loc loc = Loc::current()) const;
+    Tensor logcumsumexp(Dim dim, Loc loc = Loc::current()) const;
+    ValuesIndices cummax(Dim dim, Loc loc = Loc::current()) const;
+    ValuesIndices cummin(Dim dim, Loc loc = Loc::current()) const;
     ValuesIndices sort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
     Tensor argsort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
     ValuesIndices topk(std::int64_t k, Dim dim = -1, bool largest = true, Loc loc = Loc::current()) const;
@@ -522,9 +534,6 @@ class Tensor {
     Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor mm(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor bmm(const Tensor& other, Loc loc = Loc::current()) const;
-    Tensor logcumsumexp(Dim dim, Loc loc = Loc::current()) const;
-    ValuesIndices cummax(Dim dim, Loc loc = Loc::current()) const;
-    ValuesIndices cummin(Dim dim, Loc loc = Loc::current()) const;
     Tensor mv(const Tensor& vector, Loc loc = Loc::current()) const;
     Tensor dot(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor outer(const Tensor& other, Loc loc = Loc::current()) const;

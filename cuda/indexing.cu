@@ -176,6 +176,47 @@ __global__ void __launch_bounds__(kThreads) scatter_add_kernel(u32 n, T* x, cons
     }
 }
 
+struct Multiply {
+    template <class T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        if constexpr (std::is_integral_v<T>) {
+            using U = std::make_unsigned_t<T>;
+            return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));  // wraps
+        } else {
+            return a * b;
+        }
+    }
+};
+
+// *to = op(*to, x) where others may do so too. Ends without a write where it would change nothing.
+template <class T, class Op>
+__device__ __forceinline__ void atomic_combine(T* to, T x, Op op) {
+    using Bits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
+    auto* place = reinterpret_cast<Bits*>(to);
+    Bits seen = *place;
+    for (;;) {
+        T old;
+        memcpy(&old, &seen, sizeof(T));
+        const T combined = op(old, x);
+        Bits wanted;
+        memcpy(&wanted, &combined, sizeof(T));
+        if (wanted == seen) return;
+        const Bits found = atomicCAS(place, seen, wanted);
+        if (found == seen) return;
+        seen = found;
+    }
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kThreads) scatter_combine_kernel(u32 n, T* x, const T* other, ElementPlaces places, Op op) {
+    u32 i = blockIdx.x * static_cast<u32>(kPerBlock) + threadIdx.x;
+    for (int e = 0; e < kPerThread && i < n; ++e, i += kThreads) {
+        i64 in_x, in_other;
+        places.find(i, in_x, in_other);
+        atomic_combine(x + in_x, other[in_other], op);
+    }
+}
+
 void skip(IndexSource& index, i64 count) {
     index.data = static_cast<const std::byte*>(index.data) + count * static_cast<i64>(itemsize(index.dtype));
     if (index.checked) index.checked += count;
@@ -453,6 +494,21 @@ void scatter_add(const ElementArgs& args, DType dtype) {
         with_added(dtype, [&]<class T>() {
             launch(scatter_add_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
                    static_cast<T*>(part.x), static_cast<const T*>(part.other), places_of(part, fault));
+        });
+    });
+}
+
+void scatter_combine(const ElementArgs& args, kernels::Combine how, DType dtype) {
+    in_parts(args, Order::forwards, [how, dtype](const ElementArgs& part) {
+        const OpenFault fault = fault_of(part.index);
+        with_added(dtype, [&]<class T>() {
+            if constexpr (sizeof(T) >= 4) {
+                const auto start = [&]<class Op>(Op op) {
+                    launch(scatter_combine_kernel<T, Op>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
+                           static_cast<T*>(part.x), static_cast<const T*>(part.other), places_of(part, fault), op);
+                };
+                how == kernels::Combine::prod ? start(Multiply{}) : how == kernels::Combine::max ? start(Max{}) : start(Min{});
+            }
         });
     });
 }

@@ -1,6 +1,10 @@
 // gather, scatter and scatter_add, one position for each element; index_select and index_add, one for each slice.
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
 
+#include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -20,6 +24,7 @@ using std::int64_t;
 void gather_rule(Backward& b);
 void scatter_rule(Backward& b);
 void scatter_add_rule(Backward& b);
+void scatter_reduce_rule(Backward& b);
 void index_select_rule(Backward& b);
 void index_add_rule(Backward& b);
 
@@ -41,13 +46,34 @@ TAPIR_OP(scatter_add, NoOnnx("ScatterElements(add)"), scatter_add_rule, "A tenso
          TAPIR_SAMPLE("f(4,3) i(4,5)<3 f(4,5)", scatter_add(x[0], -1, x[1], x[2])),
          TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4 f(3,5,2)", scatter_add(x[0], 1, x[1], x[2])),
          TAPIR_SAMPLE("f(5) i(7)<5 f(7)", scatter_add(x[0], 0, x[1], x[2])));
+TAPIR_OP(scatter_reduce, NoOnnx("ScatterElements(mul, max, min)"), scatter_reduce_rule, "A tensor combined with another where gather would read.",
+         TAPIR_SAMPLE_AS("f(4,3) i(6,3)<4 f(6,3)", "scatter_reduce(x[0], 0, x[1], x[2], 'sum')", scatter_reduce(x[0], 0, x[1], x[2], "sum")),
+         TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,5)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod')",
+                         scatter_reduce(x[0], 1, x[1], x[2], "prod")),
+         TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,6)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod', include_self=False)",
+                         scatter_reduce(x[0], 1, x[1], x[2], "prod", false)),
+         TAPIR_SAMPLE_AS("f(2,4,3) i(2,5,2)<4 f(3,5,2)", "scatter_reduce(x[0], 1, x[1], x[2], 'mean')",
+                         scatter_reduce(x[0], 1, x[1], x[2], "mean")),
+         TAPIR_SAMPLE_AS("f(5) i(7)<5 f(7)", "scatter_reduce(x[0], 0, x[1], x[2], 'mean', include_self=False)",
+                         scatter_reduce(x[0], 0, x[1], x[2], "mean", false)),
+         TAPIR_SAMPLE_AS("f(4,3) i(6,2)<4 f(6,3)", "scatter_reduce(x[0], 0, x[1], x[2], 'amax')",
+                         scatter_reduce(x[0], 0, x[1], x[2], "amax")),
+         TAPIR_SAMPLE_AS("f(4,3) i(3,3)<4 f(3,3)", "scatter_reduce(x[0], -2, x[1], x[2], 'amax', include_self=False)",
+                         scatter_reduce(x[0], -2, x[1], x[2], "amax", false)),
+         TAPIR_SAMPLE_AS("f(2,4,3) i(2,4,9)<3 f(2,4,9)", "scatter_reduce(x[0], 2, x[1], x[2], 'amin')",
+                         scatter_reduce(x[0], 2, x[1], x[2], "amin")),
+         TAPIR_SAMPLE_AS("f(5) i(7)<5 f(7)", "scatter_reduce(x[0], 0, x[1], x[2], 'amin', include_self=False)",
+                         scatter_reduce(x[0], 0, x[1], x[2], "amin", false)),
+         TAPIR_SAMPLE_AS("f(6) i(9)<3 f(9)", "scatter_reduce(torch.relu(x[0]), 0, x[1], x[2], 'prod')",
+                         scatter_reduce(relu(x[0]), 0, x[1], x[2], "prod")));
 TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimension.",
          TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])),
          TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])),
          TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])),
          TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
 TAPIR_OP(index_fill, NoOnnx("Where"), Composed, "A tensor with slices filled with a number.",
-         TAPIR_SAMPLE("f(3,4) i(2)<4", index_fill(x[0], 1, x[1], 2)), TAPIR_SAMPLE("f(3,4) i(2)<3 f()", index_fill(x[0], 0, x[1], x[2])));
+         TAPIR_SAMPLE("f(3,4) i(2)<4", index_fill(x[0], 1, x[1], 2)), TAPIR_SAMPLE("f(3,4) i(2)<3 f()", index_fill(x[0], 0, x[1], x[2])),
+         TAPIR_SAMPLE("f(3,4) i()<3 f()", index_fill(x[0], 0, x[1], x[2])), TAPIR_SAMPLE("f() i(2)<1", index_fill(x[0], 0, x[1], 2)));
 TAPIR_OP(index_add, NoOnnx("ScatterND(add)"), index_add_rule, "A tensor with slices added to it.",
          TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)",
@@ -232,6 +258,23 @@ void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& s
     });
 }
 
+// x at the indices = their products with src, or the larger or smaller of both; x of a dtype that is computed in, src of the same.
+void combine_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src, kernels::Combine how) {
+    if (index.numel() == 0) return;
+    if (on_gpu(x)) {
+        kernels::ElementArgs args = element_args(x, dim, index.shape(), src.strides());
+        args.index = {on_stream(index.impl())};
+        args.other = on_stream(src.impl());
+        return gpu::scatter_combine(args, how, x.dtype());
+    }
+    const ElementLoop loop(index, dim, x.strides(), src.strides());
+    const unsigned size = size_of(x);
+    loop.rows([&](const IndexRow& row) {
+        kernels::scatter_combine_run(how, kernels::compute_of(x.dtype()), row.n, x.impl()->data + row.x * size, row.index, loop.stride(),
+                                     loop.step(), src.impl()->data + row.other * size, loop.other_step());
+    });
+}
+
 // --- gather, scatter, scatter_add ------------------------------------------------------------------------------------
 
 // Checks x, dim and index; the dimension wrapped.
@@ -395,6 +438,160 @@ Tensor scatter_add(In x, Dim dim, In index, In src) {
     return out;
 }
 
+// --- scatter_reduce --------------------------------------------------------------------------------------------------
+
+namespace {
+
+enum class ScatterReduce : std::uint8_t { sum, prod, mean, amax, amin };
+
+struct ScatterReduceAttrs {
+    int dim;
+    ScatterReduce how;
+    bool include_self;
+};
+
+ScatterReduce reduce_of(const char* op, const std::string& word, const Loc& loc) {
+    constexpr const char* words[] = {"sum", "prod", "mean", "amax", "amin"};
+    for (int i = 0; i < 5; ++i) {
+        if (word == words[i]) return static_cast<ScatterReduce>(i);
+    }
+    fail<ValueError>(loc, "{}: reduce is \"sum\", \"prod\", \"mean\", \"amax\" or \"amin\", not \"{}\"", op, word);
+}
+
+// What combining with it changes nothing; of a dtype that is computed in.
+Scalar identity_of(ScatterReduce how, DType dtype) {
+    if (how == ScatterReduce::sum || how == ScatterReduce::mean) return 0;
+    if (how == ScatterReduce::prod) return 1;
+    const bool is_lowest = how == ScatterReduce::amax;
+    if (is_floating(dtype)) return is_lowest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    if (dtype == int32) return is_lowest ? INT32_MIN : INT32_MAX;
+    return is_lowest ? INT64_MIN : INT64_MAX;
+}
+
+// How many elements are combined at each place of a tensor of this shape, 1 at least.
+Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tensor& index, DType dtype) {
+    const detail::UnrecordedParts parts;
+    const Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
+                                             : gradient_ops::zeros(shape, dtype, index.device());
+    add_elements(counts, attrs.dim, index, gradient_ops::ones(index.shape(), dtype, index.device()));
+    return clamp_min(counts, 1);
+}
+
+Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, const ScatterReduceAttrs& attrs, const Loc& loc) {
+    if (attrs.how == ScatterReduce::prod && on_gpu(x) && is_floating(x.dtype()) && is_deterministic()) {
+        fail<DeviceError>(loc, "scatter_reduce: on CUDA products of floats are made in any order, and set_deterministic() asks for one");
+    }
+    const detail::UnrecordedParts parts;
+    const DType dtype = kernels::stored_as(kernels::compute_of(x.dtype()));
+    const Tensor values = src.to(dtype);
+    Tensor out = x.to(dtype);
+    if (out.shares_storage(x)) out = clone(x);
+    if (!attrs.include_self) {
+        const Scalar identity = identity_of(attrs.how, dtype);
+        scatter_elements(out, attrs.dim, index, repeated_number("scatter_reduce", identity, In(out, loc), index.shape()));
+    }
+    switch (attrs.how) {
+        case ScatterReduce::sum:
+        case ScatterReduce::mean:
+            add_elements(out, attrs.dim, index, values);
+            break;
+        case ScatterReduce::prod:
+            combine_elements(out, attrs.dim, index, values, kernels::Combine::prod);
+            break;
+        case ScatterReduce::amax:
+            combine_elements(out, attrs.dim, index, values, kernels::Combine::max);
+            break;
+        case ScatterReduce::amin:
+            combine_elements(out, attrs.dim, index, values, kernels::Combine::min);
+            break;
+    }
+    if (attrs.how == ScatterReduce::mean) {
+        const Tensor counts = counts_of(out.shape(), attrs, index, dtype);
+        out = is_floating(dtype) ? out / counts : floor_divide(out, counts);
+    }
+    return out.to(x.dtype());
+}
+
+// The gradients of x and of src where the results are products: the product of the others, by division; a single 0 among them is
+// left out of the product instead.
+void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
+    const Tensor g = b.grad(), index = b.saved(0), x = b.saved(1), src = b.saved(2), out = b.saved(3);
+    const auto product = [&](const Tensor& of, const Tensor& with) {
+        return scatter_reduce(of, attrs.dim, index, with, "prod", attrs.include_self);
+    };
+    if (b.needs(0)) {
+        const Tensor others = masked_fill(x, eq(x, 0), 1);
+        const Tensor g_x = g * product(others, src) / others;
+        b.give(0, attrs.include_self ? g_x : scatter(g_x, attrs.dim, index, 0));
+    }
+    if (!b.needs(2)) return;
+    const Tensor is_zero = eq(src, 0);
+    Tensor zeros;  // among the elements of src that have the same place
+    {
+        const detail::PauseRecording pause;
+        zeros = gather(scatter_add(gradient_ops::zeros(x.shape(), src.dtype(), src.device()), attrs.dim, index, is_zero.to(src.dtype())),
+                       attrs.dim, index);
+        if (b.recording() && logical_and(gt(zeros, 1), is_zero).any().item<bool>()) {
+            fail<ValueError>(b.record().loc, "scatter_reduce: the second derivative of \"prod\" is not there where several zeros meet");
+        }
+    }
+    const Tensor is_single = logical_and(is_zero, eq(zeros, 1));
+    const Tensor without = product(x, masked_fill(src, is_single, 1));
+    b.give(2, where(is_single, gather(g * without, attrs.dim, index),
+                    gather(g * out, attrs.dim, index) / masked_fill(src, is_zero, 1)));
+}
+
+// Equal extremes share the gradient.
+void scatter_extreme_rule(Backward& b, const ScatterReduceAttrs& attrs) {
+    const Tensor g = b.grad(), index = b.saved(0), x = b.saved(1), src = b.saved(2), out = b.saved(3);
+    Tensor of_x, of_src, counts;
+    {
+        const detail::PauseRecording pause;
+        of_x = eq(x, out).to(g.dtype());
+        if (!attrs.include_self) of_x = scatter(of_x, attrs.dim, index, 0);
+        of_src = eq(src, gather(out, attrs.dim, index)).to(g.dtype());
+        counts = scatter_add(of_x, attrs.dim, index, of_src);
+    }
+    const Tensor share = g / counts;
+    if (b.needs(0)) b.give(0, of_x * share);
+    if (b.needs(2)) b.give(2, of_src * gather(share, attrs.dim, index));
+}
+
+void scatter_reduce_rule(Backward& b) {
+    const auto attrs = b.attrs<ScatterReduceAttrs>();
+    if (attrs.how == ScatterReduce::prod) return scatter_prod_rule(b, attrs);
+    if (attrs.how == ScatterReduce::amax || attrs.how == ScatterReduce::amin) return scatter_extreme_rule(b, attrs);
+    const Tensor index = b.saved(0);
+    Tensor g = b.grad();
+    if (attrs.how == ScatterReduce::mean) g = g / counts_of(g.shape(), attrs, index, g.dtype());
+    if (b.needs(0)) b.give(0, attrs.include_self ? g : scatter(g, attrs.dim, index, 0));
+    if (b.needs(2)) b.give(2, gather(g, attrs.dim, index));
+}
+
+Tensor scatter_reduce_as(const char* op, const In& x, Dim dim, const In& index, const In& src, const char* reduce, bool include_self) {
+    const int d = check_gather(op, x, dim, index);
+    const ScatterReduceAttrs attrs{d, reduce_of(op, reduce, x.loc), include_self};
+    const Tensor values = check_source(op, x, index, src);
+    if (x.tensor.dim() == 0) {
+        const Tensor one = in_1d(x), place = in_1d(index), value = in_1d(In(values, x.loc));
+        return reshape(scatter_reduce_as(op, In(one, x.loc), 0, In(place, x.loc), In(value, x.loc), reduce, include_self), {});
+    }
+    const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
+    const Tensor out = scatter_reduced(x.tensor, checked, values, attrs, x.loc);
+    if (attrs.how == ScatterReduce::sum || attrs.how == ScatterReduce::mean) {
+        record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked}, attrs);
+    } else {
+        record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked, &x.tensor, &values, &out}, attrs);
+    }
+    return out;
+}
+
+}  // namespace
+
+Tensor scatter_reduce(In x, Dim dim, In index, In src, const char* reduce, Flag include_self) {
+    return scatter_reduce_as("scatter_reduce", x, dim, index, src, reduce, include_self);
+}
+
 // --- index_select, index_add -----------------------------------------------------------------------------------------
 
 namespace {
@@ -455,13 +652,22 @@ Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
 
 namespace {
 
-// Whether a position along d is one of the index: of size 1 in x's other dimensions.
+// Whether a position along d is one of the index: of size 1 in x's other dimensions. An index of no dimensions is one position, and x
+// of none has one.
 Tensor named_slices(const char* op, const In& x, Dim dim, const In& index) {
+    detail::check_defined(x, op);
+    detail::check_defined(index, op);
+    if (x->rank == 0 || index->rank == 0) {
+        const detail::UnrecordedParts parts;
+        const Tensor line = x->rank == 0 ? reshape(x, {1}) : x.tensor, places = index->rank == 0 ? reshape(index, {1}) : index.tensor;
+        const Tensor mask = named_slices(op, In(line, x.loc), dim, In(places, x.loc));
+        return x->rank == 0 ? reshape(mask, {}) : mask;
+    }
     const int d = check_slices(op, x, dim, index);
     const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
     const detail::PauseRecording pause;
     Tensor mask = zeros({x->sizes[d]}, {bool_, x->device}, x.loc);
-    mask.index_put_({checked}, true, x.loc);
+    mask.index_put_({checked}, true, false, x.loc);
     Shape shape;
     for (int own = 0; own < x->rank; ++own) shape.push_back(own == d ? x->sizes[d] : 1);
     return mask.view(shape, x.loc);
@@ -496,6 +702,18 @@ Tensor Tensor::scatter(Dim dim, const Tensor& index, Scalar value, Loc loc) cons
 }
 Tensor Tensor::scatter_add(Dim dim, const Tensor& index, const Tensor& src, Loc loc) const {
     return tapir::scatter_add(In(*this, loc), dim, In(index, loc), In(src, loc));
+}
+Tensor Tensor::scatter_reduce(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self, Loc loc) const {
+    return tapir::scatter_reduce(In(*this, loc), dim, In(index, loc), In(src, loc), reduce, include_self);
+}
+Tensor& Tensor::scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self, Loc loc) {
+    detail::check_defined(In(*this, loc), "scatter_reduce_");
+    detail::check_defined(In(src, loc), "scatter_reduce_");
+    // Its rule reads what it combines as it was before.
+    const bool is_recorded = detail::thread.log != nullptr;
+    const Tensor old = is_recorded ? copy_before_write(*this, loc) : *this;
+    const Tensor values = is_recorded && src.shares_storage(*this) ? copy_before_write(src, loc) : src;
+    return copy_(scatter_reduce_as("scatter_reduce_", In(old, loc), dim, In(index, loc), In(values, loc), reduce, include_self), loc);
 }
 Tensor Tensor::index_select(Dim dim, const Tensor& index, Loc loc) const {
     return tapir::index_select(In(*this, loc), dim, In(index, loc));

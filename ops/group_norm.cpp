@@ -277,6 +277,9 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     if (groups < 1 || channels % groups != 0) {
         fail<ValueError>(x.loc, "group_norm: {} groups do not divide {} channels", groups, channels);
     }
+    if (batch == 1 && x->numel == groups) {
+        fail<ValueError>(x.loc, "group_norm: a group needs more than one element, got {} groups in shape {}", groups, x.tensor.shape());
+    }
     // Sums of each channel cost more than they save where a channel has few elements, fewer so if it lies side by side with others.
     const int64_t per_channel = x->numel > 0 ? x->numel / (batch * channels) : 0, least = x->is_contiguous() ? 16 : 4;
     if (!on_gpu(x.tensor) && per_channel >= least) return fused(x, weight, bias, {eps, groups, weight.defined(), bias.defined()});

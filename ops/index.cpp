@@ -22,6 +22,7 @@ using std::int64_t;
 void index_rule(Backward& b);
 void index_place_rule(Backward& b);
 void index_put_rule(Backward& b);
+void index_put_add_rule(Backward& b);
 
 Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, const Tensor& positions, const Loc& loc);
 
@@ -59,6 +60,19 @@ TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an ind
                          x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "", x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(2)", "", x[0].clone().index_put_({Slice(1, 4), x[1]}, x[2])));
+TAPIR_OP(index_put_add, NoOnnx("ScatterND(add)"), index_put_add_rule, "Adds to what an index picks.",
+         TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "x[0].index_put((x[1],), x[2], accumulate=True)", x[0].index_put({x[1]}, x[2], true)),
+         TAPIR_SAMPLE_AS("f(4,3) i(6)<4 i(6)<3 f(6)", "x[0].index_put((x[1], x[2]), x[3], accumulate=True)",
+                         x[0].index_put({x[1], x[2]}, x[3], true)),
+         TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(3)", "x[0].index_put((x[1],), x[2], accumulate=True)", x[0].index_put({x[1]}, x[2], true)),
+         TAPIR_SAMPLE_AS("f(4,3) b(4) f()", "x[0].index_put((x[1],), x[2], accumulate=True)", x[0].index_put({x[1]}, x[2], true)),
+         TAPIR_SAMPLE_AS("f(4,3) i(5)<3", "x[0].t().index_put((x[1],), torch.tensor(2.0, dtype=x[0].dtype), accumulate=True)",
+                         x[0].t().index_put({x[1]}, 2, true)),
+         TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[0][1:3] + x[1], x[0][3:]))",
+                         x[0].index_put({Slice(1, 3)}, x[1], true)),
+         TAPIR_SAMPLE_AS("f(4,5) i(6)<5 f(3,6)", "torch.cat((x[0][:1], x[0][1:].index_put((torch.arange(x[2].shape[0])[:, None], x[1]), x[2], "
+                         "accumulate=True)))",
+                         x[0].index_put({Slice(1, None), x[1]}, x[2], true)));
 
 // --- From indices to a region ----------------------------------------------------------------------------------------
 
@@ -322,11 +336,11 @@ void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc&
     write_region(self.impl(), plan.region, plan.positions, values.to(self.dtype(), loc).contiguous(loc));
 }
 
-void record_put(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
+void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
     if (plan.positions.defined()) {
-        record(index_put_op, loc, {&self, &value}, self, {&plan.positions}, plan.region);
+        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region);
     } else {
-        record(index_put_op, loc, {&self, &value}, self, {}, plan.region);
+        record(op, loc, {&self, &value}, self, {}, plan.region);
     }
 }
 
@@ -337,7 +351,29 @@ bool broadcasts_to(const Shape& from, const Shape& to) {
     return fits;
 }
 
-void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, const Loc& loc) {
+// packed: the plan for a contiguous tensor of self's shape, to which is added where self is none.
+void add_at(const Tensor& self, const Plan& plan, const Plan& packed, const Tensor& value, const Loc& loc) {
+    const detail::UnrecordedParts parts;
+    const Tensor there = value.to(self.device(), self.dtype(), false, loc);
+    if (!plan.positions.defined()) {
+        view_of(self, plan.region).add_(there, loc);
+        return;
+    }
+    const Tensor values = there.numel() == 1 ? there : there.expand(plan.region.shape(plan.positions.shape()), loc);
+    if (self.is_contiguous()) return add_region(self.impl(), plan.region, plan.positions, values);
+    const Tensor whole = self.contiguous(loc);
+    add_region(whole.impl(), packed.region, packed.positions, values);
+    copy_elements(self, whole);
+}
+
+// The values get the gradient of what they were added to.
+void index_put_add_rule(Backward& b) {
+    const Plan plan{b.attrs<Region>(), b.record().saved_count ? b.saved(0) : Tensor()};
+    if (b.needs(1)) b.give(1, taken(contiguous(b.grad()), plan, b.record().loc));
+    if (b.needs(0)) b.give(0, b.grad());
+}
+
+void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, bool accumulate, const Loc& loc) {
     const Tensor value = beside("index_put_", given, self, loc);
     const Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
@@ -348,13 +384,13 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     check_in_place("index_put", self, {&value}, loc);
     Log* log = is_floating(self.dtype()) ? recording(loc, {&self, &value}) : nullptr;
     Plan saved;
-    if (log) saved = contiguous_plan(plan, self, indices, count, loc);
+    if (log || accumulate) saved = contiguous_plan(plan, self, indices, count, loc);
     Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
     if (value.shares_storage(self)) copy = copy_before_write(value, loc);
     const Tensor& source = copy.defined() ? copy : value;
-    write(self, plan, source, loc);
+    accumulate ? add_at(self, plan, saved, source, loc) : write(self, plan, source, loc);
     mark_written(self, loc);
-    if (log) record_put(self, saved, source, loc);
+    if (log) record_put(accumulate ? index_put_add_op : index_put_op, self, saved, source, loc);
 }
 
 // Its first tensors may be indices and numbers of the CPU, so the log is told where it works.
@@ -388,7 +424,7 @@ void recorded_index_put_rule(Backward& b, const Plan& plan) {
         const Tensor rest = clone(g), zero = gradient_ops::zeros({}, g.dtype(), cpu);
         write(rest, plan, zero, loc);
         mark_written(rest, loc);
-        record_put(rest, plan, zero, loc);
+        record_put(index_put_op, rest, plan, zero, loc);
         b.give(0, rest);
     }
 }
@@ -420,17 +456,25 @@ void index_put_rule(Backward& b) {
     b.give(0, std::move(g));
 }
 
-void put_at(Tensor& self, const Index* indices, std::size_t count, const Tensor& value, const Loc& loc) {
+void put_at(Tensor& self, const Index* indices, std::size_t count, const Tensor& value, bool accumulate, const Loc& loc) {
     detail::check_defined(In(value, loc), "index_put_");
     begin_index_put(self, loc);
-    index_put(self, indices, count, value, loc);
+    index_put(self, indices, count, value, accumulate, loc);
 }
 
-void put_at(Tensor& self, const Index* indices, std::size_t count, Scalar value, const Loc& loc) {
+void put_at(Tensor& self, const Index* indices, std::size_t count, Scalar value, bool accumulate, const Loc& loc) {
     begin_index_put(self, loc);
     const Tensor number = detail::make_empty({}, self.dtype(), tapir::cpu, loc);
     detail::store(self.dtype(), number.raw_data(), value);
-    index_put(self, indices, count, number, loc);
+    index_put(self, indices, count, number, accumulate, loc);
+}
+
+template <class Value>
+Tensor put_in_copy(const Tensor& self, const Index* indices, std::size_t count, const Value& value, bool accumulate, const Loc& loc) {
+    detail::check_defined(In(self, loc), "index_put");
+    Tensor out = self.clone(loc);
+    put_at(out, indices, count, value, accumulate, loc);
+    return out;
 }
 
 }  // namespace
@@ -460,22 +504,33 @@ Tensor Tensor::index(const std::vector<Index>& indices, Loc loc) const {
     return index_with(*this, indices.data(), indices.size(), loc);
 }
 
-Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& value, Loc loc) {
-    put_at(*this, indices.begin(), indices.size(), value, loc);
+Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate, Loc loc) {
+    put_at(*this, indices.begin(), indices.size(), value, accumulate, loc);
     return *this;
 }
-Tensor& Tensor::index_put_(const std::vector<Index>& indices, const Tensor& value, Loc loc) {
-    put_at(*this, indices.data(), indices.size(), value, loc);
+Tensor Tensor::index_put(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate, Loc loc) const {
+    return put_in_copy(*this, indices.begin(), indices.size(), value, accumulate, loc);
+}
+Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Flag accumulate, Loc loc) {
+    put_at(*this, indices.begin(), indices.size(), value, accumulate, loc);
     return *this;
 }
-
-Tensor& Tensor::index_put_(std::initializer_list<Index> indices, Scalar value, Loc loc) {
-    put_at(*this, indices.begin(), indices.size(), value, loc);
+Tensor Tensor::index_put(std::initializer_list<Index> indices, Scalar value, Flag accumulate, Loc loc) const {
+    return put_in_copy(*this, indices.begin(), indices.size(), value, accumulate, loc);
+}
+Tensor& Tensor::index_put_(const std::vector<Index>& indices, const Tensor& value, Flag accumulate, Loc loc) {
+    put_at(*this, indices.data(), indices.size(), value, accumulate, loc);
     return *this;
 }
-Tensor& Tensor::index_put_(const std::vector<Index>& indices, Scalar value, Loc loc) {
-    put_at(*this, indices.data(), indices.size(), value, loc);
+Tensor Tensor::index_put(const std::vector<Index>& indices, const Tensor& value, Flag accumulate, Loc loc) const {
+    return put_in_copy(*this, indices.data(), indices.size(), value, accumulate, loc);
+}
+Tensor& Tensor::index_put_(const std::vector<Index>& indices, Scalar value, Flag accumulate, Loc loc) {
+    put_at(*this, indices.data(), indices.size(), value, accumulate, loc);
     return *this;
+}
+Tensor Tensor::index_put(const std::vector<Index>& indices, Scalar value, Flag accumulate, Loc loc) const {
+    return put_in_copy(*this, indices.data(), indices.size(), value, accumulate, loc);
 }
 
 }  // namespace tapir

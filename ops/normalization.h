@@ -21,8 +21,8 @@ struct BatchNormOptions {
 /// and ValueError where a channel has one element in training, or neither statistics.
 Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {}, const Tensor& bias = {},
                   const BatchNormOptions& options = {});
-/// Groups of channels of each example to mean 0 and variance 1 (Wu and He 2018). x: (n, channels, ...); groups divide the channels
-/// (ValueError).
+/// Groups of channels of each example to mean 0 and variance 1 (Wu and He 2018). x: (n, channels, ...); groups divide the channels,
+/// and of a single example have more than one element each (ValueError).
 Tensor group_norm(In x, std::int64_t groups, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// Each channel of each example by itself (Ulyanov et al. 2016). x: (n, channels, ...) with a dimension behind the channels.
 Tensor instance_norm(In x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);

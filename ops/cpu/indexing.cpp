@@ -36,6 +36,20 @@ void by_type(Compute type, const Body& body) {
     }
 }
 
+template <class Body>
+void by_signed_type(Compute type, const Body& body) {
+    switch (type) {
+        case Compute::i32:
+            return body(std::int32_t{});
+        case Compute::i64:
+            return body(i64{});
+        case Compute::f32:
+            return body(float{});
+        case Compute::f64:
+            return body(double{});
+    }
+}
+
 template <class T>
 void choose(i64 n, const std::uint8_t* mask, i64 mask_step, const T* a, i64 a_step, const T* b, i64 b_step, T* to) {
     if (mask_step == 1 && a_step == 1 && b_step == 1) {
@@ -108,6 +122,23 @@ void scatter_add_run(Compute type, i64 n, void* to, const i64* index, i64 stride
         auto* y = static_cast<T*>(to);
         const auto* x = static_cast<const T*>(from);
         for (i64 i = 0; i < n; ++i) y[index[i] * stride + i * step] += x[i * from_step];
+    });
+}
+
+void scatter_combine_run(Combine how, Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from,
+                         i64 from_step) {
+    by_signed_type(type, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        const auto* x = static_cast<const T*>(from);
+        for (i64 i = 0; i < n; ++i) {
+            T& element = y[index[i] * stride + i * step];
+            const T value = x[i * from_step];
+            if (how == Combine::prod) {
+                element = static_cast<T>(element * value);  // integers wrap: -fwrapv
+            } else if (value != value || (how == Combine::max ? value > element : value < element)) {
+                element = value;
+            }
+        }
     });
 }
 

@@ -6,6 +6,10 @@
 
 #include "tapir/ops/kernels/elementwise.h"
 
+namespace tapir::kernels {
+enum class Combine : std::uint8_t { prod, max, min };
+}
+
 /// to[i] = mask[i] ? a[i] : b[i]
 TAPIR_CPU_KERNEL(choose_run, void(unsigned size, std::int64_t n, const std::uint8_t* mask, std::int64_t mask_step,
                                   const void* a, std::int64_t a_step, const void* b, std::int64_t b_step, void* to))
@@ -25,6 +29,10 @@ TAPIR_CPU_KERNEL(take_run, void(unsigned size, std::int64_t n, void* to, void* f
 /// to[position(i)] += from[i], in order.
 TAPIR_CPU_KERNEL(scatter_add_run,
                  void(tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index,
+                      std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
+/// to[position(i)] = its product with from[i], or the larger or smaller of both, where nan is both.
+TAPIR_CPU_KERNEL(scatter_combine_run,
+                 void(tapir::kernels::Combine how, tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index,
                       std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
 /// to[i] += from[i]
 TAPIR_CPU_KERNEL(add_run, void(tapir::kernels::Compute type, std::int64_t n, void* to, std::int64_t to_step,
@@ -153,6 +161,8 @@ TAPIR_GPU_KERNEL(scatter, void(const tapir::kernels::ElementArgs& args))
 TAPIR_GPU_KERNEL(take, void(const tapir::kernels::ElementArgs& args))
 /// x at the indices += other.
 TAPIR_GPU_KERNEL(scatter_add, void(const tapir::kernels::ElementArgs& args, tapir::DType dtype))
+/// x at the indices combined with other; int32, int64, float32 or float64.
+TAPIR_GPU_KERNEL(scatter_combine, void(const tapir::kernels::ElementArgs& args, tapir::kernels::Combine how, tapir::DType dtype))
 
 /// other = the region. The positions may be unchecked.
 TAPIR_GPU_KERNEL(read_region, void(const tapir::kernels::RegionArgs& args))

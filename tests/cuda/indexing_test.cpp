@@ -248,6 +248,30 @@ TEST_CASE("an index out of range is heard of at the next wait", "[cuda]") {
     CHECK(error_of([&] { x[tensor({2, -3}).to(cuda)]; }) == "");
 }
 
+TEST_CASE("scatter_reduce and sums at positions that come often", "[cuda]") {
+    NEEDS_DEVICE;
+    for (const DType dtype : {uint8, int32, int64, float16, bfloat16, float32, float64}) {
+        for (const char* reduce : {"sum", "prod", "mean", "amax", "amin"}) {
+            for (const bool include_self : {true, false}) {
+                INFO(name(dtype) << " " << reduce << " " << include_self);
+                // Ones, twos and fours, so that products are exact; 2 of 50 rows are left out.
+                const Tensor x = pow(2, randint(0, 3, {50, 9})).to(dtype), src = pow(2, randint(0, 2, {301, 9})).to(dtype);
+                compare({x, randint(0, 48, {300, 9}), src},
+                        [&](const Inputs& v) { return scatter_reduce(v[0], 0, v[1], v[2], reduce, include_self); }, is_floating(dtype),
+                        dtype == float16 || dtype == bfloat16 ? 2e-2 : 1e-5);
+            }
+        }
+        compare({whole({50, 9}, dtype), randint(0, 50, {300}), randint(0, 3, {300, 9}).to(dtype)},
+                [](const Inputs& v) { return v[0].index_put({v[1]}, v[2], true); }, is_floating(dtype));
+    }
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    compare({tensor({0.0, nan, 3.0}), tensor({0, 1, 0, 2}), tensor({nan, 1.0, 5.0, 7.0})},
+            [](const Inputs& v) { return scatter_reduce(v[0], 0, v[1], v[2], "amax"); }, false);
+    compare({whole({4, 3}), randint(0, 4, {6})}, [](const Inputs& v) { return v[0].index_put({v[1]}, 2.5, true); });
+    const DeterministicScope deterministic;
+    CHECK_THROWS_AS(scatter_reduce(ones({3}, cuda), 0, zeros({2}, {int64, cuda}), ones({2}, cuda), "prod"), DeviceError);
+}
+
 TEST_CASE("sums in order are the CPU's to the last bit", "[cuda]") {
     NEEDS_DEVICE;
     const DeterministicScope deterministic;

@@ -163,6 +163,8 @@ TEST_CASE("normalisation refuses") {
     FAILS(ValueError, "batch_norm: in training a channel needs more than one element, got shape (1, 3)",
           batch_norm(ones({1, 3}), {}, {}, {}, {}, {.training = true}));
     FAILS(ValueError, "group_norm: 2 groups do not divide 3 channels", group_norm(x, 2));
+    FAILS(ValueError, "group_norm: a group needs more than one element, got 4 groups in shape (1, 4, 1)", group_norm(ones({1, 4, 1}), 4));
+    CHECK(group_norm(ones({2, 4, 1}), 4).to_vector<float>() == std::vector<float>(8, 0));  // as PyTorch
     FAILS(ValueError, "instance_norm: a channel needs more than one element, got shape (2, 3, 1)", instance_norm(ones({2, 3, 1})));
     FAILS(ShapeError, "rms_norm: the last dimensions of (2, 3, 4, 4) must be (3,)", rms_norm(x, {3}));
     FAILS(ValueError, "local_response_norm: size must be at least 1, got 0", local_response_norm(x, 0));

@@ -105,6 +105,74 @@ TEST_CASE("equal indices: the last wins, or all add up in order", "[gather]") {
     check(values.grad(), {3}, {0, 1, 10});
 }
 
+TEST_CASE("scatter_reduce: dtypes, nan, places that nothing comes to", "[gather]") {
+    const Tensor index = tensor({0, 2, 0, 2, 0}), values = tensor({3, -5, 7, 2, 1}), x = tensor({4, 6, -1});
+    for (const DType dtype : {int32, int64, float16, bfloat16, float32, float64}) {
+        const auto reduced = [&](const char* reduce, bool include_self) {
+            const Tensor out = x.to(dtype).scatter_reduce(0, index, values.to(dtype), reduce, include_self);
+            CHECK(out.dtype() == dtype);
+            return out.to_vector<double>();
+        };
+        const bool is_whole = !is_floating(dtype);
+        CHECK(reduced("sum", true) == Values{15, 6, -4});
+        CHECK(reduced("sum", false) == Values{11, 6, -3});
+        CHECK(reduced("prod", true) == Values{84, 6, 10});
+        CHECK(reduced("prod", false) == Values{21, 6, -10});
+        CHECK(reduced("amax", true) == Values{7, 6, 2});
+        CHECK(reduced("amax", false) == Values{7, 6, 2});
+        CHECK(reduced("amin", true) == Values{1, 6, -5});
+        CHECK(reduced("amin", false) == Values{1, 6, -5});
+        CHECK(reduced("mean", false)[2] == (is_whole ? -2 : -1.5));  // rounded down
+        CHECK(reduced("mean", true)[1] == 6);
+        if (is_whole) CHECK(reduced("mean", true) == Values{3, 6, -2});
+    }
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const Tensor broken = scatter_reduce(tensor({0.0, nan, 0.0}), 0, tensor({0, 1, 0}), tensor({nan, 5.0, 1.0}), "amin");
+    CHECK(isnan(broken).to_vector<bool>() == std::vector<bool>{true, true, false});
+    check(scatter_reduce(zeros({2}, bool_), 0, tensor({0}), tensor({true}), "amax", false), {2}, {1, 0});
+    check(scatter_reduce(zeros({1}, float16), 0, zeros({3000}, int64), ones({3000}, float16), "mean", false), {1}, {1});
+    check(scatter_reduce(tensor(5.0), 0, tensor(0), tensor(2.0), "prod"), {}, {10});
+    check(scatter_reduce(tensor({{1.0, 2.0}, {3.0, 4.0}}).t(), 0, tensor({{1, 1}}), tensor({{5.0, 7.0}}), "prod"), {2, 2}, {1, 3, 10, 28});
+
+    const auto gradients = [&](Tensor self, Tensor src, const char* reduce, bool include_self) {
+        self.requires_grad_();
+        src.requires_grad_();
+        Tape tape;
+        const Tensor out = self.scatter_reduce(0, index, src, reduce, include_self);
+        return tape.gradient(sum(out * tensor({1.0, 10.0, 100.0})), {self, src});
+    };
+    auto of_equal = gradients(tensor({7.0, 6.0, -1.0}), tensor({7.0, 2.0, 7.0, 2.0, 1.0}), "amax", true);
+    check(of_equal[0], {3}, {Values{1.0f / 3}[0], 10, 0});
+    check(of_equal[1] * 3, {5}, {1, 150, 1, 150, 0});
+    of_equal = gradients(tensor({7.0, 6.0, 2.0}), tensor({7.0, 2.0, 1.0, 1.0, 1.0}), "amax", false);  // x is not among them
+    check(of_equal[0], {3}, {0, 10, 0});
+    check(of_equal[1], {5}, {1, 100, 0, 0, 0});
+    const auto of_zeros = gradients(tensor({0.0, 6.0, 2.0}), tensor({3.0, 0.0, 5.0, 0.0, 2.0}), "prod", true);
+    check(of_zeros[0], {3}, {30, 10, 0});
+    check(of_zeros[1], {5}, {0, 0, 0, 0, 0});
+    const auto of_zero = gradients(tensor({4.0, 6.0, 2.0}), tensor({3.0, 0.0, 5.0, 7.0, 0.0}), "prod", true);
+    check(of_zero[0], {3}, {0, 10, 0});
+    check(of_zero[1], {5}, {0, 1400, 0, 0, 60});
+
+    const Tensor a = ones({3}), i = tensor({0, 7});
+    FAILS(ValueError, "scatter_reduce: reduce is \"sum\", \"prod\", \"mean\", \"amax\" or \"amin\", not \"max\"",
+          scatter_reduce(a, 0, index, ones({5}), "max"));
+    FAILS(IndexError, "scatter_reduce: index 7 is out of range for dimension 0 of shape (3,)", scatter_reduce(a, 0, i, ones({2}), "sum"));
+    FAILS(DTypeError, "scatter_reduce_: src is float64, but x is float32", a.clone().scatter_reduce_(0, i, ones({2}, float64), "sum"));
+    FAILS(ShapeError, "scatter_reduce: an index of shape (2,) does not fit src of shape (1,)", scatter_reduce(a, 0, i, ones({1}), "sum"));
+}
+
+TEST_CASE("index_fill takes an index, and a tensor, of no dimensions", "[gather]") {
+    check(index_fill(tensor({1, 2, 3}), 0, tensor(-1), 7), {3}, {1, 2, 7});
+    check(index_fill(tensor({{1, 2}, {3, 4}}), 1, tensor(0), 7), {2, 2}, {7, 2, 7, 4});
+    check(index_fill(tensor(5), 0, tensor({0, 0}), 7), {}, {7});
+    check(index_fill(tensor(5), -1, tensor(0), 7), {}, {7});
+    check(index_fill(tensor(5), 0, zeros({0}, int64), 7), {}, {5});
+    check(tensor(5).index_fill_(0, tensor(0), 7), {}, {7});
+    FAILS(IndexError, "index_fill: index 1 is out of range", index_fill(tensor(5), 0, tensor(1), 7));
+    FAILS(ShapeError, "index_fill: the index must be 1-d", index_fill(tensor({5}), 0, tensor({{0}}), 7));
+}
+
 TEST_CASE("scatter leaves its source alone", "[gather]") {
     const Tensor x = zeros({3}), y = scatter(x, 0, tensor({1}), 5), z = scatter_add(x, 0, tensor({1}), ones({1}));
     check(x, {3}, {0, 0, 0});

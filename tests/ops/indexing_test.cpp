@@ -195,6 +195,32 @@ TEST_CASE("index_put_ writes through any index", "[indexing]") {
     }
 }
 
+TEST_CASE("index_put_ adds as often as a position comes", "[indexing]") {
+    const Tensor rows = tensor({1, -1, 1}), columns = tensor({0, 2, 0});
+    for (const DType dtype : {uint8, int32, int64, float16, bfloat16, float32, float64}) {
+        for (const bool is_turned : {false, true}) {
+            Tensor x = is_turned ? ones({3, 2}, dtype).t() : ones({2, 3}, dtype);
+            x.index_put_({rows}, tensor({{1, 2, 3}, {10, 20, 30}, {5, 5, 5}}).to(dtype), true);
+            CHECK(x.to_vector<double>() == std::vector<double>{1, 1, 1, 17, 28, 39});
+            x.index_put_({rows, columns}, 2, true);
+            CHECK(x.to_vector<double>() == std::vector<double>{1, 1, 1, 21, 28, 41});
+            x.index_put_({0}, tensor({1, 2, 3}), true);
+            CHECK(x.to_vector<double>() == std::vector<double>{2, 3, 4, 21, 28, 41});
+            x.index_put_({Slice(), Slice(1, 3)}, 1, true).index_put_({x > 40}, 1, true);
+            CHECK(x.to_vector<double>() == std::vector<double>{2, 4, 5, 21, 29, 43});
+        }
+    }
+    Tensor many = zeros({2}, float16);
+    many.index_put_({zeros({3000}, int64)}, 1, true);
+    CHECK(many.to_vector<double>() == std::vector<double>{3000, 0});
+    Tensor own = tensor({1, 2, 3});
+    own.index_put_({tensor({0, 0, 2})}, own, true);
+    CHECK(own.to_vector<int>() == std::vector<int>{4, 2, 6});
+    FAILS(ShapeError, "index_put_: a value of shape (2,) cannot be written into a region of shape (3,)",
+          own.index_put_({tensor({0, 0, 2})}, tensor({1, 2}), true));
+    CHECK(own.to_vector<int>() == std::vector<int>{4, 2, 6});
+}
+
 TEST_CASE("index_put_ is recorded on the tensor itself", "[indexing]") {
     Tensor a = tensor({1.0, 2.0}).requires_grad_(), b = tensor({3.0, 4.0}).requires_grad_();
     SECTION("a preallocated tensor is filled") {

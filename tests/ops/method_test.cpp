@@ -136,6 +136,9 @@ TEST_CASE("methods are the functions: reductions") {
     same(x.trace(), trace(x));
     same(x.cumsum(1), cumsum(x, 1));
     same(x.cumprod(0), cumprod(x, 0));
+    same(x.logcumsumexp(1), logcumsumexp(x, 1));
+    same(x.cummax(0), cummax(x, 0));
+    same(x.cummin(-1), cummin(x, -1));
     same(x.sort(), sort(x));
     same(x.sort(0, true), sort(x, 0, true));
     same(x.argsort(1), argsort(x, 1));
@@ -166,6 +169,10 @@ TEST_CASE("methods are the functions: rearranged, picked and compared elements")
     same(x.scatter(0, index, y), scatter(x, 0, index, y));
     same(x.scatter(0, index, 7), scatter(x, 0, index, 7));
     same(x.scatter_add(0, index, y), scatter_add(x, 0, index, y));
+    same(x.scatter_reduce(0, index, y, "amax"), scatter_reduce(x, 0, index, y, "amax"));
+    same(x.index_put({rows}, y[0], true), x.clone().index_put_({rows}, y[0], true));
+    same(x.index_put({rows, 1}, 5), x.clone().index_put_({rows, 1}, 5));
+    same(x.ldexp(y), x * pow(2, y));
     same(x.index_select(0, rows), index_select(x, 0, rows));
     same(x.index_add(0, rows, y[Slice(0, 2)], 3), index_add(x, 0, rows, y[Slice(0, 2)], 3));
     same(x.index_fill(0, rows, 7), index_fill(x, 0, rows, 7));
@@ -278,6 +285,18 @@ TEST_CASE("in-place methods give what the functions give, with the same gradient
     SECTION("scatter_add_") {
         compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.scatter_add_(0, index, y); },
                 [&](const Tensor& x, const Tensor& y) { return scatter_add(x, 0, index, y); });
+    }
+    SECTION("scatter_reduce_") {
+        compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.scatter_reduce_(0, index, y, "prod"); },
+                [&](const Tensor& x, const Tensor& y) { return scatter_reduce(x, 0, index, y, "prod"); });
+        compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.scatter_reduce_(0, index, y, "amin", false); },
+                [&](const Tensor& x, const Tensor& y) { return scatter_reduce(x, 0, index, y, "amin", false); });
+    }
+    SECTION("index_put_ that adds") {
+        compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.index_put_({rows}, y, true); },
+                [&](const Tensor& x, const Tensor& y) { return x.index_put({rows}, y, true); });
+        compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.index_put_({rows}, y, true); },
+                [&](const Tensor& x, const Tensor& y) { return index_add(x, 0, rows, y); });
     }
     SECTION("index_add_") {
         compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.index_add_(0, rows, y); },
