@@ -272,6 +272,21 @@ TEST_CASE("scatter_reduce and sums at positions that come often", "[cuda]") {
     CHECK_THROWS_AS(scatter_reduce(ones({3}, cuda), 0, zeros({2}, {int64, cuda}), ones({2}, cuda), "prod"), DeviceError);
 }
 
+TEST_CASE("images at computed places", "[cuda]") {
+    NEEDS_DEVICE;
+    for (const char* padding : {"zeros", "border", "reflection"}) {
+        for (const bool is_ordered : {false, true}) {
+            INFO(padding << " " << is_ordered);
+            const DeterministicScope deterministic(is_ordered);
+            for (const DType dtype : {float16, float32, float64}) {
+                compare({randn({2, 5, 17, 30}).to(dtype), (rand({2, 21, 19, 2}) * 3 - 1.5).to(dtype)},
+                        [&](const Inputs& v) { return grid_sample(v[0], v[1], {.padding_mode = padding}); }, true,
+                        dtype == float16 ? (is_ordered ? 1e-1 : 4e-3) : dtype == float32 ? 1e-3 : 1e-10);
+            }
+        }
+    }
+}
+
 TEST_CASE("sums in order are the CPU's to the last bit", "[cuda]") {
     NEEDS_DEVICE;
     const DeterministicScope deterministic;

@@ -106,3 +106,102 @@ TEST_CASE("layers of images") {
     CHECK(nn::Unfold(3, {.padding = 1})(x).shape() == Shape{2, 72, 24});
     CHECK(nn::Fold({4, 6}, 3, {.padding = 1})(nn::Unfold(3, {.padding = 1})(x)).shape() == x.shape());
 }
+
+// --- grid_sample -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// A pixel's coordinate for a number of the grid, moved inside as the padding says: step by step, for a few reflections.
+double place_of(double number, std::int64_t size, const std::string& padding, bool align_corners) {
+    if (std::isnan(number)) number = -1;
+    const double n = static_cast<double>(size), low = align_corners ? 0 : -0.5, high = align_corners ? n - 1 : n - 0.5;
+    double at = low + (number + 1) / 2 * (high - low);
+    if (padding == "reflection") {
+        if (high == low) return 0;
+        while (at < low || at > high) at = at < low ? 2 * low - at : 2 * high - at;
+    }
+    return padding == "zeros" ? at : std::min(std::max(at, 0.0), n - 1);
+}
+
+double read_at(const Tensor& image, double x, double y, bool nearest) {
+    const auto pixel = [&](double column, double row) {
+        const bool is_inside = column >= 0 && row >= 0 && column < static_cast<double>(image.size(1)) && row < static_cast<double>(image.size(0));
+        return is_inside ? image.at<double>({static_cast<std::int64_t>(row), static_cast<std::int64_t>(column)}) : 0;
+    };
+    if (nearest) return pixel(std::nearbyint(x), std::nearbyint(y));
+    double sum = 0;
+    for (const double column : {std::floor(x), std::floor(x) + 1}) {
+        for (const double row : {std::floor(y), std::floor(y) + 1}) {
+            sum += std::max(0.0, 1 - std::abs(x - column)) * std::max(0.0, 1 - std::abs(y - row)) * pixel(column, row);
+        }
+    }
+    return sum;
+}
+
+}  // namespace
+
+TEST_CASE("grid_sample is its definition, and its gradients are those of differentiable ops") {
+    manual_seed(11);
+    for (const std::string padding : {"zeros", "border", "reflection"}) {
+        for (const std::string mode : {"bilinear", "nearest"}) {
+            for (const bool align_corners : {false, true}) {
+                for (const Shape& size : {Shape{2, 3, 5, 4}, Shape{1, 2, 1, 3}}) {
+                    INFO(padding << " " << mode << " " << align_corners << " " << size.str());
+                    const GridSampleOptions options{mode.c_str(), padding.c_str(), align_corners};
+                    Tensor x = randn(size, float64), grid = rand({size[0], 9, 11, 2}, float64) * 7 - 3.5;
+                    grid.index_put_({0, 0, 0, 0}, std::nan("")).index_put_({0, 0, 1}, -1).index_put_({0, 0, 2}, 1).index_put_({0, 0, 3, 1}, 0);
+                    const Tensor y = grid_sample(x, grid, options);
+                    REQUIRE((y.shape() == Shape{size[0], size[1], 9, 11}));
+                    for (std::int64_t n = 0; n < size[0]; ++n) {
+                        for (std::int64_t i = 0; i < 9 * 11; ++i) {
+                            const double column = place_of(grid.at<double>({n, i / 11, i % 11, 0}), size[3], padding, align_corners);
+                            const double row = place_of(grid.at<double>({n, i / 11, i % 11, 1}), size[2], padding, align_corners);
+                            const double want = read_at(x[n][size[1] - 1], column, row, mode == "nearest");
+                            CHECK(y.at<double>({n, size[1] - 1, i / 11, i % 11}) == Approx(want).margin(1e-12));
+                        }
+                    }
+                    grid = where(isnan(grid), 0.123, grid);
+                    x.requires_grad_();
+                    grid.requires_grad_();
+                    const Tensor weights = rand(y.shape(), float64);
+                    const auto gradients = [&](bool create_graph) {
+                        Tape tape;
+                        return tape.gradient(sum(grid_sample(x, grid, options) * weights), {x, grid}, {.create_graph = create_graph});
+                    };
+                    const std::vector<Tensor> fused = gradients(false), composed = gradients(true);
+                    CHECK(allclose(fused[0], composed[0], 0, 1e-12));
+                    CHECK(allclose(fused[1], composed[1], 0, 1e-12));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("grid_sample: infinite places, many pixels on threads, 16-bit floats, and what is refused") {
+    const double inf = std::numeric_limits<double>::infinity();
+    const Tensor x = arange(1, 7).to(float32).view({1, 1, 2, 3}), far = tensor({{inf, inf}, {-inf, 1e30}, {1e30, -1e30}}).view({1, 1, 3, 2});
+    CHECK(grid_sample(x, far).to_vector<float>() == std::vector<float>{0, 0, 0});
+    CHECK(grid_sample(x, far, {.padding_mode = "border"}).to_vector<float>() == std::vector<float>{6, 4, 3});
+    const Tensor mirrored = grid_sample(x, far, {.padding_mode = "reflection"});
+    for (const float v : mirrored.to_vector<float>()) CHECK((v >= 0 && v <= 6));
+
+    const Tensor image = rand({3, 2, 70, 50}), identity = tensor({{1.0, 0.0, 0.0}, {0.0, 1.0, 0.0}}).expand({3, 2, 3});
+    for (const bool align_corners : {false, true}) {
+        const Tensor grid = affine_grid(identity, image.shape(), align_corners);
+        CHECK(allclose(grid_sample(image, grid, {.align_corners = align_corners}), image, 1e-4, 1e-4));
+    }
+    const Tensor grid = rand({3, 80, 60, 2}) * 2 - 1, whole = grid_sample(image, grid);
+    CHECK(whole.narrow(0, 1, 1).equal(grid_sample(image.narrow(0, 1, 1), grid.narrow(0, 1, 1))));
+    CHECK(allclose(grid_sample(image.half(), grid.half()).to(float32), grid_sample(image.half().to(float32), grid.half().to(float32)), 1e-3, 1e-3));
+    CHECK(grid_sample(zeros({0, 2, 3, 3}), zeros({0, 4, 5, 2})).numel() == 0);
+
+    FAILS(ShapeError, "grid_sample: needs x (n, channels, height, width)", grid_sample(image, grid.narrow(0, 0, 1)));
+    FAILS(ShapeError, "got (3, 2, 70, 50) and (3, 80, 60)", grid_sample(image, grid.select(3, 0)));
+    FAILS(ShapeError, "with pixels", grid_sample(zeros({3, 2, 0, 5}), grid));
+    FAILS(DTypeError, "need one floating dtype, got float32 and float64", grid_sample(image, grid.to(float64)));
+    FAILS(ValueError, "mode is \"bilinear\" or \"nearest\", not \"bicubic\"", grid_sample(image, grid, {.mode = "bicubic"}));
+    FAILS(ValueError, "not \"circular\"", grid_sample(image, grid, {.padding_mode = "circular"}));
+    FAILS(ShapeError, "affine_grid: needs theta (n, 2, 3)", affine_grid(zeros({2, 3, 4}), {2, 1, 3, 4}));
+    FAILS(ShapeError, "affine_grid: every size must be at least 1", affine_grid(zeros({2, 2, 3}), {2, 1, 0, 4}));
+    FAILS(DTypeError, "affine_grid: needs a floating dtype, got int64", affine_grid(zeros({2, 2, 3}, int64), {2, 1, 3, 4}));
+}

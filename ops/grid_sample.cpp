@@ -1,0 +1,264 @@
+// Images read at computed places, and the places that an affine map gives.
+#include "tapir/ops/kernels/grid_sample.h"
+
+#include <string>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/deterministic.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/image.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace {
+
+using kernels::GridPadding;
+using kernels::GridSample;
+using kernels::GridSampleShape;
+using std::int64_t;
+
+void grid_sample_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(grid_sample, "GridSample", grid_sample_rule, "Images read at computed places.",
+         TAPIR_SAMPLE_AS("f(2,3,5,4) r(2,6,3,2)[-1.2,1.2]", "F.grid_sample(x[0], x[1], align_corners=False)", grid_sample(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(2,3,5,4) r(2,6,1,2)[-1.2,1.2]", "F.grid_sample(x[0], x[1], align_corners=True)",
+                         grid_sample(x[0], x[1], {.align_corners = true})),
+         TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-2.5,2.5]", "F.grid_sample(x[0], x[1], padding_mode='border', align_corners=False)",
+                         grid_sample(x[0], x[1], {.padding_mode = "border"})),
+         TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-4,4]", "F.grid_sample(x[0], x[1], padding_mode='reflection', align_corners=False)",
+                         grid_sample(x[0], x[1], {.padding_mode = "reflection"})),
+         TAPIR_SAMPLE_AS("f(1,2,5,3) r(1,6,7,2)[-4,4]", "F.grid_sample(x[0], x[1], padding_mode='reflection', align_corners=True)",
+                         grid_sample(x[0], x[1], {.padding_mode = "reflection", .align_corners = true})),
+         TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-1.3,1.3]", "F.grid_sample(x[0], x[1], mode='nearest', align_corners=False)",
+                         grid_sample(x[0], x[1], {.mode = "nearest"})),
+         TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-3,3]",
+                         "F.grid_sample(x[0], x[1], mode='nearest', padding_mode='reflection', align_corners=True)",
+                         grid_sample(x[0], x[1], {.mode = "nearest", .padding_mode = "reflection", .align_corners = true})));
+TAPIR_OP(affine_grid, "AffineGrid", Composed, "The grid of an affine map.",
+         TAPIR_SAMPLE_AS("f(2,2,3)", "F.affine_grid(x[0], (2, 1, 3, 4), align_corners=False)", affine_grid(x[0], {2, 1, 3, 4})),
+         TAPIR_SAMPLE_AS("f(2,2,3)", "F.affine_grid(x[0], (2, 5, 1, 4), align_corners=True)",
+                         affine_grid(x[0], {2, 5, 1, 4}, /*align_corners=*/true)));
+
+namespace {
+
+// --- Running -------------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kParallelPlaces = 4 * 1024;  // elements read for a part of the work
+
+// Calls the CPU's kernel on parts of [0, n), with `each` elements' work for one, or the GPU's on all.
+template <class T, class OnCpu, class OnGpu>
+void run_as(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g, const Tensor& out, int64_t n, int64_t each,
+            const OnCpu& on_cpu, const OnGpu& of_gpu) {
+    if (out.numel() == 0 || n * each == 0) return;
+    const auto data = [&](const Tensor& t) {
+        return t.defined() ? static_cast<T*>(on_gpu(out) ? on_stream(t.impl()) : t.raw_data()) : nullptr;
+    };
+    const GridSample<T> args{s, data(x), data(grid), data(g), data(out)};
+    if (on_gpu(out)) return of_gpu(args);
+    const int64_t work = each < kParallelPlaces ? each : kParallelPlaces;
+    parallel_for(n * 64, 64 * (kParallelPlaces / work), [&](int64_t begin, int64_t end) { on_cpu(args, begin / 64, end / 64); });
+}
+
+Tensor sampled(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Loc& loc) {
+    const Tensor out = detail::make_empty({s.batch, s.channels, s.out_height, s.out_width}, x.dtype(), x.device(), loc);
+    const int64_t n = s.batch * s.places(), each = s.channels;
+    if (x.dtype() == float64) {
+        run_as<double>(s, x, grid, {}, out, n, each, kernels::grid_sample_f64, gpu::grid_sample_f64);
+    } else {
+        run_as<float>(s, x, grid, {}, out, n, each, kernels::grid_sample_f32, gpu::grid_sample_f32);
+    }
+    return out;
+}
+
+Tensor gradient_of_x(const GridSampleShape& s, const Tensor& grid, const Tensor& g) {
+    const Tensor dx = gradient_ops::zeros({s.batch, s.channels, s.height, s.width}, g.dtype(), g.device());
+    const int64_t n = s.batch * s.channels, each = s.places();
+    if (g.dtype() == float64) {
+        run_as<double>(s, {}, grid, g, dx, n, each, kernels::grid_sample_dx_f64, gpu::grid_sample_dx_f64);
+    } else {
+        run_as<float>(s, {}, grid, g, dx, n, each, kernels::grid_sample_dx_f32, gpu::grid_sample_dx_f32);
+    }
+    return dx;
+}
+
+Tensor gradient_of_grid(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g) {
+    const Tensor out = gradient_ops::zeros(grid.shape(), g.dtype(), g.device());
+    const int64_t n = s.batch * s.places(), each = s.channels;
+    if (g.dtype() == float64) {
+        run_as<double>(s, x, grid, g, out, n, each, kernels::grid_sample_dgrid_f64, gpu::grid_sample_dgrid_f64);
+    } else {
+        run_as<float>(s, x, grid, g, out, n, each, kernels::grid_sample_dgrid_f32, gpu::grid_sample_dgrid_f32);
+    }
+    return out;
+}
+
+// 16-bit floats are computed in float32.
+Tensor as_computed(const Tensor& x) { return contiguous(to(x, x.dtype() == float64 ? float64 : float32)); }
+
+// --- The gradients by differentiable ops -----------------------------------------------------------------------------------
+
+// GridPlace of kernels/grid_sample.h for a whole grid: t, recorded, is linear in the number.
+struct Places {
+    Tensor below, t, slope;
+
+    Places(const Tensor& number, int64_t size, const GridSampleShape& s) {
+        const double n = static_cast<double>(size);
+        Tensor rest;
+        {
+            const detail::PauseRecording pause;
+            const Tensor given = number.detach(), start = where(isnan(given), -1, given);
+            Tensor at = s.align_corners ? (start + 1) * ((n - 1) / 2) : ((start + 1) * n - 1) / 2;
+            slope = full(at.shape(), s.align_corners ? (n - 1) / 2 : n / 2, {at.dtype(), at.device()});
+            if (s.padding == GridPadding::reflection) reflect(at, s.align_corners ? 0 : -0.5, s.align_corners ? n - 1 : n);
+            if (s.padding != GridPadding::zeros) {
+                slope = where(logical_or(le(at, 0), ge(at, n - 1)), 0, slope);
+                at = clamp(at, 0, n - 1);
+            }
+            const Tensor is_near = logical_and(gt(at, -2), lt(at, n + 1)), place = where(is_near, at, -2);
+            below = s.nearest ? round(place) : floor(place);
+            if (s.nearest) slope = slope * 0;
+            rest = s.nearest ? slope : place - below;
+        }
+        t = rest + slope * (number - number.detach());
+    }
+
+ private:
+    void reflect(Tensor& at, double low, double span) {
+        if (span <= 0) {
+            at = at * 0;
+            slope = slope * 0;
+            return;
+        }
+        const Tensor from = at - low, length = abs(from), whole = floor(length / span), rest = length - whole * span;
+        const Tensor is_odd = ne(remainder(whole, 2), 0);
+        at = where(is_odd, span - rest, rest) + low;
+        slope = where(logical_xor(lt(from, 0), is_odd), -slope, slope);
+    }
+};
+
+void recorded_rule(Backward& b, const GridSampleShape& s) {
+    const Tensor g = b.grad(), x = b.saved(0), grid = b.saved(1);
+    const Places along(select(grid, 3, 0), s.width, s), down(select(grid, 3, 1), s.height, s);
+    const Tensor pixels = reshape(x, {s.batch, s.channels, s.pixels()});
+    Tensor dx, by_x, by_y;
+    for (int k = 0; k < 4; ++k) {
+        Tensor index, inside;
+        {
+            const detail::PauseRecording pause;
+            const Tensor column = along.below + k % 2, row = down.below + k / 2;
+            const Tensor is_in_row = logical_and(ge(column, 0), lt(column, s.width)), is_in_column = logical_and(ge(row, 0), lt(row, s.height));
+            const Tensor is_inside = logical_and(is_in_row, is_in_column);
+            inside = is_inside.to(g.dtype());
+            const Tensor offset = where(is_inside, row.to(int64) * s.width + column.to(int64), 0);
+            index = expand(reshape(offset, {s.batch, 1, s.places()}), {s.batch, s.channels, s.places()});
+        }
+        const Tensor by_row = k % 2 ? along.t : 1 - along.t, by_column = (k / 2 ? down.t : 1 - down.t) * inside;
+        if (b.needs(0)) {
+            const Tensor part = reshape(g * unsqueeze(by_row * by_column, 1), {s.batch, s.channels, s.places()});
+            dx = scatter_add(dx.defined() ? dx : gradient_ops::zeros(pixels.shape(), g.dtype(), g.device()), 2, index, part);
+        }
+        if (b.needs(1)) {
+            const Tensor pixel = sum(g * reshape(gather(pixels, 2, index), g.shape()), {1}) * inside;
+            const Tensor of_x = pixel * by_column * (k % 2 ? along.slope : -along.slope);
+            const Tensor of_y = pixel * by_row * (k / 2 ? down.slope : -down.slope);
+            by_x = by_x.defined() ? by_x + of_x : of_x;
+            by_y = by_y.defined() ? by_y + of_y : of_y;
+        }
+    }
+    if (b.needs(0)) b.give(0, reshape(dx, x.shape()));
+    if (b.needs(1)) b.give(1, stack({by_x, by_y}, 3));
+}
+
+void grid_sample_rule(Backward& b) {
+    const auto s = b.attrs<GridSampleShape>();
+    const bool is_ordered = on_gpu(b.grad()) && is_deterministic();
+    if ((b.recording() || is_ordered) && b.grad().numel() > 0) return recorded_rule(b, s);
+    const Tensor g = as_computed(b.grad()), grid = as_computed(b.saved(1));
+    if (b.needs(0)) b.give(0, gradient_of_x(s, grid, g));
+    if (b.needs(1)) b.give(1, gradient_of_grid(s, as_computed(b.saved(0)), grid, g));
+}
+
+// --- Arguments -----------------------------------------------------------------------------------------------------------
+
+bool is_nearest(const GridSampleOptions& o, const Loc& loc) {
+    const std::string mode = o.mode;
+    if (mode != "bilinear" && mode != "nearest") {
+        fail<ValueError>(loc, "grid_sample: mode is \"bilinear\" or \"nearest\", not \"{}\"", mode);
+    }
+    return mode == "nearest";
+}
+
+GridPadding padding_of(const GridSampleOptions& o, const Loc& loc) {
+    const std::string padding = o.padding_mode;
+    if (padding == "zeros") return GridPadding::zeros;
+    if (padding == "border") return GridPadding::border;
+    if (padding == "reflection") return GridPadding::reflection;
+    fail<ValueError>(loc, "grid_sample: padding_mode is \"zeros\", \"border\" or \"reflection\", not \"{}\"", padding);
+}
+
+// -1 to 1 in n steps: the places of pixels.
+Tensor centres(int64_t n, bool align_corners, const Tensor& like) {
+    if (n == 1) return zeros({1}, {like.dtype(), like.device()});
+    const double end = align_corners ? 1 : static_cast<double>(n - 1) / static_cast<double>(n);
+    return linspace(-end, end, n, {like.dtype(), like.device()});
+}
+
+}  // namespace
+
+Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
+    detail::check_defined(x, "grid_sample");
+    detail::check_defined(grid, "grid_sample");
+    detail::check_same_device("grid_sample", x.tensor, grid.tensor, x.loc);
+    if (!is_floating(x->dtype) || grid->dtype != x->dtype) {
+        fail<DTypeError>(x.loc, "grid_sample: x and the grid need one floating dtype, got {} and {}", name(x->dtype), name(grid->dtype));
+    }
+    const bool fits = x->rank == 4 && grid->rank == 4 && grid->sizes[3] == 2 && grid->sizes[0] == x->sizes[0];
+    if (!fits || x->sizes[2] == 0 || x->sizes[3] == 0) {
+        fail<ShapeError>(x.loc, "grid_sample: needs x (n, channels, height, width), with pixels, and grid (n, h, w, 2), got {} and {}",
+                         x.tensor.shape(), grid.tensor.shape());
+    }
+    const GridSampleShape s{x->sizes[0],    x->sizes[1],    x->sizes[2], x->sizes[3], grid->sizes[1],
+                            grid->sizes[2], padding_of(options, x.loc), is_nearest(options, x.loc), options.align_corners};
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        out = to(sampled(s, as_computed(x.tensor), as_computed(grid.tensor), x.loc), x->dtype);
+    }
+    record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s);
+    return out;
+}
+
+Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
+    detail::check_defined(theta, "affine_grid");
+    if (!is_floating(theta->dtype)) fail<DTypeError>(theta.loc, "affine_grid: needs a floating dtype, got {}", name(theta->dtype));
+    const bool fits = size.rank() == 4 && theta->rank == 3 && theta->sizes[0] == size[0] && theta->sizes[1] == 2 && theta->sizes[2] == 3;
+    if (!fits) {
+        fail<ShapeError>(theta.loc, "affine_grid: needs theta (n, 2, 3) and size (n, channels, height, width), got {} and {}",
+                         theta.tensor.shape(), size);
+    }
+    for (const int64_t n : size) {
+        if (n < 1) fail<ShapeError>(theta.loc, "affine_grid: every size must be at least 1, got {}", size);
+    }
+    const detail::RecordedParts parts(theta.loc);
+    Tensor base;  // (height * width, 3)
+    {
+        const detail::PauseRecording pause;
+        const Tensor x = expand(centres(size[3], align_corners, theta.tensor), {size[2], size[3]});
+        const Tensor y = expand(unsqueeze(centres(size[2], align_corners, theta.tensor), 1), {size[2], size[3]});
+        base = reshape(stack({x, y, ones_like(x)}, 2), {-1, 3});
+    }
+    return reshape(matmul(base, transpose(theta, 1, 2)), {size[0], size[2], size[3], 2});
+}
+
+}  // namespace tapir

@@ -1,0 +1,137 @@
+// Kernels of grid_sample: images read between pixels, at places that a grid names, and the gradients.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/core/dtype.h"
+#include "tapir/ops/cpu/isa.h"
+#include "tapir/ops/kernels/gpu.h"
+
+#ifndef TAPIR_BOTH
+#ifdef __CUDACC__
+#define TAPIR_BOTH __host__ __device__ __forceinline__
+#else
+#define TAPIR_BOTH [[gnu::always_inline]] inline  // none is left for the linker to merge between instruction sets
+#endif
+#endif
+
+namespace tapir::kernels {
+
+enum class GridPadding : std::uint8_t { zeros, border, reflection };
+
+/// One number of the grid as a place along a dimension of an image: pixel `below` and, with weight t, the next one.
+template <class T>
+struct GridPlace {
+    std::int64_t below;  // kNowhere: none; or one whose neighbour, or itself, is outside
+    T t;                 // 0 for "nearest"
+    T slope;             // of the place for the number
+};
+
+struct GridSampleShape {
+    static constexpr std::int64_t kNowhere = -2;
+
+    std::int64_t batch, channels, height, width, out_height, out_width;
+    GridPadding padding;
+    bool nearest, align_corners;
+
+    TAPIR_BOTH std::int64_t pixels() const { return height * width; }
+    TAPIR_BOTH std::int64_t places() const { return out_height * out_width; }
+
+    template <class T>
+    TAPIR_BOTH GridPlace<T> place(T number, std::int64_t size) const {
+        if (number != number) number = -1;
+        const T n = static_cast<T>(size);
+        T slope = align_corners ? (n - 1) / 2 : n / 2, at = align_corners ? (number + 1) / 2 * (n - 1) : ((number + 1) * n - 1) / 2;
+        if (padding == GridPadding::reflection) reflect(at, slope, align_corners ? T(0) : T(-0.5), align_corners ? n - 1 : n);
+        if (padding != GridPadding::zeros) {  // at the edge itself there is no slope, as in PyTorch
+            if (at <= 0) at = slope = 0;
+            if (at >= n - 1) at = n - 1, slope = 0;
+        }
+        if (!(at > -2 && at < n + 1)) return {kNowhere, 0, 0};
+        std::int64_t below = static_cast<std::int64_t>(at);
+        if (static_cast<T>(below) > at) --below;
+        T t = at - static_cast<T>(below);
+        if (nearest) {
+            if (t > T(0.5) || (t == T(0.5) && below % 2 != 0)) ++below;
+            return {below < 0 || below >= size ? kNowhere : below, 0, 0};
+        }
+        return {below, t, slope};
+    }
+
+ private:
+    // Mirrors at low and at low + span, as often as it takes. Where the number is too large for that it becomes nan.
+    template <class T>
+    TAPIR_BOTH static void reflect(T& at, T& slope, T low, T span) {
+        if (span <= 0) {
+            at = slope = 0;
+            return;
+        }
+        T from = at - low;
+        if (from < 0) {
+            from = -from;
+            slope = -slope;
+        }
+        const T turns = from / span;
+        if (!(turns < T(0x1p62))) {
+            at = static_cast<T>(__builtin_nanf(""));
+            return;
+        }
+        const std::int64_t whole = static_cast<std::int64_t>(turns);
+        const T rest = from - static_cast<T>(whole) * span;
+        at = whole % 2 == 0 ? rest + low : span - rest + low;
+        if (whole % 2 != 0) slope = -slope;
+    }
+};
+
+/// Contiguous: x and dx (batch, channels, height, width), y and g (batch, channels, out_height, out_width), grid and dgrid
+/// (batch, out_height, out_width, 2).
+template <class T>
+struct GridSample {
+    GridSampleShape shape;
+    const T* x;
+    const T* grid;
+    const T* g;  // the gradient of y
+    T* out;      // what is written: y, dx or dgrid
+};
+
+/// The pixels around a place of the grid, and how much of each: (y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1). Those outside have
+/// offset 0 and weight 0.
+template <class T>
+struct GridTaps {
+    std::int64_t offset[4];
+    T weight[4];
+    T by_x[4], by_y[4];  // their derivatives for the grid's numbers
+
+    TAPIR_BOTH GridTaps(const GridSampleShape& s, const T* numbers) {
+        const GridPlace<T> x = s.place(numbers[0], s.width), y = s.place(numbers[1], s.height);
+        for (int k = 0; k < 4; ++k) {
+            const std::int64_t column = x.below + k % 2, row = y.below + k / 2;
+            const bool is_inside = x.below != GridSampleShape::kNowhere && y.below != GridSampleShape::kNowhere && column >= 0 &&
+                                   column < s.width && row >= 0 && row < s.height;
+            const T along = k % 2 ? x.t : 1 - x.t, down = k / 2 ? y.t : 1 - y.t;
+            offset[k] = is_inside ? row * s.width + column : 0;
+            weight[k] = is_inside ? along * down : T(0);
+            by_x[k] = is_inside ? (k % 2 ? x.slope : -x.slope) * down : T(0);
+            by_y[k] = is_inside ? (k / 2 ? y.slope : -y.slope) * along : T(0);
+        }
+    }
+};
+
+}  // namespace tapir::kernels
+
+// Places [begin, end) of all grids, counted over the batch.
+TAPIR_CPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
+// Channels [begin, end), counted over the batch. Adds.
+TAPIR_CPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
+
+TAPIR_GPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& args))
+TAPIR_GPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args))
+TAPIR_GPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args))
+TAPIR_GPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args))
+/// Adds, in any order.
+TAPIR_GPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args))
+TAPIR_GPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args))
