@@ -46,6 +46,7 @@ bool wants_float32(Elementwise op) noexcept {
         case Elementwise::acos:
         case Elementwise::asin:
         case Elementwise::cosh:
+        case Elementwise::erfinv:
         case Elementwise::exp:
         case Elementwise::expm1:
         case Elementwise::log:

@@ -7,6 +7,7 @@
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/image.h"
@@ -220,6 +221,9 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
     detail::check_defined(x, "grid_sample");
     detail::check_defined(grid, "grid_sample");
     detail::check_same_device("grid_sample", x.tensor, grid.tensor, x.loc);
+    if (x->dtype != grid->dtype && detail::autocast_widens(x, grid)) {
+        return grid_sample(In(detail::widened(x), x.loc), In(detail::widened(grid), x.loc), options);
+    }
     if (!is_floating(x->dtype) || grid->dtype != x->dtype) {
         fail<DTypeError>(x.loc, "grid_sample: x and the grid need one floating dtype, got {} and {}", name(x->dtype), name(grid->dtype));
     }

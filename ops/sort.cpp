@@ -201,6 +201,29 @@ ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, boo
 
 // --- One element of each line --------------------------------------------------------------------------------------------
 
+// Puts those items in front among which the one at place k of the sorted ones must be, in their order; k becomes its place among them.
+// Returns how many: by the most significant digits as far as that helps.
+template <class Key>
+int64_t keep_near(Item<Key>* items, int64_t n, int64_t& k) {
+    constexpr int digit = 11, bits = sizeof(Key) * 8;
+    for (int shift = bits - digit; n >= kRadixLength; shift = std::max(shift - digit, 0)) {
+        std::uint32_t counts[1 << digit] = {};
+        const auto bucket_of = [shift](const Item<Key>& item) { return item.key >> shift & ((1u << digit) - 1); };
+        for (int64_t i = 0; i < n; ++i) ++counts[bucket_of(items[i])];
+        unsigned bucket = 0;
+        for (; k >= counts[bucket]; ++bucket) k -= counts[bucket];
+        int64_t kept = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            const bool is_in = bucket_of(items[i]) == bucket;
+            items[kept] = items[i];  // without a branch
+            kept += is_in;
+        }
+        n = kept;
+        if (shift == 0) break;
+    }
+    return n;
+}
+
 template <class Key>
 void pick_lines(const Job& job, bool nan_wins, int64_t begin, int64_t end) {
     const auto [outer, n, inner] = job.lines;
@@ -214,8 +237,10 @@ void pick_lines(const Job& job, bool nan_wins, int64_t begin, int64_t end) {
         Item<Key>* found = last;
         if (nan_wins) found = std::find_if(items.get(), last, [](const Item<Key>& item) { return item.key == ~Key{0}; });
         if (found == last) {
-            found = items.get() + job.k;
-            std::nth_element(items.get(), found, last);
+            int64_t place = job.k;
+            const int64_t left = n <= UINT32_MAX ? keep_near(items.get(), n, place) : n;
+            found = items.get() + place;
+            std::nth_element(items.get(), found, items.get() + left);
         }
         job.indices[line] = static_cast<int64_t>(found->index);
         std::memcpy(job.values + static_cast<std::size_t>(line) * bytes,

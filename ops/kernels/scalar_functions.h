@@ -71,21 +71,30 @@ template <class T> TAPIR_SCALAR T floor_divide(T a, T b) {
 // --- Special functions -----------------------------------------------------------------------------------------------
 // In double whatever the type: their sums cancel.
 
+TAPIR_SCALAR double inverse_power(double x, int q) {
+    double base = 1 / x, power = 1;
+    for (; q > 0; q >>= 1, base *= base) {
+        if (q & 1) power *= base;
+    }
+    return power;
+}
+
 // The sum of (x + k)^-q over k = 0, 1, ..., for q > 1 and x > 0: ten terms, and Euler and Maclaurin's formula for the others
 // (NIST Digital Library of Mathematical Functions, 2.10.1), with Bernoulli's numbers B_2k / (2k)!.
-TAPIR_SCALAR double hurwitz_zeta(double q, double x) {
+TAPIR_SCALAR double hurwitz_zeta(int q, double x) {
     constexpr double bernoulli[] = {1.0 / 12,       -1.0 / 720,           1.0 / 30240,      -1.0 / 1209600,
                                     1.0 / 47900160, -691.0 / 1307674368e3, 1.0 / 74724249600};
     double sum = 0;
-    for (int k = 0; k < 10; ++k) sum += pow(x + k, -q);
-    const double a = x + 10, power = pow(a, -q);
+    for (int k = 0; k < 10; ++k) sum += inverse_power(x + k, q);
+    const double a = x + 10, power = inverse_power(a, q);
+    if (power == 0) return sum;  // a is infinite, or what is left is nothing beside the first
     sum += power * (a / (q - 1) + 0.5);
     double term = power * q / a;
     for (int k = 0; k < 7; ++k) {
         sum += bernoulli[k] * term;
-        term *= (q + (2 * k + 1)) * (q + (2 * k + 2)) / (a * a);
+        term *= static_cast<double>(q + 2 * k + 1) * (q + 2 * k + 2) / (a * a);
     }
-    return power == 0 ? pow(x, -q) : sum;  // x is infinite, or the other terms are nothing beside the first
+    return sum;
 }
 
 // The derivative of lgamma. Reflected to x > 0, moved up to 10 and more, and Stirling's series there (5.11.2 in the same).
@@ -112,7 +121,7 @@ TAPIR_SCALAR double polygamma(double x, double n) {
     if (!(n >= 0) || n != floor(n)) return __builtin_nan("");
     if (n == 0) return digamma(x);
     const bool is_odd = n != 2 * floor(n / 2);
-    const double q = n + 1;
+    const int q = n < 1000 ? static_cast<int>(n) + 1 : 1001;  // beyond 170 n! is infinite
     double factorial = is_odd ? 1 : -1, sum;
     for (int k = 2; k <= n && k <= 171; ++k) factorial *= k;
     if (x > 0) {

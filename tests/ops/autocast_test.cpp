@@ -29,6 +29,11 @@ TEST_CASE("autocast converts as the lists say", "[ops]") {
             CHECK(log(h).dtype() == float32);
             CHECK(pow(h, 2).dtype() == float32);
             CHECK(reciprocal(h).dtype() == float32);
+            CHECK(erfinv(h - 1).dtype() == float32);
+            const Tensor images = ones({1, 1, 2, 2}).to(device), grid = zeros({1, 1, 1, 2}).to(device);
+            CHECK(grid_sample(images.to(low), grid.to(low)).dtype() == low);
+            CHECK(grid_sample(images.to(low), grid).dtype() == float32);
+            CHECK(grid_sample(images, grid.to(low)).item() == 1);
             CHECK(softplus(h).dtype() == float32);
             CHECK(tanh(h).dtype() == low);
             CHECK(relu(h).dtype() == low);
