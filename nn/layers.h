@@ -63,7 +63,8 @@ struct EmbeddingOptions {
     bool sparse = true;  ///< gradients hold only the rows that were used, and optimizers update only those
 };
 
-/// Rows of a table by their indices: (...) -> (..., width). weight (count, width), normal.
+/// Rows of a table by their indices: (...) -> (..., width). weight (count, width), normal. Throws IndexError unless all are in
+/// [0, count).
 ///
 /// With a sparse gradient a step costs what was used, not the whole table. SGD and Adagrad without momentum and weight decay
 /// make the same step either way; see optim/optimizer.h for the others.

@@ -76,7 +76,12 @@ TEST_CASE("pooling refuses") {
     FAILS(ValueError, "max_pool1d: the tensor is undefined", max_pool1d(Tensor(), 2));
 }
 
+template <class... A>
+constexpr bool kTakesByPosition = requires(Tensor x, A... a) { max_pool2d(x, 2, a...); };
+
 TEST_CASE("pooling takes its numbers by PyTorch's positions") {
+    static_assert(kTakesByPosition<int> && kTakesByPosition<std::size_t, short> && kTakesByPosition<int, int, int, bool>);
+    static_assert(!kTakesByPosition<bool> && !kTakesByPosition<double> && !kTakesByPosition<int, int, int, int>);
     const auto same = [](const Tensor& a, const Tensor& b) {
         CHECK(a.shape() == b.shape());
         CHECK(a.to_vector<float>() == b.to_vector<float>());
