@@ -149,7 +149,8 @@ struct Places {
 };
 
 void recorded_rule(Backward& b, const GridSampleShape& s) {
-    const Tensor g = b.grad(), x = b.saved(0), grid = b.saved(1);
+    const DType dtype = b.grad().dtype() == float64 ? float64 : float32;  // in 16 bits a place would be another pixel's
+    const Tensor g = to(b.grad(), dtype), x = to(b.saved(0), dtype), grid = to(b.saved(1), dtype);
     const Places along(select(grid, 3, 0), s.width, s), down(select(grid, 3, 1), s.height, s);
     const Tensor pixels = reshape(x, {s.batch, s.channels, s.pixels()});
     Tensor dx, by_x, by_y;

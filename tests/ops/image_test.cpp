@@ -193,6 +193,13 @@ TEST_CASE("grid_sample: infinite places, many pixels on threads, 16-bit floats, 
     const Tensor grid = rand({3, 80, 60, 2}) * 2 - 1, whole = grid_sample(image, grid);
     CHECK(whole.narrow(0, 1, 1).equal(grid_sample(image.narrow(0, 1, 1), grid.narrow(0, 1, 1))));
     CHECK(allclose(grid_sample(image.half(), grid.half()).to(float32), grid_sample(image.half().to(float32), grid.half().to(float32)), 1e-3, 1e-3));
+    const auto gradient = [](const Tensor& pixels, const Tensor& places, bool create_graph) {
+        Tensor leaf = places.clone();
+        leaf.requires_grad_();
+        Tape tape;
+        return tape.gradient(sum(grid_sample(pixels, leaf)), {leaf}, {.create_graph = create_graph})[0].to(float64);
+    };
+    CHECK(allclose(gradient(image.half(), grid.half(), true), gradient(image.half(), grid.half(), false), 1e-2, 1e-2));
     CHECK(grid_sample(zeros({0, 2, 3, 3}), zeros({0, 4, 5, 2})).numel() == 0);
 
     FAILS(ShapeError, "grid_sample: needs x (n, channels, height, width)", grid_sample(image, grid.narrow(0, 0, 1)));
