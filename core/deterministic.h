@@ -3,7 +3,8 @@
 // On the CPU they do. On CUDA, the ops that add to computed positions (scatter_add, index_add, the gradients of gather,
 // index_select, x[index] and embedding) by default add floats in the order in which threads come to it. Where
 // this is on, they sort the items first and add them in order, which takes several times as long. Convolutions and their
-// gradients then use only those of cuDNN's algorithms that do so. PyTorch's torch.use_deterministic_algorithms.
+// gradients then use only those of cuDNN's algorithms that do so; scatter_reduce of "prod" throws DeviceError for floats. PyTorch's
+// torch.use_deterministic_algorithms.
 #pragma once
 
 namespace tapir {
