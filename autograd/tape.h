@@ -69,7 +69,7 @@ class Tape {
 std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
                              Loc loc = Loc::current());
 
-/// Nothing is recorded while it lives. Only needed inside a tape.
+/// Nothing is recorded while it lives. Only needed inside a tape; a tape that begins inside of it records.
 class NoGradScope {
  public:
     [[nodiscard]] NoGradScope() noexcept;

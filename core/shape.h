@@ -56,6 +56,12 @@ class Flag {
     bool on_;
 };
 
+/// The first member of a struct of options whose numbers may also come one by one, in PyTorch's order: such a struct is made by names,
+/// {.stride = 2}, and {2, 1} is no way to write it, since in PyTorch that would be a stride of two numbers.
+struct ByName {
+    explicit constexpr ByName() = default;
+};
+
 template <class... I>
 concept SizesOnly = ((std::is_integral_v<I> && !std::is_same_v<I, bool>) && ...);
 
@@ -79,7 +85,9 @@ class Shape {
     Shape(I...) = delete;  // a bool is neither a size nor a dimension: write sum(x, 0, /*keepdim=*/true), or sum(x, {}, true)
 
     /// Throws ShapeError when there are more than 8.
-    Shape(const std::vector<std::int64_t>& sizes, Loc loc = Loc::current())  // NOLINT
+    template <class V>
+        requires std::is_same_v<V, std::vector<std::int64_t>>  // so that Shape({2, 3}) is not one
+    Shape(const V& sizes, Loc loc = Loc::current())            // NOLINT
         : Shape(sizes.data(), static_cast<int>(sizes.size()), loc) {}
     Shape(const std::int64_t* sizes, int rank, Loc loc = Loc::current()) : rank_(rank) {
         if (rank > kMaxRank) fail_rank(rank, loc);

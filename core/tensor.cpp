@@ -290,7 +290,8 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
 
 void fail_undefined(const char* op, const Loc& loc) {
     std::string hint;
-    if (thread.left_out) hint = fmt::format("; at {} {}", file_and_line(thread.left_out_at), thread.left_out);
+    if (thread.left_out) hint = fmt::format("; if it is {}, ask for it at {}", thread.left_out, file_and_line(thread.left_out_at));
+    thread.left_out = nullptr;  // said once
     fail<ValueError>(loc, "{}: the tensor is undefined{}", op, hint);
 }
 

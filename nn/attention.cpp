@@ -82,7 +82,7 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
     if (tapir::detail::thread.caller.line() == 0) {  // not a part of a transformer, whose caller sees no weights
         tapir::detail::thread.left_out =
-            masks.need_weights ? nullptr : "MultiheadAttention was not asked for its weights: {.need_weights = true}";
+            masks.need_weights ? nullptr : "the weights of MultiheadAttention ({.need_weights = true})";
         tapir::detail::thread.left_out_at = loc;
     }
     if (!masks.average_attn_weights && !masks.need_weights) {

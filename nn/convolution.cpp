@@ -10,8 +10,8 @@ namespace tapir::nn {
 
 ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
                      const ConvLayerOptions& options, const Loc& loc)
-    : options_{options.stride, options.padding, options.dilation, options.groups},
-      unpadded_{options.stride, 0, options.dilation, options.groups},
+    : options_{ByName(), options.stride, options.padding, options.dilation, options.groups},
+      unpadded_{ByName(), options.stride, 0, options.dilation, options.groups},
       padding_mode_(options.padding_mode),
       name_(name) {
     if (in < 1 || out < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {} and {}", name, in, out);

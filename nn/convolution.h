@@ -11,6 +11,7 @@
 namespace tapir::nn {
 
 struct ConvLayerOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = 1;
     Padding padding = 0;  ///< numbers, "same" or "valid"
     Shape dilation = 1;
@@ -19,6 +20,7 @@ struct ConvLayerOptions {
     PadMode padding_mode = "zeros";  ///< or "reflect", "replicate", "circular": see pad
 };
 struct ConvTransposeLayerOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = 1;
     Shape padding = 0;
     Shape output_padding = 0;
@@ -62,12 +64,12 @@ class ConvLayer : public Module {
     template <ShapeArg S>                                                                                                     \
     Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                      \
          Loc loc = Loc::current())                                                                                            \
-        : Name(in_channels, out_channels, kernel_size, ConvLayerOptions{stride}, loc) {}                                      \
+        : Name(in_channels, out_channels, kernel_size, ConvLayerOptions{ByName(), stride}, loc) {}                            \
     Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,                  \
          const Padding& padding, const Shape& dilation = 1, std::int64_t groups = 1, Flag with_bias = true,                   \
          const PadMode& padding_mode = {}, Loc loc = Loc::current())                                                          \
         : Name(in_channels, out_channels, kernel_size,                                                                        \
-               ConvLayerOptions{stride, padding, dilation, groups, with_bias, padding_mode}, loc) {}
+               ConvLayerOptions{ByName(), stride, padding, dilation, groups, with_bias, padding_mode}, loc) {}
 
 /// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1, channels that the groups do
 /// not divide, and padding "same" with a stride.
@@ -101,29 +103,29 @@ class ConvTransposeLayer : public ConvLayer {
     ConvTransposeLayer(const char* name, int dims, std::int64_t in, std::int64_t out, const Shape& kernel_size,
                        const ConvTransposeLayerOptions& options, const Loc& loc)
         : ConvLayer(name, dims, true, in, out, kernel_size,
-                    {options.stride, options.padding, options.dilation, options.groups, options.bias}, loc),
-          transpose_options_{options.stride, options.padding, options.output_padding, options.groups, options.dilation} {}
+                    {ByName(), options.stride, options.padding, options.dilation, options.groups, options.bias}, loc),
+          transpose_options_{ByName(), options.stride, options.padding, options.output_padding, options.groups, options.dilation} {}
 
     ConvTransposeOptions transpose_options_;
 };
 
-#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                        \
-    class Name : public ConvTransposeLayer {                                                                        \
-     public:                                                                                                        \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,                         \
-             const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())                               \
-            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}              \
-        template <ShapeArg S>                                                                                       \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,        \
-             Loc loc = Loc::current())                                                                              \
-            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{stride}, loc) {}               \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,    \
-             const Shape& padding, const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true, \
-             const Shape& dilation = 1, Loc loc = Loc::current())                                                   \
-            : Name(in_channels, out_channels, kernel_size,                                                          \
-                   ConvTransposeLayerOptions{stride, padding, output_padding, groups, with_bias, dilation}, loc) {} \
-        Tensor forward(In x) const { return op(checked(x), In(weight, x.loc), bias, transpose_options_); }          \
-        Tensor operator()(In x) const { return forward(x); }                                                        \
+#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                                  \
+    class Name : public ConvTransposeLayer {                                                                                  \
+     public:                                                                                                                  \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,                                   \
+             const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())                                         \
+            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}                        \
+        template <ShapeArg S>                                                                                                 \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                  \
+             Loc loc = Loc::current())                                                                                        \
+            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{ByName(), stride}, loc) {}               \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,              \
+             const Shape& padding, const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true,           \
+             const Shape& dilation = 1, Loc loc = Loc::current())                                                             \
+            : Name(in_channels, out_channels, kernel_size,                                                                    \
+                   ConvTransposeLayerOptions{ByName(), stride, padding, output_padding, groups, with_bias, dilation}, loc) {} \
+        Tensor forward(In x) const { return op(checked(x), In(weight, x.loc), bias, transpose_options_); }                    \
+        Tensor operator()(In x) const { return forward(x); }                                                                  \
     };
 TAPIR_CONV_TRANSPOSE(ConvTranspose1d, 1, conv_transpose1d)
 TAPIR_CONV_TRANSPOSE(ConvTranspose2d, 2, conv_transpose2d)

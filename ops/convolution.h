@@ -4,8 +4,7 @@
 //     Tensor z = conv2d(x, weight, bias, {.padding = "same", .dilation = {1, 2}});
 //     Tensor w = conv2d(x, weight, bias, 2, 1);                         // as y
 //
-// A pair in braces that is all there is behind the bias is a struct, {stride, padding}: for a stride of two numbers write
-// {.stride = {2, 1}}, or its padding behind it.
+// Where a stride of two numbers is all there is behind the bias, it has its name: {.stride = {2, 1}}; {2, 1} does not compile.
 //
 // Each number stands for all spatial dimensions, or there is one for each. On the CPU results have their channels last in
 // memory, which the next layer reads as it is; on CUDA where x has. Shapes and values do not show it.
@@ -41,6 +40,7 @@ class Padding {
 };
 
 struct ConvOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = 1;
     Padding padding = 0;
     Shape dilation = 1;
@@ -62,11 +62,11 @@ Tensor conv3d(In x, In weight, const Tensor& bias = {}, const ConvOptions& optio
 #define TAPIR_CONV_BY_POSITION(name)                                                                     \
     template <ShapeArg S>                                                                                \
     Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                  \
-        return name(x, weight, bias, ConvOptions{stride});                                               \
+        return name(x, weight, bias, ConvOptions{ByName(), stride});                                     \
     }                                                                                                    \
     inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Padding& padding, \
                        const Shape& dilation = 1, std::int64_t groups = 1) {                             \
-        return name(x, weight, bias, ConvOptions{stride, padding, dilation, groups});                    \
+        return name(x, weight, bias, ConvOptions{ByName(), stride, padding, dilation, groups});          \
     }
 TAPIR_CONV_BY_POSITION(conv1d)
 TAPIR_CONV_BY_POSITION(conv2d)
@@ -74,6 +74,7 @@ TAPIR_CONV_BY_POSITION(conv3d)
 #undef TAPIR_CONV_BY_POSITION
 
 struct ConvTransposeOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = 1;
     Shape padding = 0;
     Shape output_padding = 0;  ///< added to the size at the end; below the stride or the dilation
@@ -88,14 +89,14 @@ Tensor conv_transpose1d(In x, In weight, const Tensor& bias = {}, const ConvTran
 Tensor conv_transpose2d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
 Tensor conv_transpose3d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
 
-#define TAPIR_CONV_TRANSPOSE_BY_POSITION(name)                                                                 \
-    template <ShapeArg S>                                                                                      \
-    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                        \
-        return name(x, weight, bias, ConvTransposeOptions{stride});                                            \
-    }                                                                                                          \
-    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Shape& padding,         \
-                       const Shape& output_padding = 0, std::int64_t groups = 1, const Shape& dilation = 1) {  \
-        return name(x, weight, bias, ConvTransposeOptions{stride, padding, output_padding, groups, dilation}); \
+#define TAPIR_CONV_TRANSPOSE_BY_POSITION(name)                                                                           \
+    template <ShapeArg S>                                                                                                \
+    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                                  \
+        return name(x, weight, bias, ConvTransposeOptions{ByName(), stride});                                            \
+    }                                                                                                                    \
+    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Shape& padding,                   \
+                       const Shape& output_padding = 0, std::int64_t groups = 1, const Shape& dilation = 1) {            \
+        return name(x, weight, bias, ConvTransposeOptions{ByName(), stride, padding, output_padding, groups, dilation}); \
     }
 TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose1d)
 TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose2d)

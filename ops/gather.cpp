@@ -468,24 +468,27 @@ Scalar identity_of(ScatterReduce how, DType dtype) {
     return is_lowest ? INT64_MIN : INT64_MAX;
 }
 
+// Counts and shares of 16-bit floats are computed in this.
+DType counted_in(DType dtype) { return kernels::stored_as(kernels::compute_of(dtype)); }
+
 // How many elements are combined at each place of a tensor of this shape, 1 at least.
 Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tensor& index, DType dtype) {
     const detail::UnrecordedParts parts;
     const Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
                                              : gradient_ops::zeros(shape, dtype, index.device());
-    add_elements(counts, attrs.dim, index, gradient_ops::ones(index.shape(), dtype, index.device()));
+    add_elements(counts, attrs.dim, index, repeated_number("scatter_reduce", 1, In(counts), index.shape()));
     return clamp_min(counts, 1);
 }
 
-Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, const ScatterReduceAttrs& attrs, const Loc& loc) {
+void check_order(const Tensor& x, const ScatterReduceAttrs& attrs, const Loc& loc) {
     if (attrs.how == ScatterReduce::prod && on_gpu(x) && is_floating(x.dtype()) && is_deterministic()) {
         fail<DeviceError>(loc, "scatter_reduce: on CUDA products of floats are made in any order, and set_deterministic() asks for one");
     }
-    const detail::UnrecordedParts parts;
-    const DType dtype = kernels::stored_as(kernels::compute_of(x.dtype()));
-    const Tensor values = src.to(dtype);
-    Tensor out = x.to(dtype);
-    if (out.shares_storage(x)) out = clone(x);
+}
+
+// Writes into out, of a dtype that is computed in; of a mean only the sums.
+void reduce_into(Tensor& out, const Tensor& index, const Tensor& values, const ScatterReduceAttrs& attrs, const Loc& loc) {
+    const DType dtype = out.dtype();
     if (!attrs.include_self) {
         const Scalar identity = identity_of(attrs.how, dtype);
         scatter_elements(out, attrs.dim, index, repeated_number("scatter_reduce", identity, In(out, loc), index.shape()));
@@ -505,6 +508,15 @@ Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, 
             combine_elements(out, attrs.dim, index, values, kernels::Combine::min);
             break;
     }
+}
+
+Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, const ScatterReduceAttrs& attrs, const Loc& loc) {
+    check_order(x, attrs, loc);
+    const detail::UnrecordedParts parts;
+    const DType dtype = counted_in(x.dtype());
+    Tensor out = x.to(dtype);
+    if (out.shares_storage(x)) out = clone(x);
+    reduce_into(out, index, src.to(dtype), attrs, loc);
     if (attrs.how == ScatterReduce::mean) {
         const Tensor counts = counts_of(out.shape(), attrs, index, dtype);
         out = is_floating(dtype) ? out / counts : floor_divide(out, counts);
@@ -547,12 +559,12 @@ void scatter_extreme_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     Tensor of_x, of_src, counts;
     {
         const detail::PauseRecording pause;
-        of_x = eq(x, out).to(g.dtype());
+        of_x = eq(x, out).to(counted_in(g.dtype()));
         if (!attrs.include_self) of_x = scatter(of_x, attrs.dim, index, 0);
-        of_src = eq(src, gather(out, attrs.dim, index)).to(g.dtype());
+        of_src = eq(src, gather(out, attrs.dim, index)).to(of_x.dtype());
         counts = scatter_add(of_x, attrs.dim, index, of_src);
     }
-    const Tensor share = g / counts;
+    const Tensor share = g.to(counts.dtype()) / counts;  // given in the dtypes of x and src
     if (b.needs(0)) b.give(0, of_x * share);
     if (b.needs(2)) b.give(2, of_src * gather(share, attrs.dim, index));
 }
@@ -563,7 +575,10 @@ void scatter_reduce_rule(Backward& b) {
     if (attrs.how == ScatterReduce::amax || attrs.how == ScatterReduce::amin) return scatter_extreme_rule(b, attrs);
     const Tensor index = b.saved(0);
     Tensor g = b.grad();
-    if (attrs.how == ScatterReduce::mean) g = g / counts_of(g.shape(), attrs, index, g.dtype());
+    if (attrs.how == ScatterReduce::mean) {
+        const DType dtype = counted_in(g.dtype());
+        g = g.to(dtype) / counts_of(g.shape(), attrs, index, dtype);
+    }
     if (b.needs(0)) b.give(0, attrs.include_self ? g : scatter(g, attrs.dim, index, 0));
     if (b.needs(2)) b.give(2, gather(g, attrs.dim, index));
 }
@@ -584,6 +599,23 @@ Tensor scatter_reduce_as(const char* op, const In& x, Dim dim, const In& index, 
         record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked, &x.tensor, &values, &out}, attrs);
     }
     return out;
+}
+
+// Without a copy of all of self, where what is written is what it holds; false, and nothing done, elsewhere.
+bool reduce_in_place(Tensor& self, Dim dim, const In& index, const In& src, const char* reduce, bool include_self) {
+    constexpr const char* op = "scatter_reduce_";
+    const Loc& loc = index.loc;
+    const int d = check_gather(op, In(self, loc), dim, index);
+    const ScatterReduceAttrs attrs{d, reduce_of(op, reduce, loc), include_self};
+    if (self.dim() == 0 || self.dtype() != counted_in(self.dtype()) || attrs.how == ScatterReduce::mean) return false;
+    const auto apart = [&](const Tensor& t) { return t.shares_storage(self) ? t.clone(loc) : t; };
+    check_order(self, attrs, loc);
+    const detail::UnrecordedParts parts;
+    const Tensor values = apart(check_source(op, In(self, loc), index, src));
+    const Tensor checked = apart(checked_index(op, index.tensor, self.shape(), d, loc));
+    reduce_into(self, checked, values, attrs, loc);
+    mark_written(self, loc);
+    return true;
 }
 
 }  // namespace
@@ -709,8 +741,10 @@ Tensor Tensor::scatter_reduce(Dim dim, const Tensor& index, const Tensor& src, c
 Tensor& Tensor::scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self, Loc loc) {
     detail::check_defined(In(*this, loc), "scatter_reduce_");
     detail::check_defined(In(src, loc), "scatter_reduce_");
+    check_in_place("scatter_reduce", *this, {&src}, loc);
+    const bool is_recorded = recording(loc, {this, &src});
+    if (!is_recorded && reduce_in_place(*this, dim, In(index, loc), In(src, loc), reduce, include_self)) return *this;
     // Its rule reads what it combines as it was before.
-    const bool is_recorded = detail::thread.log != nullptr;
     const Tensor old = is_recorded ? copy_before_write(*this, loc) : *this;
     const Tensor values = is_recorded && src.shares_storage(*this) ? copy_before_write(src, loc) : src;
     return copy_(scatter_reduce_as("scatter_reduce_", In(old, loc), dim, In(index, loc), In(values, loc), reduce, include_self), loc);

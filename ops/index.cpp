@@ -373,9 +373,16 @@ void index_put_add_rule(Backward& b) {
     if (b.needs(0)) b.give(0, b.grad());
 }
 
+// An index that is the tensor itself must not change while it is read.
+void keep_positions(Plan& plan, const Tensor& self, const Loc& loc) {
+    if (!plan.positions.defined() || !plan.positions.shares_storage(self)) return;
+    const detail::UnrecordedParts parts;
+    plan.positions = plan.positions.clone(loc);
+}
+
 void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, bool accumulate, const Loc& loc) {
     const Tensor value = beside("index_put_", given, self, loc);
-    const Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
+    Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
     if (!broadcasts_to(value.shape(), shape)) {
         fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}",
@@ -385,6 +392,8 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     Log* log = is_floating(self.dtype()) ? recording(loc, {&self, &value}) : nullptr;
     Plan saved;
     if (log || accumulate) saved = contiguous_plan(plan, self, indices, count, loc);
+    keep_positions(plan, self, loc);
+    keep_positions(saved, self, loc);
     Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
     if (value.shares_storage(self)) copy = copy_before_write(value, loc);
     const Tensor& source = copy.defined() ? copy : value;

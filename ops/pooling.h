@@ -5,8 +5,7 @@
 //     Tensor z = avg_pool2d(x, {3, 3}, {.stride = 2, .padding = 1});
 //     Tensor w = avg_pool2d(x, {3, 3}, 2, 1);                       // as z
 //
-// A pair in braces that is all there is behind the kernel's size is a struct, {stride, padding}: for a stride of two numbers write
-// {.stride = {2, 1}}, or its padding behind it.
+// Where a stride of two numbers is all there is behind the kernel's size, it has its name: {.stride = {2, 1}}; {2, 1} does not compile.
 //
 // x is (batch, channels, spatial...) or (channels, spatial...). Each number stands for all spatial dimensions, or there is one for
 // each. Floating dtypes. All throw ShapeError for other numbers of dimensions or windows that do not fit, DTypeError, and
@@ -18,6 +17,7 @@
 namespace tapir {
 
 struct MaxPoolOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = Shape();  ///< empty: the kernel's size
     Shape padding = 0;       ///< elements of -inf on both sides
     Shape dilation = 1;
@@ -37,11 +37,11 @@ ValuesIndices max_pool3d_with_indices(In x, const Shape& kernel_size, const MaxP
 #define TAPIR_MAX_POOL_BY_POSITION(Result, name)                                                                             \
     template <ShapeArg S>                                                                                                    \
     Result name(In x, const Shape& kernel_size, const S& stride) {                                                           \
-        return name(x, kernel_size, MaxPoolOptions{stride});                                                                 \
+        return name(x, kernel_size, MaxPoolOptions{ByName(), stride});                                                       \
     }                                                                                                                        \
     inline Result name(In x, const Shape& kernel_size, const Shape& stride, const Shape& padding, const Shape& dilation = 1, \
                        Flag ceil_mode = false) {                                                                             \
-        return name(x, kernel_size, MaxPoolOptions{stride, padding, dilation, ceil_mode});                                   \
+        return name(x, kernel_size, MaxPoolOptions{ByName(), stride, padding, dilation, ceil_mode});                         \
     }
 TAPIR_MAX_POOL_BY_POSITION(Tensor, max_pool1d)
 TAPIR_MAX_POOL_BY_POSITION(Tensor, max_pool2d)
@@ -52,6 +52,7 @@ TAPIR_MAX_POOL_BY_POSITION(ValuesIndices, max_pool3d_with_indices)
 #undef TAPIR_MAX_POOL_BY_POSITION
 
 struct AvgPoolOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = Shape();  ///< empty: the kernel's size
     Shape padding = 0;       ///< zeros on both sides
     bool ceil_mode = false;
@@ -64,14 +65,14 @@ Tensor avg_pool1d(In x, const Shape& kernel_size, const AvgPoolOptions& options 
 Tensor avg_pool2d(In x, const Shape& kernel_size, const AvgPoolOptions& options = {});
 Tensor avg_pool3d(In x, const Shape& kernel_size, const AvgPoolOptions& options = {});
 
-#define TAPIR_AVG_POOL_BY_POSITION(name)                                                                                  \
-    template <ShapeArg S>                                                                                                 \
-    Tensor name(In x, const Shape& kernel_size, const S& stride) {                                                        \
-        return name(x, kernel_size, AvgPoolOptions{stride});                                                              \
-    }                                                                                                                     \
-    inline Tensor name(In x, const Shape& kernel_size, const Shape& stride, const Shape& padding, Flag ceil_mode = false, \
-                       Flag count_include_pad = true, std::int64_t divisor_override = 0) {                                \
-        return name(x, kernel_size, AvgPoolOptions{stride, padding, ceil_mode, count_include_pad, divisor_override});     \
+#define TAPIR_AVG_POOL_BY_POSITION(name)                                                                                        \
+    template <ShapeArg S>                                                                                                       \
+    Tensor name(In x, const Shape& kernel_size, const S& stride) {                                                              \
+        return name(x, kernel_size, AvgPoolOptions{ByName(), stride});                                                          \
+    }                                                                                                                           \
+    inline Tensor name(In x, const Shape& kernel_size, const Shape& stride, const Shape& padding, Flag ceil_mode = false,       \
+                       Flag count_include_pad = true, std::int64_t divisor_override = 0) {                                      \
+        return name(x, kernel_size, AvgPoolOptions{ByName(), stride, padding, ceil_mode, count_include_pad, divisor_override}); \
     }
 TAPIR_AVG_POOL_BY_POSITION(avg_pool1d)
 TAPIR_AVG_POOL_BY_POSITION(avg_pool2d)
@@ -88,6 +89,7 @@ Tensor adaptive_avg_pool2d(In x, const Shape& output_size);
 Tensor adaptive_avg_pool3d(In x, const Shape& output_size);
 
 struct LpPoolOptions {
+    [[no_unique_address]] ByName by_name = ByName();
     Shape stride = Shape();  ///< empty: the kernel's size
     bool ceil_mode = false;
 };
@@ -99,10 +101,10 @@ Tensor lp_pool2d(In x, double norm_type, const Shape& kernel_size, const LpPoolO
 #define TAPIR_LP_POOL_BY_POSITION(name)                                                                         \
     template <ShapeArg S>                                                                                       \
     Tensor name(In x, double norm_type, const Shape& kernel_size, const S& stride) {                            \
-        return name(x, norm_type, kernel_size, LpPoolOptions{stride});                                          \
+        return name(x, norm_type, kernel_size, LpPoolOptions{ByName(), stride});                                \
     }                                                                                                           \
     inline Tensor name(In x, double norm_type, const Shape& kernel_size, const Shape& stride, Flag ceil_mode) { \
-        return name(x, norm_type, kernel_size, LpPoolOptions{stride, ceil_mode});                               \
+        return name(x, norm_type, kernel_size, LpPoolOptions{ByName(), stride, ceil_mode});                     \
     }
 TAPIR_LP_POOL_BY_POSITION(lp_pool1d)
 TAPIR_LP_POOL_BY_POSITION(lp_pool2d)

@@ -292,3 +292,10 @@ TEST_CASE("a tensor made on one thread ends on another") {
     made.clear();
     CHECK(memory_stats().live_bytes == before);
 }
+
+TEST_CASE("shapes are written with braces, with parentheses, and with both") {
+    const std::vector<std::int64_t> sizes = {2, 3};
+    CHECK(Shape({2, 3}) == Shape{2, 3});
+    CHECK(Shape(2, 3) == Shape(sizes));
+    CHECK(zeros(sizes).shape() == Shape({2, 3}));
+}

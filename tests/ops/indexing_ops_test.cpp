@@ -401,3 +401,29 @@ TEST_CASE("mistakes with masks, classes and arrangements", "[indexing]") {
     FAILS(ValueError, "pad: width", pad(v, {0, std::numeric_limits<std::int64_t>::max()}));
     FAILS(DTypeError, "pad", pad(tensor({1, 2}), {1, 1}, 0.5));
 }
+
+TEST_CASE("scatter_reduce of more 16-bit elements than their dtype counts to has its gradient") {
+    const std::int64_t n = 70000;
+    for (const char* reduce : {"mean", "amax"}) {
+        const Tensor x = zeros({2}, float16), src = ones({n}, float16).requires_grad_();
+        Tape tape;
+        const Tensor y = scatter_reduce(x, 0, zeros({n}, int64), src, reduce, /*include_self=*/false);
+        tape.backward(y[0]);
+        CHECK(src.grad()[0].item() == Approx(1.0 / static_cast<double>(n)).epsilon(0.01));
+    }
+}
+
+TEST_CASE("scatter_reduce_ refuses before it works, in its own name, and writes into views and over its own index") {
+    Tensor leaf = zeros({3}).requires_grad_();
+    const Tensor index = tensor({0, 0, 2}), src = tensor({1.0f, 2.0f, 3.0f});
+    Tape tape;
+    FAILS(TapeError, "scatter_reduce_: a leaf that requires a gradient", leaf.scatter_reduce_(0, index, src, "sum"));
+    CHECK(tape.size() == 0);
+    FAILS(ValueError, "scatter_reduce_: several elements", zeros({1}).expand({3}).scatter_reduce_(0, index, src, "sum"));
+    Tensor whole = ones({3, 2});
+    whole.t()[1].scatter_reduce_(0, index, src, "prod");
+    CHECK(whole.to_vector<float>() == std::vector<float>{1, 2, 1, 1, 1, 3});
+    Tensor own = tensor({1, 0, 0});
+    own.scatter_reduce_(0, own, tensor({5, 6, 7}), "amax");
+    CHECK(own.to_vector<int>() == std::vector<int>{7, 5, 0});
+}

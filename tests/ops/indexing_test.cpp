@@ -339,3 +339,16 @@ TEST_CASE("saved indices must stay what they were", "[indexing]") {
     at.fill_(1);
     CHECK_THROWS_AS(y.sum().backward(), TapeError);
 }
+
+TEST_CASE("index_put_ whose index is the tensor itself reads it before it writes") {
+    for (const bool accumulate : {false, true}) {
+        Tensor base = zeros({10}, int64);
+        Tensor x = base.narrow(0, 0, 4);
+        x.copy_(tensor({1, 0, 0, 0}));
+        x.index_put_({x}, tensor({5, 6, 7, 8}), accumulate);
+        // x[1] = 5, then x[0] = 6, 7 and 8, or all of them added to 1.
+        CHECK(x[0].item<int>() == (accumulate ? 22 : 8));
+        CHECK(x[1].item<int>() == 5);
+        CHECK(base.narrow(0, 2, 8).sum().item<int>() == 0);
+    }
+}
