@@ -5,6 +5,7 @@
 namespace tapir::gpu {
 namespace {
 
+using kernels::GridPlaces;
 using kernels::GridSample;
 using kernels::GridSampleShape;
 using kernels::GridTaps;
@@ -70,6 +71,12 @@ __global__ void __launch_bounds__(kThreads) grid_gradient_kernel(i64 n, GridSamp
 }
 
 template <class T>
+__global__ void __launch_bounds__(kThreads) places_kernel(i64 n, GridPlaces<T> args) {
+    const i64 i = global_index();
+    if (i < n) args.find(i);
+}
+
+template <class T>
 void by_elements(void (*few)(u32, GridSample<T>), void (*many)(u64, GridSample<T>), const GridSample<T>& args) {
     const i64 n = args.shape.batch * args.shape.channels * args.shape.places();
     if (n <= kMostPositions) {
@@ -79,10 +86,10 @@ void by_elements(void (*few)(u32, GridSample<T>), void (*many)(u64, GridSample<T
     }
 }
 
-template <class T>
-void by_places(const GridSample<T>& args) {
+template <class Args>
+void by_places(void (*kernel)(i64, Args), const Args& args) {
     const i64 n = args.shape.batch * args.shape.places();
-    launch(grid_gradient_kernel<T>, blocks_for(n, kThreads), kThreads, n, args);
+    launch(kernel, blocks_for(n, kThreads), kThreads, n, args);
 }
 
 }  // namespace
@@ -95,7 +102,9 @@ void grid_sample_dx_f32(const GridSample<float>& args) {
 void grid_sample_dx_f64(const GridSample<double>& args) {
     by_elements(input_gradient_kernel<double, u32>, input_gradient_kernel<double, u64>, args);
 }
-void grid_sample_dgrid_f32(const GridSample<float>& args) { by_places(args); }
-void grid_sample_dgrid_f64(const GridSample<double>& args) { by_places(args); }
+void grid_sample_dgrid_f32(const GridSample<float>& args) { by_places(grid_gradient_kernel<float>, args); }
+void grid_sample_dgrid_f64(const GridSample<double>& args) { by_places(grid_gradient_kernel<double>, args); }
+void grid_places_f32(const GridPlaces<float>& args) { by_places(places_kernel<float>, args); }
+void grid_places_f64(const GridPlaces<double>& args) { by_places(places_kernel<double>, args); }
 
 }  // namespace tapir::gpu

@@ -15,8 +15,8 @@
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -55,20 +55,24 @@ namespace {
 
 // --- Running -------------------------------------------------------------------------------------------------------------
 
-constexpr int64_t kParallelPlaces = 4 * 1024;  // elements read for a part of the work
+template <class T>
+T* data(const Tensor& t) {
+    return t.defined() ? static_cast<T*>(on_gpu(t) ? on_stream(t.impl()) : t.raw_data()) : nullptr;
+}
 
 // Calls the CPU's kernel on parts of [0, n), with `each` elements' work for one, or the GPU's on all.
+template <class Args, class OnCpu, class OnGpu>
+void run(int64_t n, int64_t each, const Args& args, bool is_on_gpu, const OnCpu& on_cpu, const OnGpu& of_gpu) {
+    if (n * each == 0) return;
+    if (is_on_gpu) return of_gpu(args);
+    reduction::share_out(n, each * 8, [&](int64_t begin, int64_t end) { on_cpu(args, begin, end); });  // an element takes long
+}
+
 template <class T, class OnCpu, class OnGpu>
 void run_as(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g, const Tensor& out, int64_t n, int64_t each,
             const OnCpu& on_cpu, const OnGpu& of_gpu) {
-    if (out.numel() == 0 || n * each == 0) return;
-    const auto data = [&](const Tensor& t) {
-        return t.defined() ? static_cast<T*>(on_gpu(out) ? on_stream(t.impl()) : t.raw_data()) : nullptr;
-    };
-    const GridSample<T> args{s, data(x), data(grid), data(g), data(out)};
-    if (on_gpu(out)) return of_gpu(args);
-    const int64_t work = each < kParallelPlaces ? each : kParallelPlaces;
-    parallel_for(n * 64, 64 * (kParallelPlaces / work), [&](int64_t begin, int64_t end) { on_cpu(args, begin / 64, end / 64); });
+    if (out.numel() == 0) return;
+    run(n, each, GridSample<T>{s, data<T>(x), data<T>(grid), data<T>(g), data<T>(out)}, on_gpu(out), on_cpu, of_gpu);
 }
 
 Tensor sampled(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Loc& loc) {
@@ -109,71 +113,77 @@ Tensor as_computed(const Tensor& x) { return contiguous(to(x, x.dtype() == float
 
 // --- The gradients by differentiable ops -----------------------------------------------------------------------------------
 
-// GridPlace of kernels/grid_sample.h for a whole grid: t, recorded, is linear in the number.
+// GridPlace of kernels/grid_sample.h for a whole grid, from there too: computed a second time by ops, halves would be rounded to other
+// pixels. t, recorded, is linear in the number.
 struct Places {
     Tensor below, t, slope;
 
-    Places(const Tensor& number, int64_t size, const GridSampleShape& s) {
-        const double n = static_cast<double>(size);
-        Tensor rest;
+    Places(const GridSampleShape& s, const Tensor& grid) {
+        Tensor rest, finite = where(isfinite(grid), grid, 0);  // others have no slope
         {
             const detail::PauseRecording pause;
-            const Tensor given = number.detach(), start = where(isnan(given), -1, given);
-            Tensor at = s.align_corners ? (start + 1) * ((n - 1) / 2) : ((start + 1) * n - 1) / 2;
-            slope = full(at.shape(), s.align_corners ? (n - 1) / 2 : n / 2, {at.dtype(), at.device()});
-            if (s.padding == GridPadding::reflection) reflect(at, s.align_corners ? 0 : -0.5, s.align_corners ? n - 1 : n);
-            if (s.padding != GridPadding::zeros) {
-                slope = where(logical_or(le(at, 0), ge(at, n - 1)), 0, slope);
-                at = clamp(at, 0, n - 1);
+            const Tensor given = contiguous(grid.detach());
+            below = gradient_ops::zeros(grid.shape(), int64, grid.device());
+            rest = gradient_ops::zeros(grid.shape(), grid.dtype(), grid.device());
+            slope = gradient_ops::zeros(grid.shape(), grid.dtype(), grid.device());
+            if (grid.dtype() == float64) {
+                find<double>(s, given, rest, kernels::grid_places_f64, gpu::grid_places_f64);
+            } else {
+                find<float>(s, given, rest, kernels::grid_places_f32, gpu::grid_places_f32);
             }
-            const Tensor is_near = logical_and(gt(at, -2), lt(at, n + 1)), place = where(is_near, at, -2);
-            below = s.nearest ? round(place) : floor(place);
-            if (s.nearest) slope = slope * 0;
-            rest = s.nearest ? slope : place - below;
         }
-        t = rest + slope * (number - number.detach());
+        t = rest + slope * (finite - finite.detach());
     }
 
+    Tensor of(const Tensor& numbers, int dimension) const { return select(numbers, 3, dimension); }
+
  private:
-    void reflect(Tensor& at, double low, double span) {
-        if (span <= 0) {
-            at = at * 0;
-            slope = slope * 0;
-            return;
-        }
-        const Tensor from = at - low, length = abs(from), whole = floor(length / span), rest = length - whole * span;
-        const Tensor is_odd = ne(remainder(whole, 2), 0);
-        at = where(is_odd, span - rest, rest) + low;
-        slope = where(logical_xor(lt(from, 0), is_odd), -slope, slope);
+    template <class T, class OnCpu, class OnGpu>
+    void find(const GridSampleShape& s, const Tensor& grid, const Tensor& rest, const OnCpu& on_cpu, const OnGpu& of_gpu) {
+        const int64_t n = s.batch * s.places();
+        run(n, 2, kernels::GridPlaces<T>{s, data<T>(grid), data<int64_t>(below), data<T>(rest), data<T>(slope)}, on_gpu(grid), on_cpu, of_gpu);
     }
 };
+
+// x, with 0 for what is infinite or nan where it counts 0 times: the kernels leave such terms out.
+Tensor counted(const Tensor& x, const Tensor& times) {
+    Tensor counts;
+    {
+        const detail::PauseRecording pause;
+        counts = logical_or(ne(times, 0), isfinite(x));
+    }
+    return where(counts, x, 0);
+}
 
 void recorded_rule(Backward& b, const GridSampleShape& s) {
     const DType dtype = b.grad().dtype() == float64 ? float64 : float32;  // in 16 bits a place would be another pixel's
     const Tensor g = to(b.grad(), dtype), x = to(b.saved(0), dtype), grid = to(b.saved(1), dtype);
-    const Places along(select(grid, 3, 0), s.width, s), down(select(grid, 3, 1), s.height, s);
+    const Places places(s, grid);
+    const Tensor along = places.of(places.t, 0), down = places.of(places.t, 1);
+    const Tensor slope_x = places.of(places.slope, 0), slope_y = places.of(places.slope, 1);
     const Tensor pixels = reshape(x, {s.batch, s.channels, s.pixels()});
     Tensor dx, by_x, by_y;
     for (int k = 0; k < 4; ++k) {
-        Tensor index, inside;
+        Tensor index, is_inside, inside;
         {
             const detail::PauseRecording pause;
-            const Tensor column = along.below + k % 2, row = down.below + k / 2;
+            const Tensor column = places.of(places.below, 0) + k % 2, row = places.of(places.below, 1) + k / 2;
             const Tensor is_in_row = logical_and(ge(column, 0), lt(column, s.width)), is_in_column = logical_and(ge(row, 0), lt(row, s.height));
-            const Tensor is_inside = logical_and(is_in_row, is_in_column);
-            inside = is_inside.to(g.dtype());
-            const Tensor offset = where(is_inside, row.to(int64) * s.width + column.to(int64), 0);
+            is_inside = logical_and(is_in_row, is_in_column);
+            inside = is_inside.to(dtype);
+            const Tensor offset = where(is_inside, row * s.width + column, 0);
             index = expand(reshape(offset, {s.batch, 1, s.places()}), {s.batch, s.channels, s.places()});
         }
-        const Tensor by_row = k % 2 ? along.t : 1 - along.t, by_column = (k / 2 ? down.t : 1 - down.t) * inside;
+        const Tensor by_row = k % 2 ? along : 1 - along, by_column = (k / 2 ? down : 1 - down) * inside;
         if (b.needs(0)) {
-            const Tensor part = reshape(g * unsqueeze(by_row * by_column, 1), {s.batch, s.channels, s.places()});
-            dx = scatter_add(dx.defined() ? dx : gradient_ops::zeros(pixels.shape(), g.dtype(), g.device()), 2, index, part);
+            const Tensor weight = unsqueeze(by_row * by_column, 1);
+            const Tensor part = reshape(counted(g, weight) * weight, {s.batch, s.channels, s.places()});
+            dx = scatter_add(dx.defined() ? dx : gradient_ops::zeros(pixels.shape(), dtype, g.device()), 2, index, part);
         }
         if (b.needs(1)) {
-            const Tensor pixel = sum(g * reshape(gather(pixels, 2, index), g.shape()), {1}) * inside;
-            const Tensor of_x = pixel * by_column * (k % 2 ? along.slope : -along.slope);
-            const Tensor of_y = pixel * by_row * (k / 2 ? down.slope : -down.slope);
+            const Tensor read = where(unsqueeze(is_inside, 1), reshape(gather(pixels, 2, index), g.shape()), 0), pixel = sum(g * read, {1});
+            const Tensor times_x = by_column * (k % 2 ? slope_x : -slope_x), times_y = by_row * inside * (k / 2 ? slope_y : -slope_y);
+            const Tensor of_x = counted(pixel, times_x) * times_x, of_y = counted(pixel, times_y) * times_y;
             by_x = by_x.defined() ? by_x + of_x : of_x;
             by_y = by_y.defined() ? by_y + of_y : of_y;
         }

@@ -111,12 +111,19 @@ void input_gradient(const GridSample<T>& args, i64 begin, i64 end) {
     }
 }
 
+template <class T>
+void places(const GridPlaces<T>& args, i64 begin, i64 end) {
+    for (i64 i = begin; i < end; ++i) args.find(i);
+}
+
 }  // namespace
 
 void grid_sample_f32(const GridSample<float>& args, i64 begin, i64 end) { sample(args, begin, end); }
 void grid_sample_f64(const GridSample<double>& args, i64 begin, i64 end) { sample(args, begin, end); }
 void grid_sample_dgrid_f32(const GridSample<float>& args, i64 begin, i64 end) { grid_gradient(args, begin, end); }
 void grid_sample_dgrid_f64(const GridSample<double>& args, i64 begin, i64 end) { grid_gradient(args, begin, end); }
+void grid_places_f32(const GridPlaces<float>& args, i64 begin, i64 end) { places(args, begin, end); }
+void grid_places_f64(const GridPlaces<double>& args, i64 begin, i64 end) { places(args, begin, end); }
 void grid_sample_dx_f32(const GridSample<float>& args, i64 begin, i64 end) { input_gradient(args, begin, end); }
 void grid_sample_dx_f64(const GridSample<double>& args, i64 begin, i64 end) { input_gradient(args, begin, end); }
 

@@ -39,9 +39,10 @@ struct GridSampleShape {
 
     template <class T>
     TAPIR_BOTH GridPlace<T> place(T number, std::int64_t size) const {
-        if (number != number) number = -1;
+        const bool is_nan = number != number;
+        if (is_nan) number = -1;
         const T n = static_cast<T>(size);
-        T slope = align_corners ? (n - 1) / 2 : n / 2, at = align_corners ? (number + 1) / 2 * (n - 1) : ((number + 1) * n - 1) / 2;
+        T slope = is_nan ? T(0) : align_corners ? (n - 1) / 2 : n / 2, at = align_corners ? (number + 1) / 2 * (n - 1) : ((number + 1) * n - 1) / 2;
         if (padding == GridPadding::reflection) reflect(at, slope, align_corners ? T(0) : T(-0.5), align_corners ? n - 1 : n);
         if (padding != GridPadding::zeros) {  // at the edge itself there is no slope, as in PyTorch
             if (at <= 0) at = slope = 0;
@@ -94,6 +95,25 @@ struct GridSample {
     T* out;      // what is written: y, dx or dgrid
 };
 
+/// The same place() of all numbers of a grid, each of (batch, out_height, out_width, 2), for gradients that are recorded.
+template <class T>
+struct GridPlaces {
+    GridSampleShape shape;
+    const T* grid;
+    std::int64_t* below;
+    T* t;
+    T* slope;
+
+    TAPIR_BOTH void find(std::int64_t i) const {  // of place i
+        for (int d = 0; d < 2; ++d) {
+            const GridPlace<T> place = shape.place(grid[2 * i + d], d ? shape.height : shape.width);
+            below[2 * i + d] = place.below;
+            t[2 * i + d] = place.t;
+            slope[2 * i + d] = place.slope;
+        }
+    }
+};
+
 /// The pixels around a place of the grid, and how much of each: (y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1). Those outside have
 /// offset 0 and weight 0.
 template <class T>
@@ -124,6 +144,8 @@ TAPIR_CPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& 
 TAPIR_CPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(grid_places_f32, void(const tapir::kernels::GridPlaces<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(grid_places_f64, void(const tapir::kernels::GridPlaces<double>& args, std::int64_t begin, std::int64_t end))
 // Channels [begin, end), counted over the batch. Adds.
 TAPIR_CPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
@@ -132,6 +154,8 @@ TAPIR_GPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& 
 TAPIR_GPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args))
 TAPIR_GPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args))
 TAPIR_GPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args))
+TAPIR_GPU_KERNEL(grid_places_f32, void(const tapir::kernels::GridPlaces<float>& args))
+TAPIR_GPU_KERNEL(grid_places_f64, void(const tapir::kernels::GridPlaces<double>& args))
 /// Adds, in any order.
 TAPIR_GPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args))
 TAPIR_GPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args))

@@ -160,7 +160,6 @@ TEST_CASE("grid_sample is its definition, and its gradients are those of differe
                             CHECK(y.at<double>({n, size[1] - 1, i / 11, i % 11}) == Approx(want).margin(1e-12));
                         }
                     }
-                    grid = where(isnan(grid), 0.123, grid);
                     x.requires_grad_();
                     grid.requires_grad_();
                     const Tensor weights = rand(y.shape(), float64);
@@ -171,6 +170,49 @@ TEST_CASE("grid_sample is its definition, and its gradients are those of differe
                     const std::vector<Tensor> fused = gradients(false), composed = gradients(true);
                     CHECK(allclose(fused[0], composed[0], 0, 1e-12));
                     CHECK(allclose(fused[1], composed[1], 0, 1e-12));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("grid_sample's recorded gradients are its kernels', wherever the grid names") {
+    const double inf = std::numeric_limits<double>::infinity();
+    for (const DType dtype : {float32, float64}) {
+        for (const std::int64_t size : {1, 2, 3, 5, 7, 10}) {
+            std::vector<double> numbers{std::nan(""), inf, -inf, 1e30, -1e30, 1e5, -1e5, 3.3, 1, -1, 0.123};
+            for (std::int64_t k = -3; k < 2 * size + 3; ++k) {
+                numbers.push_back(static_cast<double>(k + 1) / static_cast<double>(size) - 1);  // halves and whole pixels
+                if (size > 1) numbers.push_back(static_cast<double>(k) / static_cast<double>(size - 1) - 1);
+            }
+            const auto count = static_cast<std::int64_t>(numbers.size());
+            const Tensor row = tensor(numbers, {dtype});
+            Tensor grid = stack({expand(row, {count, count}), expand(unsqueeze(row, 1), {count, count})}, 2).unsqueeze(0).contiguous();
+            for (const int infinite : {0, 1, 2}) {  // nothing, a pixel, a gradient
+                Tensor x = arange(1, 2 * size * size + 1).to(dtype).view({1, 2, size, size});
+                if (infinite == 1) x.index_put_({0, 0, 0, 0}, inf);
+                Tensor g = ones({1, 2, count, count}, dtype);
+                if (infinite == 2) g.index_put_({0, 1, 8, 9}, inf);
+                x.requires_grad_();
+                grid.requires_grad_();
+                for (const std::string padding : {"zeros", "border", "reflection"}) {
+                    for (const std::string mode : {"bilinear", "nearest"}) {
+                        for (const bool align_corners : {false, true}) {
+                            INFO(name(dtype) << " " << size << " " << infinite << " " << padding << " " << mode << " " << align_corners);
+                            const auto gradients = [&](bool create_graph) {
+                                Tape tape;
+                                const Tensor y = grid_sample(x, grid, {mode.c_str(), padding.c_str(), align_corners});
+                                return tape.gradient(y, {x, grid}, {.gradient = g, .create_graph = create_graph});
+                            };
+                            const std::vector<Tensor> fused = gradients(false), recorded = gradients(true);
+                            for (std::size_t i = 0; i < (infinite == 2 ? 1 : 2); ++i) {  // with an infinite gradient the grid's is nan
+                                CHECK(allclose(fused[i], recorded[i], dtype == float32 ? 1e-4 : 1e-12, dtype == float32 ? 1e-3 : 1e-11, true));
+                            }
+                            if (mode == "nearest") CHECK(allclose(fused[0], recorded[0], 0, 0, true));
+                            if (!infinite) CHECK(isfinite(recorded[0]).all().item<bool>());
+                            if (!infinite) CHECK(isfinite(recorded[1]).all().item<bool>());
+                        }
+                    }
                 }
             }
         }
