@@ -266,6 +266,7 @@ Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
         if (n < 1) fail<ShapeError>(theta.loc, "affine_grid: every size must be at least 1, got {}", size);
     }
     const detail::RecordedParts parts(theta.loc);
+    const detail::PauseAutocast exact;  // in 16 bits neighbouring pixels have one place
     Tensor base;  // (height * width, 3)
     {
         const detail::PauseRecording pause;

@@ -40,10 +40,11 @@ struct GridSampleShape {
     template <class T>
     TAPIR_BOTH GridPlace<T> place(T number, std::int64_t size) const {
         const bool is_nan = number != number;
-        if (is_nan) number = -1;
         const T n = static_cast<T>(size);
-        T slope = is_nan ? T(0) : align_corners ? (n - 1) / 2 : n / 2, at = align_corners ? (number + 1) / 2 * (n - 1) : ((number + 1) * n - 1) / 2;
-        if (padding == GridPadding::reflection) reflect(at, slope, align_corners ? T(0) : T(-0.5), align_corners ? n - 1 : n);
+        T from = is_nan ? T(0) : number + 1, slope = is_nan ? T(0) : align_corners ? (n - 1) / 2 : n / 2;  // the image is 0 to 2
+        if (padding == GridPadding::border) from = from < 0 ? T(0) : from > 2 ? T(2) : from;
+        if (padding == GridPadding::reflection) reflect(from, slope);
+        T at = align_corners ? from / 2 * (n - 1) : (from * n - 1) / 2;
         if (padding != GridPadding::zeros) {  // at the edge itself there is no slope, as in PyTorch
             if (at <= 0) at = slope = 0;
             if (at >= n - 1) at = n - 1, slope = 0;
@@ -60,27 +61,21 @@ struct GridSampleShape {
     }
 
  private:
-    // Mirrors at low and at low + span, as often as it takes. Where the number is too large for that it becomes nan.
+    // Mirrors at 0 and at 2, as often as it takes: exact for all finite numbers, also where their pixel would be infinite. What is
+    // infinite becomes nan.
     template <class T>
-    TAPIR_BOTH static void reflect(T& at, T& slope, T low, T span) {
-        if (span <= 0) {
-            at = slope = 0;
-            return;
-        }
-        T from = at - low;
+    TAPIR_BOTH static void reflect(T& from, T& slope) {
         if (from < 0) {
             from = -from;
             slope = -slope;
         }
-        const T turns = from / span;
-        if (!(turns < T(0x1p62))) {
-            at = static_cast<T>(__builtin_nanf(""));
-            return;
+        T turns = from / 4;
+        if (turns < T(0x1p62)) turns = static_cast<T>(static_cast<std::int64_t>(turns));  // from there on they are whole
+        from -= 4 * turns;
+        if (from > 2) {
+            from = 4 - from;
+            slope = -slope;
         }
-        const std::int64_t whole = static_cast<std::int64_t>(turns);
-        const T rest = from - static_cast<T>(whole) * span;
-        at = whole % 2 == 0 ? rest + low : span - rest + low;
-        if (whole % 2 != 0) slope = -slope;
     }
 };
 

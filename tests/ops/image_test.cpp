@@ -227,10 +227,32 @@ TEST_CASE("grid_sample: infinite places, many pixels on threads, 16-bit floats, 
     const Tensor mirrored = grid_sample(x, far, {.padding_mode = "reflection"});
     for (const float v : mirrored.to_vector<float>()) CHECK((v >= 0 && v <= 6));
 
+    // Finite numbers are mirrored to some pixel, however large they are; the image of one pixel is that everywhere.
+    const Tensor large = tensor({{1e38, -1e38}, {-3e38, 3.4e38}, {1e20, 1e9}, {-8e18, 5e18}}).view({1, 1, 4, 2});
+    for (const bool align_corners : {false, true}) {
+        for (const Shape& size : {Shape{1, 1, 1, 1}, Shape{1, 1, 4, 1000}}) {
+            const Tensor fives = full(size, 5.0f);
+            const Tensor folded = grid_sample(fives, large, {.padding_mode = "reflection", .align_corners = align_corners});
+            CHECK(folded.to_vector<float>() == std::vector<float>{5, 5, 5, 5});
+            const Tensor clamped = grid_sample(fives, cat({large, far}, 2), {.padding_mode = "border", .align_corners = align_corners});
+            CHECK(clamped.to_vector<float>() == std::vector<float>(7, 5));
+        }
+    }
+    CHECK(grid_sample(full({1, 1, 4, 4}, 5.0f), far, {.padding_mode = "reflection"}).to_vector<float>() == std::vector<float>{0, 0, 5});
+    // 8 numbers are mirrored twice, exactly: 2^40 + 0.5 is 0.5, 2^40 + 2.5 is -0.5.
+    const Tensor line = arange(8).to(float64).view({1, 1, 1, 8}), turned = tensor({0x1p40 + 0.5, 0x1p40 + 2.5, 0.5, -0.5}, {float64});
+    const Tensor read = grid_sample(line, stack({turned, zeros_like(turned)}, 1).view({1, 1, 4, 2}), {.padding_mode = "reflection"});
+    CHECK(read.to_vector<double>() == std::vector<double>{5.5, 1.5, 5.5, 1.5});
+
     const Tensor image = rand({3, 2, 70, 50}), identity = tensor({{1.0, 0.0, 0.0}, {0.0, 1.0, 0.0}}).expand({3, 2, 3});
     for (const bool align_corners : {false, true}) {
         const Tensor grid = affine_grid(identity, image.shape(), align_corners);
         CHECK(allclose(grid_sample(image, grid, {.align_corners = align_corners}), image, 1e-4, 1e-4));
+    }
+    {
+        const Tensor wanted = affine_grid(identity, image.shape());
+        const AutocastScope scope(bfloat16);
+        CHECK(affine_grid(identity, image.shape()).equal(wanted));
     }
     const Tensor grid = rand({3, 80, 60, 2}) * 2 - 1, whole = grid_sample(image, grid);
     CHECK(whole.narrow(0, 1, 1).equal(grid_sample(image.narrow(0, 1, 1), grid.narrow(0, 1, 1))));
