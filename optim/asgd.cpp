@@ -23,10 +23,12 @@ struct ASGDRule : Rule<ASGDOptions> {
     static BufferNames buffers(const Options&) { return {"ax"}; }
     static void update(const Options& o, Slot& slot, Update& work) {
         const auto t = static_cast<double>(slot.steps);
+        if (work.first) work.buffers[0].copy_(work.parameter);  // rows that no gradient names have averages too
         if (slot.steps == 1) slot.number = o.lr;
         const double eta = slot.number;
         slot.number = o.lr / std::pow(1 + o.lambd * o.lr * t, o.alpha);
-        work.apply(kernels::ASGDStep{eta, 1 - o.lambd * eta, o.weight_decay, 1 / std::max(1.0, t - 1 - o.t0)});
+        const double mu = slot.steps == 1 ? 1 : 1 / std::max(1.0, t - 1 - o.t0);
+        work.apply(kernels::ASGDStep{eta, 1 - o.lambd * eta, o.weight_decay, mu});
     }
 };
 

@@ -85,6 +85,40 @@ TEST_CASE("ASGD makes PyTorch's steps and averages") {
     compare_both("asgd_from_one", {.lr = 0.1, .t0 = 0}, goldens::asgd_from_one, goldens::asgd_from_one_averages);
 }
 
+TEST_CASE("ASGD's first average is the parameter, whatever t0 is, and unused rows have averages") {
+    const auto average = [](const optim::Optimizer& asgd) {
+        for (const NamedTensor& t : asgd.state_dict()) {
+            if (t.name.ends_with(".ax")) return t.tensor;
+        }
+        return Tensor();
+    };
+    Tensor w = ones({1}, float64).requires_grad_();
+    optim::ASGD early({w}, {.lr = 0.1, .t0 = -10});
+    w.set_grad(ones({1}, float64));
+    early.step();
+    CHECK(average(early).item<double>() == w.item<double>());
+    const double first = w.item<double>();
+    w.set_grad(ones({1}, float64));
+    early.step();
+    CHECK(average(early).item<double>() == Approx(first + (w.item<double>() - first) / 11));
+
+    nn::Embedding table(3, 2, {.sparse = true});
+    table.to(float64);
+    const Tensor start = table.weight.detach().clone();
+    optim::ASGD asgd(table.parameters(), {.lr = 0.1, .lambd = 0, .t0 = 0});
+    const auto step = [&](std::int64_t row) {
+        Tape tape;
+        tape.backward(sum(table(tensor({row}))));
+        asgd.step();
+        asgd.zero_grad();
+    };
+    for (int t = 0; t < 2; ++t) step(0);
+    step(1);  // mu is 1 / 2 then
+    const Tensor ax = average(asgd);
+    CHECK(ax[2].to_vector<double>() == start[2].to_vector<double>());
+    check::same("late row", ax[1], (start[1] - 0.05).to_vector<double>(), 1e-12);
+}
+
 TEST_CASE("a learning rate that is set counts for ASGD from the step after the next") {
     Tensor w = zeros({1}, float64).requires_grad_();
     optim::ASGD asgd({w}, {.lr = 1, .lambd = 0});
