@@ -79,20 +79,21 @@ TAPIR_SCALAR double inverse_power(double x, int q) {
     return power;
 }
 
-// The sum of (x + k)^-q over k = 0, 1, ..., for q > 1 and x > 0: ten terms, and Euler and Maclaurin's formula for the others
-// (NIST Digital Library of Mathematical Functions, 2.10.1), with Bernoulli's numbers B_2k / (2k)!.
-TAPIR_SCALAR double hurwitz_zeta(int q, double x) {
+// x^(q - 1) times the sum of (x + k)^-q over k = 0, 1, ..., for q > 1 and x > 0: ten terms, and Euler and Maclaurin's formula for the
+// others (NIST Digital Library of Mathematical Functions, 2.10.1), with Bernoulli's numbers B_2k / (2k)!. The factor keeps it from
+// 0: it is 1 / (q - 1) for large x.
+TAPIR_SCALAR double scaled_zeta(double q, double x) {
     constexpr double bernoulli[] = {1.0 / 12,       -1.0 / 720,           1.0 / 30240,      -1.0 / 1209600,
                                     1.0 / 47900160, -691.0 / 1307674368e3, 1.0 / 74724249600};
+    const int n = static_cast<int>(q);
     double sum = 0;
-    for (int k = 0; k < 10; ++k) sum += inverse_power(x + k, q);
-    const double a = x + 10, power = inverse_power(a, q);
-    if (power == 0) return sum;  // a is infinite, or what is left is nothing beside the first
-    sum += power * (a / (q - 1) + 0.5);
-    double term = power * q / a;
+    for (int k = 0; k < 10; ++k) sum += inverse_power(1 + k / x, n) / x;
+    const double a = x + 10, power = inverse_power(1 + 10 / x, n - 1);
+    sum += power * (1 / (q - 1) + 0.5 / a);
+    double term = power / a * (q / a);
     for (int k = 0; k < 7; ++k) {
         sum += bernoulli[k] * term;
-        term *= static_cast<double>(q + 2 * k + 1) * (q + 2 * k + 2) / (a * a);
+        term *= (q + 2 * k + 1) / a * ((q + 2 * k + 2) / a);
     }
     return sum;
 }
@@ -115,24 +116,36 @@ TAPIR_SCALAR double digamma(double x) {
 }
 TAPIR_SCALAR float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
 
-// The n-th derivative of digamma: (-1)^(n+1) n! hurwitz_zeta(n + 1, x); below 0 that sum is one over the terms below 0, which is the
+// n! times the sum of (x + k)^-(n + 1) over k = 0, 1, ..., for n > 0 and x > 0. Neither n! nor x^-n need be a number that double has.
+TAPIR_SCALAR double factorial_zeta(double n, double x) {
+    if (is_infinite(x)) return 0;
+    const double zeta = scaled_zeta(n < 1e9 ? n + 1 : 1e9, x);
+    if (n > 170) return exp(lgamma(n + 1) - n * log(x) + log(zeta));
+    double factor = 1;
+    for (int k = 1; k <= n; ++k) factor *= k / x;
+    return factor * zeta;
+}
+
+// The n-th derivative of digamma: (-1)^(n+1) n! zeta(n + 1, x), Hurwitz's; below 0 that sum is one over the terms below 0, which is the
 // difference of two sums, and the sum over the others. nan for n that is not a whole number from 0 on.
 TAPIR_SCALAR double polygamma(double x, double n) {
-    if (!(n >= 0) || n != floor(n)) return __builtin_nan("");
+    if (!(n >= 0) || n != floor(n) || x != x) return __builtin_nan("");
     if (n == 0) return digamma(x);
     const bool is_odd = n != 2 * floor(n / 2);
-    const int q = n < 1000 ? static_cast<int>(n) + 1 : 1001;  // beyond 170 n! is infinite
-    double factorial = is_odd ? 1 : -1, sum;
-    for (int k = 2; k <= n && k <= 171; ++k) factorial *= k;
+    double sum;
     if (x > 0) {
-        sum = hurwitz_zeta(q, x);
+        sum = factorial_zeta(n, x);
     } else if (x == floor(x)) {
         sum = __builtin_inf();
     } else {
-        const double below = hurwitz_zeta(q, ceil(x) - x) - hurwitz_zeta(q, 1 - x);
-        sum = hurwitz_zeta(q, x - floor(x)) + (is_odd ? below : -below);
+        const double low = x - floor(x), high = ceil(x) - x;
+        const double from_low = factorial_zeta(n, low), from_high = factorial_zeta(n, high), beyond = factorial_zeta(n, 1 - x);
+        sum = is_odd ? from_low + from_high - beyond : from_low - from_high + beyond;
+        if (sum != sum) {  // of infinite ones: what is nearest counts
+            sum = is_odd || low < high ? __builtin_inf() : low == high ? beyond : -__builtin_inf();
+        }
     }
-    return factorial * sum;
+    return is_odd ? sum : -sum;
 }
 TAPIR_SCALAR float polygamma(float x, float n) {
     return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n)));

@@ -57,6 +57,23 @@ TEST_CASE("gamma functions: closed forms, recurrences, poles") {
     CHECK(value(polygamma(1, number(-1e-20))) == Approx(1e40));
     CHECK(value(polygamma(1, number(kInf))) == 0);
     CHECK(std::isnan(value(number(2).polygamma(0.5))));
+    CHECK(std::isnan(value(polygamma(2, number(kNan)))));
+    CHECK(value(polygamma(1, number(1e300))) == Approx(1e-300));
+    CHECK(value(polygamma(1, number(1e308))) == Approx(1e-308));
+    CHECK(value(polygamma(2, number(1e150))) == Approx(-1e-300));
+    CHECK(value(polygamma(1, number(1e-300))) == kInf);
+    // Where n!, or the sum that it is multiplied by, is no number that double has.
+    for (const auto& [n, x] : std::vector<std::pair<int, double>>{{100, 1e4}, {200, 1000}, {171, 2}, {170, 2}, {169, 50}, {300, 500}, {1500, 3000}}) {
+        INFO("n " << n << ", x " << x);
+        long double want = 0;
+        for (int k = 0; k < 20000; ++k) want += std::exp(std::lgamma(n + 1.0L) - (n + 1) * std::log(static_cast<long double>(x) + k));
+        CHECK(value(polygamma(n, number(x))) == Approx(static_cast<double>(n % 2 ? want : -want)).epsilon(1e-11));
+    }
+    CHECK(value(polygamma(500, number(0.3))) == -kInf);
+    CHECK(value(polygamma(200, number(-0.4))) == kInf);
+    CHECK(value(polygamma(200, number(-0.6))) == -kInf);
+    CHECK(value(polygamma(171, number(-0.5))) == kInf);
+    for (const int n : {2, 4, 100, 200}) CHECK(value(polygamma(n, number(-0.5))) == value(polygamma(n, number(1.5))));  // by reflection
     FAILS(ValueError, "polygamma: n must not be negative, got -1", polygamma(-1, number(2)));
 
     Tensor x = tensor({-2.5, -0.3, 0.4, 3.0, 12.0}, {float64}).requires_grad_();
@@ -94,10 +111,14 @@ TEST_CASE("signs, steps and powers of two") {
     CHECK(signed_as(copysign(a, signs)) == signed_as(signs));
     CHECK(copysign(tensor({3, -4}), -1).to_vector<double>() == std::vector<double>{-3, -4});
     CHECK(copysign(tensor({3, -4}), -1).dtype() == float32);
-    Tensor x = tensor({2.0, -2.0, 0.0, kInf}).requires_grad_();
-    Tape tape;
-    tape.backward(sum(copysign(x, tensor({-1.0, -1.0, -1.0, -1.0}))));
-    CHECK(x.grad().to_vector<double>() == std::vector<double>{-1, 1, 0, -1});
+    Tensor x = tensor({2.0, -2.0, 0.0, kInf, kNan}).requires_grad_();
+    for (const bool create_graph : {false, true}) {
+        Tape tape;
+        const Tensor y = sum(copysign(x, tensor({-1.0, -1.0, -1.0, -1.0, -1.0})));
+        const auto g = tape.gradient(y, {x}, {.create_graph = create_graph})[0].to_vector<double>();
+        CHECK(std::vector<double>(g.begin(), g.end() - 1) == std::vector<double>{-1, 1, 0, -1});
+        CHECK(std::isnan(g[4]));
+    }
 
     CHECK(heaviside(tensor({-1, 0, 2}), 5).to_vector<int>() == std::vector<int>{0, 5, 1});
     CHECK(heaviside(tensor({kNan, -0.0, kInf}), tensor({1.0, 0.5, 7.0})).to_vector<double>() == std::vector<double>{0, 0.5, 1});
