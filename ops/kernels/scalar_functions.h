@@ -71,8 +71,8 @@ template <class T> TAPIR_SCALAR T floor_divide(T a, T b) {
 // --- Special functions -----------------------------------------------------------------------------------------------
 // In double whatever the type: their sums cancel.
 
-TAPIR_SCALAR double inverse_power(double x, int q) {
-    double base = 1 / x, power = 1;
+TAPIR_SCALAR double whole_power(double base, int q) {
+    double power = 1;
     for (; q > 0; q >>= 1, base *= base) {
         if (q & 1) power *= base;
     }
@@ -87,9 +87,9 @@ TAPIR_SCALAR double scaled_zeta(double q, double x) {
                                     1.0 / 47900160, -691.0 / 1307674368e3, 1.0 / 74724249600};
     const int n = static_cast<int>(q);
     double sum = 0;
-    for (int k = 0; k < 10; ++k) sum += inverse_power(1 + k / x, n) / x;
-    const double a = x + 10, power = inverse_power(1 + 10 / x, n - 1);
-    sum += power * (1 / (q - 1) + 0.5 / a);
+    for (int k = 0; k < 10; ++k) sum += whole_power(x / (x + k), n);
+    const double a = x + 10, power = whole_power(x / a, n - 1);
+    sum = sum / x + power * (1 / (q - 1) + 0.5 / a);
     double term = power / a * (q / a);
     for (int k = 0; k < 7; ++k) {
         sum += bernoulli[k] * term;
