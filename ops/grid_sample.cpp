@@ -141,7 +141,8 @@ struct Places {
     template <class T, class OnCpu, class OnGpu>
     void find(const GridSampleShape& s, const Tensor& grid, const Tensor& rest, const OnCpu& on_cpu, const OnGpu& of_gpu) {
         const int64_t n = s.batch * s.places();
-        run(n, 2, kernels::GridPlaces<T>{s, data<T>(grid), data<int64_t>(below), data<T>(rest), data<T>(slope)}, on_gpu(grid), on_cpu, of_gpu);
+        const kernels::GridPlaces<T> args{s, data<T>(grid), data<int64_t>(below), data<T>(rest), data<T>(slope)};
+        run(n, 2, args, on_gpu(grid), on_cpu, of_gpu);
     }
 };
 
@@ -181,7 +182,8 @@ void recorded_rule(Backward& b, const GridSampleShape& s) {
             dx = scatter_add(dx.defined() ? dx : gradient_ops::zeros(pixels.shape(), dtype, g.device()), 2, index, part);
         }
         if (b.needs(1)) {
-            const Tensor read = where(unsqueeze(is_inside, 1), reshape(gather(pixels, 2, index), g.shape()), 0), pixel = sum(g * read, {1});
+            const Tensor read = where(unsqueeze(is_inside, 1), reshape(gather(pixels, 2, index), g.shape()), 0);
+            const Tensor pixel = sum(g * read, {1});
             const Tensor times_x = by_column * (k % 2 ? slope_x : -slope_x), times_y = by_row * inside * (k / 2 ? slope_y : -slope_y);
             const Tensor of_x = counted(pixel, times_x) * times_x, of_y = counted(pixel, times_y) * times_y;
             by_x = by_x.defined() ? by_x + of_x : of_x;

@@ -14,11 +14,11 @@ struct ASGDOptions {
     static const OptimizerRule rule;
 };
 
-/// d = g + weight_decay p; p = (1 - lambd eta) p - eta d; ax += (p - ax) / max(1, t - 1 - t0), with eta = lr at first and
-/// lr / (1 + lambd lr t)^alpha after t steps, and ax = p after the first: a learning rate that is set counts from the step after the next, as in PyTorch. The averages
-/// ax, which the model does not use by itself, are "0.i.ax" in state_dict(). Polyak and Juditsky 1992, "Acceleration of stochastic
-/// approximation by averaging"; the schedule is Bottou's. See optim/average.h for averages under any optimizer. Throws ValueError for a
-/// negative lr or weight_decay.
+/// d = g + weight_decay p; p = (1 - lambd eta) p - eta d; ax += (p - ax) / max(1, t - 1 - t0), with eta = lr at first and lr / (1 +
+/// lambd lr t)^alpha after t steps, and ax = p after the first: a learning rate that is set counts from the step after the next, as
+/// in PyTorch. The averages ax, which the model does not use by itself, are "0.i.ax" in state_dict(). Polyak and Juditsky 1992,
+/// "Acceleration of stochastic approximation by averaging"; the schedule is Bottou's. See optim/average.h for averages under any
+/// optimizer. Throws ValueError for a negative lr or weight_decay.
 class ASGD : public OptimizerOf<ASGDOptions> {
  public:
     using OptimizerOf::OptimizerOf;

@@ -63,7 +63,9 @@ TEST_CASE("gamma functions: closed forms, recurrences, poles") {
     CHECK(value(polygamma(2, number(1e150))) == Approx(-1e-300));
     CHECK(value(polygamma(1, number(1e-300))) == kInf);
     // Where n!, or the sum that it is multiplied by, is no number that double has.
-    for (const auto& [n, x] : std::vector<std::pair<int, double>>{{100, 1e4}, {200, 1000}, {171, 2}, {170, 2}, {169, 50}, {300, 500}, {1500, 3000}}) {
+    using Point = std::pair<int, double>;
+    for (const auto& [n, x] : {Point{100, 1e4}, Point{200, 1000}, Point{171, 2}, Point{170, 2}, Point{169, 50}, Point{300, 500},
+                              Point{1500, 3000}}) {
         INFO("n " << n << ", x " << x);
         long double want = 0;
         for (int k = 0; k < 20000; ++k) want += std::exp(std::lgamma(n + 1.0L) - (n + 1) * std::log(static_cast<long double>(x) + k));
