@@ -41,7 +41,7 @@ Tensor matrices_of(const Shape& batch, std::int64_t n, std::int64_t m, DType dty
 
 double limit_for(DType dtype) { return dtype == float64 ? 1e-8 : 2e-3; }
 
-const Shape batches[] = {Shape(std::initializer_list<std::int64_t>{}), Shape{1}, Shape{5}, Shape{2, 3}};
+const Shape batches[] = {Shape(), Shape{1}, Shape{5}, Shape{2, 3}};
 
 }  // namespace
 
@@ -138,7 +138,7 @@ TEST_CASE("factors on the device", "[cuda]") {
 TEST_CASE("gradients of factors on the device", "[cuda]") {
     NEEDS_LINALG;
     manual_seed(3);
-    for (const Shape& batch : {Shape(std::initializer_list<std::int64_t>{}), Shape{3}}) {
+    for (const Shape& batch : {Shape(), Shape{3}}) {
         const Tensor a = matrices_of(batch, 4, 3, float64), wide = matrices_of(batch, 3, 5, float64),
                      b = matrices_of(batch, 4, 2, float64);
         const auto of_svd = [](const auto& x) {
