@@ -476,7 +476,10 @@ Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tens
     const detail::UnrecordedParts parts;
     const Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
                                              : gradient_ops::zeros(shape, dtype, index.device());
-    add_elements(counts, attrs.dim, index, repeated_number("scatter_reduce", 1, In(counts), index.shape()));
+    Shape none = index.shape();  // one element for all
+    for (int64_t& stride : none) stride = 0;
+    const Tensor one = gradient_ops::ones({}, dtype, index.device());
+    add_elements(counts, attrs.dim, index, detail::make_view(one.impl(), index.shape(), none, 0));
     return clamp_min(counts, 1);
 }
 
