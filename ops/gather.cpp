@@ -319,12 +319,16 @@ Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
 // 0-d tensors are handled as one element in one dimension.
 Tensor in_1d(const In& x) { return reshape(x, {1}); }
 
-// A number as the values that are scattered.
-Tensor repeated_number(const char* op, Scalar value, const In& x, const Shape& shape) {
-    const Tensor number = number_as(op, value, x->dtype, x.loc);
+// One element seen as a tensor of this shape.
+Tensor repeated(const Tensor& one, const Shape& shape) {
     Shape none = shape;
     for (int64_t& stride : none) stride = 0;
-    return detail::make_view(number.impl(), shape, none, 0);
+    return detail::make_view(one.impl(), shape, none, 0);
+}
+
+// A number as the values that are scattered.
+Tensor repeated_number(const char* op, Scalar value, const In& x, const Shape& shape) {
+    return repeated(number_as(op, value, x->dtype, x.loc), shape);
 }
 
 Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values) {
@@ -476,10 +480,7 @@ Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tens
     const detail::UnrecordedParts parts;
     const Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
                                              : gradient_ops::zeros(shape, dtype, index.device());
-    Shape none = index.shape();  // one element for all
-    for (int64_t& stride : none) stride = 0;
-    const Tensor one = gradient_ops::ones({}, dtype, index.device());
-    add_elements(counts, attrs.dim, index, detail::make_view(one.impl(), index.shape(), none, 0));
+    add_elements(counts, attrs.dim, index, repeated(gradient_ops::ones({}, dtype, index.device()), index.shape()));
     return clamp_min(counts, 1);
 }
 
