@@ -160,12 +160,12 @@ void cummax_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor g = b.grad();
     if (g.dim() == 0) return b.give(0, g);
-    b.give(0, scatter_add(gradient_ops::zeros(g.shape(), g.dtype(), g.device()), b.attrs<ScanAttrs>().dim, b.saved(0), g));
+    b.give(0, scatter_add(gradient_ops::zeros(g.shape(), g.dtype(), g.device()), b.attrs<int>(), b.saved(0), g));
 }
 
 ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool largest) {
     detail::check_defined(x, op.name);
-    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc), Scan::sum};
+    const int along = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
     const DType dtype = x->dtype;
     ValuesIndices out;
     {
@@ -174,7 +174,7 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
         const Tensor in = on_gpu(x.tensor) ? contiguous(x.tensor) : as_computed(x.tensor);
         out = {detail::make_empty_like(in.impl(), in.dtype(), x.loc), detail::make_empty_like(in.impl(), int64, x.loc)};
         if (in.numel() > 0) {
-            const Lines lines(in.impl(), attrs.dim);
+            const Lines lines(in.impl(), along);
             const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.values.raw_data()};
             auto* indices = static_cast<std::int64_t*>(out.indices.raw_data());
             if (on_gpu(in)) {
@@ -187,7 +187,7 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
         }
         out.values = to(out.values, dtype);
     }
-    if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, attrs);
+    if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along);
     return out;
 }
 
