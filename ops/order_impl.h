@@ -15,6 +15,9 @@ struct PickAttrs {
 /// Sends each value's gradient to the element that it was picked from.
 void pick_rule(Backward& b);
 
+/// The size along a dimension; a 0-d tensor is one element.
+inline std::int64_t size_along(const Tensor& x, int dim) { return x.dim() == 0 ? 1 : x.impl()->sizes[dim]; }
+
 /// The element at this place (from 0 on) of each sorted line, and its index: of equal elements as sort() has them. nan_wins: where a line
 /// has nan, the first of them. Records `op`, whose rule is pick_rule.
 ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, std::int64_t place, bool nan_wins, bool keepdim);

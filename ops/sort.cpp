@@ -259,8 +259,6 @@ ValuesIndices pick_on_gpu(const Tensor& x, int dim, int64_t place, bool nan_wins
     return {clone(out.values), clone(out.indices)};
 }
 
-int64_t size_along(const Tensor& x, int dim) { return x.dim() == 0 ? 1 : x.impl()->sizes[dim]; }
-
 }  // namespace
 
 ValuesIndices sort(In x, Dim dim, bool descending) {

@@ -185,7 +185,7 @@ Tensor quantile(In x, In q, Interpolation interpolation) {
 ValuesIndices median(In x, Dim dim, Flag keepdim) {
     detail::check_defined(x, "median");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "median", x.loc);
-    const int64_t n = x->rank == 0 ? 1 : x->sizes[d];
+    const int64_t n = size_along(x.tensor, d);
     if (n == 0) fail<ShapeError>(x.loc, "median: there are no elements along dimension {} of shape {}", dim, x.tensor.shape());
     return pick_at(median_op, x, d, (n - 1) / 2, /*nan_wins=*/true, keepdim);
 }
@@ -200,7 +200,7 @@ Tensor median(In x) {
 ValuesIndices kthvalue(In x, int64_t k, Dim dim, Flag keepdim) {
     detail::check_defined(x, "kthvalue");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "kthvalue", x.loc);
-    const int64_t n = x->rank == 0 ? 1 : x->sizes[d];
+    const int64_t n = size_along(x.tensor, d);
     if (k < 1 || k > n) fail<ValueError>(x.loc, "kthvalue: k = {} of {} elements along dimension {}", k, n, d);
     return pick_at(kthvalue_op, x, d, k - 1, /*nan_wins=*/false, keepdim);
 }
