@@ -78,6 +78,7 @@ void Walk::extend(std::size_t count) {
 void Walk::run(std::size_t from, std::size_t to) {
     const detail::PauseAutocast paused;  // rules compute in the dtypes that they find
     Loc& caller = detail::thread.caller;
+    const detail::ModuleRestore restore_module;
     const Loc outer_caller = caller;
     struct Restore {
         Loc& place;
@@ -115,6 +116,8 @@ void Walk::run(std::size_t from, std::size_t to) {
         }
         if (!any) continue;
         caller = record.loc;
+        detail::thread.module = record.module;
+        detail::thread.module_call = record.module_call;
         Backward context(*this, index);
         record.op->backward(context);
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
@@ -281,6 +284,8 @@ void BackwardRun::check_reached() {
             const std::uint32_t version = __atomic_load_n(&saved.impl->storage->version, __ATOMIC_RELAXED);
             if (version == saved.version) [[likely]]
                 continue;
+            const detail::ModuleRestore restore;
+            detail::thread.module = record.module;  // the message names it
             fail<TapeError>(record.loc, "{}: a tensor of shape {} that it saved for backward was modified in place at {}, "
                             "before the backward at {}", record.op->name,
                             Shape(saved.impl->sizes, saved.impl->rank),

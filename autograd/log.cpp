@@ -55,6 +55,8 @@ Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl*
     auto* record = new (memory) Record;
     record->op = &op;
     record->loc = loc;
+    record->module = detail::thread.module;
+    record->module_call = detail::thread.module_call;
     record->input_count = static_cast<std::uint8_t>(inputs);
     record->output_count = 1;
     record->saved_count = static_cast<std::uint8_t>(saved);

@@ -45,6 +45,8 @@ struct Record {
 
     const OpInfo* op;
     Loc loc;
+    const ModuleName* module;   // null: outside all
+    std::uint32_t module_call;  // tells the calls of a module from each other
     std::uint8_t input_count;
     std::uint8_t output_count;
     std::uint8_t saved_count;

@@ -13,6 +13,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tapir/core/tensor.h"
@@ -49,6 +51,17 @@ class Tape {
 
     /// The number of records since this tape began.
     std::size_t size() const noexcept;
+
+    /// The records as a table: number, op, output, bytes, inputs (numbers of records; "-": a constant), the user's line, and the module
+    /// (see nn::ModuleScope) or a parameter's name. With a pattern only the lines that have it in a column.
+    std::string str(std::string_view pattern = {}) const;
+    /// The same to stdout.
+    void print(std::string_view pattern = {}) const;
+    /// A drawing for Graphviz, and one for a browser: a box for each call of a module, with its ops, and one for each op outside of
+    /// modules; shapes at the edges, and the user's line where the mouse rests. Parameters are left out of it.
+    ///     write_file("tape.svg", tape.to_svg());
+    std::string to_dot() const;
+    std::string to_svg() const;
     bool persistent() const noexcept { return options_.persistent; }
     /// Internal: the records.
     Log& log() const noexcept { return *log_; }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/module_name.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -19,7 +20,9 @@ std::string detail::file_and_line(const Loc& loc) {
 static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : detail::file_and_line(loc) + ": "; }
 
 Error::Error(const std::string& message, const Loc& loc)
-    : message_(beginning(detail::caller(loc)) + message), loc_(detail::caller(loc)) {}
+    : message_(beginning(detail::caller(loc)) + message), loc_(detail::caller(loc)) {
+    if (detail::thread.module) message_.append(" (in ").append(detail::thread.module->shown()).append(")");
+}
 
 CallerScope::CallerScope(const Loc& loc) noexcept : previous_(detail::thread.caller) {
     if (previous_.line() == 0) detail::thread.caller = loc;  // the outermost scope is nearest to the user

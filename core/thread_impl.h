@@ -6,6 +6,7 @@
 
 namespace tapir {
 struct Log;
+struct ModuleName;
 struct TensorImpl;
 class AutocastScope;
 
@@ -16,6 +17,9 @@ struct ThreadState {
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
     AutocastScope* autocast = nullptr;  // the innermost one that is on
+    // The innermost nn::ModuleScope's, which records take down: whose it is, and which of the thread's calls of modules.
+    const ModuleName* module = nullptr;
+    std::uint32_t module_call = 0, module_calls = 0;
     // The op that the user called, where it is watched or on a device other than the CPU: what messages speak of.
     const char* op = nullptr;
     Loc op_loc;
@@ -46,6 +50,22 @@ inline void name_op(const char* op, const Loc& loc) noexcept {
 }
 /// Writes the line of the op that was begun, at its first result.
 void log_placement(const TensorImpl* result);
+
+/// Puts back what the thread's module is.
+class ModuleRestore {
+ public:
+    ModuleRestore() noexcept : module_(thread.module), call_(thread.module_call) {}
+    ~ModuleRestore() {
+        thread.module = module_;
+        thread.module_call = call_;
+    }
+    ModuleRestore(const ModuleRestore&) = delete;
+    ModuleRestore& operator=(const ModuleRestore&) = delete;
+
+ private:
+    const ModuleName* module_;
+    std::uint32_t call_;
+};
 
 /// Nothing is recorded while it lives.
 class PauseRecording {

@@ -17,7 +17,7 @@ void AnyModule::fail_type(const std::type_info& wanted, const Loc& loc) const {
                      type_name(wanted));
 }
 void AnyModule::fail_call(const Loc& loc) {
-    fail<ValueError>(loc, "AnyModule: it holds a module whose forward() does not take one tensor");
+    fail<ValueError>(loc, "AnyModule: it holds a module whose forward() takes anything but one tensor; call it as(...).forward(...)");
 }
 void AnyModule::fail_empty(const Loc& loc) { fail<ValueError>(loc, "AnyModule: it holds nothing"); }
 

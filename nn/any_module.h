@@ -13,6 +13,7 @@ namespace detail {
 /// Something that makes a tensor of a tensor.
 template <class Layer>
 constexpr bool kTakesTensor = requires(Layer& layer, const In& x) { Tensor(layer.forward(x)); } ||
+                              requires(Layer& layer, const In& x) { Tensor(layer.forward(x.tensor)); } ||
                               requires(Layer& layer, const In& x) { Tensor(layer(x)); } ||
                               requires(Layer& layer, const In& x) { Tensor(layer(x.tensor)); };
 }  // namespace detail
@@ -68,8 +69,18 @@ class AnyModule {
     struct Holder final : Base {
         explicit Holder(Layer l) : layer(std::move(l)) {}
         Tensor call(const In& x) override {
+            if constexpr (std::is_base_of_v<Module, Layer>) {
+                const ModuleScope scope(layer);
+                return called(x);
+            } else {
+                return called(x);
+            }
+        }
+        Tensor called(const In& x) {
             if constexpr (requires { Tensor(layer.forward(x)); }) {
                 return layer.forward(x);
+            } else if constexpr (requires { Tensor(layer.forward(x.tensor)); }) {
+                return layer.forward(x.tensor);
             } else if constexpr (requires { Tensor(layer(x)); }) {
                 return layer(x);
             } else if constexpr (requires { Tensor(layer(x.tensor)); }) {

@@ -77,6 +77,7 @@ std::string MultiheadAttention::describe() const {
 }
 
 AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const Tensor& value, const AttentionMasks& masks) const {
+    const ModuleScope scope(*this);
     const char* const op = "MultiheadAttention";
     const Loc& loc = query.loc;
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
@@ -203,6 +204,7 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t d_model, int64_t nhead,
     : TransformerLayer(d_model, nhead, options, loc) {}
 
 Tensor TransformerEncoderLayer::forward(In in, const TransformerMasks& masks) const {
+    const ModuleScope scope(*this);
     tapir::detail::check_defined(in, "TransformerEncoderLayer");
     const CallerScope caller(in.loc);
     Tensor x = in.tensor;
@@ -229,6 +231,7 @@ Tensor TransformerDecoderLayer::look(const Tensor& x, const Tensor& memory, cons
 }
 
 Tensor TransformerDecoderLayer::forward(In in, const Tensor& memory, const TransformerMasks& masks) const {
+    const ModuleScope scope(*this);
     tapir::detail::check_defined(in, "TransformerDecoderLayer");
     const CallerScope caller(in.loc);
     Tensor x = in.tensor;
@@ -271,6 +274,7 @@ TransformerEncoder::TransformerEncoder(int64_t d_model, int64_t nhead, int64_t n
 }
 
 Tensor TransformerEncoder::forward(In x, const TransformerMasks& masks) const {
+    const ModuleScope scope(*this);
     const CallerScope caller(x.loc);
     Tensor y = x.tensor;
     for (const TransformerEncoderLayer& layer : layers) y = layer(y, masks);
@@ -285,6 +289,7 @@ TransformerDecoder::TransformerDecoder(int64_t d_model, int64_t nhead, int64_t n
 }
 
 Tensor TransformerDecoder::forward(In x, const Tensor& memory, const TransformerMasks& masks) const {
+    const ModuleScope scope(*this);
     const CallerScope caller(x.loc);
     Tensor y = x.tensor;
     for (const TransformerDecoderLayer& layer : layers) y = layer(y, memory, masks);
@@ -302,6 +307,7 @@ Transformer::Transformer(const TransformerModelOptions& options, Loc loc)
 }
 
 Tensor Transformer::forward(In src, const Tensor& tgt, const TransformerModelMasks& masks) const {
+    const ModuleScope scope(*this);
     const CallerScope caller(src.loc);
     const Tensor memory =
         encoder(src, {.mask = masks.src_mask, .key_padding_mask = masks.src_key_padding_mask, .is_causal = masks.src_is_causal});

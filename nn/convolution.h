@@ -76,7 +76,7 @@ class ConvLayer : public Module {
 class Conv1d : public ConvLayer {
  public:
     TAPIR_CONV_CONSTRUCTORS(Conv1d, 1)
-    Tensor forward(In x) const { return conv1d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
+    Tensor forward(In x) const { const ModuleScope scope(*this); return conv1d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -84,7 +84,7 @@ class Conv1d : public ConvLayer {
 class Conv2d : public ConvLayer {
  public:
     TAPIR_CONV_CONSTRUCTORS(Conv2d, 2)
-    Tensor forward(In x) const { return conv2d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
+    Tensor forward(In x) const { const ModuleScope scope(*this); return conv2d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -92,7 +92,7 @@ class Conv2d : public ConvLayer {
 class Conv3d : public ConvLayer {
  public:
     TAPIR_CONV_CONSTRUCTORS(Conv3d, 3)
-    Tensor forward(In x) const { return conv3d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
+    Tensor forward(In x) const { const ModuleScope scope(*this); return conv3d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
     Tensor operator()(In x) const { return forward(x); }
 };
 #undef TAPIR_CONV_CONSTRUCTORS
@@ -109,23 +109,23 @@ class ConvTransposeLayer : public ConvLayer {
     ConvTransposeOptions transpose_options_;
 };
 
-#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                                  \
-    class Name : public ConvTransposeLayer {                                                                                  \
-     public:                                                                                                                  \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,                                   \
-             const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())                                         \
-            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}                        \
-        template <ShapeArg S>                                                                                                 \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                  \
-             Loc loc = Loc::current())                                                                                        \
-            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{ByName(), stride}, loc) {}               \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,              \
-             const Shape& padding, const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true,           \
-             const Shape& dilation = 1, Loc loc = Loc::current())                                                             \
-            : Name(in_channels, out_channels, kernel_size,                                                                    \
-                   ConvTransposeLayerOptions{ByName(), stride, padding, output_padding, groups, with_bias, dilation}, loc) {} \
-        Tensor forward(In x) const { return op(checked(x), In(weight, x.loc), bias, transpose_options_); }                    \
-        Tensor operator()(In x) const { return forward(x); }                                                                  \
+#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                                               \
+    class Name : public ConvTransposeLayer {                                                                                               \
+     public:                                                                                                                               \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,                                                \
+             const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())                                                      \
+            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}                                     \
+        template <ShapeArg S>                                                                                                              \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                               \
+             Loc loc = Loc::current())                                                                                                     \
+            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{ByName(), stride}, loc) {}                            \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,                           \
+             const Shape& padding, const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true,                        \
+             const Shape& dilation = 1, Loc loc = Loc::current())                                                                          \
+            : Name(in_channels, out_channels, kernel_size,                                                                                 \
+                   ConvTransposeLayerOptions{ByName(), stride, padding, output_padding, groups, with_bias, dilation}, loc) {}              \
+        Tensor forward(In x) const { const ModuleScope scope(*this); return op(checked(x), In(weight, x.loc), bias, transpose_options_); } \
+        Tensor operator()(In x) const { return forward(x); }                                                                               \
     };
 TAPIR_CONV_TRANSPOSE(ConvTranspose1d, 1, conv_transpose1d)
 TAPIR_CONV_TRANSPOSE(ConvTranspose2d, 2, conv_transpose2d)

@@ -16,6 +16,7 @@ class Upsample : public Module {
  public:
     explicit Upsample(const InterpolateOptions& options) : options_(options), mode_(options.mode) {}
     Tensor forward(In x) const {
+        const ModuleScope scope(*this);
         InterpolateOptions options = options_;
         options.mode = mode_.c_str();
         return interpolate(x, options);
@@ -32,7 +33,7 @@ class Upsample : public Module {
 class Unfold : public Module {
  public:
     explicit Unfold(const Shape& kernel_size, const FoldOptions& options = {}) : kernel_size_(kernel_size), options_(options) {}
-    Tensor forward(In x) const { return unfold(x, kernel_size_, options_); }
+    Tensor forward(In x) const { const ModuleScope scope(*this); return unfold(x, kernel_size_, options_); }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override { return kernel_size_.str(); }
 
@@ -46,7 +47,7 @@ class Fold : public Module {
  public:
     Fold(const Shape& output_size, const Shape& kernel_size, const FoldOptions& options = {})
         : output_size_(output_size), kernel_size_(kernel_size), options_(options) {}
-    Tensor forward(In x) const { return fold(x, output_size_, kernel_size_, options_); }
+    Tensor forward(In x) const { const ModuleScope scope(*this); return fold(x, output_size_, kernel_size_, options_); }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override { return output_size_.str() + ", kernel " + kernel_size_.str(); }
 
@@ -60,7 +61,7 @@ class Fold : public Module {
     class Name : public Module {                                              \
      public:                                                                  \
         explicit Name(std::int64_t number) : number_(number) {}               \
-        Tensor forward(In x) const { return op(x, number_); }                 \
+        Tensor forward(In x) const { const ModuleScope scope(*this); return op(x, number_); } \
         Tensor operator()(In x) const { return forward(x); }                  \
         std::string describe() const override { return std::to_string(number_); } \
                                                                               \

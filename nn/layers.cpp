@@ -34,6 +34,7 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, LinearOption
 }
 
 Tensor Linear::forward(In x) const {
+    const ModuleScope scope(*this);
     check_floating("Linear", x);
     return linear(x, In(weight, x.loc), bias);
 }
@@ -51,6 +52,7 @@ Bilinear::Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::in
 }
 
 Tensor Bilinear::forward(In a, In b) const {
+    const ModuleScope scope(*this);
     check_floating("Bilinear", a);
     check_floating("Bilinear", b);
     return bilinear(a, b, In(weight, a.loc), bias);
@@ -68,6 +70,7 @@ PReLU::PReLU(std::int64_t num_parameters, double init, Loc loc) : weight(empty_p
 }
 
 Tensor PReLU::forward(In x) const {
+    const ModuleScope scope(*this);
     check_floating("PReLU", x);
     return prelu(x, In(weight, x.loc));
 }
@@ -100,6 +103,7 @@ Embedding Embedding::from_pretrained(const Tensor& table, bool freeze, Embedding
 }
 
 Tensor Embedding::forward(In indices) const {
+    const ModuleScope scope(*this);
     return embedding(indices, In(weight, indices.loc), options_.padding_idx);
 }
 
@@ -122,6 +126,7 @@ EmbeddingBag::EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagL
 }
 
 Tensor EmbeddingBag::forward(In indices, const Tensor& offsets, const Tensor& per_sample_weights) const {
+    const ModuleScope scope(*this);
     return embedding_bag(indices, In(weight, indices.loc), offsets,
                          {options_.mode, per_sample_weights, options_.include_last_offset, options_.padding_idx});
 }
@@ -147,7 +152,10 @@ LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Lo
     init::zeros_(bias, loc);
 }
 
-Tensor LayerNorm::forward(In x) const { return layer_norm(x, shape_, weight, bias, options_.eps); }
+Tensor LayerNorm::forward(In x) const {
+    const ModuleScope scope(*this);
+    return layer_norm(x, shape_, weight, bias, options_.eps);
+}
 
 void LayerNorm::members(Members& m) { m("weight", weight)("bias", bias); }
 

@@ -14,7 +14,7 @@ namespace tapir::nn {
     class Name : public Module {                                                                                            \
      public:                                                                                                                \
         explicit Name(Reduction reduction = Reduction::mean) : reduction_(reduction) {}                                     \
-        Tensor forward(In input, In target) const { return function(input, target, reduction_); }                           \
+        Tensor forward(In input, In target) const { const ModuleScope scope(*this); return function(input, target, reduction_); } \
         Tensor operator()(In input, In target) const { return forward(input, target); }                                     \
                                                                                                                             \
      private:                                                                                                               \
@@ -31,7 +31,7 @@ TAPIR_LOSS(MultiLabelMarginLoss, multilabel_margin_loss)
     class Name : public Module {                                                                                            \
      public:                                                                                                                \
         explicit Name(const Name##Options& options = {}) : o(options) {}                                                    \
-        Tensor forward(In input, In target) const { return call; }                                                          \
+        Tensor forward(In input, In target) const { const ModuleScope scope(*this); return call; }                          \
         Tensor operator()(In input, In target) const { return forward(input, target); }                                     \
                                                                                                                             \
      private:                                                                                                               \
@@ -71,7 +71,7 @@ TAPIR_LOSS(PoissonNLLLoss, poisson_nll_loss(input, target, o.log_input, o.full, 
     class Name : public Module {                                                                                            \
      public:                                                                                                                \
         explicit Name(const Name##Options& options = {}) : o(options) {}                                                    \
-        Tensor forward(In input, In target) const { return call; }                                                          \
+        Tensor forward(In input, In target) const { const ModuleScope scope(*this); return call; }                          \
         Tensor operator()(In input, In target) const { return forward(input, target); }                                     \
         void members(Members& m) override { m __VA_ARGS__; }                                                                \
                                                                                                                             \
@@ -117,7 +117,7 @@ TAPIR_LOSS(MultiLabelSoftMarginLoss, multilabel_soft_margin_loss(input, target, 
     class Name : public Module {                                                                                            \
      public:                                                                                                                \
         explicit Name(const Name##Options& options = {}) : o(options) {}                                                    \
-        Tensor forward(In a, In b, In c) const { return call; }                                                             \
+        Tensor forward(In a, In b, In c) const { const ModuleScope scope(*this); return call; }                             \
         Tensor operator()(In a, In b, In c) const { return forward(a, b, c); }                                              \
                                                                                                                             \
      private:                                                                                                               \
@@ -162,6 +162,7 @@ class CTCLoss : public Module {
  public:
     explicit CTCLoss(const CTCLossOptions& options = {}) : options_(options) {}
     Tensor forward(In log_probs, In targets, In input_lengths, In target_lengths) const {
+        const ModuleScope scope(*this);
         return ctc_loss(log_probs, targets, input_lengths, target_lengths, options_);
     }
     Tensor operator()(In log_probs, In targets, In input_lengths, In target_lengths) const {
@@ -175,7 +176,7 @@ class CTCLoss : public Module {
 class CosineSimilarity : public Module {
  public:
     explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : dim_(dim), eps_(eps) {}
-    Tensor forward(In x1, In x2) const { return cosine_similarity(x1, x2, dim_, eps_); }
+    Tensor forward(In x1, In x2) const { const ModuleScope scope(*this); return cosine_similarity(x1, x2, dim_, eps_); }
     Tensor operator()(In x1, In x2) const { return forward(x1, x2); }
 
  private:
@@ -186,7 +187,7 @@ class CosineSimilarity : public Module {
 class PairwiseDistance : public Module {
  public:
     explicit PairwiseDistance(double p = 2, double eps = 1e-6, bool keepdim = false) : p_(p), eps_(eps), keepdim_(keepdim) {}
-    Tensor forward(In x1, In x2) const { return pairwise_distance(x1, x2, p_, eps_, keepdim_); }
+    Tensor forward(In x1, In x2) const { const ModuleScope scope(*this); return pairwise_distance(x1, x2, p_, eps_, keepdim_); }
     Tensor operator()(In x1, In x2) const { return forward(x1, x2); }
 
  private:

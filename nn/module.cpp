@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <ostream>
 #include <string_view>
 #include <typeinfo>
@@ -36,6 +37,40 @@ std::string type_name(const std::type_info& type) {
 
 namespace {
 
+std::string type_name(const Module& module) { return nn::type_name(typeid(module)); }
+
+// Whether a place is the same, or a part of a model that was walked from further up: "encoder.cell" of "cell".
+bool covers(std::string_view known, std::string_view path) {
+    if (!known.ends_with(path)) return false;
+    return known.size() == path.size() || path.empty() || known[known.size() - path.size() - 1] == '.';
+}
+
+// A tensor with several names keeps the first.
+void note_place(const Tensor& parameter, const std::string& path) {
+    AutogradMeta* meta = parameter.impl()->meta;
+    if (!meta) return;
+    const char* known = __atomic_load_n(&meta->name, __ATOMIC_RELAXED);
+    if (!known || (path.size() > std::strlen(known) && covers(path, known))) {
+        __atomic_store_n(&meta->name, tapir::detail::interned(path), __ATOMIC_RELAXED);
+    }
+}
+
+}  // namespace
+
+void note_place(const Module& module, const std::string& path) {
+    const ModuleName* known = __atomic_load_n(&module.place_, __ATOMIC_RELAXED);
+    if (known && covers(known->path, path)) return;
+    __atomic_store_n(&module.place_, tapir::detail::module_name(path, type_name(module)), __ATOMIC_RELAXED);
+}
+
+const ModuleName* Module::name_without_place() const {
+    const ModuleName* name = tapir::detail::module_name("", type_name(*this));
+    __atomic_store_n(&place_, name, __ATOMIC_RELAXED);
+    return name;
+}
+
+namespace {
+
 void check_names(Module& module);
 
 // Goes down the tree of modules; what happens at each tensor and module is up to the two functions. In the end names are compared by
@@ -55,10 +90,16 @@ class Walk : public Members {
     }
 
  private:
-    void enter(Module& module) { module_(path_, module, [&] { module.members(*this); }); }
+    void enter(Module& module) {
+        note_place(module, path_);
+        module_(path_, module, [&] { module.members(*this); });
+    }
     void on_tensor(const char* name, std::int64_t index, Tensor& tensor, bool is_buffer, const Loc& loc) override {
         const std::size_t length = extend(name, index, loc);
-        if (tensor.defined()) tensor_(path_, tensor, is_buffer);
+        if (tensor.defined()) {
+            note_place(tensor, path_);
+            tensor_(path_, tensor, is_buffer);
+        }
         path_.resize(length);
     }
     void on_module(const char* name, std::int64_t index, Module& module, const Loc& loc) override {
@@ -185,8 +226,6 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
         meta->note_rows_version(c.is_sure_of_rows);
     }
 }
-
-std::string type_name(const Module& module) { return nn::type_name(typeid(module)); }
 
 // state_dict(), of a module that has tensors.
 NamedTensors state_of(const char* op, const Module& module, const Loc& loc) {

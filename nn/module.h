@@ -4,7 +4,7 @@
 //     struct Model : nn::Module {
 //         nn::Linear a{10, 20}, b{20, 5};
 //         void members(nn::Members& m) override { m("a", a)("b", b); }
-//         Tensor forward(In x) const { return b(relu(a(x))); }
+//         Tensor forward(const Tensor& x) const { return b(relu(a(x))); }
 //     };
 //     Model model;
 //     optim::SGD sgd(model.parameters(), {.lr = 0.1});
@@ -29,13 +29,16 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/module_name.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/core/rename.h"
+#include "tapir/core/thread_impl.h"
 
 namespace tapir::nn {
 
 class Module;
 class AnyModule;
+class ModuleScope;
 
 namespace detail {
 template <class Map>
@@ -199,7 +202,40 @@ class Module {
     Module& operator=(Module&&) = default;
 
  private:
+    friend class ModuleScope;
+    /// Takes down where this module is; a place known as part of a longer one stays.
+    friend void note_place(const Module& module, const std::string& path);
+    const ModuleName* name_without_place() const;
+
+    mutable const ModuleName* place_ = nullptr;
     bool training_ = true;
+};
+
+/// Ops that run while it lives are this module's, for errors, the tape, profiles and drawings. The library's layers have it, and so do
+/// the layers of a Sequential; in forward() of a module of your own it is the first line:
+///     nn::ModuleScope scope(*this);
+/// Modules get their paths ("encoder.cell") from the model, whenever it is asked for its parameters, trained, saved, ...; one that
+/// nobody has asked yet goes by its type.
+class [[nodiscard]] ModuleScope {
+ public:
+    explicit ModuleScope(const Module& module) {
+        auto& thread = tapir::detail::thread;
+        outer_ = thread.module;
+        outer_call_ = thread.module_call;
+        const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_RELAXED);
+        thread.module = name ? name : module.name_without_place();
+        thread.module_call = ++thread.module_calls;
+    }
+    ~ModuleScope() {
+        tapir::detail::thread.module = outer_;
+        tapir::detail::thread.module_call = outer_call_;
+    }
+    ModuleScope(const ModuleScope&) = delete;
+    ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+    const ModuleName* outer_;
+    std::uint32_t outer_call_;
 };
 
 std::ostream& operator<<(std::ostream& out, const Module& module);

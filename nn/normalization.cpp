@@ -38,6 +38,7 @@ BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64
 }
 
 Tensor BatchNorm::forward(In x) const {
+    const ModuleScope scope(*this);
     if (!x.tensor.defined() || x.tensor.dim() < least_dims_ || x.tensor.dim() > most_dims_) {
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}", name_,
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
@@ -87,6 +88,7 @@ InstanceNorm::InstanceNorm(const char* name, int batched_dims, std::int64_t chan
 }
 
 Tensor InstanceNorm::forward(In x) const {
+    const ModuleScope scope(*this);
     const int rank = x.tensor.defined() ? x.tensor.dim() : 0;
     if (rank != batched_dims_ && rank != batched_dims_ - 1) {
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, or {} without a batch, got {}", name_, batched_dims_, batched_dims_ - 1,

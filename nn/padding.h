@@ -14,7 +14,7 @@ namespace tapir::nn {
 /// What the layers have in common.
 class PadLayer : public Module {
  public:
-    Tensor forward(In x) const { return pad(x, widths_, mode_, value_); }
+    Tensor forward(In x) const { const ModuleScope scope(*this); return pad(x, widths_, mode_, value_); }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override;
 

@@ -78,6 +78,7 @@ RNNCell::RNNCell(int64_t input_size, int64_t hidden_size, const RecurrentCellOpt
     : RecurrentCell("RNNCell", 1, input_size, hidden_size, options, loc), relu_(options.relu) {}
 
 Tensor RNNCell::forward(In x, const Tensor& h) const {
+    const ModuleScope scope(*this);
     check_floating("RNNCell", x);
     const CallerScope caller(x.loc);
     const Tensor state = h.defined() ? h : initial_state(x.tensor, x.loc);
@@ -89,6 +90,7 @@ GRUCell::GRUCell(int64_t input_size, int64_t hidden_size, const RecurrentCellOpt
     : RecurrentCell("GRUCell", 3, input_size, hidden_size, options, loc) {}
 
 Tensor GRUCell::forward(In x, const Tensor& h) const {
+    const ModuleScope scope(*this);
     check_floating("GRUCell", x);
     const CallerScope caller(x.loc);
     const Tensor state = h.defined() ? h : initial_state(x.tensor, x.loc);
@@ -99,6 +101,7 @@ LSTMCell::LSTMCell(int64_t input_size, int64_t hidden_size, const RecurrentCellO
     : RecurrentCell("LSTMCell", 4, input_size, hidden_size, options, loc) {}
 
 LSTMState LSTMCell::forward(In x, const LSTMState& state) const {
+    const ModuleScope scope(*this);
     check_floating("LSTMCell", x);
     const CallerScope caller(x.loc);
     const Tensor h = state.h.defined() ? state.h : initial_state(x.tensor, x.loc);
@@ -340,6 +343,7 @@ RNN::RNN(int64_t input_size, int64_t hidden_size, const RecurrentOptions& option
     : RecurrentLayers("RNN", 1, input_size, hidden_size, options, loc) {}
 
 RecurrentResult RNN::forward(In x, const Tensor& h, const Tensor& lengths) const {
+    const ModuleScope scope(*this);
     Result result = run(x, {h, {}}, lengths, false, true, [&](const Tensor& gates, const LSTMState& state, const RecurrentWeights& w) {
         const Tensor sum = gates + linear(state.h, w.weight_hh);
         return LSTMState{options_.relu ? relu(sum) : tanh(sum), {}};
@@ -351,6 +355,7 @@ GRU::GRU(int64_t input_size, int64_t hidden_size, const RecurrentOptions& option
     : RecurrentLayers("GRU", 3, input_size, hidden_size, options, loc) {}
 
 RecurrentResult GRU::forward(In x, const Tensor& h, const Tensor& lengths) const {
+    const ModuleScope scope(*this);
     Result result = run(x, {h, {}}, lengths, false, false, [](const Tensor& gates, const LSTMState& state, const RecurrentWeights& w) {
         return LSTMState{gru_gates(gates, linear(state.h, w.weight_hh, w.bias_hh), state.h), {}};
     });
@@ -361,6 +366,7 @@ LSTM::LSTM(int64_t input_size, int64_t hidden_size, const RecurrentOptions& opti
     : RecurrentLayers("LSTM", 4, input_size, hidden_size, options, loc) {}
 
 LSTMResult LSTM::forward(In x, const LSTMState& state, const Tensor& lengths) const {
+    const ModuleScope scope(*this);
     Result result = run(x, state, lengths, true, true, [](const Tensor& gates, const LSTMState& s, const RecurrentWeights& w) {
         return lstm_gates(gates, s.c, linear(s.h, w.weight_hh));
     });

@@ -20,6 +20,7 @@ Module& Sequential::at(IndexArg i) {
 }
 
 Tensor Sequential::forward(In x) const {
+    const ModuleScope scope(*this);
     const CallerScope caller(x.loc);
     Tensor y = x.tensor;
     for (const AnyModule& layer : layers_) y = layer(In(y, x.loc));

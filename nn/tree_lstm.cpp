@@ -56,6 +56,7 @@ std::string NaryTreeLSTMCell::describe() const {
 }
 
 LSTMState NaryTreeLSTMCell::forward(In x) const {
+    const ModuleScope scope(*this);
     const Tensor gates = linear(x, In(weight_ih, x.loc), bias_ih);
     const GateSource source{&gates, inner_input_ ? kSharedForgetLayout : kNoForgetLayout};
     return lstm_step("NaryTreeLSTMCell", &source, 1, nullptr, 0, x.loc);
@@ -94,6 +95,7 @@ LSTMState NaryTreeLSTMCell::some_children(const Tensor* x, const std::vector<LST
 }
 
 LSTMState NaryTreeLSTMCell::forward(const LSTMState& left, const LSTMState& right, Loc loc) const {
+    const ModuleScope scope(*this);
     if (arity_ == 2 && left.h.defined() && right.h.defined()) [[likely]] {
         const Tensor h[] = {left.h, right.h};
         const Tensor* const c[] = {&left.c, &right.c};
@@ -103,10 +105,12 @@ LSTMState NaryTreeLSTMCell::forward(const LSTMState& left, const LSTMState& righ
 }
 
 LSTMState NaryTreeLSTMCell::forward(const std::vector<LSTMState>& children, Loc loc) const {
+    const ModuleScope scope(*this);
     return some_children(nullptr, children, loc);
 }
 
 LSTMState NaryTreeLSTMCell::forward(In x, const std::vector<LSTMState>& children) const {
+    const ModuleScope scope(*this);
     if (!inner_input_) {
         fail<ValueError>(x.loc, "NaryTreeLSTMCell: an inner node was given an input; make the cell with {{.inner_input = true}}");
     }
@@ -131,6 +135,7 @@ void ChildSumTreeLSTMCell::members(Members& m) {
 std::string ChildSumTreeLSTMCell::describe() const { return fmt::format("{}, {}", weight_ih.shape()[1], hidden_size()); }
 
 LSTMState ChildSumTreeLSTMCell::forward(In x, const std::vector<LSTMState>& children) const {
+    const ModuleScope scope(*this);
     const Loc& loc = x.loc;
     const CallerScope caller(loc);
     const Tensor from_input = linear(x, weight_ih, bias);

@@ -213,3 +213,22 @@ TEST_CASE("members that may hold functions, or nothing, are passed over where th
     CHECK(!own.parameters()[0].is_same(model.parameters()[0]));
     CHECK(!nn::clone(nn::AnyModule()).has_value());
 }
+
+namespace {
+
+struct Doubling : nn::Module {
+    Tensor forward(const Tensor& x) const { return x * 2; }
+};
+struct Halving : nn::Module {
+    Tensor forward(Tensor x) const { return x / 2; }
+};
+
+}  // namespace
+
+TEST_CASE("containers hold modules whose forward() takes a tensor, by reference or by value") {
+    const nn::Sequential net(Doubling{}, Halving{}, Doubling{});
+    CHECK(net(tensor({1.0, 3.0})).to_vector<double>() == std::vector<double>{2, 6});
+    const nn::ModuleList list{Doubling{}, Halving{}};
+    CHECK(list[0](tensor(3.0)).item() == 6);
+    CHECK(list[1](tensor(3.0)).item() == 1.5);
+}

@@ -1,0 +1,27 @@
+// What tables and drawings of a tape say of a record.
+#pragma once
+
+#include <string>
+
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+struct Record;
+
+namespace listing {
+
+/// "tree.cpp:42"
+std::string place(const Loc& loc);
+/// "3.1 MiB"
+std::string size(std::int64_t bytes);
+std::int64_t bytes_of(const Record& record);
+/// "float32 (2, 3)"
+std::string output(const Record& record);
+/// "encoder.cell.weight" of a leaf that a model has named, or "".
+const char* parameter_name(Record& record);
+/// The path of the module that the op ran for, or a parameter's name, or "".
+std::string module(Record& record);
+
+}  // namespace listing
+}  // namespace tapir

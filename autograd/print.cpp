@@ -1,0 +1,106 @@
+// The tape as a table.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tapir/autograd/listing_impl.h"
+#include "tapir/autograd/log_impl.h"
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/core/format.h"
+#include "tapir/core/module_name.h"
+
+namespace tapir {
+namespace listing {
+
+std::string place(const Loc& loc) {
+    if (loc.line() == 0) return "";
+    const char* slash = std::strrchr(loc.file_name(), '/');
+    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
+}
+
+std::string size(std::int64_t bytes) {
+    constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    auto amount = static_cast<double>(bytes);
+    int unit = 0;
+    for (; amount >= 1024 && unit < 4; ++unit) amount /= 1024;
+    return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", amount, amount < 10 ? 1 : 0, units[unit]);
+}
+
+std::int64_t bytes_of(const Record& record) {
+    return const_cast<Record&>(record).shape().numel() * static_cast<std::int64_t>(itemsize(record.dtype));
+}
+
+std::string output(const Record& record) { return fmt::format("{} {}", name(record.dtype), const_cast<Record&>(record).shape()); }
+
+const char* parameter_name(Record& record) {
+    if (!(record.flags & Record::kLeaf) || record.flags & Record::kReleased) return "";
+    const AutogradMeta* meta = record.saved()[0].impl->meta;
+    return meta && meta->name ? meta->name : "";
+}
+
+std::string module(Record& record) {
+    if (record.flags & Record::kLeaf) return parameter_name(record);
+    return record.module ? record.module->shown() : "";
+}
+
+}  // namespace listing
+
+namespace {
+
+constexpr int kColumns = 7;
+using Row = std::array<std::string, kColumns>;
+
+std::string inputs_of(Record& record, std::size_t begin) {
+    std::string text;
+    for (int i = 0; i < record.input_count; ++i) {
+        const std::uint32_t input = record.inputs()[i];
+        if (i > 0) text += ", ";
+        text += input == kNoValue || input < begin ? "-" : std::to_string(input - begin);
+    }
+    return text;
+}
+
+}  // namespace
+
+std::string Tape::str(std::string_view pattern) const {
+    const Log& log = *log_;
+    std::vector<Row> rows = {{"#", "op", "output", "bytes", "inputs", "line", "module"}};
+    std::int64_t bytes = 0;
+    for (std::size_t i = begin_; i < log.records.size(); ++i) {
+        Record& record = *log.records[i];
+        const bool is_leaf = record.flags & Record::kLeaf;
+        if (!is_leaf) bytes += listing::bytes_of(record);
+        const char* op = record.flags & Record::kExtra ? "and" : record.op->name;
+        Row row = {std::to_string(i - begin_), op, listing::output(record), listing::size(listing::bytes_of(record)),
+                   inputs_of(record, begin_), listing::place(record.loc), listing::module(record)};
+        const bool is_wanted = std::any_of(row.begin(), row.end(), [&](const std::string& cell) { return cell.find(pattern) != cell.npos; });
+        if (is_wanted) rows.push_back(std::move(row));
+    }
+    std::array<std::size_t, kColumns> widths{};
+    for (const Row& row : rows) {
+        for (int c = 0; c < kColumns; ++c) widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
+    }
+    std::string text = fmt::format("tape of {}: {} records, results of {}\n", listing::place(loc_), size(), listing::size(bytes));
+    for (const Row& row : rows) {
+        std::string line;
+        for (std::size_t c = 0; c < kColumns; ++c) {
+            const bool is_number = c == 0 || c == 3;
+            line += is_number ? fmt::format("{:>{}}  ", row[c], widths[c]) : fmt::format("{:<{}}  ", row[c], widths[c]);
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + '\n';
+    }
+    return text;
+}
+
+void Tape::print(std::string_view pattern) const {
+    const std::string text = str(pattern);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+}  // namespace tapir

@@ -1,0 +1,43 @@
+#include "tapir/core/module_name.h"
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace tapir::detail {
+namespace {
+
+// Made at first use and never destroyed: records of a thread that outlives main() may name modules.
+struct Names {
+    std::mutex mutex;
+    std::set<std::string, std::less<>> texts;
+    std::map<std::pair<const char*, const char*>, ModuleName> modules;
+
+    const char* text(std::string_view wanted) {
+        auto found = texts.find(wanted);
+        if (found == texts.end()) found = texts.emplace(wanted).first;
+        return found->c_str();
+    }
+};
+
+Names& names() {
+    static Names& all = *new Names;
+    return all;
+}
+
+}  // namespace
+
+const char* interned(std::string_view text) {
+    const std::lock_guard lock(names().mutex);
+    return names().text(text);
+}
+
+const ModuleName* module_name(std::string_view path, std::string_view type) {
+    const std::lock_guard lock(names().mutex);
+    const char *p = names().text(path), *t = names().text(type);
+    return &names().modules.try_emplace({p, t}, ModuleName{p, t}).first->second;
+}
+
+}  // namespace tapir::detail
