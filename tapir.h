@@ -1,6 +1,7 @@
 // All of Tapir but the datasets and loaders: #include <tapir/tapir.h>. Those are in <tapir/nn/data/data.h>.
 #pragma once
 
+#include "tapir/autograd/check_finite.h"
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"

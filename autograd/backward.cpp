@@ -12,6 +12,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 
@@ -38,13 +39,17 @@ thread_local std::unique_ptr<WalkMemory> spare_memory;
 // --- What a rule sees ---------------------------------------------------------------------------------------------------------
 
 Tensor Backward::grad_to_write(int i) {
-    if (!needs(i) || walk_.recording) return {};
+    if (!needs(i) || walk_.recording || walk_.watched) return {};
     const std::uint32_t id = record_.inputs()[i];
     GradientSlot& slot = walk_.slots[id];
     Record& input = *walk_.log.records[id];
     if (walk_.streams) walk_.streams->bring(slot.grad);
     own_gradient(slot.grad, input.shape(), input.dtype, grad().device());
     return slot.grad;
+}
+
+void Backward::tell(int i, const Tensor& g, const Tensor* product, const Tensor* rows) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.give(walk_, index_, i, g, product, rows); });
 }
 
 Tensor Backward::grad_or_zeros(int k) const {
@@ -93,7 +98,7 @@ void Walk::run(std::size_t from, std::size_t to) {
         if (record.device.type != DeviceType::cpu || detail::watching_ops) [[unlikely]] {
             detail::thread.op = record.op->name;
             detail::thread.op_loc = record.loc;
-            detail::thread.is_placed = false;
+            detail::thread.is_placed = detail::logging_placement == 0;
             if (streams) streams->follow(index);
         }
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
@@ -119,7 +124,11 @@ void Walk::run(std::size_t from, std::size_t to) {
         detail::thread.module = record.module;
         detail::thread.module_call = record.module_call;
         Backward context(*this, index);
+        if (watched) [[unlikely]]
+            WatcherList::each([&](OpWatcher& watcher) { watcher.begin_rule(*this, index); });
         record.op->backward(context);
+        if (watched) [[unlikely]]
+            WatcherList::each([&](OpWatcher& watcher) { watcher.end_rule(*this, index); });
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
             slots[index + k].grad = Tensor();
             slots[index + k].pending.reset();
@@ -191,8 +200,10 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     // An outer tape needs the rules on record and the saved tensors in place.
     const bool outermost = tape.outer_ == nullptr;
     walk_.recording = options.create_graph || !outermost;
+    walk_.watched = detail::thread.watchers && detail::thread.observed;  // of the rules, not of the ops that they call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
     detail::thread.log = walk_.recording ? &log : nullptr;
+    detail::thread.observed = walk_.recording;
 
     auto memory = std::move(spare_memory);
     if (memory) {
@@ -210,7 +221,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
 }
 
 BackwardRun::~BackwardRun() {
-    detail::thread.log = previous_;
+    detail::set_log(previous_);
     for (std::size_t i = 0; i < walk_.extent; ++i) {
         GradientSlot& slot = walk_.slots[i];
         if (slot.empty()) continue;

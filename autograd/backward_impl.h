@@ -50,6 +50,7 @@ struct Walk {
     Log& log;
     std::size_t begin;          // records before it belong to an outer tape
     bool recording = false;     // the rules are recorded too
+    bool watched = false;       // watchers are told of the rules and of what they give
     bool releasing = false;     // saved tensors are dropped as they are used up
     std::size_t extent = 0;     // values below it have a place in the tables
     std::vector<GradientSlot> slots{};   // by value
@@ -114,21 +115,31 @@ class Backward {
     /// Adds to input i's gradient: summed over broadcast dimensions, converted to the input's dtype. Nothing happens
     /// when it is not needed or g is undefined.
     void give(int i, Tensor g) {
-        if (needs(i) && g.defined()) walk_.add(record_.inputs()[i], std::move(g));
+        if (!needs(i) || !g.defined()) return;
+        if (walk_.watched) [[unlikely]]
+            tell(i, g, nullptr, nullptr);
+        walk_.add(record_.inputs()[i], std::move(g));
     }
     /// Adds g^T x (g: (n, out), x: (n, in), result: (out, in)). Contributions to one value are collected.
     void give_product(int i, const Tensor& g, const Tensor& x) {
-        if (needs(i)) walk_.add_product(record_.inputs()[i], g, x);
+        if (!needs(i)) return;
+        if (walk_.watched) [[unlikely]]
+            tell(i, g, &x, nullptr);
+        walk_.add_product(record_.inputs()[i], g, x);
     }
     /// Adds row g[r] to row indices[r]; stays row-sparse for a leaf that asks for it.
     void give_rows(int i, const Tensor& indices, const Tensor& g) {
-        if (needs(i)) walk_.add_rows(record_.inputs()[i], indices, g);
+        if (!needs(i)) return;
+        if (walk_.watched) [[unlikely]]
+            tell(i, g, nullptr, &indices);
+        walk_.add_rows(record_.inputs()[i], indices, g);
     }
     /// The gradient of input i so far, zeros if none yet, for rules that add to a part of it in place.
-    /// Undefined when recording: use give() then.
+    /// Undefined when recording or watched: use give() then.
     Tensor grad_to_write(int i);
 
  private:
+    void tell(int i, const Tensor& g, const Tensor* product, const Tensor* rows);
     std::uint32_t value(int k) const noexcept { return index_ + static_cast<std::uint32_t>(k); }
 
     Walk& walk_;

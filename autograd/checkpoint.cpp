@@ -6,6 +6,7 @@
 #include "tapir/autograd/checkpoint.h"
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/tape.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
@@ -46,11 +47,12 @@ void checkpoint_rule(Backward& b) {
     std::vector<Tensor> inputs;
     for (int i = 0; i < b.input_count(); ++i) inputs.push_back(b.saved(i));
     const std::size_t begin = log.records.size();
-    Log* const paused = std::exchange(detail::thread.log, &log);
+    Log* const paused = detail::thread.log;
     struct Restore {
         Log* log;
-        ~Restore() { detail::thread.log = log; }
+        ~Restore() { detail::set_log(log); }
     } restore{paused};
+    detail::set_log(&log);
     // The second run's records, taken off again also when it fails.
     struct Records {
         Log& log;
@@ -74,7 +76,7 @@ void checkpoint_rule(Backward& b) {
                         "its inputs only", y.shape(), name(y.dtype()), b.output_shape(), name(g.dtype()));
     }
     const std::size_t end = log.records.size();
-    detail::thread.log = paused;
+    detail::set_log(paused);
     if (y.impl()->node.tape == log.id && y.impl()->node.index >= begin) {
         walk.extend(end);
         walk.add(y.impl()->node.index, g);
@@ -92,7 +94,7 @@ Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const st
     object->autocast = detail::autocast_dtype();
     Tensor y;
     {
-        const detail::PauseRecording pause;
+        const NoGradScope pause;
         y = fn(inputs);
     }
     if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");

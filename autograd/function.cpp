@@ -38,7 +38,7 @@ std::vector<Tensor> CustomFunction::apply(Forward forward, BackwardFn backward, 
     object->backward = backward;
     std::vector<Tensor> outputs;
     {
-        const detail::PauseRecording pause;
+        const NoGradScope pause;
         outputs = forward(object->context, inputs);
     }
     if (outputs.empty()) fail<ValueError>(loc, "Function::apply: forward returned no tensor");

@@ -160,18 +160,29 @@ inline Log* recording(const Loc& loc, const std::vector<Tensor>& inputs) {
     return any ? log : nullptr;
 }
 
-/// Records an op with one output, when an input is tracked. `attrs` must be trivially destructible.
+/// Tells the thread's watchers of an op that has run. They may throw.
+void tell_watchers(const RecordArgs& ran);
+
+/// What an op that is observed (thread.observed) does last.
+inline void finish_op(const RecordArgs& ran, bool recorded) {
+    if (detail::thread.watchers) [[unlikely]]
+        tell_watchers(ran);
+    if (recorded) append_record(*detail::thread.log, ran);
+}
+
+/// What every op with one output does last: it is recorded when an input is tracked and a gradient can flow, and watchers are
+/// told. `attrs` must be trivially destructible.
 ///     record(softmax_op, x.loc, {&x.tensor}, y, {&y}, Attrs{dim});
 template <class Attrs = std::nullptr_t>
 void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Tensor& output,
             std::initializer_list<const Tensor*> saved, const Attrs& attrs = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
-    if (Log* log = recording(loc, inputs)) {
-        TensorImpl* out = output.impl();
-        append_record(*log, {op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(),
-                             static_cast<int>(saved.size()), &attrs,
-                             std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)});
-    }
+    if (!detail::thread.observed) return;
+    const bool recorded = is_floating(output.dtype()) && op.backward != NonDiff && recording(loc, inputs);
+    TensorImpl* out = output.impl();
+    finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
+               &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)},
+              recorded);
 }
 
 /// The same for any number of inputs and outputs.
@@ -179,8 +190,9 @@ template <class Attrs = std::nullptr_t>
 void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
                  const std::vector<Tensor>& saved, const Attrs& attrs = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
-    Log* log = recording(loc, inputs);
-    if (!log) return;
+    if (!detail::thread.observed) return;
+    const bool recorded = recording(loc, inputs);
+    if (!recorded && !detail::thread.watchers) return;
     const auto addresses = [](const std::vector<Tensor>& tensors) {
         std::vector<const Tensor*> list;
         list.reserve(tensors.size());
@@ -192,9 +204,9 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
     for (const Tensor& t : outputs) outs.push_back(t.impl());
     const auto ins = addresses(inputs);
     const auto keeps = addresses(saved);
-    append_record(*log, {op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()),
-                         keeps.data(), static_cast<int>(keeps.size()), &attrs,
-                         std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)});
+    finish_op({op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), keeps.data(),
+               static_cast<int>(keeps.size()), &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)},
+              recorded);
 }
 
 }  // namespace tapir

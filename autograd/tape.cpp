@@ -100,13 +100,13 @@ Tape::Tape(TapeOptions options, Loc loc)
         log_->last_backward = Loc{};
     }
     current_tape = this;
-    detail::thread.log = log_;
+    detail::set_log(log_);
 }
 
 Tape::~Tape() {
     if (current_tape == this) {
         current_tape = outer_;
-        detail::thread.log = paused_;
+        detail::set_log(paused_);
     } else {  // not the innermost: take it out of the chain
         for (Tape* inner = current_tape; inner; inner = inner->outer_) {
             if (inner->outer_ != this) continue;
@@ -126,8 +126,14 @@ std::size_t Tape::size() const noexcept { return log_->records.size() - begin_; 
 
 Tape* Tape::current() noexcept { return current_tape; }
 
-NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log) { detail::thread.log = nullptr; }
-NoGradScope::~NoGradScope() { detail::thread.log = paused_; }
+NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log), was_observed_(detail::thread.observed) {
+    detail::thread.log = nullptr;
+    detail::thread.observed = was_observed_ && detail::thread.watchers;
+}
+NoGradScope::~NoGradScope() {
+    detail::thread.log = paused_;
+    detail::thread.observed = was_observed_;
+}
 
 bool is_recording() noexcept { return detail::thread.log != nullptr; }
 

@@ -1,6 +1,7 @@
 // The text of an error, and CallerScope.
 #include "tapir/core/error.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
@@ -21,7 +22,9 @@ static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : det
 
 Error::Error(const std::string& message, const Loc& loc)
     : message_(beginning(detail::caller(loc)) + message), loc_(detail::caller(loc)) {
-    if (detail::thread.module) message_.append(" (in ").append(detail::thread.module->shown()).append(")");
+    if (!detail::thread.module) return;
+    const std::size_t first_line = std::min(message_.find('\n'), message_.size());
+    message_.insert(first_line, fmt::format(" (in {})", detail::thread.module->shown()));
 }
 
 CallerScope::CallerScope(const Loc& loc) noexcept : previous_(detail::thread.caller) {

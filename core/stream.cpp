@@ -198,14 +198,16 @@ bool is_set(const char* variable) {
 }
 
 // Adds TAPIR_LOG_PLACEMENT's scope for the whole program, before main.
-[[maybe_unused]] const int logging_from_environment = detail::watching_ops += is_set("TAPIR_LOG_PLACEMENT") ? 1 : 0;
+[[maybe_unused]] const int logging_from_environment = is_set("TAPIR_LOG_PLACEMENT") ? ++detail::logging_placement + ++detail::watching_ops : 0;
 
 }  // namespace
 
 constinit int detail::watching_ops = 0;
+constinit int detail::logging_placement = 0;
 
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
     name_op(op, loc);
+    if (thread.watchers && thread.observed) tell_begin(op, loc);
     if (operand->device.type == DeviceType::cpu) return;
     device_api::select(operand->device);
     device_api::used_here(*operand->storage);
@@ -219,7 +221,13 @@ void detail::log_placement(const TensorImpl* result) {
     thread.is_placed = true;
 }
 
-LogPlacementScope::LogPlacementScope() noexcept { __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED); }
-LogPlacementScope::~LogPlacementScope() { __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED); }
+LogPlacementScope::LogPlacementScope() noexcept {
+    __atomic_fetch_add(&detail::logging_placement, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+}
+LogPlacementScope::~LogPlacementScope() {
+    __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&detail::logging_placement, 1, __ATOMIC_RELAXED);
+}
 
 }  // namespace tapir

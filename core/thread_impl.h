@@ -9,11 +9,15 @@ struct Log;
 struct ModuleName;
 struct TensorImpl;
 class AutocastScope;
+class OpWatcher;
+class Tensor;
 
 namespace detail {
 
 struct ThreadState {
-    Log* log = nullptr;  // where ops are recorded; null when no tape is alive (or recording is paused)
+    Log* log = nullptr;              // where ops are recorded; null when no tape is alive (or recording is paused)
+    OpWatcher* watchers = nullptr;   // who is told of ops that have run; null when there are none
+    bool observed = false;           // there is one of both: ops say what they have done
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
     AutocastScope* autocast = nullptr;  // the innermost one that is on
@@ -37,8 +41,13 @@ extern constinit thread_local ThreadState thread __attribute__((tls_model("initi
 /// The line to speak of: the innermost CallerScope's, or else the op's own caller.
 inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() ? thread.caller : own; }
 
-/// Ops write down where they run (LogPlacementScope).
+/// Above 0: ops take the ways that say what they do (LogPlacementScope, watchers).
 extern constinit int watching_ops;
+/// Of these, those that write down where ops run.
+extern constinit int logging_placement;
+/// Tell the thread's watchers.
+void tell_begin(const char* op, const Loc& loc);
+void tell_write(const Tensor& self);
 
 void begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc);
 /// From here on it is the thread's op, unless it is part of one.
@@ -46,7 +55,7 @@ inline void name_op(const char* op, const Loc& loc) noexcept {
     if (thread.parts > 0) return;
     thread.op = op;
     thread.op_loc = caller(loc);
-    thread.is_placed = watching_ops == 0;
+    thread.is_placed = logging_placement == 0;
 }
 /// Writes the line of the op that was begun, at its first result.
 void log_placement(const TensorImpl* result);
@@ -67,16 +76,29 @@ class ModuleRestore {
     std::uint32_t call_;
 };
 
-/// Nothing is recorded while it lives.
+/// Ops are recorded there from now on; null: nowhere.
+inline void set_log(Log* log) noexcept {
+    thread.log = log;
+    thread.observed = log || thread.watchers;
+}
+
+/// Nothing is recorded while it lives, and nobody is told.
 class PauseRecording {
  public:
-    PauseRecording() noexcept : paused_(thread.log) { thread.log = nullptr; }
-    ~PauseRecording() { thread.log = paused_; }
+    PauseRecording() noexcept : paused_(thread.log), was_observed_(thread.observed) {
+        thread.log = nullptr;
+        thread.observed = false;
+    }
+    ~PauseRecording() {
+        thread.log = paused_;
+        thread.observed = was_observed_;
+    }
     PauseRecording(const PauseRecording&) = delete;
     PauseRecording& operator=(const PauseRecording&) = delete;
 
  private:
     Log* paused_;
+    bool was_observed_;
 };
 
 /// No AutocastScope is on while it lives.

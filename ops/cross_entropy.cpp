@@ -262,8 +262,7 @@ Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, cons
 // Saves these, the weight and the scale, where there are such.
 void record_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss,
                  const Attrs& attrs, std::initializer_list<const Tensor*> more) {
-    Log* log = recording(x.loc, {&x.tensor, &targets, &weight});
-    if (!log) return;
+    if (!detail::thread.observed) return;
     const Tensor* const inputs[] = {&x.tensor, &targets, &weight};
     const Tensor* saved[5];
     int count = 0;
@@ -272,7 +271,8 @@ void record_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
         if (t->defined()) saved[count++] = t;
     }
     TensorImpl* const out = loss.out.impl();
-    append_record(*log, {op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs});
+    finish_op({op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs},
+              recording(x.loc, {&x.tensor, &targets, &weight}));
 }
 
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------

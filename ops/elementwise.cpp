@@ -225,8 +225,9 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
                         const double* params) {
     Log* log = detail::thread.log;
     bool any = false;
-    for (int k = 0; k < count; ++k) any |= tracked(in[k]->impl(), *log, loc);
-    if (!any || op.to_bool || !is_floating(out.dtype())) return;
+    for (int k = 0; k < count && log; ++k) any |= tracked(in[k]->impl(), *log, loc);
+    const bool recorded = any && !op.to_bool && is_floating(out.dtype());
+    if (!recorded && !detail::thread.watchers) return;
     const Tensor* saved[4];
     int saved_count = 0;
     for (int k = 0; k < count; ++k) {
@@ -234,8 +235,8 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
     }
     if (op.saves & SaveY) saved[saved_count++] = &out;
     TensorImpl* result = out.impl();
-    append_record(*log, {op.info, loc, in, count, &result, 1, saved, saved_count, params,
-                         static_cast<std::size_t>(op.params) * sizeof(double)});
+    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params, static_cast<std::size_t>(op.params) * sizeof(double)},
+              recorded);
 }
 
 // A fresh tensor for the result. Behind a convolution it has its channels last in memory as the operand does.
@@ -306,7 +307,7 @@ void check_bool(const ElementwiseOp& op, DType dtype, const char* suffix, const 
         check_integers(op, *in[1], shape, loc);
     const Tensor out = make_result(shape, in, count, op.to_bool ? bool_ : dtype, device, loc);
     elementwise::run({op.index, -1, compute, op.to_bool, params}, out, in, count);
-    if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
+    if (detail::thread.observed) record_elementwise(op, loc, in, count, out, params);
     return out;
 }
 
@@ -465,7 +466,7 @@ namespace {
     detail::begin_op(op.info.name, x, loc);
     const Tensor out = detail::make_empty_like(x, op.to_bool ? bool_ : x->dtype, loc);
     run({op.index, -1, kernels::compute_of(x->dtype), op.to_bool, params}, out, in, count);
-    if (detail::thread.log) record_elementwise(op, loc, in, count, out, params);
+    if (detail::thread.observed) record_elementwise(op, loc, in, count, out, params);
     return out;
 }
 
@@ -484,7 +485,7 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
     const void* data[] = {impl->data};
     run_plain(loop, impl->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
               static_cast<unsigned>(itemsize(impl->dtype)), 1, params);
-    if (detail::thread.log) record_elementwise(op, loc, in, 1, out, params);
+    if (detail::thread.observed) record_elementwise(op, loc, in, 1, out, params);
     return out;
 }
 
@@ -501,7 +502,7 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
     const void* data[] = {x->data, z->data};
     run_plain(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
               static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr);
-    if (detail::thread.log) record_elementwise(op, loc, in, 2, out, nullptr);
+    if (detail::thread.observed) record_elementwise(op, loc, in, 2, out, nullptr);
     return out;
 }
 
@@ -607,7 +608,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     }
     run({op.index, -1, kernels::compute_of(dtype), op.to_bool, params}, self, operands, count);
     mark_written(self, loc);
-    if (record_it) record_elementwise(op, loc, operands, count, self, params);
+    if (record_it || detail::thread.observed) record_elementwise(op, loc, operands, count, self, params);
 }
 
 }  // namespace
@@ -678,8 +679,10 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     if (is_expanded(impl)) [[unlikely]] {
         fail<ValueError>(loc, "{}_: several elements of the {} tensor share memory; clone() it first", op, self.shape());
     }
-    if (detail::watching_ops) [[unlikely]]
+    if (detail::watching_ops) [[unlikely]] {
         detail::log_placement(impl);
+        if (detail::thread.watchers && detail::thread.observed) detail::tell_write(self);
+    }
     Log* log = detail::thread.log;
     if (!log) return;
     if (impl->flags & TensorImpl::kRequiresGrad) {

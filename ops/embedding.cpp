@@ -103,7 +103,7 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
             Tensor out = detail::make_empty(sizes, index->rank + 1, width, table->dtype, table->device, indices.loc);
             const std::size_t bytes = static_cast<std::size_t>(width) * itemsize(table->dtype);
             std::memcpy(out.raw_data(), table->data + static_cast<std::size_t>(row) * bytes, bytes);
-            if (detail::thread.log) {
+            if (detail::thread.observed) {
                 record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor},
                        padding_row);
             }

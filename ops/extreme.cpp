@@ -114,7 +114,7 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
         const detail::UnrecordedParts parts;
         found.values = to(found.values, x.tensor.dtype());
     }
-    if (detail::thread.log && is_floating(x.tensor.dtype())) {
+    if (detail::thread.observed) {
         record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, PickAttrs{d, !keepdim && x.tensor.dim() > 0});
     }
     return {std::move(found.values), std::move(found.indices)};

@@ -221,18 +221,26 @@ bool any_tracked(const TensorList& list) {
     return any;
 }
 
-void record_cat(const TensorList& list, const Join& join, const Tensor& out) {
-    const Tensor* inputs[kMaxInputs];
-    int64_t attrs[kMaxInputs + 1] = {join.dim};
-    int count = 0;
+void finish_cat(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
+    std::vector<const Tensor*> inputs;
+    std::vector<int64_t> attrs = {join.dim};
     for (const Tensor& t : list) {
         if (is_skipped(t.impl())) continue;
-        attrs[1 + count] = t.impl()->sizes[join.dim];
-        inputs[count++] = &t;
+        attrs.push_back(t.impl()->sizes[join.dim]);
+        inputs.push_back(&t);
     }
     TensorImpl* result = out.impl();
-    append_record(*detail::thread.log, {cat_op, list.loc, inputs, count, &result, 1, nullptr, 0, attrs,
-                                        static_cast<std::size_t>(1 + count) * sizeof(int64_t)});
+    finish_op({cat_op, list.loc, inputs.data(), static_cast<int>(inputs.size()), &result, 1, nullptr, 0, attrs.data(),
+               attrs.size() * sizeof(int64_t)},
+              recorded);
+}
+
+void finish_stack(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
+    std::vector<const Tensor*> inputs;
+    for (const Tensor& t : list) inputs.push_back(&t);
+    TensorImpl* result = out.impl();
+    finish_op({stack_op, list.loc, inputs.data(), static_cast<int>(inputs.size()), &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)},
+              recorded);
 }
 
 // More tensors than one record holds are joined in groups, and the groups are joined.
@@ -256,7 +264,7 @@ Tensor cat(TensorList tensors, Dim dim) {
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/false);
     Tensor out = write_join(tensors, join, /*stacked=*/false);
-    if (recorded) record_cat(tensors, join, out);
+    if (detail::thread.observed) finish_cat(tensors, join, out, recorded);
     return out;
 }
 
@@ -265,13 +273,7 @@ Tensor stack(TensorList tensors, Dim dim) {
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/true);
     Tensor out = write_join(tensors, join, /*stacked=*/true);
-    if (recorded) {
-        const Tensor* inputs[kMaxInputs];
-        for (std::size_t i = 0; i < tensors.size; ++i) inputs[i] = &tensors[i];
-        TensorImpl* result = out.impl();
-        append_record(*detail::thread.log, {stack_op, tensors.loc, inputs, static_cast<int>(tensors.size), &result, 1,
-                                            nullptr, 0, &join.dim, sizeof(join.dim)});
-    }
+    if (detail::thread.observed) finish_stack(tensors, join, out, recorded);
     return out;
 }
 

@@ -368,12 +368,12 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
         const detail::UnrecordedParts parts;
         out = {out.h.to(dtype), out.c.to(dtype)};
     }
-    if (record_it) {
+    if (detail::thread.observed) {
         const Tensor* saved[1 + kMaxSources + kMaxFusedChildren];
         saved[0] = &kept;
         for (int i = 0; i < input_count; ++i) saved[1 + i] = inputs[i];
         TensorImpl* const outputs[] = {out.h.impl(), out.c.impl()};
-        append_record(*log, {lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step});
+        finish_op({lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step}, record_it);
     }
     return out;
 }

@@ -171,7 +171,7 @@ Tensor where_as(const In& condition, const Tensor& first, const Tensor& second, 
     const Loc& loc = condition.loc;
     const Tensor a = beside("where", first, condition.tensor, loc), b = beside("where", second, condition.tensor, loc);
     Tensor out = choose_as("where", condition.tensor, a, b, dtype, loc);
-    if (detail::thread.log && is_floating(dtype))
+    if (detail::thread.observed)
         record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
     return out;
 }
@@ -193,7 +193,7 @@ Tensor fill_masked(const In& x, const In& mask, const Tensor& given) {
     detail::check_same_device("masked_fill", x.tensor, mask.tensor, x.loc);
     const Tensor value = beside("masked_fill", given, x.tensor, x.loc);
     Tensor out = choose_as("masked_fill", mask.tensor, value, x.tensor, x.tensor.dtype(), x.loc);
-    if (detail::thread.log && is_floating(out.dtype())) {
+    if (detail::thread.observed) {
         record(masked_fill_op, x.loc, {&x.tensor, &mask.tensor, &value}, out, {&mask.tensor});
     }
     return out;

@@ -237,7 +237,7 @@ Tensor sum(In x, const Dims& dims, Flag keepdim) {
     } else if (outputs > 0) {
         fill(out, 0);
     }
-    if (detail::thread.log) record(sum_op, x.loc, {&x.tensor}, out, {}, o);
+    if (detail::thread.observed) record(sum_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
 }
 
@@ -295,7 +295,7 @@ Tensor mean(In x, const Dims& dims, Flag keepdim) {
     plan.finish = Finish::divide;
     plan.divisor = static_cast<double>(reduced_numel(impl, o));
     Tensor out = reduced(x, o, plan, impl->dtype, std::numeric_limits<double>::quiet_NaN());
-    if (detail::thread.log) record(mean_op, x.loc, {&x.tensor}, out, {}, o);
+    if (detail::thread.observed) record(mean_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
 }
 
@@ -330,7 +330,7 @@ Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const 
     const Over o = over(called, dims, x.tensor.dim(), keepdim, x.loc);
     check_not_empty(x, called, o);
     Tensor out = reduced(x, o, {kind, compute_type(dtype)}, dtype, 0);
-    if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
+    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
     return out;
 }
 
@@ -451,7 +451,7 @@ Tensor norm(In x, double p, const Dims& dims, Flag keepdim) {
     const Over o = over("norm", dims, x.tensor.dim(), keepdim, x.loc);
     if (std::isinf(p) || p < 0) check_not_empty(x, "norm", o);
     Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);
-    if (detail::thread.log) record(norm_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, NormAttrs{p, o});
+    if (detail::thread.observed) record(norm_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, NormAttrs{p, o});
     return out;
 }
 
@@ -517,7 +517,7 @@ Tensor var(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "var");
     const Over o = over("var", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = variance(x, "var", o, correction, Finish::none);
-    if (detail::thread.log) record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction});
+    if (detail::thread.observed) record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction});
     return out;
 }
 
@@ -525,7 +525,7 @@ Tensor std(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "std");
     const Over o = over("std", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = variance(x, "std", o, correction, Finish::sqrt);
-    if (detail::thread.log) record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction});
+    if (detail::thread.observed) record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction});
     return out;
 }
 

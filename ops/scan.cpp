@@ -104,7 +104,7 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
 
 Tensor scan_sum(const In& x, const ScanAttrs& attrs) {
     Tensor out = scanned(x.tensor, attrs, x.loc);
-    if (detail::thread.log && is_floating(out.dtype())) record(cumsum_op, x.loc, {&x.tensor}, out, {}, attrs);
+    if (detail::thread.observed) record(cumsum_op, x.loc, {&x.tensor}, out, {}, attrs);
     return out;
 }
 
@@ -132,7 +132,7 @@ Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const We
         };
         out = part(g) - part(-g);
     }
-    if (detail::thread.log) record(weighted_exps_op, loc, {&a, &b, &g}, out, {&a, &b, &g, &out}, attrs);
+    if (detail::thread.observed) record(weighted_exps_op, loc, {&a, &b, &g}, out, {&a, &b, &g, &out}, attrs);
     return out;
 }
 
@@ -274,7 +274,7 @@ Tensor product(const In& x, Over o) {
     } else if (out.numel() > 0) {
         fill(out, 1);
     }
-    if (detail::thread.log && is_floating(dtype)) record(prod_op, x.loc, {&x.tensor}, out, {&x.tensor}, o);
+    if (detail::thread.observed) record(prod_op, x.loc, {&x.tensor}, out, {&x.tensor}, o);
     return out;
 }
 
@@ -291,7 +291,7 @@ Tensor cumprod(In x, Dim dim) {
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumprod(In(wide, x.loc), dim);
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), Scan::prod};
     Tensor out = scanned(x.tensor, attrs, x.loc);
-    if (detail::thread.log && is_floating(out.dtype())) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
+    if (detail::thread.observed) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
     return out;
 }
 
@@ -304,7 +304,7 @@ Tensor logcumsumexp(In x, Dim dim) {
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), Scan::log_of_exps};
     Tensor out = scanned(x.tensor, attrs, x.loc);
-    if (detail::thread.log) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
+    if (detail::thread.observed) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
     return out;
 }
 

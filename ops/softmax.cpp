@@ -112,7 +112,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
         run_softmax(in, Tensor(), result, attrs, log);
         out = to(result, impl->dtype);
     }
-    if (detail::thread.log) record(op, x.loc, {&x.tensor}, out, {&out}, attrs);
+    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {&out}, attrs);
     return out;
 }
 
@@ -232,7 +232,7 @@ Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {
         }
         out = to(result, dtype);
     }
-    if (detail::thread.log) record(logsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
+    if (detail::thread.observed) record(logsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
     return out;
 }
 

@@ -265,7 +265,7 @@ ValuesIndices sort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "sort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "sort", x.loc);
     ValuesIndices out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
-    if (detail::thread.log && is_floating(x.tensor.dtype())) {
+    if (detail::thread.observed) {
         record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
     }
     return out;
@@ -285,7 +285,7 @@ ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
         fail<ValueError>(x.loc, "topk: k is {}, dimension {} of shape {} has {} elements", k, d, x.tensor.shape(), size);
     }
     ValuesIndices out = first_sorted(x, d, k, largest, true);
-    if (detail::thread.log && is_floating(x.tensor.dtype())) {
+    if (detail::thread.observed) {
         record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
     }
     return out;

@@ -193,7 +193,7 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
 // reshape to a shape known to fit; strides: null for row-major ones.
 Tensor reshape_to(const In& x, const Shape& shape, const int64_t* strides) {
     Tensor view = detail::make_view(x.tensor.impl(), shape.rank(), shape.data(), strides, 0);
-    if (detail::thread.log) record(reshape_op, x.loc, {&x.tensor}, view, {});
+    if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {});
     return view;
 }
 
@@ -384,7 +384,7 @@ Tensor narrow(In x, Dim dim, int64_t start, int64_t length) {
     for (int i = 0; i < rank; ++i) sizes[i] = x->sizes[i];
     sizes[d] = length;
     Tensor view = detail::make_view(x.tensor.impl(), rank, sizes, x->strides, from * x->strides[d]);
-    if (!detail::thread.log) return view;
+    if (!detail::thread.observed) return view;
     const Shape whole = contiguous_strides(x.tensor.impl());
     return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole.raw(d)});
 }
@@ -402,7 +402,7 @@ Tensor select(In x, Dim dim, int64_t index) {
     sizes.erase(d);
     strides.erase(d);
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, i * x->strides[d]);
-    if (!detail::thread.log) return view;
+    if (!detail::thread.observed) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t offset = i * whole.raw(d);
     whole.erase(d);
@@ -426,7 +426,7 @@ Tensor slice(In x, Dim dim, Slice range) {
     const int64_t offset = sizes.raw(d) > 0 ? start * strides.raw(d) : 0;
     strides.raw(d) *= range.step;
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, offset);
-    if (!detail::thread.log) return view;
+    if (!detail::thread.observed) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t whole_offset = sizes.raw(d) > 0 ? start * whole.raw(d) : 0;
     whole.raw(d) *= range.step;
@@ -456,7 +456,7 @@ Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
     int64_t start = 0;
     const Shape strides = taken(x.tensor.strides(), start);
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, start);
-    if (!detail::thread.log) return view;
+    if (!detail::thread.observed) return view;
     const Shape whole = taken(contiguous_strides(x.tensor.impl()), start);
     return record_part(x, std::move(view), {sizes, whole, start});
 }

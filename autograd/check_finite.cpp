@@ -1,0 +1,208 @@
+// CheckFiniteScope: a watcher that looks for the first nan or inf.
+#include "tapir/autograd/check_finite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/watch_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/values_impl.h"
+
+namespace tapir {
+namespace {
+
+using detail::Values;
+
+// Values with nan or inf among them; nothing where all are finite or are no floating numbers.
+std::optional<Values> bad_values(const Tensor& x) {
+    if (!x.defined() || !is_floating(x.dtype())) return std::nullopt;
+    if (x.isfinite().all().item<bool>()) return std::nullopt;
+    return detail::values_of(x);
+}
+
+Tensor handle_of(TensorImpl* impl) {
+    detail::add_ref(impl->refs);
+    return Tensor::adopt(impl);
+}
+
+// What has been seen of all that goes into an op or a rule.
+struct Seen {
+    bool nan = false, inf = false;
+    void add(const std::optional<Values>& bad) {
+        if (!bad) return;
+        nan |= bad->nan > 0;
+        inf |= bad->inf > 0;
+    }
+    void add(const Tensor& x) { add(bad_values(x)); }
+    // Whether these values are the first of their kind.
+    bool explains(const Values& bad) const { return nan || (inf && bad.nan == 0); }
+};
+
+double largest_of(DType dtype) {
+    switch (dtype) {
+        case DType::float16: return 65504;
+        case DType::bfloat16: return 0x1.fep127;
+        case DType::float32: return std::numeric_limits<float>::max();
+        default: return std::numeric_limits<double>::max();
+    }
+}
+
+double magnitude(const Values& v) { return std::max(std::abs(v.min), std::abs(v.max)); }
+
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Why a forward op gives nan or inf for finite inputs, as far as they tell.
+std::string forward_cause(std::string_view op, const std::vector<Values>& in, DType result) {
+    if (in.empty()) return "";
+    const Values& x = in[0];
+    const Values& last = in.back();
+    if (is_one_of(op, {"div", "fmod", "remainder", "floor_divide", "atan2"}) && last.zeros > 0) {
+        return fmt::format("division by zero: the divisor has {} zero{}: add a small number to it, or choose with where() before "
+                           "dividing", last.zeros, last.zeros == 1 ? "" : "s");
+    }
+    if (is_one_of(op, {"reciprocal", "rsqrt"}) && x.zeros > 0) return "division by zero: add a small number to the input";
+    if (is_one_of(op, {"log", "log2", "log10", "log1p", "logit", "xlogy"})) {
+        if (op == "log1p" ? x.min < -1 : last.negatives > 0) return "log of a negative number";
+        return "log of zero: add a small number, or compute the logarithm from logits (log_softmax, logsigmoid)";
+    }
+    if (is_one_of(op, {"sqrt", "rsqrt"}) && x.negatives > 0) return "root of a negative number: clamp the input at 0";
+    if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "erfinv"})) return "the input lies outside the function's domain";
+    if (is_one_of(op, {"exp", "exp2", "expm1", "sinh", "cosh"})) {
+        return fmt::format("overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first (softmax "
+                           "and logsumexp do)", op, name(result), largest_of(result), magnitude(x));
+    }
+    if (op == "pow") {
+        if (x.zeros > 0 && last.negatives > 0) return "zero to a negative power";
+        if (x.negatives > 0) return "a negative number to a power that is no integer";
+    }
+    if (is_one_of(op, {"mean", "var", "std"}) && x.numel == 0) return "of no elements";
+    if (is_one_of(op, {"var", "std"})) return "of a single element: give correction 0";
+    double most = 1;
+    for (const Values& v : in) most = std::max(most, magnitude(v));
+    if (most > std::sqrt(largest_of(result)) / 16) {
+        return fmt::format("overflow: {} holds at most {:.3g}, the inputs go up to {:.6g}", name(result), largest_of(result), most);
+    }
+    return "";
+}
+
+// The same of a rule. `saved`: what it computes with.
+std::string backward_cause(std::string_view op, const Values& g, const std::vector<Values>& saved, const Values& made) {
+    const auto any = [&](auto&& holds) { return std::any_of(saved.begin(), saved.end(), holds); };
+    const bool has_zero = any([](const Values& v) { return v.zeros > 0; });
+    const char* advice = "the input: where(x > 0, x, 1) before the op";
+    if (made.nan > 0 && g.zeros > 0 && has_zero) {
+        return fmt::format("0 * inf in the rule: the derivative of {} is infinite where the gradient that comes in is 0: choose {}, not "
+                           "the result", op, advice);
+    }
+    if (is_one_of(op, {"sqrt", "rsqrt", "pow", "norm", "std", "reciprocal", "div", "log", "log2", "log10", "logit", "xlogy"}) && has_zero) {
+        return fmt::format("the derivative of {} at 0 is infinite: add a small number before it", op);
+    }
+    if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "log1p"})) return fmt::format("the derivative of {} is infinite at the end of its domain", op);
+    if (any([](const Values& v) { return v.inf > 0; })) return "0 * inf in a rule: what the op has saved is infinite in places";
+    return "";
+}
+
+}  // namespace
+
+class CheckFiniteScope::Watcher : public OpWatcher {
+ public:
+    void before_write(const Tensor& self) override {
+        written_ = self.impl();
+        before_ = Seen{};
+        before_.add(self);
+        before_values_ = detail::values_of(self);
+    }
+
+    void end(const RecordArgs& ran) override {
+        const TensorImpl* written = std::exchange(written_, nullptr);
+        for (int k = 0; k < ran.output_count; ++k) {
+            const Tensor y = handle_of(ran.outputs[k]);
+            const std::optional<Values> bad = bad_values(y);
+            if (!bad) continue;
+            Seen in;
+            std::vector<Values> values;
+            std::string inputs;
+            for (int i = 0; i < ran.input_count; ++i) {
+                const Tensor& x = *ran.inputs[i];
+                if (!x.defined()) continue;
+                const bool is_self = x.impl() == written;  // it has been written to; this is how it was
+                if (is_self) {
+                    in.nan |= before_.nan;
+                    in.inf |= before_.inf;
+                } else {
+                    in.add(x);
+                }
+                values.push_back(is_self ? before_values_ : detail::values_of(x));
+                inputs += fmt::format("\n  input {}: {}", i, describe(x, values.back()));
+            }
+            if (in.explains(*bad)) continue;
+            const std::string cause = forward_cause(ran.op.name, values, y.dtype());
+            fail<NonFiniteError>(ran.loc, "{}: makes {} of finite inputs: the result is {}{}{}{}", ran.op.name,
+                                 bad->nan > 0 ? "nan" : "inf", describe(y, *bad), inputs, cause.empty() ? "" : "\n  likely cause: ", cause);
+        }
+    }
+
+    void begin_rule(Walk& walk, std::uint32_t index) override {
+        const Record& record = *walk.log.records[index];
+        in_ = Seen{};
+        g_ = Tensor();
+        for (std::uint32_t k = 0; k < record.output_count; ++k) {
+            const Tensor& g = walk.slots[index + k].grad;
+            if (!g.defined()) continue;
+            in_.add(g);
+            if (!g_.defined()) g_ = g.clone();  // the rule may write into it
+        }
+        saved_.clear();
+        for (int i = 0; i < record.saved_count; ++i) {
+            saved_.push_back(handle_of(walk.log.records[index]->saved()[i].impl));
+            in_.add(saved_.back());
+        }
+    }
+
+    void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor*) override {
+        const Record& record = *walk.log.records[index];
+        const Tensor given = product ? gradient_ops::product(g, *product) : g;
+        const std::optional<Values> bad = bad_values(given);
+        if (!bad || in_.explains(*bad)) return;
+        const Values incoming = g_.defined() ? detail::values_of(g_) : Values{};
+        std::string text;
+        if (g_.defined()) text += fmt::format("\n  gradient that came in: {}", describe(g_, incoming));
+        std::vector<Values> values;
+        for (const Tensor& s : saved_) {
+            if (!is_floating(s.dtype())) continue;
+            values.push_back(detail::values_of(s));
+            text += fmt::format("\n  saved by the op: {}", describe(s, values.back()));
+        }
+        const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
+        fail<NonFiniteError>(record.loc, "{}: its backward rule makes {} of finite values: the gradient of input {} is {}{}{}{}",
+                             record.op->name, bad->nan > 0 ? "nan" : "inf", i, describe(given, *bad), text,
+                             cause.empty() ? "" : "\n  likely cause: ", cause);
+    }
+
+    void end_rule(Walk&, std::uint32_t) override {
+        g_ = Tensor();
+        saved_.clear();
+    }
+
+    WatchScope scope{*this};
+
+ private:
+    const TensorImpl* written_ = nullptr;
+    Seen before_;
+    Values before_values_;
+    Seen in_;
+    Tensor g_;
+    std::vector<Tensor> saved_;
+};
+
+CheckFiniteScope::CheckFiniteScope(bool on) : watcher_(on ? new Watcher : nullptr) {}
+
+CheckFiniteScope::~CheckFiniteScope() { delete watcher_; }
+
+}  // namespace tapir

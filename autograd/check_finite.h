@@ -1,0 +1,39 @@
+// Finding the op that made the first nan or infinity.
+#pragma once
+
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+/// An op, or its backward rule, made nan or inf of what had none.
+class NonFiniteError : public Error {
+    using Error::Error;
+};
+
+/// While it lives, this thread's ops are looked at as they run, forward and backward. The first whose output has nan where no
+/// input had nan, or inf where no input had nan or inf, throws NonFiniteError:
+///
+///     CheckFiniteScope check;
+///     auto tape = Tape();
+///     tape.backward(train_step());
+///
+///     model.cpp:12: sqrt: its backward rule makes inf: the gradient of input 0, float32 (3), has 1 inf (in encoder.cell)
+///       gradient that came in: float32 (3), min 1, max 1, mean 1
+///       result: float32 (3), min 0, max 2, mean 1, 1 zero
+///       likely cause: the derivative of sqrt at 0 is infinite: add a small number before the root
+///
+/// The line is that of the forward call. An op in place has written its result by then; gradients of leaves are as they were
+/// before the backward. Looking reads every input and output: expect a step to take several times as long.
+class CheckFiniteScope {
+ public:
+    [[nodiscard]] explicit CheckFiniteScope(bool on = true);
+    ~CheckFiniteScope();
+    CheckFiniteScope(const CheckFiniteScope&) = delete;
+    CheckFiniteScope& operator=(const CheckFiniteScope&) = delete;
+
+ private:
+    class Watcher;
+    Watcher* watcher_ = nullptr;
+};
+
+}  // namespace tapir

@@ -1,0 +1,34 @@
+// Telling watchers.
+#include "tapir/autograd/watch_impl.h"
+
+namespace tapir {
+
+WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
+    watcher.next_ = detail::thread.watchers;
+    detail::thread.watchers = &watcher;
+    detail::thread.observed = true;
+    __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+}
+
+WatchScope::~WatchScope() {
+    OpWatcher** place = &detail::thread.watchers;
+    while (*place && *place != &watcher_) place = &(*place)->next_;
+    if (*place) *place = watcher_.next_;
+    watcher_.next_ = nullptr;
+    detail::thread.observed = detail::thread.log || detail::thread.watchers;
+    __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+}
+
+void tell_watchers(const RecordArgs& ran) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.end(ran); });
+}
+
+void detail::tell_begin(const char* op, const Loc& loc) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.begin(op, caller(loc)); });
+}
+
+void detail::tell_write(const Tensor& self) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.before_write(self); });
+}
+
+}  // namespace tapir

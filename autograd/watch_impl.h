@@ -1,0 +1,61 @@
+// Watchers of ops: what the tools that look at a running program (CheckFiniteScope, Profiler) are told.
+//
+// They cost nothing while there are none: an op that is not recorded looks at thread.observed instead of thread.log, and the ways
+// that skip all that (the fast paths of element-wise ops) look at detail::watching_ops, which WatchScope raises.
+#pragma once
+
+#include "tapir/autograd/log_impl.h"
+
+namespace tapir {
+
+struct Walk;
+
+/// Told of this thread's ops. What it calls itself is neither recorded nor told; what it throws reaches the op's caller.
+class OpWatcher {
+ public:
+    virtual ~OpWatcher() = default;
+
+    /// An op begins; said for each of its operands. Parts that are recorded in an op's place count as ops.
+    virtual void begin(const char* /*op*/, const Loc& /*caller*/) {}
+    /// It will write into this tensor.
+    virtual void before_write(const Tensor& /*self*/) {}
+    /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
+    virtual void end(const RecordArgs& /*ran*/) {}
+
+    /// The rule of a record is about to run: the gradients of its outputs are in walk.slots.
+    virtual void begin_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
+    /// It gives g to input i. `product`: g^T x is given instead; `rows`: row g[r] is added to row rows[r].
+    virtual void give(Walk& /*walk*/, std::uint32_t /*record*/, int /*i*/, const Tensor& /*g*/, const Tensor* /*product*/,
+                      const Tensor* /*rows*/) {}
+    virtual void end_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
+
+ private:
+    friend class WatchScope;
+    friend struct WatcherList;
+    OpWatcher* next_ = nullptr;
+};
+
+/// The watcher is told of what this thread does while this lives.
+class WatchScope {
+ public:
+    explicit WatchScope(OpWatcher& watcher) noexcept;
+    ~WatchScope();
+    WatchScope(const WatchScope&) = delete;
+    WatchScope& operator=(const WatchScope&) = delete;
+
+ private:
+    OpWatcher& watcher_;
+};
+
+/// For what calls the watchers: each of them, with what it calls neither recorded nor told.
+struct WatcherList {
+    template <class Call>
+    static void each(const Call& call) {
+        const detail::PauseRecording pause;
+        const detail::PauseAutocast plain;
+        const detail::PartsOfOp parts;
+        for (OpWatcher* watcher = detail::thread.watchers; watcher; watcher = watcher->next_) call(*watcher);
+    }
+};
+
+}  // namespace tapir

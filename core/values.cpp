@@ -1,0 +1,55 @@
+// What a tensor's elements are like.
+#include "tapir/core/values_impl.h"
+
+#include <cmath>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir::detail {
+
+Values values_of(const Tensor& x) {
+    const PauseRecording pause;
+    const PartsOfOp parts;
+    const Tensor here = x.to(cpu).to(float64).contiguous();
+    const auto* element = static_cast<const double*>(here.raw_data());
+    Values v;
+    v.numel = here.numel();
+    double sum = 0;
+    for (std::int64_t i = 0; i < v.numel; ++i) {
+        const double e = element[i];
+        if (!std::isfinite(e)) {
+            ++(std::isnan(e) ? v.nan : v.inf);
+            v.negatives += e < 0;
+            continue;
+        }
+        if (v.nan + v.inf == i || e < v.min) v.min = e;
+        if (v.nan + v.inf == i || e > v.max) v.max = e;
+        v.zeros += e == 0;
+        v.negatives += e < 0;
+        sum += e;
+    }
+    if (v.finite() > 0) v.mean = sum / static_cast<double>(v.finite());
+    return v;
+}
+
+std::string describe(const Tensor& x, const Values& v) {
+    std::string text = fmt::format("{} {}", name(x.dtype()), x.shape());
+    const char* separator = ": ";
+    const auto add = [&](const std::string& what) {
+        text += separator + what;
+        separator = ", ";
+    };
+    const auto count = [&](std::int64_t n, const char* one, const char* many) {
+        if (n > 0) add(fmt::format("{} {}", n, n == 1 ? one : many));
+    };
+    if (v.finite() > 0) add(fmt::format("min {:.6g}, max {:.6g}, mean {:.6g}", v.min, v.max, v.mean));
+    count(v.zeros, "zero", "zeros");
+    count(v.nan, "nan", "nan");
+    count(v.inf, "inf", "inf");
+    if (v.nan + v.inf > 0) text += fmt::format(" of {} element{}", v.numel, v.numel == 1 ? "" : "s");
+    if (v.numel == 0) add("no elements");
+    return text;
+}
+
+}  // namespace tapir::detail
