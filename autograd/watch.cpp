@@ -23,8 +23,8 @@ void tell_watchers(const RecordArgs& ran) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.end(ran); });
 }
 
-void detail::tell_begin(const char* op, const Loc& loc) {
-    WatcherList::each([&](OpWatcher& watcher) { watcher.begin(op, caller(loc)); });
+void detail::tell_begin(const char* op, Device operand, const Loc& loc) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.begin(op, operand, caller(loc)); });
 }
 
 void detail::tell_write(const Tensor& self) {

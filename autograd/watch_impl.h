@@ -16,7 +16,7 @@ class OpWatcher {
     virtual ~OpWatcher() = default;
 
     /// An op begins; said for each of its operands. Parts that are recorded in an op's place count as ops.
-    virtual void begin(const char* /*op*/, const Loc& /*caller*/) {}
+    virtual void begin(const char* /*op*/, Device /*operand*/, const Loc& /*caller*/) {}
     /// It will write into this tensor.
     virtual void before_write(const Tensor& /*self*/) {}
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.

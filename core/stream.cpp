@@ -204,10 +204,11 @@ bool is_set(const char* variable) {
 
 constinit int detail::watching_ops = 0;
 constinit int detail::logging_placement = 0;
+constinit int detail::watching_memory = 0;
 
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
     name_op(op, loc);
-    if (thread.watchers && thread.observed) tell_begin(op, loc);
+    if (thread.watchers && thread.observed) tell_begin(op, operand->device, loc);
     if (operand->device.type == DeviceType::cpu) return;
     device_api::select(operand->device);
     device_api::used_here(*operand->storage);

@@ -71,6 +71,16 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 
 }  // namespace
 
+namespace {
+
+// While ops are watched: a tensor with elements of its own has been made.
+[[gnu::noinline]] void note_made(TensorImpl* impl, const Loc& loc) {
+    log_placement(impl);
+    if (watching_memory) note_memory(impl->storage, loc);
+}
+
+}  // namespace
+
 std::int64_t bytes_of(const Shape& shape, std::size_t itemsize) noexcept {
     auto bytes = static_cast<std::int64_t>(itemsize);
     bool overflow = false, is_empty = false;
@@ -118,7 +128,7 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
     impl->numel = numel;
     set_contiguous(impl, sizes, rank);
     if (watching_ops) [[unlikely]]
-        log_placement(impl);
+        note_made(impl, loc);
     return Tensor::adopt(impl);
 }
 
@@ -170,7 +180,7 @@ Tensor make_pinned_like(const TensorImpl* x, const Loc& loc) {
     impl->numel = x->numel;
     set_contiguous(impl, x->sizes, x->rank);
     if (watching_ops) [[unlikely]]
-        log_placement(impl);
+        note_made(impl, loc);
     return t;
 }
 

@@ -8,6 +8,7 @@ namespace tapir {
 struct Log;
 struct ModuleName;
 struct TensorImpl;
+struct Storage;
 class AutocastScope;
 class OpWatcher;
 class Tensor;
@@ -33,6 +34,7 @@ struct ThreadState {
     // error about an undefined tensor asks whether it is this one.
     const char* left_out = nullptr;
     Loc left_out_at;
+    double flops = 0;       // of products and convolutions, while ops are watched
 };
 
 // initial-exec: one load to reach it, also from a shared library.
@@ -45,11 +47,20 @@ inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() 
 extern constinit int watching_ops;
 /// Of these, those that write down where ops run.
 extern constinit int logging_placement;
+/// And those that follow memory (MemoryProfiler).
+extern constinit int watching_memory;
+/// Tells the memory profiler of a new storage.
+void note_memory(Storage* storage, const Loc& loc);
 /// Tell the thread's watchers.
-void tell_begin(const char* op, const Loc& loc);
+void tell_begin(const char* op, Device operand, const Loc& loc);
 void tell_write(const Tensor& self);
 
 void begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc);
+/// Said by products and convolutions: so many multiplications and additions.
+inline void count_flops(double flops) noexcept {
+    if (watching_ops) [[unlikely]]
+        thread.flops += flops;
+}
 /// From here on it is the thread's op, unless it is part of one.
 inline void name_op(const char* op, const Loc& loc) noexcept {
     if (thread.parts > 0) return;

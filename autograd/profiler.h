@@ -1,0 +1,87 @@
+// Where a program's time goes: by op, by the user's line, by module.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+/// How Profiler's tables are grouped and sorted.
+struct ProfileTable {
+    enum class By : std::uint8_t { op, line, module };
+    enum class Sort : std::uint8_t { self_time, total_time, calls, flops, bytes };
+    By by = By::op;
+    Sort sort = Sort::self_time;
+    int rows = 20;  ///< the others are summed up in one
+};
+
+/// What a group of events took. Of times on a device see device_seconds.
+struct ProfileRow {
+    std::string name;  ///< "matmul", "matmul backward", "tree.cpp:42 matmul", "encoder.cell"
+    std::int64_t calls = 0;
+    double total_seconds = 0;   ///< with what ran inside
+    double self_seconds = 0;    ///< without
+    double device_seconds = 0;  ///< between CUDA events on the op's stream; 0 on the CPU
+    double flops = 0;           ///< floating-point operations: of products and convolutions exact, of others one per element
+    double bytes = 0;           ///< of all inputs and outputs, each once
+};
+
+/// While it lives (or until stop()), this thread's ops and backward rules are timed, and what other threads do in ProfileScopes,
+/// as the workers of DataLoaders do:
+///
+///     Profiler profiler;
+///     train_step();
+///     profiler.stop();
+///     profiler.print();                             // by op; print({ProfileTable::By::line}) by line
+///     profiler.export_chrome_trace("trace.json");   // for ui.perfetto.dev or chrome://tracing
+///
+/// On CUDA ops are marked with events on their streams, and with NVTX ranges. One at a time: a second one throws ValueError.
+class Profiler {
+ public:
+    [[nodiscard]] explicit Profiler(Loc loc = Loc::current());
+    ~Profiler();
+    Profiler(const Profiler&) = delete;
+    Profiler& operator=(const Profiler&) = delete;
+
+    /// Ends the measurement; waits for devices. Called again it does nothing.
+    void stop(Loc loc = Loc::current());
+    /// The groups, the largest first. Like all below, throws ValueError before stop().
+    std::vector<ProfileRow> rows(ProfileTable::By by = ProfileTable::By::op, ProfileTable::Sort sort = ProfileTable::Sort::self_time,
+                                 Loc loc = Loc::current()) const;
+    /// A table for the screen. The last column is the share of this machine's peak that was reached, of its arithmetic or of its
+    /// memory's bandwidth, whichever is more; the first call measures these peaks with a large product and a large copy.
+    std::string table(ProfileTable table = {}, Loc loc = Loc::current()) const;
+    /// Writes the table to stdout.
+    void print(ProfileTable table = {}, Loc loc = Loc::current()) const;
+    /// A trace in Chrome's JSON format: threads, streams, ops with their shapes and lines, modules. Throws FileError.
+    void export_chrome_trace(const std::string& path, Loc loc = Loc::current()) const;
+    /// From its making to stop().
+    double seconds(Loc loc = Loc::current()) const;
+
+    class Data;
+
+ private:
+    Data* data_;
+};
+
+/// A part of the program with a name of its own in profiles: PyTorch's record_function. Costs a few nanoseconds without a Profiler.
+///     ProfileScope scope("evaluate");
+class ProfileScope {
+ public:
+    /// `name` must outlive the profiler: a literal.
+    [[nodiscard]] explicit ProfileScope(const char* name, Loc loc = Loc::current()) noexcept;
+    ~ProfileScope();
+    ProfileScope(const ProfileScope&) = delete;
+    ProfileScope& operator=(const ProfileScope&) = delete;
+
+ private:
+    const char* name_;
+    Loc loc_;
+    std::int64_t begin_ = 0;
+    std::uint64_t run_ = 0;  // of the profiler that it began under; 0: none
+};
+
+}  // namespace tapir

@@ -1,0 +1,67 @@
+// Who holds memory: tensors by the lines that made them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tapir/core/device.h"
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+/// Tensors that one line has made with one op.
+struct MemorySite {
+    std::string place;   ///< "tree.cpp:42"
+    std::string op;      ///< "matmul"; "" where no op is known
+    std::string module;  ///< the path of the module that the op ran for, or ""
+    std::int64_t tensors = 0;
+    std::int64_t bytes = 0;
+};
+
+/// While it lives, it knows of each storage that is made, by any thread: by which line, and when it goes. Views share a storage and
+/// are not counted.
+///
+///     MemoryProfiler memory;
+///     train_step();                        // what stays after the first step stays for good: parameters, optimizer state
+///     const auto before = memory.now();
+///     train_step();
+///     std::cout << memory.table();         // what lives now, and what lived at the peak
+///     std::cout << memory.leaks(before);   // what was made since `before` and still lives
+///     memory.export_timeline("memory.json");
+///
+/// Tensors made before it began are not counted. One at a time: a second one throws ValueError.
+class MemoryProfiler {
+ public:
+    [[nodiscard]] explicit MemoryProfiler(Loc loc = Loc::current());
+    ~MemoryProfiler();
+    MemoryProfiler(const MemoryProfiler&) = delete;
+    MemoryProfiler& operator=(const MemoryProfiler&) = delete;
+
+    /// A point in time, for since().
+    using Point = std::uint64_t;
+    Point now() const;
+
+    std::int64_t live_bytes() const;
+    std::int64_t peak_bytes() const;
+    /// What lives now, the largest first.
+    std::vector<MemorySite> live() const;
+    /// What lived when most did.
+    std::vector<MemorySite> at_peak() const;
+    /// What was made since then and lives now.
+    std::vector<MemorySite> since(Point point) const;
+
+    /// live() and at_peak() for the screen.
+    std::string table(int rows = 15) const;
+    /// since() for the screen, or "nothing made since then is left".
+    std::string leaks(Point since, int rows = 15) const;
+    /// The bytes over time, with the largest sites at the peak, as a trace in Chrome's JSON format. Throws FileError.
+    void export_timeline(const std::string& path, Loc loc = Loc::current()) const;
+
+    class Data;
+
+ private:
+    Data* data_;
+};
+
+}  // namespace tapir
