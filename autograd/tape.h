@@ -22,6 +22,7 @@
 namespace tapir {
 
 struct Log;
+struct GradientUse;
 
 struct TapeOptions {
     bool persistent = false;  ///< keep saved tensors after backward, so that it can run again
@@ -48,6 +49,12 @@ class Tape {
     /// d y / d x for each x; grad() is left alone. An x that y does not depend on gives zeros.
     std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
                                  Loc loc = Loc::current());
+
+    /// gradient(y, {x}) taken apart: what each op that used x (each time step, each node of a tree) adds to it, in the order of the
+    /// forward pass; found in one backward pass. An op uses x when x itself is its operand, not a view or a copy of it.
+    /// See gradient_report() in autograd/gradient_by_use.h. Throws as gradient(), and ValueError with create_graph.
+    std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {},
+                                             Loc loc = Loc::current());
 
     /// The number of records since this tape began.
     std::size_t size() const noexcept;

@@ -1,0 +1,95 @@
+// gradient_by_use: a watcher that keeps what rules give to one leaf.
+#include "tapir/autograd/gradient_by_use.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/listing_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/autograd/watch_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/module_name.h"
+
+namespace tapir {
+namespace {
+
+class UseWatcher : public OpWatcher {
+ public:
+    UseWatcher(std::uint32_t value, std::size_t begin, const Tensor& x) : value_(value), begin_(begin), x_(x) {}
+
+    void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override {
+        const Record& record = *walk.log.records[index];
+        if (walk.log.records[index]->inputs()[i] != value_) return;
+        Tensor part = product ? gradient_ops::product(g, *product)
+                      : rows  ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
+                              : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
+        if (part.is_same(g) || part.shares_storage(g)) part = part.clone();  // the walk may write into it
+        if (!uses.empty() && uses.back().record == index - begin_) {  // w * w
+            uses.back().gradient = uses.back().gradient + part;
+            return;
+        }
+        uses.push_back({index - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0});
+    }
+
+    std::vector<GradientUse> uses;
+
+ private:
+    std::uint32_t value_;
+    std::size_t begin_;
+    const Tensor& x_;
+};
+
+}  // namespace
+
+std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options, Loc loc) {
+    if (!x.defined()) fail<ValueError>(loc, "gradient_by_use: the tensor whose uses are asked for is undefined");
+    if (options.create_graph) fail<ValueError>(loc, "gradient_by_use: create_graph is not supported; use gradient()");
+    const std::uint32_t value = log_->value_of(x.impl(), loc);
+    UseWatcher watcher(value, begin_, x);
+    {
+        const WatchScope scope(watcher);
+        static_cast<void>(gradient(y, {x}, options, loc));
+    }
+    for (GradientUse& use : watcher.uses) {
+        const detail::PauseRecording pause;
+        use.norm = use.gradient.to(float64).norm().item<double>();
+    }
+    std::reverse(watcher.uses.begin(), watcher.uses.end());  // in the order of the forward pass
+    return std::move(watcher.uses);
+}
+
+std::string gradient_report(const std::vector<GradientUse>& uses) {
+    if (uses.empty()) return "no use of the tensor leads to the result\n";
+    double low = HUGE_VAL, high = 0;
+    for (const GradientUse& use : uses) {
+        if (use.norm > 0 && std::isfinite(use.norm)) {
+            low = std::min(low, use.norm);
+            high = std::max(high, use.norm);
+        }
+    }
+    constexpr int kBar = 32;
+    std::string text = fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>10}\n", "use", "record", "op", "line", "norm");
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+        const GradientUse& use = uses[i];
+        int length = 0;
+        if (use.norm > 0 && std::isfinite(use.norm)) {
+            length = high > low ? 1 + static_cast<int>((kBar - 1) * std::log(use.norm / low) / std::log(high / low)) : kBar;
+        }
+        text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>10.3e}  {}\n", i, use.record, use.op,
+                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.norm,
+                            std::string(static_cast<std::size_t>(length), '#'));
+    }
+    const double first = uses.front().norm, last = uses.back().norm;
+    if (uses.size() < 2) return text;
+    if (!std::isfinite(first) || !std::isfinite(last)) return text + "some gradients are not finite\n";
+    if (first == 0 || last == 0) {
+        return text + fmt::format("the gradient of the {} use is 0\n", first == 0 ? "first" : "last");
+    }
+    const double factor = std::pow(first / last, 1.0 / static_cast<double>(uses.size() - 1));
+    const char* verdict = first < last * 1e-3 ? "vanishes" : first > last * 1e3 ? "explodes" : "keeps its order";
+    return text + fmt::format("from the last use to the first the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", verdict, last, first,
+                              factor);
+}
+
+}  // namespace tapir

@@ -1,0 +1,83 @@
+// Tape::gradient_by_use: the parts of a weight's gradient.
+#include <cmath>
+#include <string>
+
+#include "../fails.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+TEST_CASE("the uses of a recurrent weight: closed form, and their sum is the gradient") {
+    // h_t = w h_{t-1}, h_0 = 1: use t gives w^{T-1-t} h_t = w^{T-1}... each, as a product of what is before and behind it.
+    constexpr int steps = 5;
+    const Tensor w = tensor({0.5}, float64).requires_grad_();
+    Tape tape({.persistent = true});
+    Tensor h = ones({1}, float64);
+    int line = 0;
+    for (int t = 0; t < steps; ++t) {
+        line = __LINE__ + 1;
+        h = h * w * (t + 1);
+    }
+    const Tensor loss = sum(h);
+    const auto uses = tape.gradient_by_use(loss, w);
+    REQUIRE(uses.size() == steps);
+    double sum_of_uses = 0;
+    for (int t = 0; t < steps; ++t) {
+        const GradientUse& use = uses[static_cast<std::size_t>(t)];
+        CHECK(use.op == std::string("mul"));
+        CHECK(static_cast<int>(use.loc.line()) == line);
+        CHECK(use.gradient.item<double>() == Approx(120 * std::pow(0.5, 4)));  // 5! w^4: the same at each step
+        CHECK(use.norm == Approx(120 * std::pow(0.5, 4)));
+        sum_of_uses += use.gradient.item<double>();
+        if (t > 0) CHECK(use.record > uses[static_cast<std::size_t>(t - 1)].record);
+    }
+    CHECK(sum_of_uses == Approx(tape.gradient(loss, {w})[0].item<double>()));
+    CHECK_FALSE(w.grad().defined());
+}
+
+TEST_CASE("products, rows, broadcasting and several uses in one op sum up to the gradient") {
+    manual_seed(3);
+    const Tensor w = randn({4, 3}, float64).requires_grad_(), x = randn({5, 3}, float64), b = randn({3}, float64).requires_grad_();
+    Tape tape({.persistent = true});
+    Tensor loss = sum(tanh(linear(x, w)));
+    loss = loss + sum(square(matmul(w.t(), w)));           // w, and a view of it
+    loss = loss + sum(sin(embedding(tensor({1, 1, 3}), w)));  // rows
+    loss = loss + sum(w * w) + sum(exp(w + b));
+    for (const Tensor& leaf : {w, b}) {
+        Tensor total = zeros_like(leaf);
+        for (const GradientUse& use : tape.gradient_by_use(loss, leaf)) {
+            CHECK(use.gradient.shape() == leaf.shape());
+            total = total + use.gradient;
+        }
+        CHECK(allclose(total, tape.gradient(loss, {leaf})[0], 1e-12, 1e-12));
+    }
+    // w * w is one use, with both of its parts; b is used once.
+    CHECK(tape.gradient_by_use(loss, w).size() == 6);
+    CHECK(tape.gradient_by_use(loss, b).size() == 1);
+}
+
+TEST_CASE("a report says whether the gradient vanishes") {
+    const auto report = [](double factor) {
+        const Tensor w = full({1}, factor, float64).requires_grad_();
+        Tape tape;
+        Tensor h = ones({1}, float64);
+        for (int t = 0; t < 20; ++t) h = tanh(h * 0.01 + w.detach() * h + w * 1e-3);
+        return gradient_report(tape.gradient_by_use(sum(h), w));
+    };
+    CHECK(report(0.3).find("the gradient vanishes") != std::string::npos);
+    CHECK(report(1.0).find("keeps its order") != std::string::npos);
+    CHECK(report(0.3).find("gradient_by_use_test.cpp:") != std::string::npos);
+    CHECK(gradient_report({}) == "no use of the tensor leads to the result\n");
+}
+
+TEST_CASE("gradient_by_use refuses what it cannot do") {
+    const Tensor w = ones({2}).requires_grad_();
+    Tape tape;
+    const Tensor y = sum(w * 2);
+    FAILS(ValueError, "is undefined", tape.gradient_by_use(y, Tensor()));
+    FAILS(ValueError, "create_graph is not supported", tape.gradient_by_use(y, w, {.create_graph = true}));
+    FAILS(TapeError, "", tape.gradient_by_use(ones({}), w));
+    CHECK(tape.gradient_by_use(y, ones({2})).empty());
+    CHECK(tape.gradient_by_use(y, w).size() == 1);
+    FAILS(TapeError, "", tape.gradient_by_use(y, w));  // used up
+}
