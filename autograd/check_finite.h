@@ -17,9 +17,9 @@ class NonFiniteError : public Error {
 ///     auto tape = Tape();
 ///     tape.backward(train_step());
 ///
-///     model.cpp:12: sqrt: its backward rule makes inf: the gradient of input 0, float32 (3), has 1 inf (in encoder.cell)
-///       gradient that came in: float32 (3), min 1, max 1, mean 1
-///       result: float32 (3), min 0, max 2, mean 1, 1 zero
+///     model.cpp:12: sqrt: its backward rule makes inf: the gradient of input 0, float32 (3,), has 1 inf (in encoder.cell)
+///       gradient that came in: float32 (3,), min 1, max 1, mean 1
+///       result: float32 (3,), min 0, max 2, mean 1, 1 zero
 ///       likely cause: the derivative of sqrt at 0 is infinite: add a small number before the root
 ///
 /// The line is that of the forward call. An op in place has written its result by then; gradients of leaves are as they were

@@ -243,6 +243,7 @@ void Walk::add(std::uint32_t value, Tensor g) {
 }
 
 void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x) {
+    const detail::FlopsOf counted_where_given(0);
     const Tensor& grad = slots[value].grad;
     if (grad.defined() && may_write(grad)) {
         gradient_ops::product_into(grad, g, x);

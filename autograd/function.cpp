@@ -2,6 +2,7 @@
 #include "tapir/autograd/function.h"
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 

@@ -26,7 +26,7 @@ class UseWatcher : public OpWatcher {
                               : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
         if (part.is_same(g) || part.shares_storage(g)) part = part.clone();  // the walk may write into it
         if (!uses.empty() && uses.back().record == index - begin_) {  // w * w
-            uses.back().gradient = uses.back().gradient + part;
+            uses.back().gradient = gradient_ops::add(uses.back().gradient, part);
             return;
         }
         uses.push_back({index - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0});

@@ -56,11 +56,18 @@ void tell_begin(const char* op, Device operand, const Loc& loc);
 void tell_write(const Tensor& self);
 
 void begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc);
-/// Said by products and convolutions: so many multiplications and additions.
-inline void count_flops(double flops) noexcept {
-    if (watching_ops) [[unlikely]]
-        thread.flops += flops;
-}
+/// What is done while it lives counts as so many multiplications and additions, and as no others.
+class FlopsOf {
+ public:
+    explicit FlopsOf(double flops) noexcept : flops_(thread.flops + flops) {}
+    ~FlopsOf() { thread.flops = flops_; }
+    FlopsOf(const FlopsOf&) = delete;
+    FlopsOf& operator=(const FlopsOf&) = delete;
+
+ private:
+    double flops_;
+};
+
 /// From here on it is the thread's op, unless it is part of one.
 inline void name_op(const char* op, const Loc& loc) noexcept {
     if (thread.parts > 0) return;

@@ -98,6 +98,8 @@ void naive_batch(MatrixProduct p) {
 }  // namespace
 
 void multiply(const MatrixProduct& p, Device device) {
+    if (detail::watching_ops) [[unlikely]]
+        detail::thread.flops += 2.0 * static_cast<double>(p.batch * p.m) * static_cast<double>(p.n * p.k);
     if (device.type != DeviceType::cpu) [[unlikely]]
         return gpu::matmul(p);
     switch (p.dtype) {

@@ -77,7 +77,8 @@ TEST_CASE("gradient_by_use refuses what it cannot do") {
     FAILS(ValueError, "is undefined", tape.gradient_by_use(y, Tensor()));
     FAILS(ValueError, "create_graph is not supported", tape.gradient_by_use(y, w, {.create_graph = true}));
     FAILS(TapeError, "", tape.gradient_by_use(ones({}), w));
-    CHECK(tape.gradient_by_use(y, ones({2})).empty());
+    FAILS(TapeError, "neither a leaf", tape.gradient_by_use(y, ones({2})));
+    CHECK(tape.gradient_by_use(y, ones({2}).requires_grad_()).empty());
     CHECK(tape.gradient_by_use(y, w).size() == 1);
     FAILS(TapeError, "", tape.gradient_by_use(y, w));  // used up
 }

@@ -106,7 +106,15 @@ TEST_CASE("an error in backward names the module of the forward call") {
         const NoGradScope off;
         weight.mul_(2);
     }
-    FAILS(TapeError, "(in encoder.head.0)", tape.backward(sum(y)));
+    try {
+        tape.backward(sum(y));
+        FAIL("nothing thrown");
+    } catch (const TapeError& error) {
+        const std::string text = error.what();
+        INFO(text);
+        CHECK(text.find("linear: a tensor of shape (2, 4) that it saved for backward was modified in place") != std::string::npos);
+        CHECK(text.find(" (in encoder.head.0)") != std::string::npos);
+    }
 }
 
 TEST_CASE("the tape as a table") {
@@ -127,7 +135,8 @@ TEST_CASE("the tape as a table") {
     // Only what has the pattern, and the two lines above it.
     const std::string few = tape.str("sigmoid");
     CHECK(count(few, "\n") == 3);
-    CHECK(few.find("sigmoid  float32 (2, 4)  32 B") != std::string::npos);
+    CHECK(few.find("sigmoid  float32 (2, 4)") != std::string::npos);
+    CHECK(few.find("linear") == std::string::npos);
     CHECK(count(tape.str("encoder.head"), "\n") == 2 + 4);
     CHECK(count(tape.str("nothing like it"), "\n") == 2);
 }

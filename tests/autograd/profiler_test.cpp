@@ -1,0 +1,196 @@
+// Profiler and MemoryProfiler: what they count, by op, line, module and thread. (How long things take is not looked at.)
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "../fails.h"
+#include "../nn/data/files.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+ProfileRow row_of(const std::vector<ProfileRow>& rows, const std::string& name) {
+    for (const ProfileRow& row : rows) {
+        if (row.name == name) return row;
+    }
+    FAIL("no row " << name);
+    return {};
+}
+
+MemorySite site_of(const std::vector<MemorySite>& sites, int line) {
+    for (const MemorySite& site : sites) {
+        if (site.place == "profiler_test.cpp:" + std::to_string(line)) return site;
+    }
+    return {};
+}
+
+nlohmann::json read_json(const std::string& path) {
+    std::ifstream file(path);
+    return nlohmann::json::parse(file);
+}
+
+}  // namespace
+
+TEST_CASE("a profile counts calls, operations and bytes of ops and rules") {
+    const Tensor w = ones({5, 3}).requires_grad_(), x = ones({4, 3});
+    Profiler profiler;
+    FAILS(ValueError, "Profiler::rows: it is still running", profiler.rows());
+    FAILS(ValueError, "another one is running", const Profiler second);
+    const int line = __LINE__ + 3;
+    for (int i = 0; i < 3; ++i) {
+        Tape tape;
+        tape.backward(sum(linear(x, w) * 2));
+    }
+    static_cast<void>(x.t() + 0);  // a view costs nothing
+    profiler.stop();
+    static_cast<void>(x + x);
+    const auto rows = profiler.rows();
+    const ProfileRow product = row_of(rows, "linear");
+    CHECK(product.calls == 3);
+    CHECK(product.flops == 3 * 2 * 4 * 3 * 5);
+    CHECK(product.bytes == 3 * 4 * (4 * 3 + 5 * 3 + 4 * 5));
+    CHECK(product.self_seconds > 0);
+    CHECK(product.total_seconds >= product.self_seconds);
+    CHECK(row_of(rows, "linear backward").calls == 3);
+    CHECK(row_of(rows, "linear backward").flops == 3 * 2 * 4 * 3 * 5);
+    CHECK(row_of(rows, "mul").calls == 3);
+    CHECK(row_of(rows, "mul").flops == 3 * 4 * 5);
+    CHECK(row_of(rows, "sum backward").calls == 3);
+    CHECK(row_of(rows, "add").calls == 1);
+    CHECK(row_of(rows, "transpose").bytes == 0);
+    const auto lines = profiler.rows(ProfileTable::By::line, ProfileTable::Sort::calls);
+    CHECK(row_of(lines, "profiler_test.cpp:" + std::to_string(line) + " linear").calls == 3);
+    CHECK(lines.front().calls == 3);
+    double self = 0;
+    for (const ProfileRow& row : rows) self += row.self_seconds;
+    CHECK(self <= profiler.seconds());
+}
+
+TEST_CASE("scopes hold the time of what runs inside, modules are groups, the table and the trace show them") {
+    struct Block : nn::Module {
+        nn::Linear linear{3, 3};
+        Tensor forward(const Tensor& x) {
+            const nn::ModuleScope scope(*this);
+            return tanh(linear(x));
+        }
+        void members(nn::Members& m) override { m("linear", linear); }
+    };
+    Block block;
+    CHECK(block.parameters().size() == 2);
+    Profiler profiler;
+    {
+        const ProfileScope scope("step");
+        const ProfileScope inner("forward pass");
+        static_cast<void>(block.forward(ones({2, 3})));
+    }
+    std::thread other([] { const ProfileScope scope("elsewhere"); });
+    other.join();
+    profiler.stop();
+    const auto rows = profiler.rows();
+    const ProfileRow step = row_of(rows, "step"), inner = row_of(rows, "forward pass");
+    CHECK(step.calls == 1);
+    CHECK(step.total_seconds >= inner.total_seconds);
+    CHECK(step.self_seconds <= step.total_seconds - inner.total_seconds + 1e-9);
+    CHECK(inner.total_seconds >= inner.self_seconds + row_of(rows, "linear").total_seconds + row_of(rows, "tanh").total_seconds - 1e-9);
+    const auto modules = profiler.rows(ProfileTable::By::module);
+    CHECK(row_of(modules, "linear").calls == 1);
+    CHECK(row_of(modules, "Block").calls == 1);  // the whole model's own op, tanh
+    CHECK(row_of(rows, "elsewhere").calls == 1);
+
+    const std::string table = profiler.table({.rows = 2});
+    INFO(table);
+    CHECK(table.find("of peak") != std::string::npos);
+    CHECK(table.find(" more)") != std::string::npos);
+    CHECK(table.find("GFLOP/s, ") != std::string::npos);
+
+    const files::TemporaryFolder folder;
+    profiler.export_chrome_trace((folder.path() / "trace.json").string());
+    const nlohmann::json trace = read_json((folder.path() / "trace.json").string());
+    int linears = 0, others = 0;
+    for (const auto& event : trace["traceEvents"]) {
+        if (event["ph"] != "X") continue;
+        if (event["name"] == "linear") {
+            ++linears;
+            CHECK(event["args"]["module"] == "linear");
+            CHECK(event["args"]["output"] == "float32 (2, 3)");
+            CHECK(event["cat"] == "forward");
+        }
+        others += event["tid"] != 0;
+        CHECK(event["dur"].get<double>() >= 0);
+    }
+    CHECK(linears == 1);
+    CHECK(others == 1);
+    FAILS(FileError, "", profiler.export_chrome_trace((folder.path() / "nowhere/trace.json").string()));
+}
+
+TEST_CASE("a profiler survives errors inside of scopes and rules") {
+    const Tensor w = ones({2}).requires_grad_();
+    Profiler profiler;
+    {
+        const ProfileScope scope("failing");
+        Tape tape;
+        const Tensor y = w * 2;
+        y.register_hook([](const Tensor&) -> Tensor { throw std::runtime_error("hook"); });
+        CHECK_THROWS_AS(tape.backward(sum(y)), std::runtime_error);
+        FAILS(ShapeError, "", w + ones({3}));
+    }
+    static_cast<void>(w + w);
+    profiler.stop();
+    CHECK(row_of(profiler.rows(), "failing").calls == 1);
+    CHECK(row_of(profiler.rows(), "add").calls == 1);
+}
+
+TEST_CASE("memory is known by the lines that made it, now, at the peak and since a point") {
+    MemoryProfiler memory;
+    FAILS(ValueError, "another one is alive", const MemoryProfiler second);
+    const int kept_line = __LINE__ + 1;
+    const Tensor kept = zeros({1000});
+    const int large_line = __LINE__ + 2;
+    {
+        const Tensor large = exp(ones({100, 1000}));
+        const Tensor view = large.t();
+        CHECK(memory.live_bytes() == 4 * (1000 + 100 * 1000));
+    }
+    CHECK(memory.live_bytes() == 4000);
+    CHECK(memory.peak_bytes() == 4 * (1000 + 2 * 100 * 1000));
+    CHECK(site_of(memory.live(), kept_line).bytes == 4000);
+    CHECK(site_of(memory.live(), large_line).tensors == 0);
+    std::int64_t at_peak = 0;
+    for (const MemorySite& site : memory.at_peak()) at_peak += site.bytes;
+    CHECK(at_peak == memory.peak_bytes());
+    const auto before = memory.now();
+    CHECK(memory.leaks(before) == "nothing made since then is left\n");
+    std::vector<Tensor> leak;
+    int leak_line = 0;
+    for (int i = 0; i < 3; ++i) {
+        leak_line = __LINE__ + 1;
+        leak.push_back(kept + 1);
+    }
+    REQUIRE(memory.since(before).size() == 1);
+    CHECK(site_of(memory.since(before), leak_line).tensors == 3);
+    CHECK(memory.since(before)[0].op == "add");
+    CHECK(memory.leaks(before).find("profiler_test.cpp:" + std::to_string(leak_line) + " add") != std::string::npos);
+    CHECK(memory.table().find("at the peak: ") != std::string::npos);
+
+    const files::TemporaryFolder folder;
+    memory.export_timeline((folder.path() / "memory.json").string());
+    CHECK(read_json((folder.path() / "memory.json").string())["traceEvents"].size() > 3);
+}
+
+TEST_CASE("tensors outlive the memory profiler that knew of them") {
+    Tensor inside, small;
+    {
+        const MemoryProfiler memory;
+        inside = ones({100000}) + 1;
+        small = ones({3});
+    }
+    CHECK(inside[5].item<float>() == 2);
+    inside = Tensor();
+    const MemoryProfiler another;
+    small = Tensor();
+    CHECK(another.live_bytes() == 0);
+}
