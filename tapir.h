@@ -6,6 +6,7 @@
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/autograd/gradient_by_use.h"
+#include "tapir/autograd/log_ops.h"
 #include "tapir/autograd/profiler.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/allocator.h"

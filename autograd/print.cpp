@@ -11,6 +11,7 @@
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
 #include "tapir/core/module_name.h"
 
@@ -18,9 +19,7 @@ namespace tapir {
 namespace listing {
 
 std::string place(const Loc& loc) {
-    if (loc.line() == 0) return "";
-    const char* slash = std::strrchr(loc.file_name(), '/');
-    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
+    return loc.line() == 0 ? "" : detail::file_and_line(loc);
 }
 
 std::string size(std::int64_t bytes) {

@@ -43,11 +43,7 @@ double now_in_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string place_of(const Loc& loc) {
-    if (loc.line() == 0) return "?";
-    const char* slash = std::strrchr(loc.file_name(), '/');
-    return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
-}
+std::string place_of(const Loc& loc) { return loc.line() == 0 ? "?" : detail::file_and_line(loc); }
 
 std::string size_of(std::int64_t bytes) {
     if (bytes < 10 * 1024) return fmt::format("{} B", bytes);

@@ -197,17 +197,24 @@ bool is_set(const char* variable) {
     return value && *value && std::strcmp(value, "0") != 0;
 }
 
-// Adds TAPIR_LOG_PLACEMENT's scope for the whole program, before main.
-[[maybe_unused]] const int logging_from_environment = is_set("TAPIR_LOG_PLACEMENT") ? ++detail::logging_placement + ++detail::watching_ops : 0;
+// What the environment asks for, for the whole program, before main.
+[[maybe_unused]] const bool from_environment = [] {
+    detail::logging_placement += is_set("TAPIR_LOG_PLACEMENT");
+    detail::logging_ops = is_set("TAPIR_LOG_OPS");
+    detail::watching_ops += detail::logging_placement + detail::logging_ops;
+    return true;
+}();
 
 }  // namespace
 
 constinit int detail::watching_ops = 0;
 constinit int detail::logging_placement = 0;
 constinit int detail::watching_memory = 0;
+constinit bool detail::logging_ops = false;
 
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
     name_op(op, loc);
+    if (logging_ops) log_ops_of_thread();
     if (thread.watchers && thread.observed) tell_begin(op, operand->device, loc);
     if (operand->device.type == DeviceType::cpu) return;
     device_api::select(operand->device);

@@ -47,6 +47,9 @@ inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() 
 extern constinit int watching_ops;
 /// Of these, those that write down where ops run.
 extern constinit int logging_placement;
+/// TAPIR_LOG_OPS is set.
+extern constinit bool logging_ops;
+void log_ops_of_thread();
 /// And those that follow memory (MemoryProfiler).
 extern constinit int watching_memory;
 /// Tells the memory profiler of a new storage.

@@ -187,7 +187,7 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
         }
         out.values = to(out.values, dtype);
     }
-    if (detail::thread.log && is_floating(dtype)) record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along);
+    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along);
     return out;
 }
 

@@ -318,7 +318,7 @@ ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, boo
             out = {reshape(out.values, shape), reshape(out.indices, shape)};
         }
     }
-    if (detail::thread.log && is_floating(x->dtype)) {
+    if (detail::thread.observed) {
         record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{dim, x->rank == 0 || !keepdim});
     }
     return out;

@@ -1,0 +1,75 @@
+// LogOpsScope and TAPIR_LOG_OPS write a line for each op.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+#include "../fails.h"
+#include "../nn/data/files.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+// What the function writes to stderr.
+template <class F>
+std::string written(const F& f) {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "err").string();
+    std::fflush(stderr);
+    const int kept = ::dup(2), file = ::open(path.c_str(), O_CREAT | O_WRONLY, 0600);
+    ::dup2(file, 2);
+    f();
+    std::fflush(stderr);
+    ::dup2(kept, 2);
+    ::close(file);
+    ::close(kept);
+    return files::read_all(path);
+}
+
+}  // namespace
+
+TEST_CASE("each op and each rule writes its line") {
+    const Tensor w = ones({3, 4}).requires_grad_(), x = ones({2, 3});
+    int line = 0;
+    const std::string text = written([&] {
+        const LogOpsScope log;
+        Tape tape;
+        line = __LINE__ + 1;
+        tape.backward(sum(matmul(x, w)));
+    });
+    INFO(text);
+    const std::string place = "log_ops_test.cpp:" + std::to_string(line) + ": ";
+    CHECK(text.find(place + "matmul (2, 3), (3, 4) -> float32 (2, 4), ") == 0);
+    CHECK(text.find(place + "sum (2, 4) -> float32 (), ") != std::string::npos);
+    CHECK(text.find(place + "sum backward, ") < text.find(place + "matmul backward, "));
+    CHECK(std::count(text.begin(), text.end(), '\n') == 4);
+    CHECK(written([&] { static_cast<void>(x + x); }).empty());
+}
+
+TEST_CASE("ops without a tape, in place and with integers write their lines, and say their module") {
+    struct Block : nn::Module {
+        Tensor forward(const Tensor& x) {
+            const nn::ModuleScope scope(*this);
+            return x + 1;
+        }
+        void members(nn::Members&) override {}
+    };
+    Tensor x = tensor({1, 2});
+    const std::string text = written([&] {
+        const LogOpsScope log;
+        const NoGradScope off;
+        static_cast<void>(Block().forward(x));
+        x.mul_(2);
+        static_cast<void>(x > 1);
+    });
+    INFO(text);
+    CHECK(text.find("add (2,), () -> int64 (2,), ") != std::string::npos);
+    CHECK(text.find(" (in Block)\n") != std::string::npos);
+    CHECK(text.find("mul (2,), () -> int64 (2,), ") != std::string::npos);
+    CHECK(text.find("gt (2,), () -> bool (2,), ") != std::string::npos);
+}
