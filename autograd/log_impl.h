@@ -209,4 +209,16 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
               recorded);
 }
 
+/// Runs an op that no gradient flows through and that is made of others: these are not told of, it is.
+///     return unrecorded_op(isin_op, x.loc, {&x.tensor}, [&] { return ...; });
+template <class Body>
+auto unrecorded_op(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Body& body) {
+    auto result = [&] {
+        const detail::UnrecordedParts parts;
+        return body();
+    }();
+    if (detail::thread.observed) record(op, loc, inputs, detail::outputs(result)[0], {});
+    return result;
+}
+
 }  // namespace tapir

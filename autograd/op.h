@@ -64,6 +64,16 @@ template <class Pair>
 std::vector<Tensor> outputs(const Pair& pair) {
     return {pair.values, pair.indices};
 }
+template <class Result>
+    requires requires(Result result) { result.values, result.inverse, result.counts; }
+std::vector<Tensor> outputs(const Result& result) {
+    return {result.values, result.inverse, result.counts};
+}
+template <class Result>
+    requires requires(Result result) { result.hist, result.bin_edges; }
+std::vector<Tensor> outputs(const Result& result) {
+    return {result.hist, result.bin_edges};
+}
 }  // namespace detail
 
 }  // namespace tapir

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tapir/autograd/op.h"
+#include "tapir/autograd/log_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -26,13 +27,14 @@ Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
     detail::check_defined(b, "isclose");
     if (!(rtol >= 0 && atol >= 0)) fail<ValueError>(a.loc, "isclose: tolerances must not be negative, got {} and {}", rtol, atol);
     const CallerScope caller(a.loc);
-    const detail::UnrecordedParts parts;
-    Tensor close = eq(a, b);
-    if (equal_nan) close = logical_or(close, logical_and(isnan(a), isnan(b)));
-    const auto number = [](const Tensor& t) { return t.dtype() == bool_ ? t.to(int32) : t; };
-    const Tensor distance = abs(number(a.tensor) - number(b.tensor));
-    const Tensor allowed = abs(number(b.tensor)) * rtol + atol;
-    return logical_or(close, logical_and(isfinite(distance), le(distance, allowed)));
+    return unrecorded_op(isclose_op, a.loc, {&a.tensor, &b.tensor}, [&] {
+        Tensor close = eq(a, b);
+        if (equal_nan) close = logical_or(close, logical_and(isnan(a), isnan(b)));
+        const auto number = [](const Tensor& t) { return t.dtype() == bool_ ? t.to(int32) : t; };
+        const Tensor distance = abs(number(a.tensor) - number(b.tensor));
+        const Tensor allowed = abs(number(b.tensor)) * rtol + atol;
+        return logical_or(close, logical_and(isfinite(distance), le(distance, allowed)));
+    });
 }
 
 bool allclose(In a, In b, double rtol, double atol, bool equal_nan) {

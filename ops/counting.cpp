@@ -18,7 +18,6 @@
 
 namespace tapir {
 namespace {
-std::vector<Tensor> both(const HistogramResult& result) { return {result.hist, result.bin_edges}; }
 }  // namespace
 
 TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
@@ -27,13 +26,13 @@ TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whol
 TAPIR_OP(histc, NoOnnx("ScatterElements(add)"), NonDiff, "How many elements lie in each of equal parts of a range.",
          TAPIR_SAMPLE("f(20)", histc(x[0], 5, -1, 1)), TAPIR_SAMPLE("d(3,4)", histc(x[0], 4)));
 TAPIR_OP(histogram, NoOnnx("Less, ReduceSum, ScatterElements(add)"), NonDiff, "How many elements lie in each of several bins.",
-         TAPIR_SAMPLE_AS("f(20)", "histogram(x[0], 4)", both(histogram(x[0], 4))),
-         TAPIR_SAMPLE_AS("d(3,4)", "histogram(x[0], 3, range=(-0.25, 0.4))", both(histogram(x[0], 3, {.range = {{-0.25, 0.4}}}))),
+         TAPIR_SAMPLE_AS("f(20)", "histogram(x[0], 4)", histogram(x[0], 4)),
+         TAPIR_SAMPLE_AS("d(3,4)", "histogram(x[0], 3, range=(-0.25, 0.4))", histogram(x[0], 3, {.range = {{-0.25, 0.4}}})),
          TAPIR_SAMPLE_AS("f(12) u(12)", "histogram(x[0], 3, range=(-1, 2), weight=x[1], density=True)",
-                         both(histogram(x[0], 3, {.range = {{-1.0, 2.0}}, .weight = x[1], .density = true}))),
-         TAPIR_SAMPLE_AS("f(20) d(4)", "histogram(x[0], sort(x[1])[0])", both(histogram(x[0], sort(x[1]).values))),
+                         histogram(x[0], 3, {.range = {{-1.0, 2.0}}, .weight = x[1], .density = true})),
+         TAPIR_SAMPLE_AS("f(20) d(4)", "histogram(x[0], sort(x[1])[0])", histogram(x[0], sort(x[1]).values)),
          TAPIR_SAMPLE_AS("f(2,6) d(5) f(2,6)", "histogram(x[0], sort(x[1])[0], weight=x[2])",
-                         both(histogram(x[0], sort(x[1]).values, {.weight = x[2]}))));
+                         histogram(x[0], sort(x[1]).values, {.weight = x[2]})));
 TAPIR_OP(count_nonzero, NoOnnx("Not, ReduceSum"), NonDiff, "How many elements are not 0.", TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0])),
          TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0], {1})));
 TAPIR_OP(searchsorted, NoOnnx("Less, ReduceSum"), NonDiff, "Places of values in a sorted sequence.",
@@ -60,19 +59,20 @@ Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
         }
     }
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    const Tensor index = x.tensor.to(int64);
-    int64_t length = minlength;
-    if (x->numel > 0) {
-        const Tensor ends = stack({amin(index), amax(index)}).to(cpu);
-        if (ends[0].item<int64_t>() < 0) {
-            fail<ValueError>(x.loc, "bincount: numbers must not be negative, got {}", ends[0].item<int64_t>());
+    return unrecorded_op(bincount_op, x.loc, {&x.tensor, &weights}, [&] {
+        const Tensor index = x.tensor.to(int64);
+        int64_t length = minlength;
+        if (x->numel > 0) {
+            const Tensor ends = stack({amin(index), amax(index)}).to(cpu);
+            if (ends[0].item<int64_t>() < 0) {
+                fail<ValueError>(x.loc, "bincount: numbers must not be negative, got {}", ends[0].item<int64_t>());
+            }
+            length = std::max(length, ends[1].item<int64_t>() + 1);
         }
-        length = std::max(length, ends[1].item<int64_t>() + 1);
-    }
-    const DType of = !weights.defined() ? int64 : is_floating(weights.dtype()) ? weights.dtype() : float64;
-    const Tensor values = weights.defined() ? weights.to(of) : ones(x.tensor.shape(), {int64, x->device});
-    return index_add(zeros({length}, {of, x->device}), 0, index, values);
+        const DType of = !weights.defined() ? int64 : is_floating(weights.dtype()) ? weights.dtype() : float64;
+        const Tensor values = weights.defined() ? weights.to(of) : ones(x.tensor.shape(), {int64, x->device});
+        return index_add(zeros({length}, {of, x->device}), 0, index, values);
+    });
 }
 
 Tensor histc(In x, int64_t bins, double min, double max) {
@@ -82,23 +82,24 @@ Tensor histc(In x, int64_t bins, double min, double max) {
     if (bins < 1) fail<ValueError>(x.loc, "histc: needs at least one bin, got {}", bins);
     if (!(min <= max)) fail<ValueError>(x.loc, "histc: the range from {} to {} is empty", min, max);
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    const Tensor flat = reshape(x, {-1}).to(dtype == float64 ? float64 : float32);
-    if (min == max && x->numel > 0) {
-        min = amin(flat).item();
-        max = amax(flat).item();
-    }
-    if (min == max) {
-        min -= 1;
-        max += 1;
-    }
-    if (!(max - min < std::numeric_limits<double>::infinity()))
-        fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
-    const Tensor place = minimum(floor((flat - min) / (max - min) * static_cast<double>(bins)), static_cast<double>(bins - 1));
-    const Tensor is_inside = logical_and(ge(flat, min), le(flat, max));
-    const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more for the others
-    const Tensor counts = index_add(zeros({bins + 1}, {int64, x->device}), 0, bin, ones_like(bin));
-    return narrow(counts, 0, 0, bins).to(dtype);
+    return unrecorded_op(histc_op, x.loc, {&x.tensor}, [&] {
+        const Tensor flat = reshape(x, {-1}).to(dtype == float64 ? float64 : float32);
+        if (min == max && x->numel > 0) {
+            min = amin(flat).item();
+            max = amax(flat).item();
+        }
+        if (min == max) {
+            min -= 1;
+            max += 1;
+        }
+        if (!(max - min < std::numeric_limits<double>::infinity()))
+            fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
+        const Tensor place = minimum(floor((flat - min) / (max - min) * static_cast<double>(bins)), static_cast<double>(bins - 1));
+        const Tensor is_inside = logical_and(ge(flat, min), le(flat, max));
+        const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more for the others
+        const Tensor counts = index_add(zeros({bins + 1}, {int64, x->device}), 0, bin, ones_like(bin));
+        return narrow(counts, 0, 0, bins).to(dtype);
+    });
 }
 
 namespace {
@@ -156,9 +157,10 @@ HistogramResult histogram(In x, int64_t bins, const HistogramOptions& options) {
     constexpr int64_t most = int64_t{1} << 48;  // beyond any memory
     if (bins < 1 || bins > most) fail<ValueError>(x.loc, "histogram: the number of bins must be in [1, 2^48], got {}", bins);
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    const auto [min, max] = range_of(x, options);
-    return count_between(x, linspace(min, max, bins + 1, {computed_in(x->dtype), x->device}), options);
+    return unrecorded_op(histogram_op, x.loc, {&x.tensor}, [&] {
+        const auto [min, max] = range_of(x, options);
+        return count_between(x, linspace(min, max, bins + 1, {computed_in(x->dtype), x->device}), options);
+    });
 }
 
 HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options) {
@@ -173,19 +175,21 @@ HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options) {
     if (edges.numel() == 0) fail<ValueError>(x.loc, "histogram: needs at least one edge");
     if (options.range) fail<ValueError>(x.loc, "histogram: a range is for a number of bins, not for edges");
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    const Tensor wide = edges.to(computed_in(x->dtype));
-    if (!all(ge(diff(wide), 0)).item<bool>()) fail<ValueError>(x.loc, "histogram: the edges must be sorted, and not nan");
-    HistogramResult result = count_between(x, wide, options);
-    result.bin_edges = clone(edges);
-    return result;
+    return unrecorded_op(histogram_op, x.loc, {&x.tensor, &edges}, [&] {
+        const Tensor wide = edges.to(computed_in(x->dtype));
+        if (!all(ge(diff(wide), 0)).item<bool>()) fail<ValueError>(x.loc, "histogram: the edges must be sorted, and not nan");
+        HistogramResult result = count_between(x, wide, options);
+        result.bin_edges = clone(edges);
+        return result;
+    });
 }
 
 Tensor count_nonzero(In x, const Dims& dims) {
     detail::check_defined(x, "count_nonzero");
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    return sum(ne(x, 0), dims);
+    return unrecorded_op(count_nonzero_op, x.loc, {&x.tensor}, [&] {
+        return sum(ne(x, 0), dims);
+    });
 }
 
 // --- Searching -----------------------------------------------------------------------------------------------------------
@@ -241,27 +245,28 @@ Tensor searchsorted(In sorted_sequence, In values, bool right) {
                          values.tensor.shape());
     }
     const CallerScope caller(s.loc);
-    const detail::UnrecordedParts parts;
-    DType dtype = promote(s->dtype, values->dtype);
-    if (dtype == float16 || dtype == bfloat16) dtype = float32;
-    if (dtype != float32 && dtype != float64) dtype = int64;
-    const Tensor sequence = s.tensor.to(dtype).contiguous(), wanted = values.tensor.to(dtype).contiguous();
-    Tensor out = detail::make_empty_like(wanted.impl(), int64, s.loc);
-    if (out.numel() == 0) return out;
-    const int64_t n = s->sizes[rank - 1];
-    if (n == 0) return zeros_like(out);
-    if (on_gpu(out)) {
-        const int64_t rows = sequence.numel() / n;
-        return reshape(search_by_sorting(reshape(sequence, {rows, n}), reshape(wanted, {rows, -1}), right), out.shape());
-    }
-    if (dtype == float32) {
-        search_on_cpu<float>(sequence, wanted, out, right);
-    } else if (dtype == float64) {
-        search_on_cpu<double>(sequence, wanted, out, right);
-    } else {
-        search_on_cpu<int64_t>(sequence, wanted, out, right);
-    }
-    return out;
+    return unrecorded_op(searchsorted_op, s.loc, {&s.tensor, &values.tensor}, [&] {
+        DType dtype = promote(s->dtype, values->dtype);
+        if (dtype == float16 || dtype == bfloat16) dtype = float32;
+        if (dtype != float32 && dtype != float64) dtype = int64;
+        const Tensor sequence = s.tensor.to(dtype).contiguous(), wanted = values.tensor.to(dtype).contiguous();
+        Tensor out = detail::make_empty_like(wanted.impl(), int64, s.loc);
+        if (out.numel() == 0) return out;
+        const int64_t n = s->sizes[rank - 1];
+        if (n == 0) return zeros_like(out);
+        if (on_gpu(out)) {
+            const int64_t rows = sequence.numel() / n;
+            return reshape(search_by_sorting(reshape(sequence, {rows, n}), reshape(wanted, {rows, -1}), right), out.shape());
+        }
+        if (dtype == float32) {
+            search_on_cpu<float>(sequence, wanted, out, right);
+        } else if (dtype == float64) {
+            search_on_cpu<double>(sequence, wanted, out, right);
+        } else {
+            search_on_cpu<int64_t>(sequence, wanted, out, right);
+        }
+        return out;
+    });
 }
 
 Tensor searchsorted(In sorted_sequence, Scalar value, bool right) {
@@ -285,14 +290,15 @@ Tensor isin(In x, In test_elements, bool invert) {
     detail::check_defined(test_elements, "isin");
     detail::check_same_device("isin", x.tensor, test_elements.tensor, x.loc);
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    const int64_t n = test_elements->numel;
-    if (n == 0) return full(x.tensor.shape(), invert, {bool_, x->device});
-    const DType dtype = promote(x->dtype, test_elements->dtype);
-    const Tensor tests = sort(reshape(test_elements, {n}).to(dtype)).values, flat = reshape(x, {-1}).to(dtype);
-    const Tensor place = minimum(searchsorted(tests, flat), n - 1);
-    const Tensor is_found = eq(index_select(tests, 0, place), flat);
-    return reshape(invert ? logical_not(is_found) : is_found, x.tensor.shape());
+    return unrecorded_op(isin_op, x.loc, {&x.tensor, &test_elements.tensor}, [&] {
+        const int64_t n = test_elements->numel;
+        if (n == 0) return full(x.tensor.shape(), invert, {bool_, x->device});
+        const DType dtype = promote(x->dtype, test_elements->dtype);
+        const Tensor tests = sort(reshape(test_elements, {n}).to(dtype)).values, flat = reshape(x, {-1}).to(dtype);
+        const Tensor place = minimum(searchsorted(tests, flat), n - 1);
+        const Tensor is_found = eq(index_select(tests, 0, place), flat);
+        return reshape(invert ? logical_not(is_found) : is_found, x.tensor.shape());
+    });
 }
 
 // --- Methods -----------------------------------------------------------------------------------------------------------

@@ -133,18 +133,10 @@ Tensor one_hot_on_gpu(const Tensor& packed, const Shape& shape, bool is_checked,
     return out;
 }
 
-}  // namespace
-
-Tensor one_hot(In indices, int64_t classes) {
-    detail::check_defined(indices, "one_hot");
-    const DType dtype = indices->dtype;
-    if (dtype != int64 && dtype != int32) {
-        fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}", name(dtype));
-    }
-    const detail::PauseRecording pause;
-    const detail::RecordedParts parts(indices.loc);
+// Of whole numbers.
+Tensor one_hot_of(const In& indices, int64_t classes) {
+    const CallerScope caller(indices.loc);
     const Tensor packed = to(indices, int64).contiguous(indices.loc);
-    detail::begin_op("one_hot", packed.impl(), indices.loc);
     const int64_t count = packed.numel();
     if (classes < -1 || (classes <= 0 && (classes == 0 ? count > 0 : count == 0))) {
         fail<ValueError>(indices.loc, "one_hot: {} classes for {} elements", classes, count);
@@ -167,6 +159,17 @@ Tensor one_hot(In indices, int64_t classes) {
     auto* to = static_cast<int64_t*>(out.raw_data());
     for (int64_t i = 0; i < count; ++i) to[i * classes + index[i]] = 1;
     return out;
+}
+
+}  // namespace
+
+Tensor one_hot(In indices, int64_t classes) {
+    detail::check_defined(indices, "one_hot");
+    const DType dtype = indices->dtype;
+    if (dtype != int64 && dtype != int32) {
+        fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}", name(dtype));
+    }
+    return unrecorded_op(one_hot_op, indices.loc, {&indices.tensor}, [&] { return one_hot_of(indices, classes); });
 }
 
 }  // namespace tapir

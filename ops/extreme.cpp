@@ -120,26 +120,28 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
     return {std::move(found.values), std::move(found.indices)};
 }
 
-Tensor arg_extreme(const char* op, const In& x, int dim, bool keepdim, bool largest) {
-    detail::check_defined(x, op);
-    const Over o = over(op, dim, x.tensor.dim(), keepdim, x.loc);
-    return find_extreme(op, x, detail::wrap_dim(dim, x.tensor.dim(), op, x.loc), o, largest, false).indices;
+Tensor arg_extreme(const OpInfo& op, const In& x, int dim, bool keepdim, bool largest) {
+    detail::check_defined(x, op.name);
+    const Over o = over(op.name, dim, x.tensor.dim(), keepdim, x.loc);
+    Tensor out = find_extreme(op.name, x, detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc), o, largest, false).indices;
+    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {});
+    return out;
 }
 
-Tensor arg_extreme_of_all(const char* op, const In& x, bool largest) {
-    detail::check_defined(x, op);
-    const detail::UnrecordedParts parts;
-    return arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest);
+Tensor arg_extreme_of_all(const OpInfo& op, const In& x, bool largest) {
+    detail::check_defined(x, op.name);
+    return unrecorded_op(op, x.loc, {&x.tensor},
+                         [&] { return arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest); });
 }
 
 }  // namespace
 
 ValuesIndices max(In x, Dim dim, Flag keepdim) { return extreme_along(max_op, x, dim, keepdim, true); }
 ValuesIndices min(In x, Dim dim, Flag keepdim) { return extreme_along(min_op, x, dim, keepdim, false); }
-Tensor argmax(In x) { return arg_extreme_of_all("argmax", x, true); }
-Tensor argmin(In x) { return arg_extreme_of_all("argmin", x, false); }
-Tensor argmax(In x, Dim dim, Flag keepdim) { return arg_extreme("argmax", x, dim, keepdim, true); }
-Tensor argmin(In x, Dim dim, Flag keepdim) { return arg_extreme("argmin", x, dim, keepdim, false); }
+Tensor argmax(In x) { return arg_extreme_of_all(argmax_op, x, true); }
+Tensor argmin(In x) { return arg_extreme_of_all(argmin_op, x, false); }
+Tensor argmax(In x, Dim dim, Flag keepdim) { return arg_extreme(argmax_op, x, dim, keepdim, true); }
+Tensor argmin(In x, Dim dim, Flag keepdim) { return arg_extreme(argmin_op, x, dim, keepdim, false); }
 
 Tensor Tensor::argmax(Loc loc) const { return tapir::argmax(In(*this, loc)); }
 Tensor Tensor::argmax(Dim dim, Flag keepdim, Loc loc) const { return tapir::argmax(In(*this, loc), dim, keepdim); }

@@ -408,9 +408,10 @@ Tensor matrix_rank(In a, double rtol) {
     check_matrices("linalg::matrix_rank", a, false);
     begin(linalg_matrix_rank_op, a);
     const CallerScope caller(a.loc);
-    const detail::UnrecordedParts parts;
-    const Tensor s = svd_of(a, 'N').s;
-    return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
+    return unrecorded_op(linalg_matrix_rank_op, a.loc, {&a.tensor}, [&] {
+        const Tensor s = svd_of(a, 'N').s;
+        return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
+    });
 }
 
 Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) { return tapir::norm(x, p, dims, keepdim); }

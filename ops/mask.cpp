@@ -353,27 +353,28 @@ Tensor argwhere(In x) { return nonzero(x); }
 
 Tensor nonzero(In x) {
     detail::check_defined(x, "nonzero");
-    const detail::UnrecordedParts parts;
-    const Tensor mask = x->dtype == bool_ ? x.tensor : to(x, bool_);
-    Shape strides = x.tensor.shape();  // positions in row-major order
-    int64_t stride = 1;
-    for (int d = x->rank; d-- > 0;) {
-        strides.raw(d) = stride;
-        stride *= std::max<int64_t>(x->sizes[d], 1);
-    }
-    if (on_gpu(mask)) return positions_on_gpu(mask.contiguous(x.loc), strides, /*coordinates=*/true, x.loc);
-    const Tensor positions = mask_positions(mask.impl(), strides, x.loc);
-    const auto* position = static_cast<const int64_t*>(positions.raw_data());
-    Tensor out = detail::make_empty({positions.numel(), x->rank}, int64, x->device, x.loc);
-    auto* to = static_cast<int64_t*>(out.raw_data());
-    for (int64_t i = 0; i < positions.numel(); ++i) {
-        int64_t rest = position[i];
-        for (int d = 0; d < x->rank; ++d) {
-            *to++ = rest / strides.raw(d);
-            rest %= strides.raw(d);
+    return unrecorded_op(nonzero_op, x.loc, {&x.tensor}, [&] {
+        const Tensor mask = x->dtype == bool_ ? x.tensor : to(x, bool_);
+        Shape strides = x.tensor.shape();  // positions in row-major order
+        int64_t stride = 1;
+        for (int d = x->rank; d-- > 0;) {
+            strides.raw(d) = stride;
+            stride *= std::max<int64_t>(x->sizes[d], 1);
         }
-    }
-    return out;
+        if (on_gpu(mask)) return positions_on_gpu(mask.contiguous(x.loc), strides, /*coordinates=*/true, x.loc);
+        const Tensor positions = mask_positions(mask.impl(), strides, x.loc);
+        const auto* position = static_cast<const int64_t*>(positions.raw_data());
+        Tensor out = detail::make_empty({positions.numel(), x->rank}, int64, x->device, x.loc);
+        auto* to = static_cast<int64_t*>(out.raw_data());
+        for (int64_t i = 0; i < positions.numel(); ++i) {
+            int64_t rest = position[i];
+            for (int d = 0; d < x->rank; ++d) {
+                *to++ = rest / strides.raw(d);
+                rest %= strides.raw(d);
+            }
+        }
+        return out;
+    });
 }
 
 // --- Methods -----------------------------------------------------------------------------------------------------------

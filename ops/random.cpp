@@ -271,24 +271,25 @@ Tensor bernoulli(In p) { return bernoulli(p, default_generator()); }
 Tensor bernoulli(In p, Generator& generator) {
     detail::check_defined(p, "bernoulli");
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
-    const detail::UnrecordedParts parts;
-    if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
-    const Tensor values = to(contiguous(p), float64);
-    const auto* probability = static_cast<const double*>(values.raw_data());
-    for (int64_t i = 0; i < values.numel(); ++i) {
-        if (!is_probability(probability[i])) fail<ValueError>(p.loc, "bernoulli: p must be in [0, 1], got {}", probability[i]);
-    }
-    Tensor t = detail::make_empty_like(p.tensor.impl(), uint8, p.loc);
-    auto* out = static_cast<std::uint8_t*>(t.raw_data());
-    in_parts(take(generator, t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
-        std::uint32_t words[256];
-        for (int64_t done = 0; done < count; done += 256) {
-            const int64_t n = std::min<int64_t>(256, count - done);
-            kernels::random_words(at(part, done, 1), words, n);
-            for (int64_t i = 0; i < n; ++i) out[first + done + i] = words[i] < probability[first + done + i] * 0x1p32 ? 1 : 0;
+    return unrecorded_op(bernoulli_op, p.loc, {&p.tensor}, [&] {
+        if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
+        const Tensor values = to(contiguous(p), float64);
+        const auto* probability = static_cast<const double*>(values.raw_data());
+        for (int64_t i = 0; i < values.numel(); ++i) {
+            if (!is_probability(probability[i])) fail<ValueError>(p.loc, "bernoulli: p must be in [0, 1], got {}", probability[i]);
         }
+        Tensor t = detail::make_empty_like(p.tensor.impl(), uint8, p.loc);
+        auto* out = static_cast<std::uint8_t*>(t.raw_data());
+        in_parts(take(generator, t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
+            std::uint32_t words[256];
+            for (int64_t done = 0; done < count; done += 256) {
+                const int64_t n = std::min<int64_t>(256, count - done);
+                kernels::random_words(at(part, done, 1), words, n);
+                for (int64_t i = 0; i < n; ++i) out[first + done + i] = words[i] < probability[first + done + i] * 0x1p32 ? 1 : 0;
+            }
+        });
+        return to(t, p.tensor.dtype());
     });
-    return to(t, p.tensor.dtype());
 }
 
 Tensor multinomial(In weights, int64_t samples, bool replacement) {
@@ -303,24 +304,25 @@ Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& gen
         fail<ShapeError>(weights.loc, "multinomial: weights must be (n,) or (rows, n), got {}", weights.tensor.shape());
     }
     if (samples < 0) fail<ValueError>(weights.loc, "multinomial: the number of samples is negative: {}", samples);
-    const detail::UnrecordedParts parts;
-    if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
-        const Tensor here = weights.tensor.to(cpu, weights.loc);
-        return multinomial(In(here, weights.loc), samples, replacement, generator).to(weights.tensor.device(), weights.loc);
-    }
-    const Tensor values = to(contiguous(weights), float64);
-    const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
-    const auto* w = static_cast<const double*>(values.raw_data());
-    for (int64_t row = 0; row < rows; ++row) check_weights(w + row * n, n, samples, replacement, weights.loc);
-    Tensor t = detail::make_empty(rank == 2 ? Shape(rows, samples) : Shape(samples), int64, Device{}, weights.loc);
-    auto* out = static_cast<int64_t*>(t.raw_data());
-    const int64_t per_row = replacement ? samples : n;
-    const Uniforms u(generator, rows * per_row);
-    for (int64_t row = 0; row < rows; ++row) {
-        const auto draw = replacement ? draw_replacing : draw_distinct;
-        draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
-    }
-    return t;
+    return unrecorded_op(multinomial_op, weights.loc, {&weights.tensor}, [&] {
+        if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
+            const Tensor here = weights.tensor.to(cpu, weights.loc);
+            return multinomial(In(here, weights.loc), samples, replacement, generator).to(weights.tensor.device(), weights.loc);
+        }
+        const Tensor values = to(contiguous(weights), float64);
+        const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
+        const auto* w = static_cast<const double*>(values.raw_data());
+        for (int64_t row = 0; row < rows; ++row) check_weights(w + row * n, n, samples, replacement, weights.loc);
+        Tensor t = detail::make_empty(rank == 2 ? Shape(rows, samples) : Shape(samples), int64, Device{}, weights.loc);
+        auto* out = static_cast<int64_t*>(t.raw_data());
+        const int64_t per_row = replacement ? samples : n;
+        const Uniforms u(generator, rows * per_row);
+        for (int64_t row = 0; row < rows; ++row) {
+            const auto draw = replacement ? draw_replacing : draw_distinct;
+            draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
+        }
+        return t;
+    });
 }
 
 // --- In place --------------------------------------------------------------------------------------------------------------

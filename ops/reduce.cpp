@@ -365,13 +365,17 @@ TAPIR_OP(any, NoOnnx("Cast, ReduceMax"), NonDiff, "Whether an element over the d
 Tensor all(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "all");
     const Over o = over("all", dims, x.tensor.dim(), keepdim, x.loc);
-    return reduced(x, o, {Reduction::all, bool_}, bool_, true);
+    Tensor out = reduced(x, o, {Reduction::all, bool_}, bool_, true);
+    if (detail::thread.observed) record(all_op, x.loc, {&x.tensor}, out, {});
+    return out;
 }
 
 Tensor any(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "any");
     const Over o = over("any", dims, x.tensor.dim(), keepdim, x.loc);
-    return reduced(x, o, {Reduction::any, bool_}, bool_, false);
+    Tensor out = reduced(x, o, {Reduction::any, bool_}, bool_, false);
+    if (detail::thread.observed) record(any_op, x.loc, {&x.tensor}, out, {});
+    return out;
 }
 
 // --- Norms -----------------------------------------------------------------------------------------------------------------

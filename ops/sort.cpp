@@ -274,7 +274,9 @@ ValuesIndices sort(In x, Dim dim, bool descending) {
 Tensor argsort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "argsort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "argsort", x.loc);
-    return first_sorted(x, d, size_along(x.tensor, d), descending, false).indices;
+    Tensor out = first_sorted(x, d, size_along(x.tensor, d), descending, false).indices;
+    if (detail::thread.observed) record(argsort_op, x.loc, {&x.tensor}, out, {});
+    return out;
 }
 
 ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {

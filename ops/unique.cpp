@@ -39,13 +39,14 @@ UniqueResult runs(const Tensor& t, bool return_inverse, bool return_counts) {
 UniqueResult unique(In x, bool /*sorted*/, bool return_inverse, bool return_counts) {
     detail::check_defined(x, "unique");
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    const Tensor& t = x.tensor;
-    const std::int64_t n = t.numel();
-    const auto [sorted, order] = sort(reshape(t, {n}));
-    UniqueResult result = runs(sorted, return_inverse, return_counts);
-    if (return_inverse) result.inverse = reshape(scatter(zeros_like(order), 0, order, result.inverse), t.shape());
-    return result;
+    return unrecorded_op(unique_op, x.loc, {&x.tensor}, [&] {
+        const Tensor& t = x.tensor;
+        const std::int64_t n = t.numel();
+        const auto [sorted, order] = sort(reshape(t, {n}));
+        UniqueResult result = runs(sorted, return_inverse, return_counts);
+        if (return_inverse) result.inverse = reshape(scatter(zeros_like(order), 0, order, result.inverse), t.shape());
+        return result;
+    });
 }
 
 UniqueResult unique_consecutive(In x, bool return_inverse, bool return_counts) {

@@ -1,0 +1,70 @@
+// Every op tells watchers when it begins and when it has run, with and without a tape, and gives the same numbers watched.
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+#include "samples.h"
+#include "tapir/autograd/watch_impl.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+class Listener : public OpWatcher {
+ public:
+    void begin(const char*, Device, const Loc&) override { has_begun = true; }
+    void end(const RecordArgs& ran) override {
+        ended.insert(ran.op.name);
+        unannounced += !has_begun;
+        has_begun = false;
+        outputs_missing += ran.output_count < 1 || ran.outputs[0] == nullptr;
+    }
+    void begin_rule(Walk&, std::uint32_t) override { ++rules_begun; }
+    void end_rule(Walk&, std::uint32_t) override { ++rules_ended; }
+
+    std::set<std::string> ended;
+    int unannounced = 0, outputs_missing = 0, rules_begun = 0, rules_ended = 0;
+    bool has_begun = false;
+};
+
+}  // namespace
+
+TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]") {
+    for (const test::Call& call : test::all_calls()) {
+        INFO(call.name << ": " << call.torch);
+        const std::vector<Tensor> inputs = test::make_inputs(call);
+        manual_seed(5);
+        const std::vector<Tensor> plain = call.run(inputs);
+        Listener listener;
+        manual_seed(5);
+        std::vector<Tensor> watched;
+        {
+            const WatchScope scope(listener);
+            watched = call.run(inputs);
+        }
+        if (call.op->backward == Composed) {
+            CHECK_FALSE(listener.ended.empty());
+        } else {
+            CHECK(listener.ended.count(call.op->name) == 1);
+        }
+        CHECK(listener.unannounced == 0);
+        CHECK(listener.outputs_missing == 0);
+        REQUIRE(watched.size() == plain.size());
+        for (std::size_t i = 0; i < plain.size(); ++i) {
+            if (plain[i].defined()) CHECK(allclose(watched[i].to(float64), plain[i].to(float64), 0, 0, /*equal_nan=*/true));
+        }
+        if (!call.differentiable) continue;
+        std::vector<Tensor> leaves;
+        for (const Tensor& x : inputs) leaves.push_back(is_floating(x.dtype()) ? x.clone().requires_grad_() : x);
+        Tape tape;
+        const std::vector<Tensor> results = call.run(leaves);
+        const WatchScope scope(listener);
+        for (const Tensor& y : results) {
+            if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
+            tape.backward(y, {.gradient = ones(y.shape(), y.dtype()), .retain_graph = true});
+        }
+        CHECK(listener.rules_begun == listener.rules_ended);
+        CHECK(listener.rules_begun > 0);
+    }
+}
