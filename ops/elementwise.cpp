@@ -457,11 +457,11 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
 
 namespace {
 
-// One or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a short way.
+// One or two operands that are not plain, or watched. Those of one device, shape and dtype, without gaps, still have a short way.
 [[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop,
                                    const double* params, const Loc& loc) {
     const TensorImpl *x = in[0]->impl(), *z = in[count - 1]->impl();
-    const bool alike = loop && on_gpu(x) && x->device == z->device && x->dtype == z->dtype && are_alike(x, in, count);
+    const bool alike = loop && x->device == z->device && x->dtype == z->dtype && (on_gpu(x) || is_plain(x)) && are_alike(x, in, count);
     if (!alike) return general(op, in, count, result_type(in, count), params, loc);
     detail::begin_op(op.info.name, x, loc);
     const Tensor out = detail::make_empty_like(x, op.to_bool ? bool_ : x->dtype, loc);
