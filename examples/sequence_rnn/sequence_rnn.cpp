@@ -1,7 +1,8 @@
 // A recurrent network written as the loop that it is, on the adding problem (Hochreiter and Schmidhuber 1997): each step brings a
-// number and a mark; what is asked at the end is the sum of the two numbers that were marked. The picture shows the norm of the
-// loss's gradient with respect to the state after each step: what of the error reaches back so far. The recurrent matrix begins
-// as the identity (Le, Jaitly and Hinton 2015), as a random orthogonal matrix, or as Gaussian noise.
+// number and a mark; what is asked at the end is the sum of the two numbers that were marked. The pictures show the norm of the
+// loss's gradient with respect to the state after each step, what of the error reaches back so far, and what each step adds to the
+// gradient of the recurrent matrix (Tape::gradient_by_use). That matrix begins as the identity (Le, Jaitly and Hinton 2015), as a
+// random orthogonal matrix, or as Gaussian noise.
 #include <fmt/format.h>
 #include <tapir/tapir.h>
 
@@ -82,7 +83,7 @@ void run(int argc, char** argv) {
     Model model(o);
     optim::Adam adam(model.parameters(), {.lr = o.lr});
     show::Progress progress(o.steps);
-    std::vector<show::Curve> norms;
+    std::vector<show::Curve> norms, uses;
     double mean_loss = 1;
     for (int step = 0; step < o.steps; ++step) {
         const Batch batch = draw(o);
@@ -94,6 +95,11 @@ void run(int argc, char** argv) {
             show::Curve curve{fmt::format("step {}", step), {}, {}};
             for (std::size_t t = 0; t < gradients.size(); ++t) curve.add(static_cast<double>(t), norm(gradients[t]).item());
             norms.push_back(std::move(curve));
+            show::Curve by_use{fmt::format("step {}", step), {}, {}};
+            for (const GradientUse& use : tape.gradient_by_use(loss, model.cell.weight_hh)) {
+                by_use.add(static_cast<double>(by_use.x.size()), use.norm);
+            }
+            uses.push_back(std::move(by_use));
         }
         tape.backward(loss);
         optim::clip_grad_norm_(model.parameters(), 1);
@@ -103,6 +109,11 @@ void run(int argc, char** argv) {
         progress.update(step + 1, fmt::format("squared error {:.4f}", mean_loss));
     }
     show::write_chart(o.chart, norms, {.title = "Gradient of the loss with respect to the state, " + o.init, .x_label = "time step", .y_label = "norm", .log_y = true});
+    if (!o.chart.empty()) {
+        const std::size_t end = std::min(o.chart.rfind(".svg"), o.chart.size());
+        show::write_chart(o.chart.substr(0, end) + "_uses.svg", uses,
+                          {.title = "What each step adds to the gradient of the recurrent matrix, " + o.init, .x_label = "time step", .y_label = "norm", .log_y = true});
+    }
     fmt::print("squared error {:.4f}; of the best constant answer, 1: {:.4f}\n", mean_loss, 1 / 6.0);
     fmt::print("result {:.4f}\n", mean_loss);
 }
