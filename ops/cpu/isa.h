@@ -20,8 +20,10 @@ struct PerIsa;
 
 template <class R, class... Args>
 struct PerIsa<R(Args...)> {
-    R (*fn[3])(Args...);
-    R operator()(Args... args) const { return fn[static_cast<int>(chosen_isa)](args...); }
+    using Function = R (*)(Args...);
+    Function fn[3];
+    // What a call calls. Not operator(): that would be a frame more between a user's op and its kernel in a debugger.
+    operator Function() const { return fn[static_cast<int>(chosen_isa)]; }
 };
 
 }  // namespace tapir::kernels
