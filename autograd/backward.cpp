@@ -14,6 +14,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
@@ -88,7 +89,10 @@ void Walk::run(std::size_t from, std::size_t to) {
     struct Restore {
         Loc& place;
         const Loc& value;
-        ~Restore() { place = value; }
+        ~Restore() {
+            place = value;
+            gdb::end_rule();
+        }
     } restore{caller, outer_caller};
     for (std::size_t i = to; i-- > from;) {
         const auto index = static_cast<std::uint32_t>(i);
@@ -123,6 +127,8 @@ void Walk::run(std::size_t from, std::size_t to) {
         caller = record.loc;
         detail::thread.module = record.module;
         detail::thread.module_call = record.module_call;
+        if (detail::watching_ops && gdb::is_watching()) [[unlikely]]
+            gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc);
         Backward context(*this, index);
         if (watched) [[unlikely]]
             WatcherList::each([&](OpWatcher& watcher) { watcher.begin_rule(*this, index); });
@@ -183,6 +189,8 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
         fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
                         what, what);
     }
+    if (gdb::is_watching()) [[unlikely]]
+        gdb::begin(what, y.impl(), loc_);
     if (options.gradient.defined()) {
         if (options.gradient.shape() != y.shape()) {
             fail<ShapeError>(loc_, "{}: the gradient has shape {}, the tensor {}", what, options.gradient.shape(), y.shape());

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/values_impl.h"
 
 namespace tapir {
@@ -108,11 +110,15 @@ std::string backward_cause(std::string_view op, const Values& g, const std::vect
     return "";
 }
 
-}  // namespace
+// How it speaks of what it finds: to the user, or to gdb (`tapir break-nonfinite`).
+enum class Found { throws, stops };
 
-class CheckFiniteScope::Watcher : public OpWatcher {
+class FiniteWatcher : public OpWatcher {
  public:
+    explicit FiniteWatcher(Found found) : found_(found) {}
+
     void before_write(const Tensor& self) override {
+        if (is_off()) return;
         written_ = self.impl();
         before_ = Seen{};
         before_.add(self);
@@ -121,6 +127,7 @@ class CheckFiniteScope::Watcher : public OpWatcher {
 
     void end(const RecordArgs& ran) override {
         const TensorImpl* written = std::exchange(written_, nullptr);
+        if (is_off()) return;
         for (int k = 0; k < ran.output_count; ++k) {
             const Tensor y = handle_of(ran.outputs[k]);
             const std::optional<Values> bad = bad_values(y);
@@ -143,12 +150,14 @@ class CheckFiniteScope::Watcher : public OpWatcher {
             }
             if (in.explains(*bad)) continue;
             const std::string cause = forward_cause(ran.op.name, values, y.dtype());
-            fail<NonFiniteError>(ran.loc, "{}: makes {} of finite inputs: the result is {}{}{}{}", ran.op.name,
-                                 bad->nan > 0 ? "nan" : "inf", describe(y, *bad), inputs, cause.empty() ? "" : "\n  likely cause: ", cause);
+            tell(ran.op.name, ran.loc,
+                 fmt::format("{}: makes {} of finite inputs: the result is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
+                             describe(y, *bad), inputs, cause.empty() ? "" : "\n  likely cause: ", cause));
         }
     }
 
     void begin_rule(Walk& walk, std::uint32_t index) override {
+        if (is_off()) return;
         const Record& record = *walk.log.records[index];
         in_ = Seen{};
         g_ = Tensor();
@@ -166,6 +175,7 @@ class CheckFiniteScope::Watcher : public OpWatcher {
     }
 
     void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor*) override {
+        if (is_off()) return;
         const Record& record = *walk.log.records[index];
         const Tensor given = product ? gradient_ops::product(g, *product) : g;
         const std::optional<Values> bad = bad_values(given);
@@ -180,9 +190,9 @@ class CheckFiniteScope::Watcher : public OpWatcher {
             text += fmt::format("\n  saved by the op: {}", describe(s, values.back()));
         }
         const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
-        fail<NonFiniteError>(record.loc, "{}: its backward rule makes {} of finite values: the gradient of input {} is {}{}{}{}",
-                             record.op->name, bad->nan > 0 ? "nan" : "inf", i, describe(given, *bad), text,
-                             cause.empty() ? "" : "\n  likely cause: ", cause);
+        tell(record.op->name, record.loc,
+             fmt::format("{}: its backward rule makes {} of finite values: the gradient of input {} is {}{}{}{}", record.op->name,
+                         bad->nan > 0 ? "nan" : "inf", i, describe(given, *bad), text, cause.empty() ? "" : "\n  likely cause: ", cause));
     }
 
     void end_rule(Walk&, std::uint32_t) override {
@@ -190,9 +200,17 @@ class CheckFiniteScope::Watcher : public OpWatcher {
         saved_.clear();
     }
 
-    WatchScope scope{*this};
-
  private:
+    // gdb's breakpoint was deleted.
+    bool is_off() const noexcept { return found_ == Found::stops && tapir_gdb_state.checking == 0; }
+    void tell(const char* op, const Loc& loc, const std::string& text) const {
+        const NonFiniteError error(text, loc);
+        if (found_ == Found::throws) throw error;
+        gdb::nonfinite(op, error.what(), error.where());
+    }
+
+    WatchScope scope_{*this};
+    Found found_;
     const TensorImpl* written_ = nullptr;
     Seen before_;
     Values before_values_;
@@ -201,8 +219,20 @@ class CheckFiniteScope::Watcher : public OpWatcher {
     std::vector<Tensor> saved_;
 };
 
-CheckFiniteScope::CheckFiniteScope(bool on) : watcher_(on ? new Watcher : nullptr) {}
+}  // namespace
+
+class CheckFiniteScope::Watcher : public FiniteWatcher {
+    using FiniteWatcher::FiniteWatcher;
+};
+
+CheckFiniteScope::CheckFiniteScope(bool on) : watcher_(on ? new Watcher(Found::throws) : nullptr) {}
 
 CheckFiniteScope::~CheckFiniteScope() { delete watcher_; }
+
+void detail::check_finite_of_thread() {
+    thread_local std::unique_ptr<FiniteWatcher> watcher;
+    if (!watcher) watcher = std::make_unique<FiniteWatcher>(Found::stops);
+    thread.observed = true;  // a scope that was there before it may have ended
+}
 
 }  // namespace tapir

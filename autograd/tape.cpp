@@ -7,6 +7,7 @@
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
@@ -51,16 +52,28 @@ void close_number(std::uint32_t number) {
     }
 }
 
+// All logs are made here. They stand in gdb's list.
+struct ListedLog : Log {
+    ListedLog() {
+        gdb.log = this;
+        gdb::list(gdb);
+    }
+    ~ListedLog() { gdb::unlist(gdb); }
+    ListedLog(const ListedLog&) = delete;
+    ListedLog& operator=(const ListedLog&) = delete;
+    GdbLog gdb;
+};
+
 // Logs that are not in use, kept with their memory: the next tape on this thread appends without a malloc.
-std::vector<std::unique_ptr<Log>>& spare_logs() {
-    thread_local std::vector<std::unique_ptr<Log>> logs;
+std::vector<std::unique_ptr<ListedLog>>& spare_logs() {
+    thread_local std::vector<std::unique_ptr<ListedLog>> logs;
     return logs;
 }
 
-Log* acquire_log() {
+ListedLog* acquire_log() {
     auto& spare = spare_logs();
-    if (spare.empty()) return new Log;
-    Log* log = spare.back().release();
+    if (spare.empty()) return new ListedLog;
+    ListedLog* log = spare.back().release();
     spare.pop_back();
     return log;
 }
@@ -100,6 +113,10 @@ Tape::Tape(TapeOptions options, Loc loc)
         log_->last_backward = Loc{};
     }
     current_tape = this;
+    GdbLog& seen = static_cast<ListedLog*>(log_)->gdb;
+    seen.tapes = log_->depth;
+    seen.begin = begin_;
+    seen.opened = loc_;
     detail::set_log(log_);
 }
 
@@ -115,11 +132,17 @@ Tape::~Tape() {
             break;
         }
     }
+    GdbLog& seen = static_cast<ListedLog*>(log_)->gdb;
+    seen.tapes = log_->depth - 1;
+    if (current_tape) {
+        seen.begin = current_tape->begin_;
+        seen.opened = current_tape->loc_;
+    }
     if (--log_->depth > 0) return;
     close_number(log_->id);
     log_->clear();
     log_->id = 0;
-    spare_logs().emplace_back(log_);
+    spare_logs().emplace_back(static_cast<ListedLog*>(log_));
 }
 
 std::size_t Tape::size() const noexcept { return log_->records.size() - begin_; }

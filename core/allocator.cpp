@@ -11,6 +11,8 @@
 #include <new>
 #include <vector>
 
+#include "tapir/core/gdb/hooks_impl.h"
+
 namespace tapir {
 namespace {
 
@@ -91,9 +93,10 @@ struct Shared {
     }();
 };
 
+alignas(Shared) constinit std::byte shared_memory[sizeof(Shared)] = {};
+
 Shared& shared() noexcept {
-    alignas(Shared) static std::byte memory[sizeof(Shared)];
-    static auto* instance = new (memory) Shared;
+    static auto* instance = new (shared_memory) Shared;
     return *instance;
 }
 
@@ -250,6 +253,30 @@ struct Decided {
 [[gnu::init_priority(101)]] const Decided decided;
 
 }  // namespace
+
+// For gdb: what memory_stats() adds up.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // no virtual bases here
+extern "C" {
+[[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_allocator[] = {
+    TAPIR_GDB_OFFSET(Shared, large_bytes),
+    TAPIR_GDB_OFFSET(Shared, large_live),
+    TAPIR_GDB_OFFSET(Shared, slab_bytes),
+    TAPIR_GDB_OFFSET(Shared, threads),
+    TAPIR_GDB_OFFSET(Shared, gone),
+    TAPIR_GDB_OFFSET(Shared, system_calls),
+    TAPIR_GDB_OFFSET(Shared, system_only),
+    TAPIR_GDB_OFFSET(ThreadCache, live),
+    TAPIR_GDB_OFFSET(ThreadCache, peak),
+    TAPIR_GDB_OFFSET(ThreadCache, allocations),
+    TAPIR_GDB_OFFSET(MemoryStats, live_bytes),
+    TAPIR_GDB_OFFSET(MemoryStats, peak_bytes),
+    TAPIR_GDB_OFFSET(MemoryStats, allocations),
+    {},
+};
+[[gnu::used, gnu::retain]] constinit const void* tapir_gdb_allocator_memory = shared_memory;
+}
+#pragma GCC diagnostic pop
 
 void* detail::allocate(std::size_t bytes) noexcept {
     if (bytes > kSmallLimit) [[unlikely]]

@@ -53,9 +53,10 @@ inline void begin_op(const char* op, const TensorImpl* operand, const Loc& loc) 
         begin_watched_op(op, operand, loc);
 }
 /// The same for ops that make a tensor of nothing, on this device.
+void begin_watched_op(const char* op, Device device, const Loc& loc);
 inline void begin_op(const char* op, Device device, const Loc& loc) {
     if (device.type != DeviceType::cpu || watching_ops) [[unlikely]]
-        name_op(op, loc);
+        begin_watched_op(op, device, loc);
 }
 /// The same, and throws ValueError for an undefined tensor.
 inline void check_defined(const In& x, const char* op) {

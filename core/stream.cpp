@@ -8,6 +8,8 @@
 
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
+#include "tapir/core/make_impl.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -212,9 +214,17 @@ constinit int detail::logging_placement = 0;
 constinit int detail::watching_memory = 0;
 constinit bool detail::logging_ops = false;
 
+void detail::begin_watched_op(const char* op, Device, const Loc& loc) {
+    name_op(op, loc);
+    if (gdb::is_watching()) [[unlikely]]
+        gdb::begin(op, nullptr, loc);
+}
+
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
     name_op(op, loc);
     if (logging_ops) log_ops_of_thread();
+    if (gdb::is_watching()) [[unlikely]]
+        gdb::begin(op, operand, loc);
     if (thread.watchers && thread.observed) tell_begin(op, operand->device, loc);
     if (operand->device.type == DeviceType::cpu) return;
     device_api::select(operand->device);
@@ -222,6 +232,8 @@ void detail::begin_watched_op(const char* op, const TensorImpl* operand, const L
 }
 
 void detail::log_placement(const TensorImpl* result) {
+    if (gdb::is_watching()) [[unlikely]]
+        gdb::result(result);
     if (thread.is_placed) return;
     const std::string line = fmt::format("{}: {}: {}, {} {}\n", file_and_line(thread.op_loc), thread.op, name(result->device),
                                          name(result->dtype), Shape(result->sizes, result->rank));

@@ -73,9 +73,25 @@ std::string size_text(std::size_t bytes) {
     return fmt::format("{:.1f} {}", static_cast<double>(bytes) / (is_large ? 1 << 20 : 1 << 10), is_large ? "MiB" : "KiB");
 }
 
+}  // namespace
+
+// For gdb: where each device's counters are.
+struct GdbDeviceMemory {
+    const std::size_t *reserved, *live, *peak;
+    const std::int64_t *allocations, *segments;
+};
+extern "C" {
+[[gnu::used, gnu::retain]] constinit GdbDeviceMemory tapir_gdb_device_memory[kMaxDevices] = {};
+[[gnu::used, gnu::retain]] constinit std::int32_t tapir_gdb_devices = kMaxDevices;
+}
+
+namespace {
+
 class DeviceMemory {
  public:
-    explicit DeviceMemory(int device) : device_(device) {}
+    explicit DeviceMemory(int device) : device_(device) {
+        tapir_gdb_device_memory[device] = {&reserved_, &live_, &peak_, &allocations_, &segments_};
+    }
 
     Block* allocate(std::size_t wanted, const Loc& loc);
     void free(Block* block) noexcept;

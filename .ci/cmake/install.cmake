@@ -1,5 +1,5 @@
 # What `cmake --install` puts in place: the library, the public headers under include/tapir, TapirConfig.cmake for
-# find_package(Tapir), and tapir.pc for pkg-config.
+# find_package(Tapir), tapir.pc for pkg-config, and the script for gdb.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -20,6 +20,8 @@ foreach(header ${TAPIR_PUBLIC_HEADERS})
     cmake_path(GET header PARENT_PATH folder)
     install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapir/${folder})
 endforeach()
+
+install(FILES core/gdb/tapir_gdb.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tapir)  # also in the library: for `source` in ~/.gdbinit
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tapir)
 install(TARGETS tapir EXPORT TapirTargets)

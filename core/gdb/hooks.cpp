@@ -1,0 +1,156 @@
+#include "tapir/core/gdb/hooks_impl.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "tapir/core/tensor.h"
+#include "tapir/core/thread_impl.h"
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+namespace tapir {
+
+extern "C" {
+// Kept where nothing but a debugger uses them.
+[[gnu::used, gnu::retain]] constinit GdbState tapir_gdb_state{
+    .watching_ops = &detail::watching_ops, .tables = {tapir_gdb_layout, tapir_gdb_allocator}};
+[[gnu::used, gnu::retain, gnu::noinline, gnu::noclone]] void tapir_gdb_op() { asm volatile("" ::: "memory"); }
+[[gnu::used, gnu::retain, gnu::noinline, gnu::noclone]] void tapir_gdb_nonfinite() {
+    asm volatile("" ::: "memory");
+}
+}
+
+namespace gdb {
+namespace {
+
+// Held while a thread tells: the state stays as it is while gdb looks at it. Recursive, for what gdb may call there.
+std::recursive_mutex& telling() {
+    static auto* mutex = new std::recursive_mutex;  // threads may outlive main()
+    return *mutex;
+}
+
+// The op that this thread was told of last.
+struct Told {
+    const char* op = "";
+    Loc loc;
+    bool has_result = true;
+    bool in_rule = false;
+};
+constinit thread_local Told told;
+
+bool is_wanted(const char* op, std::uint32_t line) noexcept {
+    if (!*tapir_gdb_state.wanted) return true;
+    std::string_view list(tapir_gdb_state.wanted, strnlen(tapir_gdb_state.wanted, sizeof(tapir_gdb_state.wanted)));
+    char text[16] = ":";
+    const std::string_view place(text, static_cast<std::size_t>(std::to_chars(text + 1, text + sizeof(text), line).ptr - text));
+    while (!list.empty()) {
+        const std::string_view entry = list.substr(0, list.find('\n'));
+        if (entry == op || entry == place) return true;
+        list.remove_prefix(std::min(list.size(), entry.size() + 1));
+    }
+    return false;
+}
+
+void tell(GdbState::Kind kind, const char* op, const TensorImpl* tensor, const Loc& loc) {
+    if (!is_wanted(op, loc.line())) return;
+    const std::lock_guard lock(telling());
+    GdbState& state = tapir_gdb_state;
+    state.kind = kind;
+    state.op = op;
+    state.file = loc.file_name();
+    state.line = loc.line();
+    state.tensor = tensor;
+    state.module = detail::thread.module;
+    tapir_gdb_op();
+    state.tensor = nullptr;
+}
+
+}  // namespace
+
+void begin(const char* op, const TensorImpl* operand, const Loc& own) {
+    if (detail::thread.parts > 0 || told.in_rule) return;
+    const Loc& loc = detail::caller(own);
+    if (!told.has_result && std::strcmp(told.op, op) == 0) return;  // another operand, whose line may be one of the library's
+    told.op = op;
+    told.loc = loc;
+    told.has_result = false;
+    if (tapir_gdb_state.checking > 0) detail::check_finite_of_thread();
+    if (tapir_gdb_state.watching > 0) tell(GdbState::kForward, op, operand, loc);
+}
+
+void result(const TensorImpl* made) {
+    if (detail::thread.parts > 0 || told.in_rule || !*told.op) return;
+    told.has_result = true;
+    if (tapir_gdb_state.results > 0) tell(GdbState::kResult, told.op, made, told.loc);
+}
+
+void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc) {
+    told.in_rule = true;
+    told.has_result = true;
+    if (tapir_gdb_state.watching > 0) tell(GdbState::kBackward, op, operand, loc);
+}
+
+void end_rule() noexcept { told.in_rule = false; }
+
+void nonfinite(const char* op, const char* message, const Loc& loc) {
+    const std::lock_guard lock(telling());
+    GdbState& state = tapir_gdb_state;
+    state.op = op;
+    state.file = loc.file_name();
+    state.line = loc.line();
+    state.module = detail::thread.module;
+    state.message = message;
+    tapir_gdb_nonfinite();
+    state.message = nullptr;
+}
+
+void list(GdbLog& log) noexcept {
+    const std::lock_guard lock(telling());
+#if defined(__linux__)
+    log.thread = static_cast<std::int32_t>(syscall(SYS_gettid));
+#endif
+    log.next = tapir_gdb_state.logs;
+    tapir_gdb_state.logs = &log;
+}
+
+void unlist(GdbLog& log) noexcept {
+    const std::lock_guard lock(telling());
+    for (GdbLog** place = &tapir_gdb_state.logs; *place; place = &(*place)->next) {
+        if (*place != &log) continue;
+        *place = log.next;
+        return;
+    }
+}
+
+}  // namespace gdb
+
+// For `tapir tensor EXPR --copy`, which calls it: the elements on the CPU and without gaps. They live until the next call. Null:
+// tapir_gdb_state.message says why.
+extern "C" [[gnu::used, gnu::retain]] const void* tapir_gdb_copy(const TensorImpl* impl) {
+    static auto& copy = *new Tensor;
+    static auto& message = *new std::string;
+    try {
+        const detail::PauseRecording pause;
+        const detail::PauseAutocast plain;
+        auto* shared = const_cast<TensorImpl*>(impl);
+        detail::add_ref(shared->refs);
+        const Tensor tensor = Tensor::adopt(shared);
+        copy = tensor.to(cpu).contiguous();
+        return copy.impl();
+    } catch (const std::exception& error) {
+        message = error.what();
+        tapir_gdb_state.message = message.c_str();
+        return nullptr;
+    }
+}
+
+}  // namespace tapir

@@ -1,0 +1,87 @@
+// What gdb sees of a running program, and how it stops one at an op.
+//
+// The script (tapir_gdb.py, which the library carries with it) reads memory and calls nothing. It knows three symbols: the table of
+// offsets (layout.cpp), the state below, and the two empty functions at which it sets breakpoints. So it works on programs that are
+// optimised, on a library without debug information, and in core dumps.
+//
+// To stop at ops the script raises tapir_gdb_state.watching and detail::watching_ops, which puts ops on the ways that say what they
+// do. Nothing of this costs anything while it is 0.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tapir/core/error.h"
+#include "tapir/core/gdb/layout_impl.h"
+
+namespace tapir {
+
+struct Log;
+struct ModuleName;
+struct TensorImpl;
+
+/// A log that a thread has made. They are all listed, since thread-local variables cannot be read in every core dump.
+struct GdbLog {
+    const Log* log = nullptr;
+    GdbLog* next = nullptr;
+    std::int32_t thread = 0;  // as the system numbers them
+    std::int32_t tapes = 0;
+    std::size_t begin = 0;    // of the innermost tape
+    Loc opened{};             // the same
+};
+
+struct GdbState {
+    // Set by the script.
+    std::int32_t watching = 0;  // how many breakpoints of it stop at ops
+    std::int32_t results = 0;   // of these, how many look at results too
+    std::int32_t checking = 0;  // above 0: ops are looked at for nan and inf
+    char wanted[500] = {};      // what stops: names of ops and ":LINE"s, one a line; "": every op
+    // For the script to look at when a breakpoint is hit.
+    enum Kind : std::int32_t { kForward, kBackward, kResult };
+    std::int32_t kind = kForward;
+    std::uint32_t line = 0;
+    const char* op = nullptr;
+    const char* file = nullptr;
+    const TensorImpl* tensor = nullptr;  // the first operand, or the result; null where there is none
+    const ModuleName* module = nullptr;
+    const char* message = nullptr;  // of tapir_gdb_nonfinite, and of a copy that failed
+    // For the script to find.
+    int* watching_ops = nullptr;
+    GdbLog* logs = nullptr;
+    const void* tables[2] = {};  // so that a static library gives them away, and the script with them
+};
+
+extern "C" {
+extern const gdb::LayoutEntry tapir_gdb_layout[];     // layout.cpp
+extern const gdb::LayoutEntry tapir_gdb_allocator[];  // of core/allocator.cpp
+extern GdbState tapir_gdb_state;
+void tapir_gdb_op();         // an op begins, or has a result
+void tapir_gdb_nonfinite();  // one has made nan or inf of finite numbers
+const void* tapir_gdb_copy(const TensorImpl* impl);
+}
+
+namespace gdb {
+
+inline bool is_watching() noexcept { return tapir_gdb_state.watching > 0 || tapir_gdb_state.checking > 0; }
+
+/// An op begins; said for each of its operands, of which the first counts. operand: may be null.
+void begin(const char* op, const TensorImpl* operand, const Loc& loc);
+/// The op that has begun has a result.
+void result(const TensorImpl* made);
+/// The rule of a record begins: what it calls is not told. null: no rule runs any more.
+void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc);
+void end_rule() noexcept;
+/// The message of a NonFiniteError.
+void nonfinite(const char* op, const char* message, const Loc& loc);
+
+void list(GdbLog& log) noexcept;
+void unlist(GdbLog& log) noexcept;
+
+}  // namespace gdb
+
+namespace detail {
+/// This thread's ops are checked as in a CheckFiniteScope from here on, and tell gdb::nonfinite() of what they find.
+void check_finite_of_thread();
+}  // namespace detail
+
+}  // namespace tapir

@@ -1,0 +1,29 @@
+// Tables of numbers that the gdb script reads by a symbol's address. There are no pointers in them: nothing is to be relocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tapir::gdb {
+
+/// A table ends with an entry without a name.
+struct LayoutEntry {
+    char name[40] = {};
+    std::int64_t value = 0;
+    constexpr LayoutEntry() = default;
+    template <class Number>
+    constexpr LayoutEntry(std::string_view text, Number number) : value(static_cast<std::int64_t>(number)) {
+        for (std::size_t i = 0; i < text.size(); ++i) name[i] = text[i];  // no constant where it is too long
+    }
+};
+
+}  // namespace tapir::gdb
+
+/// "Record.loc": where it is.
+#define TAPIR_GDB_OFFSET(Type, member) \
+    { #Type "." #member, offsetof(Type, member) }
+#define TAPIR_GDB_SIZE(Type) \
+    { "sizeof." #Type, sizeof(Type) }
+#define TAPIR_GDB_FLAG(Type, flag) \
+    { #Type "." #flag, Type::flag }

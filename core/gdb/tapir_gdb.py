@@ -1,0 +1,1482 @@
+# Tapir in gdb: printers for tensors and modules, and the commands `tapir ...` (`help tapir` lists them).
+#
+# libtapir carries this text, as a module of gdb's Python, and gdb runs it by itself where the program or library lies on its
+# auto-load safe-path; or write `source PREFIX/share/tapir/tapir_gdb.py` into ~/.gdbinit. It needs gdb 13, and must not have
+# quotes of three '.
+#
+# It reads memory and calls nothing in the program (but for `tapir tensor --copy`), so it works at -O2 and in core dumps. What it
+# knows of the library's types stands in a table in the library, tapir_gdb_layout, see layout.cpp: the library needs no debug
+# information. Of the program's it takes what leads to a tensor: its variables, and the members of its modules.
+import array
+import fnmatch
+import math
+import os
+import re
+import struct
+
+import gdb
+
+PRINTED = 64  # a printer elides tensors of more elements than this
+LISTED = 1000  # the same of `tapir tensor`
+LOOKED_AT = 100 * 1000  # of so many elements a printer finds minimum, mean, maximum
+LOOKED_AT_ON_REQUEST = 50 * 1000 * 1000
+
+
+# --- Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def read(address, size):
+    return bytes(gdb.selected_inferior().read_memory(address, size)) if size else b""
+
+
+def number(address, size=8, signed=False):
+    return int.from_bytes(read(address, size), "little", signed=signed)
+
+
+def pointers(address, count):
+    return array.array("Q", read(address, 8 * count))
+
+
+def c_string(address):
+    """Read up to the next multiple of 64, again and again: what lies behind the end may not be there."""
+    if not address:
+        return ""
+    found = b""
+    while len(found) < 4096:
+        piece = read(address + len(found), 64 - (address + len(found)) % 64)
+        end = piece.find(b"\0")
+        if end >= 0:
+            return (found + piece[:end]).decode("utf-8", "replace")
+        found += piece
+    return found.decode("utf-8", "replace")
+
+
+class Known:
+    """What is found once in a program: offsets, and texts that stay."""
+
+    tables = {}
+    texts = {}
+
+    @classmethod
+    def forget(cls, _event=None):
+        cls.tables = {}
+        cls.texts = {}
+
+    @classmethod
+    def text(cls, address):
+        if address not in cls.texts:
+            cls.texts[address] = c_string(address)
+        return cls.texts[address]
+
+    @classmethod
+    def table(cls, symbol):
+        if symbol not in cls.tables:
+            address, entries = address_of(symbol), {}
+            while True:
+                entry = read(address, 48)
+                name = entry[:40].rstrip(b"\0").decode()
+                if not name:
+                    break
+                entries[name] = int.from_bytes(entry[40:], "little", signed=True)
+                address += 48
+            cls.tables[symbol] = entries
+        return cls.tables[symbol]
+
+
+def address_of(symbol):
+    try:
+        return int(gdb.parse_and_eval("(unsigned long)&" + symbol))
+    except gdb.error:
+        raise gdb.GdbError("tapir: this program has no Tapir, or one of another version (no symbol %s)" % symbol)
+
+
+def offset(name):
+    entries = Known.table("tapir_gdb_layout")
+    if entries["version"] != 1:
+        raise gdb.GdbError("tapir: this script and the library are of different versions")
+    return entries[name]
+
+
+def state(field, size=4):
+    return number(address_of("tapir_gdb_state") + offset("GdbState." + field), size)
+
+
+def dtype_name(value):
+    for name, known in Known.table("tapir_gdb_layout").items():
+        if known == value and name.startswith("dtype."):
+            return name[6:]
+    return "dtype %d" % value
+
+
+class Fields:
+    """A struct of the library, read at once."""
+
+    def __init__(self, type_name, address, size=None):
+        self.type_name, self.address = type_name, address
+        self.bytes = read(address, size or offset("sizeof." + type_name))
+
+    def get(self, field, size=8, signed=False):
+        at = offset(self.type_name + "." + field)
+        return int.from_bytes(self.bytes[at : at + size], "little", signed=signed)
+
+    def numbers(self, field, count):
+        at = offset(self.type_name + "." + field)
+        return list(struct.unpack_from("<%dq" % count, self.bytes, at))
+
+    def has(self, flag):
+        return bool(self.get("flags", 1) & offset(self.type_name + "." + flag))
+
+    def device(self):
+        at = offset(self.type_name + ".device")
+        return device_name(self.bytes[at + offset("Device.type")], self.bytes[at + offset("Device.index")])
+
+
+def device_name(kind, index):
+    return "cpu" if kind == 0 else "cuda:%d" % index
+
+
+class Place:
+    """A std::source_location: a pointer to file, function, line and column."""
+
+    def __init__(self, address):
+        self.file, self.line = "", 0
+        if address:
+            self.file, self.line = Known.text(number(address)), number(address + 16, 4)
+
+    def __str__(self):
+        return "%s:%d" % (os.path.basename(self.file), self.line) if self.line else ""
+
+
+# --- Texts ----------------------------------------------------------------------------------------------------------------
+
+
+def shape_text(sizes):
+    return "(%s%s)" % (", ".join(map(str, sizes)), "," if len(sizes) == 1 else "")
+
+
+def size_text(count):
+    amount, unit = float(count), 0
+    while amount >= 1024 and unit < 4:
+        amount, unit = amount / 1024, unit + 1
+    return "%d B" % count if unit == 0 else "%.*f %s" % (1 if amount < 10 else 0, amount, ("", "KiB", "MiB", "GiB", "TiB")[unit])
+
+
+def counted(n, one, many=None):
+    return "%d %s" % (n, one if n == 1 else many or one + "s")
+
+
+def element_text(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "%.6g" % value if isinstance(value, float) else str(value)
+
+
+def print_table(rows, right=()):
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.rjust(width) if c in right else cell.ljust(width) for c, (cell, width) in enumerate(zip(row, widths))]
+        print("  ".join(cells).rstrip())
+
+
+# --- Tensors --------------------------------------------------------------------------------------------------------------
+
+CODES = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "uint8": "B"}
+ITEM_SIZES = {"bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def decode(dtype, raw):
+    if dtype in CODES:
+        return array.array(CODES[dtype], raw)
+    if dtype == "bool":
+        return [byte != 0 for byte in raw]
+    if dtype == "float16":
+        return struct.unpack("<%de" % (len(raw) // 2), raw)
+    if dtype == "bfloat16":  # the upper half of a float
+        return array.array("f", array.array("I", [half << 16 for half in array.array("H", raw)]).tobytes())
+    raise gdb.GdbError("tapir: unknown element type " + dtype)
+
+
+class Tensor:
+    """A tensor, or a slice of one."""
+
+    def __init__(self, impl):
+        fields = Fields("TensorImpl", impl)
+        rank = fields.get("rank", 1)
+        is_one = rank <= offset("kMaxRank") and fields.get("dtype", 1) < len(ITEM_SIZES) and fields.get("refs", 4) > 0
+        if not is_one or fields.get("numel") != math.prod(fields.numbers("sizes", rank)):  # a variable that is not made yet
+            raise gdb.MemoryError("no tensor at 0x%x" % impl)
+        self.impl, self.fields = impl, fields
+        self.dtype, self.device = dtype_name(fields.get("dtype", 1)), fields.device()
+        self.sizes, self.strides = fields.numbers("sizes", rank), fields.numbers("strides", rank)
+        self.data, self.storage, self.meta = fields.get("data"), fields.get("storage"), fields.get("meta")
+        self.item_size = ITEM_SIZES[self.dtype]
+
+    @property
+    def numel(self):
+        return math.prod(self.sizes)
+
+    @property
+    def is_here(self):
+        return self.device == "cpu"
+
+    def head(self):
+        text = "%s %s" % (self.dtype, shape_text(self.sizes))
+        return text + " " + self.device + (" requires_grad" if self.fields.has("kRequiresGrad") else "")
+
+    def name(self):
+        return Known.text(number(self.meta + offset("AutogradMeta.name"))) if self.meta else ""
+
+    def contiguous(self):
+        expected = 1
+        for size, stride in zip(reversed(self.sizes), reversed(self.strides)):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def row(self, start, count, stride):
+        """Elements start, start + stride, ..."""
+        if count <= 0:
+            return []
+        if abs(stride) > 64:  # rather one by one than all that lies between
+            return [value for k in range(count) for value in self.row(start + k * stride, 1, 1)]
+        first = start + min(0, (count - 1) * stride)
+        span = abs(stride) * (count - 1) + 1
+        values = decode(self.dtype, read(self.data + first * self.item_size, span * self.item_size))
+        if stride == 0:
+            return [values[0]] * count
+        return values[::stride] if abs(stride) != 1 or stride < 0 else values
+
+    def rows(self, limit):
+        """All elements, or the first of them, in parts."""
+        if self.numel == 0:
+            return
+        if self.contiguous():
+            wanted, step = min(self.numel, limit), 1 << 20
+            for start in range(0, wanted, step):
+                yield self.row(start, min(step, wanted - start), 1)
+            return
+
+        def walk(d, start):
+            if d >= len(self.sizes) - 1:
+                yield self.row(start, min(self.sizes[d], limit), self.strides[d])
+                return
+            for k in range(self.sizes[d]):
+                yield from walk(d + 1, start + k * self.strides[d])
+
+        for part in walk(0, 0):
+            yield part[:limit]
+            limit -= len(part)
+            if limit <= 0:
+                return
+
+    def summary(self, limit):
+        """"min -1, max 2, mean 0.5, 1 nan", of the finite elements."""
+        low, high, total, nan, inf, zeros, seen = math.inf, -math.inf, 0.0, 0, 0, 0, 0
+        for part in self.rows(limit):
+            seen += len(part)
+            if not math.isfinite(sum(part)):  # slower, one by one
+                nan += sum(1 for x in part if x != x)
+                inf += sum(1 for x in part if x in (math.inf, -math.inf))
+                part = [x for x in part if math.isfinite(x)]
+            if part:
+                low, high, total = min(low, min(part)), max(high, max(part)), total + math.fsum(part)
+                zeros += part.count(0)
+        if seen == 0:
+            return "no elements"
+        texts = []
+        if seen > nan + inf:
+            texts.append("min %.6g, max %.6g, mean %.6g" % (low, high, total / (seen - nan - inf)))
+        texts += [counted(zeros, "zero")] if zeros else []
+        texts += ["%d nan" % nan] if nan else []
+        texts += ["%d inf" % inf] if inf else []
+        return ", ".join(texts) + (" of the first %d elements" % seen if seen < self.numel else "")
+
+    def norm(self, limit):
+        return math.sqrt(sum(math.fsum(float(x) * x for x in part) for part in self.rows(limit)))
+
+    def element(self, start):
+        return element_text(self.row(start, 1, 1)[0])
+
+    def nested(self, d=0, start=0, most=PRINTED):
+        """All on one line."""
+        if d == len(self.sizes):
+            return self.element(start)
+        size, stride = self.sizes[d], self.strides[d]
+        is_last = d == len(self.sizes) - 1
+        edge = 3 if is_last else 1
+        parts = [(0, size)]
+        if self.numel > most and size > 2 * edge:
+            parts = [(0, edge), (size - edge, size)]
+        texts = []
+        for begin, end in parts:
+            if begin > 0:
+                texts.append("...")
+            if is_last:
+                texts += [element_text(x) for x in self.row(start + begin * stride, end - begin, stride)]
+            else:
+                texts += [self.nested(d + 1, start + k * stride, most) for k in range(begin, end)]
+        return "[%s]" % ", ".join(texts)
+
+    def text(self):
+        if not self.is_here:
+            return "%s (its elements are on the device: tapir tensor EXPR --copy)" % self.head()
+        text = "%s %s" % (self.head(), self.nested())
+        if self.numel > PRINTED:
+            text += " " + self.summary(LOOKED_AT)
+        return text
+
+    def sliced(self, text):
+        """As NumPy's x[0, :, 2:5]: numbers, slices and an ellipsis."""
+        items = [item.strip() for item in text.split(",")]
+        if items.count("...") > 1 or len([i for i in items if i != "..."]) > len(self.sizes):
+            raise gdb.GdbError("tapir tensor: [%s] does not fit a tensor of shape %s" % (text, shape_text(self.sizes)))
+        if "..." in items:
+            place = items.index("...")
+            items[place : place + 1] = [":"] * (len(self.sizes) - len(items) + 1)
+        items += [":"] * (len(self.sizes) - len(items))
+        made = Tensor(self.impl)
+        made.data, made.sizes, made.strides, start = self.data, [], [], 0
+        for item, size, stride in zip(items, self.sizes, self.strides):
+            if ":" in item:
+                begin, end, step = slice(*[int(part) if part.strip() else None for part in item.split(":")]).indices(size)
+                start += begin * stride
+                made.sizes.append(len(range(begin, end, step)))
+                made.strides.append(stride * step)
+                continue
+            if not -size <= int(item) < size:
+                raise gdb.GdbError("tapir tensor: index %s is out of range for a dimension of size %d" % (item, size))
+            start += (int(item) % size) * stride
+        made.data += start * self.item_size
+        return made
+
+    def lines(self):
+        """A row of elements a line, in columns."""
+        cells, longest = {}, 0
+
+        def ends(d, edge=3):
+            size = self.sizes[d]
+            if self.numel > LISTED and size > 2 * edge:
+                return list(range(edge)) + [None] + list(range(size - edge, size))
+            return list(range(size))
+
+        def fill(d, start):
+            nonlocal longest
+            if d == len(self.sizes):
+                cells[start] = self.element(start)
+                longest = max(longest, len(cells[start]))
+                return
+            for k in ends(d):
+                if k is not None:
+                    fill(d + 1, start + k * self.strides[d])
+
+        def write(d, start):
+            if d == len(self.sizes):
+                return cells[start].rjust(longest)
+            texts = ["..." if k is None else write(d + 1, start + k * self.strides[d]) for k in ends(d)]
+            below = len(self.sizes) - d - 1
+            return "[" + (", " if below == 0 else "," + "\n" * below + " " * (d + 1)).join(texts) + "]"
+
+        if self.numel == 0:
+            return "[]"
+        fill(0, 0)
+        return write(0, 0).strip()
+
+
+def impl_of(value):
+    """The address of the TensorImpl that a value leads to; None: it is no tensor, 0: an undefined one."""
+    kind = value.type.strip_typedefs()
+    if kind.code in (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF):
+        return impl_of(value.referenced_value())
+    if kind.code == gdb.TYPE_CODE_PTR:
+        target = kind.target().unqualified().strip_typedefs()
+        if target.name == "tapir::TensorImpl":
+            return int(value)
+        return impl_of(value.dereference()) if target.code == gdb.TYPE_CODE_STRUCT and int(value) else None
+    if kind.code != gdb.TYPE_CODE_STRUCT:
+        return None
+    if kind.name == "tapir::TensorImpl":
+        return int(value.address) if value.address is not None else None
+    base = base_named(kind, "tapir::Tensor")
+    return int(value.cast(base)["impl_"]) if base is not None else None
+
+
+def base_named(kind, name):
+    """The type itself or its base of this name; also where it is declared by reference to another file."""
+    kind = kind.unqualified().strip_typedefs()
+    if kind.name == name:
+        return kind
+    if kind.code == gdb.TYPE_CODE_STRUCT:
+        for field in kind.fields():
+            if field.is_base_class:
+                found = base_named(field.type, name)
+                if found is not None:
+                    return found
+    return None
+
+
+def tensor_text(impl):
+    if impl == 0:
+        return "undefined"
+    try:
+        return Tensor(impl).text()
+    except gdb.MemoryError:
+        return "<no tensor at 0x%x>" % impl
+
+
+# --- Records --------------------------------------------------------------------------------------------------------------
+
+
+class Record:
+    def __init__(self, log, index):
+        self.log, self.index = log, index
+        fields = self.fields = Fields("Record", log.records[index])
+        self.flags = fields.get("flags", 1)
+        self.dtype, self.rank = dtype_name(fields.get("dtype", 1)), fields.get("rank", 1)
+        self.input_count, self.saved_count = fields.get("input_count", 1), fields.get("saved_count", 1)
+        after = fields.address + len(fields.bytes)
+        self.sizes = list(array.array("q", read(after, 8 * self.rank)))
+        self.saved_at = after + 8 * self.rank
+        self.attrs_at = self.saved_at + offset("sizeof.SavedTensor") * self.saved_count
+        self.inputs_at = fields.get("inputs_")
+
+    def has(self, flag):
+        return bool(self.flags & offset("Record." + flag))
+
+    @property
+    def op(self):
+        return "and" if self.has("kExtra") else Known.text(number(self.fields.get("op") + offset("OpInfo.name")))
+
+    @property
+    def place(self):
+        return Place(self.fields.get("loc"))
+
+    @property
+    def inputs(self):
+        return list(array.array("I", read(self.inputs_at, 4 * self.input_count)))
+
+    @property
+    def saved(self):
+        """Of each its TensorImpl, and the version that its storage had."""
+        size = offset("sizeof.SavedTensor")
+        return [(number(self.saved_at + k * size), number(self.saved_at + k * size + offset("SavedTensor.version"), 4))
+                for k in range(0 if self.has("kReleased") else self.saved_count)]
+
+    @property
+    def module(self):
+        if self.has("kLeaf"):
+            return Tensor(self.saved[0][0]).name() if not self.has("kReleased") else ""
+        return module_text(self.fields.get("module"))
+
+    @property
+    def bytes(self):
+        return math.prod(self.sizes) * ITEM_SIZES[self.dtype]
+
+    def output(self):
+        return "%s %s" % (self.dtype, shape_text(self.sizes))
+
+    def line(self):
+        texts = ["%d: %s" % (self.index - self.log.begin, self.op), self.output(), str(self.place)]
+        return ", ".join(texts) + (" (%s)" % self.module if self.module else "")
+
+
+def module_text(address):
+    if not address:
+        return ""
+    path = Known.text(number(address + offset("ModuleName.path")))
+    return path or Known.text(number(address + offset("ModuleName.type")))
+
+
+class Log:
+    """The records of a thread, and what its innermost tape shows of them."""
+
+    def __init__(self, listed):
+        def field(name, size=8):
+            return number(listed + offset("GdbLog." + name), size)
+
+        self.address, self.thread, self.tapes = field("log"), field("thread", 4), field("tapes", 4)
+        self.begin, self.opened = field("begin"), Place(field("opened"))
+        begin, end = pointers(self.address + offset("Log.records"), 2)
+        self.records = pointers(begin, (end - begin) // 8)
+        self.id = number(self.address + offset("Log.id"), 4)
+        self.last_backward = Place(number(self.address + offset("Log.last_backward")))
+
+    def __len__(self):
+        return len(self.records) - self.begin
+
+    def all(self):
+        return [Record(self, index) for index in range(self.begin, len(self.records))]
+
+
+def open_logs():
+    found, listed = [], state("logs", 8)
+    while listed:
+        log = Log(listed)
+        if log.tapes > 0:
+            found.append(log)
+        listed = number(listed + offset("GdbLog.next"))
+    return found
+
+
+def thread_of(log):
+    for thread in gdb.selected_inferior().threads():
+        if thread.ptid[1] == log.thread:
+            return thread
+    return None
+
+
+def current_log():
+    logs = open_logs()
+    thread = gdb.selected_thread()
+    for log in logs:
+        if thread is not None and thread.ptid[1] == log.thread:
+            return log
+    if not logs:
+        raise gdb.GdbError("tapir: no tape is open")
+    if len(logs) > 1:
+        others = ", ".join("%s of thread %s" % (log.opened, getattr(thread_of(log), "num", "?")) for log in logs)
+        raise gdb.GdbError("tapir: this thread has no tape open; others have (%s): choose one with the command thread" % others)
+    print("This thread has no tape open; that of thread %s:" % getattr(thread_of(logs[0]), "num", "?"))
+    return logs[0]
+
+
+# --- Printers -------------------------------------------------------------------------------------------------------------
+
+
+class Printer:
+    def __init__(self, value, make):
+        self.value, self.make = value, make
+
+    def to_string(self):
+        try:
+            return self.make(self.value)
+        except gdb.GdbError as error:
+            return "<%s>" % error
+        except gdb.MemoryError:
+            return "<memory that cannot be read>"
+
+
+def shape_printed(value):
+    rank = int(value["rank_"])
+    if not 0 <= rank <= 8:
+        return "<no shape>"
+    return shape_text([int(value["sizes_"][d]) for d in range(rank)])
+
+
+def storage_printed(value):
+    fields = Fields("Storage", int(value.address), value.type.sizeof)
+    written = Place(fields.get("last_write"))
+    text = "%s %s at 0x%x, %s, version %d" % (size_text(fields.get("nbytes")), fields.device(), fields.get("data"),
+                                              counted(fields.get("refs", 4), "owner"), fields.get("version", 4))
+    return text + (", last written to at %s" % written if written.line else "")
+
+
+def tape_printed(value):
+    wanted = int(value["log_"])
+    for log in open_logs():
+        if log.address == wanted:
+            log.begin, opened = int(value["begin_"]), Place(int(value["loc_"]["_M_impl"]))
+            return tape_head(log, opened)
+    return "<a tape that is not open>"
+
+
+def tape_head(log, opened):
+    total = sum(record.bytes for record in log.all() if not record.has("kLeaf"))
+    return "tape of %s: %d records, results of %s" % (opened, len(log), size_text(total))
+
+
+def record_printed(value):
+    for log in open_logs():
+        if int(value.address) in log.records:
+            return Record(log, log.records.index(int(value.address))).line()
+    return "<a record of no open tape>"
+
+
+def std_string(value):
+    try:
+        address, length = pointers(int(value.address), 2)
+        return read(address, min(length, 10000)).decode("utf-8", "replace")
+    except (gdb.MemoryError, TypeError):
+        return value.format_string()
+
+
+def error_printed(value):
+    kind = value.dynamic_type.unqualified()
+    error = value.cast(kind)
+    base = base_named(kind, "tapir::Error")
+    return "%s: %s" % (kind.name.split("::")[-1], std_string(error.cast(base)["message_"]))
+
+
+def type_text(kind):
+    return re.sub(r"<.*", "", str(kind.unqualified().strip_typedefs())).split("::")[-1]
+
+
+class ModuleTree:
+    """The members of a module that are modules and tensors, by the names that they have in the program."""
+
+    def __init__(self, value):
+        self.lines, self.seen, self.trained, self.tensors = [], {}, 0, []
+        self.module([], value)
+        self.lines[0] += ", %d parameters" % self.trained
+
+    def text(self):
+        return "\n".join(self.lines)
+
+    def add(self, path, text):
+        """path: of the module or tensor, a list of the names that lead to it."""
+        separator = " " if text.startswith("(") else ": "
+        self.lines.append("  " * len(path) + (path[-1] + separator if path else "") + text)
+
+    def module(self, path, value):
+        kind = value.dynamic_type.unqualified()
+        self.add(path, type_text(kind))
+        self.members(path, value.cast(kind), kind)
+
+    def members(self, path, value, kind):
+        for field in kind.fields():
+            if field.is_base_class:
+                if field.type.name != "tapir::nn::Module":
+                    self.members(path, value[field], field.type.strip_typedefs())
+            elif hasattr(field, "bitpos") and field.name and not field.artificial:
+                is_list = str(kind).startswith("tapir::nn::") and field.name in ("layers_", "modules_")
+                self.member(path, "" if is_list else field.name, value[field])
+
+    def member(self, path, name, value):
+        kind = value.type.unqualified().strip_typedefs()
+        if kind.code in (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF):
+            value, kind = value.referenced_value(), kind.target().unqualified().strip_typedefs()
+        if kind.code != gdb.TYPE_CODE_STRUCT or not kind.name:
+            return
+        if base_named(kind, "tapir::Tensor") is not None:
+            self.tensor(path + [name], impl_of(value))
+        elif base_named(kind, "tapir::nn::Module") is not None:
+            self.module(path + [name], value)
+        elif kind.name == "tapir::nn::AnyModule":
+            self.held(path + [name], value["held_"])
+        elif kind.name.startswith("std::") and may_hold(kind):
+            self.several(path, name, value)
+
+    def held(self, path, pointer):
+        if int(pointer) == 0:
+            return
+        holder = pointer.dereference()
+        layer = holder.cast(holder.dynamic_type)["layer"]
+        if base_named(layer.type, "tapir::nn::Module") is not None:
+            self.module(path, layer)
+        else:
+            self.add(path, "a function")
+
+    def several(self, path, name, value):
+        """What the standard library's printers say is in it: lists, maps, pointers."""
+        printer = gdb.default_visualizer(value)
+        if printer is None or not hasattr(printer, "children"):
+            return
+        is_map, key = getattr(printer, "display_hint", lambda: None)() == "map", None
+        for count, (label, child) in enumerate(printer.children()):
+            if not isinstance(child, gdb.Value):
+                continue
+            if is_map and count % 2 == 0:
+                key = std_string(child)
+                continue
+            index = re.match(r"\[(\d+)\]$", label)
+            inner = key if is_map else index.group(1) if index else ""
+            if (child.type.strip_typedefs().name or "").startswith("std::pair<"):
+                inner, child = std_string(child["first"]), child["second"]
+            if child.type.strip_typedefs().code == gdb.TYPE_CODE_PTR:
+                if int(child) == 0:
+                    continue
+                child = child.dereference()
+            self.member(path, ".".join(part for part in (name, inner) if part), child)
+
+    def tensor(self, path, impl):
+        if not impl:
+            return
+        tensor, name = Tensor(impl), ".".join(path)
+        text = shape_text(tensor.sizes)
+        text += " " + tensor.dtype if tensor.dtype != "float32" else ""
+        text += " " + tensor.device if not tensor.is_here else ""
+        if impl in self.seen:
+            self.add(path, "%s, shared with %s" % (text, self.seen[impl]))
+            return
+        self.seen[impl] = name
+        self.tensors.append((name, tensor))
+        if tensor.fields.has("kRequiresGrad"):
+            self.trained += tensor.numel
+        else:
+            text += ", not trained"
+        self.add(path, text)
+
+
+def may_hold(kind, depth=3):
+    """Whether a type of the standard library may lead to modules or tensors: a list, a map, a pointer, an optional."""
+    kind = kind.unqualified().strip_typedefs()
+    if kind.code == gdb.TYPE_CODE_PTR:
+        return may_hold(kind.target(), depth)
+    if kind.code != gdb.TYPE_CODE_STRUCT or not kind.name or depth == 0:
+        return False
+    if not kind.name.startswith("std::"):
+        return any(base_named(kind, base) is not None for base in ("tapir::Tensor", "tapir::nn::Module", "tapir::nn::AnyModule"))
+    for n in range(2):
+        try:
+            argument = kind.template_argument(n)
+        except (RuntimeError, gdb.error):
+            return False
+        if isinstance(argument, gdb.Type) and may_hold(argument, depth - 1):
+            return True
+    return False
+
+
+def module_printed(value):
+    return ModuleTree(value).text()
+
+
+def tensor_printed(value):
+    return tensor_text(impl_of(value))
+
+
+PRINTERS = {
+    "tapir::Tensor": tensor_printed,
+    "tapir::TensorImpl": tensor_printed,
+    "tapir::Shape": shape_printed,
+    "tapir::Storage": storage_printed,
+    "tapir::Tape": tape_printed,
+    "tapir::Record": record_printed,
+    "tapir::nn::Module": module_printed,
+    "tapir::Error": error_printed,
+}
+
+
+class Lookup:
+    """For gdb: the printer of a value's type, or of a base."""
+
+    name = "tapir"
+    enabled = True
+    found = {}
+
+    def __call__(self, value):
+        kind = value.type.unqualified().strip_typedefs()
+        if kind.code != gdb.TYPE_CODE_STRUCT or not kind.name:
+            return None
+        if kind.name not in self.found:
+            self.found[kind.name] = next((make for base, make in PRINTERS.items() if base_named(kind, base) is not None), None)
+        make = self.found[kind.name]
+        return Printer(value, make) if make else None
+
+
+# --- Stopping at ops ------------------------------------------------------------------------------------------------------
+
+FORWARD, BACKWARD, RESULT = 0, 1, 2
+
+
+class Op:
+    """What the library says when it stops."""
+
+    def __init__(self):
+        fields = Fields("GdbState", address_of("tapir_gdb_state"), offset("GdbState.watching_ops") + 8)
+        self.kind, self.line = fields.get("kind", 4), fields.get("line", 4)
+        self.name, self.file = Known.text(fields.get("op")), Known.text(fields.get("file"))
+        self.impl, self.module = fields.get("tensor"), module_text(fields.get("module"))
+        self.message = c_string(fields.get("message"))
+
+    @property
+    def sizes(self):
+        return Tensor(self.impl).sizes if self.impl else None
+
+    def __str__(self):
+        what = self.name + (" backward" if self.kind == BACKWARD else "")
+        place = "%s:%d" % (os.path.basename(self.file), self.line)
+        text = "%s: %s" % (place, what) if self.line else what
+        if self.impl:
+            tensor = Tensor(self.impl)
+            names = {FORWARD: "", BACKWARD: "gradient ", RESULT: "makes "}
+            text += ", %s%s %s" % (names[self.kind], tensor.dtype, shape_text(tensor.sizes))
+        return text + (" (in %s)" % self.module if self.module else "")
+
+
+def library_folders():
+    """Where the library's sources are, if it has debug information."""
+    found = gdb.lookup_global_symbol("tapir::tapir_gdb_op") or gdb.lookup_global_symbol("tapir_gdb_op")
+    if found is None:
+        return ()
+    root = os.path.dirname(os.path.dirname(os.path.dirname(found.symtab.fullname())))
+    return tuple(os.path.join(root, name, "") for name in ("core", "autograd", "ops", "nn", "optim", "cuda"))
+
+
+def is_inside(frame, folders):
+    """Whether a function is the library's, or the standard library's."""
+    name = frame.name()
+    if not name:
+        return True
+    head = re.sub(r"<.*", "", name.split("(")[0] or name).split(" ")[-1]
+    if head.startswith(("tapir::", "tapir_gdb_", "std::", "__gnu_cxx::")):
+        return True
+    function = frame.function()  # lambdas go without their namespace
+    return function is not None and function.symtab is not None and function.symtab.fullname().startswith(folders)
+
+
+def users_frame(file, line):
+    """The frame of the op's line; else the first outside of the library."""
+    same_file = outside = None
+    frame, base, folders = gdb.newest_frame(), os.path.basename(file), library_folders()
+    for _ in range(200):
+        if frame is None or not frame.is_valid():
+            break
+        place = frame.find_sal()
+        is_there = place.symtab is not None and os.path.basename(place.symtab.filename) == base
+        if is_there and place.line == line:
+            return frame
+        if not is_inside(frame, folders):
+            outside = outside or frame
+            if is_there and same_file is None:
+                same_file = frame
+        frame = frame.older()
+    return outside or same_file
+
+
+def line_in_function(frame):
+    """File and line of a frame whose instruction belongs to a header, since something was inlined there; else None."""
+    place, function = frame.find_sal(), frame.function()
+    if place.symtab is None or function is None or place.symtab.filename == function.symtab.filename:
+        return None
+    block = frame.block()
+    while block is not None and block.function is None:
+        block = block.superblock
+    start = block.start if block is not None else 0
+    lines = [(entry.pc, entry.line) for entry in function.symtab.linetable() if start <= entry.pc < frame.pc() and entry.line > 0]
+    return (function.symtab.filename, max(lines)[1]) if lines else None
+
+
+def print_frame(op, frame):
+    frame.select()
+    text = gdb.execute("frame", to_string=True)
+    place = line_in_function(frame)
+    if place is not None:
+        file, line = place
+        name = os.path.basename(file)
+        if op.kind != BACKWARD and name == os.path.basename(op.file):
+            line = op.line
+        try:
+            source = gdb.execute("list %s:%d,%d" % (file, line, line), to_string=True)
+        except gdb.error:
+            source = ""
+        text = re.sub(r" at \S+:\d+\n.*\n?$", lambda _: " at %s:%d\n%s" % (file, line, source), text)
+    print(text, end="")
+
+
+def is_live():
+    inferior = gdb.selected_inferior()
+    try:
+        return inferior.pid != 0 and inferior.connection is not None and inferior.connection.type != "core"
+    except AttributeError:
+        return inferior.pid != 0
+
+
+class Watch:
+    """The library's switches, as the breakpoints that are there want them."""
+
+    breakpoints = []
+
+    @classmethod
+    def active(cls):
+        cls.breakpoints = [b for b in cls.breakpoints if b.is_valid() and not getattr(b, "is_gone", False)]
+        return [b for b in cls.breakpoints if b.enabled]
+
+    @classmethod
+    def apply(cls):
+        if not is_live():
+            return
+        try:
+            cls.write(address_of("tapir_gdb_state"), state("watching_ops", 8))
+        except (gdb.GdbError, gdb.MemoryError):
+            pass  # the library is not loaded yet, or not any more
+
+    @classmethod
+    def write(cls, base, counter):
+        count = number(counter, 4, signed=True)  # fails while the program is being loaded
+
+        def put(field, value, size=4):
+            memory = value if isinstance(value, bytes) else value.to_bytes(size, "little")
+            gdb.selected_inferior().write_memory(base + offset("GdbState." + field), memory)
+
+        active = cls.active()
+        ops = [b for b in active if isinstance(b, OpBreakpoint)]
+        checks = len(active) - len(ops)
+        before = state("watching") + state("checking") > 0
+        wanted = "\n".join(entry for b in ops for entry in b.wanted) if all(b.wanted for b in ops) else ""
+        text = wanted.encode()
+        size = offset("sizeof.GdbState.wanted")
+        put("wanted", text.ljust(size, b"\0") if len(text) < size else bytes(size))
+        put("watching", len(ops))
+        put("results", sum(b.results for b in ops))
+        put("checking", checks)
+        change = (len(active) > 0) - before
+        if change:
+            gdb.selected_inferior().write_memory(counter, (count + change).to_bytes(4, "little", signed=True))
+
+    @classmethod
+    def start(cls):
+        """The switches are memory of the program: they are set when it runs."""
+        if not Starting.there():
+            Starting()
+        cls.apply()
+
+
+class Starting(gdb.Breakpoint):
+    instance = None
+
+    def __init__(self):
+        super().__init__("main", internal=True)
+        self.silent = True
+        Starting.instance = self
+
+    @classmethod
+    def there(cls):
+        return cls.instance is not None and cls.instance.is_valid()
+
+    def stop(self):
+        Watch.apply()
+        return False
+
+
+def in_call_from_gdb():
+    frame = gdb.newest_frame()
+    for _ in range(200):
+        if frame is None:
+            return False
+        if frame.type() == gdb.DUMMY_FRAME:
+            return True
+        frame = frame.older()
+    return False
+
+
+class TapirBreakpoint(gdb.Breakpoint):
+    def __init__(self, symbol, internal):
+        super().__init__(symbol, internal=internal)
+        self.silent, self.is_reached = True, False
+        Watch.breakpoints.append(self)
+        Watch.start()
+
+
+def quietly(make):
+    """What it makes, without what gdb says of it: that there is a breakpoint in a function of the library."""
+    made = []
+    gdb.tapir_make = lambda: made.append(make())
+    gdb.execute("python gdb.tapir_make()", to_string=True)
+    return made[0]
+
+
+class OpBreakpoint(TapirBreakpoint):
+    def __init__(self, what, matches, wanted=(), results=False, skipped=0, internal=False):
+        self.what, self.matches, self.wanted, self.results, self.skipped = what, matches, list(wanted), results, skipped
+        super().__init__("tapir_gdb_op", internal)
+
+    def stop(self):
+        op = Op()
+        if not self.matches(op) or in_call_from_gdb():
+            return False
+        if self.skipped > 0:
+            self.skipped -= 1
+            return False
+        Stopped.at = (self, op, str(op))
+        self.is_reached = True
+        return True
+
+
+class NonfiniteBreakpoint(TapirBreakpoint):
+    what = "nan and inf"
+
+    def __init__(self):
+        super().__init__("tapir_gdb_nonfinite", False)
+
+    def stop(self):
+        op = Op()
+        Stopped.at = (self, op, op.message)
+        return True
+
+
+class Stopped:
+    """Says where the program has stopped, in terms of the user's lines."""
+
+    at = None
+
+    @classmethod
+    def on_stop(cls, event):
+        at, cls.at = cls.at, None
+        is_hit = at is not None and isinstance(event, gdb.BreakpointEvent)
+        if is_hit:
+            breakpoint, op, text = at
+            print(text if breakpoint.number < 0 else "Tapir breakpoint %d, %s" % (breakpoint.number, text))
+        Next.end()
+        if not is_hit:
+            return
+        frame = users_frame(op.file, op.line)
+        if frame is not None:
+            print_frame(op, frame)
+
+    @classmethod
+    def on_exit(cls, _event):
+        cls.at = None
+        Next.end()
+        Known.forget()
+        for breakpoint in Watch.active():
+            if not breakpoint.is_reached and isinstance(breakpoint, OpBreakpoint):  # misspelt?
+                print("Tapir breakpoint %d was not reached: %s" % (breakpoint.number, breakpoint.what))
+            breakpoint.is_reached = False
+
+
+class Next:
+    """The breakpoint of `tapir next`."""
+
+    breakpoint = None
+
+    @classmethod
+    def end(cls):
+        breakpoint, cls.breakpoint = cls.breakpoint, None
+        if breakpoint is not None and breakpoint.is_valid():
+            breakpoint.is_gone = True
+            breakpoint.delete()
+            Watch.apply()
+
+
+def on_breakpoint_changed(breakpoint):
+    if breakpoint in Watch.breakpoints:
+        Watch.apply()
+
+
+def on_breakpoint_deleted(breakpoint):
+    if breakpoint in Watch.breakpoints:
+        breakpoint.is_gone = True
+        Watch.apply()
+
+
+# --- Commands -------------------------------------------------------------------------------------------------------------
+
+
+class Command(gdb.Command):
+    def __init__(self):
+        super().__init__("tapir " + self.word, self.kind, getattr(self, "completes", gdb.COMPLETE_NONE))
+
+    def invoke(self, argument, from_tty):
+        try:
+            self.run(argument.strip())
+        except gdb.error as error:  # without a traceback
+            raise gdb.GdbError("tapir %s: %s" % (self.word, error))
+
+
+class Prefix(gdb.Command):
+    """Looks inside a program that uses Tapir: its tape, its tensors, its ops.
+
+A tensor, a shape, a tape, a module or an error is printed readably by print, info locals and backtrace."""
+
+    def __init__(self):
+        super().__init__("tapir", gdb.COMMAND_DATA, gdb.COMPLETE_NONE, True)
+
+
+class TapeCommand(Command):
+    """tapir tape [PATTERN]: the records of this thread's innermost tape as a table.
+
+Index, op, output, its bytes, the records that it was made of ("-": a constant), the line of your program, and the path of the
+module (see nn::ModuleScope), or a parameter's name. With a pattern: only the records that have it in one of the columns.
+    tapir tape encoder.cell
+    tapir tape model.cpp:42"""
+
+    word, kind = "tape", gdb.COMMAND_DATA
+
+    def run(self, pattern):
+        log = current_log()
+        rows = [("#", "op", "output", "bytes", "inputs", "line", "module")]
+        for record in log.all():
+            inputs = ["-" if i == offset("kNoValue") or i < log.begin else str(i - log.begin) for i in record.inputs]
+            row = (str(record.index - log.begin), record.op, record.output(), size_text(record.bytes), ", ".join(inputs),
+                   str(record.place), record.module)
+            if any(pattern in cell for cell in row):
+                rows.append(row)
+        print(tape_head(log, log.opened))
+        print_table(rows, right=(0, 3))
+
+
+class RecordCommand(Command):
+    """tapir record N: all about one record of the tape: its inputs, attributes, what it has saved for backward, and who uses it.
+
+N is the record's number in `tapir tape`."""
+
+    word, kind = "record", gdb.COMMAND_DATA
+
+    def run(self, argument):
+        log = current_log()
+        if not re.fullmatch(r"\d+", argument) or int(argument) >= len(log):
+            raise gdb.GdbError("tapir record: expected the number of a record, 0 to %d (see tapir tape)" % (len(log) - 1))
+        record = Record(log, log.begin + int(argument))
+        print("record %s: %s at %s%s" % (argument, record.op, record.place, " in " + record.module if record.module else ""))
+        print("  output      %s, %s on %s" % (record.output(), size_text(record.bytes), record.fields.device()))
+        for k, value in enumerate(record.inputs):
+            what = "a constant" if value == offset("kNoValue") or value < log.begin else Record(log, value).line()
+            print("  %-11s %s" % ("inputs" if k == 0 else "", what))
+        if record.has("kReleased"):
+            print("  saved       given up by the backward at %s" % log.last_backward)
+        for k, (impl, version) in enumerate(record.saved):
+            print("  %-11s %s" % ("saved" if k == 0 else "", tensor_text(impl)))
+            storage = Fields("Storage", Tensor(impl).storage, 64)
+            if storage.get("version", 4) != version:
+                print("              written to since, at %s" % Place(storage.get("last_write")))
+        attributes = self.attributes(record)
+        if attributes:
+            print("  attributes  " + attributes)
+        users = [other for other in log.all() if record.index in other.inputs]
+        for k, other in enumerate(users):
+            print("  %-11s %s" % ("used by" if k == 0 else "", other.line()))
+
+    @staticmethod
+    def attributes(record):
+        if record.has("kObject"):
+            table = number(number(record.attrs_at))
+            symbol = gdb.execute("info symbol 0x%x" % table, to_string=True)
+            found = re.match(r"vtable for (.*) \+", symbol)
+            return "an object, " + (found.group(1) if found else "of a type without a symbol")
+        raw = read(record.attrs_at, record.inputs_at - record.attrs_at)
+        texts = []
+        for at in range(0, len(raw) - 7, 8):  # what they are, the ops' rules know; here their bytes tell
+            (whole,), (floating,), (low, high) = (struct.unpack_from(code, raw, at) for code in ("<q", "<d", "<ii"))
+            if abs(whole) < 1 << 31:
+                texts.append(str(whole))
+            elif 1e-30 < abs(floating) < 1e30:
+                texts.append("%.6g" % floating)
+            else:  # two numbers, or one and what lay there before
+                texts += [str(low), str(high)] if abs(high) < 1 << 12 else [str(low)]
+        return "%s (%d bytes)" % (", ".join(texts), len(raw)) if texts else ""
+
+
+class TensorCommand(Command):
+    """tapir tensor EXPR [SLICE] [--copy]: a tensor's elements, and what it is.
+
+EXPR is a tensor, a pointer to one, or a TensorImpl*. SLICE is as in Python, in brackets: numbers, begin:end:step, and an ellipsis.
+    tapir tensor x
+    tapir tensor model.layer.weight [0, :5]
+    tapir tensor x [..., -1]
+Of long tensors the middle is left out; minimum, maximum and mean are of all elements. Nothing is called in the program, unless
+you ask for it: --copy lets the program copy a tensor from a CUDA device, which waits for the device."""
+
+    word, kind, completes = "tensor", gdb.COMMAND_DATA, gdb.COMPLETE_EXPRESSION
+
+    def run(self, argument):
+        expression, copied = re.subn(r"\s--copy\b", "", " " + argument)
+        expression = expression.strip()
+        if not expression:
+            raise gdb.GdbError("tapir tensor: expected an expression: tapir tensor x [0, :5]")
+        impl, part = self.find(expression)
+        if impl == 0:
+            print("undefined")
+            return
+        tensor = Tensor(impl)
+        if not tensor.is_here:
+            if not copied:
+                print(tensor.head())
+                print("Its elements are on the device: tapir tensor %s --copy" % expression)
+                return
+            here = Tensor(self.copy(impl))
+            tensor.data, tensor.strides, device = here.data, here.strides, tensor.device
+        whole = tensor
+        if part is not None:
+            tensor = tensor.sliced(part)
+        print(self.about(whole) if part is None else "%s of %s" % (shape_text(tensor.sizes), self.about(whole)))
+        print(tensor.lines())
+        print(tensor.summary(LOOKED_AT_ON_REQUEST))
+
+    @staticmethod
+    def find(expression):
+        """The tensor, and the slice: brackets at the end, unless what stands before them is no tensor."""
+        found = re.fullmatch(r"(.*?)\s*\[([-\d\s:,.]+)\]", expression, re.S)
+        if found:
+            try:
+                impl = impl_of(gdb.parse_and_eval(found.group(1)))
+                if impl:
+                    return impl, found.group(2)
+            except gdb.error:
+                pass
+        impl = impl_of(gdb.parse_and_eval(expression))
+        if impl is None:
+            raise gdb.GdbError("tapir tensor: %s is not a tensor" % expression)
+        return impl, None
+
+    @staticmethod
+    def about(tensor):
+        text = tensor.head()
+        if tensor.name():
+            text += ", " + tensor.name()
+        if not tensor.fields.has("kContiguous"):
+            text += ", strides " + shape_text(tensor.fields.numbers("strides", len(tensor.sizes)))
+        node = offset("TensorImpl.node")
+        tape, index = struct.unpack_from("<II", tensor.fields.bytes, node)
+        for log in open_logs():
+            if log.id == tape and log.begin <= index < len(log.records):
+                record = Record(log, index)
+                text += ", record %d (%s at %s)" % (index - log.begin, record.op, record.place)
+        return text
+
+    @staticmethod
+    def copy(impl):
+        if not is_live():
+            raise gdb.GdbError("tapir tensor: --copy needs a running program")
+        counter = state("watching_ops", 8)
+        watching = read(counter, 4)
+        base = address_of("tapir_gdb_state")
+        kept = read(base, offset("GdbState.wanted"))
+        inferior = gdb.selected_inferior()
+        try:  # the copy is no op to stop at
+            inferior.write_memory(counter, bytes(4))
+            inferior.write_memory(base, bytes(len(kept)))
+            call = "((unsigned long (*)(unsigned long)) %d)(%d)" % (address_of("tapir_gdb_copy"), impl)
+            made = int(gdb.parse_and_eval(call))
+        finally:
+            inferior.write_memory(base, kept)
+            inferior.write_memory(counter, watching)
+        if not made:
+            raise gdb.GdbError("tapir tensor: " + c_string(state("message", 8)))
+        return made
+
+
+class BreakCommand(Command):
+    """tapir break OP | FILE:LINE | shape SHAPE | module PATH: stop where an op begins, in the frame of your program that calls it.
+
+    tapir break matmul            an op, also with * and ?: *conv*; "matmul backward": its rule, in a backward
+    tapir break model.cpp:42      any op of this line, forward and backward
+    tapir break shape (32, *)     the first operand, a result, or the gradient in a backward has this shape; * is any size
+    tapir break module encoder.*  any op in modules whose path matches
+    tapir break                   lists what stops
+These are breakpoints of gdb with numbers of their own: delete, disable and commands work. While one is enabled, ops take the ways
+that say what they do; afterwards the program is as fast as before."""
+
+    word, kind = "break", gdb.COMMAND_BREAKPOINTS
+
+    def run(self, argument):
+        if not argument:
+            for b in Watch.breakpoints:
+                if b.is_valid() and b.number > 0:
+                    print("%d: %s%s" % (b.number, b.what, "" if b.enabled else " (disabled)"))
+            return
+        parsed = self.parse(argument)
+        breakpoint = quietly(lambda: OpBreakpoint(argument, *parsed))
+        print("Tapir breakpoint %d: %s" % (breakpoint.number, argument))
+
+    @staticmethod
+    def parse(argument):
+        """A function of an Op; what of it the library can tell by itself; whether results count."""
+        line = re.fullmatch(r"(.+):(\d+)", argument)
+        if line:
+            file, at = line.group(1), int(line.group(2))
+            return (lambda op: op.kind != RESULT and op.line == at and ("/" + op.file).endswith("/" + file)), [":%d" % at]
+        shape = re.fullmatch(r"shape\s*(.*)", argument)
+        if shape:
+            wanted = [None if item in ("*", "?", "-1") else int(item) for item in re.findall(r"[-\d]+|[*?]", shape.group(1))]
+            if not re.fullmatch(r"[\[({\d\s,*?\])}-]+", shape.group(1) or ""):
+                raise gdb.GdbError("tapir break: expected a shape, as in: tapir break shape (32, *)")
+
+            def fits(op):
+                sizes = op.sizes
+                return sizes is not None and len(sizes) == len(wanted) and all(w in (None, s) for w, s in zip(wanted, sizes))
+
+            return fits, [], True
+        module = re.fullmatch(r"module\s+(\S+)", argument)
+        if module:
+            return (lambda op: op.kind != RESULT and fnmatch.fnmatchcase(op.module, module.group(1))), []
+        name = re.fullmatch(r"([\w*?\[\]]+)(\s+backward)?", argument)
+        if not name or name.group(1) in ("module", "shape"):
+            raise gdb.GdbError("tapir break: expected an op, FILE:LINE, shape SHAPE or module PATH; see help tapir break")
+        kind = BACKWARD if name.group(2) else FORWARD
+        is_plain = re.fullmatch(r"\w+", name.group(1))
+        return (lambda op: op.kind == kind and fnmatch.fnmatchcase(op.name, name.group(1))), [name.group(1)] if is_plain else []
+
+
+class BreakNonfiniteCommand(Command):
+    """tapir break-nonfinite: stop at the first op, forward or backward, that makes nan or inf of finite numbers.
+
+It says which, what went in, and the likely cause, as CheckFiniteScope does. Every input and output is looked at: expect a step to
+take several times as long. Delete the breakpoint to end it."""
+
+    word, kind = "break-nonfinite", gdb.COMMAND_BREAKPOINTS
+
+    def run(self, argument):
+        if argument:
+            raise gdb.GdbError("tapir break-nonfinite takes no argument")
+        print("Tapir breakpoint %d: an op makes nan or inf of finite numbers" % quietly(NonfiniteBreakpoint).number)
+
+
+class NextCommand(Command):
+    """tapir next [N]: go on to the next op of this thread, or the Nth from here.
+
+It stops where the op begins, in the frame of your program that calls it. In a backward it goes from rule to rule."""
+
+    word, kind = "next", gdb.COMMAND_RUNNING
+
+    def run(self, argument):
+        if argument and not re.fullmatch(r"[1-9]\d*", argument):
+            raise gdb.GdbError("tapir next: expected how many ops, not %s" % argument)
+        if not is_live():
+            raise gdb.GdbError("The program is not being run.")
+        Next.end()
+        Next.breakpoint = OpBreakpoint("next", lambda op: op.kind != RESULT, skipped=int(argument or 1) - 1, internal=True)
+        Next.breakpoint.thread = gdb.selected_thread().num
+        gdb.execute("continue")
+
+
+class GradsCommand(Command):
+    """tapir grads [EXPR]: the gradients of a module's parameters, or of a tensor; without EXPR those of the leaves on the tape.
+
+Of each: the shape, the norm, minimum, maximum and mean, how many elements are nan or inf. "2 rows of 5": the others are zero."""
+
+    word, kind, completes = "grads", gdb.COMMAND_DATA, gdb.COMPLETE_EXPRESSION
+
+    def run(self, argument):
+        rows = [("leaf", "shape", "norm", "gradient")]
+        for name, tensor in self.leaves(argument):
+            rows.append((name, shape_text(tensor.sizes)) + self.gradient(tensor))
+        print_table(rows)
+
+    @staticmethod
+    def leaves(argument):
+        if argument:
+            value = gdb.parse_and_eval(argument)
+            if value.type.strip_typedefs().code in (gdb.TYPE_CODE_PTR, gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF):
+                value = value.referenced_value()
+            impl = impl_of(value)
+            if impl:
+                return [(Tensor(impl).name() or argument, Tensor(impl))]
+            if base_named(value.type, "tapir::nn::Module") is None:
+                raise gdb.GdbError("tapir grads: %s is neither a module nor a tensor" % argument)
+            return [(path, tensor) for path, tensor in ModuleTree(value).tensors if tensor.fields.has("kRequiresGrad")]
+        log = current_log()
+        records = [record for record in log.all() if record.has("kLeaf") and not record.has("kReleased")]
+        return [(record.module or "record %d" % (record.index - log.begin), Tensor(record.saved[0][0])) for record in records]
+
+    @staticmethod
+    def gradient(tensor):
+        if not tensor.meta:
+            return "", "none"
+        grad = number(tensor.meta + offset("AutogradMeta.grad"))
+        begin, end = pointers(tensor.meta + offset("AutogradMeta.rows"), 2)
+        collected = number(tensor.meta + offset("AutogradMeta.products") + offset("ProductRows.rows"))
+        size, texts, norm = offset("sizeof.SparseRows"), [], ""
+        for part in range(begin, end, size):
+            impl = number(part + offset("SparseRows.values"))
+            values = Tensor(impl)
+            texts.append("%s of %d, %s" % (counted(values.sizes[0], "row"), tensor.sizes[0],
+                                           values.summary(LOOKED_AT_ON_REQUEST) if values.is_here else values.device))
+        if collected:
+            texts.append("%s collected, not computed yet: read grad() in the program" % counted(collected, "product"))
+        if grad:
+            whole = Tensor(grad)
+            if not whole.is_here:
+                return "", "on %s: tapir tensor (tapir::TensorImpl*)0x%x --copy" % (whole.device, grad)
+            norm = "%.6g" % whole.norm(LOOKED_AT_ON_REQUEST)
+            texts.insert(0, whole.summary(LOOKED_AT_ON_REQUEST))
+        return norm, "; ".join(texts) or "none"
+
+
+class MemoryCommand(Command):
+    """tapir memory: what the allocator counts, and what the open tapes keep alive for backward, by the op that saved it.
+
+A storage that several records have saved counts once, where it was saved first."""
+
+    word, kind = "memory", gdb.COMMAND_DATA
+
+    def run(self, argument):
+        counts = self.counts()
+        texts = [size_text(counts[name]) for name in ("live_bytes", "peak_bytes", "cached_bytes")]
+        print("cpu: %s in use (at most %s), %s kept for reuse, %d blocks handed out, %d taken from the system" % (
+            *texts, counts["allocations"], counts["system_calls"]))
+        self.devices()
+        logs = open_logs()
+        if not logs:
+            print("no tape is open")
+        for log in logs:
+            self.tape(log)
+
+    @staticmethod
+    def devices():
+        try:
+            devices, memory = number(address_of("tapir_gdb_devices"), 4), address_of("tapir_gdb_device_memory")
+        except gdb.GdbError:
+            return  # built without CUDA
+        for device in range(devices):
+            places = pointers(memory + 40 * device, 5)
+            if not places[0]:
+                continue
+            reserved, live, peak, allocations, segments = map(number, places)
+            if allocations:
+                print("cuda:%d: %s in use (at most %s), %s kept for reuse, %d blocks handed out, %d taken from the device" % (
+                    device, size_text(live), size_text(peak), size_text(reserved - live), allocations, segments))
+
+    @staticmethod
+    def counts():
+        """What memory_stats() gives."""
+        table = Known.table("tapir_gdb_allocator")
+        shared = number(address_of("tapir_gdb_allocator_memory"))
+
+        def field(name, base=shared):
+            return number(base + table[name], 8, signed=True)
+
+        begin, end = pointers(shared + table["Shared.threads"], 2)
+        threads = pointers(begin, (end - begin) // 8)
+        gone = shared + table["Shared.gone"]
+
+        def total(name):
+            return field("MemoryStats.%s" % name, gone) + sum(
+                field("ThreadCache." + name.replace("_bytes", ""), thread) for thread in threads)
+
+        live = total("live_bytes")
+        cached = field("Shared.slab_bytes") + field("Shared.large_bytes") - (live - field("Shared.large_live"))
+        if number(shared + table["Shared.system_only"], 1):
+            cached = 0
+        return {"live_bytes": live, "peak_bytes": total("peak_bytes"), "cached_bytes": cached, "allocations": total("allocations"),
+                "system_calls": field("Shared.system_calls")}
+
+    @staticmethod
+    def tape(log):
+        log.begin = 0
+        seen, parameters, kept = set(), 0, {}
+        for record in log.all():
+            for impl, _ in record.saved:
+                storage = Tensor(impl).storage
+                if storage in seen:
+                    continue
+                seen.add(storage)
+                size = number(storage + offset("Storage.nbytes"))
+                if record.has("kLeaf"):
+                    parameters += size
+                else:
+                    key = (record.op, str(record.place), record.module)
+                    count, total = kept.get(key, (0, 0))
+                    kept[key] = (count + 1, total + size)
+        thread = getattr(thread_of(log), "num", "?")
+        print("tape of %s, thread %s: %d records; %s saved for backward, besides leaves of %s" % (
+            log.opened, thread, len(log), size_text(sum(size for _, size in kept.values())), size_text(parameters)))
+        most = sorted(kept.items(), key=lambda item: -item[1][1])[:10]
+        if most:
+            print_table([("saved", "tensors", "by", "line", "module")] + [
+                (size_text(size), str(count)) + key for key, (count, size) in most], right=(0, 1))
+
+
+# --- All of it, once -------------------------------------------------------------------------------------------------------
+
+
+def connect():
+    """What an earlier run of this script left is taken away."""
+    for registry, handler in getattr(gdb, "tapir_handlers", []):
+        registry.disconnect(handler)
+    gdb.tapir_handlers = [
+        (gdb.events.stop, Stopped.on_stop),
+        (gdb.events.exited, Stopped.on_exit),
+        (gdb.events.new_objfile, Known.forget),
+        (gdb.events.breakpoint_modified, on_breakpoint_changed),
+        (gdb.events.breakpoint_deleted, on_breakpoint_deleted),
+    ]
+    for registry, handler in gdb.tapir_handlers:
+        registry.connect(handler)
+    gdb.pretty_printers[:] = [p for p in gdb.pretty_printers if getattr(p, "name", "") != "tapir"]
+    gdb.pretty_printers.insert(0, Lookup())
+
+
+Prefix()
+for command in Command.__subclasses__():
+    command()
+connect()
