@@ -1,0 +1,7 @@
+tapir break-nonfinite
+run nonfinite
+continue
+continue
+continue
+delete
+run nonfinite
