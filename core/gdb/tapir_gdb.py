@@ -600,15 +600,25 @@ def std_string(value):
         return value.format_string()
 
 
+def vtable_name(address):
+    """The class of an object with virtual functions, by their table's symbol: it needs no debug information."""
+    symbol = gdb.execute("info symbol 0x%x" % number(address), to_string=True)
+    found = re.match(r"vtable for (.*?) \+", symbol)
+    return found.group(1) if found else ""
+
+
 def error_printed(value):
-    kind = value.dynamic_type.unqualified()
-    error = value.cast(kind)
-    base = base_named(kind, "tapir::Error")
-    return "%s: %s" % (kind.name.split("::")[-1], std_string(error.cast(base)["message_"]))
+    base = value.cast(base_named(value.type, "tapir::Error"))
+    name = vtable_name(int(base.address)) or str(value.type.unqualified().strip_typedefs())
+    return "%s: %s" % (name.split("::")[-1], std_string(base["message_"]))
 
 
 def type_text(kind):
     return re.sub(r"<.*", "", str(kind.unqualified().strip_typedefs())).split("::")[-1]
+
+
+# g++ describes a class with virtual functions only where their table is: in the library, which may have no debug information.
+HIDDEN = " (its members are hidden: compile the library with -g, or the program with -femit-class-debug-always)"
 
 
 class ModuleTree:
@@ -633,6 +643,8 @@ class ModuleTree:
         self.members(path, value.cast(kind), kind)
 
     def members(self, path, value, kind):
+        if not kind.fields():
+            self.lines[-1] += HIDDEN
         for field in kind.fields():
             if field.is_base_class:
                 if field.type.name != "tapir::nn::Module":
@@ -655,6 +667,8 @@ class ModuleTree:
             self.held(path + [name], value["held_"])
         elif kind.name.startswith("std::") and may_hold(kind):
             self.several(path, name, value)
+        elif kind.name.startswith("tapir::nn::") and not kind.fields():
+            self.add(path + [name], type_text(kind) + HIDDEN)
 
     def held(self, path, pointer):
         if int(pointer) == 0:
@@ -715,7 +729,8 @@ def may_hold(kind, depth=3):
     if kind.code != gdb.TYPE_CODE_STRUCT or not kind.name or depth == 0:
         return False
     if not kind.name.startswith("std::"):
-        return any(base_named(kind, base) is not None for base in ("tapir::Tensor", "tapir::nn::Module", "tapir::nn::AnyModule"))
+        bases = ("tapir::Tensor", "tapir::nn::Module", "tapir::nn::AnyModule")
+        return kind.name.startswith("tapir::nn::") or any(base_named(kind, base) is not None for base in bases)
     for n in range(2):
         try:
             argument = kind.template_argument(n)
@@ -1129,10 +1144,7 @@ N is the record's number in `tapir tape`."""
     @staticmethod
     def attributes(record):
         if record.has("kObject"):
-            table = number(number(record.attrs_at))
-            symbol = gdb.execute("info symbol 0x%x" % table, to_string=True)
-            found = re.match(r"vtable for (.*) \+", symbol)
-            return "an object, " + (found.group(1) if found else "of a type without a symbol")
+            return "an object, " + (vtable_name(number(record.attrs_at)) or "of a type without a symbol")
         raw = read(record.attrs_at, record.inputs_at - record.attrs_at)
         texts = []
         for at in range(0, len(raw) - 7, 8):  # what they are, the ops' rules know; here their bytes tell
