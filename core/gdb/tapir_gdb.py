@@ -1029,12 +1029,13 @@ class Stopped:
             print_frame(op, frame)
 
     @classmethod
-    def on_exit(cls, _event):
+    def on_exit(cls, event):
         cls.at = None
         Next.end()
         Known.forget()
         for breakpoint in Watch.active():
-            if not breakpoint.is_reached and isinstance(breakpoint, OpBreakpoint):  # misspelt?
+            is_never = not breakpoint.is_reached and isinstance(breakpoint, OpBreakpoint)
+            if is_never and hasattr(event, "exit_code"):  # not killed; is the op's name misspelt?
                 print("Tapir breakpoint %d was not reached: %s" % (breakpoint.number, breakpoint.what))
             breakpoint.is_reached = False
 
