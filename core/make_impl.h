@@ -52,8 +52,8 @@ inline void begin_op(const char* op, const TensorImpl* operand, const Loc& loc) 
     if (operand->device.type != DeviceType::cpu || watching_ops) [[unlikely]]
         begin_watched_op(op, operand, loc);
 }
-/// The same for ops that make a tensor of nothing, on this device.
 void begin_watched_op(const char* op, Device device, const Loc& loc);
+/// The same for ops that make a tensor of nothing, on this device.
 inline void begin_op(const char* op, Device device, const Loc& loc) {
     if (device.type != DeviceType::cpu || watching_ops) [[unlikely]]
         begin_watched_op(op, device, loc);
