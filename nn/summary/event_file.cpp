@@ -1,0 +1,131 @@
+#include "tapir/nn/summary/event_file_impl.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "tapir/core/fail_impl.h"
+
+namespace tapir::summary {
+namespace {
+
+constexpr std::array<std::uint32_t, 256> castagnoli_table() {
+    std::array<std::uint32_t, 256> table{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+        std::uint32_t c = i;
+        for (int bit = 0; bit < 8; ++bit) c = c & 1 ? 0x82F63B78U ^ (c >> 1) : c >> 1;
+        table[i] = c;
+    }
+    return table;
+}
+constexpr std::array<std::uint32_t, 256> kCastagnoli = castagnoli_table();
+
+// TFRecord's masking, so that the checksum of bytes that hold checksums is still a good one.
+std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xA282EAD8U; }
+
+void put(std::string& to, std::uint64_t value, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) to += static_cast<char>(value >> 8 * i);
+}
+
+// Length, its checksum, the bytes, their checksum.
+std::string framed(const std::string& bytes) {
+    std::string record;
+    record.reserve(bytes.size() + 16);
+    put(record, bytes.size(), 8);
+    put(record, masked(crc32c(record)), 4);
+    record += bytes;
+    put(record, masked(crc32c(bytes)), 4);
+    return record;
+}
+
+std::string host() {
+    char name[256] = {};
+    return ::gethostname(name, sizeof name - 1) == 0 && *name ? name : "localhost";
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) noexcept {
+    std::uint32_t c = ~0U;
+    for (const char byte : bytes) c = kCastagnoli[(c ^ static_cast<unsigned char>(byte)) & 0xFF] ^ (c >> 8);
+    return ~c;
+}
+
+std::string utf8(std::string_view text) {
+    std::string result;
+    result.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+        const auto byte = [&](std::size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
+        const unsigned lead = byte(0);
+        const std::size_t count = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
+        unsigned code = count == 1 ? lead : lead & (0x7FU >> count);
+        bool is_valid = count > 0;
+        for (std::size_t i = 1; i < count; ++i) {
+            is_valid = is_valid && byte(i) >> 6 == 2;
+            code = code << 6 | (byte(i) & 0x3F);
+        }
+        constexpr unsigned kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // longer forms than needed are not allowed, nor surrogates
+        is_valid = is_valid && code >= kLeast[count] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
+        result += is_valid ? text.substr(at, count) : "\xEF\xBF\xBD";
+        at += is_valid ? count : 1;
+    }
+    return result;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+EventFile::EventFile(const char* op, const std::string& folder, const std::string& suffix, const Loc& loc) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) fail<FileError>(loc, "{}: {}: {}", op, folder, error.message());
+    static std::atomic<unsigned> number{0};
+    const std::string machine = host();
+    do {  // TensorBoard reads the files of a folder in the order of their names
+        path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}{}", folder, static_cast<std::int64_t>(now()), machine, ::getpid(),
+                            number.fetch_add(1), suffix);
+        descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EEXIST);
+    if (descriptor_ < 0) fail<FileError>(loc, "{}: {}: {}", op, path_, std::strerror(errno));
+    Message version;
+    version.real(1, now()).text(3, "brain.Event:2");
+    try {
+        add(op, version, loc);
+    } catch (...) {
+        ::close(descriptor_);
+        ::unlink(path_.c_str());
+        throw;
+    }
+}
+
+EventFile::~EventFile() { ::close(descriptor_); }
+
+void EventFile::add(const char* op, const Message& event, const Loc& loc) {
+    const std::string record = framed(event.bytes());
+    std::size_t done = 0;
+    while (done < record.size()) {
+        const ssize_t put = ::pwrite(descriptor_, record.data() + done, record.size() - done, size_ + static_cast<std::int64_t>(done));
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) {
+            const int reason = errno;
+            if (done > 0 && ::ftruncate(descriptor_, size_) != 0) errno = 0;  // then the next event overwrites the part
+            fail<FileError>(loc, "{}: {}: {}", op, path_, std::strerror(reason));
+        }
+        done += static_cast<std::size_t>(put);
+    }
+    size_ += static_cast<std::int64_t>(record.size());
+}
+
+void EventFile::flush(const char* op, const Loc& loc) {
+    if (::fdatasync(descriptor_) != 0 && errno != EINVAL) {  // EINVAL: not a file that has a disk
+        fail<FileError>(loc, "{}: {}: {}", op, path_, std::strerror(errno));
+    }
+}
+
+}  // namespace tapir::summary

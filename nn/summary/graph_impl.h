@@ -1,0 +1,12 @@
+// A tape as TensorFlow's GraphDef, which TensorBoard draws.
+#pragma once
+
+#include "tapir/autograd/tape.h"
+#include "tapir/nn/summary/wire_impl.h"
+
+namespace tapir::summary {
+
+/// See Note [Names in the graph] in graph.cpp.
+Message graph_of(const Tape& tape);
+
+}  // namespace tapir::summary

@@ -1,0 +1,232 @@
+// Tapes as TensorBoard's graphs: names, edges, shapes.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "reader.h"
+#include "../../fails.h"
+#include "tapir/nn/summary/summary_writer.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+using events::Fields;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+struct Node {
+    std::string op;
+    Strings inputs;
+    std::vector<std::string> shapes;  // "2x3"
+    std::map<std::string, std::string> texts;
+};
+
+struct Graph {
+    std::map<std::string, Node> nodes;
+    Strings names;  // in order
+
+    explicit Graph(const Fields& event) {
+        const Fields graph(event.text(4));
+        CHECK(graph.message(4).integer(1) > 0);
+        for (const events::Field& field : graph.all(1)) {
+            const Fields fields(field.bytes);
+            Node node;
+            node.op = fields.text(2);
+            for (const events::Field& input : fields.all(3)) node.inputs.push_back(input.bytes);
+            for (const events::Field& entry : fields.all(5)) {
+                const Fields attribute(entry.bytes);
+                if (attribute.text(1) == "_output_shapes") {
+                    for (const events::Field& shape : attribute.message(2).message(1).all(7)) {
+                        std::string text;
+                        for (const events::Field& dim : Fields(shape.bytes).all(2)) {
+                            text += (text.empty() ? "" : "x") + std::to_string(Fields(dim.bytes).integer(1));
+                        }
+                        node.shapes.push_back(text);
+                    }
+                } else if (attribute.message(2).has(2)) {
+                    node.texts[attribute.text(1)] = attribute.message(2).text(2);
+                }
+            }
+            CHECK(nodes.emplace(fields.text(1), node).second);
+            names.push_back(fields.text(1));
+        }
+        for (const auto& [name, node] : nodes) {  // every input is there
+            for (const std::string& input : node.inputs) CHECK(nodes.count(input.substr(0, input.find(':'))) == 1);
+        }
+    }
+    const Node& operator[](const std::string& name) const {
+        INFO(name);
+        REQUIRE(nodes.count(name) == 1);
+        return nodes.at(name);
+    }
+    std::size_t count(const std::string& begin) const {
+        return static_cast<std::size_t>(
+            std::count_if(names.begin(), names.end(), [&](const std::string& name) { return name.find(begin) == 0; }));
+    }
+};
+
+template <class Add>
+Graph graph_of(const Add& add) {
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    add(writer);
+    const std::vector<Fields> events = events::events_in(folder.path());
+    REQUIRE(events.size() == 1);
+    return Graph(events[0]);
+}
+
+struct LeNet : nn::Module {
+    nn::Conv2d first{1, 4, 5, {.padding = 2}};
+    nn::Dropout dropout{0.5};
+    nn::Linear second{4 * 14 * 14, 10};
+    void members(nn::Members& m) override { m("first", first)("dropout", dropout)("second", second); }
+    Tensor forward(const Tensor& x) const {
+        const nn::ModuleScope scope(*this);
+        const Tensor y = max_pool2d(relu(first(x)), 2);
+        return second(dropout(y.flatten(1)));
+    }
+};
+
+struct Cell : nn::Module {
+    nn::Linear gate{4, 4};
+    nn::Dropout dropout{0.5};
+    void members(nn::Members& m) override { m("gate", gate)("dropout", dropout); }
+    Tensor operator()(const Tensor& a, const Tensor& b) const {
+        const nn::ModuleScope scope(*this);
+        const Tensor first = gate(dropout(a));
+        return tanh(first + gate(b));
+    }
+};
+
+struct Tree : nn::Module {
+    nn::Embedding embedding{5, 4};
+    Cell cell;
+    nn::Dropout dropout{0.5};
+    void members(nn::Members& m) override { m("embedding", embedding)("cell", cell)("dropout", dropout); }
+    Tensor encode(int depth) const {
+        if (depth == 0) return dropout(embedding(tensor(depth)));
+        const Tensor left = encode(depth - 1);
+        return cell(left, encode(depth - 1));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a model's graph has its modules for boxes") {
+    LeNet model;
+    const Graph graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, zeros({2, 1, 28, 28})); });
+    CHECK(model.is_training());
+    CHECK(model.dropout.is_training());
+    CHECK(graph["input"].op == "Input");
+    CHECK(graph["input"].shapes == Strings{"2x1x28x28"});
+    CHECK(graph["first/weight"].op == "Parameter");
+    CHECK(graph["first/weight"].shapes == Strings{"4x1x5x5"});
+    CHECK(graph["first/conv"].inputs == Strings{"input", "first/weight", "first/bias"});
+    CHECK(graph["first/conv"].shapes == Strings{"2x4x28x28"});
+    CHECK(graph["first/conv"].texts.at("module") == "first");
+    CHECK(graph["first/conv"].texts.at("line").find("summary_graph_test.cpp:") == 0);
+    CHECK(graph["relu"].inputs == Strings{"first/conv"});  // of the model itself: outside of boxes
+    CHECK(graph["second/linear"].shapes == Strings{"2x10"});
+    CHECK(graph.count("dropout") == 0);  // eval mode
+    CHECK(model.first.weight.grad().defined() == false);
+}
+
+TEST_CASE("a tape's graph is the same before and after its backward pass") {
+    LeNet model;
+    const auto names = [&](bool after) {
+        return graph_of([&](nn::SummaryWriter& writer) {
+                   Tape tape;
+                   const Tensor loss = cross_entropy(model.forward(zeros({2, 1, 28, 28})), tensor({1, 2}));
+                   if (after) tape.backward(loss);
+                   writer.add_graph(tape);
+               }).names;
+    };
+    (void)model.parameters();
+    const Strings before = names(false);
+    CHECK(before == names(true));
+    CHECK(std::count(before.begin(), before.end(), "dropout/dropout") == 1);
+    CHECK(std::count(before.begin(), before.end(), "cross_entropy") == 1);
+    CHECK(std::count(before.begin(), before.end(), "second/bias") == 1);
+}
+
+TEST_CASE("a module that runs often is one box, with a box for each run") {
+    Tree model;
+    (void)model.parameters();
+    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+        const Tape tape;
+        (void)model.encode(2);
+        writer.add_graph(tape);
+    });
+    std::set<std::string> tops;
+    for (const std::string& name : graph.names) tops.insert(name.substr(0, name.find('/')));
+    // Dropouts have nothing that would join them.
+    CHECK(tops == std::set<std::string>{"embedding", "cell", "dropout", "dropout_1", "dropout_2", "dropout_3"});
+    CHECK(graph.count("cell/call_1/") == graph.count("cell/call_2/"));
+    CHECK(graph.count("cell/call_4/") == 0);
+    CHECK(graph["cell/gate.weight"].shapes == Strings{"4x4"});
+    CHECK(graph["cell/call_3/tanh"].shapes == Strings{"4"});
+    CHECK(graph["cell/call_3/dropout/dropout"].inputs == Strings{"cell/call_1/tanh"});
+    CHECK(graph["cell/call_3/gate/call_2/linear"].inputs == Strings{"cell/call_2/tanh", "cell/gate.weight", "cell/gate.bias"});
+    CHECK(graph["cell/call_3/add"].inputs == Strings{"cell/call_3/gate/call_1/linear", "cell/call_3/gate/call_2/linear"});
+    CHECK(graph["cell/call_1/dropout/dropout"].inputs == Strings{"dropout/dropout"});
+    CHECK(graph["embedding/call_4/embedding"].inputs == Strings{"embedding/weight"});
+}
+
+TEST_CASE("ops outside of modules, several outputs, and modules that nobody has named") {
+    const Tensor w = ones({2, 3}).requires_grad_();
+    const nn::Linear one(3, 3), two(3, 3);
+    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+        const Tape tape;
+        const auto [values, indices] = max(w + 1 + 2, 1);
+        const std::vector<Tensor> parts = unbind(two(one(w)));
+        (void)(parts[0] * parts[1]);
+        (void)linalg::qr(w.t());
+        writer.add_graph(tape);
+    });
+    CHECK(graph["input"].shapes == Strings{"2x3"});
+    CHECK(graph["add_1"].inputs == Strings{"add"});
+    CHECK(graph["max"].shapes[0] == "2");
+    CHECK(graph["Linear/linear"].inputs[0] == "input");
+    CHECK(graph["Linear_1/linear"].inputs[0] == "Linear/linear");
+    bool several = false;
+    for (const auto& [name, node] : graph.nodes) several = several || node.shapes.size() > 1;
+    CHECK(several);
+}
+
+TEST_CASE("a tape within a tape has its own records only") {
+    const Tensor w = ones({2}).requires_grad_();
+    const Tape outer;
+    const Tensor x = w * 2;
+    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+        const Tape inner;
+        (void)exp(x);
+        writer.add_graph(inner);
+    });
+    CHECK(graph.names == Strings{"exp"});
+    CHECK(graph["exp"].inputs.empty());
+}
+
+TEST_CASE("names of parameters with odd characters, and two of one name") {
+    struct Odd : nn::Module {
+        std::map<std::string, nn::Linear> parts{{"a/b c", nn::Linear(2, 2)}, {"a_b_c", nn::Linear(2, 2)}};
+        void members(nn::Members& m) override { m("", parts); }
+        Tensor forward(const Tensor& x) { return parts.at("a/b c")(x) + parts.at("a_b_c")(x); }
+    };
+    Odd model;
+    const Graph graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, ones({1, 2})); });
+    CHECK(graph.count("a_b_c/") >= 6);
+    FAILS_IN(ValueError, "add_graph: ", "undefined", graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, Tensor()); }));
+}
+
+TEST_CASE("a model that throws is in its mode again") {
+    LeNet model;
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    model.dropout.train(false);
+    CHECK_THROWS_AS(writer.add_graph(model, ones({2, 2})), ShapeError);
+    CHECK(model.is_training());
+    CHECK(!model.dropout.is_training());
+    CHECK(events::events_in(folder.path()).empty());
+}
