@@ -88,7 +88,7 @@ EventFile::EventFile(const char* op, const std::string& folder, const std::strin
     static std::atomic<unsigned> number{0};
     const std::string machine = host();
     do {  // TensorBoard reads the files of a folder in the order of their names
-        path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}{}", folder, static_cast<std::int64_t>(now()), machine, ::getpid(),
+        path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{:05}{}", folder, static_cast<std::int64_t>(now()), machine, ::getpid(),
                             number.fetch_add(1), suffix);
         descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);

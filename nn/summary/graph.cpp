@@ -31,6 +31,7 @@ struct Scope;
 
 // A module within a run of the one around it.
 struct Box {
+    std::string label;  // of an element of a list with its type: "0_Conv2d"
     bool has_parameters = false;
     std::map<std::uint32_t, std::unique_ptr<Scope>> runs;  // by their numbers; 0: of a module that has no ops of its own
 };
@@ -124,7 +125,7 @@ class Graph {
     Scope* scope_of(const ModuleName& module, std::uint32_t run) {
         const std::string_view path = module.path;
         if (path.empty()) {  // the model itself; or nobody has asked the model where its modules are
-            return knows_places_ ? &root_ : enter(root_, module.type, {}, run);
+            return knows_places_ ? &root_ : enter(root_, module.type, {}, run)->runs[run].get();
         }
         Scope* scope = &root_;
         for (const std::string_view part : parts_of(path)) {
@@ -134,24 +135,27 @@ class Graph {
                 const auto after = found->second.upper_bound(run);
                 if (after != found->second.begin()) of_prefix = *std::prev(after);
             }
-            scope = enter(*scope, part, prefix, of_prefix);
+            Box* const box = enter(*scope, part, prefix, of_prefix);
+            if (prefix == path && part.find_first_not_of("0123456789") == part.npos) box->label = node_name(fmt::format("{}_{}", part, module.type));
+            scope = box->runs[of_prefix].get();
         }
         return scope;
     }
 
-    Scope* enter(Scope& scope, std::string_view name, std::string_view path, std::uint32_t run) {
+    Box* enter(Scope& scope, std::string_view name, std::string_view path, std::uint32_t run) {
         Box& box = scope.boxes[node_name(name)];
+        if (box.label.empty()) box.label = node_name(name);
         box.has_parameters = with_parameters_.contains(path);
         std::unique_ptr<Scope>& inner = box.runs[run];
         if (!inner) inner = std::make_unique<Scope>();
-        return inner.get();
+        return &box;
     }
 
     void name_scopes(Scope& scope) {
-        for (auto& [name, box] : scope.boxes) {
+        for (auto& [part, box] : scope.boxes) {
             int number = 0;
             for (auto& [run, inner] : box.runs) {
-                inner->name = scope.name + name;
+                inner->name = scope.name + box.label;
                 if (box.runs.size() > 1) {
                     if (box.has_parameters) inner->name += fmt::format("/call_{}", number + 1);
                     else if (number > 0) inner->name += fmt::format("_{}", number);
@@ -172,10 +176,12 @@ class Graph {
         std::string name;
         for (std::size_t k = 0; k < parts.size(); ++k) {
             if (k > 0) name += scope ? '/' : '.';
-            name += node_name(parts[k]);
+            const std::string part = node_name(parts[k]);
+            const auto found = scope ? scope->boxes.find(part) : root_.boxes.end();
+            const bool is_box = scope && found != scope->boxes.end();
+            name += is_box ? found->second.label : part;
             if (!scope) continue;
-            const auto found = scope->boxes.find(node_name(parts[k]));
-            if (found == scope->boxes.end()) {
+            if (!is_box) {
                 static const Scope nothing;
                 scope = &nothing;
             } else if (found->second.runs.size() == 1) {

@@ -100,7 +100,8 @@ SummaryWriter::SummaryWriter(const std::string& log_dir, SummaryWriterOptions op
     if (impl_->options.purge_step) {
         Message start, event;
         start.number(1, 1);  // SessionLog.START
-        file.add(op, event.real(1, summary::now()).number(2, *impl_->options.purge_step).message(7, start), loc);
+        event.real(1, summary::now()).number(2, *impl_->options.purge_step).message(7, start);
+        for (int i = 0; i < 2; ++i) file.add(op, event, loc);  // TensorBoard takes a folder's first one for the begin of all
     }
 }
 

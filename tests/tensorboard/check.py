@@ -2,8 +2,6 @@
 import io
 import json
 import os
-import socket
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -11,21 +9,22 @@ import urllib.request
 
 import numpy
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
+
+import serve
 
 folder = sys.argv[1]
 
 
-def accumulator(run):
-    result = EventAccumulator(os.path.join(folder, run), size_guidance={"scalars": 0, "images": 0, "histograms": 0, "tensors": 0})
-    result.Reload()
-    return result
+def accumulator(run, module=plugin_event_accumulator):
+    guidance = {"scalars": 0, "images": 0, "histograms": 0, "tensors": 0}  # 0: all
+    return module.EventAccumulator(os.path.join(folder, run), size_guidance=guidance).Reload()
 
 
 def scalars(run, tag):
-    # The loader turns old-style scalars into tensors.
+    # What pages show goes through this loader, which makes tensors of old-style scalars.
     return [(e.step, float(tensor_util.make_ndarray(e.tensor_proto))) for e in run.Tensors(tag)]
 
 
@@ -56,8 +55,9 @@ def check_files():
     rows = tensor_util.make_ndarray(histograms[0].tensor_proto)
     counts, _ = numpy.histogram(weights, bins=edges)
     first, last = numpy.flatnonzero(counts)[[0, -1]]
-    same("counts", rows[1:, 2], counts[first : last + 1])
-    same("edges", rows[1:-1, 1], edges[first + 1 : last + 1])
+    same("counts", rows[:, 2], counts[first : last + 1])
+    same("edges", rows[:-1, 1], numpy.float32(edges[first + 1 : last + 1]))
+    same("ends", rows[[0, -1], [0, 1]], [weights.min(), weights.max()])
     same("all of them", rows[:, 2].sum(), 2000)
     same("empty histogram", tensor_util.make_ndarray(run.Tensors("no values")[0].tensor_proto)[:, 2].sum(), 0)
 
@@ -80,8 +80,8 @@ def check_files():
 
     graph = run.Graph()
     nodes = {n.name: n for n in graph.node}
-    same("input", nodes["0/conv"].input, ["input", "0/weight", "0/bias"])
-    same("shape", [d.size for d in nodes["0/conv"].attr["_output_shapes"].list.shape[0].dim], [4, 32, 28, 28])
+    same("input", nodes["0_Conv2d/convolution"].input, ["input", "0_Conv2d/weight", "0_Conv2d/bias"])
+    same("shape", [d.size for d in nodes["0_Conv2d/convolution"].attr["_output_shapes"].list.shape[0].dim], [4, 32, 28, 28])
     tree = accumulator("tree").Graph()
     names = [n.name for n in tree.node]
     assert len(set(names)) == len(names)
@@ -101,21 +101,21 @@ def check_files():
     same("domain", [v.string_value for v in infos[1].domain_discrete.values], ["sgd", "adam"])
     same("metric", scalars(trial, "hparam/accuracy"), [(0, 0.5)])
 
+    # The accumulator that programs use.
+    plain = accumulator("run", event_accumulator)
+    same("scalar", plain.Scalars("accuracy")[10].value, numpy.float32(1 - numpy.exp(-1)))
+    same("histogram", list(plain.Histograms("weights")[0].histogram_value.bucket), [0, *counts[first : last + 1]])
+    same("image", [plain.Images("image")[0].width, plain.Images("image")[0].step], [48, 2])
+
     same("after a crash", scalars(accumulator("crashed"), "loss"), [(50, 2.0)])
 
 
 def check_server():
     """What the web page asks for, from a real server (its data come through TensorBoard's other loader, in Rust)."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", str(port)]
-    with open(os.path.join(folder, "server.log"), "w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
+    with serve.tensorboard(folder) as (server, address):
 
         def get(path, body=None, **query):
-            url = f"http://127.0.0.1:{port}/data/{path}?{urllib.parse.urlencode(query)}"
+            url = f"{address}/data/{path}?{urllib.parse.urlencode(query)}"
             data = json.dumps(body).encode() if body is not None else None
             request = urllib.request.Request(url, data, {"Content-Type": "application/json"} if data else {})
             return urllib.request.urlopen(request, timeout=30).read()
@@ -147,9 +147,6 @@ def check_server():
         same("labels", get("plugin/projector/metadata", run="run", name="points:00001").decode().splitlines()[:2], ["point 0", "point 1"])
         sprite = Image.open(io.BytesIO(get("plugin/projector/sprite_image", run="run", name="points:00001")))
         same("sprite", sprite.size, (48, 48))
-    finally:
-        server.terminate()
-        server.wait()
 
 
 check_files()

@@ -123,11 +123,11 @@ TEST_CASE("a model's graph has its modules for boxes") {
     CHECK(graph["input"].shapes == Strings{"2x1x28x28"});
     CHECK(graph["first/weight"].op == "Parameter");
     CHECK(graph["first/weight"].shapes == Strings{"4x1x5x5"});
-    CHECK(graph["first/conv"].inputs == Strings{"input", "first/weight", "first/bias"});
-    CHECK(graph["first/conv"].shapes == Strings{"2x4x28x28"});
-    CHECK(graph["first/conv"].texts.at("module") == "first");
-    CHECK(graph["first/conv"].texts.at("line").find("summary_graph_test.cpp:") == 0);
-    CHECK(graph["relu"].inputs == Strings{"first/conv"});  // of the model itself: outside of boxes
+    CHECK(graph["first/convolution"].inputs == Strings{"input", "first/weight", "first/bias"});
+    CHECK(graph["first/convolution"].shapes == Strings{"2x4x28x28"});
+    CHECK(graph["first/convolution"].texts.at("module") == "first");
+    CHECK(graph["first/convolution"].texts.at("line").find("summary_graph_test.cpp:") == 0);
+    CHECK(graph["relu"].inputs == Strings{"first/convolution"});  // of the model itself: outside of boxes
     CHECK(graph["second/linear"].shapes == Strings{"2x10"});
     CHECK(graph.count("dropout") == 0);  // eval mode
     CHECK(model.first.weight.grad().defined() == false);
