@@ -31,6 +31,19 @@ SEEN = """(() => {
 })()"""
 
 
+# A double click on the graph's box of a name, which opens it.
+OPEN = """((name) => {
+    const find = (node) => {
+        if (node.matches?.('g.node') && node.getAttribute('data-name') === name) return node;
+        for (const child of [...(node.shadowRoot ? [node.shadowRoot] : []), ...(node.children ?? [])]) {
+            const found = find(child);
+            if (found) return found;
+        }
+    };
+    find(document).querySelector('.nodeshape > *').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}));
+})"""
+
+
 class Page:
     def __init__(self, address):
         self.socket = websocket.create_connection(address, timeout=60, suppress_origin=True)
@@ -69,10 +82,14 @@ def missing(seen, words, images, shapes):
     return result + ([f"{shapes} shapes, not {seen['shapes']}"] if seen["shapes"] < shapes else [])
 
 
-def look(page, address, name, url, words, images=(), shapes=0):
+def look(page, name, url, words, images=(), shapes=0):
     page.errors.clear()
     page.call("Page.navigate", url="about:blank")  # so that a change of what follows # loads anew
-    page.call("Page.navigate", url=address + url)
+    page.call("Page.navigate", url=url)
+    wait(page, name, words, images, shapes)
+
+
+def wait(page, name, words, images=(), shapes=0):
     deadline = time.time() + 60
     while True:
         time.sleep(0.5)
@@ -88,7 +105,7 @@ def look(page, address, name, url, words, images=(), shapes=0):
     print(f"{name}: {len(seen['text'])} texts, {len(seen['images'])} images, {seen['shapes']} shapes")
 
 
-def browse(server, address):
+def browse(server, address, tree_address):
     data = os.path.join(folder, "chromium")
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
                "--disable-background-networking", "--disable-component-update", "--window-size=1500,1000", "--remote-debugging-port=0",
@@ -115,11 +132,13 @@ def browse(server, address):
         page = Page(next(t for t in targets if t["type"] == "page")["webSocketDebuggerUrl"])
         for domain in ("Page", "Runtime", "Log"):
             page.call(domain + ".enable")
-        look(page, address, "scalars", "/#scalars", ["loss", "accuracy", "both"], shapes=3)
-        look(page, address, "histograms", "/#histograms", ["weights"], shapes=5)
-        look(page, address, "images", "/#images", ["image", "digits"], ["48x32", "112x28"])
-        look(page, address, "graph", "/#graphs&run=run", ["0_Conv2d", "3_Conv2d", "8_Linear", "10_Linear", "max_pool2d"], shapes=10)
-        look(page, address, "graph_of_a_tree", "/#graphs&run=tree", ["cell", "embedding", "classifier", "cross_entropy"], shapes=4)
+        look(page, "scalars", address + "/#scalars", ["loss", "accuracy", "both"], shapes=3)
+        look(page, "histograms", address + "/#histograms", ["weights"], shapes=5)
+        look(page, "images", address + "/#images", ["image", "digits"], ["48x32", "112x28"])
+        look(page, "graph", address + "/#graphs", ["0_Conv2d", "6_Flatten", "10_Linear", "relu_1", "4×128"], shapes=10)
+        look(page, "graph_of_a_tree", tree_address + "/#graphs", ["cell", "embedding", "classifier", "cross_entropy"], shapes=4)
+        page.evaluate(OPEN + "('cell')")
+        wait(page, "graph_of_a_tree_opened", ["call_1", "call_199"], shapes=200)
         page.socket.close()
     finally:
         browser.terminate()
@@ -127,6 +146,6 @@ def browse(server, address):
 
 
 os.makedirs(screenshots, exist_ok=True)
-with serve.tensorboard(folder) as (process, at):
-    browse(process, at)
+with serve.tensorboard(folder) as (process, at), serve.tensorboard(os.path.join(folder, "tree")) as (_, tree_at):
+    browse(process, at, tree_at)
 print("the pages are as they should be")
