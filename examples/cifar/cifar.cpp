@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "../common/log.h"
 #include "../common/show.h"
 
 using namespace tapir;
@@ -19,7 +20,7 @@ using namespace tapir;
 namespace {
 
 struct Options {
-    std::string data, fashion = "/usr/share/datasets/fashion-mnist", save, pretrained, classes = "0-9", chart = "cifar.svg";
+    std::string data, fashion = "/usr/share/datasets/fashion-mnist", save, pretrained, classes = "0-9", chart = "cifar.svg", log_dir;
     int epochs = 5, threads = 1;
     std::int64_t examples = 1 << 30, batch = 128;
     double lr = 0.05, weight_decay = 0.004;
@@ -89,6 +90,7 @@ void run(int argc, char** argv) {
     app.add_option("--pretrained", o.pretrained, "weights of an earlier run to begin with");
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", o.seed)->capture_default_str();
+    app.add_option("--log-dir", o.log_dir, "folder for TensorBoard");
     show::parse(app, argc, argv);
     manual_seed(o.seed);
     set_num_threads(o.threads);
@@ -117,6 +119,7 @@ void run(int argc, char** argv) {
     optim::CosineAnnealingLR schedule(sgd, {.t_max = steps});
     fmt::print("{} images of classes {}, {} parameters{}\n", train.size(), o.classes, net.parameter_count(), o.pretrained.empty() ? "" : ", pretrained");
 
+    show::TrainingLog log(o.log_dir);
     show::Progress progress(steps);
     show::Curve losses{"training loss", {}, {}}, accuracies{"test accuracy", {}, {}};
     std::int64_t step = 0;
@@ -127,6 +130,9 @@ void run(int argc, char** argv) {
             Tape tape;
             const Tensor loss = cross_entropy(net.forward(images), labels);
             tape.backward(loss);
+            if (log && step == 0) log->add_graph(tape);
+            if (log && step == 0) log->add_images("training images", images / 4 + 0.5);  // of mean 0 and variance 1
+            log.step(net, sgd, loss.item(), step);
             sgd.step();
             sgd.zero_grad();
             schedule.step();
@@ -134,6 +140,7 @@ void run(int argc, char** argv) {
             progress.update(++step, fmt::format("epoch {}  loss {:.4f}", epoch, loss.item()));
         }
         tested = accuracy(net, test);
+        if (log) log->add_scalar("accuracy/test", tested, step);
         losses.add(epoch, sum / static_cast<double>(loader.size()));
         accuracies.add(epoch, tested);
         progress.print(fmt::format("epoch {}  loss {:.4f}  test accuracy {:.4f}", epoch, losses.y.back(), tested));

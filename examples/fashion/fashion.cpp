@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "../common/log.h"
 #include "../common/show.h"
 
 using namespace tapir;
@@ -14,7 +15,7 @@ using namespace tapir;
 namespace {
 
 struct Options {
-    std::string data = "/usr/share/datasets/fashion-mnist", model = "lenet", chart = "fashion.svg", pictures = "fashion_test.svg";
+    std::string data = "/usr/share/datasets/fashion-mnist", model = "lenet", chart = "fashion.svg", pictures = "fashion_test.svg", log_dir;
     int epochs = 10, threads = 1;
     std::int64_t examples = 60000, batch = 64;
     double lr = 1e-3;
@@ -46,6 +47,18 @@ double accuracy(nn::Sequential& model, const data::TensorDataset<Tensor, Tensor>
     return static_cast<double>(right) / static_cast<double>(test.size());
 }
 
+// Some test images, and a table of what the model says of them.
+void log_pictures(nn::SummaryWriter& writer, nn::Sequential& model, const data::TensorDataset<Tensor, Tensor>& test, std::int64_t step) {
+    const Tensor images = test.tensor(0).narrow(0, 0, 16);
+    writer.add_images("test images", images, step);
+    model.eval();
+    std::string table = "| image | the model says | it is |\n|---|---|---|\n";
+    const std::vector<int> said = argmax(model(pixels(images)), 1).to_vector<int>(), labels = test.tensor(1).narrow(0, 0, 16).to_vector<int>();
+    for (std::size_t i = 0; i < said.size(); ++i) table += fmt::format("| {} | {} | {} |\n", i + 1, kClasses[said[i]], kClasses[labels[i]]);
+    writer.add_text("test images", table, step);
+    model.train();
+}
+
 void draw(nn::Sequential& model, const data::TensorDataset<Tensor, Tensor>& test, const std::string& path) {
     std::vector<show::Picture> pictures;
     const Tensor images = pixels(test.tensor(0).narrow(0, 0, 40));
@@ -72,6 +85,7 @@ void run(int argc, char** argv) {
     app.add_option("--seed", o.seed)->capture_default_str();
     app.add_option("--chart", o.chart, "where the curves go; '' for none")->capture_default_str();
     app.add_option("--pictures", o.pictures, "where test images go; '' for none")->capture_default_str();
+    app.add_option("--log-dir", o.log_dir, "folder for TensorBoard");
     show::parse(app, argc, argv);
     manual_seed(o.seed);
     set_num_threads(o.threads);
@@ -85,6 +99,8 @@ void run(int argc, char** argv) {
     optim::CosineAnnealingLR schedule(adam, {.t_max = steps});
     fmt::print("{}: {} parameters, {} images, {} epochs\n", o.model, model.parameter_count(), count, o.epochs);
 
+    show::TrainingLog log(o.log_dir);
+    if (log) log->add_graph(model, pixels(test.tensor(0).narrow(0, 0, 4)));
     show::Progress progress(steps);
     show::Curve losses{"training loss", {}, {}}, accuracies{"test accuracy", {}, {}};
     std::int64_t step = 0;
@@ -95,6 +111,7 @@ void run(int argc, char** argv) {
             Tape tape;
             const Tensor loss = cross_entropy(model(pixels(images)), labels);
             tape.backward(loss);
+            log.step(model, adam, loss.item(), step);
             adam.step();
             adam.zero_grad();
             schedule.step();
@@ -102,6 +119,8 @@ void run(int argc, char** argv) {
             progress.update(++step, fmt::format("epoch {}  loss {:.4f}", epoch, loss.item()));
         }
         tested = accuracy(model, test);
+        if (log) log->add_scalar("accuracy/test", tested, step);
+        if (log) log_pictures(*log, model, test, step);
         losses.add(epoch, sum / static_cast<double>(batches));
         accuracies.add(epoch, tested);
         progress.print(fmt::format("epoch {}  loss {:.4f}  test accuracy {:.4f}", epoch, losses.y.back(), tested));

@@ -55,6 +55,7 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--glove", o.glove, "text file of word vectors to start from")->check(CLI::ExistingFile);
     app.add_option("--save", o.save, "file for the state after each epoch (safetensors)");
     app.add_option("--resume", o.resume, "go on from a saved state")->check(CLI::ExistingFile);
+    app.add_option("--log-dir", o.log_dir, "folder for TensorBoard: loss, accuracy, rates, weights, gradients, the graph, states");
     app.add_option("--drawing", o.drawing, "picture of test trees to write (\"\": none)")->capture_default_str();
     app.add_option("--drawn", o.drawn, "trees on the picture")->check(CLI::NonNegativeNumber)->capture_default_str();
     try {

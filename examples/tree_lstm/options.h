@@ -30,6 +30,7 @@ struct Options {
     std::string glove;
     std::string save;
     std::string resume;
+    std::string log_dir;
     std::string drawing = "trees.svg";
     int drawn = 6;
 };

@@ -37,6 +37,33 @@ void draw(Model& model, const Dataset& data, const Options& o) {
 
 }  // namespace
 
+std::int64_t steps_before(const Dataset& data, const Options& o, int epoch) {
+    return (epoch - 1) * ((static_cast<std::int64_t>(data.train.size()) + o.batch - 1) / o.batch);
+}
+
+void log_graph(nn::SummaryWriter& writer, Model& model, const Dataset& data) {
+    model.eval();
+    const Tape tape;
+    (void)model.forward(data.train.front());
+    writer.add_graph(tape);
+    model.train();
+}
+
+void log_epoch(nn::SummaryWriter& writer, Model& model, const Dataset& data, double dev, std::int64_t step) {
+    writer.add_scalar("accuracy/dev", dev, step);
+    model.eval();
+    std::vector<Tensor> states;
+    (void)model.encode(data.train.front().root(), states);
+    writer.add_image("states of a tree", (stack(states) + 1) / 2, step, nn::SummaryWriter::kNow, "HW");  // a row a node, in (0, 1)
+    model.train();
+}
+
+void log_words(nn::SummaryWriter& writer, const Model& model, const Dataset& data) {
+    std::vector<std::string> words;
+    for (int id = 0; id < data.vocabulary.size(); ++id) words.push_back(data.vocabulary.word(id));
+    writer.add_embedding(model.embedding.weight, words, {}, 0, "words");
+}
+
 void print_start(const Model& model, const Dataset& data, const Options& o) {
     fmt::print("{}: {} training trees ({} nodes), {} test trees, {} words, {} classes\n", data.name,
                grouped(static_cast<std::int64_t>(data.train.size())), grouped(node_count(data.train)),

@@ -85,7 +85,7 @@ double accuracy(Model& model, const std::vector<Tree>& trees) {
 
 // One pass over the training trees in a random order: a tape and a step for every batch.
 void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch,
-                 Progress& progress) {
+                 Progress& progress, show::TrainingLog& log) {
     std::vector<std::size_t> order(data.train.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937_64(o.seed * 1000 + static_cast<std::uint64_t>(epoch)));
@@ -103,6 +103,7 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
             count.add(scores, tree);
         }
         tape.backward(loss / static_cast<double>(end - start));
+        if (log) log.step(model, optimizer, loss.item() / static_cast<double>(end - start), steps_before(data, o, epoch) + static_cast<std::int64_t>(start) / o.batch);
         optimizer.step();
         optimizer.zero_grad();
         loss_sum += loss.item();  // last: here a GPU is waited for
@@ -124,14 +125,17 @@ void run(const Options& o) {
     int epoch = o.resume.empty() ? 0 : resume(o.resume, model, *optimizer);
     if (epoch >= o.epochs) throw std::runtime_error(fmt::format("{}: epoch {} of {} is done", o.resume, epoch, o.epochs));
     print_start(model, data, o);
+    show::TrainingLog log(o.log_dir, steps_before(data, o, epoch + 1));
+    if (log) log_graph(*log, model, data);
 
     Results results;
     Progress progress(o.epochs, static_cast<std::int64_t>(data.train.size()));
     while (++epoch <= o.epochs) {
         progress.start_epoch(epoch);
-        train_epoch(model, *optimizer, data, o, epoch, progress);
+        train_epoch(model, *optimizer, data, o, epoch, progress, log);
         const double dev = accuracy(model, data.dev);
         progress.finish_epoch(fmt::format("dev {:.1f}%", 100 * dev));
+        if (log) log_epoch(*log, model, data, dev, steps_before(data, o, epoch + 1));
         if (!o.save.empty()) save(o.save, model, *optimizer, epoch);
         if (dev > results.best_dev) {  // the epoch that is best on dev is the one that is tested
             results.best_dev = dev;
@@ -139,6 +143,7 @@ void run(const Options& o) {
             results.test = accuracy(model, data.test);
         }
     }
+    if (log) log_words(*log, model, data);
     print_results(model, data, o, results);
 }
 

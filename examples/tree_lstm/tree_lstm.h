@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "../common/log.h"
 #include "dataset.h"
 #include "options.h"
 
@@ -50,6 +51,13 @@ void set_rates(tapir::optim::Optimizer& optimizer, const Options& o, double done
 void save(const std::string& path, const Model& model, const tapir::optim::Optimizer& optimizer, int epoch);
 /// Takes them back and returns the epoch.
 int resume(const std::string& path, Model& model, tapir::optim::Optimizer& optimizer);
+
+/// For TensorBoard: the steps before an epoch; the graph of a tree; accuracy and a picture of that tree's states after an epoch; the
+/// words for the projector.
+std::int64_t steps_before(const Dataset& data, const Options& o, int epoch);
+void log_graph(tapir::nn::SummaryWriter& writer, Model& model, const Dataset& data);
+void log_epoch(tapir::nn::SummaryWriter& writer, Model& model, const Dataset& data, double dev, std::int64_t step);
+void log_words(tapir::nn::SummaryWriter& writer, const Model& model, const Dataset& data);
 
 void print_start(const Model& model, const Dataset& data, const Options& o);
 /// A table of what came out, and the picture of test trees.
