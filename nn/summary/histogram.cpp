@@ -30,17 +30,12 @@ class Buckets {
             below_[cell] = static_cast<std::uint16_t>(std::upper_bound(edges_.begin(), edges_.end(), least) - edges_.begin());
         }
     }
-    // How many of powers() are <= x, for x >= 0.
-    std::size_t of(double x) const noexcept {
-        const std::uint64_t high = std::bit_cast<std::uint64_t>(x) >> kShift;
-        if (high < kFirst) return 0;
-        const std::size_t below = below_[std::min<std::uint64_t>(high - kFirst, kCells - 1)];
-        return below + (x >= edges_[below] ? 1 : 0);
-    }
-    // How many are < x.
-    std::size_t strictly_of(double x) const noexcept {
-        const std::size_t count = of(x);
-        return count > 0 && edges_[count - 1] == x ? count - 1 : count;
+    // How many of powers() are <= x, for x >= 0; or how many are < x, for x > 0. Without branches: signs are hard to predict.
+    std::size_t count(double x, bool strictly) const noexcept {
+        const std::uint64_t bits = std::bit_cast<std::uint64_t>(x) - strictly;  // the number before x is below the same ones
+        const std::uint64_t cell = std::min<std::uint64_t>(std::max(bits >> kShift, kFirst) - kFirst, kCells - 1);
+        const std::size_t below = below_[cell];
+        return below + (std::bit_cast<double>(bits) >= edges_[below]);
     }
 
  private:
@@ -76,7 +71,9 @@ Sums count_default(const T* x, std::int64_t n, std::vector<std::int64_t>& counts
         const auto value = static_cast<double>(x[i]);
         if (!std::isfinite(value)) continue;
         sums.add(value);
-        ++counts[value < 0 ? edges - buckets.strictly_of(-value) : edges + 1 + buckets.of(value)];
+        const bool is_negative = value < 0;
+        const std::size_t below = buckets.count(std::abs(value), is_negative);
+        ++counts[is_negative ? edges - below : edges + 1 + below];
     }
     return sums;
 }
@@ -117,8 +114,9 @@ const std::vector<double>& default_edges() {
 
 Histogram histogram_of(const Tensor& x, const std::vector<double>& edges, const Loc& loc) {
     std::vector<std::int64_t> counts;
-    const Sums sums = x.dtype() == float32 ? count<float>(x.contiguous(loc), edges, counts)
-                                           : count<double>(x.to(float64, loc).contiguous(loc), edges, counts);
+    const bool is_wide = x.dtype() == float64 || x.dtype() == int32 || x.dtype() == int64;  // float32 has the values of all others
+    const Sums sums = is_wide ? count<double>(x.to(float64, loc).contiguous(loc), edges, counts)
+                              : count<float>(x.to(float32, loc).contiguous(loc), edges, counts);
     Histogram result;
     if (sums.num == 0) return result;
     result.min = sums.min;

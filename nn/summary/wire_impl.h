@@ -60,7 +60,9 @@ class Message {
         bytes_ += static_cast<char>(value);
     }
     void fixed(std::uint64_t value, std::size_t count) {  // little-endian
-        for (std::size_t i = 0; i < count; ++i) bytes_ += static_cast<char>(value >> 8 * i);
+        char little[8];
+        for (std::size_t i = 0; i < count; ++i) little[i] = static_cast<char>(value >> 8 * i);
+        bytes_.append(little, count);
     }
 
     std::string bytes_;
