@@ -135,7 +135,7 @@ void run(const Options& o) {
         train_epoch(model, *optimizer, data, o, epoch, progress, log);
         const double dev = accuracy(model, data.dev);
         progress.finish_epoch(fmt::format("dev {:.1f}%", 100 * dev));
-        if (log) log_epoch(*log, model, data, dev, steps_before(data, o, epoch + 1));
+        if (log) log_epoch(*log, model, data, dev, steps_before(data, o, epoch + 1) - 1);
         if (!o.save.empty()) save(o.save, model, *optimizer, epoch);
         if (dev > results.best_dev) {  // the epoch that is best on dev is the one that is tested
             results.best_dev = dev;

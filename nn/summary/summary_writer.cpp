@@ -208,8 +208,7 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
         }
         std::vector<std::pair<Module*, bool>> was_training;
     };
-    (void)model.named_parameters();  // so that modules know their places
-    const Eval eval(model);
+    const Eval eval(model);  // which also tells modules their places
     Tensor leaf = x.tensor.detach();
     if (is_floating(leaf.dtype())) leaf.requires_grad_();
     const Tape tape({}, x.loc);
