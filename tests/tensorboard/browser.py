@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -105,8 +106,7 @@ def wait(page, name, words, images=(), shapes=0):
     print(f"{name}: {len(seen['text'])} texts, {len(seen['images'])} images, {seen['shapes']} shapes")
 
 
-def browse(server, address, tree_address):
-    data = os.path.join(folder, "chromium")
+def browse(server, address, tree_address, data):
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
                "--disable-background-networking", "--disable-component-update", "--window-size=1500,1000", "--remote-debugging-port=0",
                "--user-data-dir=" + data, "about:blank"]
@@ -147,5 +147,6 @@ def browse(server, address, tree_address):
 
 os.makedirs(screenshots, exist_ok=True)
 with serve.tensorboard(folder) as (process, at), serve.tensorboard(os.path.join(folder, "tree")) as (_, tree_at):
-    browse(process, at, tree_at)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        browse(process, at, tree_at, profile)
 print("the pages are as they should be")
