@@ -156,9 +156,10 @@ class Graph {
             int number = 0;
             for (auto& [run, inner] : box.runs) {
                 inner->name = scope.name + box.label;
-                if (box.runs.size() > 1) {
-                    if (box.has_parameters) inner->name += fmt::format("/call_{}", number + 1);
-                    else if (number > 0) inner->name += fmt::format("_{}", number);
+                if (box.runs.size() > 1 && box.has_parameters) {
+                    inner->name += fmt::format("/call_{}", number + 1);
+                } else if (number > 0) {
+                    inner->name += fmt::format("_{}", number);
                 }
                 inner->name += '/';
                 ++number;

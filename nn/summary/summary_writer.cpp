@@ -311,10 +311,12 @@ namespace {
 std::string cell(std::string_view text, bool tabs_are_columns) {
     std::string result;
     for (const char c : summary::utf8(text)) {
-        if (c == '\n') result += "\\n";
-        else if (c == '\r') result += "\\r";
-        else if (c == '\t' && !tabs_are_columns) result += "\\t";
-        else result += c;
+        switch (c) {
+            case '\n': result += "\\n"; break;
+            case '\r': result += "\\r"; break;
+            case '\t': result += tabs_are_columns ? "\t" : "\\t"; break;
+            default: result += c;
+        }
     }
     return result;
 }
@@ -340,8 +342,7 @@ std::string tsv(const Tensor& mat, const Loc& loc) {
 std::string folder_name(std::string_view tag) {
     std::string name;
     for (const char c : tag) {
-        if (c == '%' || c == '/' || c == '\\') name += fmt::format("%{:02x}", c);
-        else name += c;
+        name += c == '%' || c == '/' || c == '\\' ? fmt::format("%{:02x}", c) : std::string(1, c);
     }
     return name;
 }

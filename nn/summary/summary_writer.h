@@ -102,8 +102,11 @@ class SummaryWriter {
     void add_graph(M& model, In input_to_model) {
         add_graph_of(model, input_to_model, [](Module& module, const Tensor& x) {
             auto& m = static_cast<M&>(module);
-            if constexpr (requires { m(x); }) (void)m(x);
-            else (void)m.forward(x);
+            if constexpr (requires { m(x); }) {
+                (void)m(x);
+            } else {
+                (void)m.forward(x);
+            }
         });
     }
 
