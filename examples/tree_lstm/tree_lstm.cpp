@@ -103,7 +103,10 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
             count.add(scores, tree);
         }
         tape.backward(loss / static_cast<double>(end - start));
-        if (log) log.step(model, optimizer, loss.item() / static_cast<double>(end - start), steps_before(data, o, epoch) + static_cast<std::int64_t>(start) / o.batch);
+        if (log) {
+            const std::int64_t step = steps_before(data, o, epoch) + static_cast<std::int64_t>(start) / o.batch;
+            log.step(model, optimizer, loss.item() / static_cast<double>(end - start), step);
+        }
         optimizer.step();
         optimizer.zero_grad();
         loss_sum += loss.item();  // last: here a GPU is waited for

@@ -79,7 +79,8 @@ class Graph {
         note_modules();
         scopes_.assign(log_.records.size(), &root_);
         for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            if (const Record& record = *log_.records[i]; !is_leaf(i) && record.module) scopes_[i] = scope_of(*record.module, record.module_call);
+            const Record& record = *log_.records[i];
+            if (!is_leaf(i) && record.module) scopes_[i] = scope_of(*record.module, record.module_call);
         }
         name_scopes(root_);
         names_.resize(log_.records.size());
@@ -136,7 +137,9 @@ class Graph {
                 if (after != found->second.begin()) of_prefix = *std::prev(after);
             }
             Box* const box = enter(*scope, part, prefix, of_prefix);
-            if (prefix == path && part.find_first_not_of("0123456789") == part.npos) box->label = node_name(fmt::format("{}_{}", part, module.type));
+            if (prefix == path && part.find_first_not_of("0123456789") == part.npos) {
+                box->label = node_name(fmt::format("{}_{}", part, module.type));
+            }
             scope = box->runs[of_prefix].get();
         }
         return scope;

@@ -83,7 +83,8 @@ struct SummaryWriter::Impl {
     // With the mutex held.
     summary::EventFile& file(const char* op, const std::string& below, const Loc& loc) {
         std::unique_ptr<summary::EventFile>& found = files[below];
-        if (!found) found = std::make_unique<summary::EventFile>(op, below.empty() ? folder : folder + '/' + below, options.filename_suffix, loc);
+        const std::string where = below.empty() ? folder : folder + '/' + below;
+        if (!found) found = std::make_unique<summary::EventFile>(op, where, options.filename_suffix, loc);
         return *found;
     }
     void add(const char* op, const Message& event, const Loc& loc) {
@@ -334,7 +335,9 @@ std::string tsv(const Tensor& mat, const Loc& loc) {
     const std::vector<float> values = mat.to_vector<float>(loc);
     const auto columns = static_cast<std::size_t>(mat.size(1, loc));
     fmt::memory_buffer text;
-    for (std::size_t i = 0; i < values.size(); ++i) fmt::format_to(fmt::appender(text), "{}{}", values[i], (i + 1) % columns == 0 ? '\n' : '\t');
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        fmt::format_to(fmt::appender(text), "{}{}", values[i], (i + 1) % columns == 0 ? '\n' : '\t');
+    }
     return fmt::to_string(text);
 }
 

@@ -38,7 +38,8 @@ namespace tapir::nn {
 
 struct SummaryWriterOptions {
     std::string comment = {};          ///< what the default folder's name ends with
-    std::optional<std::int64_t> purge_step = {};  ///< of a run that was resumed: TensorBoard forgets what was logged for this step and later ones
+    /// Of a run that was resumed: TensorBoard forgets what was logged for this step and later ones.
+    std::optional<std::int64_t> purge_step = {};
     std::string filename_suffix = {};  ///< of every event file
 };
 
