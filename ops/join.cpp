@@ -221,25 +221,39 @@ bool any_tracked(const TensorList& list) {
     return any;
 }
 
+// Room for as many, without malloc up to what one record holds; more are only watched.
+template <class T>
+class Room {
+ public:
+    explicit Room(std::size_t count) : many_(count > kMaxInputs + 1 ? count : 0) {}
+    T* data() noexcept { return many_.empty() ? few_ : many_.data(); }
+
+ private:
+    T few_[kMaxInputs + 1];
+    std::vector<T> many_;
+};
+
 void finish_cat(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
-    std::vector<const Tensor*> inputs;
-    std::vector<int64_t> attrs = {join.dim};
+    Room<const Tensor*> inputs(list.size);
+    Room<int64_t> attrs(list.size + 1);
+    attrs.data()[0] = join.dim;
+    int count = 0;
     for (const Tensor& t : list) {
         if (is_skipped(t.impl())) continue;
-        attrs.push_back(t.impl()->sizes[join.dim]);
-        inputs.push_back(&t);
+        attrs.data()[1 + count] = t.impl()->sizes[join.dim];
+        inputs.data()[count++] = &t;
     }
     TensorImpl* result = out.impl();
-    finish_op({cat_op, list.loc, inputs.data(), static_cast<int>(inputs.size()), &result, 1, nullptr, 0, attrs.data(),
-               attrs.size() * sizeof(int64_t)},
+    finish_op({cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, attrs.data(),
+               static_cast<std::size_t>(1 + count) * sizeof(int64_t)},
               recorded);
 }
 
 void finish_stack(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
-    std::vector<const Tensor*> inputs;
-    for (const Tensor& t : list) inputs.push_back(&t);
+    Room<const Tensor*> inputs(list.size);
+    for (std::size_t i = 0; i < list.size; ++i) inputs.data()[i] = &list[i];
     TensorImpl* result = out.impl();
-    finish_op({stack_op, list.loc, inputs.data(), static_cast<int>(inputs.size()), &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)},
+    finish_op({stack_op, list.loc, inputs.data(), static_cast<int>(list.size), &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)},
               recorded);
 }
 
