@@ -69,6 +69,19 @@ const ModuleName* Module::name_without_place() const {
     return name;
 }
 
+ModuleScope::ModuleScope(const Module& module)
+    : outer_(tapir::detail::thread.module), outer_call_(tapir::detail::thread.module_call) {
+    auto& thread = tapir::detail::thread;
+    const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_RELAXED);
+    thread.module = name ? name : module.name_without_place();
+    thread.module_call = ++thread.module_calls;
+}
+
+ModuleScope::~ModuleScope() {
+    tapir::detail::thread.module = outer_;
+    tapir::detail::thread.module_call = outer_call_;
+}
+
 namespace {
 
 void check_names(Module& module);

@@ -32,7 +32,6 @@
 #include "tapir/core/module_name.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/core/rename.h"
-#include "tapir/core/thread_impl.h"
 
 namespace tapir::nn {
 
@@ -218,18 +217,8 @@ class Module {
 /// nobody has asked yet goes by its type.
 class [[nodiscard]] ModuleScope {
  public:
-    explicit ModuleScope(const Module& module) {
-        auto& thread = tapir::detail::thread;
-        outer_ = thread.module;
-        outer_call_ = thread.module_call;
-        const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_RELAXED);
-        thread.module = name ? name : module.name_without_place();
-        thread.module_call = ++thread.module_calls;
-    }
-    ~ModuleScope() {
-        tapir::detail::thread.module = outer_;
-        tapir::detail::thread.module_call = outer_call_;
-    }
+    explicit ModuleScope(const Module& module);
+    ~ModuleScope();
     ModuleScope(const ModuleScope&) = delete;
     ModuleScope& operator=(const ModuleScope&) = delete;
 

@@ -325,14 +325,12 @@ Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     }
     const Device from_device = source.impl()->device;
     check_in_place("copy", *this, {&source}, loc);
-    Log* log = detail::thread.log;
-    const bool record_it = log && (tracked(impl_, *log, loc) || tracked(source.impl(), *log, loc));
     Tensor copy;  // of a source that is overwritten while it is read
     if (source.shares_storage(*this) && !source.is_same(*this)) copy = copy_before_write(source, loc);
     const Tensor& from = copy.defined() ? copy : source;
     copy_elements(*this, from);
     mark_written(*this, loc);
-    if (record_it) record(copy_op, loc, {this, &from}, *this, {}, from_device);
+    record(copy_op, loc, {this, &from}, *this, {}, from_device);
     return *this;
 }
 

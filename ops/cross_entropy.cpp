@@ -260,9 +260,8 @@ Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, cons
 }
 
 // Saves these, the weight and the scale, where there are such.
-void record_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss,
-                 const Attrs& attrs, std::initializer_list<const Tensor*> more) {
-    if (!detail::thread.observed) return;
+void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss,
+                 const Attrs& attrs, std::initializer_list<const Tensor*> more, bool recorded) {
     const Tensor* const inputs[] = {&x.tensor, &targets, &weight};
     const Tensor* saved[5];
     int count = 0;
@@ -271,8 +270,7 @@ void record_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
         if (t->defined()) saved[count++] = t;
     }
     TensorImpl* const out = loss.out.impl();
-    finish_op({op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs},
-              recording(x.loc, {&x.tensor, &targets, &weight}));
+    finish_op({op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs}, recorded);
 }
 
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------
@@ -299,9 +297,9 @@ Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntro
         loss.out = reduced(c, targets.tensor.shape(), options.reduction, attrs.scale, logits.loc,
                            [&](void* losses) { run_kernel(c, attrs, losses, keep ? grad.raw_data() : nullptr); });
     }
-    if (keep) {
-        record_loss(cross_entropy_op, logits, targets.tensor, options.weight, loss, attrs,
-                    {&logits.tensor, &targets.tensor, &grad});
+    if (detail::thread.observed) {
+        finish_loss(cross_entropy_op, logits, targets.tensor, options.weight, loss, attrs,
+                    {&logits.tensor, &targets.tensor, &grad}, keep);
     }
     return loss.out;
 }
@@ -514,7 +512,10 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
             }
         });
     }
-    record_loss(nll_loss_op, log_probs, targets.tensor, options.weight, loss, attrs, {&targets.tensor});
+    if (detail::thread.observed) {
+        finish_loss(nll_loss_op, log_probs, targets.tensor, options.weight, loss, attrs, {&targets.tensor},
+                    recording(log_probs.loc, {&log_probs.tensor, &targets.tensor, &options.weight}));
+    }
     return loss.out;
 }
 

@@ -256,8 +256,7 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, const 
             largest_of_bags(here, static_cast<const float*>(table.raw_data()), width, static_cast<float*>(out.raw_data()), at);
         }
         out = out.to(dtype);
-        if (!record_it) return out;
-        rows = rows_of_largest(bags, from, loc);
+        if (record_it) rows = rows_of_largest(bags, from, loc);
     }
     record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, BagAttrs{padding_idx, false, false, true});
     return out;
@@ -377,6 +376,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         bags.bag = reshape(expand(unsqueeze(arange(bags.count, whole), 1), indices.tensor.shape()), {n}).contiguous();  // one bag: a view
     }
     if (padding >= 0) bags.counts = ne(bags.indices, padding);
+    detail::begin_op("embedding_bag", weight.tensor.impl(), loc);  // after the ops that made the bags
     const bool is_wide = (weight->dtype == float32 || weight->dtype == float64) && (!scale.defined() || scale.dtype() == weight->dtype);
     const bool on_cpu = weight->device == cpu;
     if (on_cpu && options.mode == BagMode::max && is_floating(weight->dtype)) return fused_max(weight, bags, padding, loc);

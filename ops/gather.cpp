@@ -307,8 +307,10 @@ Tensor check_source(const char* op, const In& x, const In& index, const In& src)
     }
     if (index.tensor.shape() == src.tensor.shape()) return src.tensor;
     const Part part{index.tensor.shape(), contiguous_strides(src.tensor.impl()), 0};
-    return record_part(In(src.tensor, x.loc), detail::make_view(src.tensor.impl(), part.sizes, src.tensor.strides(), 0),
-                       part);
+    const Tensor used = record_part(In(src.tensor, x.loc), detail::make_view(src.tensor.impl(), part.sizes, src.tensor.strides(), 0),
+                                    part);
+    detail::begin_op(op, used.impl(), x.loc);  // after that one
+    return used;
 }
 
 Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {

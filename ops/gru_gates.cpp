@@ -124,7 +124,7 @@ Tensor gru_gates(In x_gates, In h_gates, In h) {
         const detail::UnrecordedParts parts;
         out = out.to(dtype);
     }
-    if (kept.defined()) record(gru_gates_op, loc, inputs, out, {&kept, &x_gates.tensor, &h_gates.tensor, &h.tensor});
+    record(gru_gates_op, loc, inputs, out, {&kept, &x_gates.tensor, &h_gates.tensor, &h.tensor});
     return out;
 }
 

@@ -283,7 +283,7 @@ Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, cons
     const Plan plan = make_plan(x, indices, count, /*to_read=*/true, loc);
     const bool is_view = !plan.positions.defined();
     Tensor out = is_view ? view_of(x, plan.region) : read(x, plan, loc);
-    if (!recording(loc, {&x})) return out;
+    if (!detail::thread.observed) return out;
     const Plan saved = contiguous_plan(plan, x, indices, count, loc);
     if (is_view) return record_part(In(x, loc), std::move(out), part_of(saved.region));
     record(index_op, loc, {&x}, out, {&saved.positions}, saved.region);
@@ -294,6 +294,7 @@ Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, cons
 
 // The gradient of index, a linear op; so its own gradient is index again.
 Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, const Tensor& positions, const Loc& loc) {
+    detail::begin_op("index_place", g.impl(), loc);
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     add_region(out.impl(), region, positions, g);
     record(index_place_op, loc, {&g}, out, {&positions}, region);
@@ -389,9 +390,8 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
                          value.shape(), shape);
     }
     check_in_place("index_put", self, {&value}, loc);
-    Log* log = is_floating(self.dtype()) ? recording(loc, {&self, &value}) : nullptr;
     Plan saved;
-    if (log || accumulate) saved = contiguous_plan(plan, self, indices, count, loc);
+    if (detail::thread.observed || accumulate) saved = contiguous_plan(plan, self, indices, count, loc);
     keep_positions(plan, self, loc);
     keep_positions(saved, self, loc);
     Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
@@ -399,7 +399,7 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     const Tensor& source = copy.defined() ? copy : value;
     accumulate ? add_at(self, plan, saved, source, loc) : write(self, plan, source, loc);
     mark_written(self, loc);
-    if (log) record_put(accumulate ? index_put_add_op : index_put_op, self, saved, source, loc);
+    if (detail::thread.observed) record_put(accumulate ? index_put_add_op : index_put_op, self, saved, source, loc);
 }
 
 // Its first tensors may be indices and numbers of the CPU, so the log is told where it works.

@@ -205,7 +205,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
         const detail::UnrecordedParts parts;
         y = y.to(dtype);
     }
-    if (!record_it) return y;
+    if (!detail::thread.observed) return y;
     const Attrs attrs{eps, normalized_shape.rank(), weight.defined(), bias.defined()};
     record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
     return y;

@@ -404,7 +404,6 @@ void fill_masked_(Tensor& x, const Tensor& mask, const Tensor& given, const Loc&
     }
     const Tensor value = beside("masked_fill_", given, x, loc);
     check_in_place("masked_fill", x, {&value}, loc);
-    Log* log = is_floating(x.dtype()) ? recording(loc, {&x, &value}) : nullptr;
     Tensor copies[2];  // of what is overwritten while it is read
     if (value.shares_storage(x)) copies[0] = copy_before_write(value, loc);
     if (mask.shares_storage(x)) copies[1] = copy_before_write(mask, loc);
@@ -416,7 +415,7 @@ void fill_masked_(Tensor& x, const Tensor& mask, const Tensor& given, const Loc&
         copy_elements(x, choose_as("masked_fill_", holds, number, x, x.dtype(), loc));
     }
     mark_written(x, loc);
-    if (log) record(masked_fill_op, loc, {&x, &holds, &number}, x, {&holds});
+    record(masked_fill_op, loc, {&x, &holds, &number}, x, {&holds});
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ Tensor scan_of_exps(const Tensor& x, bool reverse, int dim) {
 // out[i] = exp(a[i]) * (the sum of g[k] exp(b[k]) for k up to i, or from i on): what the gradient of logcumsumexp is made of, and its
 // own. Computed by the running logarithms of the positive and of the negative terms, so that nothing overflows; a nan in g stays.
 Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const WeightedExpsAttrs& attrs, const Loc& loc) {
+    for (const Tensor* t : {&a, &b, &g}) detail::begin_op("weighted_exps", t->impl(), loc);
     Tensor out;
     {
         const detail::UnrecordedParts parts;

@@ -90,6 +90,7 @@ Shape contiguous_strides(const TensorImpl* x) {
 namespace {
 
 Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc) {
+    detail::begin_op("place", g.impl(), loc);
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     copy_elements(take(out, part), g);
     record(place_op, loc, {&g}, out, {}, part);
@@ -198,7 +199,7 @@ Tensor reshape_to(const In& x, const Shape& shape, const int64_t* strides) {
 }
 
 std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int dim, bool drop) {
-    if (Log* log = recording(x.loc, {&x.tensor}); log && !pieces.empty()) {
+    if (detail::thread.observed && !pieces.empty()) {
         if (pieces.size() > 255) {  // more than one record holds: each piece for itself
             int64_t start = 0;
             const Shape whole = contiguous_strides(x.tensor.impl());
@@ -242,7 +243,9 @@ Tensor reshape(In x, const Shape& wish) {
         return reshape_to(x, shape, nullptr);
     Shape strides;
     if (view_strides(x.tensor.impl(), shape, strides)) return reshape_to(x, shape, strides.data());
-    return reshape_to(In(clone(x), x.loc), shape, nullptr);
+    const Tensor copy = clone(x);
+    detail::begin_op("reshape", copy.impl(), x.loc);
+    return reshape_to(In(copy, x.loc), shape, nullptr);
 }
 
 Tensor flatten(In x, Dim start_dim, Dim end_dim) {

@@ -31,6 +31,7 @@ class Listener : public OpWatcher {
 }  // namespace
 
 TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]") {
+    std::set<std::string> told;
     for (const test::Call& call : test::all_calls()) {
         INFO(call.name << ": " << call.torch);
         const std::vector<Tensor> inputs = test::make_inputs(call);
@@ -43,11 +44,13 @@ TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]")
             const WatchScope scope(listener);
             watched = call.run(inputs);
         }
-        if (call.op->backward == Composed) {
-            CHECK_FALSE(listener.ended.empty());
-        } else {
-            CHECK(listener.ended.count(call.op->name) == 1);
-        }
+        std::string ended;
+        for (const std::string& name : listener.ended) ended += name + " ";
+        INFO("ended: " << ended);
+        const bool is_identity = watched.size() == 1 && !inputs.empty() && watched[0].is_same(inputs[0]);
+        CHECK(listener.ended.empty() == is_identity);
+        if (is_identity) continue;
+        if (listener.ended.count(call.op->name) == 1) told.insert(call.op->name);
         CHECK(listener.unannounced == 0);
         CHECK(listener.outputs_missing == 0);
         REQUIRE(watched.size() == plain.size());
@@ -60,11 +63,18 @@ TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]")
         Tape tape;
         const std::vector<Tensor> results = call.run(leaves);
         const WatchScope scope(listener);
+        bool depends = false;
         for (const Tensor& y : results) {
             if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
+            depends = true;
             tape.backward(y, {.gradient = ones(y.shape(), y.dtype()), .retain_graph = true});
         }
         CHECK(listener.rules_begun == listener.rules_ended);
-        CHECK(listener.rules_begun > 0);
+        CHECK((listener.rules_begun > 0) == depends);
+    }
+    for (const test::Call& call : test::all_calls()) {
+        if (call.op->backward == Composed || std::string(call.op->name) == "to_device") continue;  // the sample stays on the CPU
+        INFO(call.op->name);
+        CHECK(told.count(call.op->name) == 1);
     }
 }
