@@ -59,6 +59,23 @@ std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x,
     return std::move(watcher.uses);
 }
 
+// What becomes of the norms on the way back. A use that adds nothing says nothing of that, as the first one of a state of zeros.
+static std::string verdict(const std::vector<GradientUse>& uses) {
+    std::size_t first = uses.size(), last = 0;
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+        if (!std::isfinite(uses[i].norm)) return fmt::format("the gradient of use {} is not finite\n", i);
+        if (uses[i].norm == 0) continue;
+        first = std::min(first, i);
+        last = i;
+    }
+    if (first == uses.size()) return "all of them are 0\n";
+    if (first == last) return "";
+    const double early = uses[first].norm, late = uses[last].norm;
+    const char* what = early < late * 1e-3 ? "vanishes" : early > late * 1e3 ? "explodes" : "keeps its order";
+    return fmt::format("from use {} back to use {} the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", last, first, what, late, early,
+                       std::pow(early / late, 1.0 / static_cast<double>(last - first)));
+}
+
 std::string gradient_report(const std::vector<GradientUse>& uses) {
     if (uses.empty()) return "no use of the tensor leads to the result\n";
     double low = HUGE_VAL, high = 0;
@@ -76,20 +93,11 @@ std::string gradient_report(const std::vector<GradientUse>& uses) {
         if (use.norm > 0 && std::isfinite(use.norm)) {
             length = high > low ? 1 + static_cast<int>((kBar - 1) * std::log(use.norm / low) / std::log(high / low)) : kBar;
         }
-        text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>10.3e}  {}\n", i, use.record, use.op,
-                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.norm,
-                            std::string(static_cast<std::size_t>(length), '#'));
+        text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>10.3e}", i, use.record, use.op,
+                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.norm);
+        text += (length > 0 ? "  " + std::string(static_cast<std::size_t>(length), '#') : "") + "\n";
     }
-    const double first = uses.front().norm, last = uses.back().norm;
-    if (uses.size() < 2) return text;
-    if (!std::isfinite(first) || !std::isfinite(last)) return text + "some gradients are not finite\n";
-    if (first == 0 || last == 0) {
-        return text + fmt::format("the gradient of the {} use is 0\n", first == 0 ? "first" : "last");
-    }
-    const double factor = std::pow(first / last, 1.0 / static_cast<double>(uses.size() - 1));
-    const char* verdict = first < last * 1e-3 ? "vanishes" : first > last * 1e3 ? "explodes" : "keeps its order";
-    return text + fmt::format("from the last use to the first the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", verdict, last, first,
-                              factor);
+    return text + verdict(uses);
 }
 
 }  // namespace tapir

@@ -103,6 +103,7 @@ void end_rule() noexcept { told.in_rule = false; }
 void nonfinite(const char* op, const char* message, const Loc& loc) {
     const std::lock_guard lock(telling());
     GdbState& state = tapir_gdb_state;
+    state.kind = told.in_rule ? GdbState::kBackward : GdbState::kForward;
     state.op = op;
     state.file = loc.file_name();
     state.line = loc.line();

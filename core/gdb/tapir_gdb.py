@@ -84,10 +84,14 @@ class Known:
 
 
 def address_of(symbol):
-    try:
-        return int(gdb.parse_and_eval("(unsigned long)&" + symbol))
-    except gdb.error:
-        raise gdb.GdbError("tapir: this program has no Tapir, or one of another version (no symbol %s)" % symbol)
+    # In a function that is `using namespace tapir`, the plain name is a declaration in there, for which gdb finds no symbol; the
+    # other is none where the frame is in a language without ::.
+    for name in ("::" + symbol, symbol):
+        try:
+            return int(gdb.parse_and_eval("(unsigned long)&" + name))
+        except gdb.error:
+            pass
+    raise gdb.GdbError("tapir: this program has no Tapir, or one of another version (no symbol %s)" % symbol)
 
 
 def offset(name):

@@ -67,6 +67,16 @@ TEST_CASE("a report says whether the gradient vanishes") {
     CHECK(report(0.3).find("the gradient vanishes") != std::string::npos);
     CHECK(report(1.0).find("keeps its order") != std::string::npos);
     CHECK(report(0.3).find("gradient_by_use_test.cpp:") != std::string::npos);
+    const auto of_norms = [](std::vector<double> norms) {
+        std::vector<GradientUse> uses;
+        for (const double norm : norms) uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm});
+        const std::string text = gradient_report(uses);
+        return text.substr(text.rfind('\n', text.size() - 2) + 1);
+    };
+    CHECK(of_norms({0, 1e-6, 1e-3, 1}) == "from use 3 back to use 1 the gradient vanishes: 1.000e+00 to 1.000e-06, 0.001 times a use\n");
+    CHECK(of_norms({1e4, 1e2, 1, 0}) == "from use 2 back to use 0 the gradient explodes: 1.000e+00 to 1.000e+04, 100 times a use\n");
+    CHECK(of_norms({1, NAN, 1}) == "the gradient of use 1 is not finite\n");
+    CHECK(of_norms({0, 0}) == "all of them are 0\n");
     CHECK(gradient_report({}) == "no use of the tensor leads to the result\n");
 }
 

@@ -183,6 +183,7 @@ void device() {
 }
 
 int main(int argc, char** argv) {
+    using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
     const std::string what = argc > 1 ? argv[1] : "";
     Model model;
     model.tables.emplace("words", nn::Embedding(5, 2));
