@@ -57,6 +57,58 @@ std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, co
     return tape.gradient(y, wanted, {.gradient = weights_like(y), .create_graph = create_graph}, loc);
 }
 
+// An element whose gradient and difference quotient differ by more than is allowed.
+struct Disagreement {
+    std::size_t input;
+    Shape shape;
+    std::int64_t element;
+    double gradient, quotient;
+
+    // One that is nan is off by more than any.
+    double off() const { return std::isnan(gradient - quotient) ? HUGE_VAL : std::abs(gradient - quotient); }
+};
+
+std::size_t number_of(const Tensor& x, const std::vector<Tensor>& leaves) {
+    return static_cast<std::size_t>(
+        std::find_if(leaves.begin(), leaves.end(), [&](const Tensor& leaf) { return leaf.is_same(x); }) - leaves.begin());
+}
+
+// "(1, 2)" in row-major order.
+std::string position(std::int64_t element, const Shape& shape) {
+    Shape at = shape;
+    for (int d = shape.rank(); d-- > 0;) {
+        at.raw(d) = element % shape.raw(d);
+        element /= shape.raw(d);
+    }
+    return fmt::format("{}", at);
+}
+
+// The factor that all of them are off by; 0 if there is none.
+double common_factor(const std::vector<Disagreement>& found) {
+    const double factor = found[0].gradient / found[0].quotient;
+    for (const Disagreement& d : found) {
+        if (!(std::abs(d.gradient - factor * d.quotient) <= 1e-4 * std::abs(d.gradient))) return 0;
+    }
+    return factor;
+}
+
+std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
+    if (found.empty()) return "";
+    constexpr std::size_t kShown = 10;
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.off() > b.off(); });
+    std::string text = fmt::format("{} of {} elements disagree", found.size(), compared);
+    for (std::size_t i = 0; i < std::min(found.size(), kShown); ++i) {
+        const Disagreement& d = found[i];
+        text += fmt::format("\n  input {} of shape {}, element {}: gradient {:.9g}, difference quotient {:.9g}, off by {:.3g}", d.input,
+                            d.shape, position(d.element, d.shape), d.gradient, d.quotient, d.gradient - d.quotient);
+    }
+    if (found.size() > kShown) text += fmt::format("\n  and {} more that are off by less", found.size() - kShown);
+    if (const double factor = common_factor(found); factor != 0 && found.size() > 1) {
+        text += fmt::format("\n  each gradient is {:.4g} times its difference quotient", factor);
+    }
+    return text;
+}
+
 GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options,
                       const Loc& loc) {
     const std::vector<Tensor> leaves = leaves_of(inputs, loc);
@@ -66,7 +118,8 @@ GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor
     }
     const std::vector<Tensor> gradients = analytic(fn, leaves, wanted, false, loc);
     const NoGradScope pause;
-    GradcheckResult result;
+    std::vector<Disagreement> found;
+    std::int64_t compared = 0;
     for (std::size_t k = 0; k < wanted.size(); ++k) {
         const Tensor& x = wanted[k];
         const std::vector<double> have = gradients[k].to_vector<double>();
@@ -80,12 +133,12 @@ GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor
             element = before;
             const double numeric = (above - below) / (2 * options.eps);
             const double analytic_value = have[static_cast<std::size_t>(i)];
+            ++compared;
             if (std::abs(analytic_value - numeric) <= options.atol + options.rtol * std::abs(numeric)) continue;
-            result.ok = false;
-            result.message += fmt::format("{}input {} of shape {}, element {}: gradient {:.9g}, difference quotient {:.9g}",
-                                          result.message.empty() ? "" : "\n", k, x.shape(), i, analytic_value, numeric);
+            found.push_back({number_of(x, leaves), x.shape(), i, analytic_value, numeric});
         }
     }
+    const GradcheckResult result{found.empty(), report(found, compared)};
     if (!result.ok && options.raise_exception) fail<ValueError>(loc, "{}: {}", called, result.message);
     return result;
 }

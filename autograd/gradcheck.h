@@ -18,7 +18,7 @@ struct GradcheckOptions {
 
 struct GradcheckResult {
     bool ok = true;
-    std::string message;  ///< which element of which input disagrees, and by how much
+    std::string message;  ///< which elements of which inputs disagree, and by how much; the worst ones first
     explicit operator bool() const noexcept { return ok; }
 };
 

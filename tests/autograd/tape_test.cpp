@@ -202,7 +202,7 @@ TEST_CASE("gradcheck finds a wrong gradient") {
     };
     const auto wrong = [](const std::vector<Tensor>& x) { return Wrong::apply(x); };
     const std::vector<Tensor> at = {tensor({1.0, 0.5}, float64)};
-    FAILS_IN(ValueError, "gradcheck: input 0 of shape (2,), element 0: gradient 0.5, difference quotient 1", "",
+    FAILS_IN(ValueError, "gradcheck: 1 of 2 elements disagree\n  input 0 of shape (2,), element (0,): gradient 0.5, difference quotient 1", "",
              gradcheck(wrong, at));
     struct WrongTwice : Function<WrongTwice> {  // the gradient is right, but constant to the tape
         static Tensor forward(FunctionContext& c, const std::vector<Tensor>& x) {
@@ -213,11 +213,30 @@ TEST_CASE("gradcheck finds a wrong gradient") {
     };
     const auto wrong_twice = [](const std::vector<Tensor>& x) { return WrongTwice::apply(x); };
     CHECK(gradcheck(wrong_twice, at).ok);
-    FAILS_IN(ValueError, "gradgradcheck: input 0 of shape (2,), element 0", "", gradgradcheck(wrong_twice, at));
+    FAILS_IN(ValueError, "gradgradcheck: 2 of 2 elements disagree\n  input 0 of shape (2,), element (1,)", "", gradgradcheck(wrong_twice, at));
     CHECK(!gradgradcheck(wrong_twice, at, {.raise_exception = false}));
     const auto result = gradcheck(wrong, at, {.raise_exception = false});
     CHECK(!result);
-    CHECK(contains(result.message, "input 0 of shape (2,), element 0: gradient 0.5, difference quotient 1"));
+    CHECK(contains(result.message, "input 0 of shape (2,), element (0,): gradient 0.5, difference quotient 1"));
+    CHECK(contains(result.message, "off by -0.5"));
+    CHECK(!contains(result.message, "times its difference quotient"));  // 1 / 2x is another factor for each x
+}
+
+TEST_CASE("gradcheck names the element, the input among all inputs, and what gradients have in common") {
+    struct Half : Function<Half> {  // of the second column half the gradient
+        static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return {x[0] * 3}; }
+        static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * tensor({3.0, 1.5}, float64)}; }
+    };
+    const Tensor index = tensor({1, 0}), x = ones({2, 2}, float64);
+    const auto fn = [](const std::vector<Tensor>& in) -> Tensor { return Half::apply({in[1]}) + in[0].unsqueeze(1); };
+    const std::string message = gradcheck(fn, {index, x}, {.raise_exception = false}).message;
+    CHECK(message.find("2 of 4 elements disagree\n  input 1 of shape (2, 2), element (1, 1): gradient 2.0311") == 0);
+    CHECK(contains(message, "\n  input 1 of shape (2, 2), element (0, 1): gradient 1.6770"));
+    CHECK(contains(message, "\n  each gradient is 0.5 times its difference quotient"));
+    const Tensor many = ones({20, 2}, float64);
+    const std::string long_message = gradcheck([](const std::vector<Tensor>& in) { return Half::apply(in); }, {many}, {.raise_exception = false}).message;
+    CHECK(contains(long_message, "20 of 40 elements disagree"));
+    CHECK(contains(long_message, "and 10 more that are off by less"));
 }
 
 TEST_CASE("a checkpoint's second run computes in the dtypes of the first, whatever scope backward is called in") {
