@@ -46,7 +46,7 @@ TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensor
 TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule,
          "Zeros with values added where index would read: its gradient.",
          TAPIR_SAMPLE_AS("f(3,2) i(3)<4", "",
-                         index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc{})));
+                         index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc::current())));
 TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an index picks.",
          TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])",
                          x[0].clone().index_put_({1}, x[1])),

@@ -63,9 +63,9 @@ TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), logcumsumexp_rule, "Running l
          TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
 TAPIR_OP(weighted_exps, NoOnnx("Exp, Mul, CumSum"), weighted_exps_rule, "Running weighted sums of exponentials.",
          TAPIR_SAMPLE_AS("f(5) f(5) f(5)", "torch.exp(x[0]) * cumsum(torch.exp(x[1]) * x[2], 0)",
-                         weighted_exps(x[0], x[1], x[2] * 1.0, {0, false}, Loc{})),
+                         weighted_exps(x[0], x[1], x[2] * 1.0, {0, false}, Loc::current())),
          TAPIR_SAMPLE_AS("f(2,4) f(2,4) d(2,4)", "torch.exp(x[0]) * (torch.exp(x[1]) * x[2]).flip(1).cumsum(1).flip(1)",
-                         weighted_exps(x[0], x[1], x[2] * 1.0, {1, true}, Loc{})));
+                         weighted_exps(x[0], x[1], x[2] * 1.0, {1, true}, Loc::current())));
 TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.",
          TAPIR_SAMPLE("f(3,4)", prod(x[0])), TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),

@@ -58,7 +58,7 @@ TAPIR_OP(part, "Slice", part_rule, "A part of a tensor: select, narrow, slice, d
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))),
          TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)), TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]));
 TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of `part`.",
-         TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc{})));
+         TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc::current())));
 TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.",
          TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})), TAPIR_SAMPLE("f(3,4)", flatten(x[0])),
          TAPIR_SAMPLE("f(3,1)", squeeze(x[0])), TAPIR_SAMPLE("f(3,4)", unsqueeze(x[0], 1)));
