@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <sstream>
+#include <filesystem>
 #include <string>
+#include <thread>
 
 #include "../fails.h"
 #include "../nn/data/files.h"
@@ -31,7 +32,44 @@ std::string written(const F& f) {
     return files::read_all(path);
 }
 
+// What this program writes when it runs the case "ops for another process" below with that in its environment.
+std::string written_by_child(const std::string& environment) {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    const std::string command = environment + " '" + self + "' 'ops for another process' 2>&1 >/dev/null";
+    std::FILE* pipe = ::popen(command.c_str(), "r");
+    REQUIRE(pipe);
+    std::string text;
+    for (char buffer[256]; std::fgets(buffer, sizeof(buffer), pipe);) text += buffer;
+    CHECK(::pclose(pipe) == 0);
+    return text;
+}
+
 }  // namespace
+
+const int child_line = __LINE__ + 5;
+TEST_CASE("ops for another process", "[.]") {
+    const Tensor w = ones({2}).requires_grad_();
+    std::thread([] { static_cast<void>(ones({4}) + 1); }).join();
+    Tape tape;
+    tape.backward(sum(w * w));
+}
+
+TEST_CASE("the environment switches logs on for a whole program, on all threads") {
+    const std::string place = "log_ops_test.cpp:" + std::to_string(child_line) + ": ";
+    const std::string thread_place = "log_ops_test.cpp:" + std::to_string(child_line - 2) + ": ";
+    const std::string ops = written_by_child("TAPIR_LOG_OPS=1 TAPIR_LOG_PLACEMENT=");
+    INFO(ops);
+    CHECK(ops.find(place + "mul (2,), (2,) -> float32 (2,), ") != std::string::npos);
+    CHECK(ops.find(place + "sum (2,) -> float32 (), ") != std::string::npos);
+    CHECK(ops.find(place + "mul backward, ") != std::string::npos);
+    CHECK(ops.find(thread_place + "add (4,), () -> float32 (4,), ") != std::string::npos);
+    const std::string placement = written_by_child("TAPIR_LOG_OPS=0 TAPIR_LOG_PLACEMENT=1");
+    INFO(placement);
+    CHECK(placement.find(place + "mul: cpu, float32 (2,)\n") != std::string::npos);
+    CHECK(placement.find(thread_place + "add: cpu, float32 (4,)\n") != std::string::npos);
+    CHECK(placement.find(" us") == std::string::npos);
+    CHECK(written_by_child("TAPIR_LOG_OPS=0 TAPIR_LOG_PLACEMENT=0").empty());
+}
 
 TEST_CASE("each op and each rule writes its line") {
     const Tensor w = ones({3, 4}).requires_grad_(), x = ones({2, 3});
