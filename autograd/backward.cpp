@@ -11,6 +11,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/profiler.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -464,10 +465,12 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
 }
 
 void Tape::backward(const Tensor& loss, const BackwardOptions& options, Loc loc) {
+    const ProfileScope scope("backward", loc);
     BackwardRun(*this, loss, options, loc, "backward").accumulate();
 }
 
 std::vector<Tensor> Tape::gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options, Loc loc) {
+    const ProfileScope scope("gradient", loc);
     return BackwardRun(*this, y, options, loc, "gradient").gradients(xs);
 }
 

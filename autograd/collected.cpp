@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 
@@ -31,6 +32,8 @@ bool same_sizes(const TensorImpl* t, Record& record) noexcept {
     }
     return true;
 }
+
+constexpr char kCollected[] = "weight gradients";  // what profiles call the products that are computed together
 
 // Nobody else sees it, and it was written on this stream.
 bool may_write(const Tensor& grad) noexcept { return only_owner(grad) && is_written_here(grad); }
@@ -186,12 +189,14 @@ void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
     if (meta.rows.empty() && meta.products.rows == 0) return;
     const detail::PauseRecording pause;
     const detail::PauseAutocast exact;
+    const detail::PartsOfOp parts;  // of the step, say: what is made here is made by that
     wait_for_writers(meta.rows);
     const bool is_sure = !meta.grad.defined() || meta.is_sure_of_rows();
     note_used_rows(meta, shape);
     add_all_rows(meta.grad, meta.rows, shape);
     meta.note_rows_version(is_sure);
     if (meta.products.rows == 0) return;
+    const ProfileScope scope(kCollected, thread.op_loc);
     const auto [g, x] = meta.products.filled();
     if (meta.grad.defined() && only_owner(meta.grad)) {
         gradient_ops::product_into(meta.grad, g, x);
@@ -243,7 +248,6 @@ void Walk::add(std::uint32_t value, Tensor g) {
 }
 
 void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x) {
-    const detail::FlopsOf counted_where_given(0);
     const Tensor& grad = slots[value].grad;
     if (grad.defined() && may_write(grad)) {
         gradient_ops::product_into(grad, g, x);
@@ -302,6 +306,7 @@ void Walk::sum_held(std::uint32_t value) {
         }
         pending.pairs.clear();
         pending.pair_rows = 0;
+        const ProfileScope scope(kCollected, detail::thread.op_loc);
         add_product_now(value, gradient_ops::concatenate(g), gradient_ops::concatenate(x));
     }
     if (!pending.terms.empty()) {  // perhaps that product is the last of them
@@ -318,6 +323,7 @@ void Walk::flush(std::uint32_t value) {
     if (pending.products.rows > 0) {
         const auto [g, x] = pending.products.filled();
         pending.products.rows = 0;
+        const ProfileScope scope(kCollected, detail::thread.op_loc);
         add_product_now(value, g, x);
     }
     add_all_rows(slot.grad, pending.rows, log.records[value]->shape());

@@ -55,6 +55,8 @@ void Tensor::backward(const Tensor& gradient, Loc loc) const {
 Tensor Tensor::grad() const {
     if (!impl_ || !impl_->meta) return {};
     const std::lock_guard lock(detail::gradient_mutex());
+    if (detail::watching_ops) [[unlikely]]
+        detail::name_op("grad", Loc{});
     detail::settle_gradient(*impl_->meta, shape());
     return impl_->meta->grad;
 }

@@ -25,12 +25,15 @@ struct ProfileRow {
     double total_seconds = 0;   ///< with what ran inside
     double self_seconds = 0;    ///< without
     double device_seconds = 0;  ///< between CUDA events on the op's stream; 0 on the CPU
-    double flops = 0;           ///< floating-point operations: of products and convolutions exact, of others one per element
+    int device = -1;            ///< the CUDA device that these were on
+    double flops = 0;           ///< of products and convolutions exact (of scopes: those inside), of other ops one per element
     double bytes = 0;           ///< of all inputs and outputs, each once
 };
 
 /// While it lives (or until stop()), this thread's ops and backward rules are timed, and what other threads do in ProfileScopes,
-/// as the workers of DataLoaders do:
+/// as the workers of DataLoaders do. The library has scopes of its own: "backward", "SGD.step" and so on, "clip_grad_norm_",
+/// "DataLoader: wait" in the loop, "DataLoader: batch", "... sample" and "... collate" where batches are made, "weight gradients"
+/// where products that rules have left for later are computed together.
 ///
 ///     Profiler profiler;
 ///     train_step();
@@ -38,7 +41,8 @@ struct ProfileRow {
 ///     profiler.print();                             // by op; print({ProfileTable::By::line}) by line
 ///     profiler.export_chrome_trace("trace.json");   // for ui.perfetto.dev or chrome://tracing
 ///
-/// On CUDA ops are marked with events on their streams, and with NVTX ranges. One at a time: a second one throws ValueError.
+/// On CUDA ops and copies are marked with events on their streams, and ops, rules and scopes with NVTX ranges for Nsight. One at a
+/// time: a second one throws ValueError. An op costs about 30 ns more, without a Profiler nothing (bench/profiler_cost.cpp).
 class Profiler {
  public:
     [[nodiscard]] explicit Profiler(Loc loc = Loc::current());
@@ -52,11 +56,14 @@ class Profiler {
     std::vector<ProfileRow> rows(ProfileTable::By by = ProfileTable::By::op, ProfileTable::Sort sort = ProfileTable::Sort::self_time,
                                  Loc loc = Loc::current()) const;
     /// A table for the screen. The last column is the share of this machine's peak that was reached, of its arithmetic or of its
-    /// memory's bandwidth, whichever is more; the first call measures these peaks with a large product and a large copy.
+    /// memory's bandwidth, whichever is more; the first call measures these peaks with a large float32 product and a large copy. Of
+    /// ops on CUDA the rates are those of the device's time, and the peaks the device's.
     std::string table(ProfileTable table = {}, Loc loc = Loc::current()) const;
     /// Writes the table to stdout.
     void print(ProfileTable table = {}, Loc loc = Loc::current()) const;
-    /// A trace in Chrome's JSON format: threads, streams, ops with their shapes and lines, modules. Throws FileError.
+    /// A trace in Chrome's JSON format: this thread with its scopes, modules, ops (their shapes and lines) and rules, an arrow from
+    /// each op to its rule; other threads' scopes; each CUDA stream; and where a MemoryProfiler lives at stop(), the bytes over
+    /// time. Threads have the names of pthread_setname_np(). Throws FileError.
     void export_chrome_trace(const std::string& path, Loc loc = Loc::current()) const;
     /// From its making to stop().
     double seconds(Loc loc = Loc::current()) const;
@@ -67,7 +74,8 @@ class Profiler {
     Data* data_;
 };
 
-/// A part of the program with a name of its own in profiles: PyTorch's record_function. Costs a few nanoseconds without a Profiler.
+/// A part of the program with a name of its own in profiles: PyTorch's record_function. On any thread; costs a few nanoseconds
+/// without a Profiler.
 ///     ProfileScope scope("evaluate");
 class ProfileScope {
  public:
@@ -81,7 +89,13 @@ class ProfileScope {
     const char* name_;
     Loc loc_;
     std::int64_t begin_ = 0;
-    std::uint64_t run_ = 0;  // of the profiler that it began under; 0: none
+    std::int64_t inside_ = 0;  // on other threads: what ended before it inside of the scope around it
+    std::uint64_t run_ = 0;    // of the profiler that it began under; 0: none
 };
+
+namespace detail {
+/// Whether a Profiler is running: for names of scopes that are put together.
+bool is_profiling() noexcept;
+}  // namespace detail
 
 }  // namespace tapir

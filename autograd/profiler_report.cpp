@@ -1,21 +1,19 @@
-// Profiles as tables and as traces.
+// Profiles as tables.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <mutex>
 
 #include "tapir/autograd/listing_impl.h"
 #include "tapir/autograd/profiler_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/io/file.h"
+#include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/parallel.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
 
 namespace tapir {
-namespace {
-
-using Kind = ProfileEvent::Kind;
 
 const Profiler::Data& stopped(const Profiler::Data* data, const char* what, const Loc& loc) {
     if (!data->stopped) fail<ValueError>(loc, "Profiler::{}: it is still running: stop() it first", what);
@@ -23,8 +21,12 @@ const Profiler::Data& stopped(const Profiler::Data* data, const char* what, cons
 }
 
 std::string op_name(const ProfileEvent& event) {
-    return event.kind == Kind::backward ? fmt::format("{} backward", event.name) : event.name;
+    return event.kind == ProfileEvent::Kind::backward ? fmt::format("{} backward", event.name) : event.name;
 }
+
+namespace {
+
+using Kind = ProfileEvent::Kind;
 
 std::string group_of(const ProfileEvent& event, ProfileTable::By by) {
     switch (by) {
@@ -62,45 +64,70 @@ double fastest(int rounds, const Work& work) {
     return best;
 }
 
-const Peak& peak() {
-    static const Peak measured = [] {
-        const detail::PauseRecording pause;
-        const detail::PauseAutocast plain;
-        const TensorOptions here{float32, cpu};
-        constexpr std::int64_t n = 768, many = 16 << 20;
-        const Tensor a = full({n, n}, 0.5, here), source = full({many}, 1.0, here);
-        Tensor target = empty({many}, here);
-        Peak result;
-        result.flops = 2.0 * n * n * n / fastest(4, [&] { matmul(a, a); });
-        result.bytes = 2.0 * many * sizeof(float) / fastest(4, [&] { target.copy_(source); });
-        return result;
-    }();
-    return measured;
+Peak measure_here() {
+    const TensorOptions here{float32, cpu};
+    constexpr std::int64_t n = 768, many = 16 << 20;
+    const Tensor a = full({n, n}, 0.5, here), source = full({many}, 1.0, here);
+    Tensor target = empty({many}, here);
+    Peak result;
+    result.flops = 2.0 * n * n * n / fastest(4, [&] { matmul(a, a); });
+    result.bytes = 2.0 * many * sizeof(float) / fastest(4, [&] { target.copy_(source); });
+    return result;
+}
+
+// Larger and larger work, until it takes long enough, by events; the first run of each size only makes plans and memory.
+template <class Make>
+double best_rate_on(Device device, std::initializer_list<std::int64_t> sizes, const Make& make) {
+    constexpr double long_enough = 3e-3;
+    double best = 0;
+    for (const std::int64_t size : sizes) {
+        try {
+            auto [amount, work] = make(size);
+            double seconds = 1e30;
+            for (int i = 0; i < 3; ++i) {
+                Event begin(true), end(true);
+                begin.record(Stream::current(device));
+                work();
+                end.record(Stream::current(device));
+                end.synchronize();
+                if (i > 0) seconds = std::min(seconds, begin.elapsed_time(end) * 1e-3);
+            }
+            best = std::max(best, amount / std::max(seconds, 1e-9));
+            if (seconds > long_enough) break;
+        } catch (const OutOfMemory&) {
+            break;
+        }
+    }
+    return best;
+}
+
+Peak measure_on(Device device) {
+    const TensorOptions there{float32, device};
+    Peak result;
+    result.flops = best_rate_on(device, {256, 1024, 4096, 8192}, [&](std::int64_t n) {
+        const auto size = static_cast<double>(n);
+        return std::pair(2 * size * size * size, [a = full({n, n}, 0.5, there)] { matmul(a, a); });
+    });
+    result.bytes = best_rate_on(device, {1 << 20, 1 << 24, 1 << 28}, [&](std::int64_t n) {
+        return std::pair(2.0 * sizeof(float) * static_cast<double>(n),
+                         [source = full({n}, 1.0, there), target = empty({n}, there)]() mutable { target.copy_(source); });
+    });
+    return result;
+}
+
+// device: a CUDA device's number, or -1.
+Peak peak(int device) {
+    static std::mutex mutex;
+    static std::map<int, Peak> measured;
+    const std::lock_guard lock(mutex);
+    if (const auto found = measured.find(device); found != measured.end()) return found->second;
+    const detail::PauseRecording pause;
+    const detail::PauseAutocast plain;
+    const detail::PauseMemoryProfiler unseen;
+    return measured[device] = device < 0 ? measure_here() : measure_on(cuda(device));
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds * 1e3); }
-
-std::string json_text(const std::string& text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-            out += c;
-        }
-    }
-    return out;
-}
-
-std::string shape_of(const ProfileEvent& event) {
-    const int shown = std::min<int>(event.rank, 4);
-    std::string text = event.rank > 4 ? "(..., " : "(";
-    for (int d = 0; d < shown; ++d) text += fmt::format("{}{}", d ? ", " : "", event.sizes[d]);
-    return fmt::format("{} {})", name(event.dtype), text);
-}
 
 }  // namespace
 
@@ -117,7 +144,10 @@ std::vector<ProfileRow> Profiler::rows(ProfileTable::By by, ProfileTable::Sort s
         ++row.calls;
         row.total_seconds += data.seconds_of(event.end - event.begin);
         row.self_seconds += data.seconds_of(event.end - event.begin - event.inside);
-        row.device_seconds += data.device_seconds(event);
+        if (const auto* time = data.device_time(event)) {
+            row.device_seconds += time->seconds;
+            row.device = std::max<int>(row.device, data.streams[static_cast<std::size_t>(time->stream)].device.index);
+        }
         row.flops += event.flops;
         row.bytes += event.bytes;
     });
@@ -137,7 +167,7 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
     bool on_device = false;
     for (const ProfileRow& row : all) {
         self += row.self_seconds;
-        on_device |= row.device_seconds > 0;
+        on_device |= row.device >= 0;
     }
     if (shown < all.size()) {  // the others in one row
         ProfileRow rest;
@@ -146,6 +176,7 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
             rest.total_seconds += all[i].total_seconds;
             rest.self_seconds += all[i].self_seconds;
             rest.device_seconds += all[i].device_seconds;
+            rest.device = std::max(rest.device, all[i].device);
             rest.flops += all[i].flops;
             rest.bytes += all[i].bytes;
         }
@@ -164,53 +195,36 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
                             milliseconds(row.self_seconds), self > 0 ? 100 * row.self_seconds / self : 0.0,
                             1e6 * row.total_seconds / static_cast<double>(row.calls));
         if (on_device) text += fmt::format("  {:>10}", milliseconds(row.device_seconds));
-        if (row.bytes == 0 || row.self_seconds <= 0) {
+        if ((row.bytes == 0 && row.flops == 0) || row.total_seconds <= 0) {
             text += fmt::format("  {:>8}  {:>8}  {:>7}\n", "", "", "");
             continue;
         }
-        const double flops = row.flops / row.total_seconds, bytes = row.bytes / row.total_seconds;
-        text += fmt::format("  {:>8.2f}  {:>8.2f}", flops * 1e-9, bytes * 1e-9);
-        if (row.device_seconds > 0) {
-            text += fmt::format("  {:>7}\n", "");
-        } else {
-            text += fmt::format("  {:>6.1f}%\n", 100 * std::max(flops / peak().flops, bytes / peak().bytes));
+        const double seconds = row.device >= 0 ? row.device_seconds : row.total_seconds;
+        const double flops = row.flops / std::max(seconds, 1e-9), bytes = row.bytes / std::max(seconds, 1e-9);
+        const Peak most = peak(row.device);
+        text += fmt::format("  {:>8.2f}  {:>8}  {:>6.1f}%\n", flops * 1e-9, row.bytes == 0 ? "" : fmt::format("{:.2f}", bytes * 1e-9),
+                            100 * std::max(flops / most.flops, bytes / most.bytes));
+    }
+    const Data& data = *data_;
+    double here = 0, elsewhere = 0;
+    data.each([&](const ProfileEvent& event) {
+        (event.thread == 0 ? here : elsewhere) += data.seconds_of(event.end - event.begin - event.inside);
+    });
+    text += fmt::format("{} ms in ops and scopes of {} ms", milliseconds(here), milliseconds(seconds(loc)));
+    if (elsewhere > 0) text += fmt::format(", and {} ms on other threads", milliseconds(elsewhere));
+    const auto add_peak = [&](const std::string& whose, int device) {
+        const Peak most = peak(device);
+        text += fmt::format("; peak of {}: {:.1f} GFLOP/s, {:.1f} GB/s", whose, most.flops * 1e-9, most.bytes * 1e-9);
+    };
+    add_peak(fmt::format("this machine, {} thread{}", num_threads(), num_threads() == 1 ? "" : "s"), -1);
+    for (int device = 0; device < cuda_device_count(); ++device) {
+        if (std::any_of(all.begin(), all.end(), [&](const ProfileRow& row) { return row.device == device; })) {
+            add_peak(name(cuda(device)), device);
         }
     }
-    text += fmt::format("{} ms in ops and scopes of {} ms; peak of this machine, {} thread{}: {:.1f} GFLOP/s, {:.1f} GB/s\n",
-                        milliseconds(self), milliseconds(seconds(loc)), num_threads(), num_threads() == 1 ? "" : "s",
-                        peak().flops * 1e-9, peak().bytes * 1e-9);
-    return text;
+    return text + "\n";
 }
 
 void Profiler::print(ProfileTable options, Loc loc) const { std::fputs(table(options, loc).c_str(), stdout); }
-
-void Profiler::export_chrome_trace(const std::string& path, Loc loc) const {
-    const Data& data = stopped(data_, "export_chrome_trace", loc);
-    std::string text = "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n"
-                       "{\"ph\": \"M\", \"pid\": 0, \"tid\": 0, \"name\": \"process_name\", \"args\": {\"name\": \"Tapir\"}},\n"
-                       "{\"ph\": \"M\", \"pid\": 0, \"tid\": 0, \"name\": \"thread_name\", \"args\": {\"name\": \"profiled thread\"}}";
-    std::vector<std::int32_t> threads;
-    data.each([&](const ProfileEvent& event) {
-        if (event.thread != 0 && std::find(threads.begin(), threads.end(), event.thread) == threads.end()) {
-            threads.push_back(event.thread);
-            text += fmt::format(",\n{{\"ph\": \"M\", \"pid\": 0, \"tid\": {0}, \"name\": \"thread_name\", \"args\": {{\"name\": \"thread {0}\"}}}}",
-                                event.thread);
-        }
-        static constexpr const char* kinds[] = {"forward", "backward", "scope"};
-        text += fmt::format(",\n{{\"ph\": \"X\", \"pid\": 0, \"tid\": {}, \"name\": \"{}\", \"cat\": \"{}\", \"ts\": {:.3f}, \"dur\": {:.3f}, "
-                            "\"args\": {{\"line\": \"{}\"",
-                            event.thread, json_text(op_name(event)), kinds[static_cast<int>(event.kind)],
-                            1e6 * data.seconds_of(event.begin - data.first), 1e6 * data.seconds_of(event.end - event.begin),
-                            json_text(listing::place(event.loc)));
-        if (event.module) text += fmt::format(", \"module\": \"{}\"", json_text(event.module->shown()));
-        if (event.kind != Kind::scope) {
-            text += fmt::format(", \"output\": \"{}\", \"flops\": {:.0f}, \"bytes\": {:.0f}", shape_of(event), event.flops, event.bytes);
-        }
-        if (event.mark >= 0) text += fmt::format(", \"CUDA ms\": {:.4f}", data.device_seconds(event) * 1e3);
-        text += "}}";
-    });
-    text += "\n]}\n";
-    write_file(path, text, loc);
-}
 
 }  // namespace tapir

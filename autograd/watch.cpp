@@ -1,6 +1,8 @@
 // Telling watchers.
 #include "tapir/autograd/watch_impl.h"
 
+#include "tapir/core/device_impl.h"
+
 namespace tapir {
 
 WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
@@ -25,6 +27,19 @@ void tell_watchers(const RecordArgs& ran) {
 
 void detail::tell_begin(const char* op, Device operand, const Loc& loc) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.begin(op, operand, caller(loc)); });
+}
+
+detail::CopyTold::CopyTold(Device to, Device from, std::size_t bytes) : is_told_(thread.watchers) {
+    if (!is_told_) return;
+    WatcherList::each([&](OpWatcher& watcher) { watcher.begin_copy(to, from, bytes); });
+}
+detail::CopyTold::~CopyTold() {
+    if (!is_told_) return;
+    WatcherList::each([](OpWatcher& watcher) { watcher.end_copy(); });
+}
+void detail::CopyTold::is_queued() {
+    if (!is_told_) return;
+    WatcherList::each([](OpWatcher& watcher) { watcher.copy_is_queued(); });
 }
 
 void detail::tell_write(const Tensor& self) {

@@ -29,10 +29,22 @@ class OpWatcher {
                       const Tensor* /*rows*/) {}
     virtual void end_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
 
+    /// A copy between devices, or from and to the host, is about to be put on the device's current stream, has been, and is left (by
+    /// then the host has waited, if it has to). Said also of what ops do inside.
+    virtual void begin_copy(Device /*to*/, Device /*from*/, std::size_t /*bytes*/) {}
+    virtual void copy_is_queued() {}
+    virtual void end_copy() {}
+
+ protected:
+    OpWatcher() = default;
+    /// false: it calls no ops, so that there is nothing to be paused for it.
+    explicit OpWatcher(bool calls_ops) noexcept : calls_ops_(calls_ops) {}
+
  private:
     friend class WatchScope;
     friend struct WatcherList;
     OpWatcher* next_ = nullptr;
+    bool calls_ops_ = true;
 };
 
 /// The watcher is told of what this thread does while this lives.
@@ -51,6 +63,8 @@ class WatchScope {
 struct WatcherList {
     template <class Call>
     static void each(const Call& call) {
+        OpWatcher* first = detail::thread.watchers;
+        if (first && !first->next_ && !first->calls_ops_) return call(*first);
         const detail::PauseRecording pause;
         const detail::PauseAutocast plain;
         const detail::PartsOfOp parts;

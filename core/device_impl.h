@@ -65,6 +65,10 @@ bool is_event_done(void* event);
 void wait_event(void* event, const Loc& loc);
 double milliseconds(void* begin, void* end);
 
+/// A range of this thread's time with a name, for Nsight (NVTX); ranges nest. The name is copied.
+void begin_range(const char* name) noexcept;
+void end_range() noexcept;
+
 MemoryStats memory_stats(int device);
 void reset_peak_memory(int device);
 void empty_cache(int device);
@@ -76,5 +80,18 @@ namespace tapir::detail {
 
 /// Throws DeviceError "op: cuda:0: ..." when the device is not there.
 void check_device(const char* op, Device device, const Loc& loc);
+
+/// Tells the thread's watchers of a copy that is made while it lives; is_queued() when it is on its stream.
+class CopyTold {
+ public:
+    CopyTold(Device to, Device from, std::size_t bytes);
+    ~CopyTold();
+    CopyTold(const CopyTold&) = delete;
+    CopyTold& operator=(const CopyTold&) = delete;
+    void is_queued();
+
+ private:
+    bool is_told_;
+};
 
 }  // namespace tapir::detail

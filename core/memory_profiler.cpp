@@ -16,6 +16,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/thread_impl.h"
 
@@ -138,6 +139,7 @@ namespace {
 std::mutex running_mutex;
 MemoryProfiler::Data* running = nullptr;
 std::uint64_t last_run = 0;
+constinit thread_local int paused = 0;
 
 std::vector<MemorySite> listed(const MemoryProfiler::Data& data, const std::vector<std::pair<std::int64_t, std::int64_t>>& amounts) {
     std::vector<MemorySite> sites;
@@ -183,9 +185,26 @@ void MemoryProfiler::Data::forget(Storage* storage) {
     if (storage->release) storage->release(storage);
 }
 
+detail::PauseMemoryProfiler::PauseMemoryProfiler() noexcept { ++paused; }
+detail::PauseMemoryProfiler::~PauseMemoryProfiler() { --paused; }
+
 void detail::note_memory(Storage* storage, const Loc& loc) {
+    if (paused > 0) return;
     const std::lock_guard lock(running_mutex);
     if (running) running->made(storage, loc);
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::int64_t begin, std::int64_t end) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> line;
+    const std::lock_guard lock(running_mutex);
+    if (!running) return line;
+    for (const MemoryProfiler::Data::Moment& moment : running->moments) {
+        const auto time = static_cast<std::int64_t>((running->begin + moment.time) * 1e9);
+        if (time > end) break;
+        if (time < begin) line.clear();  // the last one before is what there is at the beginning
+        line.emplace_back(std::max(time, begin), moment.bytes);
+    }
+    return line;
 }
 
 MemoryProfiler::MemoryProfiler(Loc loc) : data_(nullptr) {
@@ -256,6 +275,93 @@ std::string MemoryProfiler::leaks(Point point, int rows) const {
     const std::vector<MemorySite> sites = since(point);
     if (sites.empty()) return "nothing made since then is left\n";
     return "made since then and still alive:\n" + shown(sites, rows);
+}
+
+namespace {
+
+std::string xml_text(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '<' || c == '>' || c == '&') {
+            out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : "&amp;";
+        } else {
+            out += c;
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+std::string MemoryProfiler::to_svg(int rows) const {
+    constexpr int left = 90, top = 40, width = 840, height = 260, columns = width;
+    const std::vector<MemorySite> sites = at_peak();
+    std::vector<Data::Moment> moments;
+    std::int64_t peak = 0;
+    double end = 0;
+    {
+        const std::lock_guard lock(running_mutex);
+        moments = data_->moments;
+        peak = data_->peak;
+        end = std::max(now_in_seconds() - data_->begin, 1e-9);
+    }
+    const auto x_of = [&](double time) { return left + width * time / end; };
+    const auto y_of = [&](double bytes) { return top + height - height * bytes / static_cast<double>(std::max<std::int64_t>(peak, 1)); };
+    // The most and the last of each column of the picture.
+    struct Column {
+        std::int64_t most, last;
+    };
+    std::vector<Column> line(columns);
+    double peak_time = 0;
+    bool is_peak_met = false;
+    std::size_t next = 0;
+    std::int64_t bytes = 0;
+    for (int c = 0; c < columns; ++c) {
+        std::int64_t most = bytes;
+        for (; next < moments.size() && (moments[next].time < end * (c + 1) / columns || c == columns - 1); ++next) {
+            bytes = moments[next].bytes;
+            most = std::max(most, bytes);
+            if (bytes == peak && !is_peak_met) is_peak_met = true, peak_time = moments[next].time;
+        }
+        line[static_cast<std::size_t>(c)] = {most, bytes};
+    }
+    const auto shown_sites = std::min(sites.size(), static_cast<std::size_t>(std::max(rows, 0)));
+    const int list = top + height + 64, total = list + 20 * static_cast<int>(shown_sites + (shown_sites < sites.size())) + 10;
+    std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+                                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
+                                  left + width + 30, total);
+    const auto text = [&](double x, double y, const char* anchor, const std::string& what) {
+        svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, xml_text(what));
+    };
+    for (int i = 0; i <= 4; ++i) {
+        const double part = i / 4.0, y = y_of(part * static_cast<double>(peak)), x = x_of(part * end);
+        svg += fmt::format("<path d=\"M{} {:.1f}h{}\" stroke=\"#ddd\"/>\n", left, y, width);
+        text(left - 6, y + 4, "end", size_of(static_cast<std::int64_t>(part * static_cast<double>(peak))));
+        text(x, top + height + 18, "middle", fmt::format("{:.4g} s", part * end));
+    }
+    std::string path = fmt::format("M{} {}", left, top + height);
+    for (int c = 0; c < columns; ++c) {
+        const Column& column = line[static_cast<std::size_t>(c)];
+        path += fmt::format("V{:.1f}V{:.1f}H{}", y_of(static_cast<double>(column.most)), y_of(static_cast<double>(column.last)), left + c + 1);
+    }
+    svg += fmt::format("<path d=\"{}V{}Z\" fill=\"#9ecae1\" stroke=\"#3182bd\"/>\n", path, top + height);
+    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{}\" r=\"4\" fill=\"#d62728\"/>\n", x_of(peak_time), top);
+    text(x_of(peak_time), top - 10, peak_time > end / 2 ? "end" : "start", fmt::format("peak: {} after {:.4g} s", size_of(peak), peak_time));
+    if (shown_sites > 0) text(left, list - 20, "start", "at the peak:");
+    for (std::size_t i = 0; i < shown_sites; ++i) {
+        const MemorySite& site = sites[i];
+        const int y = list + 20 * static_cast<int>(i);
+        svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{:.1f}\" height=\"12\" fill=\"#9ecae1\"/>\n", left, y - 10,
+                           120 * static_cast<double>(site.bytes) / static_cast<double>(std::max<std::int64_t>(peak, 1)));
+        text(left - 6, y, "end", size_of(site.bytes));
+        text(left + 130, y, "start",
+             fmt::format("{}{}{}{}, {} tensor{}", site.place, site.op.empty() ? "" : " ", site.op,
+                         site.module.empty() ? "" : fmt::format(" (in {})", site.module), site.tensors, site.tensors == 1 ? "" : "s"));
+    }
+    if (shown_sites < sites.size()) {
+        text(left + 130, list + 20 * static_cast<int>(shown_sites), "start", fmt::format("({} more)", sites.size() - shown_sites));
+    }
+    return svg + "</svg>\n";
 }
 
 void MemoryProfiler::export_timeline(const std::string& path, Loc loc) const {

@@ -28,9 +28,10 @@ struct MemorySite {
 ///     train_step();
 ///     std::cout << memory.table();         // what lives now, and what lived at the peak
 ///     std::cout << memory.leaks(before);   // what was made since `before` and still lives
-///     memory.export_timeline("memory.json");
+///     write_file("memory.svg", memory.to_svg());   // the bytes over time, and what the peak was made of
 ///
-/// Tensors made before it began are not counted. One at a time: a second one throws ValueError.
+/// Counted are the bytes of tensors, not what the allocators keep for later (memory_stats()). A Profiler that stops while it lives
+/// has the bytes in its trace. Tensors made before it began are not counted. One at a time: a second one throws ValueError.
 class MemoryProfiler {
  public:
     [[nodiscard]] explicit MemoryProfiler(Loc loc = Loc::current());
@@ -55,7 +56,9 @@ class MemoryProfiler {
     std::string table(int rows = 15) const;
     /// since() for the screen, or "nothing made since then is left".
     std::string leaks(Point since, int rows = 15) const;
-    /// The bytes over time, with the largest sites at the peak, as a trace in Chrome's JSON format. Throws FileError.
+    /// A drawing of the bytes over time, with the peak and the largest sites at it.
+    std::string to_svg(int rows = 8) const;
+    /// The same as a trace in Chrome's JSON format. Throws FileError.
     void export_timeline(const std::string& path, Loc loc = Loc::current()) const;
 
     class Data;

@@ -1,6 +1,7 @@
 // Devices, streams, events, copies, and what becomes of errors. See context.h.
 #include "tapir/cuda/context.h"
 
+#include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -419,6 +420,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
     const Device device = to_device.type == DeviceType::cuda ? to_device : from_device;
     select(device);
     gpu::Stream& stream = current();
+    detail::CopyTold told(to_device, from_device, bytes);
     if (to_device.type == DeviceType::cuda && from_device.type == DeviceType::cuda && to_device != from_device) {
         enable_peer_access(to_device.index, from_device.index);
         // On the target's stream, between what the source's stream holds now and what it gets next.
@@ -432,6 +434,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
         launched(stream, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle));
         wait = wait || (device_state(stream.device).reads_pageable && from_device.type == DeviceType::cpu && !is_page_locked(from));
     }
+    told.is_queued();
     if (wait) wait_for(stream);
 }
 
@@ -579,6 +582,11 @@ double milliseconds(void* begin, void* end) {
     TAPIR_CUDA_CHECK(cudaEventElapsedTime(&result, event_of(begin).handle, event_of(end).handle));
     return result;
 }
+
+// --- Ranges for Nsight -----------------------------------------------------------------------------------------------------
+
+void begin_range(const char* name) noexcept { nvtxRangePushA(name); }
+void end_range() noexcept { nvtxRangePop(); }
 
 }  // namespace tapir::device_api
 

@@ -457,7 +457,7 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
 
 namespace {
 
-// One or two operands that are not plain, or watched. Those of one device, shape and dtype, without gaps, still have a short way.
+// One or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a short way.
 [[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop,
                                    const double* params, const Loc& loc) {
     const TensorImpl *x = in[0]->impl(), *z = in[count - 1]->impl();
@@ -478,8 +478,10 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
     const TensorImpl* impl = x.impl();
     const Tensor* in[] = {&x};
     const Loop loop = computed_directly(impl->dtype) ? quick_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
-    if (!is_plain(impl) || !loop || detail::watching_ops) [[unlikely]]
+    if (!is_plain(impl) || !loop) [[unlikely]]
         return not_plain(op, in, 1, loop, params, loc);
+    if (detail::watching_ops) [[unlikely]]
+        detail::begin_watched_op(op.info.name, impl, loc);
     const DType dtype = op.to_bool ? bool_ : impl->dtype;
     Tensor out = detail::make_empty_like(impl, dtype, loc);
     const void* data[] = {impl->data};
@@ -495,8 +497,10 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
     const TensorImpl *x = a.impl(), *z = b.impl();
     const Tensor* in[] = {&a, &b};
     const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
-    if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z) || detail::watching_ops) [[unlikely]]
+    if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z)) [[unlikely]]
         return not_plain(op, in, 2, loop, nullptr, loc);
+    if (detail::watching_ops) [[unlikely]]
+        detail::begin_watched_op(op.info.name, x, loc);
     const DType dtype = op.to_bool ? bool_ : x->dtype;
     Tensor out = detail::make_empty_like(x, dtype, loc);
     const void* data[] = {x->data, z->data};
@@ -515,7 +519,9 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     const TensorImpl* x = t.impl();
     const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
-    if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements && !detail::watching_ops) [[likely]] {
+    if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements) [[likely]] {
+        if (detail::watching_ops) [[unlikely]]
+            detail::begin_watched_op(op.info.name, x, loc);
         const DType dtype = op.to_bool ? bool_ : x->dtype;
         Tensor out = detail::make_empty_like(x, dtype, loc);
         alignas(8) std::byte element[8];
@@ -525,7 +531,8 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
         data[place] = element;
         kernels::run_repeated(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
                               static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr, 1u << place);
-        if (Log* log = detail::thread.log; log && tracked(x, *log, loc)) {
+        Log* log = detail::thread.log;
+        if ((log && tracked(x, *log, loc)) || (detail::thread.watchers && detail::thread.observed)) {
             const Tensor operand = number_tensor(number, x->dtype);
             const Tensor* in[2];
             in[1 - place] = &t;

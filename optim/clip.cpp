@@ -5,6 +5,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "tapir/autograd/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -129,6 +130,7 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type, Loc loc) {
     if (!(max_norm >= 0)) fail<ValueError>(loc, "clip_grad_norm_: max_norm must not be negative, got {}", max_norm);
     if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
+    const ProfileScope scope("clip_grad_norm_", loc);
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_norm_", parameters, loc);
     const std::vector<Device> devices = cuda_devices(grads);
@@ -153,6 +155,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
     if (!(bound >= 0)) fail<ValueError>(loc, "clip_grad_value_: the bound must not be negative, got {}", bound);
+    const ProfileScope scope("clip_grad_value_", loc);
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_value_", parameters, loc);
     for (const Device device : cuda_devices(grads)) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -213,6 +214,7 @@ class LBFGS::Line {
 
 Tensor LBFGS::step(const std::function<Tensor()>& closure, Loc loc) {
     check_options(0, loc);
+    const ProfileScope scope("LBFGS.step", loc);
     const LBFGSOptions o = options();
     const int most = o.max_eval >= 0 ? o.max_eval : o.max_iter * 5 / 4;
     const Tensor first = closure();

@@ -8,8 +8,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tapir/autograd/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/module_name.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/counting.h"
@@ -275,6 +277,7 @@ bool Optimizer::takes_rows(std::size_t group, const Slot& slot) const {
 
 void Optimizer::step(Loc loc) {
     if (!rule_.update) fail<ValueError>(loc, "{}: step needs a closure that computes the loss and its gradients", rule_.name);
+    const ProfileScope scope(detail::is_profiling() ? detail::interned(fmt::format("{}.step", rule_.name)) : "step", loc);
     const detail::PauseRecording pause;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         check_options(g, loc);

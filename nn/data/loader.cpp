@@ -1,9 +1,14 @@
 // The threads of a loader, and its position.
 #include "tapir/nn/data/loader.h"
 
+#if defined(__linux__)
+#include <pthread.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -40,6 +45,15 @@ class ItemScope {
  private:
     tapir::detail::ThreadState before_;
 };
+
+// What profiles, gdb and top call the thread.
+void name_thread([[maybe_unused]] int worker) noexcept {
+#if defined(__linux__)
+    char name[16];
+    std::snprintf(name, sizeof(name), "DataLoader %d", worker % 1000);
+    pthread_setname_np(pthread_self(), name);
+#endif
+}
 
 struct Result {
     std::shared_ptr<void> batch;
@@ -142,6 +156,7 @@ struct Pass::Work {
 
     Result make_one(int64_t i) const {
         Result result{nullptr, nullptr, true};
+        const ProfileScope profiled("DataLoader: batch", loc);
         const ItemScope scope;
         try {
             result.batch = make(batches[static_cast<std::size_t>(i)], first, loc);
@@ -153,7 +168,8 @@ struct Pass::Work {
 
     Result& place(int64_t i) { return results[static_cast<std::size_t>(i) % results.size()]; }
 
-    void work() {
+    void work(int worker) {
+        name_thread(worker);
         std::unique_lock lock(mutex);
         while (true) {
             wanted.wait(lock, [&] {
@@ -172,7 +188,7 @@ struct Pass::Work {
     void start(int workers, int64_t ahead) {
         results.resize(static_cast<std::size_t>(ahead));
         try {
-            for (int i = 0; i < workers; ++i) threads.emplace_back([this] { work(); });
+            for (int i = 0; i < workers; ++i) threads.emplace_back([this, i] { work(i); });
         } catch (...) {  // the system has no more threads
             stop();
             throw;
@@ -191,6 +207,7 @@ struct Pass::Work {
 
     Result take() {
         if (threads.empty()) return make_one(next_out++);
+        const ProfileScope profiled("DataLoader: wait", loc);
         std::unique_lock lock(mutex);
         made.wait(lock, [&] { return place(next_out).is_there; });
         Result result = std::exchange(place(next_out), {});

@@ -17,7 +17,8 @@
 // transforms draw are the same at any number of workers. What is thrown in a worker is thrown in the loop where its batch was due,
 // as the type that it is. Leaving the loop early stops the workers and waits for the items that they are at.
 //
-// Items are made with the CPU as default device and without a tape, with workers or without.
+// Items are made with the CPU as default device and without a tape, with workers or without. A Profiler shows what the loop waits for
+// ("DataLoader: wait"), and the making of batches with its parts, on the threads that do it.
 #pragma once
 
 #include <functional>
@@ -27,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/autograd/profiler.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/nn/data/collate.h"
@@ -216,9 +218,11 @@ class DataLoader : public detail::LoaderBase {
         std::vector<Item> items;
         items.reserve(indices.size());
         for (const std::int64_t index : indices) {
+            const ProfileScope scope("DataLoader: sample", loc);
             Generator random = detail::item_generator(state, index);
             items.push_back(get_item(dataset_, index, random));
         }
+        const ProfileScope scope("DataLoader: collate", loc);
         if constexpr (std::is_same_v<Collate, DefaultCollate>) {
             const CallerScope caller(loc);
             try {

@@ -112,7 +112,7 @@ TEST_CASE("scopes hold the time of what runs inside, modules are groups, the tab
     const nlohmann::json trace = read_json((folder.path() / "trace.json").string());
     int linears = 0, others = 0;
     for (const auto& event : trace["traceEvents"]) {
-        if (event["ph"] != "X") continue;
+        if (event["ph"] != "X" || event["cat"] == "module") continue;
         if (event["name"] == "linear") {
             ++linears;
             CHECK(event["args"]["module"] == "linear");
@@ -176,9 +176,40 @@ TEST_CASE("memory is known by the lines that made it, now, at the peak and since
     CHECK(memory.leaks(before).find("profiler_test.cpp:" + std::to_string(leak_line) + " add") != std::string::npos);
     CHECK(memory.table().find("at the peak: ") != std::string::npos);
 
+    // The drawing: the line, the peak, and what it was made of.
+    const std::string svg = memory.to_svg(1);
+    CHECK(svg.find("peak: 785.2 KiB after") != std::string::npos);
+    CHECK(svg.find("profiler_test.cpp:" + std::to_string(large_line) + " exp, 1 tensor<") + svg.find("profiler_test.cpp:" + std::to_string(large_line) + " ones, 1 tensor<") != 2 * std::string::npos);
+    CHECK(svg.find("(2 more)") != std::string::npos);
     const files::TemporaryFolder folder;
     memory.export_timeline((folder.path() / "memory.json").string());
     CHECK(read_json((folder.path() / "memory.json").string())["traceEvents"].size() > 3);
+}
+
+TEST_CASE("a table of a profile does not show in the memory, nor do products that a step computes as lines of the library") {
+    const MemoryProfiler memory;
+    const Tensor w = ones({100, 100}).requires_grad_(), x = ones({1, 100});
+    optim::SGD sgd({w}, {.lr = 0.1, .momentum = 0.9});
+    Profiler profiler;
+    {
+        Tape tape;
+        tape.backward(sum(linear(x, w)));
+    }
+    const int line = __LINE__ + 1;
+    sgd.step();
+    profiler.stop();
+    const std::int64_t peak = memory.peak_bytes();
+    const auto before = memory.now();
+    static_cast<void>(profiler.table());
+    CHECK(memory.peak_bytes() == peak);
+    CHECK(memory.now() == before);
+    CHECK(site_of(memory.live(), line).op == "step");
+    CHECK(site_of(memory.live(), line).bytes == 2 * 40000);  // the gradient and its momentum
+    // The product of the weight's gradient is counted where it is computed.
+    CHECK(row_of(profiler.rows(), "weight gradients").flops == 2 * 100 * 100);
+    CHECK(row_of(profiler.rows(), "SGD.step").flops == 2 * 100 * 100);
+    CHECK(row_of(profiler.rows(ProfileTable::By::line), "profiler_test.cpp:" + std::to_string(line) + " weight gradients").calls == 1);
+    CHECK(row_of(profiler.rows(), "linear backward").flops < 2 * 100 * 100);
 }
 
 TEST_CASE("tensors outlive the memory profiler that knew of them") {

@@ -1,0 +1,23 @@
+// What the Profiler wants of a MemoryProfiler: what it has seen, for traces, and to be left alone.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace tapir::detail {
+
+/// The live bytes of the MemoryProfiler that lives, each time that they changed between these two times, and before the first where
+/// there is one: (steady clock, in nanoseconds; bytes). Empty without one.
+std::vector<std::pair<std::int64_t, std::int64_t>> memory_timeline(std::int64_t begin, std::int64_t end);
+
+/// Tensors that this thread makes while it lives are not followed.
+class PauseMemoryProfiler {
+ public:
+    PauseMemoryProfiler() noexcept;
+    ~PauseMemoryProfiler();
+    PauseMemoryProfiler(const PauseMemoryProfiler&) = delete;
+    PauseMemoryProfiler& operator=(const PauseMemoryProfiler&) = delete;
+};
+
+}  // namespace tapir::detail
