@@ -42,7 +42,7 @@ struct ProfileRow {
 ///     profiler.export_chrome_trace("trace.json");   // for ui.perfetto.dev or chrome://tracing
 ///
 /// On CUDA ops and copies are marked with events on their streams, and ops, rules and scopes with NVTX ranges for Nsight. One at a
-/// time: a second one throws ValueError. An op costs about 30 ns more, without a Profiler nothing (bench/profiler_cost.cpp).
+/// time: a second one throws ValueError. An op costs 30 to 60 ns more, without a Profiler nothing (bench/profiler_cost.cpp).
 class Profiler {
  public:
     [[nodiscard]] explicit Profiler(Loc loc = Loc::current());
@@ -56,8 +56,8 @@ class Profiler {
     std::vector<ProfileRow> rows(ProfileTable::By by = ProfileTable::By::op, ProfileTable::Sort sort = ProfileTable::Sort::self_time,
                                  Loc loc = Loc::current()) const;
     /// A table for the screen. The last column is the share of this machine's peak that was reached, of its arithmetic or of its
-    /// memory's bandwidth, whichever is more; the first call measures these peaks with a large float32 product and a large copy. Of
-    /// ops on CUDA the rates are those of the device's time, and the peaks the device's.
+    /// memory's bandwidth, whichever is more (above 100% from caches); the first call measures the peaks with a large float32 product
+    /// and a large copy. Of ops on CUDA the rates are those of the device's time, and the peaks the device's.
     std::string table(ProfileTable table = {}, Loc loc = Loc::current()) const;
     /// Writes the table to stdout.
     void print(ProfileTable table = {}, Loc loc = Loc::current()) const;

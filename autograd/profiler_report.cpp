@@ -66,12 +66,12 @@ double fastest(int rounds, const Work& work) {
 
 Peak measure_here() {
     const TensorOptions here{float32, cpu};
-    constexpr std::int64_t n = 768, many = 16 << 20;
+    constexpr std::int64_t n = 512, many = 16 << 20;  // short enough that some run is not interrupted
     const Tensor a = full({n, n}, 0.5, here), source = full({many}, 1.0, here);
     Tensor target = empty({many}, here);
     Peak result;
-    result.flops = 2.0 * n * n * n / fastest(4, [&] { matmul(a, a); });
-    result.bytes = 2.0 * many * sizeof(float) / fastest(4, [&] { target.copy_(source); });
+    result.flops = 2.0 * n * n * n / fastest(20, [&] { matmul(a, a); });
+    result.bytes = 2.0 * many * sizeof(float) / fastest(6, [&] { target.copy_(source); });
     return result;
 }
 

@@ -60,9 +60,10 @@ class MemoryProfiler::Data {
         std::size_t site;
         std::int64_t bytes;
     };
+    // Changes that follow each other within 2 us are one: the most that lived meanwhile, and what did after them.
     struct Moment {
         double time;
-        std::int64_t bytes;
+        std::int64_t most, bytes;
     };
 
     void made(Storage* storage, const Loc& loc) {
@@ -123,10 +124,11 @@ class MemoryProfiler::Data {
     void note() {
         const double time = now_in_seconds() - begin;
         if (!moments.empty() && time - moments.back().time < 2e-6) {
-            moments.back().bytes = std::max(moments.back().bytes, live);
+            moments.back().most = std::max(moments.back().most, live);
+            moments.back().bytes = live;
             return;
         }
-        moments.push_back({time, live});
+        moments.push_back({time, live, live});
     }
 
     std::map<std::tuple<std::string_view, std::uint_least32_t, std::string_view, const ModuleName*>, std::size_t> numbers_;
@@ -202,6 +204,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::
         const auto time = static_cast<std::int64_t>((running->begin + moment.time) * 1e9);
         if (time > end) break;
         if (time < begin) line.clear();  // the last one before is what there is at the beginning
+        if (time >= begin && moment.most > moment.bytes) line.emplace_back(time, moment.most);
         line.emplace_back(std::max(time, begin), moment.bytes);
     }
     return line;
@@ -320,8 +323,8 @@ std::string MemoryProfiler::to_svg(int rows) const {
         std::int64_t most = bytes;
         for (; next < moments.size() && (moments[next].time < end * (c + 1) / columns || c == columns - 1); ++next) {
             bytes = moments[next].bytes;
-            most = std::max(most, bytes);
-            if (bytes == peak && !is_peak_met) is_peak_met = true, peak_time = moments[next].time;
+            most = std::max(most, moments[next].most);
+            if (moments[next].most == peak && !is_peak_met) is_peak_met = true, peak_time = moments[next].time;
         }
         line[static_cast<std::size_t>(c)] = {most, bytes};
     }
@@ -369,9 +372,13 @@ void MemoryProfiler::export_timeline(const std::string& path, Loc loc) const {
                        "{\"ph\": \"M\", \"pid\": 0, \"name\": \"process_name\", \"args\": {\"name\": \"Tapir\"}}";
     {
         const std::lock_guard lock(running_mutex);
-        for (const Data::Moment& moment : data_->moments) {
+        const auto add = [&](double time, std::int64_t bytes) {
             text += fmt::format(",\n{{\"ph\": \"C\", \"pid\": 0, \"name\": \"memory\", \"ts\": {:.3f}, \"args\": {{\"bytes\": {}}}}}",
-                                moment.time * 1e6, moment.bytes);
+                                time * 1e6, bytes);
+        };
+        for (const Data::Moment& moment : data_->moments) {
+            if (moment.most > moment.bytes) add(moment.time, moment.most);
+            add(moment.time, moment.bytes);
         }
     }
     for (const MemorySite& site : at_peak()) {
