@@ -102,7 +102,9 @@ TEST_CASE("scopes hold the time of what runs inside, modules are groups, the tab
     CHECK(row_of(modules, "Block").calls == 1);  // the whole model's own op, tanh
     CHECK(row_of(rows, "elsewhere").calls == 1);
 
-    const std::string table = profiler.table({.rows = 2});
+    const MemoryProfiler memory;
+    const std::string table = profiler.table({.rows = 2});  // measures the machine
+    CHECK(memory.now() == 0);
     INFO(table);
     CHECK(table.find("of peak") != std::string::npos);
     CHECK(table.find(" more)") != std::string::npos);
@@ -196,30 +198,34 @@ TEST_CASE("memory is known by the lines that made it, now, at the peak and since
     CHECK(*std::max_element(line.begin(), line.end()) == memory.peak_bytes());
 }
 
-TEST_CASE("a table of a profile does not show in the memory, nor do products that a step computes as lines of the library") {
+TEST_CASE("weight gradients that are computed late are of the call that computes them, in memory and time") {
     const MemoryProfiler memory;
     const Tensor w = ones({100, 100}).requires_grad_(), x = ones({1, 100});
     optim::SGD sgd({w}, {.lr = 0.1, .momentum = 0.9});
     Profiler profiler;
-    {
+    const auto backward = [&] {
         Tape tape;
         tape.backward(sum(linear(x, w)));
-    }
-    const int line = __LINE__ + 1;
+    };
+    backward();
+    const int step_line = __LINE__ + 1;
     sgd.step();
+    sgd.zero_grad();
+    backward();
+    const int clip_line = __LINE__ + 1;
+    optim::clip_grad_norm_({w}, 1);
     profiler.stop();
-    const std::int64_t peak = memory.peak_bytes();
-    const auto before = memory.now();
-    static_cast<void>(profiler.table());
-    CHECK(memory.peak_bytes() == peak);
-    CHECK(memory.now() == before);
-    CHECK(site_of(memory.live(), line).op == "step");
-    CHECK(site_of(memory.live(), line).bytes == 2 * 40000);  // the gradient and its momentum
-    // The product of the weight's gradient is counted where it is computed.
-    CHECK(row_of(profiler.rows(), "weight gradients").flops == 2 * 100 * 100);
-    CHECK(row_of(profiler.rows(), "SGD.step").flops == 2 * 100 * 100);
-    CHECK(row_of(profiler.rows(ProfileTable::By::line), "profiler_test.cpp:" + std::to_string(line) + " weight gradients").calls == 1);
-    CHECK(row_of(profiler.rows(), "linear backward").flops < 2 * 100 * 100);
+    CHECK(site_of(memory.live(), step_line).op == "step");
+    CHECK(site_of(memory.live(), step_line).bytes == 40000);  // the momentum
+    CHECK(site_of(memory.live(), clip_line).op == "clip_grad_norm_");
+    CHECK(site_of(memory.live(), clip_line).bytes == 40000);  // the gradient
+    const std::vector<ProfileRow> ops = profiler.rows(), lines = profiler.rows(ProfileTable::By::line);
+    CHECK(row_of(ops, "weight gradients").flops == 2 * 2 * 100 * 100);
+    CHECK(row_of(ops, "SGD.step").flops == 2 * 100 * 100);
+    CHECK(row_of(ops, "linear backward").flops < 2 * 100 * 100);
+    for (const int line : {step_line, clip_line}) {
+        CHECK(row_of(lines, "profiler_test.cpp:" + std::to_string(line) + " weight gradients").calls == 1);
+    }
 }
 
 TEST_CASE("tensors outlive the memory profiler that knew of them") {
