@@ -4,6 +4,8 @@
 // that skip all that (the fast paths of element-wise ops) look at detail::watching_ops, which WatchScope raises.
 #pragma once
 
+#include <optional>
+
 #include "tapir/autograd/log_impl.h"
 
 namespace tapir {
@@ -61,13 +63,20 @@ class WatchScope {
 
 /// For what calls the watchers: each of them, with what it calls neither recorded nor told.
 struct WatcherList {
+    /// The thread's watcher, where it is the only one and calls no ops: it needs no pauses. Else null.
+    static OpWatcher* quiet() noexcept {
+        OpWatcher* first = detail::thread.watchers;
+        return first && !first->next_ && !first->calls_ops_ ? first : nullptr;
+    }
     template <class Call>
     static void each(const Call& call) {
-        OpWatcher* first = detail::thread.watchers;
-        if (first && !first->next_ && !first->calls_ops_) return call(*first);
-        const detail::PauseRecording pause;
-        const detail::PauseAutocast plain;
-        const detail::PartsOfOp parts;
+        struct Pauses {
+            detail::PauseRecording recording;
+            detail::PauseAutocast autocast;
+            detail::PartsOfOp parts;
+        };
+        std::optional<Pauses> pauses;
+        if (!quiet()) pauses.emplace();
         for (OpWatcher* watcher = detail::thread.watchers; watcher; watcher = watcher->next_) call(*watcher);
     }
 };
