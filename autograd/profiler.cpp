@@ -67,14 +67,15 @@ std::int32_t thread_number() noexcept {
     return number;
 }
 
-// What the thread was named; the program's own name, which threads have that were given none, does not count.
+// What the thread was named. The first thread's name, which threads have that were given none, does not count.
 std::string thread_name(std::int32_t number) {
 #if defined(__linux__)
-    char name[32] = {};
-    if (pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && *name &&
-        std::strncmp(name, program_invocation_short_name, 15) != 0) {
-        return name;
+    char name[32] = {}, first[32] = {};
+    if (std::FILE* file = std::fopen("/proc/self/comm", "r")) {
+        if (std::fgets(first, sizeof(first), file)) first[std::strcspn(first, "\n")] = 0;
+        std::fclose(file);
     }
+    if (pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && *name && std::strcmp(name, first) != 0) return name;
 #endif
     return fmt::format("thread {}", number);
 }
