@@ -829,7 +829,11 @@ def is_inside(frame, folders):
     head = re.sub(r"<.*", "", name.split("(")[0] or name).split(" ")[-1]
     if head.startswith(("tapir::", "tapir_gdb_", "std::", "__gnu_cxx::")):
         return True
-    function = frame.function()  # lambdas go without their namespace
+    if name.startswith(("operator()", "_FUN")):  # a lambda, which goes without its namespace
+        symbol = gdb.execute("info symbol %d" % frame.pc(), to_string=True)
+        if symbol.startswith(("tapir::", "std::", "void tapir::", "tapir_gdb_")):
+            return True
+    function = frame.function()
     return function is not None and function.symtab is not None and function.symtab.fullname().startswith(folders)
 
 
