@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Every error message of the library with a text that the tests got of it.
+
+catalogue.py [--update] [--cuda] LOG...
+
+Finds the formats of all messages in the sources, finds in the logs (thrown.cpp writes them) the texts made of each, and
+compares catalogue.txt beside this script with what came out: each file, its formats in order, and of each the error's type
+and one text. --update writes it anew. A format without a text fails the test, unless UNREACHED says why it has none. With
+--cuda the logs are of a build with the CUDA device (the emulated one), and what only such a build can throw is compared;
+without it, all the rest is.
+"""
+import difflib
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOGUE = Path(__file__).with_name("catalogue.txt")
+FOLDERS = ("core", "autograd", "ops", "cuda", "nn", "optim")
+
+# What no test can bring about, by file and the beginning of the format, and why not.
+UNREACHED: dict[tuple[str, str], str] = {
+}
+
+OF_SAMPLES = ("table_test", "watched_test")
+
+# The calls that throw: fail<Type>(loc, format, ...), and the functions through which the readers of files throw a FileError
+# and CheckFinite its NonFiniteError, whose message is a sum of words and fmt::format()s.
+CALL = re.compile(r"\bfail<(\w+)>\(|\b(?:stop|fail_at|source\.fail|tell)\(")
+LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
+ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
+
+
+def arguments(text, at):
+    """The arguments of the call whose bracket opens before `at`."""
+    depth, start, found = 1, at, []
+    while depth > 0:
+        c = text[at]
+        if c == '"':
+            at = LITERAL.match(text, at).end() - 1
+        elif c == "'" and (char := re.compile(r"'(\\.|[^\\'])+'").match(text, at)):
+            at = char.end() - 1
+        elif c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+        if depth == 0 or (c == "," and depth == 1):
+            found.append(text[start:at].strip())
+            start = at + 1
+        at += 1
+    return found
+
+
+def words(literals):
+    """The text of literals that stand side by side."""
+    return re.sub(r"\\(.)", lambda m: ESCAPES[m[1]], "".join(LITERAL.findall(literals)))
+
+
+class Format:
+    def __init__(self, file, kind, parts, is_whole):
+        """`parts` are literals, in between which anything may stand."""
+        self.file, self.kind = file, kind
+        self.shown = "{}".join(parts)
+        pieces = [piece for part in parts for piece in (re.split(r"(?<!\{)\{[^{}]*\}|\{\}", part))]
+        pieces = [piece.replace("{{", "{").replace("}}", "}") for piece in pieces]
+        self.weight = sum(len(re.sub(r"[^A-Za-z]", "", piece)) for piece in pieces)  # of two that fit, the one that says more
+        self.hands_on = is_whole and not re.search(r"[A-Za-z]", "".join(pieces).partition(": ")[2])  # nothing but what others say
+        any_text = "(?:.*?)" if is_whole else "(?:.*)"
+        pattern = any_text.join(map(re.escape, pieces))
+        self.pattern = re.compile(pattern if is_whole else f".*{pattern}.*", re.DOTALL)
+        self.texts = set()
+
+    def fits(self, kind, text):
+        return kind == self.kind and self.pattern.fullmatch(text)
+
+
+def formats_of(path):
+    file = str(path.relative_to(ROOT))
+    source = path.read_text()
+    found = {}
+    for call in CALL.finditer(source):
+        given = arguments(source, call.end())
+        if call[1]:
+            if len(given) < 2 or not given[1].startswith('"'):
+                sys.exit(f"{file}: a message that catalogue.py cannot read: {call[0]}{', '.join(given)}")
+            made = Format(file, call[1], [words(given[1])], True)
+        else:
+            expression = next((g for g in given if LITERAL.search(g)), "")
+            if expression.startswith("fmt::format("):
+                expression = arguments(expression, len("fmt::format("))[0]
+            expression = re.sub(r"\([^()]*\?[^()]*\)", "", expression)  # (one ? word : another) is anything
+            for choice in re.split(r" [?:] ", expression):
+                groups = re.findall(r'"(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*', choice)
+                kind = "NonFiniteError" if call[0] == "tell(" else "FileError"
+                made = Format(file, kind, [words(g) for g in groups], False)
+                if made.weight > 4:  # others hand on what they are given
+                    found.setdefault((made.kind, made.shown), made)
+            continue
+        found.setdefault((made.kind, made.shown), made)
+    return list(found.values())
+
+
+def all_formats():
+    found = []
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".cu", ".cuh", ".def"):
+                found += formats_of(path)
+    return found
+
+
+HERE = re.compile(r"^([\w.]+\.\w+):\d+: ")
+PLACE = re.compile(r"\b[\w.]+\.(?:cpp|h|cu):\d+\b")
+
+
+def normal(text):
+    """Without what differs from machine to machine, and from edit to edit of the tests."""
+    text = PLACE.sub("user.cpp:42", text)
+    text = re.sub(r'(?<![\w.])/(?:[\w.+-]+/)+', "", text)
+    text = re.sub(r"\.\d+-\d+\.tmp", ".tmp", text)
+    text = re.sub(r"\d+ MiB are in use", "12 MiB are in use", text)
+    return text
+
+
+def read_logs(paths):
+    """{(type, text): whether it comes from a test of the samples beside the ops, which stand in the library's files}"""
+    seen = {}
+    for path in map(Path, paths):
+        of_samples = path.stem in OF_SAMPLES
+        for line in path.read_text().splitlines():
+            thrown = json.loads(line)
+            key = thrown["type"].removeprefix("tapir::"), thrown["text"]
+            seen[key] = seen.get(key, True) and of_samples
+    return seen
+
+
+def assign(seen, formats):
+    """Gives the formats their texts; returns what is wrong with some."""
+    wrong = []
+    test_files = {path.name for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.*")}
+    sources = {f.file: (ROOT / f.file).read_text() for f in formats}
+    by_kind = {}
+    for f in formats:
+        by_kind.setdefault(f.kind, []).append(f)
+    for (kind, raw), of_samples in sorted(seen.items()):
+        if "::" in kind:
+            continue  # a test's or an example's own
+        here = HERE.match(raw)
+        if not of_samples and (not here or here[1] not in test_files):
+            wrong.append(f"does not begin with the user's line: {kind}: {raw}")
+        text = HERE.sub("", raw)
+        first, newline, rest = text.partition("\n")
+        plain = re.sub(r" \(in [\w.]+\)$", "", first) + newline + rest
+        fitting = [f for f in by_kind.get(kind, []) if f.fits(kind, plain)]
+        if not fitting:
+            wrong.append(f"of no format: {kind}: {raw}")
+            continue
+        most = max(f.weight for f in fitting)
+        fitting = [f for f in fitting if f.weight == most]
+        if len(fitting) > 1:  # the same words in several files: the one that knows the op
+            op = re.match(r"[\w:]+?(?=_?:)", plain)
+            named = [f for f in fitting if op and re.search(rf"\b{op[0]}\b", sources[f.file])]
+            fitting = named or fitting
+        for f in fitting:
+            f.texts.add("user.cpp:42: " + normal(text))
+    return wrong
+
+
+ENTRY = re.compile(r"^(cuda )?(\w+)\n((?:    .*\n)+)", re.MULTILINE)
+
+
+def read_catalogue():
+    """Of each file: {(type, text): whether only a CUDA device throws it}."""
+    old = {}
+    if CATALOGUE.exists():
+        for part in CATALOGUE.read_text().split("\n== ")[1:]:
+            file, _, entries = part.partition(" ==\n")
+            old[file] = {(e[2], re.sub("^    ", "", e[3], flags=re.MULTILINE)[:-1]): bool(e[1]) for e in ENTRY.finditer(entries)}
+    return old
+
+
+def entry(f, text, is_cuda):
+    return ("cuda " if is_cuda else "") + f.kind + "\n" + re.sub("^", "    ", text, flags=re.MULTILINE) + "\n"
+
+
+def reason_of(f):
+    return next((why for (file, start), why in UNREACHED.items() if file == f.file and f.shown.startswith(start)), None)
+
+
+def main():
+    options = [a for a in sys.argv[1:] if a.startswith("--")]
+    cuda = "--cuda" in options
+    formats = all_formats()
+    wrong = assign(read_logs(a for a in sys.argv[1:] if not a.startswith("--")), formats)
+    old = read_catalogue()
+    lines, file, triggered, excused = ["Made by catalogue.py --update: of each format of a message, a text that the tests got.\n"], "", 0, 0
+    for f in formats:
+        if f.file != file:
+            file = f.file
+            lines.append(f"\n== {file} ==\n")
+        before = {text: is_cuda for (kind, text), is_cuda in old.get(file, {}).items() if f.fits(kind, HERE.sub("", text))}
+        known = sorted(before)
+        why = reason_of(f)
+        if why and f.texts:
+            wrong.append(f"{file}: it has a text, but UNREACHED says that it cannot: {f.shown}: {sorted(f.texts)[0]}")
+        elif why:
+            excused += 1
+            lines.append(f"{f.kind}, in no test: {why}\n    {f.shown}\n".replace("\n  ", "\n    "))
+            continue
+        kept = next((text for text in known if text in f.texts), None)
+        other = known and before[known[0]] != cuda  # for the other build to compare
+        if other or (not f.texts and known and before[known[0]] and not cuda):
+            lines.append(entry(f, known[0], before[known[0]]))
+            triggered += 1
+        elif f.texts:
+            lines.append(entry(f, kept or min(f.texts, key=lambda t: (len(t), t)), cuda))
+            triggered += 1
+        elif not f.hands_on:
+            wrong.append(f"{file}: no test triggers {f.kind}: {f.shown}")
+    for file, start in UNREACHED:
+        if not any(f.file == file and f.shown.startswith(start) for f in formats):
+            wrong.append(f"{file}: UNREACHED names what is not there: {start}")
+    made = "".join(lines)
+    if "--update" in options:
+        CATALOGUE.write_text(made)
+    elif made != CATALOGUE.read_text():
+        diff = difflib.unified_diff(CATALOGUE.read_text().splitlines(), made.splitlines(), "catalogue.txt", "this run", lineterm="", n=1)
+        wrong.append("catalogue.txt is not what this run gave; if that is meant: catalogue.py --update\n" + "\n".join(diff))
+    print("\n".join(wrong))
+    print(f"{len(formats)} formats, {triggered} triggered, {excused} that no test can trigger")
+    sys.exit(1 if wrong else 0)
+
+
+main()
