@@ -12,6 +12,7 @@ without it, all the rest is.
 import difflib
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,26 +125,43 @@ def normal(text):
 
 
 def read_logs(paths):
-    """{(type, text): whether it comes from a test of the samples beside the ops, which stand in the library's files}"""
-    seen = {}
+    """Of each text: (type, text, whether it is of the samples beside the ops, the calls that led to it as addresses of a program)"""
+    seen = set()
     for path in map(Path, paths):
-        of_samples = path.stem in OF_SAMPLES
         for line in path.read_text().splitlines():
-            thrown = json.loads(line)
-            key = thrown["type"].removeprefix("tapir::"), thrown["text"]
-            seen[key] = seen.get(key, True) and of_samples
-    return seen
+            try:
+                thrown = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # half a line: see thrown.cpp
+            calls = tuple((thrown["module"], address) for address in thrown.get("calls", []))
+            seen.add((thrown["type"].removeprefix("tapir::"), thrown["text"], path.stem in OF_SAMPLES, calls))
+    return sorted(seen)
+
+
+def files_of(calls):
+    """The library's files in which calls stand, by the debug information; none where there is none."""
+    files = {}
+    for module in {module for module, _ in calls}:
+        addresses = sorted(address for m, address in calls if m == module)
+        try:
+            made = subprocess.run(["addr2line", "-i", "-a", "-e", module], input="\n".join(map(hex, addresses)), text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        except OSError:
+            return {}
+        for address, part in zip(addresses, re.split(r"^0x.*\n", made, flags=re.MULTILINE)[1:]):
+            files[module, address] = set(re.findall(rf"/((?:{'|'.join(FOLDERS)})/[\w/.]+):\d+", part.replace("/tests/", "/no/")))
+    return files
 
 
 def assign(seen, formats):
     """Gives the formats their texts; returns what is wrong with some."""
     wrong = []
     test_files = {path.name for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.*")}
-    sources = {f.file: (ROOT / f.file).read_text() for f in formats}
+    files = files_of({call for *_, calls in seen for call in calls})
     by_kind = {}
     for f in formats:
         by_kind.setdefault(f.kind, []).append(f)
-    for (kind, raw), of_samples in sorted(seen.items()):
+    for kind, raw, of_samples, calls in seen:
         if "::" in kind:
             continue  # a test's or an example's own
         here = HERE.match(raw)
@@ -156,14 +174,12 @@ def assign(seen, formats):
         if not fitting:
             wrong.append(f"of no format: {kind}: {raw}")
             continue
+        throwing = set().union(*(files.get(call, set()) for call in calls))
+        fitting = [f for f in fitting if f.file in throwing] or fitting
         most = max(f.weight for f in fitting)
-        fitting = [f for f in fitting if f.weight == most]
-        if len(fitting) > 1:  # the same words in several files: the one that knows the op
-            op = re.match(r"[\w:]+?(?=_?:)", plain)
-            named = [f for f in fitting if op and re.search(rf"\b{op[0]}\b", sources[f.file])]
-            fitting = named or fitting
         for f in fitting:
-            f.texts.add("user.cpp:42: " + normal(text))
+            if f.weight == most:
+                f.texts.add("user.cpp:42: " + normal(text))
     return wrong
 
 

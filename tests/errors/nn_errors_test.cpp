@@ -1,0 +1,130 @@
+// Messages of modules, data and training that no other test asks for; and that those of a module name it, those of a loader's
+// thread the dataset's line.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../fails.h"
+#include "tapir/nn/data/data.h"
+#include "tapir/nn/data/ptb.h"
+#include "tapir/nn/data/text.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+using std::int64_t;
+
+// Says more indices than it gives.
+struct Boaster : data::Sampler {
+    int64_t size() const override { return 8; }
+    std::vector<int64_t> indices(Generator&) const override { return {0, 1}; }
+};
+
+constexpr int kDatasetLine = __LINE__ + 6;
+struct Broken {
+    int64_t size() const { return 4; }
+    Tensor get(int64_t index) const {
+        const Tensor image = ones({2, 3});
+        if (index < 2) return image;
+        return image + ones({4});
+    }
+};
+
+struct Net : nn::Module {
+    nn::Linear inner{3, 4};
+    Tensor forward(const Tensor& x) {
+        const nn::ModuleScope scope(*this);
+        return inner(x);
+    }
+    void members(nn::Members& m) override { m("inner", inner); }
+};
+struct Outer : nn::Module {
+    Net encoder;
+    Tensor forward(const Tensor& x) { return encoder.forward(x); }
+    void members(nn::Members& m) override { m("encoder", encoder); }
+};
+
+}  // namespace
+
+TEST_CASE("errors of layers") {
+    FAILS(ValueError, "MultiheadAttention: dropout must be in [0, 1], got 2", nn::MultiheadAttention(4, 2, {.dropout = 2}));
+    FAILS(ValueError, "TransformerEncoder: num_layers must be at least 1, got 0", nn::TransformerEncoder(4, 2, 0));
+    FAILS(ShapeError, "LayerNorm: needs at least one dimension to normalise over", nn::LayerNorm(Shape{}));
+    FAILS(ShapeError, "RMSNorm: needs at least one dimension to normalise over", nn::RMSNorm(Shape{}));
+    nn::GRUCell cell(3, 4);
+    FAILS(ShapeError, "the input must have shape (batch, 3) or (3,), got ()", cell(tensor(1.0)));
+}
+
+TEST_CASE("errors of data") {
+    FAILS(ValueError, "parse_ptb: the number of classes must be at least 1, got 0", data::parse_ptb("(0 a)", {}, 0));
+    FAILS(FileError, "parse_ptb: tree:0:1: no tree in this line", data::parse_ptb(" "));
+    FAILS(ValueError, "RandomSampler: the size is negative: -1", data::RandomSampler(-1));
+    FAILS(ValueError, "WeightedRandomSampler: the number of samples is negative: -1", data::WeightedRandomSampler({1}, -1));
+    FAILS(ValueError, "WeightedRandomSampler: the sum of the weights is infinite", data::WeightedRandomSampler({1e308, 1e308}, 1));
+    FAILS(ValueError, "BatchSampler: the sampler is null", data::BatchSampler(nullptr, 1));
+    const std::vector<Tensor> rows{ones({4})};
+    const data::TensorDataset numbers(rows);
+    const std::vector<int64_t> huge{INT64_MAX, INT64_MAX};
+    FAILS(ValueError, "random_split: the sizes add up to more than 9223372036854775807", data::random_split(numbers, huge));
+    FAILS(ValueError, "random_split: the fraction 2 is not in [0, 1]", data::random_split(numbers, {2.0}));
+    data::Tree::Builder builder;
+    FAILS(ValueError, "Tree::Builder::set_label: there is no node 0 of 0", builder.set_label(0, 1));
+    data::LineReader unreadable("/proc/self/mem", "read", Loc::current()); const int line = __LINE__;
+    fails<FileError>(__FILE__, line, "read: /proc/self/mem:1:1: cannot read on", "", [&] { unreadable.next(); });
+    data::DataLoader loader(numbers, std::make_shared<Boaster>(), {.batch_size = 1});
+    loader.set_state({.epoch = 0, .batch = 8});
+    FAILS(ValueError, "DataLoader: batch 8 of epoch 0 cannot be gone on from; it has 2 batches", static_cast<void>(loader.begin()));
+}
+
+TEST_CASE("errors of a training's state") {
+    const std::filesystem::path folder = std::filesystem::temp_directory_path() / "tapir_state_errors";
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    const std::string path = folder / "state";
+    Tensor three = tensor({1, 2, 3});
+    nn::TrainingState state(path, {.keep = 3});
+    state("random", three);
+    state.save();
+    Generator random(1);
+    nn::TrainingState other(path);
+    other("random", random);
+    FAILS(FileError, "random: a generator's state is two numbers, not 3", other.load());
+    state.save();
+    std::filesystem::create_directories(folder / "state.2" / "in_the_way");
+    FAILS(FileError, "state.1: renaming: ", state.save());
+    CHECK(three.to_vector<int64_t>() == std::vector<int64_t>{1, 2, 3});
+    std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("an error in a module names the modules that it is in") {
+    Outer model;
+    const Tensor x = ones({2, 5});
+    FAILS(ShapeError, "(in encoder.inner)", model.forward(x));
+    try {
+        model.forward(x);
+    } catch (const ShapeError& error) {
+        const std::string text = error.what();
+        CHECK(text.substr(0, text.find('\n')).ends_with(" (in encoder.inner)"));
+    }
+    FAILS(ShapeError, "do not broadcast", x + ones({4}));  // out of the modules again
+    CHECK_THROWS_WITH(x + ones({4}), !Catch::Contains("(in "));
+}
+
+TEST_CASE("an error in a loader's thread names the dataset's line and reaches the loop") {
+    for (const int workers : {0, 2}) {
+        INFO(workers << " workers");
+        data::DataLoader loader(Broken{}, {.batch_size = 2, .num_workers = workers});
+        int batches = 0;
+        fails<ShapeError>(__FILE__, kDatasetLine, "add: ", "shapes (2, 3) and (4,) do not broadcast", [&] {
+            for (const auto& batch : loader) {
+                CHECK(batch.size(0) == 2);
+                ++batches;
+            }
+        });
+        CHECK(batches == 1);
+    }
+}
