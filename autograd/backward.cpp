@@ -184,7 +184,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
         fail<TapeError>(loc_, "{}: this tensor was not recorded on the tape: {}", what,
                         y.impl()->node.tape ? "the tape it was recorded on has ended"
                                             : "no tensor it was computed from requires a gradient, or it was computed "
-                                              "before the tape began");
+                                              "before the tape began: make the tape first, and parameters with requires_grad_()");
     }
     if (y_value_ < tape.begin_ && !(log.records[y_value_]->flags & Record::kLeaf)) {
         fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
@@ -194,14 +194,14 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
         gdb::begin(what, y.impl(), loc_);
     if (options.gradient.defined()) {
         if (options.gradient.shape() != y.shape()) {
-            fail<ShapeError>(loc_, "{}: the gradient has shape {}, the tensor {}", what, options.gradient.shape(), y.shape());
+            fail<ShapeError>(loc_, "{}: the gradient has shape {}, the tensor has {}", what, options.gradient.shape(), y.shape());
         }
         detail::check_same_device(what, y, options.gradient, loc_);
         detail::begin_op(what, y.impl(), loc_);
         seed_ = options.gradient;
     } else {
         if (y.numel() != 1) {
-            fail<TapeError>(loc_, "{}: needs a scalar, got shape {}; sum() it, or give the gradient of what follows", what,
+            fail<TapeError>(loc_, "{}: needs a scalar, got shape {}; take its sum() or mean(), or pass its own gradient, of the same shape", what,
                             y.shape());
         }
         seed_ = gradient_ops::ones(y.shape(), y.dtype(), y.device());

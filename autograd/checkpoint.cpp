@@ -9,6 +9,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
 
@@ -69,11 +70,12 @@ void checkpoint_rule(Backward& b) {
     {
         const RandomState random(object.state);
         const AutocastScope autocast(object.autocast.value_or(bfloat16), object.autocast.has_value());
+        const detail::OwnLines own;
         y = object.fn(inputs);
     }
     if (y.shape() != b.output_shape() || y.dtype() != g.dtype()) {
-        fail<TapeError>(b.record().loc, "checkpoint: the second run gave shape {}, dtype {}, the first {}, {}; the function must depend on "
-                        "its inputs only", y.shape(), name(y.dtype()), b.output_shape(), name(g.dtype()));
+        fail<TapeError>(b.record().loc, "checkpoint: the second run of the function gave shape {} and {}, the first run {} and {}; it must "
+                        "depend on its inputs only", y.shape(), name(y.dtype()), b.output_shape(), name(g.dtype()));
     }
     const std::size_t end = log.records.size();
     detail::set_log(paused);

@@ -4,6 +4,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
@@ -15,6 +16,15 @@ struct FunctionRecord : RecordObject {
 };
 
 constexpr OpInfo custom_op{"custom", NoOnnx("the user's"), CustomFunction::rule, "A function of the user's own."};
+
+// Whether an input of shape `to` can have been broadcast to `from`: a gradient of that shape is summed.
+bool can_sum_to(const Shape& from, const Shape& to) {
+    const int more = from.rank() - to.rank();
+    for (int d = 0; d < to.rank(); ++d) {
+        if (more < 0 || (to.raw(d) != from.raw(d + more) && to.raw(d) != 1)) return false;
+    }
+    return more >= 0;
+}
 
 }  // namespace
 
@@ -81,16 +91,20 @@ void CustomFunction::rule(Backward& b) {
     for (int i = 0; i < b.input_count(); ++i) context.needs_.push_back(b.needs(i));
     std::vector<Tensor> grads;
     for (int k = 0; k < b.output_count(); ++k) grads.push_back(b.grad_or_zeros(k));
-    std::vector<Tensor> result = object.backward(context, grads);
+    std::vector<Tensor> result;
+    {
+        const detail::OwnLines own;
+        result = object.backward(context, grads);
+    }
     if (static_cast<int>(result.size()) != b.input_count()) {
-        fail<TapeError>(b.record().loc, "Function::apply: backward returned {} gradients for {} inputs", result.size(),
-                        b.input_count());
+        fail<TapeError>(b.record().loc, "Function::apply: backward returned {} gradient{} for {} input{}", result.size(),
+                        result.size() == 1 ? "" : "s", b.input_count(), b.input_count() == 1 ? "" : "s");
     }
     for (int i = 0; i < b.input_count(); ++i) {
         Tensor& g = result[static_cast<std::size_t>(i)];
         if (!g.defined() || !b.needs(i)) continue;
-        if (!(broadcast_shapes(g.shape(), b.input_shape(i), "Function::apply", b.record().loc) == g.shape())) {
-            fail<ShapeError>(b.record().loc, "Function::apply: backward returned a gradient of shape {} for an input of {}",
+        if (!can_sum_to(g.shape(), b.input_shape(i))) {
+            fail<ShapeError>(b.record().loc, "Function::apply: backward returned a gradient of shape {} for an input of shape {}",
                              g.shape(), b.input_shape(i));
         }
         b.give(i, std::move(g));

@@ -2,6 +2,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
@@ -21,10 +22,14 @@ void GradientHook::apply(Tensor& grad) const {
     if (is_removed()) return;
     const std::function<Tensor(const Tensor&)> call = state_->fn;  // it may take itself away
     const Loc loc = state_->loc;
-    Tensor g = call(grad);
+    Tensor g;
+    {
+        const detail::OwnLines own;
+        g = call(grad);
+    }
     if (!g.defined()) return;
     if (grad.defined() && g.shape() != grad.shape()) {
-        fail<ShapeError>(loc, "register_hook: the hook gave a gradient of shape {} for one of shape {}", g.shape(), grad.shape());
+        fail<ShapeError>(loc, "register_hook: the hook returned a gradient of shape {} for one of shape {}", g.shape(), grad.shape());
     }
     grad = grad.defined() && g.dtype() != grad.dtype() ? gradient_ops::cast(g, grad.dtype()) : g;
 }

@@ -1,4 +1,5 @@
 // Appending records, and giving them up.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -106,7 +107,8 @@ std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
 
 void append_record(Log& log, const RecordArgs& args) {
     if (args.input_count > 255 || args.output_count > 255 || args.saved_count > 255) {
-        fail<TapeError>(args.loc, "{}: at most 255 tensors can be recorded in one op", args.op.name);
+        fail<TapeError>(args.loc, "{}: at most 255 tensors can be recorded in one op, got {}", args.op.name,
+                        std::max({args.input_count, args.output_count, args.saved_count}));
     }
     std::uint32_t ids[255];
     const Loc& loc = detail::caller(args.loc);

@@ -65,9 +65,9 @@ DType promote(DType a, DType b) noexcept {
 
 DType default_dtype() noexcept { return g_default_dtype.load(std::memory_order_relaxed); }
 
-void set_default_dtype(DType dtype) {
+void set_default_dtype(DType dtype, const Loc& loc) {
     if (dtype != float32 && dtype != float64) {
-        fail<DTypeError>(Loc{}, "set_default_dtype: must be float32 or float64, got {}", name(dtype));
+        fail<DTypeError>(loc, "set_default_dtype: must be float32 or float64, got {}", name(dtype));
     }
     g_default_dtype.store(dtype, std::memory_order_relaxed);
 }

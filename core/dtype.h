@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tapir/core/error.h"
+
 namespace tapir {
 
 enum class DType : std::uint8_t { boolean, uint8, int32, int64, float16, bfloat16, float32, float64 };
@@ -80,7 +82,7 @@ DType promote(DType a, DType b) noexcept;
 /// The dtype of tensors made from floating-point literals and of int / int: float32 until set otherwise.
 /// Only float32 and float64 are accepted; others throw DTypeError.
 DType default_dtype() noexcept;
-void set_default_dtype(DType dtype);
+void set_default_dtype(DType dtype, const Loc& loc = Loc::current());
 
 /// A C++ number handed to an op. Keeps its category (bool, integer, floating), which is all that counts in promotion.
 class Scalar {

@@ -213,7 +213,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::
 MemoryProfiler::MemoryProfiler(Loc loc) : data_(nullptr) {
     auto data = std::make_unique<Data>();
     const std::lock_guard lock(running_mutex);
-    if (running) fail<ValueError>(loc, "MemoryProfiler: another one is alive");
+    if (running) fail<ValueError>(loc, "MemoryProfiler: another one is alive, and there can be one at a time: end its scope first");
     data->run = ++last_run;
     running = data_ = data.release();
     __atomic_fetch_add(&detail::watching_memory, 1, __ATOMIC_RELAXED);

@@ -1,10 +1,11 @@
 #include "tapir/core/parallel.h"
 
 #include <atomic>
-#include <string>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+
+#include "tapir/core/fail_impl.h"
 
 namespace tapir {
 namespace {
@@ -32,7 +33,7 @@ int num_threads() noexcept {
 }
 
 void set_num_threads(int count, const Loc& loc) {
-    if (count < 1) throw ValueError("set_num_threads: at least 1 is needed, not " + std::to_string(count), loc);
+    if (count < 1) fail<ValueError>(loc, "set_num_threads: at least 1 is needed, not {}", count);
     thread_count.store(count, std::memory_order_relaxed);
 }
 

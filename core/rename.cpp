@@ -37,14 +37,14 @@ Rename strip_wrappers() {
 }
 
 NamedTensors rename(NamedTensors tensors, const Rename& to, Loc loc) {
-    if (!to) fail<ValueError>(loc, "rename: an empty function");
+    if (!to) fail<ValueError>(loc, "rename: the function is empty");
     NamedTensors result;
     std::unordered_map<std::string, std::string> taken;  // by new name
     for (NamedTensor& t : tensors) {
         std::string name = to(t.name);
         if (name.empty()) continue;
         const auto [place, is_new] = taken.emplace(name, t.name);
-        if (!is_new) fail<ValueError>(loc, "rename: {} and {} would both be {}", place->second, t.name, name);
+        if (!is_new) fail<ValueError>(loc, "rename: \"{}\" and \"{}\" would both be \"{}\"", place->second, t.name, name);
         result.push_back({std::move(name), std::move(t.tensor)});
     }
     return result;
@@ -53,7 +53,7 @@ NamedTensors rename(NamedTensors tensors, const Rename& to, Loc loc) {
 NamedTensors rename(NamedTensors tensors, const std::vector<std::pair<std::string, std::string>>& names, Loc loc) {
     for (const auto& [old_name, new_name] : names) {
         const auto is_it = [&old = old_name](const NamedTensor& t) { return t.name == old; };
-        if (std::none_of(tensors.begin(), tensors.end(), is_it)) fail<ValueError>(loc, "rename: there is no {}", old_name);
+        if (std::none_of(tensors.begin(), tensors.end(), is_it)) fail<ValueError>(loc, "rename: there is no tensor \"{}\"", old_name);
     }
     const Rename one = [&names](const std::string& name) {
         for (const auto& [old_name, new_name] : names) {

@@ -18,7 +18,7 @@ void Shape::fail_position(const IndexArg& i) const {
 void Shape::push_back(std::int64_t size, Loc loc) { insert(rank_, size, loc); }
 
 void Shape::insert(int position, std::int64_t size, Loc loc) {
-    if (rank_ == kMaxRank) fail<ShapeError>(loc, "a tensor has at most {} dimensions", kMaxRank);
+    if (rank_ == kMaxRank) fail_rank(rank_ + 1, loc);
     std::copy_backward(sizes_ + position, sizes_ + rank_, sizes_ + rank_ + 1);
     sizes_[position] = size;
     ++rank_;
@@ -38,6 +38,15 @@ std::string Shape::str() const {
     return text + (rank_ == 1 ? ",)" : ")");
 }
 
+// What ends the message about shapes of which one may lack a dimension behind its own, not before them.
+static std::string broadcast_hint(const Shape& longer, const Shape& shorter, bool is_second) {
+    if (shorter.rank() == 0 || longer.rank() != shorter.rank() + 1) return "";
+    for (int d = 0; d < shorter.rank(); ++d) {
+        if (longer.raw(d) != shorter.raw(d)) return "";
+    }
+    return fmt::format("; the {} would with a dimension more, by unsqueeze(-1)", is_second ? "second" : "first");
+}
+
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op, Loc loc) {
     const Shape& longer = a.rank() >= b.rank() ? a : b;
     const Shape& shorter = a.rank() >= b.rank() ? b : a;
@@ -46,7 +55,10 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op, Loc loc) 
     for (int i = 0; i < shorter.rank(); ++i) {
         std::int64_t& size = result.raw(i + skip);
         if (size == shorter.raw(i) || shorter.raw(i) == 1) continue;
-        if (size != 1) fail<ShapeError>(loc, "{}: shapes {} and {} do not broadcast", op, a, b);
+        if (size != 1) {
+            fail<ShapeError>(loc, "{}: shapes {} and {} do not broadcast{}", op, a, b,
+                             broadcast_hint(longer, shorter, a.rank() >= b.rank()));
+        }
         size = shorter.raw(i);
     }
     return result;

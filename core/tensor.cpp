@@ -307,8 +307,9 @@ void fail_undefined(const char* op, const Loc& loc) {
 
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     if (a.device() == b.device()) return;
-    fail<DeviceError>(loc, "{}: operands are on different devices: {} on {} and {} on {}; move one with to()", op,
-                      a.shape(), name(a.device()), b.shape(), name(b.device()));
+    fail<DeviceError>(loc, "{}: operands are on different devices: {} on {} and {} on {}; move the {} with to(cuda({}))", op,
+                      a.shape(), name(a.device()), b.shape(), name(b.device()), a.device() == cpu ? "first" : "second",
+                      a.device() == cpu ? b.device().index : a.device().index);
 }
 
 void check_seen(const char* op, const Tensor& temporary, const Loc& loc) {
@@ -376,7 +377,7 @@ std::int64_t Tensor::stride(Dim d, Loc loc) const {
 }
 
 double Tensor::item_double(std::size_t bytes, const Loc& loc) const {
-    if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
+    if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}; to_vector() gives all of them", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
         return to(tapir::cpu, loc).item_double(bytes, loc);
     const double value = detail::load_double(impl_->dtype, impl_->data);
@@ -386,7 +387,7 @@ double Tensor::item_double(std::size_t bytes, const Loc& loc) const {
 }
 
 std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc) const {
-    if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}", shape());
+    if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}; to_vector() gives all of them", shape());
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
         return to(tapir::cpu, loc).item_int(bytes, is_signed, loc);
     const int bits = static_cast<int>(bytes) * 8;
@@ -411,7 +412,7 @@ std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc)
 
 void* Tensor::checked_data(DType dtype, const Loc& loc) const {
     if (checked(loc).dtype() != dtype) {
-        fail<DTypeError>(loc, "data: the tensor holds {}, not {}", name(impl_->dtype), name(dtype));
+        fail<DTypeError>(loc, "data: the tensor holds {}, not {}; convert it with to({})", name(impl_->dtype), name(dtype), name(dtype));
     }
     impl_->storage->mark_exposed();
     return impl_->data;
@@ -419,11 +420,11 @@ void* Tensor::checked_data(DType dtype, const Loc& loc) const {
 
 void Tensor::read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const {
     if (checked(loc).dtype() != dtype) {
-        fail<DTypeError>(loc, "at: the tensor holds {}, not {}", name(impl_->dtype), name(dtype));
+        fail<DTypeError>(loc, "at: the tensor holds {}, not {}; convert it with to({})", name(impl_->dtype), name(dtype), name(dtype));
     }
     const std::byte* base = impl_->data;
     if (position.rank() != dim()) {
-        fail<IndexError>(loc, "at: {} indices for a tensor of {} dimensions", position.rank(), dim());
+        fail<IndexError>(loc, "at: needs an index for each of the {} dimensions of shape {}, got {}", dim(), shape(), position.rank());
     }
     std::int64_t offset = 0;
     for (int d = 0; d < dim(); ++d) {
@@ -450,12 +451,12 @@ void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
 }
 
 Tensor::Iterator Tensor::begin(Loc loc) const {
-    if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration over a 0-d tensor");
+    if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration: a 0-d tensor has nothing to go through; item() gives its number");
     return {*this, 0, loc};
 }
 
 Tensor::Iterator Tensor::end(Loc loc) const {
-    if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration over a 0-d tensor");
+    if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration: a 0-d tensor has nothing to go through; item() gives its number");
     return {*this, impl_->sizes[0], loc};
 }
 

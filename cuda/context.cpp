@@ -14,6 +14,7 @@
 
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/cuda/thread_own.h"
 
@@ -112,22 +113,10 @@ DeviceState& device_state(int device) {
 
 const char* op_name() { return detail::thread.op ? detail::thread.op : "CUDA"; }
 
-// Errors thrown while it lives name the line that they are given, whoever is waiting.
-class OwnLine {
- public:
-    OwnLine() : caller_(detail::thread.caller) { detail::thread.caller = Loc{}; }
-    ~OwnLine() { detail::thread.caller = caller_; }
-    OwnLine(const OwnLine&) = delete;
-    OwnLine& operator=(const OwnLine&) = delete;
-
- private:
-    Loc caller_;
-};
-
 void select_device(int device) {
     if (here.device == device) return;
     if (is_forked) {
-        const OwnLine own;
+        const detail::OwnLines own;  // whoever is waiting
         fail<DeviceError>(detail::thread.op_loc,
                           "{}: CUDA cannot be used in a forked process: its parent had begun to use it; fork before that, or "
                           "start a program of its own",
@@ -198,7 +187,7 @@ std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
 
 // Throws what a slot says that was written to.
 [[noreturn]] void fail_fault(const Fault& fault, const FaultSlot& slot, const std::string& more) {
-    const OwnLine own;
+    const detail::OwnLines own;  // whoever is waiting
     if (!fault.is_index) {
         fail<ValueError>(fault.loc, "{}: {}{}", fault.op, fmt::vformat(fault.text, fmt::make_format_args(slot.value)), more);
     }
@@ -245,7 +234,7 @@ void check_faults(Stream& stream, std::uint32_t given) {
 
 // Names the ops that the error can belong to.
 [[noreturn]] void fail_late(Stream& stream, cudaError_t error) {
-    const OwnLine own;
+    const detail::OwnLines own;  // whoever is waiting
     const std::uint32_t end = stream.given.load(), begin = stream.in_order.load();
     const std::uint32_t first = end - begin > Stream::kRemembered ? end - Stream::kRemembered : begin;
     const auto op = [&](std::uint32_t i) -> const Stream::Op& { return stream.ops[i % Stream::kRemembered]; };
@@ -285,7 +274,7 @@ int multiprocessors() noexcept { return device_state(here.device).multiprocessor
 void fail_cuda(cudaError_t error, const char* call) {
     static_cast<void>(cudaGetLastError());
     if (is_late(error) && here.device >= 0) fail_late(current(), error);
-    const OwnLine own;
+    const detail::OwnLines own;  // whoever is waiting
     std::string_view name(call);
     name = name.substr(0, name.find('('));
     const Loc loc = detail::thread.op_loc;

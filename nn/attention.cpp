@@ -93,9 +93,9 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const int64_t embed = out_proj.weight.shape()[0], head = embed / heads_;
     const int rank = query.tensor.dim();
     const auto wrong = [&] {
-        fail<ShapeError>(loc, "{}: query {}, key {} and value {} do not fit ({}, {}, {}; {})", op, query.tensor.shape(), key.shape(),
-                         value.shape(), embed, options_.kdim, options_.vdim,
-                         options_.batch_first ? "batch, time, features" : "time, batch, features");
+        fail<ShapeError>(loc, "{}: query {}, key {} and value {} do not fit: they need to be ({}) with {}, {} and {} features", op,
+                         query.tensor.shape(), key.shape(), value.shape(),
+                         options_.batch_first ? "batch, time, features" : "time, batch, features", embed, options_.kdim, options_.vdim);
     };
     if ((rank != 2 && rank != 3) || key.dim() != rank || value.dim() != rank) wrong();
     if (query.tensor.shape().back() != embed || key.shape().back() != options_.kdim || value.shape().back() != options_.vdim) wrong();

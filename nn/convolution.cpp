@@ -19,7 +19,7 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
         fail<ValueError>(loc, "{}: {} groups do not divide {} and {} channels", name, options.groups, in, out);
     }
     if (kernel_size.rank() != 1 && kernel_size.rank() != dims) {
-        fail<ValueError>(loc, "{}: kernel_size needs 1 number or {}, got {}", name, dims, kernel_size);
+        fail<ValueError>(loc, "{}: kernel_size needs {}, got {}", name, dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), kernel_size);
     }
     if (options.padding.is_same()) {
         for (const std::int64_t step : options.stride) {

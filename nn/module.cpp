@@ -131,7 +131,7 @@ class Walk : public Members {
         if (!names_) {
             hashes_.push_back(std::hash<std::string_view>()(path_));
         } else if (!names_->insert(path_).second) {
-            fail<ValueError>(loc, "members: there is a member {} already", path_);
+            fail<ValueError>(loc, "members: there is a member \"{}\" already", path_);
         }
         return length;
     }

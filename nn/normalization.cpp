@@ -40,9 +40,11 @@ BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64
 Tensor BatchNorm::forward(In x) const {
     const ModuleScope scope(*this);
     if (!x.tensor.defined() || x.tensor.dim() < least_dims_ || x.tensor.dim() > most_dims_) {
-        fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}", name_,
+        const bool lacks_batch = x.tensor.defined() && x.tensor.dim() == least_dims_ - 1 && x.tensor.dim() > 0 && x.tensor.shape()[0] == channels_;
+        fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}{}", name_,
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
-                         x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor");
+                         x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor",
+                         lacks_batch ? "; is the batch's dimension missing? x.unsqueeze(0) has it" : "");
     }
     check_floating(name_, x);
     if (x.tensor.shape()[1] != channels_ && (weight.defined() || running_mean.defined())) {

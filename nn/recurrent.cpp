@@ -68,7 +68,10 @@ std::string RecurrentCell::describe() const {
 
 Tensor RecurrentCell::initial_state(const Tensor& x, const Loc& loc) const {
     tapir::detail::check_defined(In(x, loc), "RecurrentCell");
-    if (x.dim() == 0) fail<ShapeError>(loc, "RecurrentCell: the input must have shape (batch, input) or (input,)");
+    if (x.dim() == 0) {
+        const int64_t in = weight_ih.shape()[1];
+        fail<ShapeError>(loc, "RecurrentCell: the input must have shape (batch, {}) or ({},), got ()", in, in);
+    }
     Shape shape = x.shape();
     shape[shape.rank() - 1] = hidden_size();
     return constant_zeros(shape, weight_hh.dtype(), x.device(), loc);

@@ -189,7 +189,7 @@ void TrainingState::load_from(const std::string& path, const TrainingStateLoadOp
     }
     if (!unexpected.empty() || !missing.empty()) {
         const char* hint = unexpected.empty() ? " (load({.allow_missing = true}) leaves them as they are)" : "";
-        fail<FileError>(loc, "TrainingState: {}: the parts are others{}{}", path,
+        fail<FileError>(loc, "TrainingState: {}: the file has other parts than this state{}{}", path,
                         missing.empty() ? "" : "\n  missing: " + missing + hint,
                         unexpected.empty() ? "" : "\n  unexpected: " + unexpected);
     }

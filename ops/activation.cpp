@@ -96,7 +96,7 @@ Tensor glu(In x, Dim dim) {
     detail::check_defined(x, "glu");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "glu", x.loc);
     if (x.tensor.dim() == 0 || x->sizes[d] % 2 != 0) {
-        fail<ShapeError>(x.loc, "glu: dimension {} of shape {} has no halves", dim, x.tensor.shape());
+        fail<ShapeError>(x.loc, "glu: dimension {} of shape {} has an odd size, and so no halves", dim, x.tensor.shape());
     }
     const detail::RecordedParts parts(x.loc);
     const std::int64_t half = x->sizes[d] / 2;

@@ -413,7 +413,7 @@ PadMode::PadMode(const std::string& word, Loc loc) {
     } else if (word == "circular") {
         kind_ = Kind::circular;
     } else if (word != "constant" && word != "zeros") {
-        fail<ValueError>(loc, "a mode of padding is \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"{}\"", word);
+        fail<ValueError>(loc, "pad: the mode must be \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"{}\"", word);
     }
 }
 

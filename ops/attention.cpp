@@ -113,6 +113,10 @@ void check(const In& q, const In& k, const In& v, const Tensor& mask, double dro
     if (a.rank() < 2 || b.rank() < 2 || c.rank() < 2) fail<ShapeError>(q.loc, "{}: needs 2 dimensions or more: {}", op, shapes());
     if (a.back() != b.back()) fail<ShapeError>(q.loc, "{}: the last dimensions of query and key differ: {}", op, shapes());
     if (b[b.rank() - 2] != c[c.rank() - 2]) fail<ShapeError>(q.loc, "{}: numbers of keys and values differ: {}", op, shapes());
+    if (const Shape of_q = leading(q), of_k = leading(k), of_v = leading(v);
+        !detail::do_broadcast(of_q, of_k) || !detail::do_broadcast(of_q, of_v) || !detail::do_broadcast(of_k, of_v)) {
+        fail<ShapeError>(q.loc, "{}: batch dimensions do not broadcast: {}", op, shapes());
+    }
     const bool one_dtype = q->dtype == k->dtype && k->dtype == v->dtype;
     if (!detail::thread.autocast && (!one_dtype || !is_floating(q->dtype))) {
         fail<DTypeError>(q.loc, "{}: needs one floating dtype, got {}, {} and {}", op, name(q->dtype), name(k->dtype), name(v->dtype));
@@ -135,7 +139,8 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
                                     leading(value), op, query.loc);
     scores.push_back(queries, query.loc);
     scores.push_back(keys, query.loc);
-    if (attn_mask.defined() && broadcast_shapes(scores, attn_mask.shape(), op, query.loc) != scores) {
+    if (attn_mask.defined() && (!detail::do_broadcast(scores, attn_mask.shape()) ||
+                                broadcast_shapes(scores, attn_mask.shape(), op, query.loc) != scores)) {
         fail<ShapeError>(query.loc, "{}: the mask {} does not broadcast to the scores {}", op, attn_mask.shape(), scores);
     }
 

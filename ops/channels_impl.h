@@ -38,7 +38,7 @@ template <class Set>
 void for_spatial(const Shape& given, std::int64_t least, const char* what, int dims, const char* op, const Loc& loc, const Set& set,
                  std::int64_t most = kMostSpatial) {
     if (given.rank() != 1 && given.rank() != dims) {
-        fail<ValueError>(loc, "{}: {} needs 1 number or {}, got {}", op, what, dims, given);
+        fail<ValueError>(loc, "{}: {} needs {}, got {}", op, what, dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), given);
     }
     for (int d = 0; d < dims; ++d) {
         const std::int64_t number = given[given.rank() == 1 ? 0 : d];

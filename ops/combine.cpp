@@ -155,12 +155,12 @@ Tensor rot90(In x, int k, const Dims& dims) {
 
 Tensor fliplr(In x) {
     detail::check_defined(x, "fliplr");
-    if (x.tensor.dim() < 2) fail<ShapeError>(x.loc, "fliplr: needs two dimensions, got shape {}", x.tensor.shape());
+    if (x.tensor.dim() < 2) fail<ShapeError>(x.loc, "fliplr: needs at least two dimensions, got shape {}", x.tensor.shape());
     return flip(x, {1});
 }
 Tensor flipud(In x) {
     detail::check_defined(x, "flipud");
-    if (x.tensor.dim() < 1) fail<ShapeError>(x.loc, "flipud: needs a dimension, got shape {}", x.tensor.shape());
+    if (x.tensor.dim() < 1) fail<ShapeError>(x.loc, "flipud: needs at least one dimension, got shape {}", x.tensor.shape());
     return flip(x, {0});
 }
 
@@ -168,7 +168,8 @@ Tensor movedim(In x, const Dims& source, const Dims& destination) {
     detail::check_defined(x, "movedim");
     const int rank = x.tensor.dim();
     if (source.rank() != destination.rank()) {
-        fail<ShapeError>(x.loc, "movedim: {} dimensions to {} places", source.rank(), destination.rank());
+        fail<ShapeError>(x.loc, "movedim: {} dimension{} to {} place{}", source.rank(), source.rank() == 1 ? "" : "s",
+                         destination.rank(), destination.rank() == 1 ? "" : "s");
     }
     Dims order;
     unsigned taken = 0, filled = 0;
@@ -438,7 +439,7 @@ Tensor masked_scatter(In x, In mask, In src) {
     const char* const op = "masked_scatter";
     for (const In* t : {&x, &mask, &src}) detail::check_defined(*t, op);
     if (mask->dtype != bool_) fail<DTypeError>(x.loc, "{}: the mask must hold bools, not {}", op, name(mask->dtype));
-    if (src->dtype != x->dtype) fail<DTypeError>(x.loc, "{}: x is {}, src {}", op, name(x->dtype), name(src->dtype));
+    if (src->dtype != x->dtype) fail<DTypeError>(x.loc, "{}: x is {}, src is {}", op, name(x->dtype), name(src->dtype));
     if (broadcast_shapes(x.tensor.shape(), mask.tensor.shape(), op, x.loc) != x.tensor.shape()) {
         fail<ShapeError>(x.loc, "{}: the mask {} does not broadcast to {}", op, mask.tensor.shape(), x.tensor.shape());
     }

@@ -208,14 +208,26 @@ void set_padding(Convolution& c, const char* op, int dims, const Padding& paddin
         check_spatial(op, "padding", c.before[d], kMostSpatial, loc);  // of padding 'same', too
         const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + after[d];
         c.out[d] = (room - reach) / c.stride[d] + 1;
-        if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements", op);
+        if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements in one of its dimensions", op);
         if (room < reach) {
-            fail<ShapeError>(loc, "{}: a kernel that reaches over {} elements does not fit into {} with padding", op, reach, room);
+            fail<ShapeError>(loc, "{}: a kernel that reaches over {} elements does not fit into the input's {} with padding", op, reach, room);
         }
     }
 }
 
-Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options) {
+// What ends the message about an input (batch, channels, ...) of other channels: where they may be instead. An unbatched one may be a
+// batch without channels.
+std::string channels_hint(const Shape& shape, int64_t channels, bool unbatched) {
+    if (unbatched && channels == 1) return "; is dimension 0 the batch? x.unsqueeze(1) has a channel";
+    const int last = shape.rank() - 1;
+    if (shape.raw(last) != channels) return "";
+    const int place = unbatched ? 0 : 1;
+    return fmt::format("; are the channels its last dimension? movedim(x, {{{}}}, {{{}}}) has them in dimension {}", last - (unbatched ? 1 : 0),
+                       place, place);
+}
+
+Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options,
+            bool unbatched = false) {
     detail::check_defined(x, op);
     detail::check_defined(weight, op);
     if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
@@ -226,7 +238,7 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     if (x.tensor.dim() == dims + 1) {
         const detail::RecordedParts parts(x.loc);
         const Tensor batch = unsqueeze(x, 0);
-        return squeeze(conv(op, dims, In(batch, x.loc), weight, bias, options), 0);
+        return squeeze(conv(op, dims, In(batch, x.loc), weight, bias, options, /*unbatched=*/true), 0);
     }
     const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
     Convolution c;
@@ -237,8 +249,9 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     c.groups = options.groups;
     check_bias(op, c, c.out_channels, bias, x.loc);
     if (c.in_channels != w->sizes[1] * c.groups || c.out_channels % c.groups != 0) {
-        fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (out, in / groups, ...) in {} group{}", op,
-                         x.tensor.shape(), weight.tensor.shape(), c.groups, c.groups == 1 ? "" : "s");
+        fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (out, in / groups, ...) in {} group{}{}", op,
+                         Shape(in->sizes + unbatched, in->rank - unbatched), weight.tensor.shape(), c.groups,
+                         c.groups == 1 ? "" : "s", channels_hint(x.tensor.shape(), w->sizes[1] * c.groups, unbatched));
     }
     for (int d = 0; d < dims; ++d) {
         c.in[3 - dims + d] = in->sizes[2 + d];
@@ -317,7 +330,7 @@ Tensor weight_of(const Tensor& x, const Tensor& g) {
 
 Padding::Padding(const char* mode, Loc loc) : is_same_(std::strcmp(mode, "same") == 0) {
     if (!is_same_ && std::strcmp(mode, "valid") != 0) {
-        fail<ValueError>(loc, "padding is a number, 'same' or 'valid', not '{}'", mode);
+        fail<ValueError>(loc, "padding: it must be a number, 'same' or 'valid', not '{}'", mode);
     }
 }
 

@@ -78,7 +78,7 @@ Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
 Tensor histc(In x, int64_t bins, double min, double max) {
     detail::check_defined(x, "histc");
     const DType dtype = x->dtype;
-    if (!is_floating(dtype)) fail<DTypeError>(x.loc, "histc: needs a floating dtype, got {}", name(dtype));
+    if (!is_floating(dtype)) fail<DTypeError>(x.loc, "histc: needs a floating dtype, got {}; convert with to(float32)", name(dtype));
     if (bins < 1) fail<ValueError>(x.loc, "histc: needs at least one bin, got {}", bins);
     if (!(min <= max)) fail<ValueError>(x.loc, "histc: the range from {} to {} is empty", min, max);
     const CallerScope caller(x.loc);
@@ -117,7 +117,7 @@ void check_weight(const In& x, const Tensor& weight) {
 
 void check_histogram(const In& x, const HistogramOptions& options) {
     detail::check_defined(x, "histogram");
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "histogram: needs a floating dtype, got {}", name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "histogram: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     check_weight(x, options.weight);
 }
 

@@ -108,7 +108,7 @@ Shape target_shape(const Tensor& x) {
 }
 
 void check_shapes(const char* op, const In& x, const In& targets, const CrossEntropyOptions& options) {
-    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: needs (classes,) or (n, classes, ...), got ()", op);
+    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: needs an input (classes,) or (n, classes, ...), got ()", op);
     const int64_t classes = x->sizes[class_dim(x.tensor.dim())];
     detail::check_same_device(op, x.tensor, targets.tensor, x.loc);
     if (options.weight.defined()) {
@@ -133,7 +133,8 @@ double check_targets(const char* op, const Classes& c, int64_t ignore_index, con
         const int64_t t = target[i];
         if (t == ignore_index) continue;
         if (t < 0 || t >= c.classes) [[unlikely]]
-            fail<IndexError>(loc, "{}: target {} at position {} is out of range for {} classes", op, t, i, c.classes);
+            fail<IndexError>(loc, "{}: target {} at position {} is out of range for {} classes{}", op, t, i, c.classes,
+                             t == c.classes ? "; they are counted from 0" : "");
         ++count;
         if (weight) sum += static_cast<double>(weight[t]);
     }

@@ -39,7 +39,7 @@ Device device_of_array(const dlpack::Device& device, const Loc& loc) {
 // A shape and strides that from_blob() takes. Where there is but one element along a dimension, or none at all, its stride may be
 // anything.
 void read_layout(const dlpack::Array& array, Shape& shape, Shape& strides, const Loc& loc) {
-    if (array.ndim < 0) fail<ValueError>(loc, "from_dlpack: {} dimensions", array.ndim);
+    if (array.ndim < 0) fail<ValueError>(loc, "from_dlpack: the number of dimensions is negative: {}", array.ndim);
     if (array.ndim > kMaxRank) fail<ShapeError>(loc, "from_dlpack: {} dimensions, a tensor has at most {}", array.ndim, kMaxRank);
     if (array.ndim > 0 && !array.shape) fail<ValueError>(loc, "from_dlpack: the shape is null");
     shape = Shape(array.shape, array.ndim, loc);

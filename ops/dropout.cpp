@@ -85,7 +85,7 @@ Tensor dropout(In x, double p, bool training, Generator& generator) {
     if (!(p >= 0 && p <= 1)) fail<ValueError>(x.loc, "dropout: p must be in [0, 1], got {}", p);
     if (!training) return x.tensor;
     if (!is_floating(x.tensor.dtype())) {
-        fail<DTypeError>(x.loc, "dropout: needs a floating dtype, not {}", name(x.tensor.dtype()));
+        fail<DTypeError>(x.loc, "dropout: needs a floating dtype, got {}; convert with to(float32)", name(x.tensor.dtype()));
     }
     if (p == 0) return x.tensor;  // and draws nothing, as PyTorch
     const int64_t n = x.tensor.numel();

@@ -139,7 +139,8 @@ Tensor one_hot_of(const In& indices, int64_t classes) {
     const Tensor packed = to(indices, int64).contiguous(indices.loc);
     const int64_t count = packed.numel();
     if (classes < -1 || (classes <= 0 && (classes == 0 ? count > 0 : count == 0))) {
-        fail<ValueError>(indices.loc, "one_hot: {} classes for {} elements", classes, count);
+        fail<ValueError>(indices.loc, "one_hot: the number of classes must be at least 1, or -1 to take it from the elements; got {} for {} elements",
+                         classes, count);
     }
     int64_t low = 0, high = -1;
     const bool look = count > 0 && (!on_gpu(packed) || classes == -1);
@@ -167,7 +168,7 @@ Tensor one_hot(In indices, int64_t classes) {
     detail::check_defined(indices, "one_hot");
     const DType dtype = indices->dtype;
     if (dtype != int64 && dtype != int32) {
-        fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}", name(dtype));
+        fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}; convert them with to(int64)", name(dtype));
     }
     return unrecorded_op(one_hot_op, indices.loc, {&indices.tensor}, [&] { return one_hot_of(indices, classes); });
 }

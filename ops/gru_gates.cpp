@@ -93,7 +93,7 @@ void gru_gates_rule(Backward& b) {
 void check(const Tensor& x, const char* what, const Tensor& h, const Shape& wanted, const Loc& loc) {
     if (x.shape() != wanted) fail<ShapeError>(loc, "gru_gates: {} have shape {}, expected {}", what, x.shape(), wanted);
     if (x.dtype() != h.dtype()) {
-        fail<DTypeError>(loc, "gru_gates: {} have dtype {}, h {}", what, name(x.dtype()), name(h.dtype()));
+        fail<DTypeError>(loc, "gru_gates: {} have dtype {}, h has {}", what, name(x.dtype()), name(h.dtype()));
     }
     detail::check_same_device("gru_gates", x, h, loc);
 }
@@ -105,7 +105,7 @@ Tensor gru_gates(In x_gates, In h_gates, In h) {
     for (const In& t : {x_gates, h_gates, h}) detail::check_defined(In(t.tensor, loc), "gru_gates");
     if (follows_gates(h.tensor, x_gates.tensor)) return gru_gates(x_gates, h_gates, h.tensor.to(x_gates.tensor.dtype(), loc));
     const DType dtype = h.tensor.dtype();
-    if (!is_floating(dtype)) fail<DTypeError>(loc, "gru_gates: needs a floating dtype, got {}", name(dtype));
+    if (!is_floating(dtype)) fail<DTypeError>(loc, "gru_gates: needs a floating dtype, got {}; convert with to(float32)", name(dtype));
     if (h.tensor.dim() == 0) fail<ShapeError>(loc, "gru_gates: h must have at least one dimension");
     Shape wanted = h.tensor.shape();
     const int64_t width = wanted.back(), rows = width > 0 ? h.tensor.numel() / width : 0;

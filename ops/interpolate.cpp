@@ -198,7 +198,8 @@ Shape sizes_of(const In& x, const InterpolateOptions& o) {
     }
     const int given = o.size.empty() ? o.scale_factor.count() : o.size.rank();
     if (given != 1 && given != dims) {
-        fail<ValueError>(x.loc, "interpolate: {} needs 1 number or {}, got {}", o.size.empty() ? "scale_factor" : "size", dims, given);
+        fail<ValueError>(x.loc, "interpolate: {} needs {}, got {}", o.size.empty() ? "scale_factor" : "size",
+                         dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), given);
     }
     Shape sizes;
     for (int d = 0; d < dims; ++d) {
@@ -233,7 +234,7 @@ Tensor interpolate(In x, const InterpolateOptions& options) {
     if (dims < 1 || dims > 3) {
         fail<ShapeError>(x.loc, "interpolate: needs (batch, channels, 1 to 3 spatial dimensions), got {}", x.tensor.shape());
     }
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "interpolate: needs a floating dtype, got {}", name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "interpolate: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     if (std::string(options.mode) == "area") {
         if (options.align_corners) fail<ValueError>(x.loc, "interpolate: align_corners is for linear and cubic modes, not \"area\"");
         const Shape sizes = sizes_of(x, options);

@@ -164,7 +164,7 @@ void check(const In& x, const Shape& row_shape, const Tensor& parameter, const c
         fail<ShapeError>(x.loc, "layer_norm: the {} has shape {}, expected {}", what, parameter.shape(), row_shape);
     }
     if (parameter.dtype() != x.tensor.dtype()) {
-        fail<DTypeError>(x.loc, "layer_norm: the {} has dtype {}, the input {}", what, name(parameter.dtype()),
+        fail<DTypeError>(x.loc, "layer_norm: the {} has dtype {}, the input has {}", what, name(parameter.dtype()),
                          name(x.tensor.dtype()));
     }
     detail::check_same_device("layer_norm", x.tensor, parameter, x.loc);
@@ -179,7 +179,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
         return layer_norm(In(wide(x.tensor), x.loc), normalized_shape, wide(weight), wide(bias), eps);
     }
     const DType dtype = x.tensor.dtype();
-    if (!is_floating(dtype)) fail<DTypeError>(x.loc, "layer_norm: needs a floating dtype, got {}", name(dtype));
+    if (!is_floating(dtype)) fail<DTypeError>(x.loc, "layer_norm: needs a floating dtype, got {}; convert with to(float32)", name(dtype));
     const Shape shape = x.tensor.shape();
     check_last_dims("layer_norm", x, normalized_shape);
     check(x, normalized_shape, weight, "weight");

@@ -421,7 +421,7 @@ namespace {
 
 Tensor norm_of_matrices(const char* op, const In& a, const NormOrd& ord, const Dims& dims, bool keepdim) {
     check_matrices(op, a, false);
-    if (dims.rank() != 2) fail<ShapeError>(a.loc, "{}: matrices have two dimensions, got {}", op, dims);
+    if (dims.rank() != 2) fail<ShapeError>(a.loc, "{}: the norm of matrices is over two dimensions, got {}", op, dims);
     const int rank = a.tensor.dim(), rows = detail::wrap_dim(dims[0], rank, op, a.loc), columns = detail::wrap_dim(dims[1], rank, op, a.loc);
     if (rows == columns) fail<IndexError>(a.loc, "{}: dimension {} is named twice", op, rows);
     const std::string word = ord.word() ? ord.word() : "";

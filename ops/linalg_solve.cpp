@@ -57,6 +57,9 @@ namespace {
 
 // Both with one batch.
 void broadcast_batches(const char* op, Tensor& a, Tensor& b, const Loc& loc) {
+    if (!detail::do_broadcast(batch_of(a), batch_of(b))) {
+        fail<ShapeError>(loc, "{}: the batches of a of shape {} and b of shape {} do not broadcast", op, a.shape(), b.shape());
+    }
     const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), op, loc);
     a = expand(a, with_sizes(batch, {a.size(-2), a.size(-1)}));
     b = expand(b, with_sizes(batch, {b.size(-2), b.size(-1)}));

@@ -112,8 +112,14 @@ void check_two(const char* op, const In& input, const In& target) {
     detail::check_same_device(op, input.tensor, target.tensor, input.loc);
     const Shape &a = input.tensor.shape(), &b = target.tensor.shape(), both = broadcast_shapes(a, b, op, input.loc);
     if (both != a && both != b) {  // (n, 1) beside (n,): never what was meant
-        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target {}, and together they would be {}: reshape one of them", op, a, b, both);
+        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target has {}, and together they would be {}: reshape one of them{}", op, a, b, both,
+                         a.numel() == b.numel() ? ", by target.reshape(input.shape())" : "");
     }
+}
+
+// What ends the message about a target of another shape than the input's.
+const char* target_hint(const Tensor& input, const Tensor& target) {
+    return input.numel() == target.numel() ? "; target.reshape(input.shape()) would fit" : "";
 }
 
 // What the kernels take x in. On a GPU they read 16-bit floats themselves.
@@ -325,7 +331,8 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
         fail<DTypeError>(input.loc, "binary_cross_entropy: needs an input of a floating dtype, not {}", name(x.dtype()));
     }
     if (x.shape() != t.shape()) {
-        fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target {}", x.shape(), t.shape());
+        fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target has {}{}", x.shape(), t.shape(),
+                         target_hint(x, t));
     }
     const detail::RecordedParts parts(input.loc);
     const DType compute = computed_in(x);
@@ -339,8 +346,8 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
     check_two("binary_cross_entropy_with_logits", logits, target);
     check_reduction("binary_cross_entropy_with_logits", reduction, logits.loc);
     if (logits.tensor.shape() != target.tensor.shape()) {
-        fail<ShapeError>(logits.loc, "binary_cross_entropy_with_logits: the input has shape {}, the target {}", logits.tensor.shape(),
-                         target.tensor.shape());
+        fail<ShapeError>(logits.loc, "binary_cross_entropy_with_logits: the input has shape {}, the target has {}{}", logits.tensor.shape(),
+                         target.tensor.shape(), target_hint(logits.tensor, target.tensor));
     }
     if (detail::autocast_widens(logits, target)) {
         return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight, reduction);

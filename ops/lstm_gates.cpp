@@ -100,7 +100,7 @@ bool has_shape(const TensorImpl* x, const Shape& shape) noexcept {
 void check(const char* op, const Tensor& x, const char* what, const Tensor& gates, const Shape& wanted, const Loc& loc) {
     if (!has_shape(x.impl(), wanted)) fail<ShapeError>(loc, "{}: {} has shape {}, expected {}", op, what, x.shape(), wanted);
     if (x.dtype() != gates.dtype()) {
-        fail<DTypeError>(loc, "{}: {} has dtype {}, the gates {}", op, what, name(x.dtype()), name(gates.dtype()));
+        fail<DTypeError>(loc, "{}: {} has dtype {}, the gates have {}", op, what, name(x.dtype()), name(gates.dtype()));
     }
     if (x.device() != gates.device()) detail::check_same_device(op, gates, x, loc);
 }
@@ -297,7 +297,7 @@ Step checked_step(const char* op, const GateSource* sources, int source_count, c
     for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
     for (int k = 0; k < children; ++k) detail::check_defined(In(*children_c[k], loc), op);
     const Tensor& gates = *sources[0].tensor;
-    if (!is_floating(gates.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(gates.dtype()));
+    if (!is_floating(gates.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(gates.dtype()));
     shape = state_shape(op, gates, sources[0].layout.blocks, loc);
     Step step;
     step.layouts[0] = sources[0].layout;

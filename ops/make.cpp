@@ -73,7 +73,7 @@ int64_t count_steps(int64_t start, int64_t end, int64_t step, const Loc& loc) {
 
 int64_t count_steps(double start, double end, double step, const Loc& loc) {
     if (!std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step)) {
-        fail<ValueError>(loc, "arange: {}, {}, {} must be finite", start, end, step);
+        fail<ValueError>(loc, "arange: start {}, end {} and step {} must be finite", start, end, step);
     }
     if (step == 0) fail<ValueError>(loc, "arange: step is 0");
     if (step > 0 ? start > end : start < end) {

@@ -254,6 +254,38 @@ Tensor operand(const Tensor& t, DType computed, const Loc& loc) {
     return on_gpu(ready) ? matrix_for_device(ready, loc) : ready;
 }
 
+// What ends the message about inner dimensions that differ: which operand, transposed, would fit, or whether the other order would.
+std::string product_hint(const Shape& a, const Shape& b) {
+    const int64_t m = a.rank() < 2 ? 0 : a.raw(a.rank() - 2), k = a.back(), l = b.rank() < 2 ? b.back() : b.raw(b.rank() - 2), n = b.back();
+    const auto turned = [](const char* which, const Shape& of) {
+        return fmt::format("; the {} would fit transposed, by {}", which, of.rank() == 2 ? "t()" : "transpose(-2, -1)");
+    };
+    if (b.rank() > 1 && n == k) return turned("second", b);
+    if (a.rank() > 1 && m == l) return turned("first", a);
+    if (a.rank() > 1 && b.rank() > 1 && n == m) return "; in the other order they would fit";
+    return "";
+}
+
+// What ends the message about an input of another width than the weight's.
+std::string linear_hint(const Shape& x, const Shape& weight) {
+    if (weight.rank() != 2 || x.rank() == 0) return "";
+    const int64_t in = weight[1];
+    if (x.back() == weight[0]) return "; the weight would fit transposed, by t()";
+    if (x.rank() == 1) return "";
+    int64_t rest = 1;
+    for (int d = 1; d < x.rank(); ++d) rest *= x.raw(d);
+    if (x.rank() > 2 && rest == in) return "; flatten(x, 1) would fit";
+    if (x.raw(x.rank() - 2) == in) return fmt::format("; the input would fit transposed, by {}", x.rank() == 2 ? "t()" : "transpose(-2, -1)");
+    return "";
+}
+
+// The batch's dimensions of a b.
+Shape batch_of(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
+    const Shape x(a.impl()->sizes, std::max(a.dim() - 2, 0)), y(b.impl()->sizes, std::max(b.dim() - 2, 0));
+    if (!detail::do_broadcast(x, y)) fail<ShapeError>(loc, "{}: batch dimensions do not broadcast: {} x {}", op, a.shape(), b.shape());
+    return broadcast_shapes(x, y, op, loc);
+}
+
 // a b without a record. The result has the promoted dtype.
 Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     detail::check_same_device(op, a, b, loc);
@@ -263,10 +295,8 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
     }
     const int64_t m = x->rank == 1 ? 1 : x->sizes[x->rank - 2], k = x->sizes[x->rank - 1];
     const int64_t n = y->rank == 1 ? 1 : y->sizes[y->rank - 1], k2 = y->rank == 1 ? y->sizes[0] : y->sizes[y->rank - 2];
-    if (k != k2) fail<ShapeError>(loc, "{}: inner dimensions differ: {} x {}", op, a.shape(), b.shape());
-    Shape shape = x->rank > 2 || y->rank > 2
-                      ? broadcast_shapes(Shape(x->sizes, std::max(x->rank - 2, 0)), Shape(y->sizes, std::max(y->rank - 2, 0)), op, loc)
-                      : Shape();
+    if (k != k2) fail<ShapeError>(loc, "{}: inner dimensions differ: {} x {}{}", op, a.shape(), b.shape(), product_hint(a.shape(), b.shape()));
+    Shape shape = x->rank > 2 || y->rank > 2 ? batch_of(op, a, b, loc) : Shape();
     if (x->rank > 1) shape.push_back(m, loc);
     if (y->rank > 1) shape.push_back(n, loc);
     const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device, m * n * k);
@@ -370,8 +400,8 @@ Tensor matmul_of(const char* op, const In& a, int a_dim, const In& b, int b_dim)
     detail::check_defined(a, op);
     detail::check_defined(b, op);
     if (a.tensor.dim() != a_dim || b.tensor.dim() != b_dim) {
-        fail<ShapeError>(a.loc, "{}: needs a tensor of {} and one of {} dimensions, got {} and {}", op, a_dim, b_dim,
-                         a.tensor.shape(), b.tensor.shape());
+        fail<ShapeError>(a.loc, "{}: needs a tensor of {} and one of {} dimensions, got {} and {}{}", op, a_dim, b_dim,
+                         a.tensor.shape(), b.tensor.shape(), a_dim > 1 ? "; matmul() takes others" : "");
     }
     if (a_dim == 3 && a->sizes[0] != b->sizes[0]) {
         fail<ShapeError>(a.loc, "{}: batch sizes differ: {} x {}", op, a.tensor.shape(), b.tensor.shape());
@@ -408,10 +438,11 @@ Tensor linear(In x, In weight, const Tensor& bias) {
     const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
     const TensorImpl* b = bias.impl();
     if (w->rank != 2 || in->rank == 0 || in->sizes[in->rank - 1] != w->sizes[1]) {
-        fail<ShapeError>(x.loc, "linear: input {} does not fit weight {} (out, in)", x.tensor.shape(), weight.tensor.shape());
+        fail<ShapeError>(x.loc, "linear: an input of shape {} does not fit a weight of shape {} (out, in){}", x.tensor.shape(),
+                         weight.tensor.shape(), linear_hint(x.tensor.shape(), weight.tensor.shape()));
     }
     if (b && (b->rank != 1 || b->sizes[0] != w->sizes[0])) {
-        fail<ShapeError>(x.loc, "linear: bias {} does not fit weight {} (out, in)", bias.shape(), weight.tensor.shape());
+        fail<ShapeError>(x.loc, "linear: a bias of shape {} does not fit a weight of shape {} (out, in)", bias.shape(), weight.tensor.shape());
     }
     if (in->dtype != w->dtype || (b && b->dtype != w->dtype)) {
         fail<DTypeError>(x.loc, "linear: input, weight and bias must have one dtype, got {}, {} and {}{}", name(in->dtype),
@@ -467,19 +498,19 @@ Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar b
 Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "addmm");
     const detail::RecordedParts parts(c.loc);
-    return plus_product("addmm", c, mm(a, b), beta, alpha);
+    return plus_product("addmm", c, matmul_of("addmm", a, 2, b, 2), beta, alpha);
 }
 
 Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "baddbmm");
     const detail::RecordedParts parts(c.loc);
-    return plus_product("baddbmm", c, bmm(a, b), beta, alpha);
+    return plus_product("baddbmm", c, matmul_of("baddbmm", a, 3, b, 3), beta, alpha);
 }
 
 Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) {
     detail::check_defined(c, "addmv");
     const detail::RecordedParts parts(c.loc);
-    return plus_product("addmv", c, mv(a, x), beta, alpha);
+    return plus_product("addmv", c, matmul_of("addmv", a, 2, x, 1), beta, alpha);
 }
 
 Tensor vdot(In a, In b) { return dot(a, b); }
@@ -497,7 +528,7 @@ Tensor bilinear(In a, In b, In weight, const Tensor& bias) {
     }
     const int64_t outputs = of_weight[0], n = of_weight[1], m = of_weight[2], count = Shape(of_a.data(), rank - 1).numel();
     if (bias.defined() && bias.shape() != Shape(outputs)) {
-        fail<ShapeError>(a.loc, "{}: bias {} for a weight {}", op, bias.shape(), of_weight);
+        fail<ShapeError>(a.loc, "{}: a bias of shape {} does not fit a weight of shape {}", op, bias.shape(), of_weight);
     }
     const detail::RecordedParts parts(a.loc);
     const Tensor rows = reshape(a, {count, n}), columns = reshape(b, {count, m, 1});

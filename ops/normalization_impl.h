@@ -42,14 +42,14 @@ inline void check_channels(const char* op, const In& x, const Tensor& t, const c
     }
     const bool is_wide = t.dtype() == float32 && (x->dtype == float16 || x->dtype == bfloat16);
     if (t.dtype() != x->dtype && !is_wide) {
-        fail<DTypeError>(x.loc, "{}: the {} has dtype {}, the input {}", op, what, name(t.dtype()), name(x->dtype));
+        fail<DTypeError>(x.loc, "{}: the {} has dtype {}, the input has {}", op, what, name(t.dtype()), name(x->dtype));
     }
     detail::check_same_device(op, x.tensor, t, x.loc);
 }
 
 inline void check_input(const char* op, const In& x, int least_dims) {
     detail::check_defined(x, op);
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x->dtype));
     if (x.tensor.dim() < least_dims) {
         fail<ShapeError>(x.loc, "{}: needs (n, channels{}), got {}", op, least_dims > 2 ? ", ..." : "", x.tensor.shape());
     }

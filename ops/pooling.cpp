@@ -193,7 +193,7 @@ Attrs attrs_of(const char* op, int dims, const In& x) {
         fail<ShapeError>(x.loc, "{}: needs {} or {} dimensions, got {}", op, dims + 1, dims + 2, x.tensor.shape());
     }
     if (!is_floating(x.tensor.dtype())) {
-        fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x.tensor.dtype()));
+        fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x.tensor.dtype()));
     }
     Attrs attrs{{}, dims};
     attrs.shape.batch = x->sizes[0];
@@ -220,7 +220,7 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
             fail<ValueError>(loc, "{}: padding {} is above half of the kernel's reach {}", op, p.before, reach);
         }
         if (rest < 0 || p.in == 0) {
-            fail<ShapeError>(loc, "{}: a window that reaches over {} elements does not fit into {} with padding {}", op, reach, p.in,
+            fail<ShapeError>(loc, "{}: a window that reaches over {} elements does not fit into the input's {} with padding {}", op, reach, p.in,
                              p.before);
         }
         p.out = (rest + (ceil_mode ? p.stride - 1 : 0)) / p.stride + 1;
@@ -231,7 +231,8 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
 void set_adaptive(const char* op, Attrs& attrs, const Shape& output_size, const Loc& loc) {
     const int dims = attrs.dims;
     if (output_size.rank() != 1 && output_size.rank() != dims) {
-        fail<ValueError>(loc, "{}: output_size needs 1 number or {}, got {}", op, dims, output_size);
+        fail<ValueError>(loc, "{}: output_size needs {}, got {}", op,
+                         dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), output_size);
     }
     for (int d = 0; d < dims; ++d) {
         PoolDim& p = attrs.shape.dims[3 - dims + d];
@@ -239,7 +240,7 @@ void set_adaptive(const char* op, Attrs& attrs, const Shape& output_size, const 
         p.out = output_size[output_size.rank() == 1 ? 0 : d];
         if (p.out == -1) p.out = p.in;
         if (p.out < 0) fail<ValueError>(loc, "{}: output_size must not be negative, got {}", op, output_size);
-        if (p.in == 0 && p.out > 0) fail<ShapeError>(loc, "{}: there are no elements in a dimension of the input", op);
+        if (p.in == 0 && p.out > 0) fail<ShapeError>(loc, "{}: a dimension of the input has no elements", op);
     }
 }
 

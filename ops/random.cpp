@@ -67,7 +67,7 @@ void fill(Fill what, const Tensor& t, Generator& generator) {
 }
 
 void check_floating(const char* op, DType dtype, const Loc& loc) {
-    if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, not {}", op, name(dtype));
+    if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(dtype));
 }
 
 Tensor filled(const char* op, Fill what, const Shape& shape, Generator& generator,

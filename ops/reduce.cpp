@@ -451,7 +451,7 @@ Tensor norm(In x, double p, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "norm");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return norm(In(wide, x.loc), p, dims, keepdim);
     check_floating(x, "norm");
-    if (std::isnan(p)) fail<ValueError>(x.loc, "norm: p is not a number");
+    if (std::isnan(p)) fail<ValueError>(x.loc, "norm: p must not be nan");
     const Over o = over("norm", dims, x.tensor.dim(), keepdim, x.loc);
     if (std::isinf(p) || p < 0) check_not_empty(x, "norm", o);
     Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);

@@ -19,7 +19,8 @@ void check_index_dtype(const char* op, const Tensor& index, const Loc& loc) {
     if (!index.defined()) detail::fail_undefined(op, loc);
     const DType dtype = index.dtype();
     if (dtype != int64 && dtype != int32) {
-        fail<DTypeError>(loc, "{}: an index tensor must be int64 or int32, not {}", op, name(dtype));
+        fail<DTypeError>(loc, "{}: an index tensor must be int64 or int32, not {}; convert it with to(int64){}", op, name(dtype),
+                         dtype == uint8 ? ", or a mask with to(bool_)" : "");
     }
 }
 

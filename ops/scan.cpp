@@ -302,7 +302,7 @@ ValuesIndices cummin(In x, Dim dim) { return running_extreme(cummin_op, x, dim, 
 Tensor logcumsumexp(In x, Dim dim) {
     detail::check_defined(x, "logcumsumexp");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}", name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), Scan::log_of_exps};
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.observed) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);

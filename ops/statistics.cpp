@@ -140,7 +140,7 @@ std::vector<Tensor> quantiles(const In& x, const std::vector<double>& qs, int d,
 std::vector<double> numbers_of(const In& q, const In& x) {
     detail::check_defined(q, "quantile");
     if (q.tensor.dim() > 1) fail<ShapeError>(x.loc, "quantile: q needs at most one dimension, got shape {}", q.tensor.shape());
-    if (q->dtype != x->dtype) fail<DTypeError>(x.loc, "quantile: q is {}, x {}", name(q->dtype), name(x->dtype));
+    if (q->dtype != x->dtype) fail<DTypeError>(x.loc, "quantile: q is {}, x is {}", name(q->dtype), name(x->dtype));
     const detail::PauseRecording pause;
     return q.tensor.detach().to_vector<double>();
 }
@@ -226,7 +226,7 @@ Tensor nansum(In x, const Dims& dims, Flag keepdim) {
 
 Tensor nanmean(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "nanmean");
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "nanmean: needs a floating dtype, got {}", name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "nanmean: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     const detail::RecordedParts parts(x.loc);
     return nansum(x, dims, keepdim) / sum(logical_not(isnan(x)), dims, keepdim);
 }
@@ -366,7 +366,7 @@ Tensor pdist(In x, double p) {
 
 Tensor normalize(In x, double p, Dim dim, double eps) {
     detail::check_defined(x, "normalize");
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "normalize: needs a floating dtype, got {}", name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "normalize: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     const detail::RecordedParts parts(x.loc);
     return x.tensor / clamp_min(norm(x, p, {static_cast<int>(dim)}, true), eps);
 }

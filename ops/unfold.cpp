@@ -232,7 +232,7 @@ Columns columns_of(const char* op, int64_t height, int64_t width, const Shape& k
     for (int d = 0; d < 2; ++d) {
         const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.size[d] + 2 * c.padding[d];
         if (room < reach || c.size[d] == 0) {
-            fail<ShapeError>(loc, "{}: windows of {} elements do not fit into {} with padding {}", op, reach, c.size[d], c.padding[d]);
+            fail<ShapeError>(loc, "{}: windows of {} elements do not fit into the input's {} with padding {}", op, reach, c.size[d], c.padding[d]);
         }
         c.out[d] = (room - reach) / c.stride[d] + 1;
     }
@@ -243,7 +243,7 @@ void check_floating(const char* op, const In& x, int rank) {
     if (x.tensor.dim() != rank && x.tensor.dim() != rank - 1) {
         fail<ShapeError>(x.loc, "{}: needs {} or {} dimensions, got {}", op, rank - 1, rank, x.tensor.shape());
     }
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}", op, name(x->dtype));
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x->dtype));
 }
 
 }  // namespace

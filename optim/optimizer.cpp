@@ -218,7 +218,7 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& p = parameters[i];
         if (!p.defined()) fail<ValueError>(loc, "optimizer: parameter {} is undefined", i);
-        if (!is_floating(p.dtype())) fail<DTypeError>(loc, "optimizer: parameter {} has dtype {}", i, name(p.dtype()));
+        if (!is_floating(p.dtype())) fail<DTypeError>(loc, "optimizer: parameter {} must be floating, got {}", i, name(p.dtype()));
         if (!p.is_leaf()) fail<ValueError>(loc, "optimizer: parameter {} of shape {} was computed; it must be a leaf", i, p.shape());
         if (p.impl()->flags & TensorImpl::kConverted) {
             fail<ValueError>(loc, "optimizer: parameter {} of shape {} was made by to() from the leaf that gets the gradients; call "

@@ -114,13 +114,13 @@ void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
 // --- The schedules -------------------------------------------------------------------------------------------------------
 
 LambdaLR::LambdaLR(Optimizer& optimizer, std::function<double(int64_t)> f, Loc loc) : Schedule(optimizer), f_(std::move(f)) {
-    if (!f_) fail<ValueError>(loc, "LambdaLR: an empty function");
+    if (!f_) fail<ValueError>(loc, "LambdaLR: the function is empty");
     apply(loc);
 }
 
 MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, std::function<double(int64_t)> f, Loc loc)
     : Schedule(optimizer), f_(std::move(f)), products_{1} {
-    if (!f_) fail<ValueError>(loc, "MultiplicativeLR: an empty function");
+    if (!f_) fail<ValueError>(loc, "MultiplicativeLR: the function is empty");
     apply(loc);
 }
 double MultiplicativeLR::at(int64_t steps, double base) const {
@@ -250,7 +250,7 @@ double OneCycleLR::at(int64_t steps, double) const {
 
 ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc)
     : Schedule(optimizer), schedules_(std::move(schedules)) {
-    if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: no schedules");
+    if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: needs at least one schedule");
     check_defined("ChainedLR", schedules_, loc);
     set(rates_at(0), loc);  // whatever these have set when they were made
 }

@@ -132,8 +132,8 @@ TEST_CASE("misuse: shapes", "[misuse]") {
     MISUSE(ShapeError, "dot: needs", dot(x.m23, x.v3));
     MISUSE(ShapeError, "dot: inner dimensions differ: (3,) x (4,)", dot(x.v3, x.v4));
     MISUSE(ShapeError, "outer: needs two vectors", outer(x.m23, x.v3));
-    MISUSE(ShapeError, "linear: input (2, 3) does not fit weight (3, 4)", linear(x.m23, x.m34));
-    MISUSE(ShapeError, "linear: bias (4,) does not fit weight (2, 3)", linear(x.v3, x.m23, x.v4));
+    MISUSE(ShapeError, "linear: an input of shape (2, 3) does not fit a weight of shape (3, 4)", linear(x.m23, x.m34));
+    MISUSE(ShapeError, "linear: a bias of shape (4,) does not fit a weight of shape (2, 3)", linear(x.v3, x.m23, x.v4));
     MISUSE(ShapeError, "linear", linear(x.scalar, x.m23));
     MISUSE(ShapeError, "linear", linear(x.v3, x.v3));
     MISUSE(ShapeError, "view: 6 elements of shape (2, 3) do not fit into (4,)", x.m23.view({4}));
@@ -171,7 +171,7 @@ TEST_CASE("misuse: shapes", "[misuse]") {
     MISUSE(ShapeError, "einsum", einsum("ij,jk->ik", {x.m23, x.m45}));
     MISUSE(ShapeError, "a tensor has at most 8 dimensions", x.v3.view({1, 1, 1, 1, 1, 1, 1, 3}).unsqueeze(0));
     MISUSE(ShapeError, "at most 8 dimensions", zeros(std::vector<std::int64_t>(9, 1)));
-    MISUSE(ShapeError, "iteration over a 0-d tensor", x.scalar.begin());
+    MISUSE(ShapeError, "iteration: a 0-d tensor has nothing to go through; item() gives its number", x.scalar.begin());
     MISUSE(ShapeError, "set_grad", x.leaf.set_grad(x.v4));
     MISUSE(ShapeError, "repeat", repeat(x.m23, {2}));
     MISUSE(ShapeError, "tril", tril(x.v3));
@@ -191,7 +191,7 @@ TEST_CASE("misuse: indices and dimensions", "[misuse]") {
     MISUSE(IndexError, "", x.v3.index_put_({x.bad_index}, 1.0));
     MISUSE(IndexError, "size: dimension", x.v3.size(1));
     MISUSE(IndexError, "at: index 2 is out of range for dimension 0 of shape (2, 3)", x.m23.at<float>({2, 0}));
-    MISUSE(IndexError, "at: 1 indices for a tensor of 2 dimensions", x.m23.at<float>({1}));
+    MISUSE(IndexError, "at: needs an index for each of the 2 dimensions of shape (2, 3), got 1", x.m23.at<float>({1}));
     MISUSE(IndexError, "select", x.m23.select(2, 0));
     MISUSE(IndexError, "index 5 is out of range", x.m23.select(1, 5));
     MISUSE(IndexError, "narrow: 3 elements from 1 are out of range for dimension 0", x.m23.narrow(0, 1, 3));
@@ -341,5 +341,5 @@ TEST_CASE("misuse: the tape", "[misuse]") {
     MISUSE(TapeError, "writing into a view is not recorded", x.v3[0].add_(sum(x.leaf)));
     MISUSE(TapeError, "writing into a view is not recorded", x.v3[0].copy_(sum(x.leaf)));
     MISUSE(TapeError, "neither a leaf", Tape::current()->gradient(sum(x.leaf), {x.v3}));
-    MISUSE(ShapeError, "the gradient has shape (4,), the tensor (3,)", (x.leaf * 2).backward(x.v4));
+    MISUSE(ShapeError, "the gradient has shape (4,), the tensor has (3,)", (x.leaf * 2).backward(x.v4));
 }

@@ -171,7 +171,7 @@ Header read_header(Source& source) {
     }
     std::uint32_t length = 0;
     take(&length, version == 1 ? 2 : 4);
-    if (length > source.most || length > kLargestHeader) source.fail(fmt::format("a header of {} bytes", length));
+    if (length > source.most || length > kLargestHeader) source.fail(fmt::format("a header of {} bytes, more than there can be", length));
     std::string text(length, '\0');
     take(text.data(), text.size());
     return HeaderParser(text, source).parse();

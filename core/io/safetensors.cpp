@@ -192,7 +192,7 @@ HeaderReader read_header(const char* op, const io::InputFile& file, const std::s
     if (file.size() < sizeof length) file.stop("shorter than 8 bytes" + io::kind_of(file));
     file.read(0, &length, sizeof length);
     if (length > kLargestHeader || length > file.size() - sizeof length) {
-        file.stop(fmt::format("a header of {} bytes in a file of {}{}", length, file.size(), io::kind_of(file)));
+        file.stop(fmt::format("a header of {} bytes does not fit into the file's {}{}", length, file.size(), io::kind_of(file)));
     }
     std::string text(static_cast<std::size_t>(length), '\0');
     file.read(sizeof length, text.data(), text.size());
@@ -255,7 +255,7 @@ void check_names(const char* op, const NamedTensors& tensors, const FileMetadata
     }
     seen.clear();
     for (const auto& [key, value] : metadata) {
-        if (!seen.insert(key).second) fail<ValueError>(loc, "{}: the metadata {} appear twice", op, shown(key));
+        if (!seen.insert(key).second) fail<ValueError>(loc, "{}: the metadata {} appears twice", op, shown(key));
     }
 }
 

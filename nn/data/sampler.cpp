@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 
 #include "tapir/core/fail_impl.h"
@@ -190,7 +191,9 @@ std::vector<std::vector<int64_t>> split(int64_t n, const std::vector<int64_t>& s
     int64_t sum = 0;
     for (const int64_t size : sizes) {
         if (size < 0) fail<ValueError>(loc, "random_split: a size is negative: {}", size);
-        if (__builtin_add_overflow(sum, size, &sum)) fail<ValueError>(loc, "random_split: sizes beyond all numbers");
+        if (__builtin_add_overflow(sum, size, &sum)) {
+            fail<ValueError>(loc, "random_split: the sizes add up to more than {}", INT64_MAX);
+        };
     }
     if (sum != n) fail<ValueError>(loc, "random_split: the sizes add up to {}, the dataset has {} items", sum, n);
     Numbers numbers(random);

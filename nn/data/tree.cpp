@@ -74,9 +74,9 @@ void Tree::Builder::set_label(int index, int label, Loc loc) {
 }
 
 Tree Tree::Builder::build(TreeSource source, Loc loc) {
-    if (nodes_.empty()) fail<ValueError>(loc, "Tree::Builder::build: no node");
+    if (nodes_.empty()) fail<ValueError>(loc, "Tree::Builder::build: there is no node");
     const auto orphan = std::find_if(links_.begin(), links_.end() - 1, [](const Link& l) { return !l.has_parent; });
-    if (orphan != links_.end() - 1) fail<ValueError>(loc, "Tree::Builder::build: a node has no parent");
+    if (orphan != links_.end() - 1) fail<ValueError>(loc, "Tree::Builder::build: a node other than the last has no parent");
 
     nodes_.shrink_to_fit();
     for (std::size_t i = 0; i < nodes_.size(); ++i) {

@@ -34,7 +34,7 @@ std::uint64_t adler32(std::string_view bytes) {
 std::string bytes_of(const char* op, const Tensor& x, const Loc& loc) {
     const DType dtype = x.dtype();
     if (dtype != uint8 && dtype != bool_ && !is_floating(dtype)) {
-        fail<DTypeError>(loc, "{}: an image is uint8, bool or floating, got {}", op, name(dtype));
+        fail<DTypeError>(loc, "{}: an image must be uint8, bool or floating, got {}", op, name(dtype));
     }
     std::string bytes(static_cast<std::size_t>(x.numel()), '\0');
     if (dtype == uint8) {
@@ -54,16 +54,15 @@ std::string bytes_of(const char* op, const Tensor& x, const Loc& loc) {
 }  // namespace
 
 Pixels pixels_of(const char* op, const Tensor& x, std::string_view dataformats, std::int64_t columns, const Loc& loc) {
-    if (!x.defined()) fail<ValueError>(loc, "{}: the image is an undefined tensor", op);
     std::string format(dataformats), sorted;
     for (char& c : format) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     sorted = format;
     std::sort(sorted.begin(), sorted.end());
     if (sorted != "HW" && sorted != "CHW" && sorted != "CHNW") {
-        fail<ValueError>(loc, "{}: dataformats is an order of HW, CHW or NCHW, got {}", op, io::shown(dataformats));
+        fail<ValueError>(loc, "{}: dataformats must be an order of HW, CHW or NCHW, got {}", op, io::shown(dataformats));
     }
     if (x.dim() != static_cast<int>(format.size())) {
-        fail<ShapeError>(loc, "{}: the image has the shape {}, which is not \"{}\"", op, x.shape(), format);
+        fail<ShapeError>(loc, "{}: the image has shape {}, which is not \"{}\"", op, x.shape(), format);
     }
     Tensor ordered = x;
     for (const char dimension : {'C', 'N'}) {
@@ -76,9 +75,9 @@ Pixels pixels_of(const char* op, const Tensor& x, std::string_view dataformats, 
     ordered = ordered.permute(Dims(order), loc);
     const std::int64_t count = ordered.size(0), height = ordered.size(1), width = ordered.size(2), channels = ordered.size(3);
     if (channels != 1 && channels != 3 && channels != 4) {
-        fail<ShapeError>(loc, "{}: an image has 1, 3 or 4 channels, got {} in the shape {} as {}", op, channels, x.shape(), dataformats);
+        fail<ShapeError>(loc, "{}: an image must have 1, 3 or 4 channels, got {} in shape {} as {}", op, channels, x.shape(), dataformats);
     }
-    if (x.numel() == 0) fail<ShapeError>(loc, "{}: an image without pixels, of the shape {}", op, x.shape());
+    if (x.numel() == 0) fail<ShapeError>(loc, "{}: an image without pixels, of shape {}", op, x.shape());
 
     const std::string bytes = bytes_of(op, ordered, loc);
     const char* from = bytes.data();

@@ -121,7 +121,7 @@ void SummaryWriter::add_scalar(std::string_view tag, double scalar_value, std::i
 void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value, std::int64_t global_step, double walltime, Loc loc) {
     check_defined("add_scalar", "value", scalar_value, loc);
     if (scalar_value.numel() != 1) {
-        fail<ShapeError>(loc, "add_scalar: the value has one element, got the shape {}", scalar_value.shape());
+        fail<ShapeError>(loc, "add_scalar: the value must have one element, got shape {}", scalar_value.shape());
     }
     add_scalar(tag, scalar_value.item(loc), global_step, walltime, loc);
 }
@@ -143,10 +143,10 @@ void SummaryWriter::add_histogram(std::string_view tag, const Tensor& values, st
     const char* op = "add_histogram";
     check_text(op, "tag", tag, loc);
     check_defined(op, "tensor of values", values, loc);
-    if (bins.size() == 1) fail<ValueError>(loc, "{}: bins has at least two edges, got one", op);
+    if (bins.size() == 1) fail<ValueError>(loc, "{}: bins must have at least two edges, got one", op);
     for (std::size_t i = 0; i < bins.size(); ++i) {
         if (!std::isfinite(bins[i]) || (i > 0 && bins[i] <= bins[i - 1])) {
-            fail<ValueError>(loc, "{}: bins ascends and is finite, got {} at place {}", op, bins[i], i);
+            fail<ValueError>(loc, "{}: bins must be finite and rise, got {} at place {}", op, bins[i], i);
         }
     }
     const NoGradScope pause;
@@ -366,7 +366,7 @@ void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::stri
     const char* op = "add_embedding";
     check_text(op, "tag", tag, loc);
     check_defined(op, "matrix", mat, loc);
-    if (mat.dim() != 2 || mat.numel() == 0) fail<ShapeError>(loc, "{}: points are a matrix, a row a point, got the shape {}", op, mat.shape());
+    if (mat.dim() != 2 || mat.numel() == 0) fail<ShapeError>(loc, "{}: the points must be a matrix, one in each row, got shape {}", op, mat.shape());
     const std::int64_t points = mat.size(0);
     if (!metadata.empty() && static_cast<std::int64_t>(metadata.size()) != points) {
         fail<ShapeError>(loc, "{}: {} labels for {} points", op, metadata.size(), points);
@@ -379,7 +379,7 @@ void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::stri
         }
     }
     if (label_img.defined() && (label_img.dim() != 4 || label_img.size(0) != points)) {
-        fail<ShapeError>(loc, "{}: images of {} points are (N, C, H, W), got the shape {}", op, points, label_img.shape());
+        fail<ShapeError>(loc, "{}: the images of {} points must be (N, C, H, W), got shape {}", op, points, label_img.shape());
     }
     const NoGradScope pause;
     const std::string name = fmt::format("{:05}", global_step), below = name + '/' + folder_name(tag);

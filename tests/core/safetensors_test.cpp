@@ -115,7 +115,7 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
     refused("", "shorter than 8");
     refused("\1\0\0", "shorter than 8");
     refused(with_length(0, ""), "must begin with {");
-    refused(with_length(1, ""), "a header of 1 bytes in a file of 8");
+    refused(with_length(1, ""), "a header of 1 bytes does not fit into the file's 8");
     refused(with_length(UINT64_MAX, "{}"), "a header of 18446744073709551615");
     refused(with_length(UINT64_MAX - 7, "{}"), "a header of");
     refused(with_length(100'000'001, "{}"), "a header of");

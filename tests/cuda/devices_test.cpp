@@ -83,7 +83,7 @@ TEST_CASE("an op on tensors of two devices is an error that names both", "[cuda]
     NEEDS_TWO_DEVICES;
     const Tensor x = ones({2, 2}, cuda(0)), y = ones({2, 2}, cuda(1));
     const Tensor table = ones({4, 2}, cuda(1)), rows = tensor({0, 1}).to(cuda(0));
-    FAILS(DeviceError, "mul: operands are on different devices: (2, 2) on cuda:0 and (2, 2) on cuda:1; move one with to()", x * y);
+    FAILS(DeviceError, "mul: operands are on different devices: (2, 2) on cuda:0 and (2, 2) on cuda:1; move the second with to(cuda(0))", x * y);
     FAILS(DeviceError, "matmul: operands are on different devices: (2, 2) on cuda:1 and (2, 2) on cuda:0", matmul(y, x));
     FAILS(DeviceError, "(2, 2) on cuda:0 and (2, 2) on cuda:1", linear(x, y));
     FAILS(DeviceError, "cuda:0 and (2, 2) on cuda:1", cat({x, y}));

@@ -273,7 +273,7 @@ TEST_CASE("copies between devices keep the order of both", "[cuda]") {
     CHECK(y.device() == cuda(1));
     CHECK(value(y[299]) == 2);
     CHECK(value((y + 1).to(cuda(0))[0]) == 3);
-    FAILS(DeviceError, "add: operands are on different devices: (300,) on cuda:0 and (300,) on cuda:1; move one with to()", x + y);
+    FAILS(DeviceError, "add: operands are on different devices: (300,) on cuda:0 and (300,) on cuda:1; move the second with to(cuda(0))", x + y);
 }
 
 TEST_CASE("DeviceScope says where tensors are made", "[cuda]") {

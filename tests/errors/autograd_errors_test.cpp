@@ -18,6 +18,7 @@ using Tensors = std::vector<Tensor>;
 enum class Mistake { none, no_output, undefined_output, saved_index, too_many, odd_shape, unrelated_shape };
 Mistake mistake = Mistake::none;
 
+constexpr int kSavedLine = __LINE__ + 11;
 struct Mistaken : Function<Mistaken> {
     static Tensors forward(FunctionContext& context, const Tensors& x) {
         context.save({x[0]});
@@ -78,7 +79,7 @@ TEST_CASE("errors of a custom function") {
     Tape tape;
     const Tensor y = Mistaken::apply({x}).sum();
     // The user's own line in backward is nearer to the mistake than that of apply().
-    fails<IndexError>(__FILE__, 37, "FunctionContext::saved: ", "there is no tensor 1 of 1", [&] { tape.backward(y); });
+    fails<IndexError>(__FILE__, kSavedLine, "FunctionContext::saved: ", "there is no tensor 1 of 1", [&] { tape.backward(y); });
 }
 
 TEST_CASE("errors of a checkpointed function") {
@@ -106,8 +107,26 @@ TEST_CASE("errors of a checkpointed function") {
         FAIL("nothing thrown");
     } catch (const ShapeError& error) {
         CHECK(std::string(error.what()) ==
-              "autograd_errors_test.cpp:" + std::to_string(inside) + ": add: shapes (2, 3) and (2,) do not broadcast");
+              "autograd_errors_test.cpp:" + std::to_string(inside) + ": add: shapes (2, 3) and (2,) do not broadcast; the second would with a dimension more, by unsqueeze(-1)");
     }
+}
+
+TEST_CASE("an error in a hook names the hook's line") {
+    const Tensor x = ones({2, 3}).requires_grad_();
+    int inside = 0;
+    x.register_hook([&](const Tensor& g) {
+        inside = __LINE__ + 1;
+        return matmul(g, g);
+    });
+    Tape tape;
+    const Tensor y = (x * 2).sum();
+    std::string text;
+    try {
+        tape.backward(y);
+    } catch (const ShapeError& error) {
+        text = error.what();
+    }
+    CHECK(text.find("autograd_errors_test.cpp:" + std::to_string(inside) + ": matmul: inner dimensions differ") == 0);
 }
 
 TEST_CASE("an error met in backward names the line of the forward call") {

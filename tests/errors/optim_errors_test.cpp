@@ -23,6 +23,6 @@ TEST_CASE("errors of schedules") {
 }
 
 TEST_CASE("errors of gradients of rows") {
-    const optim::SparseRows rows{tensor({1, 0}), ones({2, 1})};
+    const SparseRows rows{tensor({1, 0}), ones({2, 1})};
     FAILS(ValueError, "a gradient of 2 rows for 4294967296: at most 2147483648 can be summed up", optim::coalesce(rows, std::int64_t{1} << 32, Loc::current()));
 }

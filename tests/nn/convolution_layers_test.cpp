@@ -33,7 +33,7 @@ TEST_CASE("convolution layers have PyTorch's shapes and initialisation") {
 TEST_CASE("convolution layers refuse") {
     FAILS(ValueError, "Conv2d: channels must be at least 1, got 0 and 4", nn::Conv2d(0, 4, 3));
     FAILS(ValueError, "Conv2d: 2 groups do not divide 3 and 4 channels", nn::Conv2d(3, 4, 3, {.groups = 2}));
-    FAILS(ValueError, "Conv1d: kernel_size needs 1 number or 1, got (3, 3)", nn::Conv1d(3, 4, {3, 3}));
+    FAILS(ValueError, "Conv1d: kernel_size needs 1 number, got (3, 3)", nn::Conv1d(3, 4, {3, 3}));
     FAILS(ValueError, "Conv2d: padding 'same' needs stride 1, got (2,)", nn::Conv2d(3, 4, 3, {.stride = 2, .padding = "same"}));
     FAILS(ValueError, "Conv2d: padding 'same' needs stride 1, got (1, 2)", nn::Conv2d(3, 4, 3, {1, 2}, "same"));
     FAILS(ValueError, "Conv1d: padding 'same' needs stride 1, got (2,)", nn::Conv1d(3, 4, 3, 2, "same", 1, 1, true, "reflect"));

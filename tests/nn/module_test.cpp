@@ -389,8 +389,8 @@ TEST_CASE("a state with other names is loaded by new ones, and a misfit says whi
     CHECK(strip_wrappers()("mod") == "mod");
 
     const auto same_name = [](const std::string&) { return "x"; };
-    CHECK(check::contains(check::message<ValueError>([&] { rename(plain, same_name); }), "would both be x"));
-    CHECK(check::contains(check::message<ValueError>([&] { rename(plain, {{"none", "x"}}); }), "there is no none"));
+    CHECK(check::contains(check::message<ValueError>([&] { rename(plain, same_name); }), "would both be \"x\""));
+    CHECK(check::contains(check::message<ValueError>([&] { rename(plain, {{"none", "x"}}); }), "there is no tensor \"none\""));
 
     NamedTensors many = plain;
     for (int i = 0; i < 50; ++i) many.push_back({"layer" + std::to_string(i), ones({1})});
@@ -543,14 +543,14 @@ TEST_CASE("a name that a module gives twice throws at once, with the line in mem
     } twice;
     const auto fails_there = [&](const auto& call) {
         const std::string text = check::message<ValueError>(call);
-        CHECK(check::begins(text, "module_test.cpp:" + std::to_string(twice.line) + ": members: there is a member layer already"));
+        CHECK(check::begins(text, "module_test.cpp:" + std::to_string(twice.line) + ": members: there is a member \"layer\" already"));
     };
     fails_there([&] { twice.parameters(); });
     fails_there([&] { twice.eval(); });
     CHECK(twice.is_training());
     fails_there([&] { twice.str(); });
     nn::ModuleList outer{nn::Linear(1, 2), twice};
-    CHECK(check::contains(check::message<ValueError>([&] { outer.parameters(); }), "members: there is a member 1.layer already"));
+    CHECK(check::contains(check::message<ValueError>([&] { outer.parameters(); }), "members: there is a member \"1.layer\" already"));
     struct Mixed : nn::Module {  // a list, a buffer and a parameter
         std::vector<nn::Dropout> list{nn::Dropout(), nn::Dropout()};
         Tensor x = ones({1}), none;
@@ -562,7 +562,7 @@ TEST_CASE("a name that a module gives twice throws at once, with the line in mem
     } mixed;
     CHECK(mixed.modules().size() == 3);
     mixed.wrong = true;
-    CHECK(check::contains(check::message<ValueError>([&] { mixed.modules(); }), "there is a member none already"));
+    CHECK(check::contains(check::message<ValueError>([&] { mixed.modules(); }), "there is a member \"none\" already"));
 }
 
 TEST_CASE("nn::Parameter is a leaf that shares its elements") {

@@ -276,7 +276,7 @@ TEST_CASE("a state that does not fit changes nothing") {
 
     nn::TrainingState more(path);
     more("a", c)("c", d)("epoch", epoch);
-    FAILS_IN(FileError, "TrainingState: " + path + ": the parts are others", "\n  missing: c\n  unexpected: b", more.load());
+    FAILS_IN(FileError, "TrainingState: " + path + ": the file has other parts than this state", "\n  missing: c\n  unexpected: b", more.load());
     nn::TrainingState kinds(path);
     double number = 0;
     kinds("a", c)("b", b)("epoch", number);

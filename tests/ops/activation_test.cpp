@@ -86,7 +86,7 @@ TEST_CASE("prelu's gradients where the input is infinite") {
 }
 
 TEST_CASE("what activations refuse") {
-    FAILS(ShapeError, "glu: dimension 1 of shape (2, 3) has no halves", glu(zeros({2, 3}), 1));
+    FAILS(ShapeError, "glu: dimension 1 of shape (2, 3) has an odd size, and so no halves", glu(zeros({2, 3}), 1));
     FAILS(ShapeError, "prelu: the weight has shape (4,), needs 1 element or 3, for the channels of (2, 3)", prelu(zeros({2, 3}), zeros({4})));
     CHECK(std::isnan(threshold(tensor(NAN), 0, 5).item()));
 }

@@ -181,5 +181,5 @@ TEST_CASE("recurrent cells run in 16 bits under autocast, with states of any dty
         }
         for (Tensor t : {h, c}) t.zero_grad();
     }
-    FAILS(DTypeError, "c has dtype float64, the gates float32", lstm(x, {h, zeros({3, 4}, float64)}));
+    FAILS(DTypeError, "c has dtype float64, the gates have float32", lstm(x, {h, zeros({3, 4}, float64)}));
 }

@@ -157,7 +157,7 @@ TEST_CASE("normalisation refuses") {
     FAILS(ShapeError, "batch_norm: needs (n, channels), got (3,)", batch_norm(ones({3}), {}, {}, {}, {}, {.training = true}));
     FAILS(DTypeError, "batch_norm: needs a floating dtype, got int64", batch_norm(x.to(int64), {}, {}, {}, {}, {.training = true}));
     FAILS(ShapeError, "batch_norm: the weight has shape (4,), expected (3,)", batch_norm(x, {}, {}, ones({4}), {}, {.training = true}));
-    FAILS(DTypeError, "batch_norm: the bias has dtype float64, the input float32",
+    FAILS(DTypeError, "batch_norm: the bias has dtype float64, the input has float32",
           batch_norm(x, {}, {}, {}, ones({3}, float64), {.training = true}));
     FAILS(ValueError, "batch_norm: needs running_mean and running_var, or training", batch_norm(x, {}, {}));
     FAILS(ValueError, "batch_norm: in training a channel needs more than one element, got shape (1, 3)",

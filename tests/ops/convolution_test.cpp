@@ -164,8 +164,8 @@ TEST_CASE("convolution refuses") {
     FAILS(ValueError, "conv2d: padding must be at least 0, got (-1,)", conv2d(x, w, b, {.padding = -1}));
     FAILS(ValueError, "conv2d: stride needs 1 number or 2, got (1, 2, 3)", conv2d(x, w, b, {.stride = {1, 2, 3}}));
     FAILS(ValueError, "conv2d: padding 'same' needs stride 1, got 2", conv2d(x, w, b, {.stride = 2, .padding = "same"}));
-    FAILS(ValueError, "padding is a number, 'same' or 'valid', not 'full'", conv2d(x, w, b, {.padding = "full"}));
-    FAILS(ShapeError, "conv2d: a kernel that reaches over 17 elements does not fit into 8 with padding", conv2d(x, w, b, {.dilation = 8}));
+    FAILS(ValueError, "padding: it must be a number, 'same' or 'valid', not 'full'", conv2d(x, w, b, {.padding = "full"}));
+    FAILS(ShapeError, "conv2d: a kernel that reaches over 17 elements does not fit into the input's 8 with padding", conv2d(x, w, b, {.dilation = 8}));
     FAILS(ValueError, "conv_transpose2d: output_padding 2 must be below the stride 2 or the dilation 1",
           conv_transpose2d(ones({1, 4, 3, 3}), w, {}, {.stride = 2, .output_padding = 2}));
     FAILS(ShapeError, "conv_transpose2d: an input of shape (2, 3, 8, 8) does not fit a weight", conv_transpose2d(x, w));

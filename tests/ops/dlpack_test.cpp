@@ -152,7 +152,7 @@ TEST_CASE("what cannot come in stays the caller's") {
     const auto e = fresh([](auto& m) { m.managed.dl_tensor.ndim = 9; });
     FAILS(ShapeError, "9 dimensions", from_dlpack(&e->managed));
     const auto f = fresh([](auto& m) { m.managed.dl_tensor.ndim = -1; });
-    FAILS(ValueError, "-1 dimensions", from_dlpack(&f->managed));
+    FAILS(ValueError, "the number of dimensions is negative: -1", from_dlpack(&f->managed));
     const auto g = fresh([](auto& m) { m.shape[1] = -3; });
     FAILS(ValueError, "a size is negative", from_dlpack(&g->managed));
     const auto h = fresh([](auto& m) { m.strides[1] = -1; });

@@ -79,7 +79,7 @@ TEST_CASE("fold adds up what unfold took, and windows are views") {
     CHECK(windows.shape() == Shape{4, 2, 3});
     CHECK(windows.shares_storage(x));
     CHECK(windows[1].to_vector<int>() == std::vector<int>{5, 6, 7, 7, 8, 9});
-    FAILS(ShapeError, "windows of 5 elements do not fit into 4 with padding 0", unfold(x, 5));
+    FAILS(ShapeError, "windows of 5 elements do not fit into the input's 4 with padding 0", unfold(x, 5));
     FAILS(ShapeError, "needs 3 or 4 dimensions", unfold(ones({2, 3}), 2));
     FAILS(DTypeError, "unfold: needs a floating dtype", unfold(x.to(int32), 2));
     FAILS(ValueError, "unfold: stride must be at least 1, got (0,)", unfold(x, 2, {.stride = 0}));

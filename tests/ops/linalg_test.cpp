@@ -103,7 +103,7 @@ TEST_CASE("linear algebra refuses") {
     FAILS(ValueError, "linalg::norm: \"nuc\" is a norm of matrices, but this is one of vectors", linalg::norm(a, "nuc", {0}));
     FAILS(ShapeError, "linalg::norm: needs a vector or a matrix", linalg::norm(ones({2, 2, 2}), 1));
     FAILS(ShapeError, "linalg::norm: needs a vector or a matrix", linalg::norm(ones({2, 2, 2}), 1, {0, 1, 2}));
-    FAILS(ShapeError, "linalg::matrix_norm: matrices have two dimensions, got (0,)", linalg::matrix_norm(a, 1, {0}));
+    FAILS(ShapeError, "linalg::matrix_norm: the norm of matrices is over two dimensions, got (0,)", linalg::matrix_norm(a, 1, {0}));
     FAILS(IndexError, "linalg::norm: dimension 1 is named twice", linalg::norm(a, 1, {1, -1}));
     CHECK(linalg::norm(tensor({0.0, 3.0, -4.0}), 0).item() == 2);
     CHECK(linalg::norm(tensor({0.0, 3.0, -4.0}), 2, {}, true).shape() == Shape(1));

@@ -600,11 +600,11 @@ TEST_CASE("losses of many pairs are their definitions, with gradients, at any nu
 
 TEST_CASE("losses refuse operands that only together have the result's shape") {
     const Tensor column = rand({4, 1}), row = rand({4});
-    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target (4,), and together they would be (4, 4)", mse_loss(column, row));
+    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target has (4,), and together they would be (4, 4)", mse_loss(column, row));
     FAILS(ShapeError, "huber_loss: the input has shape (4,)", huber_loss(row, column));
-    FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4, 1), the target (4,)",
+    FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4, 1), the target has (4,)",
           binary_cross_entropy_with_logits(column, row));
-    FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4,), the target ()",
+    FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4,), the target has ()",
           binary_cross_entropy_with_logits(row, tensor(1.0)));
     CHECK(mse_loss(row, tensor(0.5)).dim() == 0);
 }

@@ -39,7 +39,7 @@ TEST_CASE("pad refuses") {
     FAILS(ShapeError, "in mode \"replicate\"", pad(ones({2, 0}), {1, 0}, "replicate"));
     FAILS(ShapeError, "pad: 6 widths are too many for shape (2, 3)", pad(x, {1, 1, 1, 1, 1, 1}, "replicate"));
     FAILS(ValueError, "pad: widths come in pairs", pad(x, {1}, "replicate"));
-    FAILS(ValueError, "a mode of padding is \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"mirror\"",
+    FAILS(ValueError, "pad: the mode must be \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"mirror\"",
           pad(x, {1, 1}, "mirror"));
 }
 

@@ -73,7 +73,7 @@ TEST_CASE("pooling refuses") {
     FAILS(ValueError, "max_pool2d: stride must be at least 1, got (2, 0)", max_pool2d(x, 2, {.stride = {2, 0}}));
     FAILS(ValueError, "max_pool2d: padding 2 is above half of the kernel's reach 3", max_pool2d(x, 3, {.padding = 2}));
     FAILS(ValueError, "avg_pool2d: kernel_size needs 1 number or 2, got (1, 2, 3)", avg_pool2d(x, {1, 2, 3}));
-    FAILS(ShapeError, "max_pool2d: a window that reaches over 7 elements does not fit into 6 with padding 0", max_pool2d(x, 7));
+    FAILS(ShapeError, "max_pool2d: a window that reaches over 7 elements does not fit into the input's 6 with padding 0", max_pool2d(x, 7));
     FAILS(ValueError, "adaptive_avg_pool2d: output_size must not be negative, got (-2,)", adaptive_avg_pool2d(x, -2));
     FAILS(ValueError, "lp_pool2d: norm_type must be above 0, got 0", lp_pool2d(x, 0, 2));
     FAILS(ValueError, "max_pool1d: the tensor is undefined", max_pool1d(Tensor(), 2));

@@ -201,11 +201,11 @@ TEST_CASE("schedules refuse") {
     SGD sgd({parameter()}, {.lr = 0.2});
     FAILS(ValueError, "StepLR: step_size must be at least 1, got 0", StepLR(sgd, {.step_size = 0}));
     FAILS(ValueError, "ExponentialLR: the factor must not be negative, got -1", ExponentialLR(sgd, -1));
-    FAILS(ValueError, "LambdaLR: an empty function", LambdaLR(sgd, nullptr));
+    FAILS(ValueError, "LambdaLR: the function is empty", LambdaLR(sgd, nullptr));
     FAILS(ValueError, "LinearLR: start_factor must be in (0, 1]", LinearLR(sgd, {.start_factor = 0}));
     FAILS(ValueError, "CosineAnnealingLR: t_max must be at least 1, got 0", CosineAnnealingLR(sgd, {.t_max = 0}));
     FAILS(ValueError, "OneCycleLR: pct_start 2 must be in [0, 1]", OneCycleLR(sgd, {.pct_start = 2}));
-    FAILS(ValueError, "ChainedLR: no schedules", ChainedLR(sgd, {}));
+    FAILS(ValueError, "ChainedLR: needs at least one schedule", ChainedLR(sgd, {}));
     FAILS(ValueError, "ChainedLR: a schedule is null", ChainedLR(sgd, {nullptr}));
     FAILS(ValueError, "SequentialLR: 0 schedules need 0 milestones, got 1", SequentialLR(sgd, {}, {3}));
     FAILS(ValueError, "ReduceLROnPlateau: factor must be in [0, 1), got 1", ReduceLROnPlateau(sgd, {.factor = 1}));
