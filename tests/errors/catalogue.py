@@ -63,6 +63,10 @@ def words(literals):
     return re.sub(r"\\(.)", lambda m: ESCAPES[m[1]], "".join(LITERAL.findall(literals)))
 
 
+HERE = re.compile(r"^([\w.]+\.\w+):\d+: ")
+IN_MODULE = re.compile(r" \(in [\w.]+\)$")
+
+
 class Format:
     def __init__(self, file, kind, parts, is_whole):
         """`parts` are literals, in between which anything may stand."""
@@ -78,7 +82,8 @@ class Format:
         self.texts = set()
 
     def fits(self, kind, text):
-        return kind == self.kind and self.pattern.fullmatch(text)
+        first, newline, rest = HERE.sub("", text).partition("\n")
+        return kind == self.kind and self.pattern.fullmatch(IN_MODULE.sub("", first) + newline + rest)
 
 
 def formats_of(path):
@@ -116,7 +121,6 @@ def all_formats():
     return found
 
 
-HERE = re.compile(r"^([\w.]+\.\w+):\d+: ")
 PLACE = re.compile(r"\b[\w.]+\.(?:cpp|h|cu):\d+\b")
 
 
@@ -164,6 +168,9 @@ def assign(seen, formats):
     wrong = []
     test_files = {path.name for folder in ("tests", "examples") for path in (ROOT / folder).rglob("*.*")}
     files = files_of({call for *_, calls in seen for call in calls})
+    if not files:
+        print("the tests have no debug information, or there is no addr2line: not compared")
+        sys.exit(77)
     by_kind = {}
     for f in formats:
         by_kind.setdefault(f.kind, []).append(f)
@@ -173,10 +180,7 @@ def assign(seen, formats):
         here = HERE.match(raw)
         if not of_samples and (not here or here[1] not in test_files):
             wrong.append(f"does not begin with the user's line: {kind}: {raw}")
-        text = HERE.sub("", raw)
-        first, newline, rest = text.partition("\n")
-        plain = re.sub(r" \(in [\w.]+\)$", "", first) + newline + rest
-        fitting = [f for f in by_kind.get(kind, []) if f.fits(kind, plain)]
+        fitting = [f for f in by_kind.get(kind, []) if f.fits(kind, raw)]
         if not fitting:
             wrong.append(f"of no format: {kind}: {raw}")
             continue
@@ -185,7 +189,7 @@ def assign(seen, formats):
         most = max(f.weight for f in fitting)
         for f in fitting:
             if f.weight == most:
-                f.texts.add("user.cpp:42: " + normal(text))
+                f.texts.add("user.cpp:42: " + normal(HERE.sub("", raw)))
     return wrong
 
 
@@ -221,7 +225,7 @@ def main():
         if f.file != file:
             file = f.file
             lines.append(f"\n== {file} ==\n")
-        before = {text: is_cuda for (kind, text), is_cuda in old.get(file, {}).items() if f.fits(kind, HERE.sub("", text))}
+        before = {text: is_cuda for (kind, text), is_cuda in old.get(file, {}).items() if f.fits(kind, text)}
         known = sorted(before)
         why = reason_of(f)
         if why and f.texts:
@@ -230,13 +234,11 @@ def main():
             excused += 1
             lines.append(f"{f.kind}, in no test: {why}\n    {f.shown}\n".replace("\n  ", "\n    "))
             continue
-        kept = next((text for text in known if text in f.texts), None)
-        other = known and before[known[0]] != cuda  # for the other build to compare
-        if other or (not f.texts and known and before[known[0]] and not cuda):
+        if known and before[known[0]] != cuda:  # for the other build to compare
             lines.append(entry(f, known[0], before[known[0]]))
             triggered += 1
         elif f.texts:
-            lines.append(entry(f, kept or min(f.texts, key=lambda t: (len(t), t)), cuda))
+            lines.append(entry(f, min(f.texts.intersection(known) or f.texts, key=lambda t: (len(t), t)), cuda))
             triggered += 1
         elif not f.hands_on:
             wrong.append(f"{file}: no test triggers {f.kind}: {f.shown}")
