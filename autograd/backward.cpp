@@ -201,8 +201,9 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
         seed_ = options.gradient;
     } else {
         if (y.numel() != 1) {
-            fail<TapeError>(loc_, "{}: needs a scalar, got shape {}; take its sum() or mean(), or pass its own gradient, of the same shape", what,
-                            y.shape());
+            fail<TapeError>(loc_,
+                            "{}: needs a scalar, got shape {}; take its sum() or mean(), or pass its own gradient, of the same shape",
+                            what, y.shape());
         }
         seed_ = gradient_ops::ones(y.shape(), y.dtype(), y.device());
     }

@@ -196,7 +196,8 @@ void detail::destroy_meta(AutogradMeta* meta) noexcept {
 Tensor& Tensor::requires_grad_(bool on, Loc loc) {
     if (!impl_) detail::fail_undefined("requires_grad_", loc);
     if (on && !is_floating(dtype())) {
-        fail<DTypeError>(loc, "requires_grad_: only floating tensors have gradients, this one holds {}; convert it with to(float32)", name(dtype()));
+        fail<DTypeError>(loc, "requires_grad_: only floating tensors have gradients, this one holds {}; convert it with to(float32)",
+                         name(dtype()));
     }
     const Log* log = detail::thread.log;
     if (log && impl_->node.tape == log->id) {

@@ -139,7 +139,8 @@ Tensor one_hot_of(const In& indices, int64_t classes) {
     const Tensor packed = to(indices, int64).contiguous(indices.loc);
     const int64_t count = packed.numel();
     if (classes < -1 || (classes <= 0 && (classes == 0 ? count > 0 : count == 0))) {
-        fail<ValueError>(indices.loc, "one_hot: the number of classes must be at least 1, or -1 to take it from the elements; got {} for {} elements",
+        fail<ValueError>(indices.loc,
+                         "one_hot: the number of classes must be at least 1, or -1 to take it from the elements; got {} for {} elements",
                          classes, count);
     }
     int64_t low = 0, high = -1;

@@ -258,7 +258,9 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
 
 Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
     detail::check_defined(theta, "affine_grid");
-    if (!is_floating(theta->dtype)) fail<DTypeError>(theta.loc, "affine_grid: needs a floating dtype, got {}; convert with to(float32)", name(theta->dtype));
+    if (!is_floating(theta->dtype)) {
+        fail<DTypeError>(theta.loc, "affine_grid: needs a floating dtype, got {}; convert with to(float32)", name(theta->dtype));
+    }
     const bool fits = size.rank() == 4 && theta->rank == 3 && theta->sizes[0] == size[0] && theta->sizes[1] == 2 && theta->sizes[2] == 3;
     if (!fits) {
         fail<ShapeError>(theta.loc, "affine_grid: needs theta (n, 2, 3) and size (n, channels, height, width), got {} and {}",

@@ -112,7 +112,8 @@ void check_two(const char* op, const In& input, const In& target) {
     detail::check_same_device(op, input.tensor, target.tensor, input.loc);
     const Shape &a = input.tensor.shape(), &b = target.tensor.shape(), both = broadcast_shapes(a, b, op, input.loc);
     if (both != a && both != b) {  // (n, 1) beside (n,): never what was meant
-        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target has {}, and together they would be {}: reshape one of them{}", op, a, b, both,
+        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target has {}, and together they would be {}: reshape one of them{}",
+                         op, a, b, both,
                          a.numel() == b.numel() ? ", by target.reshape(input.shape())" : "");
     }
 }

@@ -54,7 +54,8 @@ TEST_CASE("devices that are not there", "[cuda]") {
 TEST_CASE("operands on different devices", "[cuda]") {
     NEEDS_CUDA;
     const Tensor x = ones({2, 2}), y = ones({2, 2}, cuda);
-    FAILS(DeviceError, "add: operands are on different devices: (2, 2) on cpu and (2, 2) on cuda:0; move the first with to(cuda(0))", x + y);
+    FAILS(DeviceError, "add: operands are on different devices: (2, 2) on cpu and (2, 2) on cuda:0; move the first with to(cuda(0))",
+          x + y);
     FAILS(DeviceError, "matmul: operands are on different devices", matmul(y, x));
     FAILS(DeviceError, "linear: operands are on different devices", linear(y, y, ones({2})));
     Tensor z = ones({2, 2}, cuda);
@@ -390,10 +391,12 @@ TEST_CASE("what this device alone refuses", "[cuda]") {
     FAILS(OutOfMemory, "no page-locked memory for 4503599627370496 bytes", endless.pin_memory());
     {
         const DeterministicScope scope;
-        FAILS(DeviceError, "scatter_reduce: on CUDA products of floats are made in any order", scatter_reduce(x, 0, tensor({0, 0}), x, "prod"));
+        FAILS(DeviceError, "scatter_reduce: on CUDA products of floats are made in any order",
+              scatter_reduce(x, 0, tensor({0, 0}).to(cuda), x, "prod"));
     }
     if (cuda_device_count() < 2) return;
     Event event;
     event.record(Stream::default_stream(cuda));
-    FAILS(DeviceError, "Event::record: the event belongs to cuda:0, the stream to cuda:1", event.record(Stream::default_stream(cuda(1))));
+    FAILS(DeviceError, "Event::record: the event belongs to cuda:0, the stream to cuda:1",
+          event.record(Stream::default_stream(cuda(1))));
 }

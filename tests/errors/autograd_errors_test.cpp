@@ -85,11 +85,13 @@ TEST_CASE("errors of a custom function") {
 TEST_CASE("errors of a checkpointed function") {
     const Tensor x = ones({2, 3}).requires_grad_();
     int calls = 0;
-    FAILS(ValueError, "checkpoint: the function returned an undefined tensor", checkpoint([](const Tensors&) { return Tensor(); }, {x}));
+    FAILS(ValueError, "checkpoint: the function returned an undefined tensor",
+          checkpoint([](const Tensors&) { return Tensor(); }, {x}));
     Tape tape;
     const auto grows = [&](const Tensors& in) { return ++calls == 1 ? in[0] * 2 : cat({in[0], in[0]}) * 2; };
     const Tensor y = checkpoint(grows, {x}).sum(); const int line = __LINE__;
-    fails<TapeError>(__FILE__, line, "checkpoint: ", "gave shape (4, 3) and float32, the first run (2, 3) and float32", [&] { tape.backward(y); });
+    fails<TapeError>(__FILE__, line, "checkpoint: ", "gave shape (4, 3) and float32, the first run (2, 3) and float32",
+                     [&] { tape.backward(y); });
     CHECK_FALSE(x.grad().defined());
 
     // An op that fails in the second run names its own line in the function.
@@ -106,8 +108,8 @@ TEST_CASE("errors of a checkpointed function") {
         second.backward(z);
         FAIL("nothing thrown");
     } catch (const ShapeError& error) {
-        CHECK(std::string(error.what()) ==
-              "autograd_errors_test.cpp:" + std::to_string(inside) + ": add: shapes (2, 3) and (2,) do not broadcast; the second would with a dimension more, by unsqueeze(-1)");
+        CHECK(std::string(error.what()) == "autograd_errors_test.cpp:" + std::to_string(inside) + ": add: shapes (2, 3) and (2,) do not "
+                                           "broadcast; the second would with a dimension more, by unsqueeze(-1)");
     }
 }
 

@@ -11,8 +11,10 @@ using namespace tapir;
 
 TEST_CASE("errors of schedules") {
     optim::SGD optimizer({ones({2}).requires_grad_()}, {.lr = 0.1});
-    FAILS(ValueError, "MultiplicativeLR: the function is empty", optim::MultiplicativeLR(optimizer, std::function<double(std::int64_t)>()));
-    FAILS(ValueError, "CyclicLR: base_lr -1, max_lr 1 and gamma 1 must not be negative", optim::CyclicLR(optimizer, {.base_lr = -1, .max_lr = 1}));
+    FAILS(ValueError, "MultiplicativeLR: the function is empty",
+          optim::MultiplicativeLR(optimizer, std::function<double(std::int64_t)>()));
+    FAILS(ValueError, "CyclicLR: base_lr -1, max_lr 1 and gamma 1 must not be negative",
+          optim::CyclicLR(optimizer, {.base_lr = -1, .max_lr = 1}));
     optim::StepLR first(optimizer, {.step_size = 1}), second(optimizer, {.step_size = 1}), third(optimizer, {.step_size = 1});
     FAILS(ValueError, "SequentialLR: the milestones must rise", optim::SequentialLR(optimizer, {&first, &second, &third}, {5, 3}));
     NamedTensors state = first.state_dict();
@@ -24,5 +26,6 @@ TEST_CASE("errors of schedules") {
 
 TEST_CASE("errors of gradients of rows") {
     const SparseRows rows{tensor({1, 0}), ones({2, 1})};
-    FAILS(ValueError, "a gradient of 2 rows for 4294967296: at most 2147483648 can be summed up", optim::coalesce(rows, std::int64_t{1} << 32, Loc::current()));
+    FAILS(ValueError, "a gradient of 2 rows for 4294967296: at most 2147483648 can be summed up",
+          optim::coalesce(rows, std::int64_t{1} << 32, Loc::current()));
 }

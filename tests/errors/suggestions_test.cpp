@@ -14,11 +14,13 @@ TEST_CASE("suggestions: a transposed operand") {
     CHECK(mm(a.t(), c).shape() == Shape{3, 5});
     FAILS(ShapeError, "(2, 3) x (5, 2); in the other order they would fit", matmul(a, d));
     CHECK(matmul(d, a).shape() == Shape{5, 3});
-    FAILS(ShapeError, "(1, 2, 3) x (1, 4, 3); the second would fit transposed, by transpose(-2, -1)", bmm(ones({1, 2, 3}), ones({1, 4, 3})));
+    FAILS(ShapeError, "(1, 2, 3) x (1, 4, 3); the second would fit transposed, by transpose(-2, -1)",
+          bmm(ones({1, 2, 3}), ones({1, 4, 3})));
     CHECK(bmm(ones({1, 2, 3}), ones({1, 4, 3}).transpose(-2, -1)).shape() == Shape{1, 2, 4});
     FAILS(ShapeError, "(3, 2) x (3,); the first would fit transposed, by t()", mv(a.t(), v));
     CHECK(mv(a, v).shape() == Shape{2});
-    FAILS(ShapeError, "addmm: inner dimensions differ: (2, 3) x (4, 3); the second would fit transposed, by t()", addmm(ones({2, 4}), ones({2, 3}), b));
+    FAILS(ShapeError, "addmm: inner dimensions differ: (2, 3) x (4, 3); the second would fit transposed, by t()",
+          addmm(ones({2, 4}), ones({2, 3}), b));
 }
 
 TEST_CASE("suggestions: the product that none fits has none") {
@@ -29,15 +31,18 @@ TEST_CASE("suggestions: the product that none fits has none") {
         CHECK(std::string(error.what()).ends_with(": matmul: inner dimensions differ: (2, 3) x (4, 5)"));
     }
     FAILS(ShapeError, "matmul: batch dimensions do not broadcast: (2, 4, 3) x (5, 3, 4)", matmul(ones({2, 4, 3}), ones({5, 3, 4})));
-    FAILS(ShapeError, "the batches of a of shape (2, 3, 3) and b of shape (5, 3, 1) do not broadcast", linalg::solve(ones({2, 3, 3}), ones({5, 3, 1})));
+    FAILS(ShapeError, "the batches of a of shape (2, 3, 3) and b of shape (5, 3, 1) do not broadcast",
+          linalg::solve(ones({2, 3, 3}), ones({5, 3, 1})));
     const Tensor q = ones({2, 4, 8}), k = ones({3, 4, 8});
     FAILS(ShapeError, "batch dimensions do not broadcast: query (2, 4, 8), key (3, 4, 8)", scaled_dot_product_attention(q, k, k));
-    FAILS(ShapeError, "the mask (5, 5) does not broadcast to the scores (2, 4, 4)", scaled_dot_product_attention(q, q, q, ones({5, 5})));
+    FAILS(ShapeError, "the mask (5, 5) does not broadcast to the scores (2, 4, 4)",
+          scaled_dot_product_attention(q, q, q, ones({5, 5})));
 }
 
 TEST_CASE("suggestions: a layer's input") {
     const Tensor weight = ones({10, 12}), images = ones({8, 3, 2, 2});
-    FAILS(ShapeError, "linear: an input of shape (8, 3, 2, 2) does not fit a weight of shape (10, 12) (out, in); flatten(x, 1) would fit", linear(images, weight));
+    FAILS(ShapeError, "linear: an input of shape (8, 3, 2, 2) does not fit a weight of shape (10, 12) (out, in); flatten(x, 1) would fit",
+          linear(images, weight));
     CHECK(linear(flatten(images, 1), weight).shape() == Shape{8, 10});
     FAILS(ShapeError, "(out, in); the weight would fit transposed, by t()", linear(ones({8, 10}), weight));
     CHECK(linear(ones({8, 10}), weight.t()).shape() == Shape{8, 12});
@@ -46,33 +51,45 @@ TEST_CASE("suggestions: a layer's input") {
     FAILS(DTypeError, "got int64, float32 and no bias; convert the input with x.to(float32)", linear(ones({8, 12}, int64), weight));
 
     const Tensor kernel = ones({6, 1, 3, 3}), colour = ones({6, 3, 3, 3});
-    FAILS(ShapeError, "conv2d: an input of shape (8, 5, 5) does not fit a weight of shape (6, 1, 3, 3)", conv2d(ones({8, 5, 5}), kernel));
+    FAILS(ShapeError, "conv2d: an input of shape (8, 5, 5) does not fit a weight of shape (6, 1, 3, 3)",
+          conv2d(ones({8, 5, 5}), kernel));
     FAILS(ShapeError, "; is dimension 0 the batch? x.unsqueeze(1) has a channel", conv2d(ones({8, 5, 5}), kernel));
     CHECK(conv2d(ones({8, 5, 5}).unsqueeze(1), kernel).shape() == Shape{8, 6, 3, 3});
-    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {3}, {1}) has them in dimension 1", conv2d(ones({8, 5, 5, 3}), colour));
+    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {3}, {1}) has them in dimension 1",
+          conv2d(ones({8, 5, 5, 3}), colour));
     CHECK(conv2d(movedim(ones({8, 5, 5, 3}), {3}, {1}), colour).shape() == Shape{8, 6, 3, 3});
-    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {2}, {0}) has them in dimension 0", conv2d(ones({5, 5, 3}), colour));
+    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {2}, {0}) has them in dimension 0",
+          conv2d(ones({5, 5, 3}), colour));
     CHECK(conv2d(movedim(ones({5, 5, 3}), {2}, {0}), colour).shape() == Shape{6, 3, 3});
 
     const nn::BatchNorm2d norm(3);
-    FAILS(ShapeError, "BatchNorm2d: needs 4 dimensions, got (3, 5, 5); is the batch's dimension missing? x.unsqueeze(0) has it", norm(ones({3, 5, 5})));
+    FAILS(ShapeError, "BatchNorm2d: needs 4 dimensions, got (3, 5, 5); is the batch's dimension missing? x.unsqueeze(0) has it",
+          norm(ones({3, 5, 5})));
     CHECK(norm(ones({3, 5, 5}).unsqueeze(0)).shape() == Shape{1, 3, 5, 5});
     FAILS(DTypeError, "got int64; convert with to(float32)", layer_norm(ones({2, 3}, int64), {3}));
-    FAILS(DTypeError, "an index tensor must be int64 or int32, not float32; convert it with to(int64)", embedding(ones({2}), weight));
+    FAILS(DTypeError, "an index tensor must be int64 or int32, not float32; convert it with to(int64)",
+          embedding(ones({2}), weight));
     FAILS(DTypeError, "not uint8; convert it with to(int64), or a mask with to(bool_)", weight[ones({2}, uint8)]);
 }
 
 TEST_CASE("suggestions: a loss") {
     const Tensor logits = ones({4, 3});
-    FAILS(DTypeError, "targets must be class indices, not float32: convert them with targets.to(int64)", nll_loss(logits, ones({4})));
+    FAILS(DTypeError, "targets must be class indices, not float32: convert them with targets.to(int64)",
+          nll_loss(logits, ones({4})));
     FAILS(ShapeError, "the classes are dimension 1: write targets.squeeze(1)", cross_entropy(logits, ones({4, 1}, int64)));
-    FAILS(IndexError, "target 3 at position 1 is out of range for 3 classes; they are counted from 0", cross_entropy(logits, tensor({1, 3, 2, 1})));
-    FAILS(ShapeError, "the input has shape (4, 1), the target has (4,), and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())", binary_cross_entropy_with_logits(ones({4, 1}), ones({4})));
-    FAILS(ShapeError, "the input has shape (1, 4), the target has (4,); target.reshape(input.shape()) would fit", binary_cross_entropy(ones({1, 4}), ones({4})));
-    FAILS(ShapeError, "and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())", mse_loss(ones({4, 1}), ones({4})));
-    FAILS(ShapeError, "shapes (4, 3) and (4,) do not broadcast; the second would with a dimension more, by unsqueeze(-1)", logits - ones({4}));
+    FAILS(IndexError, "target 3 at position 1 is out of range for 3 classes; they are counted from 0",
+          cross_entropy(logits, tensor({1, 3, 2, 1})));
+    FAILS(ShapeError, "the input has shape (4, 1), the target has (4,), and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())",
+          binary_cross_entropy_with_logits(ones({4, 1}), ones({4})));
+    FAILS(ShapeError, "the input has shape (1, 4), the target has (4,); target.reshape(input.shape()) would fit",
+          binary_cross_entropy(ones({1, 4}), ones({4})));
+    FAILS(ShapeError, "and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())",
+          mse_loss(ones({4, 1}), ones({4})));
+    FAILS(ShapeError, "shapes (4, 3) and (4,) do not broadcast; the second would with a dimension more, by unsqueeze(-1)",
+          logits - ones({4}));
     CHECK((logits - ones({4}).unsqueeze(-1)).shape() == Shape{4, 3});
-    FAILS(ShapeError, "shapes (4,) and (4, 3) do not broadcast; the first would with a dimension more, by unsqueeze(-1)", ones({4}) * logits);
+    FAILS(ShapeError, "shapes (4,) and (4, 3) do not broadcast; the first would with a dimension more, by unsqueeze(-1)",
+          ones({4}) * logits);
     FAILS(ShapeError, "item: needs exactly one element, got shape (4, 3); to_vector() gives all of them", logits.item());
 }
 
@@ -81,7 +98,8 @@ TEST_CASE("suggestions: a tape") {
     Tensor loss = (w * 2).sum();
     FAILS(TapeError, "no tape is active; make one before computing the loss: Tape tape;", loss.backward());
     Tape tape;
-    FAILS(TapeError, "it was computed before the tape began: make the tape first, and parameters with requires_grad_()", tape.backward(loss));
+    FAILS(TapeError, "it was computed before the tape began: make the tape first, and parameters with requires_grad_()",
+          tape.backward(loss));
     FAILS(TapeError, "needs a scalar, got shape (3,); take its sum() or mean(), or pass its own gradient", tape.backward(w * 2));
     Tensor leaf = w;
     FAILS(TapeError, "end the tape first, or use NoGradScope", leaf += 1);

@@ -600,7 +600,8 @@ TEST_CASE("losses of many pairs are their definitions, with gradients, at any nu
 
 TEST_CASE("losses refuse operands that only together have the result's shape") {
     const Tensor column = rand({4, 1}), row = rand({4});
-    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target has (4,), and together they would be (4, 4)", mse_loss(column, row));
+    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target has (4,), and together they would be (4, 4)",
+          mse_loss(column, row));
     FAILS(ShapeError, "huber_loss: the input has shape (4,)", huber_loss(row, column));
     FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4, 1), the target has (4,)",
           binary_cross_entropy_with_logits(column, row));
