@@ -87,7 +87,7 @@ TrainingState& TrainingState::add_value(const std::string& name, std::function<T
         [load = std::move(load), dtype, dim](const NamedTensors& state) {
             const bool fits = state.size() == 1 && state[0].name.empty() && (dim < 0 || state[0].tensor.dim() == dim) &&
                               (dim < 0 || state[0].tensor.dtype() == dtype);
-            if (!fits) fail<ValueError>(Loc{}, "what the file has is no such value");
+            if (!fits) fail<ValueError>(Loc{}, "the file has another kind of value there");
             load(state[0].tensor);
         },
         loc);

@@ -109,7 +109,7 @@ int64_t LoaderBase::size() const { return batches_->size(); }
 
 void LoaderBase::set_state(const LoaderState& state, Loc loc) {
     if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
-        fail<ValueError>(loc, "DataLoader: batch {} of epoch {} cannot be gone on from; an epoch has {} batches", state.batch, state.epoch,
+        fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: an epoch has {} batches", state.batch, state.epoch,
                          size());
     }
     state_ = state;
@@ -236,7 +236,7 @@ Pass::Pass(LoaderBase& loader, MakeBatch make, const Loc& loc) {
         check_indices(batch, loader.items_, "DataLoader: from the sampler", loc);
     }
     if (state.batch > w.count()) {
-        fail<ValueError>(loc, "DataLoader: batch {} of epoch {} cannot be gone on from; it has {} batches", state.batch, state.epoch,
+        fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: it has {} batches", state.batch, state.epoch,
                          w.count());
     }
     loader.is_under_way_ = true;

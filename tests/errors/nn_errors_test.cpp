@@ -76,7 +76,7 @@ TEST_CASE("errors of data") {
     fails<FileError>(__FILE__, line, "read: /proc/self/mem:1:1: cannot read on", "", [&] { unreadable.next(); });
     data::DataLoader loader(numbers, Boaster{}, {.batch_size = 1});
     loader.set_state({.epoch = 0, .batch = 8});
-    FAILS(ValueError, "DataLoader: batch 8 of epoch 0 cannot be gone on from; it has 2 batches", static_cast<void>(loader.begin()));
+    FAILS(ValueError, "DataLoader: cannot go on from batch 8 of epoch 0: it has 2 batches", static_cast<void>(loader.begin()));
 }
 
 TEST_CASE("errors of a training's state") {
