@@ -142,6 +142,7 @@ PLACE = re.compile(r"\b[\w.]+\.(?:cpp|h|cu):\d+\b")
 def normal(text):
     """Without what differs from machine to machine, and from edit to edit of the tests."""
     text = PLACE.sub("user.cpp:42", text)
+    text = re.sub(r"\b(o[nf] line) \d+", r"\1 42", text)
     text = re.sub(r'(?<![\w.])/(?:[\w.+-]+/)+', "", text)
     text = re.sub(r"\btapir_data_\d+_\d+|\.\d+-\d+(?=\.tmp)", lambda m: "folder" if m[0][0] == "t" else "", text)
     text = re.sub(r"\b(events\.out\.tfevents)\.[\w.-]+", r"\1", text)
