@@ -401,8 +401,13 @@ def impl_of(value):
         return None
     if kind.name == "tapir::TensorImpl":
         return int(value.address) if value.address is not None else None
-    base = base_named(kind, "tapir::Tensor")
-    return int(value.cast(base)["impl_"]) if base is not None else None
+    return int(value["impl_"]) if base_named(kind, "tapir::Tensor") is not None else None
+
+
+def seen_as(value, kind):
+    """An object as its base, or as the derived class that it is. By its address: a cast of the value itself breaks in gdb 13 the
+    value that it is a part of."""
+    return value.cast(kind) if value.address is None else value.address.cast(kind.pointer()).dereference()
 
 
 def base_named(kind, name):
@@ -558,6 +563,8 @@ class Printer:
             return "<%s>" % error
         except gdb.MemoryError:
             return "<memory that cannot be read>"
+        except gdb.error:  # of an object that is not made yet, or not any more
+            return "<not what it should be: not made yet, or gone>"
 
 
 def shape_printed(value):
@@ -612,7 +619,7 @@ def vtable_name(address):
 
 
 def error_printed(value):
-    base = value.cast(base_named(value.type, "tapir::Error"))
+    base = seen_as(value, base_named(value.type, "tapir::Error"))
     name = vtable_name(int(base.address)) or str(value.type.unqualified().strip_typedefs())
     return "%s: %s" % (name.split("::")[-1], std_string(base["message_"]))
 
@@ -644,7 +651,7 @@ class ModuleTree:
     def module(self, path, value):
         kind = value.dynamic_type.unqualified()
         self.add(path, type_text(kind))
-        self.members(path, value.cast(kind), kind)
+        self.members(path, seen_as(value, kind), kind)
 
     def members(self, path, value, kind):
         if not kind.fields():
@@ -678,7 +685,7 @@ class ModuleTree:
         if int(pointer) == 0:
             return
         holder = pointer.dereference()
-        layer = holder.cast(holder.dynamic_type)["layer"]
+        layer = seen_as(holder, holder.dynamic_type)["layer"]
         if base_named(layer.type, "tapir::nn::Module") is not None:
             self.module(path, layer)
         else:
@@ -1129,7 +1136,8 @@ N is the record's number in `tapir tape`."""
     def run(self, argument):
         log = current_log()
         if not re.fullmatch(r"\d+", argument) or int(argument) >= len(log):
-            raise gdb.GdbError("tapir record: expected the number of a record, 0 to %d (see tapir tape)" % (len(log) - 1))
+            raise gdb.GdbError("tapir record: expected the number of a record, 0 to %d (see tapir tape)" % (len(log) - 1) if len(log)
+                               else "tapir record: the tape has no records yet")
         record = Record(log, log.begin + int(argument))
         print("record %s: %s at %s%s" % (argument, record.op, record.place, " in " + record.module if record.module else ""))
         print("  output      %s, %s on %s" % (record.output(), size_text(record.bytes), record.fields.device()))

@@ -182,6 +182,23 @@ void device() {
     look(x);
 }
 
+// Values that hold tensors, as parts of others.
+struct Both {
+    nn::Linear layer{2, 1};
+    Tensor bias;
+    int count = 0;
+};
+
+void parts() {
+    const Tensor one = tapir::ones({2}), zero = tapir::zeros({2});
+    const std::vector<tapir::LSTMState> states(2, tapir::LSTMState{one, zero});
+    std::vector<Both> both(2);
+    both[1].bias = one, both[1].count = 7;
+    fill(both[1].layer, 0.25);
+    const tapir::optim::Adam adam({tapir::zeros({3}).requires_grad_()}, {.lr = 0.5});
+    look(states, both, adam);
+}
+
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
     const std::string what = argc > 1 ? argv[1] : "";
@@ -197,6 +214,7 @@ int main(int argc, char** argv) {
     if (what == "threads") threads();
     if (what == "plus") plus();
     if (what == "ops") ops();
+    if (what == "parts") parts();
     if (what == "memory") memory();
     if (what == "loop") loop();
     if (what == "device") device();
