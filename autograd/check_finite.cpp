@@ -59,9 +59,23 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Why a forward op gives nan or inf for finite inputs, as far as they tell.
+// Why it makes nan of infinities.
+std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in) {
+    std::size_t i = 0;
+    while (in[i].inf == 0) ++i;
+    if (is_one_of(op, {"softmax", "log_softmax", "logsumexp", "cross_entropy"})) {
+        return fmt::format("a row of input {} is -inf throughout, or holds inf: where a mask leaves nothing there is no softmax", i);
+    }
+    const char* how = is_one_of(op, {"add", "sub", "sum", "mean", "cumsum"}) ? "inf - inf"
+                      : is_one_of(op, {"mul", "matmul", "linear"})           ? "0 * inf, or inf - inf in a sum"
+                                                                             : "it computes inf - inf, 0 * inf or inf / inf";
+    return fmt::format("{}: input {} holds inf already", how, i);
+}
+
+// Why a forward op gives nan or inf for inputs that have none, as far as they tell.
 std::string forward_cause(std::string_view op, const std::vector<Values>& in, DType result) {
     if (in.empty()) return "";
+    if (std::any_of(in.begin(), in.end(), [](const Values& v) { return v.inf > 0; })) return cause_of_infinite(op, in);
     const Values& x = in[0];
     const Values& last = in.back();
     if (is_one_of(op, {"div", "fmod", "remainder", "floor_divide", "atan2"}) && last.zeros > 0) {
@@ -83,8 +97,9 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
         if (x.zeros > 0 && last.negatives > 0) return "zero to a negative power";
         if (x.negatives > 0) return "a negative number to a power that is no integer";
     }
-    if (is_one_of(op, {"mean", "var", "std"}) && x.numel == 0) return "of no elements";
-    if (is_one_of(op, {"var", "std"})) return "of a single element: give correction 0";
+    if (is_one_of(op, {"mean", "var", "std"}) && x.numel == 0) return "there are no elements";
+    if (is_one_of(op, {"var", "std"})) return "there is a single element: give correction 0";
+    if (is_one_of(op, {"cross_entropy", "nll_loss"})) return "the mean of no targets: each of them is ignore_index";
     double most = 1;
     for (const Values& v : in) most = std::max(most, magnitude(v));
     if (most > std::sqrt(largest_of(result)) / 16) {
@@ -127,7 +142,7 @@ class FiniteWatcher : public OpWatcher {
 
     void end(const RecordArgs& ran) override {
         const TensorImpl* written = std::exchange(written_, nullptr);
-        if (is_off()) return;
+        if (is_off() || std::string_view(ran.op.name) == "fill") return;  // it is given its number
         for (int k = 0; k < ran.output_count; ++k) {
             const Tensor y = handle_of(ran.outputs[k]);
             const std::optional<Values> bad = bad_values(y);
@@ -151,8 +166,8 @@ class FiniteWatcher : public OpWatcher {
             if (in.explains(*bad)) continue;
             const std::string cause = forward_cause(ran.op.name, values, y.dtype());
             tell(ran.op.name, ran.loc,
-                 fmt::format("{}: makes {} of finite inputs: the result is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
-                             describe(y, *bad), inputs, cause.empty() ? "" : "\n  likely cause: ", cause));
+                 fmt::format("{}: makes {} of {}: the result is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
+                             in.inf ? "inputs without nan" : "finite inputs", describe(y, *bad), inputs, cause.empty() ? "" : "\n  likely cause: ", cause));
         }
     }
 
@@ -191,8 +206,8 @@ class FiniteWatcher : public OpWatcher {
         }
         const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
         tell(record.op->name, record.loc,
-             fmt::format("{}: its backward rule makes {} of finite values: the gradient of input {} is {}{}{}{}", record.op->name,
-                         bad->nan > 0 ? "nan" : "inf", i, describe(given, *bad), text, cause.empty() ? "" : "\n  likely cause: ", cause));
+             fmt::format("{}: its backward rule makes {} of {} values: the gradient of input {} is {}{}{}{}", record.op->name,
+                         bad->nan > 0 ? "nan" : "inf", in_.inf ? "infinite" : "finite", i, describe(given, *bad), text, cause.empty() ? "" : "\n  likely cause: ", cause));
     }
 
     void end_rule(Walk&, std::uint32_t) override {

@@ -11,19 +11,18 @@ class NonFiniteError : public Error {
 };
 
 /// While it lives, this thread's ops are looked at as they run, forward and backward. The first whose output has nan where no
-/// input had nan, or inf where no input had nan or inf, throws NonFiniteError:
+/// input had nan, or inf where no input had nan or inf, throws NonFiniteError. So nan that data or weights have had before is
+/// nobody's, nor is what fill_() writes; an optimizer's step is not looked at, but the op that uses its weights next is.
 ///
-///     CheckFiniteScope check;
-///     auto tape = Tape();
-///     tape.backward(train_step());
-///
-///     model.cpp:12: sqrt: its backward rule makes inf: the gradient of input 0, float32 (3,), has 1 inf (in encoder.cell)
-///       gradient that came in: float32 (3,), min 1, max 1, mean 1
-///       result: float32 (3,), min 0, max 2, mean 1, 1 zero
-///       likely cause: the derivative of sqrt at 0 is infinite: add a small number before the root
+///     model.cpp:12: sqrt: its backward rule makes inf of finite values: the gradient of input 0 is float32 (3,): min 0.25, max 0.5, ...
+///       gradient that came in: float32 (3,): min 1, max 1, mean 1
+///       saved by the op: float32 (3,): min 0, max 2, mean 1, 1 zero
+///       likely cause: the derivative of sqrt at 0 is infinite: add a small number before it
 ///
 /// The line is that of the forward call. An op in place has written its result by then; gradients of leaves are as they were
 /// before the backward. Looking reads every input and output: expect a step to take several times as long.
+///
+/// Other threads have scopes of their own.
 class CheckFiniteScope {
  public:
     [[nodiscard]] explicit CheckFiniteScope(bool on = true);

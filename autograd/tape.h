@@ -66,7 +66,7 @@ class Tape {
     void print(std::string_view pattern = {}) const;
     /// A drawing for Graphviz, and one for a browser: a box for each call of a module, with its ops, and one for each op outside of
     /// modules; shapes at the edges, and the user's line where the mouse rests. Parameters are left out of it.
-    ///     write_file("tape.svg", tape.to_svg());
+    ///     std::ofstream("tape.svg") << tape.to_svg();
     std::string to_dot() const;
     std::string to_svg() const;
     bool persistent() const noexcept { return options_.persistent; }

@@ -28,7 +28,7 @@ struct MemorySite {
 ///     train_step();
 ///     std::cout << memory.table();         // what lives now, and what lived at the peak
 ///     std::cout << memory.leaks(before);   // what was made since `before` and still lives
-///     write_file("memory.svg", memory.to_svg());   // the bytes over time, and what the peak was made of
+///     std::ofstream("memory.svg") << memory.to_svg();   // the bytes over time, and what the peak was made of
 ///
 /// Counted are the bytes of tensors, not what the allocators keep for later (memory_stats()). A Profiler that stops while it lives
 /// has the bytes in its trace. Tensors made before it began are not counted. One at a time: a second one throws ValueError.

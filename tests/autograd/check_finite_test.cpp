@@ -64,7 +64,10 @@ TEST_CASE("the first nan or inf of a forward op, with its likely cause") {
     CHECK(has(finding([&] { return matmul(x * 1e30f, x * 1e30f); }), "overflow: float32 holds at most"));
     CHECK(has(finding([&] { return (x * 300).to(float16) * 300; }), "mul: makes inf"));
     CHECK(has(finding([&] { return (x * 1e6f).to(float16); }), "overflow: float16 holds at most 6.55e+04"));
-    CHECK(has(finding([&] { return var(x.narrow(0, 0, 1)); }), "of a single element"));
+    CHECK(has(finding([&] { return var(x.narrow(0, 0, 1)); }), "there is a single element"));
+    CHECK(has(finding([&] { return mean(zeros({0})); }), "there are no elements"));
+    const Tensor ignored = tensor({-100, -100});
+    CHECK(has(finding([&] { return cross_entropy(zeros({2, 3}), ignored); }), "the mean of no targets"));
 }
 
 TEST_CASE("nan and inf that were there before are nobody's") {
@@ -75,7 +78,17 @@ TEST_CASE("nan and inf that were there before are nobody's") {
     CHECK(std::isinf((tensor({kInf}) + 1).item<float>()));
     CHECK(std::isnan((tensor({std::nanf("")}) * 2).item<float>()));
     // But nan of infinities is new.
-    CHECK(has(finding([&] { return tensor({kInf}) * 0; }), "mul: makes nan"));
+    const Tensor inf = tensor({kInf}), masked = full({1, 3}, -kInf);
+    CHECK(has(finding([&] { return inf * 0; }), "mul: makes nan of inputs without nan"));
+    CHECK(has(finding([&] { return inf * 0; }), "0 * inf, or inf - inf in a sum: input 0 holds inf already"));
+    CHECK(has(finding([&] { return inf - inf; }), "likely cause: inf - inf"));
+    CHECK(has(finding([&] { return softmax(masked, 1); }), "a row of input 0 is -inf throughout"));
+    CHECK(finding([&] { return linear(ones({1, 1}), -masked.t()); }) == "nothing");  // inf stays inf
+    // What is written by hand was meant.
+    Tensor x = zeros({2, 2});
+    x[0][1] = -kInf;
+    x.fill_(kInf);
+    CHECK(std::isinf(x[1][1].item<float>()));
 }
 
 TEST_CASE("the first nan or inf of an op in place") {
