@@ -172,10 +172,12 @@ class BackwardRun {
     std::uint32_t y_value_;
     Tensor seed_;
     Log* previous_;
+    bool was_muted_;
 };
 
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
-    : tape_(tape), loc_(detail::caller(loc)), what_(what), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log) {
+    : tape_(tape), loc_(detail::caller(loc)), what_(what), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log),
+      was_muted_(detail::thread.muted) {
     if (!y.defined()) detail::fail_undefined(what, loc_);
     Log& log = *tape.log_;
     if (y.impl()->node.tape != 0 && y.impl()->node.tape != log.id) check_foreign(y.impl(), log, loc_);
@@ -210,10 +212,10 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     // An outer tape needs the rules on record and the saved tensors in place.
     const bool outermost = tape.outer_ == nullptr;
     walk_.recording = options.create_graph || !outermost;
-    walk_.watched = detail::thread.watchers && detail::thread.observed;  // of the rules, not of the ops that they call
+    walk_.watched = detail::is_watched();  // of the rules, not of the ops that they call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
-    detail::thread.log = walk_.recording ? &log : nullptr;
-    detail::thread.observed = walk_.recording;
+    detail::thread.muted = true;
+    detail::set_log(walk_.recording ? &log : nullptr);
 
     auto memory = std::move(spare_memory);
     if (memory) {
@@ -231,6 +233,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
 }
 
 BackwardRun::~BackwardRun() {
+    detail::thread.muted = was_muted_;
     detail::set_log(previous_);
     for (std::size_t i = 0; i < walk_.extent; ++i) {
         GradientSlot& slot = walk_.slots[i];

@@ -247,7 +247,6 @@ CheckFiniteScope::~CheckFiniteScope() { delete watcher_; }
 void detail::check_finite_of_thread() {
     thread_local std::unique_ptr<FiniteWatcher> watcher;
     if (!watcher) watcher = std::make_unique<FiniteWatcher>(Found::stops);
-    thread.observed = true;  // a scope that was there before it may have ended
 }
 
 }  // namespace tapir

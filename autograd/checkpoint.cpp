@@ -71,6 +71,7 @@ void checkpoint_rule(Backward& b) {
         const RandomState random(object.state);
         const AutocastScope autocast(object.autocast.value_or(bfloat16), object.autocast.has_value());
         const detail::OwnLines own;
+        const detail::Muted told(!walk.watched);  // it is the user's program that runs again
         y = object.fn(inputs);
     }
     if (y.shape() != b.output_shape() || y.dtype() != g.dtype()) {

@@ -165,7 +165,7 @@ void tell_watchers(const RecordArgs& ran);
 
 /// What an op that is observed (thread.observed) does last.
 inline void finish_op(const RecordArgs& ran, bool recorded) {
-    if (detail::thread.watchers) [[unlikely]]
+    if (detail::is_watched()) [[unlikely]]
         tell_watchers(ran);
     if (recorded) append_record(*detail::thread.log, ran);
 }
@@ -192,7 +192,7 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
     if (!detail::thread.observed) return;
     const bool recorded = recording(loc, inputs);
-    if (!recorded && !detail::thread.watchers) return;
+    if (!recorded && !detail::is_watched()) return;
     const auto addresses = [](const std::vector<Tensor>& tensors) {
         std::vector<const Tensor*> list;
         list.reserve(tensors.size());

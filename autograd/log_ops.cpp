@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include "tapir/autograd/backward_impl.h"
@@ -26,9 +27,12 @@ void write(const std::string& line) { std::fputs(line.c_str(), stderr); }
 
 class LogOpsScope::Watcher : public OpWatcher {
  public:
-    void begin(const char*, Device, const Loc&) override {
-        if (has_begun_) return;
+    void begin(const char* op, Device, const Loc& loc) override {
+        // Said once for each operand; and one that has failed, or had nothing to do, has begun and not ended.
+        if (has_begun_ && std::strcmp(op, op_) == 0 && loc.line() == line_) return;
         has_begun_ = true;
+        op_ = op;
+        line_ = loc.line();
         begin_ = Clock::now();
     }
 
@@ -61,6 +65,8 @@ class LogOpsScope::Watcher : public OpWatcher {
  private:
     WatchScope scope_{*this};
     bool has_begun_ = false;
+    const char* op_ = "";
+    std::uint32_t line_ = 0;
     Clock::time_point begin_, rule_;
 };
 

@@ -149,14 +149,8 @@ std::size_t Tape::size() const noexcept { return log_->records.size() - begin_; 
 
 Tape* Tape::current() noexcept { return current_tape; }
 
-NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log), was_observed_(detail::thread.observed) {
-    detail::thread.log = nullptr;
-    detail::thread.observed = was_observed_ && detail::thread.watchers;
-}
-NoGradScope::~NoGradScope() {
-    detail::thread.log = paused_;
-    detail::thread.observed = was_observed_;
-}
+NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log) { detail::set_log(nullptr); }
+NoGradScope::~NoGradScope() { detail::set_log(paused_); }
 
 bool is_recording() noexcept { return detail::thread.log != nullptr; }
 

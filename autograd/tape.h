@@ -99,7 +99,6 @@ class NoGradScope {
 
  private:
     Log* paused_;
-    bool was_observed_;
 };
 
 /// True when ops with tracked inputs are being recorded on this thread.

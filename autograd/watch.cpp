@@ -8,7 +8,7 @@ namespace tapir {
 WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
     watcher.next_ = detail::thread.watchers;
     detail::thread.watchers = &watcher;
-    detail::thread.observed = true;
+    detail::set_log(detail::thread.log);
     __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
 }
 
@@ -17,7 +17,7 @@ WatchScope::~WatchScope() {
     while (*place && *place != &watcher_) place = &(*place)->next_;
     if (*place) *place = watcher_.next_;
     watcher_.next_ = nullptr;
-    detail::thread.observed = detail::thread.log || detail::thread.watchers;
+    detail::set_log(detail::thread.log);
     __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/thread_impl.h"
 
@@ -22,6 +23,7 @@ static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : det
 
 Error::Error(const std::string& message, const Loc& loc)
     : message_(beginning(detail::caller(loc)) + message), loc_(detail::caller(loc)) {
+    if (gdb::is_watching()) gdb::forget();
     if (!detail::thread.module) return;
     const std::size_t first_line = std::min(message_.find('\n'), message_.size());
     message_.insert(first_line, fmt::format(" (in {})", detail::thread.module->shown()));

@@ -225,7 +225,7 @@ void detail::begin_watched_op(const char* op, const TensorImpl* operand, const L
     if (logging_ops) log_ops_of_thread();
     if (gdb::is_watching()) [[unlikely]]
         gdb::begin(op, operand, loc);
-    if (thread.watchers && thread.observed) tell_begin(op, operand->device, loc);
+    if (is_watched()) tell_begin(op, operand->device, loc);
     if (operand->device.type == DeviceType::cpu) return;
     device_api::select(operand->device);
     device_api::used_here(*operand->storage);

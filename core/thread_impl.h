@@ -18,7 +18,8 @@ namespace detail {
 struct ThreadState {
     Log* log = nullptr;              // where ops are recorded; null when no tape is alive (or recording is paused)
     OpWatcher* watchers = nullptr;   // who is told of ops that have run; null when there are none
-    bool observed = false;           // there is one of both: ops say what they have done
+    bool muted = false;              // they are not told of what runs now: of what they call, and what rules call
+    bool observed = false;           // there is a log, or a watcher who is told: ops say what they have done
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
     AutocastScope* autocast = nullptr;  // the innermost one that is on
@@ -100,26 +101,46 @@ class ModuleRestore {
 /// Ops are recorded there from now on; null: nowhere.
 inline void set_log(Log* log) noexcept {
     thread.log = log;
-    thread.observed = log || thread.watchers;
+    thread.observed = log || (thread.watchers && !thread.muted);
 }
+
+/// Whether this thread has watchers who are told.
+inline bool is_watched() noexcept { return thread.watchers && !thread.muted; }
+
+/// Whether watchers are told of ops, while it lives.
+class Muted {
+ public:
+    explicit Muted(bool on) noexcept : was_(thread.muted) { set(on); }
+    ~Muted() { set(was_); }
+    Muted(const Muted&) = delete;
+    Muted& operator=(const Muted&) = delete;
+
+ private:
+    static void set(bool on) noexcept {
+        thread.muted = on;
+        set_log(thread.log);
+    }
+    bool was_;
+};
 
 /// Nothing is recorded while it lives, and nobody is told.
 class PauseRecording {
  public:
-    PauseRecording() noexcept : paused_(thread.log), was_observed_(thread.observed) {
+    PauseRecording() noexcept : paused_(thread.log), was_muted_(thread.muted) {
         thread.log = nullptr;
+        thread.muted = true;
         thread.observed = false;
     }
     ~PauseRecording() {
-        thread.log = paused_;
-        thread.observed = was_observed_;
+        thread.muted = was_muted_;
+        set_log(paused_);  // watchers may have come and gone
     }
     PauseRecording(const PauseRecording&) = delete;
     PauseRecording& operator=(const PauseRecording&) = delete;
 
  private:
     Log* paused_;
-    bool was_observed_;
+    bool was_muted_;
 };
 
 /// No AutocastScope is on while it lives.

@@ -227,7 +227,7 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
     bool any = false;
     for (int k = 0; k < count && log; ++k) any |= tracked(in[k]->impl(), *log, loc);
     const bool recorded = any && !op.to_bool && is_floating(out.dtype());
-    if (!recorded && !detail::thread.watchers) return;
+    if (!recorded && !detail::is_watched()) return;
     const Tensor* saved[4];
     int saved_count = 0;
     for (int k = 0; k < count; ++k) {
@@ -532,7 +532,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
         kernels::run_repeated(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
                               static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr, 1u << place);
         Log* log = detail::thread.log;
-        if ((log && tracked(x, *log, loc)) || (detail::thread.watchers && detail::thread.observed)) {
+        if ((log && tracked(x, *log, loc)) || detail::is_watched()) {
             const Tensor operand = number_tensor(number, x->dtype);
             const Tensor* in[2];
             in[1 - place] = &t;
@@ -688,7 +688,7 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     }
     if (detail::watching_ops) [[unlikely]] {
         detail::log_placement(impl);
-        if (detail::thread.watchers && detail::thread.observed) detail::tell_write(self);
+        if (detail::is_watched()) detail::tell_write(self);
     }
     Log* log = detail::thread.log;
     if (!log) return;

@@ -66,9 +66,11 @@ inline bool is_watching() noexcept { return tapir_gdb_state.watching > 0 || tapi
 
 /// An op begins; said for each of its operands, of which the first counts. operand: may be null.
 void begin(const char* op, const TensorImpl* operand, const Loc& loc);
+/// The op that has begun has failed.
+void forget() noexcept;
 /// The op that has begun has a result.
 void result(const TensorImpl* made);
-/// The rule of a record begins: what it calls is not told. null: no rule runs any more.
+/// The rule of a record begins: what it calls is not told.
 void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc);
 void end_rule() noexcept;
 /// The message of a NonFiniteError.

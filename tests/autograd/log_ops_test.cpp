@@ -32,10 +32,10 @@ std::string written(const F& f) {
     return files::read_all(path);
 }
 
-// What this program writes when it runs the case "ops for another process" below with that in its environment.
-std::string written_by_child(const std::string& environment) {
+// What this program writes when it runs that case below with that in its environment.
+std::string written_by_child(const std::string& environment, const std::string& test = "ops for another process") {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-    const std::string command = environment + " '" + self + "' 'ops for another process' 2>&1 >/dev/null";
+    const std::string command = environment + " '" + self + "' '" + test + "' 2>&1 >/dev/null";
     std::FILE* pipe = ::popen(command.c_str(), "r");
     REQUIRE(pipe);
     std::string text;
@@ -52,6 +52,21 @@ TEST_CASE("ops for another process", "[.]") {
     std::thread([] { static_cast<void>(ones({4}) + 1); }).join();
     Tape tape;
     tape.backward(sum(w * w));
+}
+
+TEST_CASE("ops without a tape for another process", "[.]") {
+    const nn::Linear layer(2, 3);  // made in a NoGradScope
+    static_cast<void>(tanh(layer(ones({1, 2}))));
+    { const NoGradScope pause; }
+    static_cast<void>(relu(ones({5})));
+}
+
+TEST_CASE("the environment switches logs on for programs without a tape, whose first op is a layer's") {
+    const std::string ops = written_by_child("TAPIR_LOG_OPS=1", "ops without a tape for another process");
+    INFO(ops);
+    for (const char* op : {": linear (1, 2), (3, 2), (3,) -> float32 (1, 3), ", ": tanh (1, 3) -> ", ": relu (5,) -> "}) {
+        CHECK(ops.find(op) != std::string::npos);
+    }
 }
 
 TEST_CASE("the environment switches logs on for a whole program, on all threads") {

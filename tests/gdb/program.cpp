@@ -199,6 +199,15 @@ void parts() {
     look(states, both, adam);
 }
 
+void caught() {
+    const Tensor x = tapir::ones({2, 3});
+    try {
+        look(matmul(x, x));
+    } catch (const tapir::ShapeError&) {
+    }
+    look(matmul(x, x.t()));
+}
+
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
     const std::string what = argc > 1 ? argv[1] : "";
@@ -215,6 +224,7 @@ int main(int argc, char** argv) {
     if (what == "plus") plus();
     if (what == "ops") ops();
     if (what == "parts") parts();
+    if (what == "caught") caught();
     if (what == "memory") memory();
     if (what == "loop") loop();
     if (what == "device") device();

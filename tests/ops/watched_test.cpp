@@ -1,5 +1,6 @@
 // Every op tells watchers when it begins and when it has run, with and without a tape, and gives the same numbers watched.
 #include <catch2/catch.hpp>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -77,4 +78,55 @@ TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]")
         INFO(call.op->name);
         CHECK(told.count(call.op->name) == 1);
     }
+}
+
+TEST_CASE("watchers are told of rules, not of the ops that these call", "[ops]") {
+    const Tensor w = tensor({0.5, 2.0}, float64).requires_grad_();
+    Listener listener;
+    const auto ended_in = [&](const auto& run) {
+        listener.ended.clear();
+        const WatchScope scope(listener);
+        run();
+        return listener.ended;
+    };
+    SECTION("with create_graph") {
+        Tape tape;
+        const Tensor y = sum(elu(w));
+        CHECK(ended_in([&] { tape.gradient(y, {w}, {.create_graph = true}); }).empty());
+        CHECK(listener.rules_begun == 2);
+    }
+    SECTION("on a tape within another") {
+        Tape outer;
+        Tape inner;
+        const Tensor y = sum(elu(w));
+        CHECK(ended_in([&] { inner.gradient(y, {w}); }).empty());
+    }
+    SECTION("after a hook that has a tape of its own") {
+        Tape tape;
+        Tensor h = w * 3;
+        h.register_hook([](const Tensor& g) {
+            const Tape own;
+            return g * 2;
+        });
+        const Tensor y = sum(norm(h) * h);
+        CHECK(ended_in([&] { tape.backward(y); }).empty());
+        CHECK(ended_in([&] { static_cast<void>(w + 1); }) == std::set<std::string>{"add"});
+    }
+    SECTION("but of the second run of a checkpoint's function, and of no rule's ops after it") {
+        Tape tape;
+        const Tensor h = tanh(norm(w) * w);
+        const Tensor y = sum(checkpoint([](const std::vector<Tensor>& in) { return sin(in[0]); }, {h}));
+        CHECK(ended_in([&] { tape.backward(y); }) == std::set<std::string>{"sin"});
+    }
+}
+
+TEST_CASE("a watcher that comes while recording is paused stays when it goes on", "[ops]") {
+    Listener listener;
+    std::unique_ptr<WatchScope> scope;
+    {
+        const NoGradScope pause;
+        scope = std::make_unique<WatchScope>(listener);
+    }
+    static_cast<void>(ones({2}) + 1);
+    CHECK(listener.ended.count("add") == 1);
 }
