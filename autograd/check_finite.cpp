@@ -206,8 +206,8 @@ class FiniteWatcher : public OpWatcher {
         }
         const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
         tell(record.op->name, record.loc,
-             fmt::format("{}: its backward rule makes {} of {} values: the gradient of input {} is {}{}{}{}", record.op->name,
-                         bad->nan > 0 ? "nan" : "inf", in_.inf ? "infinite" : "finite", i, describe(given, *bad), text, cause.empty() ? "" : "\n  likely cause: ", cause));
+             fmt::format("{}: its backward rule makes {} of {}: the gradient of input {} is {}{}{}{}", record.op->name,
+                         bad->nan > 0 ? "nan" : "inf", in_.inf ? "values without nan" : "finite values", i, describe(given, *bad), text, cause.empty() ? "" : "\n  likely cause: ", cause));
     }
 
     void end_rule(Walk&, std::uint32_t) override {
