@@ -59,6 +59,14 @@ std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x,
     return std::move(watcher.uses);
 }
 
+// Whether all uses may be the steps of one chain: one op on one line. Otherwise, as in a tree, their order says nothing of depth.
+static bool is_chain(const std::vector<GradientUse>& uses) {
+    return std::all_of(uses.begin(), uses.end(), [&](const GradientUse& use) {
+        return use.loc.line() == uses[0].loc.line() && std::string_view(use.op) == uses[0].op &&
+               std::string_view(use.loc.file_name()) == uses[0].loc.file_name();
+    });
+}
+
 // What becomes of the norms on the way back. A use that adds nothing says nothing of that, as the first one of a state of zeros.
 static std::string verdict(const std::vector<GradientUse>& uses) {
     std::size_t first = uses.size(), last = 0;
@@ -69,7 +77,7 @@ static std::string verdict(const std::vector<GradientUse>& uses) {
         last = i;
     }
     if (first == uses.size()) return "all of them are 0\n";
-    if (first == last) return "";
+    if (first == last || !is_chain(uses)) return "";
     const double early = uses[first].norm, late = uses[last].norm;
     const char* what = early < late * 1e-3 ? "vanishes" : early > late * 1e3 ? "explodes" : "keeps its order";
     return fmt::format("from use {} back to use {} the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", last, first, what, late, early,

@@ -75,6 +75,15 @@ TEST_CASE("a report says whether the gradient vanishes") {
     };
     CHECK(of_norms({0, 1e-6, 1e-3, 1}) == "from use 3 back to use 1 the gradient vanishes: 1.000e+00 to 1.000e-06, 0.001 times a use\n");
     CHECK(of_norms({1e4, 1e2, 1, 0}) == "from use 2 back to use 0 the gradient explodes: 1.000e+00 to 1.000e+04, 100 times a use\n");
+    // Uses in several places are no chain.
+    std::vector<GradientUse> tree;
+    for (const double norm : {1e-6, 1e-3, 1.0}) tree.push_back({tree.size(), "mul", Loc::current(), "", Tensor(), norm});
+    CHECK(gradient_report(tree).find("vanishes") != std::string::npos);
+    tree[1].op = "linear";
+    CHECK(gradient_report(tree).find("from use") == std::string::npos);
+    tree[1].op = "mul";
+    tree[1].loc = Loc::current();
+    CHECK(gradient_report(tree).find("from use") == std::string::npos);
     CHECK(of_norms({1, NAN, 1}) == "the gradient of use 1 is not finite\n");
     CHECK(of_norms({0, 0}) == "all of them are 0\n");
     CHECK(gradient_report({}) == "no use of the tensor leads to the result\n");
