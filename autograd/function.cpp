@@ -97,6 +97,7 @@ void CustomFunction::rule(Backward& b) {
         result = object.backward(context, grads);
     }
     if (static_cast<int>(result.size()) != b.input_count()) {
+        const detail::OwnLines own;  // the line of apply() tells which function it is, that of the walk does not
         fail<TapeError>(b.record().loc, "Function::apply: backward returned {} gradient{} for {} input{}", result.size(),
                         result.size() == 1 ? "" : "s", b.input_count(), b.input_count() == 1 ? "" : "s");
     }
@@ -104,6 +105,7 @@ void CustomFunction::rule(Backward& b) {
         Tensor& g = result[static_cast<std::size_t>(i)];
         if (!g.defined() || !b.needs(i)) continue;
         if (!can_sum_to(g.shape(), b.input_shape(i))) {
+            const detail::OwnLines own;
             fail<ShapeError>(b.record().loc, "Function::apply: backward returned a gradient of shape {} for an input of shape {}",
                              g.shape(), b.input_shape(i));
         }

@@ -75,6 +75,14 @@ TEST_CASE("errors of a custom function") {
     fails_in_backward<TapeError>(Mistake::too_many, "backward returned 2 gradients for 1 input");
     fails_in_backward<ShapeError>(Mistake::odd_shape, "backward returned a gradient of shape () for an input of shape (3,)");
     fails_in_backward<ShapeError>(Mistake::unrelated_shape, "backward returned a gradient of shape (5,) for an input of shape (3,)");
+    {
+        // Also where the walk is part of something that has named its caller.
+        mistake = Mistake::too_many;
+        Tape tape;
+        const Tensor y = Mistaken::apply({x}).sum(); const int line = __LINE__;
+        const CallerScope caller(Loc::current());
+        fails<TapeError>(__FILE__, line, "Function::apply: ", "backward returned 2 gradients for 1 input", [&] { tape.backward(y); });
+    }
     mistake = Mistake::saved_index;
     Tape tape;
     const Tensor y = Mistaken::apply({x}).sum();
