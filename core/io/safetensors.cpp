@@ -191,7 +191,11 @@ HeaderReader read_header(const char* op, const io::InputFile& file, const std::s
     std::uint64_t length = 0;
     if (file.size() < sizeof length) file.stop("shorter than 8 bytes" + io::kind_of(file));
     file.read(0, &length, sizeof length);
-    if (length > kLargestHeader || length > file.size() - sizeof length) {
+    if (length > kLargestHeader) {
+        file.stop(fmt::format("not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
+                              "header of {} bytes{}", length, io::kind_of(file)));
+    }
+    if (length > file.size() - sizeof length) {
         file.stop(fmt::format("a header of {} bytes does not fit into the file's {}{}", length, file.size(), io::kind_of(file)));
     }
     std::string text(static_cast<std::size_t>(length), '\0');

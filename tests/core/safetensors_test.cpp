@@ -119,6 +119,8 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
     refused(with_length(UINT64_MAX, "{}"), "a header of 18446744073709551615");
     refused(with_length(UINT64_MAX - 7, "{}"), "a header of");
     refused(with_length(100'000'001, "{}"), "a header of");
+    refused("Chapter the first", "not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
+                                 "header of 2338042707334752323 bytes");
     const std::string whole = file_of("{" + good + "}", 8);
     for (std::size_t n = 8; n < whole.size(); ++n) refused(whole.substr(0, n), n < whole.size() - 8 ? "header" : "tensor");
     // JSON.

@@ -392,14 +392,22 @@ TEST_CASE("what a writer refuses begins with the caller's line, and leaves the f
     FAILS_IN(ValueError, "add_histogram: ", "an undefined tensor", writer.add_histogram("x", ones({2}).grad()));
     FAILS_IN(ValueError, "add_histogram: ", "bins must be finite and rise", writer.add_histogram("x", ones({2}), 0, {0, 1, 1}));
     FAILS_IN(ValueError, "add_histogram: ", "two edges", writer.add_histogram("x", ones({2}), 0, {0}));
-    FAILS_IN(ShapeError, "add_image: ", "(2, 2), which is not \"CHW\"", writer.add_image("x", ones({2, 2})));
+    FAILS_IN(ShapeError, "add_image: ", "(2, 2), which is not \"CHW\"; for a grey image give dataformats as \"HW\"",
+             writer.add_image("x", ones({2, 2})));
     FAILS_IN(ShapeError, "add_image: ", "got 2 in shape (2, 4, 4)", writer.add_image("x", ones({2, 4, 4})));
     FAILS_IN(ShapeError, "add_image: ", "without pixels", writer.add_image("x", ones({3, 0, 4})));
     FAILS_IN(DTypeError, "add_image: ", "got int64", writer.add_image("x", ones({3, 4, 4}, int64)));
     FAILS_IN(ValueError, "add_image: ", "an undefined tensor", writer.add_image("x", Tensor()));
     FAILS_IN(ValueError, "add_image: ", "got \"CHX\"", writer.add_image("x", ones({1, 2, 2}), 0, 0, "CHX"));
     FAILS_IN(ValueError, "add_image: ", "dataformats", writer.add_image("x", ones({1, 2, 2}), 0, 0, "CCH"));
-    FAILS_IN(ShapeError, "add_images: ", "(1, 2, 2), which is not \"NCHW\"", writer.add_images("x", ones({1, 2, 2})));
+    FAILS_IN(ShapeError, "add_images: ", "(1, 2, 2), which is not \"NCHW\"; for one image call add_image(), for grey ones give "
+             "x.unsqueeze(1)", writer.add_images("x", ones({1, 2, 2})));
+    FAILS_IN(ShapeError, "add_image: ", "which is not \"CHW\"; for several images call add_images()",
+             writer.add_image("x", ones({5, 1, 2, 2})));
+    FAILS_IN(ShapeError, "add_image: ", "got 8 in shape (8, 9, 3) as CHW; are they the last dimension? Give dataformats as \"HWC\"",
+             writer.add_image("x", ones({8, 9, 3})));
+    FAILS_IN(ShapeError, "add_images: ", "as NCHW; are they the last dimension? Give dataformats as \"NHWC\"",
+             writer.add_images("x", ones({5, 8, 9, 1})));
     FAILS_IN(ValueError, "add_hparams: ", "comes twice", writer.add_hparams({{"a", 1}, {"a", 2}}, {}));
     FAILS_IN(ValueError, "add_hparams: ", "no hyper-parameter", writer.add_hparams({{"a", 1}}, {}, {{"b", {1}}}));
     FAILS_IN(ShapeError, "add_embedding: ", "got shape (3,)", writer.add_embedding(ones({3})));
