@@ -21,6 +21,7 @@
 namespace tapir {
 
 void release_saved(Record& record) noexcept;  // log.cpp
+[[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);  // tape.cpp
 
 namespace {
 
@@ -175,6 +176,24 @@ class BackwardRun {
     bool was_muted_;
 };
 
+// Of a tensor that is no leaf and on no tape that is alive.
+[[noreturn]] static void fail_unrecorded(const char* what, const Tensor& y, const Loc& loc) {
+    if (y.impl()->node.tape) {
+        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: the tape it was recorded on has ended", what);
+    }
+    if (!is_floating(y.dtype())) {
+        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: no gradient flows through integers and bools, as argmax() "
+                        "and comparisons give them", what);
+    }
+    if (!detail::thread.log) {
+        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: recording is paused here, as by a NoGradScope: what is "
+                        "computed while one is alive is a constant", what);
+    }
+    fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: no tensor it was computed from requires a gradient, or it was "
+                    "computed before the tape began, under a NoGradScope, or through stop_gradient(), detach(), item() or argmax(): "
+                    "make the tape first, and parameters with requires_grad_()", what);
+}
+
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
     : tape_(tape), loc_(detail::caller(loc)), what_(what), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log),
       was_muted_(detail::thread.muted) {
@@ -182,12 +201,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     Log& log = *tape.log_;
     if (y.impl()->node.tape != 0 && y.impl()->node.tape != log.id) check_foreign(y.impl(), log, loc_);
     y_value_ = log.value_of(y.impl(), loc_);
-    if (y_value_ == kNoValue) {
-        fail<TapeError>(loc_, "{}: this tensor was not recorded on the tape: {}", what,
-                        y.impl()->node.tape ? "the tape it was recorded on has ended"
-                                            : "no tensor it was computed from requires a gradient, or it was computed "
-                                              "before the tape began: make the tape first, and parameters with requires_grad_()");
-    }
+    if (y_value_ == kNoValue) fail_unrecorded(what, y, loc_);
     if (y_value_ < tape.begin_ && !(log.records[y_value_]->flags & Record::kLeaf)) {
         fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
                         what, what);
@@ -480,7 +494,7 @@ std::vector<Tensor> Tape::gradient(const Tensor& y, const std::vector<Tensor>& x
 
 std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options, Loc loc) {
     Tape* tape = Tape::current();
-    if (!tape) fail<TapeError>(loc, "gradient: no tape is active; make one before computing: Tape tape;");
+    if (!tape) fail_without_tape("gradient", y, loc);
     return tape->gradient(y, xs, options, loc);
 }
 

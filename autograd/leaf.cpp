@@ -7,6 +7,8 @@
 
 namespace tapir {
 
+[[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);  // tape.cpp
+
 namespace {
 
 void drop(HookState* state) noexcept {
@@ -53,17 +55,21 @@ void Tensor::backward(Loc loc) const { backward(Tensor(), loc); }
 
 void Tensor::backward(const Tensor& gradient, Loc loc) const {
     Tape* tape = Tape::current();
-    if (!tape) fail<TapeError>(loc, "backward: no tape is active; make one before computing the loss: Tape tape;");
+    if (!tape) fail_without_tape("backward", *this, loc);
     tape->backward(*this, {.gradient = gradient}, loc);
 }
 
 Tensor Tensor::grad() const {
-    if (!impl_ || !impl_->meta) return {};
-    const std::lock_guard lock(detail::gradient_mutex());
-    if (detail::watching_ops) [[unlikely]]
-        detail::name_op("grad", Loc{});
-    detail::settle_gradient(*impl_->meta, shape());
-    return impl_->meta->grad;
+    if (impl_ && impl_->meta) {
+        const std::lock_guard lock(detail::gradient_mutex());
+        if (detail::watching_ops) [[unlikely]]
+            detail::name_op("grad", Loc{});
+        detail::settle_gradient(*impl_->meta, shape());
+        if (impl_->meta->grad.defined()) return impl_->meta->grad;
+    }
+    detail::thread.left_out = "a grad(), that is undefined until a backward has reached its tensor";
+    detail::thread.left_out_at = Loc{};  // grad() is not told its caller's line
+    return {};
 }
 
 void Tensor::set_grad(const Tensor& grad, Loc loc) {

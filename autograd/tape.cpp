@@ -100,6 +100,18 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
                     Shape(input->sizes, input->rank), log.opened.line());
 }
 
+// Of a walk from y while this thread has no tape.
+[[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc) {
+    const std::uint32_t tape = y.defined() ? y.impl()->node.tape : 0;
+    if (tape == 0) fail<TapeError>(loc, "{}: no tape is active; make one before computing the loss: Tape tape;", what);
+    if (is_live(tape)) {
+        fail<TapeError>(loc, "{}: no tape is active on this thread: this tensor was recorded on a tape of another one; "
+                        "call {} there", what, what);
+    }
+    fail<TapeError>(loc, "{}: no tape is active: the tape that this tensor was recorded on has ended; call {} in that tape's scope",
+                    what, what);
+}
+
 Tape::Tape(TapeOptions options, Loc loc)
     : log_(current_tape ? current_tape->log_ : acquire_log()),
       paused_(detail::thread.log),

@@ -300,7 +300,10 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
 
 void fail_undefined(const char* op, const Loc& loc) {
     std::string hint;
-    if (thread.left_out) hint = fmt::format("; if it is {}, ask for it at {}", thread.left_out, file_and_line(thread.left_out_at));
+    if (thread.left_out) {
+        hint = fmt::format("; if it is {}", thread.left_out);
+        if (thread.left_out_at.line() > 0) hint += ", ask for it at " + file_and_line(thread.left_out_at);
+    }
     thread.left_out = nullptr;  // said once
     fail<ValueError>(loc, "{}: the tensor is undefined{}", op, hint);
 }

@@ -468,7 +468,9 @@ void check_input(const char* op, const In& x, const In& targets) {
     detail::check_defined(x, op);
     detail::check_defined(In(targets.tensor, x.loc), op);
     if (!is_floating(x.tensor.dtype())) {
-        fail<DTypeError>(x.loc, "{}: needs an input of a floating dtype, not {}", op, name(x.tensor.dtype()));
+        const bool swapped = is_floating(targets.tensor.dtype()) && targets.tensor.dim() >= x.tensor.dim();
+        fail<DTypeError>(x.loc, "{}: needs an input of a floating dtype, not {}{}", op, name(x.tensor.dtype()),
+                         swapped ? "; the order is (input, target)" : "");
     }
 }
 

@@ -574,6 +574,15 @@ bool rereads_self(const ElementwiseOp& op, const Tensor* const* in, int count) {
     return rereads;
 }
 
+// What gives a result of its own, for messages: "t = t / x".
+std::string out_of_place(std::string_view op) {
+    constexpr std::pair<std::string_view, char> kOperators[] = {{"add", '+'}, {"sub", '-'}, {"mul", '*'}, {"div", '/'}};
+    for (const auto& [name, sign] : kOperators) {
+        if (op == name) return fmt::format("t = t {} x", sign);
+    }
+    return fmt::format("t = {}(t, ...)", op);
+}
+
 // Writes op(self, others) into self. `in[0]` is self.
 void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, int count, DType common,
               const double* params, const Loc& loc) {
@@ -586,7 +595,8 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     if (!loop) fail<DTypeError>(loc, "{}_: not defined for {}", op.info.name, name(dtype));
     check_bool(op, dtype, "_", loc);
     if (Promotion::category(dtype) > Promotion::category(self.dtype())) {
-        fail<DTypeError>(loc, "{}_: a result of {} cannot be written into {}", op.info.name, name(dtype), name(self.dtype()));
+        fail<DTypeError>(loc, "{}_: a result of {} cannot be written into {}; write {}, or convert t with to({}) first",
+                         op.info.name, name(dtype), name(self.dtype()), out_of_place(op.info.name), name(dtype));
     }
     const Shape shape = shape_of(op, in, count, loc);
     if (!(shape == self.shape())) {
@@ -681,6 +691,30 @@ bool elements_are_apart(const TensorImpl* t) noexcept {
 
 }  // namespace
 
+namespace {
+
+// Whether this recorded view looks at the elements of a leaf that requires a gradient: only views lie between the two then.
+bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
+    if (view->node.tape != log.id) return false;
+    for (std::uint32_t value = view->node.index; value != kNoValue;) {
+        while (log.records[value]->flags & Record::kExtra) --value;
+        Record& record = *log.records[value];
+        if (record.flags & Record::kLeaf) {
+            return !(record.flags & Record::kReleased) && record.saved()[0].impl->storage == view->storage;
+        }
+        if (record.input_count == 0) return false;
+        value = record.inputs()[0];
+    }
+    return false;
+}
+
+[[noreturn]] void fail_leaf_written(const char* op, const Loc& loc) {
+    fail<TapeError>(loc, "{}_: a leaf that requires a gradient is written to while the tape records; end the tape first, "
+                    "or use NoGradScope", op);
+}
+
+}  // namespace
+
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc) {
     TensorImpl* impl = self.impl();
     if (is_expanded(impl)) [[unlikely]] {
@@ -692,10 +726,7 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     }
     Log* log = detail::thread.log;
     if (!log) return;
-    if (impl->flags & TensorImpl::kRequiresGrad) {
-        fail<TapeError>(loc, "{}_: a leaf that requires a gradient is written to while the tape records; end the tape first, "
-                        "or use NoGradScope", op);
-    }
+    if (impl->flags & TensorImpl::kRequiresGrad) fail_leaf_written(op, loc);
     bool any = tracked(impl, *log, loc);
     if (any) log->value_of(impl, loc);  // refuses a tensor that was overwritten through another view
     for (const Tensor* source : sources) {
@@ -707,6 +738,7 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
         // matmul(x, w).squeeze(0): what it was a view of is gone, so nothing else sees the write, and it counts as a
         // tensor of its own from here on. (Tensors that records saved would hold the storage too.)
         if (__atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) != 1 || !elements_are_apart(impl)) {
+            if (is_view_of_leaf(impl, *log)) fail_leaf_written(op, loc);
             fail<TapeError>(loc, "{}_: writing into a view is not recorded; write through the tensor it is a view of: "
                             "x.index_put_({{...}}, value)", op);
         }

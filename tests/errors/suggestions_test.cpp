@@ -1,4 +1,6 @@
 // What a message suggests where the cause is likely; and that what it suggests is what mends it.
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "../fails.h"
@@ -77,6 +79,20 @@ TEST_CASE("suggestions: a loss") {
     FAILS(DTypeError, "targets must be class indices, not float32: convert them with targets.to(int64)",
           nll_loss(logits, ones({4})));
     FAILS(ShapeError, "the classes are dimension 1: write targets.squeeze(1)", cross_entropy(logits, ones({4, 1}, int64)));
+    FAILS(DTypeError, "cross_entropy: needs an input of a floating dtype, not int64; the order is (input, target)",
+          cross_entropy(ones({4}, int64), logits));
+    FAILS(DTypeError, "nll_loss: needs an input of a floating dtype, not int64; the order is (input, target)",
+          nll_loss(ones({4}, int64), logits));
+    const auto of_integers = [&](const Tensor& targets) -> std::string {
+        try {
+            cross_entropy(ones({4, 3}, int64), targets);
+        } catch (const DTypeError& error) {
+            return error.what();
+        }
+        return "";
+    };
+    CHECK(of_integers(ones({4}, int64)).ends_with("not int64"));  // in order, and of a wrong dtype
+    CHECK(of_integers(ones({4})).ends_with("not int64"));
     FAILS(IndexError, "target 3 at position 1 is out of range for 3 classes; they are counted from 0",
           cross_entropy(logits, tensor({1, 3, 2, 1})));
     FAILS(ShapeError, "the input has shape (4, 1), the target has (4,), and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())",
@@ -93,13 +109,110 @@ TEST_CASE("suggestions: a loss") {
     FAILS(ShapeError, "item: needs exactly one element, got shape (4, 3); to_vector() gives all of them", logits.item());
 }
 
+TEST_CASE("suggestions: a tape that is not there") {
+    const Tensor w = ones({3}).requires_grad_();
+    Tensor loss;
+    {
+        Tape tape;
+        loss = (w * 2).sum();
+        std::string elsewhere;
+        std::thread([&] {
+            try {
+                loss.backward();
+            } catch (const TapeError& error) {
+                elsewhere = error.what();
+            }
+        }).join();
+        CHECK(elsewhere.ends_with(": backward: no tape is active on this thread: this tensor was recorded on a tape of another one; "
+                                  "call backward there"));
+    }
+    const std::string ended = ": no tape is active: the tape that this tensor was recorded on has ended; call ";
+    FAILS(TapeError, "backward" + ended + "backward in that tape's scope", loss.backward());
+    FAILS(TapeError, "gradient" + ended + "gradient in that tape's scope", gradient(loss, {w}));
+    Tape other;
+    FAILS(TapeError, "backward: this tensor was not recorded on the tape: the tape it was recorded on has ended", loss.backward());
+    CHECK_FALSE(w.grad().defined());
+}
+
+TEST_CASE("suggestions: a leaf that is written to through a view") {
+    Tensor w = ones({3, 2}).requires_grad_();
+    const std::string leaf = "_: a leaf that requires a gradient is written to while the tape records; end the tape first, or use "
+                             "NoGradScope";
+    const std::string view = "_: writing into a view is not recorded; write through the tensor it is a view of";
+    Tape tape;
+    FAILS(TapeError, "fill" + leaf, w[0] = 1);
+    FAILS(TapeError, "mul" + leaf, w.t()[0][Slice(1, 3)] *= 2);
+    FAILS(TapeError, "add" + leaf, unbind(w, 0)[2] += 1);
+    FAILS(TapeError, "copy" + leaf, w[1].copy_(ones({2})));
+    Tensor y = w * 2;
+    FAILS(TapeError, "fill" + view, y[0] = 1);
+    FAILS(TapeError, "add" + view, unbind(y, 0)[2] += 1);
+    Tensor flat = ones({4});  // another part of it is a leaf
+    Tensor part = flat[Slice(0, 2)].requires_grad_(), rest = flat[Slice(2, 4)];
+    FAILS(TapeError, "mul" + view, rest *= part);
+    {
+        const NoGradScope pause;
+        w[0] = 5;
+    }
+    CHECK(w.sum().item() == 14);
+}
+
+TEST_CASE("suggestions: a gradient that has not come") {
+    const Tensor w = ones({3}).requires_grad_();
+    const std::string hint = "the tensor is undefined; if it is a grad(), that is undefined until a backward has reached its tensor";
+    FAILS(ValueError, "sum: " + hint, w.grad().sum());
+    FAILS(ValueError, "mul: " + hint, w.grad() * 2);
+    FAILS(ValueError, "read: " + hint, w.grad().shape());
+    try {
+        sum(Tensor());  // long after
+        FAIL("nothing thrown");
+    } catch (const ValueError& error) {
+        CHECK(std::string(error.what()).ends_with(": sum: the tensor is undefined"));
+    }
+    Tape tape;
+    tape.backward(sum(w));
+    CHECK(w.grad().sum().item() == 3);
+}
+
+TEST_CASE("suggestions: a result that its operand cannot hold") {
+    Tensor t = ones({2}, int64);
+    FAILS(DTypeError, "div_: a result of float32 cannot be written into int64; write t = t / x, or convert t with to(float32) first",
+          t /= 2);
+    FAILS(DTypeError, "add_: a result of float32 cannot be written into int64; write t = t + x, or", t += 0.5);
+    FAILS(DTypeError, "; write t = addcdiv(t, ...), or convert t with to(float32) first", t.addcdiv_(ones({2}), ones({2})));
+    t = t / 2;
+    CHECK(t.dtype() == float32);
+    CHECK(t.sum().item() == 1);
+}
+
 TEST_CASE("suggestions: a tape") {
     const Tensor w = ones({3}).requires_grad_();
     Tensor loss = (w * 2).sum();
     FAILS(TapeError, "no tape is active; make one before computing the loss: Tape tape;", loss.backward());
     Tape tape;
-    FAILS(TapeError, "it was computed before the tape began: make the tape first, and parameters with requires_grad_()",
-          tape.backward(loss));
+    const std::string causes = "no tensor it was computed from requires a gradient, or it was computed before the tape began, under a "
+                               "NoGradScope, or through stop_gradient(), detach(), item() or argmax(): make the tape first, and "
+                               "parameters with requires_grad_()";
+    FAILS(TapeError, causes, tape.backward(loss));
+    {
+        const NoGradScope pause;
+        const std::string paused = "not recorded on the tape: recording is paused here, as by a NoGradScope: what is computed while "
+                                   "one is alive is a constant";
+        loss = (w * 2).sum();
+        FAILS(TapeError, paused, tape.backward(loss));
+        FAILS(TapeError, paused, loss.backward());
+        FAILS(TapeError, paused, gradient(loss, {w}));
+    }
+    FAILS(TapeError, causes, tape.backward(loss));
+    FAILS(TapeError, causes, tape.backward(stop_gradient(w).sum()));
+    FAILS(TapeError, "no gradient flows through integers and bools, as argmax() and comparisons give them",
+          tape.backward(argmax(w)));
+    Tensor recorded = (w * 2).sum();
+    {
+        const NoGradScope pause;
+        tape.backward(recorded);  // was recorded before the pause
+    }
+    CHECK(w.grad().sum().item() == 6);
     FAILS(TapeError, "needs a scalar, got shape (3,); take its sum() or mean(), or pass its own gradient", tape.backward(w * 2));
     Tensor leaf = w;
     FAILS(TapeError, "end the tape first, or use NoGradScope", leaf += 1);
