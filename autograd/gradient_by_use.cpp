@@ -49,6 +49,7 @@ std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x,
     UseWatcher watcher(value, begin_, x);
     {
         const WatchScope scope(watcher);
+        const detail::Muted told(false);  // also in a hook or a rule
         static_cast<void>(gradient(y, {x}, options, loc));
     }
     for (GradientUse& use : watcher.uses) {

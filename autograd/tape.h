@@ -51,7 +51,8 @@ class Tape {
                                  Loc loc = Loc::current());
 
     /// gradient(y, {x}) taken apart: what each op that used x (each time step, each node of a tree) adds to it, in the order of the
-    /// forward pass; found in one backward pass. An op uses x when x itself is its operand, not a view or a copy of it.
+    /// forward pass; found in one backward pass. An op uses x when x itself is its operand, not a view or a copy of it: under an
+    /// AutocastScope that is the conversion to 16 bits, once for all. Hooks on x are not in it.
     /// See gradient_report() in autograd/gradient_by_use.h. Throws as gradient(), and ValueError with create_graph.
     std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {},
                                              Loc loc = Loc::current());

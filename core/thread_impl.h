@@ -31,8 +31,8 @@ struct ThreadState {
     Loc op_loc;
     bool is_placed = true;  // LogPlacementScope has written its line
     int parts = 0;          // above 0: ops that begin are parts of that one
-    // A result that the user's last call of a layer left undefined, since it was not asked for, and the line of that call: the next
-    // error about an undefined tensor asks whether it is this one.
+    // A result that the user's last call of a layer left undefined, since it was not asked for, and the line of that call, or a
+    // grad() that is undefined, without a line: the next error about an undefined tensor asks whether it is this one.
     const char* left_out = nullptr;
     Loc left_out_at;
     double flops = 0;       // of products and convolutions, while ops are watched
