@@ -82,10 +82,10 @@ struct SummaryWriter::Impl {
 
     // With the mutex held.
     summary::EventFile& file(const char* op, const std::string& below, const Loc& loc) {
-        std::unique_ptr<summary::EventFile>& found = files[below];
+        if (const auto found = files.find(below); found != files.end()) return *found->second;
         const std::string where = below.empty() ? folder : folder + '/' + below;
-        if (!found) found = std::make_unique<summary::EventFile>(op, where, options.filename_suffix, loc);
-        return *found;
+        auto made = std::make_unique<summary::EventFile>(op, where, options.filename_suffix, loc);  // which may throw
+        return *files.emplace(below, std::move(made)).first->second;
     }
     void add(const char* op, const Message& event, const Loc& loc) {
         const std::lock_guard lock(mutex);

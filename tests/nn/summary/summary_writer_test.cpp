@@ -420,6 +420,25 @@ TEST_CASE("what a writer refuses begins with the caller's line, and leaves the f
     CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
 }
 
+TEST_CASE("a run whose folder cannot be made is no run") {
+    const files::TemporaryFolder folder;
+    folder.write("loss_a", "");
+    folder.write("first", "");
+    nn::SummaryWriter writer(folder.path().string());
+    for (int i = 0; i < 2; ++i) {
+        FAILS_IN(FileError, "add_scalars: ", "loss_a", writer.add_scalars("loss", {{"a", 1}}));
+        FAILS_IN(FileError, "add_hparams: ", "first", writer.add_hparams({{"lr", 1}}, {}, {}, "first"));
+    }
+    writer.flush();
+    writer.close();
+    std::filesystem::remove(folder.path() / "loss_a");
+    writer.add_scalars("loss", {{"a", 1}}, 5);
+    writer.flush();
+    const std::vector<Fields> events = events::events_in(folder.path() / "loss_a");
+    REQUIRE(events.size() == 1);
+    CHECK(events[0].integer(2) == 5);
+}
+
 TEST_CASE("logging is not recorded, and reads what is on a tape") {
     const files::TemporaryFolder folder;
     nn::SummaryWriter writer(folder.path().string());
