@@ -79,9 +79,14 @@ struct SummaryWriter::Impl {
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<summary::EventFile>> files;  // by folder below the writer's; "": its own
     std::string projector;                                             // what projector_config.pbtxt holds
+    pid_t process = ::getpid();                                        // whose files these are
 
     // With the mutex held.
     summary::EventFile& file(const char* op, const std::string& below, const Loc& loc) {
+        if (const pid_t now = ::getpid(); now != process) {  // after a fork(): two processes that write to one file would spoil it
+            files.clear();
+            process = now;
+        }
         if (const auto found = files.find(below); found != files.end()) return *found->second;
         const std::string where = below.empty() ? folder : folder + '/' + below;
         auto made = std::make_unique<summary::EventFile>(op, where, options.filename_suffix, loc);  // which may throw

@@ -14,7 +14,7 @@
 // program that is killed has lost nothing. That costs a microsecond for a scalar, 3 ms for the histogram of a million float32. flush()
 // and close() also wait for the disk.
 //
-// What is logged is not recorded on a tape. Threads may share a writer. Names of tags with slashes are groups, "loss/train"; a tag that
+// What is logged is not recorded on a tape. Threads may share a writer; a process that was forked begins files of its own. Names of tags with slashes are groups, "loss/train"; a tag that
 // is empty or not UTF-8 is a ValueError. A failure to write is a FileError; the file ends with the last whole record then, and
 // later ones may succeed. All errors begin with the caller's line.
 //

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <set>
 #include <thread>
 
 #include "../../fails.h"
@@ -296,6 +297,40 @@ TEST_CASE("a program that is killed has lost nothing") {
     const std::vector<Fields> events = events::events_in(folder.path());
     REQUIRE(events.size() == 100);
     CHECK(events.back().integer(2) == 99);
+}
+
+TEST_CASE("a process that was forked writes to files of its own") {
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    for (int step = 0; step < 5; ++step) writer.add_scalar("loss", 1, step);
+    writer.add_scalars("both", {{"a", 1}}, 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        for (int step = 5; step < 10; ++step) writer.add_scalar("child", 2, step);
+        writer.add_scalars("both", {{"a", 2}}, 1);
+        writer.close();
+        ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    for (int step = 5; step < 8; ++step) writer.add_scalar("loss", 1, step);
+    writer.add_scalars("both", {{"a", 1}}, 2);
+    const auto steps = [](const std::filesystem::path& path) {
+        const events::Contents contents = events::records(files::read_all(path));
+        CHECK(contents.left == 0);
+        std::vector<int> found;
+        for (std::size_t i = 1; i < contents.events.size(); ++i) {
+            const Fields event(contents.events[i]);
+            found.push_back(event.has(2) ? static_cast<int>(event.integer(2)) : 0);
+        }
+        return found;
+    };
+    std::set<std::vector<int>> top, below;
+    for (const auto& path : events::files_in(folder.path())) top.insert(steps(path));
+    for (const auto& path : events::files_in(folder.path() / "both_a")) below.insert(steps(path));
+    CHECK(top == std::set<std::vector<int>>{{0, 1, 2, 3, 4, 5, 6, 7}, {5, 6, 7, 8, 9}});
+    CHECK(below == std::set<std::vector<int>>{{0, 2}, {1}});
 }
 
 TEST_CASE("whoever follows a file sees whole events only") {
