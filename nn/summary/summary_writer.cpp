@@ -64,6 +64,13 @@ Message plugin(std::string_view name, const Message& content) {
     return metadata.message(1, data);
 }
 
+// The Impl of a writer, of one that was not moved from.
+template <class Impl>
+Impl& of_writer(const std::unique_ptr<Impl>& impl, const char* op, const Loc& loc) {
+    if (!impl) fail<ValueError>(loc, "{}: the writer was moved from", op);
+    return *impl;
+}
+
 // add_scalars: one writer for each of these.
 std::string scalars_folder(std::string_view main_tag, std::string_view tag) {
     std::string name(main_tag);
@@ -115,12 +122,15 @@ SummaryWriter::~SummaryWriter() = default;
 SummaryWriter::SummaryWriter(SummaryWriter&&) noexcept = default;
 SummaryWriter& SummaryWriter::operator=(SummaryWriter&&) noexcept = default;
 
-const std::string& SummaryWriter::get_logdir() const noexcept { return impl_->folder; }
+const std::string& SummaryWriter::get_logdir() const noexcept {
+    static const std::string none;
+    return impl_ ? impl_->folder : none;
+}
 
 void SummaryWriter::add_scalar(std::string_view tag, double scalar_value, std::int64_t global_step, double walltime, Loc loc) {
     const char* op = "add_scalar";
     check_text(op, "tag", tag, loc);
-    impl_->add(op, event_of(scalar(tag, scalar_value), global_step, walltime), loc);
+    of_writer(impl_, op, loc).add(op, event_of(scalar(tag, scalar_value), global_step, walltime), loc);
 }
 
 void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value, std::int64_t global_step, double walltime, Loc loc) {
@@ -134,12 +144,13 @@ void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value,
 void SummaryWriter::add_scalars(std::string_view main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
                                 std::int64_t global_step, double walltime, Loc loc) {
     const char* op = "add_scalars";
+    Impl& impl = of_writer(impl_, op, loc);
     check_text(op, "main tag", main_tag, loc);
     for (const auto& [tag, value] : tag_scalar_dict) check_text(op, "tag", tag, loc);
     if (walltime == kNow) walltime = summary::now();
-    const std::lock_guard lock(impl_->mutex);
+    const std::lock_guard lock(impl.mutex);
     for (const auto& [tag, value] : tag_scalar_dict) {
-        impl_->file(op, scalars_folder(main_tag, tag), loc).add(op, event_of(scalar(main_tag, value), global_step, walltime), loc);
+        impl.file(op, scalars_folder(main_tag, tag), loc).add(op, event_of(scalar(main_tag, value), global_step, walltime), loc);
     }
 }
 
@@ -158,7 +169,7 @@ void SummaryWriter::add_histogram(std::string_view tag, const Tensor& values, st
     const summary::Histogram h = summary::histogram_of(values.to(cpu, loc), bins, loc);
     Message histogram, value;
     histogram.real(1, h.min).real(2, h.max).real(3, h.num).real(4, h.sum).real(5, h.sum_squares).reals(6, h.limits).reals(7, h.counts);
-    impl_->add(op, event_of(value.text(1, tag).message(5, histogram), global_step, walltime), loc);
+    of_writer(impl_, op, loc).add(op, event_of(value.text(1, tag).message(5, histogram), global_step, walltime), loc);
 }
 
 namespace {
@@ -178,12 +189,12 @@ Message image_event(const char* op, std::string_view tag, const Tensor& x, std::
 
 void SummaryWriter::add_image(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
                               std::string_view dataformats, Loc loc) {
-    impl_->add("add_image", image_event("add_image", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
+    of_writer(impl_, "add_image", loc).add("add_image", image_event("add_image", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
 void SummaryWriter::add_images(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
                                std::string_view dataformats, Loc loc) {
-    impl_->add("add_images", image_event("add_images", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
+    of_writer(impl_, "add_images", loc).add("add_images", image_event("add_images", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
 void SummaryWriter::add_text(std::string_view tag, std::string_view text_string, std::int64_t global_step, double walltime, Loc loc) {
@@ -193,16 +204,17 @@ void SummaryWriter::add_text(std::string_view tag, std::string_view text_string,
     shape.message(2, dimension.number(1, 1));
     tensor.number(1, 7).message(2, shape).text(8, summary::utf8(text_string));  // DT_STRING
     value.text(1, std::string(tag) + "/text_summary").message(8, tensor).message(9, plugin("text", {}));
-    impl_->add(op, event_of(value, global_step, walltime), loc);
+    of_writer(impl_, op, loc).add(op, event_of(value, global_step, walltime), loc);
 }
 
 void SummaryWriter::add_graph(const Tape& tape, Loc loc) {
     Message event;
     event.real(1, summary::now()).message(4, summary::graph_of(tape));
-    impl_->add("add_graph", event, loc);
+    of_writer(impl_, "add_graph", loc).add("add_graph", event, loc);
 }
 
 void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model, const Tensor& x)) {
+    of_writer(impl_, "add_graph", x.loc);
     check_defined("add_graph", "input", x.tensor, x.loc);
     struct Eval {
         explicit Eval(Module& model) {
@@ -223,11 +235,13 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
 }
 
 void SummaryWriter::flush(Loc loc) {
+    if (!impl_) return;
     const std::lock_guard lock(impl_->mutex);
     for (const auto& [below, file] : impl_->files) file->flush("flush", loc);
 }
 
 void SummaryWriter::close(Loc loc) {
+    if (!impl_) return;
     flush(loc);
     const std::lock_guard lock(impl_->mutex);
     impl_->files.clear();
@@ -276,6 +290,7 @@ void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>
                                 const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete,
                                 std::string_view run_name, Loc loc) {
     const char* op = "add_hparams";
+    Impl& impl = of_writer(impl_, op, loc);
     const std::set<std::string> names = names_of(op, "hyper-parameter", hparam_dict, loc);
     names_of(op, "metric", metric_dict, loc);
     for (const std::string& name : names_of(op, "domain", hparam_domain_discrete, loc)) {
@@ -301,8 +316,8 @@ void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>
         Message metric, info;
         experiment.message(5, info.message(1, metric.text(2, name)));
     }
-    const std::lock_guard lock(impl_->mutex);
-    summary::EventFile& file = impl_->file(op, run, loc);
+    const std::lock_guard lock(impl.mutex);
+    summary::EventFile& file = impl.file(op, run, loc);
     file.add(op, hparams_event("_hparams_/experiment", 2, experiment), loc);
     file.add(op, hparams_event("_hparams_/session_start_info", 3, start), loc);
     file.add(op, hparams_event("_hparams_/session_end_info", 4, end.number(1, 1)), loc);  // STATUS_SUCCESS
@@ -369,6 +384,7 @@ std::string sprite(const char* op, const Tensor& images, const Loc& loc) {
 void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::string>& metadata, const Tensor& label_img,
                                   std::int64_t global_step, std::string_view tag, const std::vector<std::string>& metadata_header, Loc loc) {
     const char* op = "add_embedding";
+    Impl& impl = of_writer(impl_, op, loc);
     check_text(op, "tag", tag, loc);
     check_defined(op, "matrix", mat, loc);
     if (mat.dim() != 2 || mat.numel() == 0) fail<ShapeError>(loc, "{}: the points must be a matrix, one in each row, got shape {}", op, mat.shape());
@@ -406,8 +422,8 @@ void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::stri
     }
     entry += "}\n";
 
-    const std::lock_guard lock(impl_->mutex);
-    const std::string folder = impl_->folder + '/' + below;
+    const std::lock_guard lock(impl.mutex);
+    const std::string folder = impl.folder + '/' + below;
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) fail<FileError>(loc, "{}: {}: {}", op, folder, error.message());
@@ -415,9 +431,9 @@ void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::stri
     if (!labels.empty()) write_file(folder + "/metadata.tsv", labels, loc);
     if (!pictures.empty()) write_file(folder + "/sprite.png", pictures, loc);
     // Last, so that what it lists is there.
-    const std::string config = impl_->projector.find(entry) == std::string::npos ? impl_->projector + entry : impl_->projector;
-    write_file(impl_->folder + "/projector_config.pbtxt", config, loc);
-    impl_->projector = config;
+    const std::string config = impl.projector.find(entry) == std::string::npos ? impl.projector + entry : impl.projector;
+    write_file(impl.folder + "/projector_config.pbtxt", config, loc);
+    impl.projector = config;
 }
 
 }  // namespace tapir::nn

@@ -398,6 +398,32 @@ TEST_CASE("closing, and going on") {
     CHECK(events::records(files::read_all(found[1])).events.size() == 3);
 }
 
+TEST_CASE("a writer that was moved from refuses, until there is another in it") {
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    nn::SummaryWriter other = std::move(writer);
+    nn::Linear model(1, 1);
+    const Tape tape;
+    const Tensor x = ones({1, 1});
+    FAILS(ValueError, "add_scalar: the writer was moved from", writer.add_scalar("loss", 1));
+    FAILS(ValueError, "add_scalar: the writer was moved from", writer.add_scalar("loss", x));
+    FAILS(ValueError, "add_scalars: the writer was moved from", writer.add_scalars("loss", {{"a", 1}}));
+    FAILS(ValueError, "add_histogram: the writer was moved from", writer.add_histogram("x", x));
+    FAILS(ValueError, "add_image: the writer was moved from", writer.add_image("x", x, 0, nn::SummaryWriter::kNow, "HW"));
+    FAILS(ValueError, "add_images: the writer was moved from", writer.add_images("x", ones({1, 1, 1, 1})));
+    FAILS(ValueError, "add_text: the writer was moved from", writer.add_text("x", "y"));
+    FAILS(ValueError, "add_graph: the writer was moved from", writer.add_graph(tape));
+    FAILS(ValueError, "add_graph: the writer was moved from", writer.add_graph(model, x));
+    FAILS(ValueError, "add_hparams: the writer was moved from", writer.add_hparams({{"a", 1}}, {}));
+    FAILS(ValueError, "add_embedding: the writer was moved from", writer.add_embedding(x));
+    CHECK(writer.get_logdir().empty());
+    writer.flush();
+    writer.close();
+    writer = std::move(other);
+    writer.add_scalar("loss", 1);
+    CHECK(events::events_in(folder.path()).size() == 1);
+}
+
 TEST_CASE("the default folder is below runs/") {
     const files::TemporaryFolder folder;
     const std::filesystem::path before = std::filesystem::current_path();
