@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "tapir/autograd/apart_impl.h"
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -14,6 +15,7 @@ namespace tapir {
 namespace {
 
 thread_local Tape* current_tape = nullptr;
+thread_local const ApartScope* apart = nullptr;  // the innermost one
 
 // The numbers of the tapes that are alive in the process, so that a tensor of another thread's tape is noticed.
 // A tape beyond the table's size is simply not listed: its tensors count as constants elsewhere.
@@ -92,8 +94,26 @@ LeafNumbers& leaf_numbers() {
 
 }  // namespace
 
+// Whether an ApartScope hides the tape of this number.
+bool is_outside(std::uint32_t tape) noexcept {
+    for (const ApartScope* scope = apart; scope; scope = scope->outer_) {
+        if (scope->hidden_ && scope->hidden_->log().id == tape) return true;
+    }
+    return false;
+}
+
+ApartScope::ApartScope() noexcept : hidden_(current_tape), outer_(apart) {
+    current_tape = nullptr;
+    apart = this;
+}
+
+ApartScope::~ApartScope() {
+    current_tape = hidden_;
+    apart = outer_;
+}
+
 void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
-    if (!is_live(input->node.tape)) return;
+    if (is_outside(input->node.tape) || !is_live(input->node.tape)) return;
     fail<TapeError>(loc,
                     "a tensor of shape {} was recorded on a tape of another thread; a tape takes only its own tensors "
                     "and constants (this tape began on line {}): detach() it first",

@@ -12,6 +12,7 @@
 #include <set>
 #include <system_error>
 
+#include "tapir/autograd/apart_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file.h"
 #include "tapir/core/io/shown_impl.h"
@@ -229,6 +230,7 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
     const Eval eval(model);  // which also tells modules their places
     Tensor leaf = x.tensor.detach();
     if (is_floating(leaf.dtype())) leaf.requires_grad_();
+    const ApartScope apart;  // the caller's tapes stay as they are
     const Tape tape({}, x.loc);
     run(model, leaf);
     add_graph(tape, x.loc);

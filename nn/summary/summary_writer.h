@@ -97,7 +97,7 @@ class SummaryWriter {
     /// The tape's records as a graph: boxes of modules, shapes at the edges, lines of the program among the attributes. It may be the tape
     /// of a training step, before or after its backward pass; of one tree rather than of a batch of them.
     void add_graph(const Tape& tape, Loc loc = Loc::current());
-    /// What model(x) or model.forward(x) records. It runs here, in eval mode.
+    /// What model(x) or model.forward(x) records. It runs here, in eval mode, and on no tape of yours.
     template <class M>
         requires std::is_base_of_v<Module, M>
     void add_graph(M& model, In input_to_model) {

@@ -3,6 +3,8 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
+#include <thread>
 
 #include "reader.h"
 #include "../../fails.h"
@@ -229,4 +231,32 @@ TEST_CASE("a model that throws is in its mode again") {
     CHECK(model.is_training());
     CHECK(!model.dropout.is_training());
     CHECK(events::events_in(folder.path()).empty());
+}
+
+TEST_CASE("a model's graph leaves the caller's tape as it was") {
+    struct Cached : nn::Module {
+        nn::Linear part{2, 2};
+        Tensor weight, last;  // of the tape outside; of the last call
+        void members(nn::Members& m) override { m("part", part); }
+        Tensor forward(const Tensor& x) {
+            last = part(x) * weight;
+            if (x.size(0) == 3) throw std::runtime_error("three");
+            return last;
+        }
+    };
+    Cached model;
+    const Tensor w = full({2}, 3.0).requires_grad_();
+    Tape tape;
+    model.weight = w * 2;
+    const std::string before = tape.str();
+    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+        CHECK_THROWS_AS(writer.add_graph(model, ones({3, 2})), std::runtime_error);
+        writer.add_graph(model, ones({1, 2}));
+    });
+    CHECK(graph["mul"].inputs == Strings{"part/linear"});
+    CHECK(Tape::current() == &tape);
+    CHECK(tape.str() == before);
+    const Tensor y = sum(w * 5) + sum(model.last);  // what the model keeps is a constant here
+    CHECK(tape.gradient(y, {w})[0].to_vector<float>() == std::vector<float>{5, 5});
+    std::thread([&] { FAILS(TapeError, "of another thread", const Tape own; (void)(model.weight * 2)); }).join();
 }

@@ -1,0 +1,24 @@
+// A part of the program that the thread's tapes do not see.
+#pragma once
+
+#include "tapir/autograd/tape.h"
+
+namespace tapir {
+
+/// While it lives, the thread has no tape: one that begins inside of it has records of its own, none of which reach the tapes outside,
+/// and what these have recorded is constant to it.
+class ApartScope {
+ public:
+    [[nodiscard]] ApartScope() noexcept;
+    ~ApartScope();
+    ApartScope(const ApartScope&) = delete;
+    ApartScope& operator=(const ApartScope&) = delete;
+
+ private:
+    friend bool is_outside(std::uint32_t tape) noexcept;
+    NoGradScope pause_;
+    Tape* hidden_;
+    const ApartScope* outer_;
+};
+
+}  // namespace tapir
