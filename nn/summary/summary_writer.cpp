@@ -214,7 +214,7 @@ void SummaryWriter::add_graph(const Tape& tape, Loc loc) {
     of_writer(impl_, "add_graph", loc).add("add_graph", event, loc);
 }
 
-void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model, const Tensor& x)) {
+void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model, In x)) {
     of_writer(impl_, "add_graph", x.loc);
     check_defined("add_graph", "input", x.tensor, x.loc);
     struct Eval {
@@ -232,7 +232,7 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
     if (is_floating(leaf.dtype())) leaf.requires_grad_();
     const ApartScope apart;  // the caller's tapes stay as they are
     const Tape tape({}, x.loc);
-    run(model, leaf);
+    run(model, In(leaf, x.loc));
     add_graph(tape, x.loc);
 }
 

@@ -101,12 +101,17 @@ class SummaryWriter {
     template <class M>
         requires std::is_base_of_v<Module, M>
     void add_graph(M& model, In input_to_model) {
-        add_graph_of(model, input_to_model, [](Module& module, const Tensor& x) {
+        add_graph_of(model, input_to_model, [](Module& module, In x) {
             auto& m = static_cast<M&>(module);
-            if constexpr (requires { m(x); }) {
+            // As an In, it has the caller's line with it. Where there are several of the name, or a template, it is a Tensor.
+            if constexpr (requires { &M::operator(); m(x); }) {
                 (void)m(x);
-            } else {
+            } else if constexpr (requires { m(x.tensor); }) {
+                (void)m(x.tensor);
+            } else if constexpr (requires { &M::forward; m.forward(x); }) {
                 (void)m.forward(x);
+            } else {
+                (void)m.forward(x.tensor);
             }
         });
     }
@@ -132,7 +137,7 @@ class SummaryWriter {
 
  private:
     struct Impl;
-    void add_graph_of(Module& model, In x, void (*run)(Module& model, const Tensor& x));
+    void add_graph_of(Module& model, In x, void (*run)(Module& model, In x));
     std::unique_ptr<Impl> impl_;
 };
 

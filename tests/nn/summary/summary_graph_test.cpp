@@ -260,3 +260,26 @@ TEST_CASE("a model's graph leaves the caller's tape as it was") {
     CHECK(tape.gradient(y, {w})[0].to_vector<float>() == std::vector<float>{5, 5});
     std::thread([&] { FAILS(TapeError, "of another thread", const Tape own; (void)(model.weight * 2)); }).join();
 }
+
+namespace {
+
+struct Generic : nn::Module {
+    Tensor forward(const auto& x) { return exp(x.detach().requires_grad_()); }
+};
+
+}  // namespace
+
+TEST_CASE("a model's graph names the caller's line") {
+    nn::Linear linear(3, 4);
+    nn::Sequential layers{nn::Linear(3, 4), relu};
+    Generic generic;
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    FAILS(ShapeError, "linear: ", writer.add_graph(linear, ones({2, 5})));
+    FAILS(ShapeError, "linear: ", writer.add_graph(layers, ones({2, 5})));
+    writer.add_graph(linear, ones({2, 3})); const int line = __LINE__;
+    const Graph graph(events::events_in(folder.path()).at(0));
+    for (const auto& [name, node] : graph.nodes) CHECK(node.texts.at("line") == "summary_graph_test.cpp:" + std::to_string(line));
+    CHECK(graph.nodes.size() == 4);
+    writer.add_graph(generic, ones({2}));
+}
