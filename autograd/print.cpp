@@ -85,6 +85,7 @@ std::string Tape::str(std::string_view pattern) const {
         for (int c = 0; c < kColumns; ++c) widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
     }
     std::string text = fmt::format("tape of {}: {} records, results of {}\n", listing::place(loc_), size(), listing::size(bytes));
+    if (rows.size() == 1 && !pattern.empty()) return text + fmt::format("no record has \"{}\"\n", pattern);
     for (const Row& row : rows) {
         std::string line;
         for (std::size_t c = 0; c < kColumns; ++c) {
