@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -18,7 +18,10 @@
 namespace tapir {
 namespace {
 
-constexpr std::size_t kRowsShown = 8;  // of a box
+constexpr std::size_t kRowsShown = 8;        // of a box
+constexpr std::size_t kBoxesShown = 10'000;  // of a drawing: browsers are slow with more
+constexpr std::uint32_t kUsesShown = 8;      // of a leaf
+constexpr std::size_t kBendsOfBox = 4;       // on average
 constexpr double kCharacter = 6.6, kLine = 15, kGap = 22, kLayerGap = 46, kMargin = 20;
 constexpr int kSweeps = 8;
 
@@ -29,6 +32,7 @@ struct Row {
 // A run of records of one call of a module, or one op outside of modules; or a bend of an edge that crosses layers.
 struct Box {
     const ModuleName* module = nullptr;
+    double hue = 0;  // 0 to 1
     std::string title;
     std::vector<Row> rows;
     bool is_bend = false;
@@ -52,17 +56,47 @@ struct Drawing {
 
 // --- What is drawn -----------------------------------------------------------------------------------------------------------
 
-// Parameters are left out: each is used in many places, and the boxes' tooltips name them.
-bool is_parameter(Record& record) { return record.flags & Record::kLeaf && *listing::parameter_name(record); }
+// Parameters are left out, as other leaves that many ops use: the boxes' tooltips name them.
+std::vector<bool> left_out(const Log& log, std::size_t begin) {
+    std::vector<std::uint32_t> uses(log.records.size());
+    for (std::size_t i = begin; i < log.records.size(); ++i) {
+        Record& record = *log.records[i];
+        for (int k = 0; k < record.input_count; ++k) {
+            const std::uint32_t input = record.inputs()[k];
+            if (input != kNoValue) ++uses[input];
+        }
+    }
+    std::vector<bool> is_out(log.records.size());
+    for (std::size_t i = begin; i < log.records.size(); ++i) {
+        Record& record = *log.records[i];
+        is_out[i] = record.flags & Record::kLeaf && (*listing::parameter_name(record) || uses[i] > kUsesShown);
+    }
+    return is_out;
+}
+
+// One for all that is below one name: "encoder" of "encoder.cell". Steps of the golden ratio keep them apart, however many there are.
+class Hues {
+ public:
+    double of(std::string_view title) {
+        const auto number = static_cast<double>(numbers_.size());
+        const double turns = 0.6 + 0.6180339887498949 * numbers_.try_emplace(std::string(title.substr(0, title.find('.'))), number).first->second;
+        return turns - std::floor(turns);
+    }
+
+ private:
+    std::map<std::string, double> numbers_;  // in order of appearance
+};
 
 Drawing boxes_of(const Log& log, std::size_t begin) {
     Drawing drawing;
+    Hues hues;
+    const std::vector<bool> is_out = left_out(log, begin);
     std::vector<std::size_t> box_of(log.records.size());
     std::uint32_t call = 0;
     bool is_open = false;  // whether the last box may take the next record
     for (std::size_t i = begin; i < log.records.size(); ++i) {
         Record& record = *log.records[i];
-        if (is_parameter(record)) continue;
+        if (is_out[i]) continue;
         if (record.flags & Record::kExtra) {
             box_of[i] = box_of[i - 1];
             continue;
@@ -71,8 +105,14 @@ Drawing boxes_of(const Log& log, std::size_t begin) {
         const ModuleName* module = is_leaf ? nullptr : record.module;
         if (!module || !is_open || record.module_call != call) {
             Box box;
+            if (drawing.boxes.size() == kBoxesShown) {
+                box.rows.push_back({fmt::format("and {} more records", log.records.size() - i), ""});
+                drawing.boxes.push_back(std::move(box));
+                break;
+            }
             box.module = module;
             box.title = module ? module->shown() : "";
+            if (module) box.hue = hues.of(box.title);
             drawing.boxes.push_back(std::move(box));
         }
         is_open = module;
@@ -84,8 +124,9 @@ Drawing boxes_of(const Log& log, std::size_t begin) {
             const std::uint32_t input = record.inputs()[k];
             if (input == kNoValue || input < begin) continue;
             Record& producer = *log.records[input];
-            if (is_parameter(producer)) {
-                tooltip += fmt::format("\n{} {}", listing::parameter_name(producer), listing::output(producer));
+            if (is_out[input]) {
+                const char* name = listing::parameter_name(producer);
+                tooltip += fmt::format("\n{} {}", *name ? name : "leaf", listing::output(producer));
             } else if (const std::size_t from = box_of[input]; from != number) {
                 drawing.edges.push_back({from, number, producer.shape().str(), {}});
             }
@@ -125,7 +166,23 @@ void put_into_layers(Drawing& drawing) {
         drawing.boxes[from].below.push_back(to);
         drawing.boxes[to].above.push_back(from);
     };
+    // The shortest edges have bends first. When these are some times as many as the boxes, the edges that are left are drawn straight: a
+    // tape whose every step is used at its end would need the square of its length.
+    const auto crossed = [&](const Edge& edge) { return std::max(0, drawing.boxes[edge.from].layer - drawing.boxes[edge.to].layer - 1); };
+    std::vector<int> lengths;
+    for (const Edge& edge : drawing.edges) lengths.push_back(crossed(edge));
+    std::sort(lengths.begin(), lengths.end());
+    int longest = lengths.empty() ? 0 : lengths.back();  // of edges with bends
+    std::size_t left = kBendsOfBox * (drawing.boxes.size() + 100);
+    for (const int length : lengths) {
+        if (static_cast<std::size_t>(length) > left) {
+            longest = length - 1;
+            break;
+        }
+        left -= static_cast<std::size_t>(length);
+    }
     for (Edge& edge : drawing.edges) {
+        if (crossed(edge) > longest) continue;
         std::size_t last = edge.from;
         const int end = drawing.boxes[edge.to].layer;
         for (int layer = drawing.boxes[edge.from].layer - 1; layer > end; --layer) {
@@ -285,13 +342,6 @@ std::string escaped(std::string_view text) {
     return result;
 }
 
-// One colour for all that is below one name: "encoder" of "encoder.cell".
-int hue_of(const Box& box) {
-    std::uint32_t hash = 2166136261u;  // FNV-1a
-    for (const char c : std::string_view(box.title).substr(0, box.title.find('.'))) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-    return static_cast<int>(hash % 360);
-}
-
 void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
     const Box &from = drawing.boxes[edge.from], &to = drawing.boxes[edge.to];
     double x = from.x, y = from.y + from.height;
@@ -316,7 +366,7 @@ void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
 
 void write_box(std::string& svg, const Box& box) {
     const double left = box.x - box.width / 2;
-    const std::string colour = box.title.empty() ? "#f4f4f4" : fmt::format("hsl({},60%,92%)", hue_of(box));
+    const std::string colour = box.title.empty() ? "#f4f4f4" : fmt::format("hsl({:.0f},65%,88%)", box.hue * 360);
     svg += fmt::format("<g><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\" fill=\"{}\"/>\n", left, box.y, box.width,
                        box.height, colour);
     double y = box.y + kLine;
@@ -380,7 +430,7 @@ std::string Tape::to_dot() const {
             label += (label.empty() ? "" : "\\n") + dot_text(row.text);
             tooltip += (tooltip.empty() ? "" : "\\n") + dot_text(row.tooltip);
         }
-        const std::string colour = box.title.empty() ? "" : fmt::format(", fillcolor=\"{:.3f} 0.10 0.98\"", hue_of(box) / 360.0);
+        const std::string colour = box.title.empty() ? "" : fmt::format(", fillcolor=\"{:.3f} 0.16 0.96\"", box.hue);
         dot += fmt::format("  n{} [label=\"{}\", tooltip=\"{}\"{}];\n", b, label, tooltip, colour);
     }
     for (const Edge& edge : drawing.edges) dot += fmt::format("  n{} -> n{} [label=\"{}\"];\n", edge.from, edge.to, dot_text(edge.label));

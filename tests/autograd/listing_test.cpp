@@ -1,7 +1,9 @@
 // The tape as a table and as a drawing, and the modules that records, errors and drawings name.
 #include <catch2/catch.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -142,7 +144,7 @@ TEST_CASE("the tape as a table") {
     CHECK(nothing.substr(nothing.find('\n')) == "\nno record has \"nothing like it\"\n");
 }
 
-TEST_CASE("the tape as a drawing: a box for each call of a module") {
+TEST_CASE("the tape as a drawing: a box for each run of a module's ops") {
     Model model;
     model.parameters();
     Tape tape;
@@ -185,7 +187,7 @@ TEST_CASE("boxes of a drawing do not overlap, and results are below what they ar
         REQUIRE(std::sscanf(svg.c_str() + at, "<g><rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"", &r.x, &r.y, &r.width, &r.height) == 4);
         rects.push_back(r);
     }
-    CHECK(rects.size() == 1 + 64 + 1 + 63 + 3);  // the leaf, which no model has named, its products, ...
+    CHECK(rects.size() == 64 + 1 + 63 + 3);  // products of the leaf, which has too many uses to be drawn, ...
     for (std::size_t i = 0; i < rects.size(); ++i) {
         for (std::size_t j = 0; j < i; ++j) {
             const Rect &a = rects[i], &b = rects[j];
@@ -194,4 +196,82 @@ TEST_CASE("boxes of a drawing do not overlap, and results are below what they ar
         }
     }
     CHECK(rects.back().y == std::max_element(rects.begin(), rects.end(), [](const Rect& a, const Rect& b) { return a.y < b.y; })->y);
+}
+
+namespace {
+
+// An RNN of plain weights; every state is used again at the end.
+std::string drawing_of_steps(int steps) {
+    const Tensor w = eye(2).requires_grad_(), u = eye(2).requires_grad_(), x = ones({1, 2});
+    Tape tape;
+    std::vector<Tensor> states;
+    Tensor h = zeros({1, 2});
+    for (int i = 0; i < steps; ++i) states.push_back(h = tanh(matmul(h, w) + matmul(x, u)));
+    Tensor total = h;
+    for (const Tensor& state : states) total = total + state;
+    return tape.to_svg();
+}
+
+}  // namespace
+
+TEST_CASE("a drawing grows with the length of the tape, not with its square") {
+    const std::string one = drawing_of_steps(1000), two = drawing_of_steps(2000);
+    CHECK(count(one, "<g><rect") == 5 * 1000);
+    CHECK(count(two, "<g><rect") == 5 * 2000);
+    CHECK(count(one, "\nleaf float32 (2, 2)") == 2 * 1000);
+    CHECK(one.size() < 6'000'000);
+    CHECK(two.size() * 10 > one.size() * 19);
+    CHECK(two.size() * 10 < one.size() * 22);
+}
+
+TEST_CASE("a drawing of a very long tape has its first records, and says how many it leaves out") {
+    const Tensor w = ones({2}).requires_grad_();
+    Tape tape;
+    Tensor y = w;
+    for (int i = 0; i < 10'499; ++i) y = -y;
+    for (const std::string& drawing : {tape.to_svg(), tape.to_dot()}) {
+        CHECK(count(drawing, "neg (2,)") == 9'999);  // and the leaf
+        CHECK(count(drawing, "and 500 more records") == 1);
+    }
+}
+
+TEST_CASE("the colours of modules differ, and a module's parts have its colour") {
+    const auto hues = [](const std::string& dot) {
+        std::vector<double> found;
+        const std::string key = ", fillcolor=\"";  // after a tooltip
+        for (std::size_t at = dot.find("tooltip="); (at = dot.find(key, at)) != std::string::npos; ++at) {
+            found.push_back(std::stod(dot.substr(at + key.size())));
+        }
+        return found;
+    };
+    struct Eight : nn::Module {
+        std::map<std::string, nn::Linear> parts;
+        Eight() {
+            for (const char* name : {"a", "b", "c", "d", "encoder", "decoder", "query", "key"}) parts.emplace(name, nn::Linear(2, 2));
+        }
+        void members(nn::Members& m) override { m("", parts); }
+    };
+    Eight model;
+    model.parameters();
+    Tensor x = ones({1, 2});
+    Tape tape;
+    for (int i = 0; i < 2; ++i) {
+        for (const auto& [name, part] : model.parts) x = part(x);
+    }
+    const std::vector<double> of_eight = hues(tape.to_dot());
+    REQUIRE(of_eight.size() == 16);
+    for (std::size_t i = 0; i < 16; ++i) {
+        for (std::size_t j = 0; j < i; ++j) {
+            const double apart = std::abs(of_eight[i] - of_eight[j]);
+            if (i == j + 8) CHECK(apart == 0);
+            else CHECK(std::min(apart, 1 - apart) > 0.05);
+        }
+    }
+    Model nested;
+    nested.parameters();
+    Tape second;
+    (void)nested.encoder.forward(ones({2, 3}));
+    const std::vector<double> of_parts = hues(second.to_dot());
+    REQUIRE(of_parts.size() == 6);
+    CHECK(std::count(of_parts.begin(), of_parts.end(), of_parts[0]) == 6);
 }
