@@ -65,8 +65,8 @@ class Tape {
     std::string str(std::string_view pattern = {}) const;
     /// The same to stdout.
     void print(std::string_view pattern = {}) const;
-    /// A drawing for Graphviz, and one for a browser: a box for each call of a module, with its ops, and one for each op outside of
-    /// modules; shapes at the edges, and the user's line where the mouse rests. Parameters are left out of it.
+    /// A drawing for Graphviz, and one for a browser: a box for each run of a module's ops, and one for each op outside of modules; shapes
+    /// at the edges, the user's line where the mouse rests. Without parameters and leaves of many uses; 10,000 boxes at most.
     ///     std::ofstream("tape.svg") << tape.to_svg();
     std::string to_dot() const;
     std::string to_svg() const;
