@@ -1,7 +1,8 @@
 // Following storages.
 //
-// A storage that is made while a profiler lives is given another release function, which tells the profiler, if that one is still
-// there, and goes on to the storage's own. So nothing is to be looked at where storages go that nobody follows.
+// Storages are known by their addresses. What they hold is left as it is: release and context belong to those who made the memory,
+// and say what kind it is (page-locked, a device's block). One that goes says so while a profiler lives, so an address is free in the
+// table before another storage can have it.
 #include "tapir/core/memory_profiler.h"
 
 #include <algorithm>
@@ -29,15 +30,6 @@ struct Site {
     const ModuleName* module;
     std::int64_t tensors = 0, bytes = 0;
     std::int64_t peak_tensors = 0, peak_bytes = 0;  // when most bytes lived in all
-    std::uint64_t seen = 0;                         // of the peak that these are of
-};
-
-// A storage that is followed: what its own release was, and where it came from.
-struct Followed {
-    void (*release)(Storage*);
-    void* context;
-    std::uint64_t run;
-    std::uint64_t number;
 };
 
 double now_in_seconds() {
@@ -59,6 +51,7 @@ class MemoryProfiler::Data {
     struct Held {
         std::size_t site;
         std::int64_t bytes;
+        std::uint64_t number;
     };
     // Changes that follow each other within 2 us are one: the most that lived meanwhile, and what did after them.
     struct Moment {
@@ -73,10 +66,7 @@ class MemoryProfiler::Data {
         auto [place, is_new] = numbers_.try_emplace(key, sites.size());
         if (is_new) sites.push_back({line, op, detail::thread.module});
         const auto bytes = static_cast<std::int64_t>(storage->nbytes);
-        auto* followed = new Followed{storage->release, storage->context, run, ++made_};
-        held.emplace(followed->number, Held{place->second, bytes});
-        storage->release = forget;
-        storage->context = followed;
+        held.insert_or_assign(storage, Held{place->second, bytes, ++made_});
         Site& site = sites[place->second];
         ++site.tensors;
         site.bytes += bytes;
@@ -84,12 +74,11 @@ class MemoryProfiler::Data {
         note();
         if (live <= peak) return;
         peak = live;
-        ++peak_number_;
         peak_is_taken_ = false;
     }
 
-    void gone(std::uint64_t number) {
-        const auto found = held.find(number);
+    void gone(const Storage* storage) {
+        const auto found = held.find(storage);
         if (found == held.end()) return;
         take_peak();  // what lived until now was the most so far
         Site& site = sites[found->second.site];
@@ -110,11 +99,8 @@ class MemoryProfiler::Data {
         }
     }
 
-    static void forget(Storage* storage);
-
-    std::uint64_t run = 0;
     std::vector<Site> sites;
-    std::unordered_map<std::uint64_t, Held> held;
+    std::unordered_map<const Storage*, Held> held;
     std::vector<Moment> moments;
     std::int64_t live = 0, peak = 0;
     double begin = now_in_seconds();
@@ -132,7 +118,7 @@ class MemoryProfiler::Data {
     }
 
     std::map<std::tuple<std::string_view, std::uint_least32_t, std::string_view, const ModuleName*>, std::size_t> numbers_;
-    std::uint64_t made_ = 0, peak_number_ = 0;
+    std::uint64_t made_ = 0;
     bool peak_is_taken_ = true;
 };
 
@@ -140,7 +126,6 @@ namespace {
 
 std::mutex running_mutex;
 MemoryProfiler::Data* running = nullptr;
-std::uint64_t last_run = 0;
 constinit thread_local int paused = 0;
 
 std::vector<MemorySite> listed(const MemoryProfiler::Data& data, const std::vector<std::pair<std::int64_t, std::int64_t>>& amounts) {
@@ -175,18 +160,6 @@ std::string shown(const std::vector<MemorySite>& sites, int rows) {
 
 }  // namespace
 
-void MemoryProfiler::Data::forget(Storage* storage) {
-    const auto* followed = static_cast<Followed*>(storage->context);
-    {
-        const std::lock_guard lock(running_mutex);
-        if (running && running->run == followed->run) running->gone(followed->number);
-    }
-    storage->release = followed->release;
-    storage->context = followed->context;
-    delete followed;
-    if (storage->release) storage->release(storage);
-}
-
 detail::PauseMemoryProfiler::PauseMemoryProfiler() noexcept { ++paused; }
 detail::PauseMemoryProfiler::~PauseMemoryProfiler() { --paused; }
 
@@ -194,6 +167,11 @@ void detail::note_memory(Storage* storage, const Loc& loc) {
     if (paused > 0) return;
     const std::lock_guard lock(running_mutex);
     if (running) running->made(storage, loc);
+}
+
+void detail::note_released(const Storage* storage) noexcept {
+    const std::lock_guard lock(running_mutex);
+    if (running) running->gone(storage);
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::int64_t begin, std::int64_t end) {
@@ -214,7 +192,6 @@ MemoryProfiler::MemoryProfiler(Loc loc) : data_(nullptr) {
     auto data = std::make_unique<Data>();
     const std::lock_guard lock(running_mutex);
     if (running) fail<ValueError>(loc, "MemoryProfiler: another one is alive, and there can be one at a time: end its scope first");
-    data->run = ++last_run;
     running = data_ = data.release();
     __atomic_fetch_add(&detail::watching_memory, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
@@ -261,8 +238,8 @@ std::vector<MemorySite> MemoryProfiler::at_peak() const {
 std::vector<MemorySite> MemoryProfiler::since(Point point) const {
     const std::lock_guard lock(running_mutex);
     std::vector<std::pair<std::int64_t, std::int64_t>> amounts(data_->sites.size());
-    for (const auto& [number, held] : data_->held) {
-        if (number <= point) continue;
+    for (const auto& [storage, held] : data_->held) {
+        if (held.number <= point) continue;
         ++amounts[held.site].first;
         amounts[held.site].second += held.bytes;
     }

@@ -1,11 +1,18 @@
-// What the Profiler wants of a MemoryProfiler: what it has seen, for traces, and to be left alone.
+// What others tell a MemoryProfiler, and what the Profiler wants of one: what it has seen, for traces, and to be left alone.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+namespace tapir {
+struct Storage;
+}
+
 namespace tapir::detail {
+
+/// Tells the memory profiler that lives that this storage's bytes are given back; it may not have been told of the storage.
+void note_released(const Storage* storage) noexcept;
 
 /// The live bytes of the MemoryProfiler that lives, each time that they changed between these two times, and before the first where
 /// there is one: (steady clock, in nanoseconds; bytes). Empty without one.

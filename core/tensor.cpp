@@ -11,6 +11,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/core/thread_impl.h"
 
@@ -254,6 +255,8 @@ namespace {
 
 void drop(Storage* storage) noexcept {
     if (!drop_ref(storage->refs)) return;
+    if (watching_memory) [[unlikely]]
+        note_released(storage);
     if (storage->release) storage->release(storage);
     // The storage stands in the block of the tensor that was made with it, right behind that tensor.
     deallocate(reinterpret_cast<std::byte*>(storage) - sizeof(TensorImpl), std::size_t{storage->block} * kAlignment);
@@ -293,6 +296,8 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
     if (!owns_block) return drop(old);
     // The old storage stands in the tensor's own block and stays until the tensor goes. Its elements need not.
     if (__atomic_load_n(&old->refs, __ATOMIC_ACQUIRE) > 1 || !old->release) return;
+    if (watching_memory) [[unlikely]]
+        note_released(old);
     old->release(old);
     old->release = nullptr;
     old->data = nullptr;

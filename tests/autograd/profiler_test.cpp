@@ -241,3 +241,31 @@ TEST_CASE("tensors outlive the memory profiler that knew of them") {
     small = Tensor();
     CHECK(another.live_bytes() == 0);
 }
+
+TEST_CASE("a memory profiler leaves storages as they are") {  // their release says what kind of memory it is: page-locked or not
+    const Tensor before = ones({100000});
+    Tensor x;
+    bool is_released = false;
+    float blob[3] = {1, 2, 3};
+    {
+        const MemoryProfiler memory;
+        x = ones({100000});
+        CHECK(x.impl()->storage->release == before.impl()->storage->release);
+        CHECK(x.impl()->storage->context == before.impl()->storage->context);
+        const auto found = from_blob(blob, {3}, [&](void*) { is_released = true; });
+        CHECK(memory.live_bytes() == 400000);
+        std::thread([&] { x = Tensor(); }).join();  // it may go on any thread
+        CHECK(memory.live_bytes() == 0);
+        x = ones({3});
+    }
+    CHECK(is_released);
+    const MemoryProfiler another;
+    const auto start = another.now();
+    std::vector<Tensor> made;  // at the addresses of others, which it has not seen
+    x = Tensor();
+    for (int i = 0; i < 10; ++i) made.push_back(ones({3}));
+    CHECK(another.live_bytes() == 10 * 12);
+    made.resize(4);
+    CHECK(another.live_bytes() == 4 * 12);
+    CHECK(another.since(start).at(0).tensors == 4);
+}

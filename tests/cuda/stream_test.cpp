@@ -2,6 +2,7 @@
 // emulator can do; on a GPU a long row of kernels stands in for it.
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <thread>
 
 #include "../fails.h"
@@ -234,6 +235,9 @@ TEST_CASE("memory is used again in the order of its stream", "[cuda]") {
 
 TEST_CASE("page-locked memory is copied on the side", "[cuda]") {
     NEEDS_CUDA;
+    const bool is_followed = GENERATE(false, true);
+    std::optional<MemoryProfiler> memory;
+    if (is_followed) memory.emplace();
     const Stream side(cuda);
     const StreamScope scope(side);
     Tensor host = arange(1000, float32).pin_memory();
