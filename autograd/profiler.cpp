@@ -51,6 +51,20 @@ std::uint64_t last_number = 0;
 std::atomic<bool> has_devices{false};  // asked when the first profiler is made: scopes are ranges for Nsight, too
 
 thread_local Profiler::Data* mine = nullptr;   // this thread is the one that it profiles
+// What this thread profiles, less what was left to it: that is freed.
+Profiler::Data* profiled_here() {
+    if (mine && mine->is_left.load(std::memory_order_acquire)) [[unlikely]]
+        delete mine;  // sets mine to null
+    return mine;
+}
+
+// A thread that ends while it is profiled: its profiler stays, and any other may stop it.
+struct EndOfThread {
+    ~EndOfThread() {
+        if (Profiler::Data* const data = profiled_here()) data->lose_thread();
+    }
+};
+
 thread_local std::int64_t inside_of_scope = 0;  // on other threads: what has ended inside of the innermost scope
 
 double bytes_of(const TensorImpl* x) noexcept { return static_cast<double>(x->numel) * static_cast<double>(itemsize(x->dtype)); }
@@ -117,26 +131,55 @@ Profiler::Data::Data(const Loc& loc) : OpWatcher(/*calls_ops=*/false) {
         run = ++last_number;
         running_number = run;
     }
+    thread_local const EndOfThread end_of_thread;
+    static_cast<void>(profiled_here());
     mine = this;
     watch_.emplace(*this);
     wall_first_ = nanoseconds();
     first = ticks();
 }
 
-Profiler::Data::~Data() = default;
+Profiler::Data::~Data() {
+    if (mine == this) mine = nullptr;
+}
+
+void Profiler::Data::lose_thread() {
+    const std::lock_guard lock(running_mutex);
+    mine = nullptr;
+    if (is_left.load(std::memory_order_relaxed)) {
+        delete this;
+        return;
+    }
+    watch_.reset();
+    has_thread_ = false;
+}
+
+bool Profiler::Data::is_of_other_thread() const {
+    const std::lock_guard lock(running_mutex);
+    return has_thread_ && !stopped && mine != this;
+}
+
+bool Profiler::Data::leave() {
+    const std::lock_guard lock(running_mutex);
+    if (!has_thread_ || stopped || mine == this) return false;
+    running = nullptr;
+    running_number = 0;
+    is_left.store(true, std::memory_order_release);
+    return true;
+}
 
 void Profiler::Data::stop() {
     if (stopped) return;
     last = ticks();
     const std::int64_t wall = nanoseconds() - wall_first_;
     watch_.reset();
-    mine = nullptr;
+    if (mine == this) mine = nullptr;
     {
         const std::lock_guard lock(running_mutex);
         running = nullptr;
         running_number = 0;
+        stopped = true;
     }
-    stopped = true;
     tick_ = static_cast<double>(wall) * 1e-9 / static_cast<double>(std::max<std::int64_t>(last - first, 1));
     drop_op();
     while (!open_.empty()) {  // scopes that stop() was called in
@@ -265,6 +308,10 @@ void Profiler::Data::drop_op() {
 }
 
 void Profiler::Data::begin(const char* op, Device operand, const Loc& loc) {
+    if (is_left.load(std::memory_order_relaxed)) [[unlikely]] {
+        static_cast<void>(profiled_here());
+        return;
+    }
     if (op_.begin != 0) {
         const bool is_same = op_.loc.line() == loc.line() && (op_.name == op || std::strcmp(op_.name, op) == 0);
         if (is_same && (op_.mark >= 0 || operand.type == DeviceType::cpu)) return;  // another operand
@@ -376,13 +423,17 @@ void Profiler::Data::open_scope(const char* name, const Loc& loc, std::int64_t n
 
 void Profiler::Data::close_scope(std::int64_t begin, std::int64_t now) {
     drop_op();
-    for (; !open_.empty() && open_.back().begin > begin; open_.pop_back()) {  // rules that an error has ended
-        if (open_.back().mark >= 0) device_api::end_range();
+    if (std::none_of(open_.begin(), open_.end(), [&](const Open& open) { return open.begin == begin; })) return;
+    for (bool is_closed = false; !is_closed;) {
+        const Open open = open_.back();
+        open_.pop_back();
+        is_closed = open.begin == begin;
+        if (open.name) {  // also a scope that began inside and ends later: its time ends here
+            append_scope(open, now);
+        } else if (open.mark >= 0) {  // a rule that an error has ended
+            device_api::end_range();
+        }
     }
-    if (open_.empty() || open_.back().begin != begin) return;
-    const Open open = open_.back();
-    open_.pop_back();
-    append_scope(open, now);
 }
 
 void Profiler::Data::append_scope(const Open& open, std::int64_t end) {
@@ -417,8 +468,8 @@ ProfileScope::ProfileScope(const char* name, Loc loc) noexcept : name_(name), lo
     loc_ = detail::caller(loc);
     if (has_devices.load(std::memory_order_relaxed)) device_api::begin_range(name);
     begin_ = ticks();
-    if (mine) {
-        mine->open_scope(name, loc_, begin_);
+    if (Profiler::Data* const here = profiled_here()) {
+        here->open_scope(name, loc_, begin_);
     } else {
         inside_ = std::exchange(inside_of_scope, 0);
     }
@@ -429,8 +480,8 @@ ProfileScope::~ProfileScope() {
         return;
     const std::int64_t now = ticks();
     if (has_devices.load(std::memory_order_relaxed)) device_api::end_range();
-    if (mine) {
-        if (mine->run == run_) mine->close_scope(begin_, now);
+    if (Profiler::Data* const here = profiled_here()) {
+        if (here->run == run_) here->close_scope(begin_, now);
         return;
     }
     const std::int64_t inside = std::exchange(inside_of_scope, inside_ + (now - begin_));
@@ -443,6 +494,7 @@ ProfileScope::~ProfileScope() {
 Profiler::Profiler(Loc loc) : data_(new Data(loc)) {}
 
 Profiler::~Profiler() {
+    if (data_->leave()) return;  // to its thread, which is told of what it does until it looks
     try {
         data_->stop();
     } catch (...) {  // of a device's errors, which the next wait reports too
@@ -451,6 +503,7 @@ Profiler::~Profiler() {
 }
 
 void Profiler::stop(Loc loc) {
+    if (data_->is_of_other_thread()) fail<ValueError>(loc, "Profiler::stop: it was made on another thread: stop() it there");
     const CallerScope caller(loc);
     data_->stop();
 }

@@ -1,6 +1,7 @@
 // What a profile holds.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -78,6 +79,13 @@ class Profiler::Data : public OpWatcher {
     void end_copy() override;
 
     void stop();
+    /// The thread that it profiles ends.
+    void lose_thread();
+    /// Whether it is running on another thread than this one.
+    bool is_of_other_thread() const;
+    /// If so, it is left to that thread, which frees it at its next op or at its end: false if not.
+    bool leave();
+    std::atomic<bool> is_left = false;
     void open_scope(const char* name, const Loc& loc, std::int64_t now);
     void close_scope(std::int64_t begin, std::int64_t now);
     void add_from_other_thread(const char* name, const Loc& loc, std::int64_t begin, std::int64_t now, std::int64_t inside);
@@ -149,6 +157,7 @@ class Profiler::Data : public OpWatcher {
     std::vector<DeviceTime> device_times_;
     std::vector<ProfileEvent> others_;  // under running_mutex
     std::optional<WatchScope> watch_;
+    bool has_thread_ = true;            // the one that it profiles lives; under running_mutex
     double tick_ = 0;  // seconds
     std::int64_t wall_first_ = 0;
 };

@@ -77,7 +77,10 @@ struct WatcherList {
         };
         std::optional<Pauses> pauses;
         if (!quiet()) pauses.emplace();
-        for (OpWatcher* watcher = detail::thread.watchers; watcher; watcher = watcher->next_) call(*watcher);
+        for (OpWatcher *watcher = detail::thread.watchers, *next; watcher; watcher = next) {
+            next = watcher->next_;  // it may be its last call
+            call(*watcher);
+        }
     }
 };
 

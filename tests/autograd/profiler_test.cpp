@@ -1,13 +1,17 @@
 // Profiler and MemoryProfiler: what they count, by op, line, module and thread. (How long things take is not looked at.)
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
 
 #include "../fails.h"
 #include "../nn/data/files.h"
+#include "tapir/core/memory_timeline_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -268,4 +272,75 @@ TEST_CASE("a memory profiler leaves storages as they are") {  // their release s
     made.resize(4);
     CHECK(another.live_bytes() == 4 * 12);
     CHECK(another.since(start).at(0).tensors == 4);
+}
+
+TEST_CASE("a profiler is stopped by its thread, and may go on any") {
+    const Tensor x = ones({3});
+    std::optional<Profiler> profiler(std::in_place);
+    std::string message;
+    std::thread([&] {
+        try {
+            profiler->stop();
+        } catch (const ValueError& error) {
+            message = error.what();
+        }
+    }).join();
+    CHECK(message.find("profiler_test.cpp:" + std::to_string(__LINE__ - 5) + ": Profiler::stop: it was made on another thread") == 0);
+    static_cast<void>(x + x);
+    profiler->stop();
+    CHECK(row_of(profiler->rows(), "add").calls == 1);
+    for (const bool is_watched : {false, true}) {  // by another watcher, too
+        std::optional<CheckFiniteScope> check;
+        if (is_watched) check.emplace();
+        profiler.reset();
+        profiler.emplace();
+        {
+            const ProfileScope scope("interrupted");
+            static_cast<void>(x + x);
+            std::thread([&] {
+                profiler.reset();
+                const Profiler of_other;
+            }).join();
+        }
+        static_cast<void>(x + x);
+        if (is_watched) FAILS(Error, "", log(x - 2));  // the other one is still there
+        profiler.emplace();
+        static_cast<void>(x + x);
+        profiler->stop();
+        CHECK(row_of(profiler->rows(), "add").calls == 1);
+    }
+    profiler.reset();
+    std::thread([&] {
+        profiler.emplace();
+        static_cast<void>(x * x);
+    }).join();
+    static_cast<void>(x + x);  // not on its thread
+    profiler->stop();
+    REQUIRE(profiler->rows().size() == 1);
+    CHECK(row_of(profiler->rows(), "mul").calls == 1);
+    std::thread([&] { profiler.emplace(); }).join();
+    profiler.reset();
+    std::thread([&] {
+        profiler.emplace();
+        std::thread([&] { profiler.reset(); }).join();  // left to a thread that does nothing more
+    }).join();
+    const Profiler last;
+}
+
+TEST_CASE("scopes that end in another order have rows, and those around them keep theirs") {
+    Profiler profiler;
+    {
+        const ProfileScope around("around");
+        std::optional<ProfileScope> outer(std::in_place, "outer"), inner(std::in_place, "inner");
+        outer.reset();
+        const ProfileScope after("after");
+        inner.reset();
+        static_cast<void>(ones({3}) + 1);
+    }
+    profiler.stop();
+    const auto rows = profiler.rows();
+    for (const char* name : {"around", "outer", "inner", "after"}) CHECK(row_of(rows, name).calls == 1);
+    CHECK(row_of(rows, "inner").total_seconds <= row_of(rows, "outer").total_seconds);
+    CHECK(row_of(rows, "after").total_seconds >= row_of(rows, "add").total_seconds);
+    CHECK(row_of(rows, "after").total_seconds <= row_of(rows, "around").total_seconds);
 }
