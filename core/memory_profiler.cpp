@@ -53,15 +53,19 @@ class MemoryProfiler::Data {
         std::int64_t bytes;
         std::uint64_t number;
     };
-    // Changes that follow each other within 2 us are one: the most that lived meanwhile, and what did after them.
+    // Changes that follow each other at once are one: the most that lived meanwhile, and what did after them.
     struct Moment {
         double time;
         std::int64_t most, bytes;
     };
 
     void made(Storage* storage, const Loc& loc) {
-        const Loc& line = detail::thread.op_loc.line() != 0 && detail::thread.op ? detail::thread.op_loc : detail::caller(loc);
-        const char* op = detail::thread.op ? detail::thread.op : "";
+        // The thread's op stays named when it has ended: what is made by another line afterwards is not its own.
+        const Loc &own = detail::caller(loc), &op_line = detail::thread.op_loc;
+        const bool is_part = detail::thread.op && (detail::thread.parts > 0 || own.line() == 0);
+        const Loc& line = is_part && op_line.line() != 0 ? op_line : own;
+        const bool is_of_op = detail::thread.op && line.line() == op_line.line() && std::strcmp(line.file_name(), op_line.file_name()) == 0;
+        const char* op = is_of_op ? detail::thread.op : "";
         const auto key = std::tuple(std::string_view(line.file_name()), line.line(), std::string_view(op), detail::thread.module);
         auto [place, is_new] = numbers_.try_emplace(key, sites.size());
         if (is_new) sites.push_back({line, op, detail::thread.module});
@@ -109,14 +113,30 @@ class MemoryProfiler::Data {
  private:
     void note() {
         const double time = now_in_seconds() - begin;
-        if (!moments.empty() && time - moments.back().time < 2e-6) {
-            moments.back().most = std::max(moments.back().most, live);
-            moments.back().bytes = live;
-            return;
-        }
-        moments.push_back({time, live, live});
+        if (moments.size() == kMostMoments) merge(time);
+        add(moments, {time, live, live});
     }
 
+    void add(std::vector<Moment>& line, const Moment& moment) const {
+        if (line.empty() || moment.time - line.back().time >= apart_) {
+            line.push_back(moment);
+            return;
+        }
+        line.back().most = std::max(line.back().most, moment.most);
+        line.back().bytes = moment.bytes;
+    }
+
+    // Half as many moments at most, each of as long a time. No change is lost that was the most of its time.
+    void merge(double now) {
+        apart_ = std::max(2 * apart_, 2 * now / static_cast<double>(kMostMoments));
+        std::vector<Moment> merged;
+        merged.reserve(kMostMoments);
+        for (const Moment& moment : moments) add(merged, moment);
+        moments = std::move(merged);
+    }
+
+    static constexpr std::size_t kMostMoments = 100'000;
+    double apart_ = 2e-6;  // seconds: changes that follow each other sooner are one moment
     std::map<std::tuple<std::string_view, std::uint_least32_t, std::string_view, const ModuleName*>, std::size_t> numbers_;
     std::uint64_t made_ = 0;
     bool peak_is_taken_ = true;

@@ -344,3 +344,37 @@ TEST_CASE("scopes that end in another order have rows, and those around them kee
     CHECK(row_of(rows, "after").total_seconds >= row_of(rows, "add").total_seconds);
     CHECK(row_of(rows, "after").total_seconds <= row_of(rows, "around").total_seconds);
 }
+
+TEST_CASE("memory made after an op has ended is not that op's") {
+    const MemoryProfiler memory;
+    const int line = __LINE__ + 1;
+    const Tensor large = empty({1000000});
+    nn::Linear linear(300, 300);
+    CHECK(site_of(memory.live(), line).bytes == 4000000);
+    CHECK(site_of(memory.live(), line).tensors == 1);
+    std::int64_t of_module = 0;  // the weight, and the bias that may be named after what filled in the weight
+    for (const MemorySite& site : memory.live()) {
+        if (site.place == "profiler_test.cpp:" + std::to_string(line + 1)) of_module += site.bytes;
+        CHECK((site.op != "empty" || site.bytes == 4000000));
+    }
+    CHECK(of_module == 4 * (300 * 300 + 300));
+}
+
+TEST_CASE("a memory profiler that lives long keeps the peak and no more than so many moments") {
+    const MemoryProfiler memory;
+    { const Tensor peak = empty({1000}), other = empty({7}); }
+    for (int i = 0; i < 1'000'000; ++i) static_cast<void>(empty({1}));
+    const Tensor kept = empty({5});
+    const auto line = detail::memory_timeline(0, std::numeric_limits<std::int64_t>::max());
+    CHECK(line.size() <= 200'000);  // two of each moment: the most, and what then was
+    CHECK(line.size() > 10'000);
+    CHECK(line.back().second == 20);
+    std::int64_t most = 0;
+    bool is_ordered = true;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        most = std::max(most, line[i].second);
+        is_ordered &= i == 0 || line[i].first >= line[i - 1].first;
+    }
+    CHECK(is_ordered);
+    CHECK(most == 4028);
+}
