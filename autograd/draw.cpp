@@ -14,6 +14,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/format.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/text_impl.h"
 
 namespace tapir {
 namespace {
@@ -328,20 +329,6 @@ void place_boxes(Drawing& drawing) {
 
 // --- Writing it --------------------------------------------------------------------------------------------------------------
 
-std::string escaped(std::string_view text) {
-    std::string result;
-    for (const char c : text) {
-        switch (c) {
-            case '&': result += "&amp;"; break;
-            case '<': result += "&lt;"; break;
-            case '>': result += "&gt;"; break;
-            case '"': result += "&quot;"; break;
-            default: result += c;
-        }
-    }
-    return result;
-}
-
 void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
     const Box &from = drawing.boxes[edge.from], &to = drawing.boxes[edge.to];
     double x = from.x, y = from.y + from.height;
@@ -357,11 +344,11 @@ void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
         curve_to(bend.x, bend.y);
     }
     curve_to(to.x, to.y);
-    svg += fmt::format("<path d=\"{}\" marker-end=\"url(#tip)\"><title>{}</title></path>\n", path, escaped(edge.label));
+    svg += fmt::format("<path d=\"{}\" marker-end=\"url(#tip)\"><title>{}</title></path>\n", path, detail::xml_text(edge.label));
     const double next_x = edge.bends.empty() ? to.x : drawing.boxes[edge.bends[0]].x;
     const double next_y = edge.bends.empty() ? to.y : drawing.boxes[edge.bends[0]].y;
     svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", (from.x + next_x) / 2 + 3, (from.y + from.height + next_y) / 2 + 3,
-                       escaped(edge.label));
+                       detail::xml_text(edge.label));
 }
 
 void write_box(std::string& svg, const Box& box) {
@@ -371,12 +358,12 @@ void write_box(std::string& svg, const Box& box) {
                        box.height, colour);
     double y = box.y + kLine;
     if (!box.title.empty()) {
-        svg += fmt::format("<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\">{}<title>{}</title></text>\n", left + 8, y, escaped(box.title),
-                           escaped(box.module->type));
+        svg += fmt::format("<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\">{}<title>{}</title></text>\n", left + 8, y, detail::xml_text(box.title),
+                           detail::xml_text(box.module->type));
         y += kLine;
     }
     for (const Row& row : box.rows) {
-        svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}<title>{}</title></text>\n", left + 8, y, escaped(row.text), escaped(row.tooltip));
+        svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}<title>{}</title></text>\n", left + 8, y, detail::xml_text(row.text), detail::xml_text(row.tooltip));
         y += kLine;
     }
     svg += "</g>\n";
@@ -411,7 +398,7 @@ std::string Tape::to_svg() const {
         "<defs><marker id=\"tip\" markerWidth=\"8\" markerHeight=\"8\" refX=\"7\" refY=\"4\" orient=\"auto\">"
         "<path d=\"M0 1L8 4L0 7z\" style=\"fill:#888;stroke:none\"/></marker></defs>\n"
         "<rect width=\"100%\" height=\"100%\" style=\"fill:white;stroke:none\"/>\n",
-        drawing.width, drawing.height, escaped(fmt::format("the tape of {}", listing::place(loc_))));
+        drawing.width, drawing.height, detail::xml_text(fmt::format("the tape of {}", listing::place(loc_))));
     for (const Edge& edge : drawing.edges) write_edge(svg, drawing, edge);
     for (const Box& box : drawing.boxes) {
         if (!box.is_bend) write_box(svg, box);

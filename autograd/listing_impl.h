@@ -13,8 +13,6 @@ namespace listing {
 
 /// "tree.cpp:42"
 std::string place(const Loc& loc);
-/// "3.1 MiB"
-std::string size(std::int64_t bytes);
 std::int64_t bytes_of(const Record& record);
 /// "float32 (2, 3)"
 std::string output(const Record& record);

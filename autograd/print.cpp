@@ -14,20 +14,13 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/text_impl.h"
 
 namespace tapir {
 namespace listing {
 
 std::string place(const Loc& loc) {
     return loc.line() == 0 ? "" : detail::file_and_line(loc);
-}
-
-std::string size(std::int64_t bytes) {
-    constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    auto amount = static_cast<double>(bytes);
-    int unit = 0;
-    for (; amount >= 1024 && unit < 4; ++unit) amount /= 1024;
-    return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", amount, amount < 10 ? 1 : 0, units[unit]);
 }
 
 std::int64_t bytes_of(const Record& record) {
@@ -75,7 +68,7 @@ std::string Tape::str(std::string_view pattern) const {
         const bool is_leaf = record.flags & Record::kLeaf;
         if (!is_leaf) bytes += listing::bytes_of(record);
         const char* op = record.flags & Record::kExtra ? "and" : record.op->name;
-        Row row = {std::to_string(i - begin_), op, listing::output(record), listing::size(listing::bytes_of(record)),
+        Row row = {std::to_string(i - begin_), op, listing::output(record), detail::size_text(listing::bytes_of(record)),
                    inputs_of(record, begin_), listing::place(record.loc), listing::module(record)};
         const bool is_wanted = std::any_of(row.begin(), row.end(), [&](const std::string& cell) { return cell.find(pattern) != cell.npos; });
         if (is_wanted) rows.push_back(std::move(row));
@@ -84,7 +77,7 @@ std::string Tape::str(std::string_view pattern) const {
     for (const Row& row : rows) {
         for (int c = 0; c < kColumns; ++c) widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
     }
-    std::string text = fmt::format("tape of {}: {} records, results of {}\n", listing::place(loc_), size(), listing::size(bytes));
+    std::string text = fmt::format("tape of {}: {} records, results of {}\n", listing::place(loc_), size(), detail::size_text(bytes));
     if (rows.size() == 1 && !pattern.empty()) return text + fmt::format("no record has \"{}\"\n", pattern);
     for (const Row& row : rows) {
         std::string line;

@@ -14,28 +14,15 @@
 #include "tapir/autograd/profiler_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file.h"
+#include "tapir/core/text_impl.h"
 
 namespace tapir {
 namespace {
 
+using detail::json_text;
 using Kind = ProfileEvent::Kind;
 constexpr int kPerLevel = 64;  // depths between a scope and what is in it: for modules
 constexpr int kHost = 0;  // the process of the host's threads; device d is process d + 1
-
-std::string json_text(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-            out += c;
-        }
-    }
-    return out;
-}
 
 std::string shape_of(const ProfileEvent& event) {
     const int shown = std::min<int>(event.rank, 4);

@@ -19,10 +19,13 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/text_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
 namespace {
+
+using detail::size_text;
 
 struct Site {
     Loc loc;
@@ -38,12 +41,6 @@ double now_in_seconds() {
 
 std::string place_of(const Loc& loc) { return loc.line() == 0 ? "?" : detail::file_and_line(loc); }
 
-std::string size_of(std::int64_t bytes) {
-    if (bytes < 10 * 1024) return fmt::format("{} B", bytes);
-    if (bytes < std::int64_t{10} << 20) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024);
-    return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 }  // namespace
 
 class MemoryProfiler::Data {
@@ -53,11 +50,7 @@ class MemoryProfiler::Data {
         std::int64_t bytes;
         std::uint64_t number;
     };
-    // Changes that follow each other at once are one: the most that lived meanwhile, and what did after them.
-    struct Moment {
-        double time;
-        std::int64_t most, bytes;
-    };
+    using Moment = detail::MemoryMoment;
 
     void made(Storage* storage, const Loc& loc) {
         // The thread's op stays named when it has ended: what is made by another line afterwards is not its own.
@@ -109,6 +102,7 @@ class MemoryProfiler::Data {
     std::int64_t live = 0, peak = 0;
     double begin = now_in_seconds();
     std::uint64_t count() const { return made_; }
+    detail::MemoryLine line() const;
 
  private:
     void note() {
@@ -171,10 +165,10 @@ std::string shown(const std::vector<MemorySite>& sites, int rows) {
             rest.bytes += site.bytes;
             continue;
         }
-        text += fmt::format("{:>10}  {:>8}  {}{}{}{}\n", size_of(site.bytes), site.tensors, site.place, site.op.empty() ? "" : " ", site.op,
+        text += fmt::format("{:>10}  {:>8}  {}{}{}{}\n", size_text(site.bytes), site.tensors, site.place, site.op.empty() ? "" : " ", site.op,
                             site.module.empty() ? "" : fmt::format(" (in {})", site.module));
     }
-    if (others > 0) text += fmt::format("{:>10}  {:>8}  ({} more)\n", size_of(rest.bytes), rest.tensors, others);
+    if (others > 0) text += fmt::format("{:>10}  {:>8}  ({} more)\n", size_text(rest.bytes), rest.tensors, others);
     return text;
 }
 
@@ -198,7 +192,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::
     std::vector<std::pair<std::int64_t, std::int64_t>> line;
     const std::lock_guard lock(running_mutex);
     if (!running) return line;
-    for (const MemoryProfiler::Data::Moment& moment : running->moments) {
+    for (const MemoryMoment& moment : running->moments) {
         const auto time = static_cast<std::int64_t>((running->begin + moment.time) * 1e9);
         if (time > end) break;
         if (time < begin) line.clear();  // the last one before is what there is at the beginning
@@ -206,6 +200,11 @@ std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::
         line.emplace_back(std::max(time, begin), moment.bytes);
     }
     return line;
+}
+
+detail::MemoryLine MemoryProfiler::Data::line() const {
+    const std::lock_guard lock(running_mutex);
+    return {moments, peak, std::max(now_in_seconds() - begin, 1e-9)};
 }
 
 MemoryProfiler::MemoryProfiler(Loc loc) : data_(nullptr) {
@@ -267,7 +266,7 @@ std::vector<MemorySite> MemoryProfiler::since(Point point) const {
 }
 
 std::string MemoryProfiler::table(int rows) const {
-    return fmt::format("alive now: {}\n{}at the peak: {}\n{}", size_of(live_bytes()), shown(live(), rows), size_of(peak_bytes()),
+    return fmt::format("alive now: {}\n{}at the peak: {}\n{}", size_text(live_bytes()), shown(live(), rows), size_text(peak_bytes()),
                        shown(at_peak(), rows));
 }
 
@@ -277,113 +276,13 @@ std::string MemoryProfiler::leaks(Point point, int rows) const {
     return "made since then and still alive:\n" + shown(sites, rows);
 }
 
-namespace {
-
-std::string xml_text(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '<' || c == '>' || c == '&') {
-            out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : "&amp;";
-        } else {
-            out += c;
-        }
-    }
-    return out;
-}
-
-}  // namespace
-
 std::string MemoryProfiler::to_svg(int rows) const {
-    constexpr int left = 90, top = 40, width = 840, height = 260, columns = width;
     const std::vector<MemorySite> sites = at_peak();
-    std::vector<Data::Moment> moments;
-    std::int64_t peak = 0;
-    double end = 0;
-    {
-        const std::lock_guard lock(running_mutex);
-        moments = data_->moments;
-        peak = data_->peak;
-        end = std::max(now_in_seconds() - data_->begin, 1e-9);
-    }
-    const auto x_of = [&](double time) { return left + width * time / end; };
-    const auto y_of = [&](double bytes) { return top + height - height * bytes / static_cast<double>(std::max<std::int64_t>(peak, 1)); };
-    // The most and the last of each column of the picture.
-    struct Column {
-        std::int64_t most, last;
-    };
-    std::vector<Column> line(columns);
-    double peak_time = 0;
-    bool is_peak_met = false;
-    std::size_t next = 0;
-    std::int64_t bytes = 0;
-    for (int c = 0; c < columns; ++c) {
-        std::int64_t most = bytes;
-        for (; next < moments.size() && (moments[next].time < end * (c + 1) / columns || c == columns - 1); ++next) {
-            bytes = moments[next].bytes;
-            most = std::max(most, moments[next].most);
-            if (moments[next].most == peak && !is_peak_met) is_peak_met = true, peak_time = moments[next].time;
-        }
-        line[static_cast<std::size_t>(c)] = {most, bytes};
-    }
-    const auto shown_sites = std::min(sites.size(), static_cast<std::size_t>(std::max(rows, 0)));
-    const int list = top + height + 64, total = list + 20 * static_cast<int>(shown_sites + (shown_sites < sites.size())) + 10;
-    std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-                                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
-                                  left + width + 30, total);
-    const auto text = [&](double x, double y, const char* anchor, const std::string& what) {
-        svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, xml_text(what));
-    };
-    for (int i = 0; i <= 4; ++i) {
-        const double part = i / 4.0, y = y_of(part * static_cast<double>(peak)), x = x_of(part * end);
-        svg += fmt::format("<path d=\"M{} {:.1f}h{}\" stroke=\"#ddd\"/>\n", left, y, width);
-        text(left - 6, y + 4, "end", size_of(static_cast<std::int64_t>(part * static_cast<double>(peak))));
-        text(x, top + height + 18, "middle", fmt::format("{:.4g} s", part * end));
-    }
-    std::string path = fmt::format("M{} {}", left, top + height);
-    for (int c = 0; c < columns; ++c) {
-        const Column& column = line[static_cast<std::size_t>(c)];
-        path += fmt::format("V{:.1f}V{:.1f}H{}", y_of(static_cast<double>(column.most)), y_of(static_cast<double>(column.last)), left + c + 1);
-    }
-    svg += fmt::format("<path d=\"{}V{}Z\" fill=\"#9ecae1\" stroke=\"#3182bd\"/>\n", path, top + height);
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{}\" r=\"4\" fill=\"#d62728\"/>\n", x_of(peak_time), top);
-    text(x_of(peak_time), top - 10, peak_time > end / 2 ? "end" : "start", fmt::format("peak: {} after {:.4g} s", size_of(peak), peak_time));
-    if (shown_sites > 0) text(left, list - 20, "start", "at the peak:");
-    for (std::size_t i = 0; i < shown_sites; ++i) {
-        const MemorySite& site = sites[i];
-        const int y = list + 20 * static_cast<int>(i);
-        svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{:.1f}\" height=\"12\" fill=\"#9ecae1\"/>\n", left, y - 10,
-                           120 * static_cast<double>(site.bytes) / static_cast<double>(std::max<std::int64_t>(peak, 1)));
-        text(left - 6, y, "end", size_of(site.bytes));
-        text(left + 130, y, "start",
-             fmt::format("{}{}{}{}, {} tensor{}", site.place, site.op.empty() ? "" : " ", site.op,
-                         site.module.empty() ? "" : fmt::format(" (in {})", site.module), site.tensors, site.tensors == 1 ? "" : "s"));
-    }
-    if (shown_sites < sites.size()) {
-        text(left + 130, list + 20 * static_cast<int>(shown_sites), "start", fmt::format("({} more)", sites.size() - shown_sites));
-    }
-    return svg + "</svg>\n";
+    return detail::draw_memory(data_->line(), sites, rows);
 }
 
 void MemoryProfiler::export_timeline(const std::string& path, Loc loc) const {
-    std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
-                       "{\"ph\": \"M\", \"pid\": 0, \"name\": \"process_name\", \"args\": {\"name\": \"Tapir\"}}";
-    {
-        const std::lock_guard lock(running_mutex);
-        const auto add = [&](double time, std::int64_t bytes) {
-            text += fmt::format(",\n{{\"ph\": \"C\", \"pid\": 0, \"name\": \"memory\", \"ts\": {:.3f}, \"args\": {{\"bytes\": {}}}}}",
-                                time * 1e6, bytes);
-        };
-        for (const Data::Moment& moment : data_->moments) {
-            if (moment.most > moment.bytes) add(moment.time, moment.most);
-            add(moment.time, moment.bytes);
-        }
-    }
-    for (const MemorySite& site : at_peak()) {
-        text += fmt::format(",\n{{\"ph\": \"I\", \"pid\": 0, \"tid\": 0, \"s\": \"g\", \"name\": \"at the peak: {} {}\", \"ts\": 0, "
-                            "\"args\": {{\"tensors\": {}, \"bytes\": {}}}}}",
-                            site.place, site.op, site.tensors, site.bytes);
-    }
-    write_file(path, text + "\n]}\n", loc);
+    write_file(path, detail::trace_of_memory(data_->line(), at_peak()), loc);
 }
 
 }  // namespace tapir

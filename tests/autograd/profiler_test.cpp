@@ -12,6 +12,7 @@
 #include "../fails.h"
 #include "../nn/data/files.h"
 #include "tapir/core/memory_timeline_impl.h"
+#include "tapir/core/text_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -183,9 +184,11 @@ TEST_CASE("memory is known by the lines that made it, now, at the peak and since
     CHECK(memory.leaks(before).find("profiler_test.cpp:" + std::to_string(leak_line) + " add") != std::string::npos);
     CHECK(memory.table().find("at the peak: ") != std::string::npos);
 
-    // The drawing: the line, the peak, and what it was made of.
+    // The drawing: round ticks of one unit, the line, the peak, and what it was made of.
     const std::string svg = memory.to_svg(1);
     CHECK(svg.find("peak: 785.2 KiB after") != std::string::npos);
+    for (const char* tick : {">0 KiB<", ">200 KiB<", ">400 KiB<", ">600 KiB<"}) CHECK(svg.find(tick) != std::string::npos);
+    CHECK(svg.find(">800 KiB<") == std::string::npos);
     const std::string place = "profiler_test.cpp:" + std::to_string(large_line);  // two of one size: one of them is the row
     CHECK((svg.find(place + " exp, 1 tensor<") == std::string::npos) != (svg.find(place + " ones, 1 tensor<") == std::string::npos));
     CHECK(svg.find("(2 more)") != std::string::npos);
@@ -377,4 +380,49 @@ TEST_CASE("a memory profiler that lives long keeps the peak and no more than so 
     }
     CHECK(is_ordered);
     CHECK(most == 4028);
+}
+
+TEST_CASE("texts are of one kind, and files hold UTF-8 whatever names are") {
+    CHECK(detail::size_text(0) == "0 B");
+    CHECK(detail::size_text(1023) == "1023 B");
+    CHECK(detail::size_text(10 << 20) == "10.0 MiB");
+    CHECK(detail::size_text(10'000'000) == "9.5 MiB");
+    for (const char* good : {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf"}) {
+        CHECK(detail::json_text(good) == good);
+        CHECK(detail::xml_text(good) == good);
+    }
+    const std::string bad = "\xef\xbf\xbd";
+    CHECK(detail::json_text("\xff") == bad);
+    CHECK(detail::json_text("caf\xe9 au") == "caf" + bad + " au");
+    CHECK(detail::json_text("\xe2\x82") == bad + bad);              // cut off
+    CHECK(detail::json_text("\xc0\xaf") == bad + bad);              // longer than need be
+    CHECK(detail::json_text("\xed\xa0\x80") == bad + bad + bad);    // half of a pair
+    CHECK(detail::json_text("\xf4\x90\x80\x80").size() == 4 * 3);  // beyond the last
+    CHECK(detail::json_text("a\"b\\\n") == "a\\\"b\\\\\\u000a");
+    CHECK(detail::xml_text("<a & \"b\">\x01") == "&lt;a &amp; &quot;b&quot;&gt;" + bad);
+
+    MemoryProfiler memory;
+    Profiler profiler;
+    {
+        const ProfileScope scope("caf\xe9 \"1\"");
+        static_cast<void>(ones({3}) + 1);
+    }
+    profiler.stop();
+#line 1 "odd \"name\"\\\xe9.cpp"
+    const Tensor odd = ones({30});
+    const files::TemporaryFolder folder;
+    profiler.export_chrome_trace((folder.path() / "trace.json").string());
+    bool is_found = false;
+    const nlohmann::json trace = read_json((folder.path() / "trace.json").string());
+    for (const auto& event : trace["traceEvents"]) {
+        is_found |= event["name"] == "caf" + bad + " \"1\"";
+    }
+    CHECK(is_found);
+    is_found = false;
+    memory.export_timeline((folder.path() / "memory.json").string());
+    const nlohmann::json timeline = read_json((folder.path() / "memory.json").string());
+    for (const auto& event : timeline["traceEvents"]) {
+        is_found |= event["name"] == "at the peak: odd \"name\"\\" + bad + ".cpp:1 ones";
+    }
+    CHECK(is_found);
 }

@@ -1,0 +1,17 @@
+// Texts for people and for files that others read, inside the library.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tapir::detail {
+
+/// "12 B", "3.1 MiB"
+std::string size_text(std::int64_t bytes);
+/// What stands between the quotes of a JSON string. Each byte that is not part of a UTF-8 character becomes U+FFFD.
+std::string json_text(std::string_view text);
+/// The same in XML, in attributes too. Control characters, which XML does not have, become U+FFFD.
+std::string xml_text(std::string_view text);
+
+}  // namespace tapir::detail
