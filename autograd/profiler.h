@@ -50,14 +50,14 @@ class Profiler {
     Profiler(const Profiler&) = delete;
     Profiler& operator=(const Profiler&) = delete;
 
-    /// Ends the measurement; waits for devices. Called again it does nothing.
+    /// Ends the measurement; waits for devices. Called again it does nothing. ValueError on another thread, while its own lives.
     void stop(Loc loc = Loc::current());
     /// The groups, the largest first. Like all below, throws ValueError before stop().
     std::vector<ProfileRow> rows(ProfileTable::By by = ProfileTable::By::op, ProfileTable::Sort sort = ProfileTable::Sort::self_time,
                                  Loc loc = Loc::current()) const;
     /// A table for the screen. The last column is the share of this machine's peak that was reached, of its arithmetic or of its
-    /// memory's bandwidth, whichever is more (above 100% from caches); the first call measures the peaks with a large float32 product
-    /// and a large copy. Of ops on CUDA the rates are those of the device's time, and the peaks the device's.
+    /// memory's bandwidth (above 100% from caches), whichever is more. The first call measures the peaks: the best of 0.3 s of float32
+    /// products and of copies, for arithmetic at least what an op here has reached. Of ops on CUDA all is the device's, in its time.
     std::string table(ProfileTable table = {}, Loc loc = Loc::current()) const;
     /// Writes the table to stdout.
     void print(ProfileTable table = {}, Loc loc = Loc::current()) const;

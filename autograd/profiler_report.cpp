@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <string_view>
+#include <tuple>
 
 #include "tapir/autograd/listing_impl.h"
 #include "tapir/autograd/profiler_impl.h"
@@ -53,13 +55,18 @@ struct Peak {
     double flops = 0, bytes = 0;  // per second
 };
 
+// The shortest of many runs, over a time that is long to what else may run on the machine.
 template <class Work>
-double fastest(int rounds, const Work& work) {
-    double best = 1e30;
-    for (int i = 0; i < rounds; ++i) {
+double fastest(const Work& work) {
+    constexpr double long_enough = 0.3;  // seconds
+    constexpr int least = 6;
+    double best = 1e30, all = 0;
+    for (int i = 0; i < least || all < long_enough; ++i) {
         const auto begin = std::chrono::steady_clock::now();
         work();
-        best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        best = std::min(best, seconds);
+        all += seconds;
     }
     return best;
 }
@@ -70,8 +77,8 @@ Peak measure_here() {
     const Tensor a = full({n, n}, 0.5, here), source = full({many}, 1.0, here);
     Tensor target = empty({many}, here);
     Peak result;
-    result.flops = 2.0 * n * n * n / fastest(20, [&] { matmul(a, a); });
-    result.bytes = 2.0 * many * sizeof(float) / fastest(6, [&] { target.copy_(source); });
+    result.flops = 2.0 * n * n * n / fastest([&] { matmul(a, a); });
+    result.bytes = 2.0 * many * sizeof(float) / fastest([&] { target.copy_(source); });
     return result;
 }
 
@@ -125,6 +132,28 @@ Peak peak(int device) {
     const detail::PauseAutocast plain;
     const detail::PauseMemoryProfiler unseen;
     return measured[device] = device < 0 ? measure_here() : measure_on(cuda(device));
+}
+
+// The rate of arithmetic that ops and rules of this profile have reached, by device (-1: the CPU): a peak is not below it.
+std::map<int, double> reached(const Profiler::Data& data) {
+    struct Sum {
+        double flops = 0, seconds = 0;
+    };
+    std::map<std::tuple<std::string_view, Kind, int>, Sum> sums;
+    data.each([&](const ProfileEvent& event) {
+        if (event.kind != Kind::forward && event.kind != Kind::backward) return;  // scopes do not wait for devices
+        const auto* time = data.device_time(event);
+        if (event.begin == event.end || (event.mark >= 0 && !time)) return;
+        Sum& sum = sums[{event.name, event.kind, time ? data.streams[static_cast<std::size_t>(time->stream)].device.index : -1}];
+        sum.flops += event.flops;
+        sum.seconds += time ? time->seconds : data.seconds_of(event.end - event.begin);
+    });
+    std::map<int, double> rates;
+    for (const auto& [key, sum] : sums) {
+        double& rate = rates[std::get<int>(key)];
+        if (sum.seconds > 0) rate = std::max(rate, sum.flops / sum.seconds);
+    }
+    return rates;
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds * 1e3); }
@@ -184,6 +213,12 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
         all.resize(shown);
         all.push_back(rest);
     }
+    const std::map<int, double> rates = reached(*data_);
+    const auto peak_of = [&](int device) {
+        Peak most = peak(device);
+        if (const auto rate = rates.find(device); rate != rates.end()) most.flops = std::max(most.flops, rate->second);
+        return most;
+    };
     std::size_t width = 4;
     for (const ProfileRow& row : all) width = std::max(width, row.name.size());
     const char* title = options.by == ProfileTable::By::op ? "op" : options.by == ProfileTable::By::line ? "line" : "module";
@@ -201,7 +236,7 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
         }
         const double seconds = row.device >= 0 ? row.device_seconds : row.total_seconds;
         const double flops = row.flops / std::max(seconds, 1e-9), bytes = row.bytes / std::max(seconds, 1e-9);
-        const Peak most = peak(row.device);
+        const Peak most = peak_of(row.device);
         text += fmt::format("  {:>8.2f}  {:>8}  {:>6.1f}%\n", flops * 1e-9, row.bytes == 0 ? "" : fmt::format("{:.2f}", bytes * 1e-9),
                             100 * std::max(flops / most.flops, bytes / most.bytes));
     }
@@ -213,7 +248,7 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
     text += fmt::format("{} ms in ops and scopes of {} ms", milliseconds(here), milliseconds(seconds(loc)));
     if (elsewhere > 0) text += fmt::format(", and {} ms on other threads", milliseconds(elsewhere));
     const auto add_peak = [&](const std::string& whose, int device) {
-        const Peak most = peak(device);
+        const Peak most = peak_of(device);
         text += fmt::format("; peak of {}: {:.1f} GFLOP/s, {:.1f} GB/s", whose, most.flops * 1e-9, most.bytes * 1e-9);
     };
     add_peak(fmt::format("this machine, {} thread{}", num_threads(), num_threads() == 1 ? "" : "s"), -1);

@@ -13,6 +13,7 @@
 #include "../nn/data/files.h"
 #include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/text_impl.h"
+#include "tapir/core/thread_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -247,6 +248,32 @@ TEST_CASE("tensors outlive the memory profiler that knew of them") {
     const MemoryProfiler another;
     small = Tensor();
     CHECK(another.live_bytes() == 0);
+}
+
+TEST_CASE("no op is above the peak of the arithmetic") {
+    struct Swift : Function<Swift> {  // says that it does more than any machine can
+        static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return x[0] * 1; }
+        static Tensor backward(FunctionContext&, const std::vector<Tensor>& g) {
+            const detail::FlopsOf claimed(1e20);
+            return g[0];
+        }
+    };
+    const Tensor x = ones({3}).requires_grad_();
+    Profiler profiler;
+    {
+        Tape tape;
+        tape.backward(sum(Swift::apply({x})));
+    }
+    profiler.stop();
+    std::istringstream lines(profiler.table());
+    int found = 0;
+    for (std::string line; std::getline(lines, line);) {
+        if (line.find("backward") == std::string::npos || line.find("sum") != std::string::npos || line.find("backward") == 0) continue;
+        INFO(line);
+        CHECK(line.find(" 100.0%") != std::string::npos);
+        ++found;
+    }
+    CHECK(found == 1);
 }
 
 TEST_CASE("a memory profiler leaves storages as they are") {  // their release says what kind of memory it is: page-locked or not
