@@ -56,8 +56,8 @@ class Profiler {
     std::vector<ProfileRow> rows(ProfileTable::By by = ProfileTable::By::op, ProfileTable::Sort sort = ProfileTable::Sort::self_time,
                                  Loc loc = Loc::current()) const;
     /// A table for the screen. The last column is the share of this machine's peak that was reached, of its arithmetic or of its
-    /// memory's bandwidth (above 100% from caches), whichever is more. The first call measures the peaks: the best of 0.3 s of float32
-    /// products and of copies, for arithmetic at least what an op here has reached. Of ops on CUDA all is the device's, in its time.
+    /// memory's bandwidth (above 100% from caches), whichever is more. The first call measures the peaks, the best of 0.3 s of
+    /// products and of copies; that of arithmetic is at least what an op here has reached. On CUDA they are the device's.
     std::string table(ProfileTable table = {}, Loc loc = Loc::current()) const;
     /// Writes the table to stdout.
     void print(ProfileTable table = {}, Loc loc = Loc::current()) const;
