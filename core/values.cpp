@@ -2,11 +2,21 @@
 #include "tapir/core/values_impl.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
+
+double largest_of(DType dtype) noexcept {
+    switch (dtype) {
+        case DType::float16: return 65504;
+        case DType::bfloat16: return 0x1.fep127;
+        case DType::float32: return std::numeric_limits<float>::max();
+        default: return std::numeric_limits<double>::max();
+    }
+}
 
 Values values_of(const Tensor& x) {
     const PauseRecording pause;

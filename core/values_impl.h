@@ -15,6 +15,9 @@ struct Values {
     std::int64_t finite() const noexcept { return numel - nan - inf; }
 };
 
+/// The largest finite number of a floating dtype.
+double largest_of(DType dtype) noexcept;
+
 /// Reads every element.
 Values values_of(const Tensor& x);
 /// "float32 (2, 3): min -1, max 2, mean 0.5, 2 zeros, 1 nan of 6 elements"

@@ -8,6 +8,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/reduce.h"
@@ -52,24 +53,11 @@ bool equal(In a, In b) {
     return all(eq(a, b)).item<bool>();
 }
 
-namespace {
-
-double largest_of(DType dtype) {
-    switch (dtype) {
-        case DType::float16: return 65504;
-        case DType::bfloat16: return 0x1.fep127;
-        case DType::float32: return std::numeric_limits<float>::max();
-        default: return std::numeric_limits<double>::max();
-    }
-}
-
-}  // namespace
-
 Tensor nan_to_num(In x, double nan, std::optional<double> posinf, std::optional<double> neginf) {
     detail::check_defined(x, "nan_to_num");
     const detail::RecordedParts parts(x.loc);
     if (!is_floating(x->dtype)) return clone(x);
-    const double inf = std::numeric_limits<double>::infinity(), largest = largest_of(x->dtype);
+    const double inf = std::numeric_limits<double>::infinity(), largest = detail::largest_of(x->dtype);
     const Tensor numbers = where(isnan(x), nan, x), lower = where(eq(x, inf), posinf.value_or(largest), numbers);
     return where(eq(x, -inf), neginf.value_or(-largest), lower);
 }
