@@ -21,7 +21,6 @@
 namespace tapir {
 
 void release_saved(Record& record) noexcept;  // log.cpp
-[[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);  // tape.cpp
 
 namespace {
 
@@ -66,9 +65,7 @@ Tensor Backward::grad_or_zeros(int k) const {
 }
 
 Tensor Backward::saved(int i) const noexcept {
-    TensorImpl* impl = record_.saved()[i].impl;
-    detail::add_ref(impl->refs);
-    return Tensor::adopt(impl);
+    return detail::handle_of(record_.saved()[i].impl);
 }
 
 // --- The walk --------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -12,11 +11,13 @@
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
+#include "tapir/core/make_impl.h"
 #include "tapir/core/values_impl.h"
 
 namespace tapir {
 namespace {
 
+using detail::largest_of;
 using detail::Values;
 
 // Values with nan or inf among them; nothing where all are finite or are no floating numbers.
@@ -24,11 +25,6 @@ std::optional<Values> bad_values(const Tensor& x) {
     if (!x.defined() || !is_floating(x.dtype())) return std::nullopt;
     if (x.isfinite().all().item<bool>()) return std::nullopt;
     return detail::values_of(x);
-}
-
-Tensor handle_of(TensorImpl* impl) {
-    detail::add_ref(impl->refs);
-    return Tensor::adopt(impl);
 }
 
 // What has been seen of all that goes into an op or a rule.
@@ -43,15 +39,6 @@ struct Seen {
     // Whether these values are the first of their kind.
     bool explains(const Values& bad) const { return nan || (inf && bad.nan == 0); }
 };
-
-double largest_of(DType dtype) {
-    switch (dtype) {
-        case DType::float16: return 65504;
-        case DType::bfloat16: return 0x1.fep127;
-        case DType::float32: return std::numeric_limits<float>::max();
-        default: return std::numeric_limits<double>::max();
-    }
-}
 
 double magnitude(const Values& v) { return std::max(std::abs(v.min), std::abs(v.max)); }
 
@@ -144,7 +131,7 @@ class FiniteWatcher : public OpWatcher {
         const TensorImpl* written = std::exchange(written_, nullptr);
         if (is_off() || std::string_view(ran.op.name) == "fill") return;  // it is given its number
         for (int k = 0; k < ran.output_count; ++k) {
-            const Tensor y = handle_of(ran.outputs[k]);
+            const Tensor y = detail::handle_of(ran.outputs[k]);
             const std::optional<Values> bad = bad_values(y);
             if (!bad) continue;
             Seen in;
@@ -184,7 +171,7 @@ class FiniteWatcher : public OpWatcher {
         }
         saved_.clear();
         for (int i = 0; i < record.saved_count; ++i) {
-            saved_.push_back(handle_of(walk.log.records[index]->saved()[i].impl));
+            saved_.push_back(detail::handle_of(walk.log.records[index]->saved()[i].impl));
             in_.add(saved_.back());
         }
     }

@@ -7,8 +7,6 @@
 
 namespace tapir {
 
-[[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);  // tape.cpp
-
 namespace {
 
 void drop(HookState* state) noexcept {

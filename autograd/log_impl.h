@@ -131,6 +131,9 @@ struct RecordArgs {
 };
 void append_record(Log& log, const RecordArgs& args);
 
+/// Throws TapeError: `what` is asked for y's gradient, and the thread has no tape.
+[[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);
+
 /// Throws TapeError when `input` was made on a tape that is alive elsewhere.
 void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc);
 

@@ -40,6 +40,11 @@ Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType d
 Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, std::int64_t offset);
 /// The same; strides may be null: row-major.
 Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const std::int64_t* strides, std::int64_t offset);
+/// Another handle of the same tensor.
+inline Tensor handle_of(TensorImpl* impl) noexcept {
+    add_ref(impl->refs);
+    return Tensor::adopt(impl);
+}
 /// A view of exactly x's geometry.
 Tensor alias(const TensorImpl* x);
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "tapir/core/tensor.h"
+#include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
 #if defined(__linux__)
@@ -143,10 +143,7 @@ extern "C" [[gnu::used, gnu::retain]] const void* tapir_gdb_copy(const TensorImp
     try {
         const detail::PauseRecording pause;
         const detail::PauseAutocast plain;
-        auto* shared = const_cast<TensorImpl*>(impl);
-        detail::add_ref(shared->refs);
-        const Tensor tensor = Tensor::adopt(shared);
-        copy = tensor.to(cpu).contiguous();
+        copy = detail::handle_of(const_cast<TensorImpl*>(impl)).to(cpu).contiguous();
         return copy.impl();
     } catch (const std::exception& error) {
         message = error.what();
