@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
@@ -16,15 +17,6 @@ struct FunctionRecord : RecordObject {
 };
 
 constexpr OpInfo custom_op{"custom", NoOnnx("the user's"), CustomFunction::rule, "A function of the user's own."};
-
-// Whether an input of shape `to` can have been broadcast to `from`: a gradient of that shape is summed.
-bool can_sum_to(const Shape& from, const Shape& to) {
-    const int more = from.rank() - to.rank();
-    for (int d = 0; d < to.rank(); ++d) {
-        if (more < 0 || (to.raw(d) != from.raw(d + more) && to.raw(d) != 1)) return false;
-    }
-    return more >= 0;
-}
 
 }  // namespace
 
@@ -104,7 +96,7 @@ void CustomFunction::rule(Backward& b) {
     for (int i = 0; i < b.input_count(); ++i) {
         Tensor& g = result[static_cast<std::size_t>(i)];
         if (!g.defined() || !b.needs(i)) continue;
-        if (!can_sum_to(g.shape(), b.input_shape(i))) {
+        if (!detail::broadcasts_to(b.input_shape(i), g.shape())) {
             const detail::OwnLines own;
             fail<ShapeError>(b.record().loc, "Function::apply: backward returned a gradient of shape {} for an input of shape {}",
                              g.shape(), b.input_shape(i));

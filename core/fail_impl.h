@@ -16,15 +16,6 @@ namespace detail {
 /// "tree.cpp:42": the file's name without its folders, as a person would say it.
 std::string file_and_line(const Loc& loc);
 
-/// Whether broadcast_shapes() takes both: for messages that say more than which dimensions do not.
-inline bool do_broadcast(const Shape& a, const Shape& b) noexcept {
-    for (int i = 1; i <= a.rank() && i <= b.rank(); ++i) {
-        const std::int64_t m = a.raw(a.rank() - i), n = b.raw(b.rank() - i);
-        if (m != n && m != 1 && n != 1) return false;
-    }
-    return true;
-}
-
 /// What ends a message about an input of another dtype than the floating one of the weights that it meets.
 inline std::string conversion_hint(DType input, DType weight) {
     return input == weight || !is_floating(weight) ? "" : fmt::format("; convert the input with x.to({})", name(weight));

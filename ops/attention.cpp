@@ -8,6 +8,7 @@
 
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/op.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -345,13 +346,6 @@ void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Te
     }
 }
 
-bool broadcasts_to(const Shape& from, const Shape& to) {
-    const int extra = to.rank() - from.rank();
-    bool fits = extra >= 0;
-    for (int d = 0; d < from.rank() && fits; ++d) fits = from.raw(d) == 1 || from.raw(d) == to.raw(d + extra);
-    return fits;
-}
-
 // packed: the plan for a contiguous tensor of self's shape, to which is added where self is none.
 void add_at(const Tensor& self, const Plan& plan, const Plan& packed, const Tensor& value, const Loc& loc) {
     const detail::UnrecordedParts parts;
@@ -385,7 +379,7 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     const Tensor value = beside("index_put_", given, self, loc);
     Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
-    if (!broadcasts_to(value.shape(), shape)) {
+    if (!detail::broadcasts_to(value.shape(), shape)) {
         fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}",
                          value.shape(), shape);
     }

@@ -1,6 +1,7 @@
 // Systems of equations, inverses and determinants. The gradients are formulas of public ops, after Giles 2008 ("An extended
 // collection of matrix derivative results"). See linalg_impl.h for what computes.
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"

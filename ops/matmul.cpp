@@ -2,6 +2,7 @@
 #include "tapir/ops/matmul.h"
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
