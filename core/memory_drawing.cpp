@@ -22,12 +22,12 @@ double step_of(double most) {
     return 10 * power;
 }
 
-std::string made_by(const MemorySite& site) {
+}  // namespace
+
+std::string detail::made_by(const MemorySite& site) {
     return fmt::format("{}{}{}{}", site.place, site.op.empty() ? "" : " ", site.op,
                        site.module.empty() ? "" : fmt::format(" (in {})", site.module));
 }
-
-}  // namespace
 
 std::string detail::draw_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak, int rows) {
     const std::vector<MemoryMoment>& moments = line.moments;
@@ -60,15 +60,12 @@ std::string detail::draw_memory(const MemoryLine& line, const std::vector<Memory
     const auto text = [&](double x, double y, const char* anchor, const std::string& what) {
         svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, xml_text(what));
     };
-    constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int unit = 0;
-    double unit_bytes = 1;
-    for (; most_bytes >= 1024 * unit_bytes && unit < 4; ++unit) unit_bytes *= 1024;
-    const double step = unit == 0 ? std::max(step_of(most_bytes), 1.0) : step_of(most_bytes / unit_bytes);
-    for (int i = 0; i * step * unit_bytes <= most_bytes; ++i) {
-        const double y = y_of(i * step * unit_bytes);
+    const SizeUnit unit = size_unit(most_bytes);
+    const double step = unit.bytes == 1 ? std::max(step_of(most_bytes), 1.0) : step_of(most_bytes / unit.bytes);
+    for (int i = 0; i * step * unit.bytes <= most_bytes; ++i) {
+        const double y = y_of(i * step * unit.bytes);
         svg += fmt::format("<path d=\"M{} {:.1f}h{}\" stroke=\"#ddd\"/>\n", kLeft, y, kWidth);
-        text(kLeft - 6, y + 4, "end", fmt::format("{:g} {}", i * step, units[unit]));
+        text(kLeft - 6, y + 4, "end", fmt::format("{:g} {}", i * step, unit.name));
     }
     const double seconds = step_of(line.end);
     for (int i = 0; i * seconds <= line.end; ++i) {

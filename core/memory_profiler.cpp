@@ -165,8 +165,7 @@ std::string shown(const std::vector<MemorySite>& sites, int rows) {
             rest.bytes += site.bytes;
             continue;
         }
-        text += fmt::format("{:>10}  {:>8}  {}{}{}{}\n", size_text(site.bytes), site.tensors, site.place, site.op.empty() ? "" : " ", site.op,
-                            site.module.empty() ? "" : fmt::format(" (in {})", site.module));
+        text += fmt::format("{:>10}  {:>8}  {}\n", size_text(site.bytes), site.tensors, detail::made_by(site));
     }
     if (others > 0) text += fmt::format("{:>10}  {:>8}  ({} more)\n", size_text(rest.bytes), rest.tensors, others);
     return text;

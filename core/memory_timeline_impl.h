@@ -27,6 +27,8 @@ struct MemoryLine {
     std::int64_t peak;
     double end;  // above 0
 };
+/// "model.cpp:12 linear (in encoder)"
+std::string made_by(const MemorySite& site);
 /// MemoryProfiler::to_svg and what export_timeline writes (memory_drawing.cpp).
 std::string draw_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak, int rows);
 std::string trace_of_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak);

@@ -37,12 +37,21 @@ bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20; }
 
 }  // namespace
 
-std::string detail::size_text(std::int64_t bytes) {
+detail::SizeUnit detail::size_unit(double bytes) noexcept {
     constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    auto amount = static_cast<double>(bytes);
     int unit = 0;
-    for (; amount >= 1024 && unit < 4; ++unit) amount /= 1024;
-    return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", amount, units[unit]);
+    double size = 1;
+    for (; bytes >= 1024 * size && unit < 4; ++unit) size *= 1024;
+    return {units[unit], size};
+}
+
+std::string detail::size_text(std::int64_t bytes) {
+    const SizeUnit unit = size_unit(static_cast<double>(bytes));
+    return unit.bytes == 1 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", static_cast<double>(bytes) / unit.bytes, unit.name);
+}
+
+std::string detail::utf8_text(std::string_view text) {
+    return escaped(text, [](char) { return std::string(); });
 }
 
 std::string detail::json_text(std::string_view text) {

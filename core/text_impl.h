@@ -7,8 +7,16 @@
 
 namespace tapir::detail {
 
+/// The unit that a person would give so many bytes in.
+struct SizeUnit {
+    const char* name;  // "MiB"
+    double bytes;
+};
+SizeUnit size_unit(double bytes) noexcept;
 /// "12 B", "3.1 MiB"
 std::string size_text(std::int64_t bytes);
+/// Each byte that is not part of a UTF-8 character becomes U+FFFD.
+std::string utf8_text(std::string_view text);
 /// What stands between the quotes of a JSON string. Each byte that is not part of a UTF-8 character becomes U+FFFD.
 std::string json_text(std::string_view text);
 /// The same in XML, in attributes too. Control characters, which XML does not have, become U+FFFD.

@@ -14,16 +14,7 @@ namespace {
 
 constexpr std::size_t kChunk = 64 * 1024;
 
-constexpr std::array<std::uint32_t, 256> crc_table() {
-    std::array<std::uint32_t, 256> table{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-        std::uint32_t c = i;
-        for (int bit = 0; bit < 8; ++bit) c = c & 1 ? 0xEDB88320U ^ (c >> 1) : c >> 1;
-        table[i] = c;
-    }
-    return table;
-}
-constexpr std::array<std::uint32_t, 256> kCrc = crc_table();
+constexpr auto kCrc = crc_table(0xEDB88320U);
 
 }  // namespace
 

@@ -12,20 +12,12 @@
 #include <system_error>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/inflate_impl.h"
 
 namespace tapir::summary {
 namespace {
 
-constexpr std::array<std::uint32_t, 256> castagnoli_table() {
-    std::array<std::uint32_t, 256> table{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-        std::uint32_t c = i;
-        for (int bit = 0; bit < 8; ++bit) c = c & 1 ? 0x82F63B78U ^ (c >> 1) : c >> 1;
-        table[i] = c;
-    }
-    return table;
-}
-constexpr std::array<std::uint32_t, 256> kCastagnoli = castagnoli_table();
+constexpr auto kCastagnoli = io::crc_table(0x82F63B78U);
 
 // TFRecord's masking, so that the checksum of bytes that hold checksums is still a good one.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xA282EAD8U; }
@@ -56,27 +48,6 @@ std::uint32_t crc32c(std::string_view bytes) noexcept {
     std::uint32_t c = ~0U;
     for (const char byte : bytes) c = kCastagnoli[(c ^ static_cast<unsigned char>(byte)) & 0xFF] ^ (c >> 8);
     return ~c;
-}
-
-std::string utf8(std::string_view text) {
-    std::string result;
-    result.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-        const auto byte = [&](std::size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
-        const unsigned lead = byte(0);
-        const std::size_t count = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
-        unsigned code = count == 1 ? lead : lead & (0x7FU >> count);
-        bool is_valid = count > 0;
-        for (std::size_t i = 1; i < count; ++i) {
-            is_valid = is_valid && byte(i) >> 6 == 2;
-            code = code << 6 | (byte(i) & 0x3F);
-        }
-        constexpr unsigned kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // longer forms than needed are not allowed, nor surrogates
-        is_valid = is_valid && code >= kLeast[count] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
-        result += is_valid ? text.substr(at, count) : "\xEF\xBF\xBD";
-        at += is_valid ? count : 1;
-    }
-    return result;
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -13,9 +13,6 @@ namespace tapir::summary {
 /// The CRC-32C (Castagnoli) of some bytes.
 std::uint32_t crc32c(std::string_view bytes) noexcept;
 
-/// Text as protobuf and TensorBoard want it: what is not UTF-8 becomes U+FFFD.
-std::string utf8(std::string_view text);
-
 /// Seconds since 1970.
 double now();
 

@@ -16,6 +16,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file.h"
 #include "tapir/core/io/shown_impl.h"
+#include "tapir/core/text_impl.h"
 #include "tapir/nn/summary/event_file_impl.h"
 #include "tapir/nn/summary/graph_impl.h"
 #include "tapir/nn/summary/histogram_impl.h"
@@ -40,7 +41,7 @@ std::string default_folder(const std::string& comment) {
 
 void check_text(const char* op, const char* what, std::string_view text, const Loc& loc) {
     if (text.empty()) fail<ValueError>(loc, "{}: the {} is empty", op, what);
-    if (summary::utf8(text) != text) fail<ValueError>(loc, "{}: the {} {} is not UTF-8", op, what, io::shown(text));
+    if (tapir::detail::utf8_text(text) != text) fail<ValueError>(loc, "{}: the {} {} is not UTF-8", op, what, io::shown(text));
 }
 
 void check_defined(const char* op, const char* what, const Tensor& x, const Loc& loc) {
@@ -203,7 +204,7 @@ void SummaryWriter::add_text(std::string_view tag, std::string_view text_string,
     check_text(op, "tag", tag, loc);
     Message dimension, shape, tensor, value;
     shape.message(2, dimension.number(1, 1));
-    tensor.number(1, 7).message(2, shape).text(8, summary::utf8(text_string));  // DT_STRING
+    tensor.number(1, 7).message(2, shape).text(8, tapir::detail::utf8_text(text_string));  // DT_STRING
     value.text(1, std::string(tag) + "/text_summary").message(8, tensor).message(9, plugin("text", {}));
     of_writer(impl_, op, loc).add(op, event_of(value, global_step, walltime), loc);
 }
@@ -258,7 +259,7 @@ Message value_of(const HParam& p) {
     Message value;
     switch (p.kind) {
         case HParam::Kind::number: return value.real(2, p.number);
-        case HParam::Kind::text: return value.text(3, summary::utf8(p.text));
+        case HParam::Kind::text: return value.text(3, tapir::detail::utf8_text(p.text));
         case HParam::Kind::boolean: return value.number(4, p.number != 0);
     }
     return value;
@@ -333,7 +334,7 @@ namespace {
 // What cannot stand in a cell of a table is written as an escape.
 std::string cell(std::string_view text, bool tabs_are_columns) {
     std::string result;
-    for (const char c : summary::utf8(text)) {
+    for (const char c : tapir::detail::utf8_text(text)) {
         switch (c) {
             case '\n': result += "\\n"; break;
             case '\r': result += "\\r"; break;

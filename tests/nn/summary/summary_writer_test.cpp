@@ -13,6 +13,7 @@
 #include "../../fails.h"
 #include "reader.h"
 #include "tapir/core/io/inflate_impl.h"
+#include "tapir/core/text_impl.h"
 #include "tapir/nn/summary/event_file_impl.h"
 #include "tapir/tapir.h"
 
@@ -198,13 +199,13 @@ TEST_CASE("several images are a grid") {
 }
 
 TEST_CASE("text that is not UTF-8 stays readable") {
-    CHECK(summary::utf8("gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x90\x97") == "gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x90\x97");
+    CHECK(detail::utf8_text("gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x90\x97") == "gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x90\x97");
     const std::string bad = "\xEF\xBF\xBD";
-    CHECK(summary::utf8("a\xFF z") == "a" + bad + " z");
-    CHECK(summary::utf8("\xC0\x80") == bad + bad);                  // longer than needed
-    CHECK(summary::utf8("\xED\xA0\x80") == bad + bad + bad);        // a surrogate
-    CHECK(summary::utf8("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // above U+10FFFF
-    CHECK(summary::utf8("\xE2\x82") == bad + bad);                  // cut off
+    CHECK(detail::utf8_text("a\xFF z") == "a" + bad + " z");
+    CHECK(detail::utf8_text("\xC0\x80") == bad + bad);                  // longer than needed
+    CHECK(detail::utf8_text("\xED\xA0\x80") == bad + bad + bad);        // a surrogate
+    CHECK(detail::utf8_text("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // above U+10FFFF
+    CHECK(detail::utf8_text("\xE2\x82") == bad + bad);                  // cut off
     const files::TemporaryFolder folder;
     nn::SummaryWriter writer(folder.path().string());
     writer.add_text("sample", "a\xFF");
