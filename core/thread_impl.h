@@ -107,7 +107,7 @@ inline void set_log(Log* log) noexcept {
 /// Whether this thread has watchers who are told.
 inline bool is_watched() noexcept { return thread.watchers && !thread.muted; }
 
-/// Whether watchers are told of ops, while it lives.
+/// While it lives watchers are told of nothing; with false, they are again.
 class Muted {
  public:
     explicit Muted(bool on) noexcept : was_(thread.muted) { set(on); }
