@@ -8,6 +8,7 @@
 # knows of the library's types stands in a table in the library, tapir_gdb_layout, see layout.cpp: the library needs no debug
 # information. Of the program's it takes what leads to a tensor: its variables, and the members of its modules.
 import array
+import difflib
 import fnmatch
 import math
 import os
@@ -56,11 +57,13 @@ class Known:
 
     tables = {}
     texts = {}
+    constants = {}
 
     @classmethod
     def forget(cls, _event=None):
         cls.tables = {}
         cls.texts = {}
+        cls.constants = {}
 
     @classmethod
     def text(cls, address):
@@ -901,6 +904,85 @@ def is_live():
         return inferior.pid != 0
 
 
+class Names:
+    """The names that ops may go by: functions have more of them than there are rows of ops (conv2d, linalg::qr), and a program may
+    have its own. All of them are constants of the program or of a library."""
+
+    LARGEST = 64 << 20  # of a section to look through: others hold a GPU's kernels
+
+    @classmethod
+    def sections(cls):
+        """The constants of the program and of the libraries that are loaded, one after the other; the program's are the first."""
+        for line in gdb.execute("info files", to_string=True).splitlines():
+            found = re.match(r"\s*0x([0-9a-f]+) - 0x([0-9a-f]+) is (?:\.rodata|__TEXT\.__cstring)(?: in |$)", line)
+            if not found:
+                continue
+            begin, end = (int(number, 16) for number in found.groups())
+            if end - begin > cls.LARGEST:
+                continue
+            if begin not in Known.constants:
+                try:
+                    Known.constants[begin] = read(begin, end - begin)
+                except gdb.MemoryError:
+                    continue
+            yield Known.constants[begin]
+
+    @classmethod
+    def near(cls, name):
+        """Those that differ little, of functions that are there."""
+        found = set()
+        for section in cls.sections():
+            for text in re.findall(rb"\0([A-Za-z_]\w*(?:::\w+)*)(?=\0)", section):
+                for length in range(max(2, len(name) - 2), min(len(text), len(name) + 2) + 1):  # its end may be one, see check()
+                    found.add(text[-length:].decode())
+        close = []
+        for text in difflib.get_close_matches(name, found, n=40, cutoff=0.7):
+            try:
+                gdb.decode_line(text)
+            except gdb.error:
+                continue
+            close.append(text)
+            if len(close) == 3:
+                break
+        return close
+
+    @classmethod
+    def check(cls, name):
+        """Refuses the name of an op that nothing can have."""
+        try:
+            address_of("tapir_gdb_op")
+        except gdb.GdbError:
+            return  # the library comes later
+        is_looked_at = False
+        for section in cls.sections():  # the linker makes one of two that end alike, so nothing need stand before
+            is_looked_at = True
+            if name.encode() + b"\0" in section:
+                return
+        if not is_looked_at:
+            return
+        try:
+            gdb.lookup_type(name)  # a Function of the program's
+            return
+        except gdb.error:
+            pass
+        if gdb.parameter("breakpoint pending"):  # "on": see gdb's help of it
+            print("no op has the name %s yet" % name)
+            return
+        close = cls.near(name)
+        raise gdb.GdbError("tapir break: no op has the name %s%s; if a library is loaded later that has it: set breakpoint pending on"
+                           % (name, ", is it %s?" % " or ".join(close) if close else ""))
+
+
+class Says(gdb.Function):
+    """$_tapir(WHAT): true. As its condition it lets info breakpoints say what a breakpoint of tapir stops at."""
+
+    def __init__(self):
+        super().__init__("_tapir")
+
+    def invoke(self, *_):
+        return True
+
+
 class Watch:
     """The library's switches, as the breakpoints that are there want them."""
 
@@ -983,6 +1065,8 @@ class TapirBreakpoint(gdb.Breakpoint):
     def __init__(self, symbol, internal):
         super().__init__(symbol, internal=internal)
         self.silent, self.is_reached = True, False
+        if not internal:
+            self.condition = '$_tapir("%s")' % re.sub(r'(["\\])', r"\\\1", self.what)  # for info breakpoints, see Says
         Watch.breakpoints.append(self)
         Watch.start()
 
@@ -1101,6 +1185,15 @@ A tensor, a shape, a tape, a module or an error is printed readably by print, in
 
     def __init__(self):
         super().__init__("tapir", gdb.COMMAND_DATA, gdb.COMPLETE_NONE, True)
+
+    def invoke(self, argument, from_tty):
+        docs = {command.word: command.__doc__.splitlines()[0] for command in Command.__subclasses__()}
+        if argument:
+            close = difflib.get_close_matches(argument.split()[0], docs, n=1)
+            raise gdb.GdbError('Undefined tapir command: "%s".%s Try "tapir" for a list.' % (
+                argument, " Is it %s?" % close[0] if close else ""))
+        for word in sorted(docs):
+            print(docs[word])
 
 
 class TapeCommand(Command):
@@ -1272,8 +1365,11 @@ class BreakCommand(Command):
     tapir break shape (32, *)     the first operand, a result, or the gradient in a backward has this shape; * is any size
     tapir break module encoder.*  any op in modules whose path matches
     tapir break                   lists what stops
-These are breakpoints of gdb with numbers of their own: delete, disable and commands work. While one is enabled, ops take the ways
-that say what they do; afterwards the program is as fast as before."""
+An op's name is that of the function that you call, but for a few that say the one behind it: concat is cat. A name that nothing in
+the program has is refused, unless you have set breakpoint pending on.
+These are breakpoints of gdb with numbers of their own: delete, disable and commands work, and info breakpoints says of each what it
+stops at, as $_tapir("matmul"). While one is enabled, ops take the ways that say what they do; afterwards the program is as fast as
+before."""
 
     word, kind = "break", gdb.COMMAND_BREAKPOINTS
 
@@ -1308,11 +1404,13 @@ that say what they do; afterwards the program is as fast as before."""
         module = re.fullmatch(r"module\s+(\S+)", argument)
         if module:
             return (lambda op: op.kind != RESULT and fnmatch.fnmatchcase(op.module, module.group(1))), []
-        name = re.fullmatch(r"([\w*?\[\]]+)(\s+backward)?", argument)
+        name = re.fullmatch(r"([\w*?\[\]:]+)(\s+backward)?", argument)
         if not name or name.group(1) in ("module", "shape"):
             raise gdb.GdbError("tapir break: expected an op, FILE:LINE, shape SHAPE or module PATH; see help tapir break")
         kind = BACKWARD if name.group(2) else FORWARD
-        is_plain = re.fullmatch(r"\w+", name.group(1))
+        is_plain = re.fullmatch(r"[\w:]+", name.group(1))
+        if is_plain:
+            Names.check(name.group(1))
         return (lambda op: op.kind == kind and fnmatch.fnmatchcase(op.name, name.group(1))), [name.group(1)] if is_plain else []
 
 
@@ -1409,6 +1507,8 @@ A storage that several records have saved counts once, where it was saved first.
     word, kind = "memory", gdb.COMMAND_DATA
 
     def run(self, argument):
+        if argument:
+            raise gdb.GdbError("tapir memory takes no argument, got %s; see help tapir memory" % argument)
         counts = self.counts()
         texts = [size_text(counts[name]) for name in ("live_bytes", "peak_bytes", "cached_bytes")]
         print("cpu: %s in use (at most %s), %s kept for reuse, %d blocks handed out, %d taken from the system" % (
@@ -1506,6 +1606,7 @@ def connect():
 
 
 Prefix()
+Says()
 for command in Command.__subclasses__():
     command()
 connect()

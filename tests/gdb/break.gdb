@@ -34,5 +34,29 @@ for wrong in ("shape x", "one two", "module"):
 end
 # What never came is said.
 delete
-tapir break matmull
+tapir break topk
 run ops
+# A name that no op has is refused, with those that are near; other names that ops have, and functions of the program's, are not.
+python
+for wrong in ("nosuchop", "sigmoyd", "sigmoyd backward", "linaer"):
+    try:
+        gdb.execute("tapir break " + wrong)
+    except gdb.error as error:
+        print("error:", str(error).split(" or ")[0].split(";")[0])
+end
+delete
+tapir break dropout2d
+tapir break Cell
+tapir break nosuch*
+set breakpoint pending on
+tapir break nosuchop
+set breakpoint pending auto
+# gdb's own list says what each stops at, and counts.
+tapir break shape (*, 3)
+tapir break program.cpp:31
+tapir break module head
+tapir break-nonfinite
+run train
+info breakpoints
+delete 15
+tapir break

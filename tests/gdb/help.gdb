@@ -7,3 +7,11 @@ help tapir break-nonfinite
 help tapir next
 help tapir grads
 help tapir memory
+tapir
+python
+for wrong in ("tapir mem", "tapir memori", "tapir memory x"):
+    try:
+        gdb.execute(wrong)
+    except gdb.error as error:
+        print("error:", error)
+end
