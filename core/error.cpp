@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -21,8 +23,21 @@ std::string detail::file_and_line(const Loc& loc) {
 // where() has the whole path.
 static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : detail::file_and_line(loc) + ": "; }
 
+static constinit thread_local const detail::StandInLine* stand_in = nullptr;
+
+detail::StandInLine::StandInLine(const char* header, const Loc& loc) noexcept : header_(header), loc_(loc), outer_(stand_in) {
+    stand_in = this;
+}
+
+detail::StandInLine::~StandInLine() { stand_in = outer_; }
+
+const Loc& detail::users_line(const Loc& loc) noexcept {
+    const bool is_there = stand_in && std::string_view(loc.file_name()).ends_with(stand_in->header_);
+    return is_there ? stand_in->loc_ : loc;
+}
+
 Error::Error(const std::string& message, const Loc& loc)
-    : message_(beginning(detail::caller(loc)) + message), loc_(detail::caller(loc)) {
+    : message_(beginning(detail::users_line(detail::caller(loc))) + message), loc_(detail::users_line(detail::caller(loc))) {
     if (gdb::is_watching()) gdb::forget();
     if (!detail::thread.module) return;
     const std::size_t first_line = std::min(message_.find('\n'), message_.size());

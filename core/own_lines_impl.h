@@ -1,4 +1,4 @@
-// For code that is not a part of the op that runs it.
+// Which lines errors and records name where the library calls functions of the user's.
 #pragma once
 
 #include <utility>
@@ -19,5 +19,24 @@ class OwnLines {
  private:
     Loc caller_;
 };
+
+/// While it lives, errors and listings that would name a line of that header name `loc` instead: a template in a header of the library
+/// that calls the user's function stands where no one looks for a mistake, and that function may take the line that calls it. Unlike with
+/// a CallerScope the user's own lines stay. `header`: how its path ends; it must live as long.
+class StandInLine {
+ public:
+    [[nodiscard]] StandInLine(const char* header, const Loc& loc) noexcept;
+    ~StandInLine();
+    StandInLine(const StandInLine&) = delete;
+    StandInLine& operator=(const StandInLine&) = delete;
+
+ private:
+    friend const Loc& users_line(const Loc& loc) noexcept;
+    const char* header_;
+    Loc loc_;
+    const StandInLine* outer_;
+};
+/// The line that stands for this one, or itself.
+const Loc& users_line(const Loc& loc) noexcept;
 
 }  // namespace tapir::detail

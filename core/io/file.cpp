@@ -123,10 +123,12 @@ void AtomicFile::commit(const std::function<void()>& before_rename) {
     }
 }
 
-}  // namespace tapir::io
-
-void tapir::write_file(const std::string& path, std::string_view contents, Loc loc) {
-    io::AtomicFile file("write_file", path, loc);
+void write_file(const char* op, const std::string& path, std::string_view contents, const Loc& loc) {
+    AtomicFile file(op, path, loc);
     file.write(contents.data(), contents.size());
     file.commit();
 }
+
+}  // namespace tapir::io
+
+void tapir::write_file(const std::string& path, std::string_view contents, Loc loc) { io::write_file("write_file", path, contents, loc); }

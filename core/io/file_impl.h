@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "tapir/core/error.h"
 
@@ -62,5 +63,8 @@ class AtomicFile {
     std::string temporary_;
     int descriptor_ = -1;
 };
+
+/// tapir::write_file for a public function of that name.
+void write_file(const char* op, const std::string& path, std::string_view contents, const Loc& loc);
 
 }  // namespace tapir::io

@@ -23,6 +23,7 @@
 #include "tapir/autograd/log_impl.h"
 #include "tapir/core/format.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/own_lines_impl.h"
 
 namespace tapir::summary {
 namespace {
@@ -236,7 +237,7 @@ class Graph {
             Message value;
             if (!text.empty()) add_attribute(node, key, value.text(2, text));
         };
-        add_text("line", listing::place(record.loc));
+        add_text("line", listing::place(tapir::detail::users_line(record.loc)));
         add_text("module", is_leaf(i) ? "" : listing::module(record));
         return node;
     }

@@ -1,12 +1,17 @@
 // The messages are TensorBoard's event.proto, summary.proto and tensor.proto; those of its plugins stand where they are made.
 #include "tapir/nn/summary/summary_writer.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -14,8 +19,9 @@
 
 #include "tapir/autograd/apart_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/io/file.h"
+#include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/shown_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/text_impl.h"
 #include "tapir/nn/summary/event_file_impl.h"
 #include "tapir/nn/summary/graph_impl.h"
@@ -87,7 +93,6 @@ struct SummaryWriter::Impl {
     SummaryWriterOptions options;
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<summary::EventFile>> files;  // by folder below the writer's; "": its own
-    std::string projector;                                             // what projector_config.pbtxt holds
     pid_t process = ::getpid();                                        // whose files these are
 
     // With the mutex held.
@@ -233,6 +238,8 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
     if (is_floating(leaf.dtype())) leaf.requires_grad_();
     const ApartScope apart;  // the caller's tapes stay as they are
     const Tape tape({}, x.loc);
+    // run() is in the header: a call that takes its own line, and is not given x.loc, takes that of the header.
+    const tapir::detail::StandInLine line("/nn/summary/summary_writer.h", x.loc);
     run(model, In(leaf, x.loc));
     add_graph(tape, x.loc);
 }
@@ -330,6 +337,31 @@ void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>
 // --- Embeddings: files that projector_config.pbtxt lists (plugins/projector: projector_config.proto, as text) ----------------------
 
 namespace {
+
+// While it lives no other FolderLock of this folder does, in any process. Where the file system has no locks it does nothing.
+class FolderLock {
+ public:
+    explicit FolderLock(const std::string& folder) : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+        while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+        }
+    }
+    ~FolderLock() {
+        if (descriptor_ >= 0) ::close(descriptor_);
+    }
+    FolderLock(const FolderLock&) = delete;
+    FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+    int descriptor_;
+};
+
+// Empty where there is no such file.
+std::string contents_of(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) return {};
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
 
 // What cannot stand in a cell of a table is written as an escape.
 std::string cell(std::string_view text, bool tabs_are_columns) {
@@ -430,13 +462,16 @@ void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::stri
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) fail<FileError>(loc, "{}: {}: {}", op, folder, error.message());
-    write_file(folder + "/tensors.tsv", tsv(mat, loc), loc);
-    if (!labels.empty()) write_file(folder + "/metadata.tsv", labels, loc);
-    if (!pictures.empty()) write_file(folder + "/sprite.png", pictures, loc);
-    // Last, so that what it lists is there.
-    const std::string config = impl.projector.find(entry) == std::string::npos ? impl.projector + entry : impl.projector;
-    write_file(impl.folder + "/projector_config.pbtxt", config, loc);
-    impl.projector = config;
+    io::write_file(op, folder + "/tensors.tsv", tsv(mat, loc), loc);
+    if (!labels.empty()) io::write_file(op, folder + "/metadata.tsv", labels, loc);
+    if (!pictures.empty()) io::write_file(op, folder + "/sprite.png", pictures, loc);
+    // Last, so that what it lists is there. Others may add to it: a process that was forked, a writer of the same folder.
+    const std::string path = impl.folder + "/projector_config.pbtxt";
+    const FolderLock alone(impl.folder);
+    std::string config = contents_of(path);
+    if (config.find(entry) != std::string::npos) return;
+    if (!config.empty() && config.back() != '\n') config += '\n';
+    io::write_file(op, path, config + entry, loc);
 }
 
 }  // namespace tapir::nn

@@ -263,6 +263,43 @@ TEST_CASE("a model's graph leaves the caller's tape as it was") {
 
 namespace {
 
+// Each of these is called with a tensor in the header of the library, and takes the line of that call.
+struct Overloaded : nn::Module {
+    nn::Linear layer{3, 4};
+    void members(nn::Members& m) override { m("layer", layer); }
+    Tensor operator()(In x) const { return layer(x); }
+    Tensor operator()(In x, double factor) const { return layer(x) * factor; }
+};
+struct Templated : nn::Module {
+    nn::Linear layer{3, 4};
+    void members(nn::Members& m) override { m("layer", layer); }
+    template <int factor = 2>
+    Tensor forward(In x) const {
+        return layer(x);
+    }
+};
+struct Located : nn::Module {
+    nn::Linear layer{3, 4};
+    void members(nn::Members& m) override { m("layer", layer); }
+    Tensor forward(const Tensor& x, Loc loc = Loc::current()) const { return layer(In(x, loc)); }
+};
+constexpr int kOwnLine = __LINE__ + 4;
+struct Owned : nn::Module {
+    nn::Linear layer{3, 4};
+    void members(nn::Members& m) override { m("layer", layer); }
+    Tensor operator()(const auto& x) const { return layer(x); }
+};
+
+template <class M>
+void check_line(const M& run, int line) {
+    const Graph graph = graph_of(run);
+    CHECK(graph.nodes.size() == 4);
+    for (const auto& [name, node] : graph.nodes) {
+        INFO(name);
+        CHECK(node.texts.at("line") == "summary_graph_test.cpp:" + std::to_string(line));
+    }
+}
+
 struct Generic : nn::Module {
     Tensor forward(const auto& x) { return exp(x.detach().requires_grad_()); }
 };
@@ -282,4 +319,17 @@ TEST_CASE("a model's graph names the caller's line") {
     for (const auto& [name, node] : graph.nodes) CHECK(node.texts.at("line") == "summary_graph_test.cpp:" + std::to_string(line));
     CHECK(graph.nodes.size() == 4);
     writer.add_graph(generic, ones({2}));
+
+    Overloaded overloaded;
+    check_line([&](nn::SummaryWriter& w) { w.add_graph(overloaded, ones({2, 3})); }, __LINE__);
+    FAILS(ShapeError, "linear: ", writer.add_graph(overloaded, ones({2, 5})));
+    Templated templated;
+    check_line([&](nn::SummaryWriter& w) { w.add_graph(templated, ones({2, 3})); }, __LINE__);
+    FAILS(ShapeError, "linear: ", writer.add_graph(templated, ones({2, 5})));
+    Located located;
+    check_line([&](nn::SummaryWriter& w) { w.add_graph(located, ones({2, 3})); }, __LINE__);
+    FAILS(ShapeError, "linear: ", writer.add_graph(located, ones({2, 5})));
+    Owned owned;  // its own lines stay
+    const Graph own = graph_of([&](nn::SummaryWriter& w) { w.add_graph(owned, ones({2, 3})); });
+    CHECK(own["layer/linear"].texts.at("line") == "summary_graph_test.cpp:" + std::to_string(kOwnLine));
 }

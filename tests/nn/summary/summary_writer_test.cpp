@@ -12,6 +12,7 @@
 
 #include "../../fails.h"
 #include "reader.h"
+#include "tapir/core/format.h"
 #include "tapir/core/io/inflate_impl.h"
 #include "tapir/core/text_impl.h"
 #include "tapir/nn/summary/event_file_impl.h"
@@ -499,6 +500,45 @@ TEST_CASE("a run whose folder cannot be made is no run") {
     const std::vector<Fields> events = events::events_in(folder.path() / "loss_a");
     REQUIRE(events.size() == 1);
     CHECK(events[0].integer(2) == 5);
+}
+
+TEST_CASE("processes and writers that share a folder list all their embeddings") {
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    const Tensor points = ones({2, 1});
+    writer.add_embedding(points, {}, {}, 0, "before");
+    const pid_t child = ::fork();
+    const std::string own = child == 0 ? "child" : "parent";
+    for (int step = 0; step < 20; ++step) writer.add_embedding(points, {}, {}, step, own);
+    if (child == 0) ::_exit(0);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    nn::SummaryWriter later(folder.path().string());
+    later.add_embedding(points, {}, {}, 0, "later");
+    later.add_embedding(points, {}, {}, 0, "later");
+    std::multiset<std::string> wanted, found;
+    const auto want = [&](const std::string& tag, int step) {
+        const std::string number = fmt::format("{:05}", step);
+        wanted.insert(fmt::format("embeddings {{\n  tensor_name: \"{}:{}\"\n  tensor_path: \"{}/{}/tensors.tsv\"\n}}\n", tag, number, number, tag));
+    };
+    want("before", 0);
+    want("later", 0);
+    for (int step = 0; step < 20; ++step) want("child", step), want("parent", step);
+    const std::string text = files::read_all(folder.path() / "projector_config.pbtxt");
+    for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
+        end = std::min(text.find("embeddings", at + 1), text.size());
+        found.insert(text.substr(at, end - at));
+    }
+    CHECK(found == wanted);
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) CHECK(entry.path().extension() != ".tmp");
+}
+
+TEST_CASE("a file of add_embedding that cannot be written is told of by its name") {
+    const files::TemporaryFolder folder;
+    nn::SummaryWriter writer(folder.path().string());
+    std::filesystem::create_directories(folder.path() / "00000/default/tensors.tsv");
+    FAILS_IN(FileError, "add_embedding: ", "exists and is not a regular file", writer.add_embedding(ones({2, 1})));
 }
 
 TEST_CASE("logging is not recorded, and reads what is on a tape") {
