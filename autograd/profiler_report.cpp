@@ -165,8 +165,9 @@ double Profiler::seconds(Loc loc) const {
     return data.seconds_of(data.last - data.first);
 }
 
-std::vector<ProfileRow> Profiler::rows(ProfileTable::By by, ProfileTable::Sort sort, Loc loc) const {
-    const Data& data = stopped(data_, "rows", loc);
+namespace {
+
+std::vector<ProfileRow> rows_of(const Profiler::Data& data, ProfileTable::By by, ProfileTable::Sort sort) {
     std::map<std::string, ProfileRow> groups;
     data.each([&](const ProfileEvent& event) {
         ProfileRow& row = groups[group_of(event, by)];
@@ -189,8 +190,8 @@ std::vector<ProfileRow> Profiler::rows(ProfileTable::By by, ProfileTable::Sort s
     return rows;
 }
 
-std::string Profiler::table(ProfileTable options, Loc loc) const {
-    std::vector<ProfileRow> all = rows(options.by, options.sort, loc);
+std::string table_of(const Profiler::Data& data, const ProfileTable& options) {
+    std::vector<ProfileRow> all = rows_of(data, options.by, options.sort);
     const auto shown = std::min(all.size(), static_cast<std::size_t>(std::max(options.rows, 0)));
     double self = 0;
     bool on_device = false;
@@ -213,7 +214,7 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
         all.resize(shown);
         all.push_back(rest);
     }
-    const std::map<int, double> rates = reached(*data_);
+    const std::map<int, double> rates = reached(data);
     const auto peak_of = [&](int device) {
         Peak most = peak(device);
         if (const auto rate = rates.find(device); rate != rates.end()) most.flops = std::max(most.flops, rate->second);
@@ -240,12 +241,11 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
         text += fmt::format("  {:>8.2f}  {:>8}  {:>6.1f}%\n", flops * 1e-9, row.bytes == 0 ? "" : fmt::format("{:.2f}", bytes * 1e-9),
                             100 * std::max(flops / most.flops, bytes / most.bytes));
     }
-    const Data& data = *data_;
     double here = 0, elsewhere = 0;
     data.each([&](const ProfileEvent& event) {
         (event.thread == 0 ? here : elsewhere) += data.seconds_of(event.end - event.begin - event.inside);
     });
-    text += fmt::format("{} ms in ops and scopes of {} ms", milliseconds(here), milliseconds(seconds(loc)));
+    text += fmt::format("{} ms in ops and scopes of {} ms", milliseconds(here), milliseconds(data.seconds_of(data.last - data.first)));
     if (elsewhere > 0) text += fmt::format(", and {} ms on other threads", milliseconds(elsewhere));
     const auto add_peak = [&](const std::string& whose, int device) {
         const Peak most = peak_of(device);
@@ -260,6 +260,16 @@ std::string Profiler::table(ProfileTable options, Loc loc) const {
     return text + "\n";
 }
 
-void Profiler::print(ProfileTable options, Loc loc) const { std::fputs(table(options, loc).c_str(), stdout); }
+}  // namespace
+
+std::vector<ProfileRow> Profiler::rows(ProfileTable::By by, ProfileTable::Sort sort, Loc loc) const {
+    return rows_of(stopped(data_, "rows", loc), by, sort);
+}
+
+std::string Profiler::table(ProfileTable options, Loc loc) const { return table_of(stopped(data_, "table", loc), options); }
+
+void Profiler::print(ProfileTable options, Loc loc) const {
+    std::fputs(table_of(stopped(data_, "print", loc), options).c_str(), stdout);
+}
 
 }  // namespace tapir

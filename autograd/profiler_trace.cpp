@@ -13,7 +13,7 @@
 #include "tapir/autograd/listing_impl.h"
 #include "tapir/autograd/profiler_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/io/file.h"
+#include "tapir/core/io/file_impl.h"
 #include "tapir/core/text_impl.h"
 
 namespace tapir {
@@ -299,7 +299,7 @@ std::string Trace::write() {
 }  // namespace
 
 void Profiler::export_chrome_trace(const std::string& path, Loc loc) const {
-    write_file(path, Trace(stopped(data_, "export_chrome_trace", loc)).write(), loc);
+    io::write_file("Profiler::export_chrome_trace", path, Trace(stopped(data_, "export_chrome_trace", loc)).write(), loc);
 }
 
 }  // namespace tapir

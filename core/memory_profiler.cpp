@@ -15,7 +15,7 @@
 #include <unordered_map>
 
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/io/file.h"
+#include "tapir/core/io/file_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/module_name.h"
@@ -281,7 +281,7 @@ std::string MemoryProfiler::to_svg(int rows) const {
 }
 
 void MemoryProfiler::export_timeline(const std::string& path, Loc loc) const {
-    write_file(path, detail::trace_of_memory(data_->line(), at_peak()), loc);
+    io::write_file("MemoryProfiler::export_timeline", path, detail::trace_of_memory(data_->line(), at_peak()), loc);
 }
 
 }  // namespace tapir

@@ -475,7 +475,9 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
     for (auto& [place, tensor] : places) *place = tensor;
 }
 
-void save(const Module& module, const std::string& path, Loc loc) { save_safetensors(path, state_of("save", module, loc), {}, loc); }
+void save(const Module& module, const std::string& path, Loc loc) {
+    io::save_safetensors("save", path, state_of("save", module, loc), {}, nullptr, loc);
+}
 
 IncompatibleKeys load(Module& module, const std::string& path, bool strict, Loc loc) {
     return load(module, path, {.strict = strict, .rename = {}}, loc);

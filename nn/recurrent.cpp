@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <typeinfo>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
+#include "tapir/nn/type_name_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss.h"
@@ -67,10 +69,10 @@ std::string RecurrentCell::describe() const {
 }
 
 Tensor RecurrentCell::initial_state(const Tensor& x, const Loc& loc) const {
-    tapir::detail::check_defined(In(x, loc), "RecurrentCell");
+    if (!x.defined()) tapir::detail::check_defined(In(x, loc), type_name(typeid(*this)).c_str());
     if (x.dim() == 0) {
         const int64_t in = weight_ih.shape()[1];
-        fail<ShapeError>(loc, "RecurrentCell: the input must have shape (batch, {}) or ({},), got ()", in, in);
+        fail<ShapeError>(loc, "{}: the input must have shape (batch, {}) or ({},), got ()", type_name(typeid(*this)), in, in);
     }
     Shape shape = x.shape();
     shape[shape.rank() - 1] = hidden_size();

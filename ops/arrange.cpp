@@ -4,6 +4,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/arrange_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -277,17 +278,17 @@ void copy_repeated(const Tensor& out, const Tensor& x, const Shape& times) {
 
 }  // namespace
 
-Tensor repeat(In x, const Shape& times) {
-    detail::check_defined(x, "repeat");
+Tensor detail::repeat_of(const char* op, const In& x, const Shape& times) {
+    detail::check_defined(x, op);
     const int extra = times.rank() - x.tensor.dim();
     if (extra < 0) {
-        fail<ShapeError>(x.loc, "repeat: {} has fewer dimensions than shape {}", times, x.tensor.shape());
+        fail<ShapeError>(x.loc, "{}: {} has fewer dimensions than shape {}", op, times, x.tensor.shape());
     }
     Shape shape = times;
     for (int d = 0; d < times.rank(); ++d) {
-        if (times[d] < 0) fail<ValueError>(x.loc, "repeat: a number of copies must not be negative: {}", times);
+        if (times[d] < 0) fail<ValueError>(x.loc, "{}: a number of copies must not be negative: {}", op, times);
         if (d >= extra && __builtin_mul_overflow(times[d], x->sizes[d - extra], &shape[d])) {
-            fail<OutOfMemory>(x.loc, "repeat: shape {} {} times is larger than any memory", x.tensor.shape(), times);
+            fail<OutOfMemory>(x.loc, "{}: shape {} {} times is larger than any memory", op, x.tensor.shape(), times);
         }
     }
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
@@ -295,6 +296,8 @@ Tensor repeat(In x, const Shape& times) {
     record(repeat_op, x.loc, {&x.tensor}, out, {}, times);
     return out;
 }
+
+Tensor repeat(In x, const Shape& times) { return detail::repeat_of("repeat", x, times); }
 
 // --- pad -------------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
+#include "tapir/ops/arrange_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/counting.h"
 #include "tapir/ops/elementwise.h"
@@ -75,7 +76,7 @@ Tensor tile(In x, const Shape& times) {
     detail::check_defined(x, "tile");
     Shape all = times;
     while (all.rank() < x.tensor.dim()) all.insert(0, 1);
-    return repeat(x, all);
+    return detail::repeat_of("tile", x, all);
 }
 
 Tensor repeat_interleave(In x, int64_t repeats) {
@@ -278,20 +279,20 @@ std::vector<Tensor> widened_by(Tensor (*widen)(In), const TensorList& tensors) {
 Tensor vstack(TensorList tensors) {
     check_list("vstack", tensors);
     const detail::RecordedParts parts(tensors.loc);
-    return cat(widened_by(atleast_2d, tensors), 0);
+    return detail::cat_of("vstack", TensorList(widened_by(atleast_2d, tensors), tensors.loc), 0);
 }
 
 Tensor hstack(TensorList tensors) {
     check_list("hstack", tensors);
     const detail::RecordedParts parts(tensors.loc);
     const std::vector<Tensor> wide = widened_by(atleast_1d, tensors);
-    return cat(wide, !wide.empty() && wide[0].dim() == 1 ? 0 : 1);
+    return detail::cat_of("hstack", TensorList(wide, tensors.loc), !wide.empty() && wide[0].dim() == 1 ? 0 : 1);
 }
 
 Tensor dstack(TensorList tensors) {
     check_list("dstack", tensors);
     const detail::RecordedParts parts(tensors.loc);
-    return cat(widened_by(atleast_3d, tensors), 2);
+    return detail::cat_of("dstack", TensorList(widened_by(atleast_3d, tensors), tensors.loc), 2);
 }
 
 Tensor diff(In x, int n, Dim dim) {
@@ -391,7 +392,7 @@ Tensor column_stack(TensorList tensors) {
     for (const Tensor& t : tensors) {
         columns.push_back(t.dim() > 1 ? t : reshape(t, {t.numel(), 1}));
     }
-    return cat(TensorList(columns, tensors.loc), 1);
+    return detail::cat_of("column_stack", TensorList(columns, tensors.loc), 1);
 }
 
 Tensor take_along_dim(In x, In index, Dim dim) {

@@ -3,6 +3,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/arrange_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
@@ -101,35 +102,35 @@ void begin_join(const char* op, const TensorList& list, Join& join) {
     add_input(op, list, list[0], join);
 }
 
-[[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const TensorList& list, const TensorImpl* a, const TensorImpl* b,
+[[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const char* op, const TensorList& list, const TensorImpl* a, const TensorImpl* b,
                                                      int d) {
     if (a->rank != b->rank) {
-        fail<ShapeError>(list.loc, "cat: shapes {} and {} differ in their number of dimensions", Shape(a->sizes, a->rank),
+        fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in their number of dimensions", op, Shape(a->sizes, a->rank),
                          Shape(b->sizes, b->rank));
     }
-    fail<ShapeError>(list.loc, "cat: shapes {} and {} differ in another dimension than {}", Shape(a->sizes, a->rank),
+    fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in another dimension than {}", op, Shape(a->sizes, a->rank),
                      Shape(b->sizes, b->rank), d);
 }
 
-Join plan_cat(const TensorList& list, int dim) {
+Join plan_cat(const char* op, const TensorList& list, int dim) {
     Join join;
-    begin_join("cat", list, join);
+    begin_join(op, list, join);
     std::size_t i = 0;
-    while (i + 1 < list.size && is_skipped(list[i].impl())) add_input("cat", list, list[++i], join);
+    while (i + 1 < list.size && is_skipped(list[i].impl())) add_input(op, list, list[++i], join);
     const TensorImpl* first = list[i].impl();
     const int rank = first->rank;
-    if (rank == 0) fail<ShapeError>(list.loc, "cat: 0-d tensors have no dimension to be joined along; use stack()");
-    const int d = join.dim = detail::wrap_dim(dim, rank, "cat", list.loc);
+    if (rank == 0) fail<ShapeError>(list.loc, "{}: 0-d tensors have no dimension to be joined along; use stack()", op);
+    const int d = join.dim = detail::wrap_dim(dim, rank, op, list.loc);
     join.copy_sizes(first);
     for (++i; i < list.size; ++i) {
-        add_input("cat", list, list[i], join);
+        add_input(op, list, list[i], join);
         const TensorImpl* t = list[i].impl();
         if (is_skipped(t)) continue;
         if (t->rank != rank) [[unlikely]]
-            fail_cat(list, first, t, d);
+            fail_cat(op, list, first, t, d);
         for (int k = 0; k < rank; ++k) {
             if (k != d && t->sizes[k] != first->sizes[k]) [[unlikely]]
-                fail_cat(list, first, t, d);
+                fail_cat(op, list, first, t, d);
         }
         join.sizes[d] += t->sizes[d];
     }
@@ -273,14 +274,16 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
 
 }  // namespace
 
-Tensor cat(TensorList tensors, Dim dim) {
-    const Join join = plan_cat(tensors, dim);
+Tensor detail::cat_of(const char* op, const TensorList& tensors, int dim) {
+    const Join join = plan_cat(op, tensors, dim);
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/false);
     Tensor out = write_join(tensors, join, /*stacked=*/false);
     if (detail::thread.observed) finish_cat(tensors, join, out, recorded);
     return out;
 }
+
+Tensor cat(TensorList tensors, Dim dim) { return detail::cat_of("cat", tensors, dim); }
 
 Tensor stack(TensorList tensors, Dim dim) {
     const Join join = plan_stack(tensors, dim);

@@ -514,7 +514,7 @@ Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) {
     return plus_product("addmv", c, matmul_of("addmv", a, 2, x, 1), beta, alpha);
 }
 
-Tensor vdot(In a, In b) { return dot(a, b); }
+Tensor vdot(In a, In b) { return matmul_of("vdot", a, 1, b, 1); }
 
 Tensor bilinear(In a, In b, In weight, const Tensor& bias) {
     const char* const op = "bilinear";

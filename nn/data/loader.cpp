@@ -78,20 +78,30 @@ LoaderBase::LoaderBase(int64_t items, std::shared_ptr<const BatchSampler> batche
     state_.seed = options.seed.value_or(default_generator().seed());
 }
 
+namespace {
+
+std::shared_ptr<const BatchSampler> in_batches(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options, const Loc& loc) {
+    if (options.batch_size < 1) fail<ValueError>(loc, "DataLoader: batch_size must be at least 1, got {}", options.batch_size);
+    return std::make_shared<const BatchSampler>(std::move(sampler), options.batch_size, options.drop_last, loc);
+}
+
+}  // namespace
+
 std::shared_ptr<const BatchSampler> LoaderBase::batches_of(int64_t items, const LoaderOptions& options, const Loc& loc) {
     std::shared_ptr<const Sampler> sampler;
+    if (items < 0) fail<ValueError>(loc, "DataLoader: the dataset's size is negative: {}", items);
     if (options.shuffle) {
         sampler = std::make_shared<const RandomSampler>(items, RandomSamplerOptions{}, loc);
     } else {
         sampler = std::make_shared<const SequentialSampler>(items, loc);
     }
-    return std::make_shared<const BatchSampler>(std::move(sampler), options.batch_size, options.drop_last, loc);
+    return in_batches(std::move(sampler), options, loc);
 }
 
 std::shared_ptr<const BatchSampler> LoaderBase::batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options,
                                                            const Loc& loc) {
     if (options.shuffle) fail<ValueError>(loc, "DataLoader: a sampler decides the order; shuffle must be false beside one");
-    return std::make_shared<const BatchSampler>(std::move(sampler), options.batch_size, options.drop_last, loc);
+    return in_batches(std::move(sampler), options, loc);
 }
 
 LoaderBase::~LoaderBase() = default;

@@ -46,6 +46,8 @@ TEST_CASE("a profile counts calls, operations and bytes of ops and rules") {
     const Tensor w = ones({5, 3}).requires_grad_(), x = ones({4, 3});
     Profiler profiler;
     FAILS(ValueError, "Profiler::rows: it is still running", profiler.rows());
+    FAILS(ValueError, "Profiler::table: it is still running", static_cast<void>(profiler.table()));
+    FAILS(ValueError, "Profiler::print: it is still running", profiler.print());
     FAILS(ValueError, "another one is running", const Profiler second);
     const int line = __LINE__ + 3;
     for (int i = 0; i < 3; ++i) {
@@ -133,7 +135,7 @@ TEST_CASE("scopes hold the time of what runs inside, modules are groups, the tab
     }
     CHECK(linears == 1);
     CHECK(others == 1);
-    FAILS(FileError, "", profiler.export_chrome_trace((folder.path() / "nowhere/trace.json").string()));
+    FAILS(FileError, "Profiler::export_chrome_trace: ", profiler.export_chrome_trace((folder.path() / "nowhere/trace.json").string()));
 }
 
 TEST_CASE("a profiler survives errors inside of scopes and rules") {
@@ -196,6 +198,7 @@ TEST_CASE("memory is known by the lines that made it, now, at the peak and since
     static_cast<void>(ones({3}));
     const files::TemporaryFolder folder;
     memory.export_timeline((folder.path() / "memory.json").string());
+    FAILS(FileError, "MemoryProfiler::export_timeline: ", memory.export_timeline((folder.path() / "nowhere/memory.json").string()));
     std::vector<std::int64_t> line;
     const nlohmann::json timeline = read_json((folder.path() / "memory.json").string());
     for (const auto& event : timeline["traceEvents"]) {

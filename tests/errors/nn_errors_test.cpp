@@ -23,6 +23,11 @@ struct Boaster : data::Sampler {
     std::vector<int64_t> indices(Generator&) const override { return {0, 1}; }
 };
 
+struct Negative {
+    int64_t size() const { return -2; }
+    Tensor get(int64_t) const { return ones({1}); }
+};
+
 constexpr int kDatasetLine = __LINE__ + 6;
 struct Broken {
     int64_t size() const { return 4; }
@@ -56,7 +61,7 @@ TEST_CASE("errors of layers") {
     FAILS(ShapeError, "LayerNorm: needs at least one dimension to normalise over", nn::LayerNorm(Shape{}));
     FAILS(ShapeError, "RMSNorm: needs at least one dimension to normalise over", nn::RMSNorm(Shape{}));
     nn::GRUCell cell(3, 4);
-    FAILS(ShapeError, "the input must have shape (batch, 3) or (3,), got ()", cell(tensor(1.0)));
+    FAILS(ShapeError, "GRUCell: the input must have shape (batch, 3) or (3,), got ()", cell(tensor(1.0)));
 }
 
 TEST_CASE("errors of data") {
@@ -67,6 +72,13 @@ TEST_CASE("errors of data") {
     FAILS(ValueError, "WeightedRandomSampler: the sum of the weights is infinite", data::WeightedRandomSampler({1e308, 1e308}, 1));
     FAILS(ValueError, "BatchSampler: the sampler is null", data::BatchSampler(nullptr, 1));
     const data::TensorDataset numbers(ones({4}));
+    FAILS(ValueError, "SequentialSampler: the size is negative: -1", data::SequentialSampler(-1));
+    FAILS(ValueError, "BatchSampler: the batch size must be at least 1, got 0", data::BatchSampler(data::SequentialSampler(2), 0));
+    FAILS(ValueError, "DataLoader: batch_size must be at least 1, got 0", data::DataLoader(numbers, {.batch_size = 0}));
+    FAILS(ValueError, "DataLoader: batch_size must be at least 1, got -3", data::DataLoader(numbers, {.batch_size = -3, .shuffle = true}));
+    FAILS(ValueError, "DataLoader: batch_size must be at least 1, got 0",
+          data::DataLoader(numbers, data::SequentialSampler(2), {.batch_size = 0}));
+    FAILS(ValueError, "DataLoader: the dataset's size is negative: -2", data::DataLoader(Negative{}, {.batch_size = 1}));
     const std::vector<int64_t> huge{INT64_MAX, INT64_MAX};
     FAILS(ValueError, "random_split: the sizes add up to more than 9223372036854775807", data::random_split(numbers, huge));
     FAILS(ValueError, "random_split: the fraction 2 is not in [0, 1]", data::random_split(numbers, {2.0}));

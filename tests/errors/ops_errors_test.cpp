@@ -126,3 +126,13 @@ TEST_CASE("errors of products and layers' ops") {
     FAILS(ValueError, "adaptive_avg_pool2d: output_size needs 1 number or 2, got (1, 2, 3)",
           adaptive_avg_pool2d(x.cube, {1, 2, 3}));
 }
+
+TEST_CASE("errors of ops that others are made of name the op that was called") {
+    const Tensor x = zeros({3, 4}), v = zeros({2});
+    FAILS(ShapeError, "hstack: shapes (3, 4) and (2,) differ in their number of dimensions", hstack({x, v}));
+    FAILS(ShapeError, "vstack: shapes (3, 4) and (1, 2) differ in another dimension than 0", vstack({x, v}));
+    FAILS(ShapeError, "dstack: shapes (3, 4, 1) and (1, 2, 1) differ in another dimension than 2", dstack({x, v}));
+    FAILS(ShapeError, "column_stack: shapes (3, 4) and (2, 1) differ in another dimension than 1", column_stack({x, v}));
+    FAILS(ValueError, "tile: a number of copies must not be negative: (1, -1)", tile(x, {-1}));
+    FAILS(ShapeError, "vdot: needs a tensor of 1 and one of 1 dimensions, got (3, 4) and (3, 4)", vdot(x, x));
+}

@@ -519,6 +519,7 @@ TEST_CASE("a module that names no tensors is neither saved nor loaded") {
     FAILS_IN(ValueError, "save: this Forgetful has no tensors", "members(nn::Members& m)", nn::save(forgetful, file.path));
     CHECK(!std::filesystem::exists(file.path));
     nn::save(forgetful.layer, file.path);
+    FAILS_IN(FileError, "save: nowhere/weights: ", "No such file", nn::save(forgetful.layer, "nowhere/weights"));
     FAILS_IN(ValueError, "load: this Forgetful has no tensors", "members(nn::Members& m)", nn::load(forgetful, file.path));
     FAILS_IN(ValueError, "load: this Forgetful has no tensors", "", nn::load(forgetful, file.path, {.strict = false}));
     FAILS(ValueError, "a group without parameters (a module has those that its members() names)", optim::SGD(forgetful.parameters()));

@@ -431,7 +431,7 @@ TEST_CASE("options and datasets that make no sense") {
     FAILS(ValueError, "add up to 9", data::random_split(Numbers{10}, {7, 2}));
     FAILS(ValueError, "add up to 0.9", data::random_split(Numbers{10}, {0.7, 0.2}));
     FAILS(ValueError, "negative", data::random_split(Numbers{10}, {11, -1}));
-    FAILS(ValueError, "batch size", data::DataLoader(Numbers{3}, {.batch_size = 0}));
+    FAILS(ValueError, "DataLoader: batch_size", data::DataLoader(Numbers{3}, {.batch_size = 0}));
     FAILS(ValueError, "workers", data::DataLoader(Numbers{3}, {.num_workers = -1}));
     FAILS(ValueError, "prefetch", data::DataLoader(Numbers{3}, {.prefetch_factor = 0}));
     FAILS(ValueError, "shuffle", data::DataLoader(Numbers{3}, data::SequentialSampler(3), {.shuffle = true}));
