@@ -19,6 +19,7 @@
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -414,8 +415,10 @@ Tensor matrix_rank(In a, double rtol) {
     });
 }
 
-Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) { return tapir::norm(x, p, dims, keepdim); }
-Tensor norm(In x) { return tapir::norm(x, 2); }
+Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) {
+    return reduction::norm_of("linalg::vector_norm", x, p, dims, keepdim);
+}
+Tensor norm(In x) { return reduction::norm_of("linalg::norm", x, 2, {}, false); }
 
 namespace {
 
@@ -460,7 +463,7 @@ Tensor norm(In x, NormOrd ord, const Dims& dims, Flag keepdim) {
         return norm_of_matrices("linalg::norm", x, ord, dims.empty() ? Dims{0, 1} : dims, keepdim);
     }
     if (ord.word()) fail<ValueError>(x.loc, "linalg::norm: \"{}\" is a norm of matrices, but this is one of vectors", ord.word());
-    return tapir::norm(x, ord.number(), dims, keepdim);
+    return reduction::norm_of("linalg::norm", x, ord.number(), dims, keepdim);
 }
 
 }  // namespace linalg

@@ -447,17 +447,19 @@ TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "Th
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('inf'), 1)", norm(x[0], kInfinity, {1})),
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('-inf'), 0)", norm(x[0], -kInfinity, {0})));
 
-Tensor norm(In x, double p, const Dims& dims, Flag keepdim) {
-    detail::check_defined(x, "norm");
-    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return norm(In(wide, x.loc), p, dims, keepdim);
-    check_floating(x, "norm");
-    if (std::isnan(p)) fail<ValueError>(x.loc, "norm: p must not be nan");
-    const Over o = over("norm", dims, x.tensor.dim(), keepdim, x.loc);
-    if (std::isinf(p) || p < 0) check_not_empty(x, "norm", o);
+Tensor reduction::norm_of(const char* op, const In& x, double p, const Dims& dims, bool keepdim) {
+    detail::check_defined(x, op);
+    if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return norm_of(op, In(wide, x.loc), p, dims, keepdim);
+    check_floating(x, op);
+    if (std::isnan(p)) fail<ValueError>(x.loc, "{}: p must not be nan", op);
+    const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
+    if (std::isinf(p) || p < 0) check_not_empty(x, op, o);
     Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);
     if (detail::thread.observed) record(norm_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, NormAttrs{p, o});
     return out;
 }
+
+Tensor norm(In x, double p, const Dims& dims, Flag keepdim) { return reduction::norm_of("norm", x, p, dims, keepdim); }
 
 // --- Variance --------------------------------------------------------------------------------------------------------------
 
@@ -517,20 +519,27 @@ TAPIR_OP(std, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div, Sqrt"), std_rule, "T
          TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 0, unbiased=True, keepdim=True)", std(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "std(x[0], (0, 2), unbiased=True)", std(x[0], {0, 2})));
 
-Tensor var(In x, const Dims& dims, int correction, Flag keepdim) {
-    detail::check_defined(x, "var");
-    const Over o = over("var", dims, x.tensor.dim(), keepdim, x.loc);
-    Tensor out = variance(x, "var", o, correction, Finish::none);
+Tensor reduction::var_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim) {
+    detail::check_defined(x, op);
+    const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
+    Tensor out = variance(x, op, o, correction, Finish::none);
     if (detail::thread.observed) record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction});
     return out;
 }
 
-Tensor std(In x, const Dims& dims, int correction, Flag keepdim) {
-    detail::check_defined(x, "std");
-    const Over o = over("std", dims, x.tensor.dim(), keepdim, x.loc);
-    Tensor out = variance(x, "std", o, correction, Finish::sqrt);
+Tensor reduction::std_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim) {
+    detail::check_defined(x, op);
+    const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
+    Tensor out = variance(x, op, o, correction, Finish::sqrt);
     if (detail::thread.observed) record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction});
     return out;
+}
+
+Tensor var(In x, const Dims& dims, int correction, Flag keepdim) {
+    return reduction::var_of("var", x, dims, correction, keepdim);
+}
+Tensor std(In x, const Dims& dims, int correction, Flag keepdim) {
+    return reduction::std_of("std", x, dims, correction, keepdim);
 }
 
 // --- Methods ---------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,11 @@ Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& l
 /// Checks one dimension. Throws IndexError.
 Over over(const char* op, int dim, int rank, bool keepdim, const Loc& loc);
 
+/// norm(), var() and std(), whose messages begin with `op`.
+Tensor norm_of(const char* op, const In& x, double p, const Dims& dims, bool keepdim);
+Tensor var_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
+Tensor std_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
+
 /// How many elements one result is made of.
 std::int64_t reduced_numel(const TensorImpl* x, Over dims) noexcept;
 /// A fresh tensor of the result's shape.

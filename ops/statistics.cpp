@@ -15,6 +15,7 @@
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/order_impl.h"
+#include "tapir/ops/reduce_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -210,12 +211,12 @@ ValuesIndices kthvalue(In x, int64_t k, Dim dim, Flag keepdim) {
 std::pair<Tensor, Tensor> var_mean(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "var_mean");
     const detail::RecordedParts parts(x.loc);
-    return {var(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+    return {reduction::var_of("var_mean", x, dims, correction, keepdim), mean(x, dims, keepdim)};
 }
 std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, Flag keepdim) {
     detail::check_defined(x, "std_mean");
     const detail::RecordedParts parts(x.loc);
-    return {tapir::std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+    return {reduction::std_of("std_mean", x, dims, correction, keepdim), mean(x, dims, keepdim)};
 }
 
 Tensor nansum(In x, const Dims& dims, Flag keepdim) {
