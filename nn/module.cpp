@@ -45,34 +45,35 @@ bool covers(std::string_view known, std::string_view path) {
     return known.size() == path.size() || path.empty() || known[known.size() - path.size() - 1] == '.';
 }
 
+// Several threads may walk a model: names are published with release, for another thread reads the text that they lead to.
 // A tensor with several names keeps the first.
 void note_place(const Tensor& parameter, const std::string& path) {
     AutogradMeta* meta = parameter.impl()->meta;
     if (!meta) return;
-    const char* known = __atomic_load_n(&meta->name, __ATOMIC_RELAXED);
+    const char* known = __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE);
     if (!known || (path.size() > std::strlen(known) && covers(path, known))) {
-        __atomic_store_n(&meta->name, tapir::detail::interned(path), __ATOMIC_RELAXED);
+        __atomic_store_n(&meta->name, tapir::detail::interned(path), __ATOMIC_RELEASE);
     }
 }
 
 }  // namespace
 
 void note_place(const Module& module, const std::string& path) {
-    const ModuleName* known = __atomic_load_n(&module.place_, __ATOMIC_RELAXED);
+    const ModuleName* known = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
     if (known && covers(known->path, path)) return;
-    __atomic_store_n(&module.place_, tapir::detail::module_name(path, type_name(module)), __ATOMIC_RELAXED);
+    __atomic_store_n(&module.place_, tapir::detail::module_name(path, type_name(module)), __ATOMIC_RELEASE);
 }
 
 const ModuleName* Module::name_without_place() const {
     const ModuleName* name = tapir::detail::module_name("", type_name(*this));
-    __atomic_store_n(&place_, name, __ATOMIC_RELAXED);
+    __atomic_store_n(&place_, name, __ATOMIC_RELEASE);
     return name;
 }
 
 ModuleScope::ModuleScope(const Module& module)
     : outer_(tapir::detail::thread.module), outer_call_(tapir::detail::thread.module_call) {
     auto& thread = tapir::detail::thread;
-    const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_RELAXED);
+    const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
     thread.module = name ? name : module.name_without_place();
     thread.module_call = ++thread.module_calls;
 }

@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "../fails.h"
 #include "check.h"
@@ -736,4 +738,29 @@ TEST_CASE("the layers of a Sequential are counted, indexed and walked through") 
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule()(x));
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule().module());
     FAILS_IN(ValueError, "AnyModule: it holds nothing", "", nn::AnyModule().as<nn::Dropout>());
+}
+
+TEST_CASE("several threads walk and run one module") {  // for ThreadSanitizer: they name its parts at the same time
+    struct Net : nn::Module {
+        nn::Linear first{3, 4}, second{4, 2};
+        void members(nn::Members& m) override { m("first", first)("second", second); }
+        Tensor forward(const Tensor& x) {
+            const nn::ModuleScope scope(*this);
+            return second(first(x));
+        }
+    };
+    for (int round = 0; round < 3; ++round) {
+        Net net;
+        std::vector<std::size_t> counts(4);
+        std::vector<std::thread> threads;
+        for (std::size_t& count : counts) {
+            threads.emplace_back([&net, &count] {
+                const std::vector<Tensor> parameters = net.parameters();
+                const Tape tape;
+                count = parameters.size() + static_cast<std::size_t>(net.forward(ones({5, 3})).size(1));
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        CHECK(counts == std::vector<std::size_t>(4, 6));
+    }
 }
