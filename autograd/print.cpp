@@ -32,7 +32,8 @@ std::string output(const Record& record) { return fmt::format("{} {}", name(reco
 const char* parameter_name(Record& record) {
     if (!(record.flags & Record::kLeaf) || record.flags & Record::kReleased) return "";
     const AutogradMeta* meta = record.saved()[0].impl->meta;
-    return meta && meta->name ? meta->name : "";
+    const char* name = meta ? __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE) : nullptr;  // another thread may just name it
+    return name ? name : "";
 }
 
 std::string module(Record& record) {

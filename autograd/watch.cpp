@@ -9,7 +9,7 @@ WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
     watcher.next_ = detail::thread.watchers;
     detail::thread.watchers = &watcher;
     detail::set_log(detail::thread.log);
-    __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+    detail::watching_ops.add(1);
 }
 
 WatchScope::~WatchScope() {
@@ -18,7 +18,7 @@ WatchScope::~WatchScope() {
     if (*place) *place = watcher_.next_;
     watcher_.next_ = nullptr;
     detail::set_log(detail::thread.log);
-    __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+    detail::watching_ops.add(-1);
 }
 
 void tell_watchers(const RecordArgs& ran) {

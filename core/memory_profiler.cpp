@@ -211,13 +211,13 @@ MemoryProfiler::MemoryProfiler(Loc loc) : data_(nullptr) {
     const std::lock_guard lock(running_mutex);
     if (running) fail<ValueError>(loc, "MemoryProfiler: another one is alive, and there can be one at a time: end its scope first");
     running = data_ = data.release();
-    __atomic_fetch_add(&detail::watching_memory, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+    detail::watching_memory.add(1);
+    detail::watching_ops.add(1);
 }
 
 MemoryProfiler::~MemoryProfiler() {
-    __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_sub(&detail::watching_memory, 1, __ATOMIC_RELAXED);
+    detail::watching_ops.add(-1);
+    detail::watching_memory.add(-1);
     const std::lock_guard lock(running_mutex);
     running = nullptr;
     delete data_;

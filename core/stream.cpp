@@ -201,17 +201,17 @@ bool is_set(const char* variable) {
 
 // What the environment asks for, for the whole program, before main.
 [[maybe_unused]] const bool from_environment = [] {
-    detail::logging_placement += is_set("TAPIR_LOG_PLACEMENT");
+    detail::logging_placement.add(is_set("TAPIR_LOG_PLACEMENT"));
     detail::logging_ops = is_set("TAPIR_LOG_OPS");
-    detail::watching_ops += detail::logging_placement + detail::logging_ops;
+    detail::watching_ops.add(detail::logging_placement + detail::logging_ops);
     return true;
 }();
 
 }  // namespace
 
-constinit int detail::watching_ops = 0;
-constinit int detail::logging_placement = 0;
-constinit int detail::watching_memory = 0;
+constinit detail::SharedCount detail::watching_ops;
+constinit detail::SharedCount detail::logging_placement;
+constinit detail::SharedCount detail::watching_memory;
 constinit bool detail::logging_ops = false;
 
 void detail::begin_watched_op(const char* op, Device, const Loc& loc) {
@@ -242,12 +242,12 @@ void detail::log_placement(const TensorImpl* result) {
 }
 
 LogPlacementScope::LogPlacementScope() noexcept {
-    __atomic_fetch_add(&detail::logging_placement, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&detail::watching_ops, 1, __ATOMIC_RELAXED);
+    detail::logging_placement.add(1);
+    detail::watching_ops.add(1);
 }
 LogPlacementScope::~LogPlacementScope() {
-    __atomic_fetch_sub(&detail::watching_ops, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_sub(&detail::logging_placement, 1, __ATOMIC_RELAXED);
+    detail::watching_ops.add(-1);
+    detail::logging_placement.add(-1);
 }
 
 }  // namespace tapir

@@ -44,15 +44,22 @@ extern constinit thread_local ThreadState thread __attribute__((tls_model("initi
 /// The line to speak of: the innermost CallerScope's, or else the op's own caller.
 inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() ? thread.caller : own; }
 
+/// How many there are: threads look while others come and go.
+struct SharedCount {
+    int value = 0;
+    operator int() const noexcept { return __atomic_load_n(&value, __ATOMIC_RELAXED); }
+    void add(int more) noexcept { __atomic_fetch_add(&value, more, __ATOMIC_RELAXED); }
+};
+
 /// Above 0: ops take the ways that say what they do (LogPlacementScope, watchers).
-extern constinit int watching_ops;
+extern constinit SharedCount watching_ops;
 /// Of these, those that write down where ops run.
-extern constinit int logging_placement;
+extern constinit SharedCount logging_placement;
 /// TAPIR_LOG_OPS is set.
 extern constinit bool logging_ops;
 void log_ops_of_thread();
 /// And those that follow memory (MemoryProfiler).
-extern constinit int watching_memory;
+extern constinit SharedCount watching_memory;
 /// Tells the memory profiler of a new storage.
 void note_memory(Storage* storage, const Loc& loc);
 /// Tell the thread's watchers.
