@@ -1,10 +1,13 @@
 // Recording custom functions.
 #include "tapir/autograd/function.h"
 
+#include <string_view>
+
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/module_name.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
 
@@ -16,9 +19,32 @@ struct FunctionRecord : RecordObject {
     FunctionContext context;
 };
 
-constexpr OpInfo custom_op{"custom", NoOnnx("the user's"), CustomFunction::rule, "A function of the user's own."};
+// "... [with Self = (anonymous namespace)::Clip<ns::A>]" -> "Clip<ns::A>"
+std::string_view type_in(std::string_view signature) {
+    constexpr std::string_view kBefore = "Self = ";
+    const std::size_t at = signature.find(kBefore);
+    if (at == std::string_view::npos) return "custom";
+    const std::string_view type = signature.substr(at + kBefore.size());
+    int depth = 0;  // of brackets; a function that it is local to has them, too
+    std::size_t first = 0, i = 0;
+    for (; i < type.size(); ++i) {
+        const char c = type[i];
+        if (depth == 0 && (c == ']' || c == ';')) break;
+        depth += c == '<' || c == '(' || c == '[' || c == '{';
+        depth -= c == '>' || c == ')' || c == ']' || c == '}';
+        if (depth == 0 && c == ':') first = i + 1;
+    }
+    return type.substr(first, i - first);
+}
 
 }  // namespace
+
+const OpInfo& CustomFunction::row_named(const char* name) {
+    // As long as the program: records name it.
+    return *new OpInfo{name, NoOnnx("the user's"), CustomFunction::rule, "A function of the user's own."};
+}
+
+const OpInfo& CustomFunction::row_of(const char* signature) { return row_named(detail::interned(type_in(signature))); }
 
 Tensor FunctionContext::saved(int i, Loc loc) const {
     if (i < 0 || i >= static_cast<int>(saved_.size())) {
@@ -34,8 +60,8 @@ bool FunctionContext::needs(int i, Loc loc) const {
     return needs_[static_cast<std::size_t>(i)];
 }
 
-std::vector<Tensor> CustomFunction::apply(Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs,
-                                          const Loc& loc) {
+std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward,
+                                          const std::vector<Tensor>& inputs, const Loc& loc) {
     for (const Tensor& x : inputs) detail::check_defined(In(x, loc), "Function::apply");
     auto object = std::make_unique<FunctionRecord>();
     object->backward = backward;
@@ -68,7 +94,7 @@ std::vector<Tensor> CustomFunction::apply(Forward forward, BackwardFn backward, 
     }
     for (const Tensor& y : outputs) outs.push_back(y.impl());
     RecordObject* raw = object.get();
-    append_record(*log, {custom_op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(),
+    append_record(*log, {op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(),
                          static_cast<int>(outs.size()), keeps.data(), static_cast<int>(keeps.size()), &raw, sizeof(raw),
                          /*is_object=*/true});
     static_cast<void>(object.release());

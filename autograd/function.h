@@ -11,7 +11,8 @@
 //     };
 //     Tensor y = Clip::apply({x});
 //
-// forward runs unrecorded. backward gets the gradient of each output (zeros where none came) and returns one for each
+// forward runs unrecorded: its ops are told to watchers (a Profiler) one by one. Tapes, drawings, profiles of backward and errors call
+// the function by the name of its type, "Clip", or by its member `static constexpr const char* name`, where it has one. backward gets the gradient of each output (zeros where none came) and returns one for each
 // input, undefined for none; it is recorded when higher-order gradients are asked for, so write it with ops.
 #pragma once
 
@@ -40,11 +41,17 @@ class FunctionContext {
     std::vector<bool> needs_;
 };
 
+struct OpInfo;
+
 /// Internal: records a custom function.
 struct CustomFunction {
     using Forward = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
     using BackwardFn = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
-    static std::vector<Tensor> apply(Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs, const Loc& loc);
+    static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs,
+                                     const Loc& loc);
+    /// A row of this name, for good. `signature`: what __PRETTY_FUNCTION__ is in a template whose parameter Self is the function.
+    static const OpInfo& row_named(const char* name);
+    static const OpInfo& row_of(const char* signature);
     static void rule(class Backward& b);
 };
 
@@ -57,12 +64,20 @@ struct Function {
     /// Any number of outputs.
     static std::vector<Tensor> apply_many(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
         return CustomFunction::apply(
+            row(),
             [](FunctionContext& context, const std::vector<Tensor>& x) { return as_list(Self::forward(context, x)); },
             [](FunctionContext& context, const std::vector<Tensor>& g) { return as_list(Self::backward(context, g)); },
             inputs, loc);
     }
 
  private:
+    static const OpInfo& row() {
+        static const OpInfo& row = [](const char* signature) -> const OpInfo& {
+            if constexpr (requires { static_cast<const char*>(Self::name); }) return CustomFunction::row_named(Self::name);
+            return CustomFunction::row_of(signature);
+        }(__PRETTY_FUNCTION__);
+        return row;
+    }
     static std::vector<Tensor> as_list(Tensor t) { return {static_cast<Tensor&&>(t)}; }
     static std::vector<Tensor> as_list(std::vector<Tensor> t) { return t; }
 };

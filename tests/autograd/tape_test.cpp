@@ -1,4 +1,5 @@
 // Recording and walking: what flows where, and what the errors say.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -7,6 +8,7 @@
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"
+#include "tapir/autograd/log_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -181,6 +183,46 @@ struct SumAndDifference : Function<SumAndDifference> {
     static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] + g[1], g[0] - g[1]}; }
 };
 }  // namespace
+
+namespace names {
+template <int power>
+struct Power : Function<Power<power>> {
+    static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return pow(x[0], power); }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * power}; }
+};
+struct Named : Function<Named> {
+    static constexpr const char* name = "straight-through";
+    static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return round(x[0]); }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0]}; }
+};
+}  // namespace names
+
+TEST_CASE("a custom function is called by its type's name, or the one that it gives itself") {
+    struct Local : Function<Local> {
+        static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return x[0] * 2; }
+        static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * ones({2})}; }
+    };
+    const Tensor x = leaf(tensor({1.0, 2.0}));
+    Profiler profiler;
+    {
+        Tape tape;
+        const Tensor a = Cube::apply({x}), b = Local::apply({a}), c = names::Named::apply({b}), d = names::Power<3>::apply({c});
+        std::vector<std::string> recorded;
+        for (Record* record : tape.log().records) recorded.push_back(record->op->name);
+        CHECK(recorded == std::vector<std::string>{"leaf", "Cube", "Local", "straight-through", "Power<3>"});
+        static_cast<void>(Cube::apply({a}));
+        CHECK(tape.log().records.back()->op == tape.log().records[1]->op);  // one row for all its calls
+        CHECK(contains(tape.str(), "straight-through"));
+        CHECK(contains(tape.to_dot(), "Power"));
+        tape.backward(sum(d));
+    }
+    profiler.stop();
+    const auto rows = profiler.rows();
+    for (const char* name : {"Cube backward", "Local backward", "straight-through backward", "Power<3> backward"}) {
+        INFO(name);
+        CHECK(std::any_of(rows.begin(), rows.end(), [&](const ProfileRow& row) { return row.name == name; }));
+    }
+}
 
 TEST_CASE("custom functions, to second order") {
     const Tensor x = tensor({0.5, -1.2, 2.0}, float64), y = tensor({1.0, 0.3, -0.7}, float64);

@@ -63,7 +63,7 @@ TEST_CASE("errors of gradients' own functions") {
     const Tape tape;
     const Tensors many(300, x);
     mistake = Mistake::none;
-    FAILS(TapeError, "custom: at most 255 tensors can be recorded in one op, got 300", Mistaken::apply(many));
+    FAILS(TapeError, "Mistaken: at most 255 tensors can be recorded in one op, got 300", Mistaken::apply(many));
 }
 
 TEST_CASE("errors of a custom function") {
