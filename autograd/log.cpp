@@ -13,6 +13,8 @@ namespace tapir {
 
 void NonDiff(Backward&) {}
 void Composed(Backward&) {}
+void Given(Backward&) {}
+void Overwritten(Backward&) {}
 
 // The row of the records that stand for leaves and for the further outputs of an op.
 constexpr OpInfo leaf_op{"leaf", NoOnnx("input"), NonDiff, "A leaf's first use on a tape."};

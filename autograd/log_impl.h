@@ -181,7 +181,7 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
             std::initializer_list<const Tensor*> saved, const Attrs& attrs = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
     if (!detail::thread.observed) return;
-    const bool recorded = is_floating(output.dtype()) && op.backward != NonDiff && recording(loc, inputs);
+    const bool recorded = is_floating(output.dtype()) && op.is_recorded() && recording(loc, inputs);
     TensorImpl* out = output.impl();
     finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
                &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)},
@@ -214,13 +214,14 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
 
 /// Runs an op that no gradient flows through and that is made of others: these are not told of, it is.
 ///     return unrecorded_op(isin_op, x.loc, {&x.tensor}, [&] { return ...; });
-template <class Body>
-auto unrecorded_op(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Body& body) {
+template <class Body, class Attrs = std::nullptr_t>
+auto unrecorded_op(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Body& body,
+                   const Attrs& attrs = {}) {
     auto result = [&] {
         const detail::UnrecordedParts parts;
         return body();
     }();
-    if (detail::thread.observed) record(op, loc, inputs, detail::outputs(result)[0], {});
+    if (detail::thread.observed) record(op, loc, inputs, detail::outputs(result)[0], {}, attrs);
     return result;
 }
 

@@ -23,10 +23,13 @@ struct Onnx {
 constexpr Onnx NoOnnx(const char* composition) { return {nullptr, composition}; }
 
 /// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results), Composed that the
-/// op is never recorded itself: the ops that it calls are.
+/// op is never recorded itself: the ops that it calls are. Given is NonDiff for what makes a tensor of nothing: of an input it takes
+/// the shape and the dtype at most. Overwritten is the same for an op in place, which is recorded: what was there gets no gradient.
 using BackwardRule = void (*)(Backward&);
 void NonDiff(Backward&);
 void Composed(Backward&);
+void Given(Backward&);
+void Overwritten(Backward&);
 
 /// An example call of an op: tests, the ONNX export and the CUDA port run it. The text is PyTorch code too, which is
 /// where the reference numbers come from (tests/goldens).
@@ -50,6 +53,10 @@ struct OpInfo {
 
     // But for the rule: gcc's -fsanitize=undefined does not take a function's address as a constant.
     constexpr bool complete() const { return name && onnx.stated() && doc; }
+    /// Whether a gradient flows back through it to one of its inputs, or is cut off by it.
+    bool is_recorded() const noexcept { return backward != NonDiff && backward != Given; }
+    /// Whether its numbers are not computed from those of its inputs.
+    bool is_given_numbers() const noexcept { return backward == Given || backward == Overwritten; }
 };
 
 /// Every op's row, sorted by name.
@@ -79,15 +86,19 @@ std::vector<Tensor> outputs(const Result& result) {
 }  // namespace tapir
 
 /// An example call for TAPIR_SAMPLES: TAPIR_SAMPLE("f(3,4)", softmax(x[0], 1)).
-#define TAPIR_SAMPLE(inputs, ...)                                                                                   \
-    {                                                                                                               \
-        inputs, #__VA_ARGS__, [](const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); } \
+#define TAPIR_SAMPLE(inputs, ...)                                                                                       \
+    {                                                                                                                   \
+        inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) {                                       \
+            return ::tapir::detail::outputs(__VA_ARGS__);                                                               \
+        }                                                                                                               \
     }
 /// The same where PyTorch writes it differently: TAPIR_SAMPLE_AS("f(3,4)", "x[0].softmax(1)", softmax(x[0], 1)).
-#define TAPIR_SAMPLE_AS(inputs, torch, ...)                                                                         \
-    {                                                                                                               \
-        inputs, #__VA_ARGS__, [](const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }, \
-            torch                                                                                                   \
+#define TAPIR_SAMPLE_AS(inputs, torch, ...)                                                                             \
+    {                                                                                                                   \
+        inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) {                                       \
+            return ::tapir::detail::outputs(__VA_ARGS__);                                                               \
+        },                                                                                                              \
+            torch                                                                                                       \
     }
 
 /// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
@@ -99,4 +110,4 @@ std::vector<Tensor> outputs(const Result& result) {
     constexpr ::tapir::OpInfo op##_op{#op, onnx_name, rule, documentation, op##_samples,                      \
                                       sizeof(op##_samples) / sizeof(op##_samples[0])};                        \
     static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                        \
-                  "an op states its ONNX form, its rule (or NonDiff, or Composed), and its documentation")
+                  "an op states its ONNX form, its rule (or NonDiff, Given, ...), and its documentation")

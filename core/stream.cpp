@@ -214,10 +214,12 @@ constinit detail::SharedCount detail::logging_placement;
 constinit detail::SharedCount detail::watching_memory;
 constinit bool detail::logging_ops = false;
 
-void detail::begin_watched_op(const char* op, Device, const Loc& loc) {
+void detail::begin_watched_op(const char* op, Device device, const Loc& loc) {
     name_op(op, loc);
+    if (logging_ops) log_ops_of_thread();
     if (gdb::is_watching()) [[unlikely]]
         gdb::begin(op, nullptr, loc);
+    if (is_watched()) tell_begin(op, device, loc);
 }
 
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {

@@ -23,7 +23,6 @@ void to_dtype_rule(Backward& b) { b.give(0, b.grad()); }  // give() converts to 
 void to_device_rule(Backward& b) { b.give(0, b.grad().to(b.attrs<Device>(), b.record().loc)); }
 // The destination's old values are gone.
 void copy_rule(Backward& b) { b.give(1, b.grad().to(b.attrs<Device>(), b.record().loc)); }
-void fill_rule(Backward&) {}
 
 }  // namespace
 
@@ -34,7 +33,7 @@ TAPIR_OP(to_device, "Identity", to_device_rule, "The same values on another devi
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].to('cpu')", to(x[0], cpu)));
 TAPIR_OP(copy, NoOnnx("Identity, Expand"), copy_rule, "Overwrites a tensor with another, broadcast and converted.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "x[0].clone().copy_(x[1])", clone(x[0]).copy_(x[1])));
-TAPIR_OP(fill, NoOnnx("Expand"), fill_rule, "Overwrites a tensor with a number.",
+TAPIR_OP(fill, NoOnnx("Expand"), Overwritten, "Overwrites a tensor with a number.",
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().fill_(2.5)", clone(x[0]).fill_(2.5)));
 
 namespace {
@@ -341,7 +340,7 @@ Tensor& Tensor::fill_(Scalar value, Loc loc) {
     detail::store(dtype(), element, value);
     fill_elements(*this, element);
     mark_written(*this, loc);
-    record(fill_op, loc, {this}, *this, {});
+    record(fill_op, loc, {this}, *this, {}, value);
     return *this;
 }
 

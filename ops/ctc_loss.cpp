@@ -265,6 +265,7 @@ Problem prepare(const In& log_probs, const In& targets, const In& input_lengths,
     all.insert(all.end(), p.target_lengths.begin(), p.target_lengths.end());
     all.insert(all.end(), begins.begin(), begins.end());
     const Device device = p.log_probs.device();
+    const detail::UnrecordedParts parts;
     p.lengths = tensor(all).reshape({3, n}).to(device);
     p.targets = targets.tensor.to(int64).reshape({-1}).contiguous().to(device);
     p.attrs = {n > 0 ? *std::max_element(p.target_lengths.begin(), p.target_lengths.end()) : 0, blank};

@@ -16,6 +16,41 @@
 #include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
+
+TAPIR_OP(empty, "ConstantOfShape", Given, "A tensor whose elements are not set.",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros(2, 3, dtype=x[0].dtype)", empty({2, 3}, {x[0].dtype(), x[0].device()}).zero_()));
+TAPIR_OP(zeros, "ConstantOfShape", Given, "Zeros.",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros(2, 3, dtype=x[0].dtype)", zeros({2, 3}, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE_AS("f(2,3)", "x[0].new_zeros(4)", x[0].new_zeros({4})));
+TAPIR_OP(ones, "ConstantOfShape", Given, "Ones.",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.ones(2, 3, dtype=x[0].dtype)", ones({2, 3}, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE_AS("", "torch.ones(())", ones({})));
+TAPIR_OP(full, "ConstantOfShape", Given, "One number throughout.",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.full((2, 3), 3, dtype=x[0].dtype)", full({2, 3}, 3, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE("", full({2, 2}, 1.5)), TAPIR_SAMPLE("", full({2, 2}, true)));
+TAPIR_OP(empty_like, NoOnnx("Shape, ConstantOfShape"), Given, "As a tensor in shape, dtype and device; its elements are not set.",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros_like(x[0])", empty_like(x[0]).zero_()));
+TAPIR_OP(zeros_like, NoOnnx("Shape, ConstantOfShape"), Given, "Zeros, as a tensor in shape, dtype and device.",
+         TAPIR_SAMPLE("f(2,3)", zeros_like(x[0])));
+TAPIR_OP(full_like, NoOnnx("Shape, ConstantOfShape"), Given, "One number throughout, as a tensor in shape, dtype and device.",
+         TAPIR_SAMPLE("f(2,3)", full_like(x[0], 3)), TAPIR_SAMPLE("f(2,3)", ones_like(x[0])));
+TAPIR_OP(arange, "Range", Given, "start, start + step, ... below end.", TAPIR_SAMPLE("", arange(5)),
+         TAPIR_SAMPLE("", arange(1, 2.1, 0.25)),
+         TAPIR_SAMPLE_AS("f(2)", "torch.arange(7, 1, -2, dtype=x[0].dtype)", arange(7, 1, -2, {x[0].dtype(), x[0].device()})));
+TAPIR_OP(linspace, NoOnnx("Range, Mul, Add"), Given, "Numbers at equal distances.", TAPIR_SAMPLE("", linspace(-1, 2, 5)));
+TAPIR_OP(logspace, NoOnnx("Range, Mul, Add, Pow"), Given, "Powers at equal distances of the exponent.",
+         TAPIR_SAMPLE("", logspace(0, 2, 5, 2)));
+TAPIR_OP(tril_indices, NoOnnx("Constant"), Given, "The places in the lower triangle of a matrix.",
+         TAPIR_SAMPLE("", tril_indices(3, 4)), TAPIR_SAMPLE("", tril_indices(3, 4, -1)));
+TAPIR_OP(triu_indices, NoOnnx("Constant"), Given, "The places in the upper triangle of a matrix.",
+         TAPIR_SAMPLE("", triu_indices(3, 4)), TAPIR_SAMPLE("", triu_indices(3, 4, 1)));
+TAPIR_OP(eye, NoOnnx("ConstantOfShape, EyeLike"), Given, "Ones on the diagonal.", TAPIR_SAMPLE("", eye(3)),
+         TAPIR_SAMPLE_AS("f(2)", "torch.eye(2, 3, dtype=x[0].dtype)", eye(2, 3, {x[0].dtype(), x[0].device()})));
+TAPIR_OP(tensor, "Constant", Given, "Numbers that the program holds.",
+         TAPIR_SAMPLE_AS("f(2)", "torch.tensor([[1, 2], [3, 4]], dtype=x[0].dtype)",
+                         tensor({{1, 2}, {3, 4}}, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE("", tensor(1.5)), TAPIR_SAMPLE_AS("", "torch.tensor([3, 1])", tensor(std::vector<std::int64_t>{3, 1})));
+
 namespace {
 
 using std::int64_t;
@@ -174,48 +209,55 @@ void zero_elements(const Tensor& to) {
 
 Tensor empty(const Shape& shape, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("empty", options, default_dtype(), loc);
-    return detail::with_gradient(detail::make_empty(shape, dtype, detail::device_for(options), loc), options, loc);
+    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
+    detail::finish_making(empty_op, t, options, loc);
+    return t;
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("zeros", options, default_dtype(), loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     zero_elements(t);
-    return detail::with_gradient(std::move(t), options, loc);
+    detail::finish_making(zeros_op, t, options, loc);
+    return t;
 }
 
 Tensor ones(const Shape& shape, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("ones", options, default_dtype(), loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill_fresh(t, 1);
-    return detail::with_gradient(std::move(t), options, loc);
+    detail::finish_making(ones_op, t, options, loc);
+    return t;
 }
 
 Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("full", options, value.dtype(), loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill_fresh(t, value);
-    return detail::with_gradient(std::move(t), options, loc);
+    detail::finish_making(full_op, t, options, loc, [&](const MakeAttrs& attrs) { return FullAttrs{attrs, value}; });
+    return t;
 }
 
 namespace {
 
-Tensor fresh_like(const char* op, const In& x, const TensorOptions& options) {
-    detail::check_defined(x, op);
-    return detail::make_empty_like(x.tensor.impl(), detail::dtype_for(op, options, x.tensor.dtype(), x.loc), x.loc,
-                                   options.device.value_or(x->device));
+Tensor fresh_like(const char* op, const In& x, TensorOptions& options) {
+    detail::begin_like(x, op, options);
+    return detail::make_empty_like(x.tensor.impl(), detail::dtype_given(op, options, x.tensor.dtype(), x.loc), x.loc, *options.device);
 }
 
 }  // namespace
 
 Tensor empty_like(In x, TensorOptions options) {
-    return detail::with_gradient(fresh_like("empty_like", x, options), options, x.loc);
+    Tensor t = fresh_like("empty_like", x, options);
+    detail::finish_making(empty_like_op, t, options, x.loc, &x.tensor);
+    return t;
 }
 
 Tensor zeros_like(In x, TensorOptions options) {
     Tensor t = fresh_like("zeros_like", x, options);
     zero_elements(t);
-    return detail::with_gradient(std::move(t), options, x.loc);
+    detail::finish_making(zeros_like_op, t, options, x.loc, &x.tensor);
+    return t;
 }
 
 Tensor ones_like(In x, TensorOptions options) { return full_like(x, 1, options); }
@@ -223,7 +265,9 @@ Tensor ones_like(In x, TensorOptions options) { return full_like(x, 1, options);
 Tensor full_like(In x, Scalar value, TensorOptions options) {
     Tensor t = fresh_like("full_like", x, options);
     fill_fresh(t, value);
-    return detail::with_gradient(std::move(t), options, x.loc);
+    const auto attrs = [&](const MakeAttrs& all) { return FullAttrs{all, value}; };
+    detail::finish_making(full_like_op, t, options, x.loc, attrs, &x.tensor);
+    return t;
 }
 
 // --- Ranges ----------------------------------------------------------------------------------------------------------------
@@ -245,36 +289,52 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
         const double from = start.as_double(), by = step.as_double();
         fill_with<double>(t, [=](int64_t i) { return from + static_cast<double>(i) * by; });
     }
-    return detail::with_gradient(std::move(t), options, loc);
+    detail::finish_making(arange_op, t, options, loc, [&](const MakeAttrs& attrs) { return RangeAttrs{attrs, start, end, step}; });
+    return t;
 }
 
 // value(t) for t at equal distances from start to end, reckoned from both ends, so that each is hit exactly.
 template <class F>
-static Tensor spaced(const char* op, double start, double end, int64_t steps, TensorOptions options, const Loc& loc, const F& value) {
-    const DType dtype = detail::dtype_for(op, options, default_dtype(), loc);
-    if (steps < 0) fail<ValueError>(loc, "{}: the number of steps is negative: {}", op, steps);
-    if (dtype == bool_) fail<DTypeError>(loc, "{}: not defined for bool", op);
+static Tensor spaced(const OpInfo& op, double start, double end, int64_t steps, double base, TensorOptions options, const Loc& loc,
+                     const F& value) {
+    const DType dtype = detail::dtype_for(op.name, options, default_dtype(), loc);
+    if (steps < 0) fail<ValueError>(loc, "{}: the number of steps is negative: {}", op.name, steps);
+    if (dtype == bool_) fail<DTypeError>(loc, "{}: not defined for bool", op.name);
     Tensor t = detail::make_empty({steps}, dtype, detail::device_for(options), loc);
     const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
     fill_with<double>(t, [=](int64_t i) {
         return value(i < (steps + 1) / 2 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(steps - 1 - i));
     });
-    return detail::with_gradient(std::move(t), options, loc);
+    const auto attrs = [&](const MakeAttrs& all) { return SpaceAttrs{all, start, end, base, steps}; };
+    detail::finish_making(op, t, options, loc, attrs);
+    return t;
 }
 
 Tensor linspace(double start, double end, int64_t steps, TensorOptions options, Loc loc) {
-    return spaced("linspace", start, end, steps, options, loc, [](double t) { return t; });
+    return spaced(linspace_op, start, end, steps, 0, options, loc, [](double t) { return t; });
 }
 
 Tensor logspace(double start, double end, int64_t steps, double base, TensorOptions options, Loc loc) {
-    return spaced("logspace", start, end, steps, options, loc, [=](double t) { return std::pow(base, t); });
+    return spaced(logspace_op, start, end, steps, base, options, loc, [=](double t) { return std::pow(base, t); });
 }
 
 namespace {
 
+// Values of this dtype, copied.
+Tensor copied(const void* values, const Shape& shape, DType from, DType dtype, const TensorOptions& options, const Loc& loc) {
+    Tensor t = detail::make_empty(shape, dtype, cpu, loc);
+    if (!values && t.numel() > 0) fail<ValueError>(loc, "tensor_from: values is null");
+    // From bool as uint8: any byte that is not 0 means true.
+    const bool to_bool = dtype == bool_ && from == bool_;
+    if (t.numel() > 0) kernels::convert(to_bool ? uint8 : from, values, 1, dtype, t.impl()->data, 1, t.numel());
+    return detail::moved_to(std::move(t), options, loc);
+}
+
 // Column j of row i is in it where lower ? j <= i + offset : j >= i + offset.
-Tensor triangle_indices(const char* name, int64_t rows, int64_t columns, int64_t offset, bool lower, TensorOptions options, const Loc& loc) {
-    if (rows < 0 || columns < 0) fail<ValueError>(loc, "{}: negative sizes: {}, {}", name, rows, columns);
+Tensor triangle_indices(const OpInfo& op, int64_t rows, int64_t columns, int64_t offset, bool lower, const TensorOptions& options,
+                        const Loc& loc) {
+    if (rows < 0 || columns < 0) fail<ValueError>(loc, "{}: negative sizes: {}, {}", op.name, rows, columns);
+    const DType dtype = detail::dtype_for(op.name, options, int64, loc);
     std::vector<int64_t> of_rows, of_columns;
     for (int64_t i = 0; i < rows; ++i) {
         const int64_t at = std::clamp<int64_t>(lower ? i + offset + 1 : i + offset, 0, columns);
@@ -285,17 +345,19 @@ Tensor triangle_indices(const char* name, int64_t rows, int64_t columns, int64_t
     }
     const auto count = static_cast<int64_t>(of_rows.size());
     of_rows.insert(of_rows.end(), of_columns.begin(), of_columns.end());
-    if (!options.dtype) options.dtype = int64;
-    return tensor_from(of_rows.data(), {2, count}, int64, options, loc);
+    const auto attrs = [&](const MakeAttrs& all) { return TriangleAttrs{all, rows, columns, offset}; };
+    Tensor t = copied(of_rows.data(), {2, count}, int64, dtype, options, loc);
+    detail::finish_making(op, t, options, loc, attrs);
+    return t;
 }
 
 }  // namespace
 
 Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, TensorOptions options, Loc loc) {
-    return triangle_indices("tril_indices", rows, columns, offset, true, options, loc);
+    return triangle_indices(tril_indices_op, rows, columns, offset, true, options, loc);
 }
 Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, TensorOptions options, Loc loc) {
-    return triangle_indices("triu_indices", rows, columns, offset, false, options, loc);
+    return triangle_indices(triu_indices_op, rows, columns, offset, false, options, loc);
 }
 
 Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
@@ -304,7 +366,8 @@ Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
     Tensor t = detail::make_empty({n, m}, dtype, detail::device_for(options), loc);
     zero_elements(t);
     fill_fresh(detail::make_view(t.impl(), Shape(std::min(n, m)), Shape(m + 1), 0), 1);
-    return detail::with_gradient(std::move(t), options, loc);
+    detail::finish_making(eye_op, t, options, loc);
+    return t;
 }
 
 // --- Literals and memory ---------------------------------------------------------------------------------------------------
@@ -314,7 +377,8 @@ Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
         const DType dtype = detail::dtype_for("tensor", options, literal.value().dtype(), loc);
         Tensor t = detail::make_empty(nullptr, 0, 1, dtype, detail::device_for(options), loc);
         fill_fresh(t, literal.value());
-        return detail::with_gradient(std::move(t), options, loc);
+        detail::finish_constant(tensor_op, t, options, loc);
+        return t;
     }
     const Shape shape = literal_shape(literal, loc);
     Kind widest = shape.numel() == 0 ? Kind::floating : Kind::boolean;
@@ -323,17 +387,16 @@ Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("tensor", options, by_numbers, loc);
     Tensor t = detail::make_empty(shape, dtype, cpu, loc);
     copy_literal(literal, dtype, t.impl()->data);
-    return detail::with_gradient(detail::moved_to(std::move(t), options, loc), options, loc);
+    t = detail::moved_to(std::move(t), options, loc);
+    detail::finish_constant(tensor_op, t, options, loc);
+    return t;
 }
 
 Tensor tensor_from(const void* values, const Shape& shape, DType from, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("tensor", options, from, loc);
-    Tensor t = detail::make_empty(shape, dtype, cpu, loc);
-    if (!values && t.numel() > 0) fail<ValueError>(loc, "tensor_from: values is null");
-    // From bool as uint8: any byte that is not 0 means true.
-    const bool to_bool = dtype == bool_ && from == bool_;
-    if (t.numel() > 0) kernels::convert(to_bool ? uint8 : from, values, 1, dtype, t.impl()->data, 1, t.numel());
-    return detail::with_gradient(detail::moved_to(std::move(t), options, loc), options, loc);
+    Tensor t = copied(values, shape, from, dtype, options, loc);
+    detail::finish_constant(tensor_op, t, options, loc);
+    return t;
 }
 
 namespace {
@@ -401,8 +464,11 @@ Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::func
     }
     std::unique_ptr<std::function<void(void*)>> kept;
     if (deleter) kept = std::make_unique<std::function<void(void*)>>(std::move(deleter));
-    Tensor t = detail::with_gradient(
-        detail::make_around(data, shape, strides, dtype, device, bytes, nullptr, nullptr, loc), options, loc);
+    Tensor t = detail::make_around(data, shape, strides, dtype, device, bytes, nullptr, nullptr, loc);
+    if (options.requires_grad) t.requires_grad_(true, loc);
+    // A watcher may throw.
+    if (detail::is_watched()) [[unlikely]]
+        record(tensor_op, loc, {}, t, {});
     if (kept) {
         t.impl()->storage->release = run_deleter;
         t.impl()->storage->context = kept.release();

@@ -13,6 +13,7 @@
 #include "tapir/ops/kernels/random.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make_impl.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
@@ -23,6 +24,30 @@ TAPIR_OP(bernoulli, "Bernoulli", NonDiff, "1 with probability p, else 0.",
 TAPIR_OP(multinomial, "Multinomial", NonDiff, "Indices drawn with probability proportional to weights.",
          TAPIR_SAMPLE_AS("i(3)<4", "torch.multinomial(one_hot(x[0], 4).to(torch.float32), 2, True)",
                          multinomial(to(one_hot(x[0], 4), float32), 2, true)));
+// What leaves nothing to chance is compared with PyTorch.
+TAPIR_OP(rand, "RandomUniform", Given, "Uniform on [0, 1).",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.rand(2, 3, dtype=x[0].dtype) * 0", rand({2, 3}, {x[0].dtype(), x[0].device()}) * 0));
+TAPIR_OP(randn, "RandomNormal", Given, "Normal, mean 0 and variance 1.",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.randn(2, 3, dtype=x[0].dtype) * 0", randn({2, 3}, {x[0].dtype(), x[0].device()}) * 0));
+TAPIR_OP(rand_like, "RandomUniformLike", Given, "Uniform on [0, 1), as a tensor in shape, dtype and device.",
+         TAPIR_SAMPLE("f(2,3)", rand_like(x[0]) * 0));
+TAPIR_OP(randn_like, "RandomNormalLike", Given, "Normal, as a tensor in shape, dtype and device.",
+         TAPIR_SAMPLE("f(2,3)", randn_like(x[0]) * 0));
+TAPIR_OP(randint, NoOnnx("RandomUniform, Floor, Cast"), Given, "Integers in [low, high).",
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.randint(1, 2, (2, 3), dtype=x[0].dtype)",
+                         randint(1, 2, {2, 3}, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE("", randint(3, 4, {2, 3})));
+TAPIR_OP(randint_like, NoOnnx("RandomUniformLike, Floor, Cast"), Given, "Integers in [low, high), as a tensor in shape and dtype.",
+         TAPIR_SAMPLE("f(2,3)", randint_like(x[0], 1, 2)));
+TAPIR_OP(randperm, NoOnnx("RandomUniform, TopK"), Given, "0 ... n - 1 in random order.",
+         TAPIR_SAMPLE_AS("", "torch.randperm(5).sort()[0]", sort(randperm(5)).values));
+TAPIR_OP(uniform, NoOnnx("RandomUniformLike"), Overwritten, "Overwrites a tensor with uniform numbers.",
+         TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().uniform_(0.5, 0.5)", clone(x[0]).uniform_(0.5, 0.5)));
+TAPIR_OP(normal, NoOnnx("RandomNormalLike"), Overwritten, "Overwrites a tensor with normal numbers.",
+         TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().normal_(0.5, 0)", clone(x[0]).normal_(0.5, 0)));
+TAPIR_OP(bernoulli_fill, NoOnnx("Bernoulli"), Overwritten, "Overwrites a tensor: 1 with probability p, else 0.",
+         TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(1)", clone(x[0]).bernoulli_(1)),
+         TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(0)", clone(x[0]).bernoulli_(0)));
 
 namespace {
 
@@ -70,23 +95,29 @@ void check_floating(const char* op, DType dtype, const Loc& loc) {
     if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(dtype));
 }
 
-Tensor filled(const char* op, Fill what, const Shape& shape, Generator& generator,
-              const TensorOptions& options, const Loc& loc) {
-    const DType dtype = options.dtype.value_or(default_dtype());
-    check_floating(op, dtype, loc);
-    detail::begin_op(op, detail::device_for(options), loc);
-    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
-    fill(what, t, generator);
-    return detail::with_gradient(std::move(t), options, loc);
+// What watchers are told of a draw.
+auto drawn_by(Generator& generator) {
+    return [&generator](const MakeAttrs& attrs) { return RandomAttrs{attrs, &generator}; };
 }
 
-Tensor filled_like(const char* op, Fill what, const In& x, const TensorOptions& options) {
-    detail::check_defined(x, op);
+Tensor filled(const OpInfo& op, Fill what, const Shape& shape, Generator& generator, const TensorOptions& options, const Loc& loc) {
+    const DType dtype = options.dtype.value_or(default_dtype());
+    check_floating(op.name, dtype, loc);
+    detail::begin_op(op.name, detail::device_for(options), loc);
+    Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
+    fill(what, t, generator);
+    detail::finish_making(op, t, options, loc, drawn_by(generator));
+    return t;
+}
+
+Tensor filled_like(const OpInfo& op, Fill what, const In& x, TensorOptions options) {
+    detail::begin_like(x, op.name, options);
     const DType dtype = options.dtype.value_or(x.tensor.dtype());
-    check_floating(op, dtype, x.loc);
-    Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc, options.device.value_or(x->device));
+    check_floating(op.name, dtype, x.loc);
+    Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc, *options.device);
     fill(what, t, default_generator());
-    return detail::with_gradient(std::move(t), options, x.loc);
+    detail::finish_making(op, t, options, x.loc, drawn_by(default_generator()), &x.tensor);
+    return t;
 }
 
 // The integers that a dtype holds exactly and that randint may be asked for: [first, second).
@@ -101,6 +132,34 @@ std::pair<int64_t, int64_t> integer_range(DType dtype) {
         case DType::float64: return {-(int64_t{1} << 53), (int64_t{1} << 53) + 1};
         default: return {INT64_MIN, INT64_MAX};
     }
+}
+
+// Of the options' dtype.
+Tensor integers(int64_t low, int64_t high, const Shape& shape, Generator& generator, const TensorOptions& options, const Loc& loc) {
+    const DType dtype = *options.dtype;
+    if (low >= high) fail<ValueError>(loc, "randint: there is no integer in [{}, {})", low, high);
+    const auto [first_held, end_held] = integer_range(dtype);
+    if (low < first_held || high > end_held) {
+        fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
+    }
+    const detail::UnrecordedParts parts;
+    const bool directly = detail::device_for(options).type == DeviceType::cuda;
+    Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
+    const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+    const Draw draw = take(generator, t.numel(), 2);
+    if (on_gpu(t)) {
+        if (t.numel() > 0) gpu::random_integers(draw, low, range, dtype, on_stream(t), t.numel());
+        return t;
+    }
+    auto* out = static_cast<int64_t*>(t.raw_data());
+    in_parts(draw, t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
+        kernels::random_integers(part, low, range, out + first, count);
+    });
+    return t.to(dtype, loc);
+}
+
+auto drawn_in(int64_t low, int64_t high, Generator& generator) {
+    return [low, high, &generator](const MakeAttrs& attrs) { return RandintAttrs{{attrs, &generator}, low, high}; };
 }
 
 // A number for each element in turn, from double uniforms drawn ahead.
@@ -173,22 +232,23 @@ Tensor bernoulli_on_gpu(const In& p, Generator& generator) {
 
 Tensor rand(const Shape& shape, TensorOptions options, Loc loc) { return rand(shape, default_generator(), options, loc); }
 Tensor rand(const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
-    return filled("rand", Fill::uniform, shape, generator, options, loc);
+    return filled(rand_op, Fill::uniform, shape, generator, options, loc);
 }
 
 Tensor randn(const Shape& shape, TensorOptions options, Loc loc) { return randn(shape, default_generator(), options, loc); }
 Tensor randn(const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
-    return filled("randn", Fill::normal, shape, generator, options, loc);
+    return filled(randn_op, Fill::normal, shape, generator, options, loc);
 }
 
-Tensor rand_like(In x, TensorOptions options) { return filled_like("rand_like", Fill::uniform, x, options); }
-Tensor randn_like(In x, TensorOptions options) { return filled_like("randn_like", Fill::normal, x, options); }
+Tensor rand_like(In x, TensorOptions options) { return filled_like(rand_like_op, Fill::uniform, x, options); }
+Tensor randn_like(In x, TensorOptions options) { return filled_like(randn_like_op, Fill::normal, x, options); }
 
 Tensor randint_like(In x, int64_t low, int64_t high, TensorOptions options) {
-    detail::check_defined(x, "randint_like");
-    options.dtype = options.dtype.value_or(x.tensor.dtype());
-    options.device = options.device.value_or(x->device);
-    return randint(low, high, x.tensor.shape(), options, x.loc);
+    detail::begin_like(x, "randint_like", options);
+    options.dtype = detail::dtype_given("randint_like", options, x.tensor.dtype(), x.loc);
+    Tensor t = integers(low, high, x.tensor.shape(), default_generator(), options, x.loc);
+    detail::finish_making(randint_like_op, t, options, x.loc, drawn_in(low, high, default_generator()), &x.tensor);
+    return t;
 }
 Tensor randint_like(In x, int64_t high, TensorOptions options) { return randint_like(x, 0, high, options); }
 
@@ -203,26 +263,10 @@ Tensor randint(int64_t high, const Shape& shape, Generator& generator, TensorOpt
 }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
-    const DType dtype = detail::dtype_for("randint", options, int64, loc);
-    if (low >= high) fail<ValueError>(loc, "randint: there is no integer in [{}, {})", low, high);
-    const auto [first_held, end_held] = integer_range(dtype);
-    if (low < first_held || high > end_held) {
-        fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
-    }
-    const detail::UnrecordedParts parts;
-    const bool directly = detail::device_for(options).type == DeviceType::cuda;
-    Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
-    const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-    const Draw draw = take(generator, t.numel(), 2);
-    if (on_gpu(t)) {
-        if (t.numel() > 0) gpu::random_integers(draw, low, range, dtype, on_stream(t), t.numel());
-        return detail::with_gradient(std::move(t), options, loc);
-    }
-    auto* out = static_cast<int64_t*>(t.raw_data());
-    in_parts(draw, t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
-        kernels::random_integers(part, low, range, out + first, count);
-    });
-    return detail::with_gradient(t.to(dtype, loc), options, loc);
+    options.dtype = detail::dtype_for("randint", options, int64, loc);
+    Tensor t = integers(low, high, shape, generator, options, loc);
+    detail::finish_making(randint_op, t, options, loc, drawn_in(low, high, generator));
+    return t;
 }
 
 Tensor randperm(int64_t n, Loc loc) { return randperm(n, default_generator(), loc); }
@@ -241,29 +285,42 @@ Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     std::sort(keys.begin(), keys.end());
     auto* out = static_cast<int64_t*>(t.raw_data());
     for (std::size_t i = 0; i < keys.size(); ++i) out[i] = keys[i].second;
-    return detail::moved_to(t, {}, loc);
+    t = detail::moved_to(std::move(t), {}, loc);
+    detail::finish_making(randperm_op, t, {}, loc, drawn_by(generator));
+    return t;
 }
 
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
     return bernoulli(shape, p, default_generator(), options, loc);
 }
 
-Tensor bernoulli(const Shape& shape, double p, Generator& generator, TensorOptions options, Loc loc) {
-    const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
-    if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
+namespace {
+
+Tensor flips(const Shape& shape, double p, Generator& generator, DType dtype, Device device, const Loc& loc) {
     const detail::UnrecordedParts parts;
-    const bool directly = detail::device_for(options).type == DeviceType::cuda;
-    Tensor t = detail::make_empty(shape, directly ? dtype : uint8, detail::device_for(options), loc);
+    const bool directly = device.type == DeviceType::cuda;
+    Tensor t = detail::make_empty(shape, directly ? dtype : uint8, device, loc);
     const Draw draw = take(generator, t.numel(), 1);
     if (on_gpu(t)) {
         if (t.numel() > 0) gpu::random_bernoulli(draw, p, dtype, on_stream(t), t.numel());
-        return detail::with_gradient(std::move(t), options, loc);
+        return t;
     }
     auto* out = static_cast<std::uint8_t*>(t.raw_data());
     in_parts(draw, t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_bernoulli(part, p, out + first, count);
     });
-    return detail::with_gradient(t.to(dtype, loc), options, loc);
+    return t.to(dtype, loc);
+}
+
+}  // namespace
+
+Tensor bernoulli(const Shape& shape, double p, Generator& generator, TensorOptions options, Loc loc) {
+    const DType dtype = detail::dtype_for("bernoulli", options, default_dtype(), loc);
+    if (!is_probability(p)) fail<ValueError>(loc, "bernoulli: p must be in [0, 1], got {}", p);
+    Tensor t = flips(shape, p, generator, dtype, detail::device_for(options), loc);
+    const auto attrs = [&](const MakeAttrs& all) { return BernoulliAttrs{{all, &generator}, p}; };
+    detail::finish_making(bernoulli_op, t, options, loc, attrs);
+    return t;
 }
 
 Tensor bernoulli(In p) { return bernoulli(p, default_generator()); }
@@ -289,7 +346,7 @@ Tensor bernoulli(In p, Generator& generator) {
             }
         });
         return to(t, p.tensor.dtype());
-    });
+    }, DrawAttrs{&generator});
 }
 
 Tensor multinomial(In weights, int64_t samples, bool replacement) {
@@ -322,26 +379,24 @@ Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& gen
             draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
         }
         return t;
-    });
+    }, MultinomialAttrs{&generator, samples, replacement});
 }
 
 // --- In place --------------------------------------------------------------------------------------------------------------
-
-extern const OpInfo fill_op;
 
 namespace {
 
 // Writes what `draw(dtype)` gives. 16-bit floats are rounded from float32.
 template <class Values>
-void draw_into(const char* op, Tensor& x, const Loc& loc, const Values& draw) {
-    check_in_place(op, x, {}, loc);
+void draw_into(const OpInfo& op, const char* name, Tensor& x, const RandomFillAttrs& attrs, const Loc& loc, const Values& draw) {
+    check_in_place(name, x, {}, loc);
     {
         const CallerScope caller(loc);
         const detail::UnrecordedParts parts;
         copy_elements(x, draw(x.dtype() == float16 || x.dtype() == bfloat16 ? float32 : x.dtype()));
     }
     mark_written(x, loc);
-    record(fill_op, loc, {&x}, x, {});  // what was there gets no gradient
+    record(op, loc, {&x}, x, {}, attrs);
 }
 
 }  // namespace
@@ -377,7 +432,7 @@ Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc)
     check_floating("uniform_", dtype(), loc);
     if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
     const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
-    draw_into("uniform", *this, loc, [&](DType of) {
+    draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc, [&](DType of) {
         return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest);
     });
     return *this;
@@ -388,7 +443,9 @@ Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) 
     detail::check_defined(In(*this, loc), "normal_");
     check_floating("normal_", dtype(), loc);
     if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
-    draw_into("normal", *this, loc, [&](DType of) { return randn(shape(), generator, {of, impl_->device}) * std + mean; });
+    draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc, [&](DType of) {
+        return randn(shape(), generator, {of, impl_->device}) * std + mean;
+    });
     return *this;
 }
 
@@ -396,7 +453,9 @@ Tensor& Tensor::bernoulli_(double p, Loc loc) { return bernoulli_(p, default_gen
 Tensor& Tensor::bernoulli_(double p, Generator& generator, Loc loc) {
     detail::check_defined(In(*this, loc), "bernoulli_");
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli_: p must be in [0, 1], got {}", p);
-    draw_into("bernoulli", *this, loc, [&](DType of) { return bernoulli(shape(), p, generator, {of, impl_->device}); });
+    draw_into(bernoulli_fill_op, "bernoulli", *this, {&generator, p, 0}, loc, [&](DType of) {
+        return bernoulli(shape(), p, generator, {of, impl_->device});
+    });
     return *this;
 }
 

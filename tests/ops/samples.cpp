@@ -151,10 +151,10 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
             arguments += (k ? ", x[" : "x[") + std::to_string(k) + "]";
         }
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
-        calls.push_back({&op.info, std::string(op.info.name) + " " + std::to_string(s), inputs,
+        calls.push_back({&op.info, std::string(op.info.name) + " " + std::to_string(s), inputs, "",
                          torch_name(op.info.name, arguments),
                          [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; },
-                         op.info.backward != NonDiff && op.types != ElementTypes::Integral});
+                         op.info.is_recorded() && op.types != ElementTypes::Integral});
     }
     if (op.operands > 2 || op.types == ElementTypes::Integral) return;
     for (const char* dtype : {"64", "32"}) {
@@ -162,7 +162,7 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
         calls.push_back({&op.info, std::string(op.info.name) + " extreme" + dtype,
                          op.operands == 1 ? (wide ? "x(16)" : "y(16)") : (wide ? "x(256) X(256)" : "y(256) Y(256)"),
-                         extreme_code(op, wide),
+                         "", extreme_code(op, wide),
                          [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; }, false, false, true});
     }
 }
@@ -176,8 +176,8 @@ std::vector<Call> all_calls() {
         if (is_linalg && !linalg::is_available()) continue;
         for (int i = 0; i < op->sample_count; ++i) {
             const Sample& sample = op->samples[i];
-            calls.push_back({op, std::string(op->name) + " " + std::to_string(i), sample.inputs,
-                             sample.torch ? sample.torch : sample.code, sample.call, op->backward != NonDiff,
+            calls.push_back({op, std::string(op->name) + " " + std::to_string(i), sample.inputs, sample.code,
+                             sample.torch ? sample.torch : sample.code, sample.call, op->is_recorded(),
                              is_linalg || op->name == std::string("quantile")});
         }
     }

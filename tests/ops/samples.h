@@ -14,6 +14,7 @@ struct Call {
     const OpInfo* op;
     std::string name;    // "softmax 0"
     std::string inputs;  // "f(3,4) i(5)<4"
+    std::string code;    // of the call; empty for a row of elementwise.def
     std::string torch;   // PyTorch code; empty where PyTorch has no such op
     std::function<std::vector<Tensor>(const std::vector<Tensor>&)> run;
     bool differentiable;

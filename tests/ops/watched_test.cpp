@@ -1,11 +1,14 @@
 // Every op tells watchers when it begins and when it has run, with and without a tape, and gives the same numbers watched.
 #include <catch2/catch.hpp>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "samples.h"
 #include "tapir/autograd/watch_impl.h"
+#include "tapir/ops/make_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -14,9 +17,14 @@ namespace {
 
 class Listener : public OpWatcher {
  public:
-    void begin(const char*, Device, const Loc&) override { has_begun = true; }
+    void begin(const char* op, Device, const Loc&) override {
+        has_begun = true;
+        begun.push_back(op);
+    }
     void end(const RecordArgs& ran) override {
         ended.insert(ran.op.name);
+        in_order.push_back(ran.op.name);
+        if (ran.op.backward == Given) makers.insert(ran.op.name);
         unannounced += !has_begun;
         has_begun = false;
         outputs_missing += ran.output_count < 1 || ran.outputs[0] == nullptr;
@@ -24,10 +32,22 @@ class Listener : public OpWatcher {
     void begin_rule(Walk&, std::uint32_t) override { ++rules_begun; }
     void end_rule(Walk&, std::uint32_t) override { ++rules_ended; }
 
-    std::set<std::string> ended;
+    std::set<std::string> ended, makers;
+    std::vector<std::string> begun, in_order;
     int unannounced = 0, outputs_missing = 0, rules_begun = 0, rules_ended = 0;
     bool has_begun = false;
 };
+
+// Other names, helpers of the examples, and functions whose parts are recorded in their place.
+bool may_make(const std::string& code, const std::string& maker) {
+    const std::pair<const char*, const char*> others[] = {
+        {"new_zeros(", "zeros"}, {"ones_like(", "full_like"}, {"definite(", "eye"}, {"evaluated(", "full_like"},
+        {"multi_margin_loss(", "arange"}, {"multilabel_margin_loss(", "arange"}, {"embedding_bag(", "arange"}};
+    for (const auto& [other, made] : others) {
+        if (maker == made && code.find(other) != std::string::npos) return true;
+    }
+    return false;
+}
 
 }  // namespace
 
@@ -48,6 +68,13 @@ TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]")
         std::string ended;
         for (const std::string& name : listener.ended) ended += name + " ";
         INFO("ended: " << ended);
+        // What an op makes inside is its own: only makers that the example writes down are told, but of an op that is nothing but others.
+        if (call.op->backward != Composed) {
+            for (const std::string& maker : listener.makers) {
+                INFO(maker);
+                CHECK((call.code.find(maker + "(") != std::string::npos || may_make(call.code, maker)));
+            }
+        }
         const bool is_identity = watched.size() == 1 && !inputs.empty() && watched[0].is_same(inputs[0]);
         CHECK(listener.ended.empty() == is_identity);
         if (is_identity) continue;
@@ -129,4 +156,150 @@ TEST_CASE("a watcher that comes while recording is paused stays when it goes on"
     }
     static_cast<void>(ones({2}) + 1);
     CHECK(listener.ended.count("add") == 1);
+}
+
+namespace {
+
+// Of the last maker or draw: what it was asked for, and how often it was told.
+template <class Attrs>
+class AttrsListener : public OpWatcher {
+ public:
+    void begin(const char*, Device, const Loc&) override { ++begun; }
+    void end(const RecordArgs& ran) override {
+        ++ended;
+        name = ran.op.name;
+        inputs = ran.input_count;
+        requires_grad = (ran.outputs[0]->flags & TensorImpl::kRequiresGrad) != 0;
+        REQUIRE(ran.attr_bytes == sizeof(Attrs));
+        attrs = *static_cast<const Attrs*>(ran.attrs);
+    }
+    int begun = 0, ended = 0, inputs = 0;
+    bool requires_grad = false;
+    std::string name;
+    std::optional<Attrs> attrs;
+};
+
+// What one call tells, as `op`; watchers are told once.
+template <class Attrs, class Call>
+Attrs told_by(const std::string& op, int inputs, const Call& call) {
+    AttrsListener<Attrs> listener;
+    {
+        const WatchScope scope(listener);
+        call();
+    }
+    INFO(op);
+    CHECK(listener.begun == 1);
+    CHECK(listener.ended == 1);
+    CHECK(listener.name == op);
+    CHECK(listener.inputs == inputs);
+    return *listener.attrs;
+}
+
+}  // namespace
+
+TEST_CASE("what makes a tensor of nothing tells what it was asked for, once", "[ops]") {
+    const Tensor like = ones({4, 2}, float64);
+    const auto zeros_told = told_by<MakeAttrs>("zeros", 0, [] { return zeros({2, 3}, float16); });
+    CHECK(zeros_told.shape == Shape(2, 3));
+    CHECK(zeros_told.dtype == float16);
+    CHECK(zeros_told.device == cpu);
+    CHECK(told_by<MakeAttrs>("empty", 0, [] { return empty({5}); }).shape == Shape(5));
+    CHECK(told_by<MakeAttrs>("ones", 0, [] { return ones({5}); }).shape == Shape(5));
+    CHECK(told_by<MakeAttrs>("eye", 0, [] { return eye(2, 3); }).shape == Shape(2, 3));
+    CHECK(told_by<MakeAttrs>("zeros_like", 1, [&] { return zeros_like(like); }).dtype == float64);
+    CHECK(told_by<MakeAttrs>("empty_like", 1, [&] { return empty_like(like, {float32}); }).dtype == float32);
+    CHECK(told_by<MakeAttrs>("zeros", 0, [&] { return like.new_zeros({7}); }).dtype == float64);
+    CHECK(told_by<FullAttrs>("full", 0, [] { return full({2}, 7); }).value.as_int64() == 7);
+    CHECK(told_by<FullAttrs>("full_like", 1, [&] { return full_like(like, 2.5); }).value.as_double() == 2.5);
+    CHECK(told_by<FullAttrs>("full_like", 1, [&] { return ones_like(like); }).value.as_int64() == 1);
+    const auto range = told_by<RangeAttrs>("arange", 0, [] { return arange(1, 9, 2); });
+    CHECK(range.start.as_int64() == 1);
+    CHECK(range.end.as_int64() == 9);
+    CHECK(range.step.as_int64() == 2);
+    const auto space = told_by<SpaceAttrs>("logspace", 0, [] { return logspace(0, 3, 4, 2); });
+    CHECK(space.end == 3);
+    CHECK(space.steps == 4);
+    CHECK(space.base == 2);
+    CHECK(told_by<SpaceAttrs>("linspace", 0, [] { return linspace(0, 3, 4); }).base == 0);
+    CHECK(told_by<TriangleAttrs>("triu_indices", 0, [] { return triu_indices(3, 4, 1); }).offset == 1);
+    CHECK(told_by<TriangleAttrs>("tril_indices", 0, [] { return tril_indices(3, 4); }).columns == 4);
+    Generator generator(3);
+    CHECK(told_by<RandomAttrs>("rand", 0, [&] { return rand({3}, generator); }).generator == &generator);
+    CHECK(told_by<RandomAttrs>("randn", 0, [] { return randn({3}); }).generator == &default_generator());
+    CHECK(told_by<RandomAttrs>("randn_like", 1, [&] { return randn_like(like); }).shape == Shape(4, 2));
+    CHECK(told_by<RandomAttrs>("rand_like", 1, [&] { return rand_like(like); }).dtype == float64);
+    CHECK(told_by<RandomAttrs>("randperm", 0, [] { return randperm(6); }).shape == Shape(6));
+    const auto integers = told_by<RandintAttrs>("randint", 0, [&] { return randint(-2, 5, {3}, generator); });
+    CHECK(integers.low == -2);
+    CHECK(integers.high == 5);
+    CHECK(integers.generator == &generator);
+    CHECK(told_by<RandintAttrs>("randint_like", 1, [&] { return randint_like(like, 4); }).high == 4);
+    CHECK(told_by<BernoulliAttrs>("bernoulli", 0, [] { return bernoulli({3}, 0.25); }).p == 0.25);
+    CHECK(told_by<DrawAttrs>("bernoulli", 1, [&] { return bernoulli(like, generator); }).generator == &generator);
+    CHECK(told_by<MultinomialAttrs>("multinomial", 1, [&] { return multinomial(like, 2, true); }).replacement);
+}
+
+TEST_CASE("numbers that the program holds are told as constants", "[ops]") {
+    Listener listener;
+    float memory[2] = {1, 2};
+    {
+        const WatchScope scope(listener);
+        static_cast<void>(tensor({{1, 2}, {3, 4}}));
+        static_cast<void>(tensor(2.5));
+        static_cast<void>(tensor(std::vector<float>{1, 2}));
+        static_cast<void>(from_blob(memory, {2}));
+    }
+    CHECK(listener.in_order == std::vector<std::string>(4, "tensor"));
+    CHECK(listener.unannounced == 0);
+    bool is_released = false;
+    class Refuses : public OpWatcher {
+        void end(const RecordArgs&) override { throw ValueError("no", Loc::current()); }
+    } refuses;
+    {
+        const WatchScope scope(refuses);
+        CHECK_THROWS_AS(from_blob(memory, {2}, [&](void*) { is_released = true; }), ValueError);
+    }
+    CHECK(!is_released);  // the caller has it still
+}
+
+TEST_CASE("random numbers in place are told by their own name, and cut the gradient off", "[ops]") {
+    Tensor x = zeros({4}, float64);
+    Generator generator(1);
+    const auto uniform = told_by<RandomFillAttrs>("uniform", 1, [&] { x.uniform_(-1, 2, generator); });
+    CHECK(uniform.a == -1);
+    CHECK(uniform.b == 2);
+    CHECK(uniform.generator == &generator);
+    CHECK(told_by<RandomFillAttrs>("normal", 1, [&] { x.normal_(3, 0.5); }).b == 0.5);
+    CHECK(told_by<RandomFillAttrs>("bernoulli_fill", 1, [&] { x.bernoulli_(0.25); }).a == 0.25);
+    CHECK(told_by<Scalar>("fill", 1, [&] { x.fill_(3); }).as_int64() == 3);
+    const Tensor w = ones({4}, float64).requires_grad_();
+    for (const int which : {0, 1, 2}) {
+        Tape tape;
+        Tensor y = w * 2;
+        if (which == 0) y.uniform_(0, 1);
+        if (which == 1) y.normal_();
+        if (which == 2) y.bernoulli_(0.5);
+        CHECK(tape.str().find(which == 0 ? "uniform" : which == 1 ? "normal" : "bernoulli_fill") != std::string::npos);
+        const auto gradient = tape.gradient(sum(y) + sum(w), {w});
+        CHECK(gradient[0].to_vector<double>() == std::vector<double>(4, 1));
+    }
+}
+
+TEST_CASE("CheckFiniteScope blames nothing that is given its numbers, and the op that uses them no more", "[ops]") {
+    const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+    const Tensor masked = full({2}, inf);
+    float memory[2] = {1, std::numeric_limits<float>::quiet_NaN()};
+    const CheckFiniteScope check;
+    CHECK_NOTHROW(full({2}, -inf));
+    CHECK_NOTHROW(full_like(masked, nan));
+    CHECK_NOTHROW(tensor({1.0, nan}));
+    CHECK_NOTHROW(from_blob(memory, {2}) + 1);
+    CHECK_NOTHROW(zeros({2}).fill_(nan));
+    CHECK_NOTHROW(full({2}, inf).uniform_(0, 1));
+    for (int i = 0; i < 8; ++i) {  // whatever the memory held before
+        { const Tensor before = full({1000}, nan); }
+        CHECK_NOTHROW(empty({1000}));
+        CHECK_NOTHROW(empty_like(masked));
+    }
+    CHECK_THROWS_AS(full({2}, inf) - masked, NonFiniteError);
 }
