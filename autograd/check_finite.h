@@ -12,7 +12,7 @@ class NonFiniteError : public Error {
 
 /// While it lives, this thread's ops are looked at as they run, forward and backward. The first whose output has nan where no
 /// input had nan, or inf where no input had nan or inf, throws NonFiniteError. So nan that data or weights have had before is
-/// nobody's, nor is what full(), tensor() and fill_() are given; an optimizer's step is not looked at, but its weights' next op is.
+/// nobody's, nor is what full(), tensor() and fill_() are given. Of an optimizer's step each parameter is looked at: "sgd: makes".
 ///
 ///     model.cpp:12: sqrt: its backward rule makes inf of finite values: the gradient of input 0 is float32 (3,): min 0.25, max 0.5, ...
 ///       gradient that came in: float32 (3,): min 1, max 1, mean 1

@@ -31,7 +31,7 @@ struct ProfileRow {
 };
 
 /// While it lives (or until stop()), this thread's ops and backward rules are timed, and what other threads do in ProfileScopes,
-/// as the workers of DataLoaders do. The library has scopes of its own: "backward", "SGD.step" and so on, "clip_grad_norm_",
+/// as the workers of DataLoaders do. Scopes of the library's own: "backward", "SGD.step" (ops: "sgd") and so on, "clip_grad_norm_",
 /// "DataLoader: wait" in the loop, "DataLoader: batch", "... sample" and "... collate" where batches are made, "weight gradients"
 /// where products that rules have left for later are computed together.
 ///

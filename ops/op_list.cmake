@@ -1,5 +1,5 @@
-# Writes OUT, one TAPIR_OP_NAME(name) a line and sorted, from the lines of DIR/*.cpp that begin with TAPIR_OP(name.
-file(GLOB sources ${DIR}/*.cpp)
+# Writes OUT, one TAPIR_OP_NAME(name) a line and sorted, from the lines of DIR/ops/*.cpp and DIR/optim/*.cpp that begin with TAPIR_OP(name.
+file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp)
 foreach(source ${sources})
     file(READ ${source} text)
     string(REGEX MATCHALL "(^|\n)TAPIR_OP\\([ \t\n]*[A-Za-z_0-9]+" found "${text}")
@@ -13,7 +13,7 @@ foreach(source ${sources})
     endforeach()
 endforeach()
 list(SORT names)
-set(lines "// Made by ops/op_list.cmake from the TAPIR_OP lines of ops/*.cpp.\n")
+set(lines "// Made by ops/op_list.cmake from the TAPIR_OP lines of ops/*.cpp and optim/*.cpp.\n")
 foreach(name ${names})
     string(APPEND lines "TAPIR_OP_NAME(${name})\n")
 endforeach()

@@ -4,11 +4,25 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(adagrad, NoOnnx("Adagrad"), NonDiff, "A step of Adagrad (Duchi et al. 2011).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adagrad, x[0], x[1], lr=0.1)",
+                         stepped<optim::Adagrad>(x[0], x[1], optim::AdagradOptions{.lr = 0.1})));
+TAPIR_OP(adagrad_da, NoOnnx("custom"), NonDiff, "A step of Adagrad by dual averaging (Duchi et al. 2011).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "",
+                         stepped<optim::AdagradDA>(x[0], x[1], optim::AdagradDAOptions{.lr = 0.1})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
 struct AdagradRule : Rule<AdagradOptions> {
     static constexpr const char* name = "Adagrad";
+    static constexpr const OpInfo& op = adagrad_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::lr_decay>("lr_decay", Domain::not_negative),
@@ -27,6 +41,7 @@ struct AdagradRule : Rule<AdagradOptions> {
 
 struct AdagradDARule : Rule<AdagradDAOptions> {
     static constexpr const char* name = "AdagradDA";
+    static constexpr const OpInfo& op = adagrad_da_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::l1>("l1", Domain::not_negative),

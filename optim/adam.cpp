@@ -7,6 +7,30 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(adam, NoOnnx("Adam"), NonDiff, "A step of Adam (Kingma and Ba 2015).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adam, x[0], x[1], lr=0.1)",
+                         stepped<optim::Adam>(x[0], x[1], optim::AdamOptions{.lr = 0.1})),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adam, x[0], x[1], lr=0.1, weight_decay=0.1, amsgrad=True)",
+                         stepped<optim::Adam>(x[0], x[1], optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1, .amsgrad = true})));
+TAPIR_OP(adamw, NoOnnx("Adam, Mul"), NonDiff, "A step of AdamW (Loshchilov and Hutter 2019).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.AdamW, x[0], x[1], lr=0.1, weight_decay=0.1)",
+                         stepped<optim::AdamW>(x[0], x[1], optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.1})));
+TAPIR_OP(adamax, NoOnnx("custom"), NonDiff, "A step of Adamax (Kingma and Ba 2015).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adamax, x[0], x[1], lr=0.1)",
+                         stepped<optim::Adamax>(x[0], x[1], optim::AdamaxOptions{.lr = 0.1})));
+TAPIR_OP(nadam, NoOnnx("custom"), NonDiff, "A step of NAdam (Dozat 2016).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.NAdam, x[0], x[1], lr=0.1, foreach=True)",
+                         stepped<optim::NAdam>(x[0], x[1], optim::NAdamOptions{.lr = 0.1})));
+TAPIR_OP(radam, NoOnnx("custom"), NonDiff, "A step of RAdam (Liu et al. 2020).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.RAdam, x[0], x[1], lr=0.1)",
+                         stepped<optim::RAdam>(x[0], x[1], optim::RAdamOptions{.lr = 0.1})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
@@ -32,6 +56,7 @@ double power(double base, const Slot& slot) { return std::pow(base, static_cast<
 template <class O, bool decoupled>
 struct AdamRule : Rule<O> {
     static constexpr const char* name = decoupled ? "AdamW" : "Adam";
+    static constexpr const OpInfo& op = decoupled ? adamw_op : adam_op;
     static constexpr auto options = moments<O>(option<&O::amsgrad>("amsgrad"));
     static BufferNames buffers(const O& o) { return {"exp_avg", "exp_avg_sq", o.amsgrad ? "max_exp_avg_sq" : nullptr}; }
     static void update(const O& o, Slot& slot, Update& work) {
@@ -44,6 +69,7 @@ struct AdamRule : Rule<O> {
 
 struct AdamaxRule : Rule<AdamaxOptions> {
     static constexpr const char* name = "Adamax";
+    static constexpr const OpInfo& op = adamax_op;
     static constexpr auto options = moments<Options>();
     static BufferNames buffers(const Options&) { return {"exp_avg", "exp_inf"}; }
     static void update(const Options& o, Slot& slot, Update& work) {
@@ -54,6 +80,7 @@ struct AdamaxRule : Rule<AdamaxOptions> {
 
 struct NAdamRule : MomentsRule<NAdamOptions> {
     static constexpr const char* name = "NAdam";
+    static constexpr const OpInfo& op = nadam_op;
     static constexpr auto options = moments<Options>(option<&Options::momentum_decay>("momentum_decay", Domain::not_negative));
     static constexpr const char* number = "mu_product";
     static void update(const Options& o, Slot& slot, Update& work) {
@@ -68,6 +95,7 @@ struct NAdamRule : MomentsRule<NAdamOptions> {
 
 struct RAdamRule : MomentsRule<RAdamOptions> {
     static constexpr const char* name = "RAdam";
+    static constexpr const OpInfo& op = radam_op;
     static constexpr auto options = moments<Options>();
     static void update(const Options& o, Slot& slot, Update& work) {
         const auto t = static_cast<double>(slot.steps);

@@ -7,11 +7,22 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(asgd, NoOnnx("custom"), NonDiff, "A step of averaged stochastic gradient descent (Polyak and Juditsky 1992).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.ASGD, x[0], x[1], lr=0.1)",
+                         stepped<optim::ASGD>(x[0], x[1], optim::ASGDOptions{.lr = 0.1})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
 struct ASGDRule : Rule<ASGDOptions> {
     static constexpr const char* name = "ASGD";
+    static constexpr const OpInfo& op = asgd_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::lambd>("lambd"),

@@ -4,11 +4,22 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(lion, NoOnnx("custom"), NonDiff, "A step of Lion (Chen et al. 2023).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "",
+                         stepped<optim::Lion>(x[0], x[1], optim::LionOptions{.lr = 0.1})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
 struct LionRule : Rule<LionOptions> {
     static constexpr const char* name = "Lion";
+    static constexpr const OpInfo& op = lion_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::beta1>("beta1", Domain::below_one),

@@ -277,13 +277,14 @@ bool Optimizer::takes_rows(std::size_t group, const Slot& slot) const {
 
 void Optimizer::step(Loc loc) {
     if (!rule_.update) fail<ValueError>(loc, "{}: step needs a closure that computes the loss and its gradients", rule_.name);
+    const bool is_told = detail::is_watched();
     const ProfileScope scope(detail::is_profiling() ? detail::interned(fmt::format("{}.step", rule_.name)) : "step", loc);
     const detail::PauseRecording pause;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         check_options(g, loc);
         make_buffers(g, loc);
     }
-    StepQueue queue;
+    StepQueue queue(is_told);
     try {
         update_all(queue, loc);
     } catch (...) {  // no memory for a copy in another dtype: what came before it has made its step
@@ -291,6 +292,30 @@ void Optimizer::step(Loc loc) {
         throw;
     }
     queue.flush();
+}
+
+// An update begins, as an op that writes into its parameter.
+static void tell_begin(const OptimizerRule& rule, const Tensor& parameter, const Loc& loc) {
+    const detail::Muted muted(false);
+    detail::tell_begin(rule.op->name, parameter.device(), loc);
+    detail::tell_write(parameter);
+}
+
+// It has run. rows: of a sparse gradient.
+static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts, const Tensor& gradient,
+                     const SparseRows& rows, const BufferNames& names, const Loc& loc) {
+    const detail::Muted muted(false);
+    const Tensor* inputs[3 + kMaxBuffers] = {&slot.parameter, &gradient};
+    int count = 2;
+    if (facts.is_sparse) {
+        inputs[1] = &rows.values;
+        inputs[count++] = &rows.indices;
+    }
+    for (int i = 0; i < kMaxBuffers; ++i) {
+        if (names.of[i]) inputs[count++] = &slot.buffers[i];
+    }
+    TensorImpl* const output = slot.parameter.impl();
+    rule.tell(options, facts, {*rule.op, loc, inputs, count, &output, 1, nullptr, 0});
 }
 
 void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
@@ -320,6 +345,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             const DType compute = computed_in(slot.parameter.dtype());
             detail::begin_op("step", slot.parameter.impl(), loc);
+            if (queue.is_told) tell_begin(rule_, slot.parameter, loc);
             if (detail::watching_ops) [[unlikely]]
                 detail::log_placement(slot.parameter.impl());
             Update work;
@@ -337,6 +363,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             work.parameter = ready(slot.parameter, compute);
             work.first = std::exchange(slot.has_new_buffers, false);
             ++slot.steps;
+            const double number = slot.number;
             rule_.update(options, slot, work);
             if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
                 queue.flush();
@@ -344,6 +371,9 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             } else {
                 mark_written(slot.parameter, loc);
             }
+            if (!queue.is_told) continue;
+            queue.flush();
+            tell_end(rule_, options, slot, {slot.steps, number, work.first, rows.defined()}, gradient, rows, names, loc);
         }
     }
 }

@@ -4,11 +4,25 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(rmsprop, NoOnnx("custom"), NonDiff, "A step of RMSprop.",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.RMSprop, x[0], x[1], lr=0.1, momentum=0.5, centered=True)",
+                         stepped<optim::RMSprop>(x[0], x[1], optim::RMSpropOptions{.lr = 0.1, .momentum = 0.5, .centered = true})));
+TAPIR_OP(adadelta, NoOnnx("custom"), NonDiff, "A step of Adadelta (Zeiler 2012).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adadelta, x[0], x[1], lr=1.0)",
+                         stepped<optim::Adadelta>(x[0], x[1], optim::AdadeltaOptions{})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
 struct RMSpropRule : Rule<RMSpropOptions> {
     static constexpr const char* name = "RMSprop";
+    static constexpr const OpInfo& op = rmsprop_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::alpha>("alpha", Domain::below_one),
@@ -27,6 +41,7 @@ struct RMSpropRule : Rule<RMSpropOptions> {
 
 struct AdadeltaRule : Rule<AdadeltaOptions> {
     static constexpr const char* name = "Adadelta";
+    static constexpr const OpInfo& op = adadelta_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::rho>("rho", Domain::up_to_one),

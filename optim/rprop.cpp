@@ -5,11 +5,22 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(rprop, NoOnnx("custom"), NonDiff, "A step of Rprop (Riedmiller and Braun 1993).",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Rprop, x[0], x[1], lr=0.1)",
+                         stepped<optim::Rprop>(x[0], x[1], optim::RpropOptions{.lr = 0.1})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
 struct RpropRule : Rule<RpropOptions> {
     static constexpr const char* name = "Rprop";
+    static constexpr const OpInfo& op = rprop_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::eta_minus>("eta_minus"),

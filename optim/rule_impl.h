@@ -2,6 +2,7 @@
 //
 //     struct LionRule : Rule<LionOptions> {
 //         static constexpr const char* name = "Lion";
+//         static constexpr const OpInfo& op = lion_op;  // of TAPIR_OP: what watchers see an update as
 //         static constexpr OptimizerOption options[] = {option<&Options::lr>("lr", Domain::not_negative), ...};
 //         static BufferNames buffers(const Options&) { return {"exp_avg"}; }
 //         static void update(const Options& o, Slot& slot, Update& work) { work.apply(kernels::LionStep{o.lr, ...}); }
@@ -17,7 +18,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "tapir/autograd/watch_impl.h"
 #include "tapir/core/tensor.h"
+#include "tapir/ops/copy.h"
 
 namespace tapir::optim {
 
@@ -69,9 +72,24 @@ constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) 
             domain};
 }
 
+/// What watchers are told of the update of one parameter: the inputs are the parameter, as it is afterwards, its gradient and its
+/// buffers, in the rule's order; where is_sparse, the gradient's rows and their indices stand in the gradient's place.
+struct UpdateFacts {
+    std::int64_t steps;  // of this parameter, this one too
+    double number;       // Slot::number before
+    bool is_first;       // the buffers were fresh
+    bool is_sparse;
+};
+/// RecordArgs::attrs of an update.
+template <class Options>
+struct UpdateAttrs : UpdateFacts {
+    Options options;
+};
+
 /// The same for all options, as what is kept in a table.
 struct OptimizerRule {
     const char* name;
+    const OpInfo* op;  // null: it has no step without a closure
     const OptimizerOption* options;
     std::size_t option_count, options_size;
     void (*check)(const void* options, const Loc& loc);
@@ -79,7 +97,8 @@ struct OptimizerRule {
     double (*initial_value)(const void* options, int buffer);
     bool (*rows_suffice)(const void* options);
     const char* number;
-    void (*update)(const void* options, Slot& slot, Update& work);  // null: it has no step without a closure
+    void (*update)(const void* options, Slot& slot, Update& work);  // null: see op
+    void (*tell)(const void* options, const UpdateFacts& facts, RecordArgs ran);
 };
 
 /// What a rule has unless it says otherwise.
@@ -100,6 +119,7 @@ template <class R, class Options = typename R::Options>
 inline constexpr OptimizerRule rule_of = [] {
     static_assert(std::is_trivially_copyable_v<Options> && alignof(Options) <= alignof(std::max_align_t));
     OptimizerRule rule{R::name,
+                       nullptr,
                        std::data(R::options),
                        std::size(R::options),
                        sizeof(Options),
@@ -108,11 +128,30 @@ inline constexpr OptimizerRule rule_of = [] {
                        [](const void* o, int buffer) { return R::initial_value(*static_cast<const Options*>(o), buffer); },
                        [](const void* o) { return R::rows_suffice(*static_cast<const Options*>(o)); },
                        R::number,
+                       nullptr,
                        nullptr};
     if constexpr (requires { &R::update; }) {
+        rule.op = &R::op;
+        rule.tell = [](const void* o, const UpdateFacts& facts, RecordArgs ran) {
+            const UpdateAttrs<Options> attrs{facts, *static_cast<const Options*>(o)};
+            ran.attrs = &attrs;
+            ran.attr_bytes = sizeof(attrs);
+            tell_watchers(ran);
+        };
         rule.update = [](const void* o, Slot& slot, Update& work) { R::update(*static_cast<const Options*>(o), slot, work); };
     }
     return rule;
 }();
+
+/// For the samples of the rows: p after two steps with the gradient g.
+template <class Optimizer, class Options>
+Tensor stepped(const Tensor& p, const Tensor& g, const Options& options) {
+    Tensor parameter = p.detach().clone();
+    parameter.requires_grad_().set_grad(g.detach());
+    Optimizer optimizer({parameter}, options);
+    optimizer.step();
+    optimizer.step();
+    return parameter.detach();
+}
 
 }  // namespace tapir::optim

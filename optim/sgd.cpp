@@ -5,11 +5,24 @@
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
+namespace tapir {
+
+using optim::stepped;
+
+TAPIR_OP(sgd, NoOnnx("Momentum"), NonDiff, "A step of stochastic gradient descent.",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1)",
+                         stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1})),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True)",
+                         stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true})));
+
+}  // namespace tapir
+
 namespace tapir::optim {
 namespace {
 
 struct SGDRule : Rule<SGDOptions> {
     static constexpr const char* name = "SGD";
+    static constexpr const OpInfo& op = sgd_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::momentum>("momentum", Domain::not_negative),

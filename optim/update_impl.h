@@ -36,6 +36,9 @@ struct Update;
 /// Updates on CUDA devices wait here until there are enough of them for a launch.
 class StepQueue {
  public:
+    explicit StepQueue(bool told = false) noexcept : is_told(told) {}
+    const bool is_told;  // watchers want to hear of each update, so that none may wait
+
     template <class Step>
     void add(const Step& step, const Update& work);
     void flush() {

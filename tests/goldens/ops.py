@@ -23,7 +23,18 @@ for functional in ("softplus", "celu", "selu", "elu", "hardtanh", "hardsigmoid",
                    "cosine_embedding_loss", "triplet_margin_loss", "poisson_nll_loss", "cosine_similarity", "pairwise_distance",
                    "ctc_loss"):
     NAMES[functional] = getattr(torch.nn.functional, functional)
-NAMES.update(float=float, int=int, bool=bool, torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
+
+
+def stepped(optimizer, p, g, **options):
+    parameter = p.clone().requires_grad_()
+    parameter.grad = g
+    made = optimizer([parameter], **options)
+    made.step()
+    made.step()
+    return parameter.detach()
+
+
+NAMES.update(stepped=stepped, float=float, int=int, bool=bool, torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
              float64=torch.float64,
              unflatten=lambda x, dim, sizes: x.unflatten(dim, sizes),
              expand=lambda x, sizes: x.expand(sizes), repeat=lambda x, times: x.repeat(times))

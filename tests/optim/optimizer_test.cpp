@@ -1,10 +1,13 @@
 // Optimizers against PyTorch's parameters after 20 steps (goldens.h), groups, state, freezing, what is refused.
+#include <algorithm>
 #include <cmath>
 #include <typeinfo>
 
 #include "../fails.h"
 #include "goldens.h"
 #include "steps.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/optim/rule_impl.h"
 
 using namespace tapir;
 using namespace tapir::test;
@@ -497,4 +500,121 @@ TEST_CASE("a list of which nothing was ever asked for a gradient is refused") {
     optim::SGD given({b}, {.lr = 1});
     given.step();
     CHECK(b.to_vector<int>() == std::vector<int>{0, 0});
+}
+
+namespace {
+
+struct Told {
+    std::string op;
+    std::vector<Shape> inputs;
+    std::vector<double> parameter;  // as the watcher finds it
+    std::uint32_t line;
+};
+
+template <class Options>
+class UpdateListener : public OpWatcher {
+ public:
+    void begin(const char* op, Device, const Loc&) override { begun.push_back(op); }
+    void before_write(const Tensor& self) override { before.push_back(self.to_vector<double>()); }
+    void end(const RecordArgs& ran) override {
+        Told one{ran.op.name, {}, detail::handle_of(ran.outputs[0]).to_vector<double>(), ran.loc.line()};
+        for (int i = 0; i < ran.input_count; ++i) one.inputs.push_back(ran.inputs[i]->shape());
+        told.push_back(one);
+        REQUIRE(ran.attr_bytes == sizeof(optim::UpdateAttrs<Options>));
+        attrs.push_back(*static_cast<const optim::UpdateAttrs<Options>*>(ran.attrs));
+    }
+    std::vector<std::string> begun;
+    std::vector<std::vector<double>> before;
+    std::vector<Told> told;
+    std::vector<optim::UpdateAttrs<Options>> attrs;
+};
+
+}  // namespace
+
+TEST_CASE("watchers are told of a step's updates, one for each parameter") {
+    Tensor w = tensor({1.0, 2.0}, {float64, cpu, true}), b = tensor({3.0}, {float32, cpu, true}), half = ones({2}, {float16, cpu, true});
+    const Tensor frozen = ones({2});
+    w.set_grad(tensor({1.0, -1.0}, float64));
+    b.set_grad(tensor({2.0}, float32));
+    half.set_grad(ones({2}, float16));
+    SECTION("with its name, what it read and wrote, and its options") {
+        optim::SGD sgd({w, b, half, frozen}, {.lr = 0.5});
+        UpdateListener<optim::SGDOptions> listener;
+        std::uint32_t line = 0;
+        {
+            const WatchScope scope(listener);
+            line = __LINE__ + 1;
+            sgd.step();
+        }
+        CHECK(listener.begun == std::vector<std::string>(3, "sgd"));
+        CHECK(listener.before == std::vector<std::vector<double>>{{1, 2}, {3}, {1, 1}});
+        REQUIRE(listener.told.size() == 3);
+        CHECK(listener.told[0].op == "sgd");
+        CHECK(listener.told[0].inputs == std::vector<Shape>{Shape(2), Shape(2)});
+        CHECK(listener.told[0].parameter == std::vector<double>{0.5, 2.5});
+        CHECK(listener.told[1].parameter == std::vector<double>{2});
+        CHECK(listener.told[2].parameter == std::vector<double>{0.5, 0.5});
+        CHECK(listener.told[0].line == line);
+        CHECK(listener.attrs[0].options.lr == 0.5);
+        CHECK(listener.attrs[0].steps == 1);
+        CHECK(!listener.attrs[0].is_sparse);
+        sgd.step();  // nobody watches
+        CHECK(listener.told.size() == 3);
+    }
+    SECTION("with buffers, and the step's number") {
+        optim::Adam adam({w}, {.lr = 0.1, .amsgrad = true});
+        adam.step();
+        UpdateListener<optim::AdamOptions> listener;
+        const WatchScope scope(listener);
+        adam.step();
+        REQUIRE(listener.told.size() == 1);
+        CHECK(listener.told[0].op == "adam");
+        CHECK(listener.told[0].inputs == std::vector<Shape>(5, Shape(2)));
+        CHECK(listener.attrs[0].steps == 2);
+        CHECK(!listener.attrs[0].is_first);
+        CHECK(listener.attrs[0].options.amsgrad);
+    }
+    SECTION("of rows with their indices") {
+        const nn::Embedding table(5, 3);
+        optim::AdamW adamw(table.parameters(), {.weight_decay = 0.25});
+        {
+            Tape tape;
+            tape.backward(sum(table(tensor({1, 3, 1}))));
+        }
+        UpdateListener<optim::AdamWOptions> listener;
+        const WatchScope scope(listener);
+        adamw.step();
+        REQUIRE(listener.told.size() == 1);
+        CHECK(listener.told[0].op == "adamw");
+        CHECK(listener.told[0].inputs == std::vector<Shape>{Shape(5, 3), Shape(3, 3), Shape(3), Shape(5, 3), Shape(5, 3)});
+        CHECK(listener.attrs[0].is_sparse);
+        CHECK(listener.attrs[0].is_first);
+        CHECK(listener.attrs[0].options.weight_decay == 0.25);
+    }
+    SECTION("not where watchers are paused") {
+        optim::SGD sgd({w}, {.lr = 0.5});
+        UpdateListener<optim::SGDOptions> listener;
+        const WatchScope scope(listener);
+        const detail::PauseRecording pause;
+        sgd.step();
+        CHECK(listener.told.empty());
+    }
+    SECTION("so that a profile shows them, and CheckFiniteScope the one that overflows") {
+        optim::SGD sgd({w, b}, {.lr = 0.5});
+        Profiler profiler;
+        const int line = __LINE__ + 1;
+        sgd.step();
+        profiler.stop();
+        const auto rows = profiler.rows();
+        const auto row = std::find_if(rows.begin(), rows.end(), [](const ProfileRow& r) { return r.name == "sgd"; });
+        REQUIRE(row != rows.end());
+        CHECK(row->calls == 2);
+        const auto lines = profiler.rows(ProfileTable::By::line);
+        const std::string place = "optimizer_test.cpp:" + std::to_string(line) + " sgd";
+        CHECK(std::any_of(lines.begin(), lines.end(), [&](const ProfileRow& r) { return r.name == place; }));
+        sgd.set_lr(1e308);
+        w.set_grad(tensor({100.0, 1.0}, float64));
+        const CheckFiniteScope check;
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs", "input 1: ", sgd.step());
+    }
 }
