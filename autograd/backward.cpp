@@ -44,7 +44,7 @@ Tensor Backward::grad_to_write(int i) {
     if (!needs(i) || walk_.recording || walk_.watched) return {};
     const std::uint32_t id = record_.inputs()[i];
     GradientSlot& slot = walk_.slots[id];
-    Record& input = *walk_.log.records[id];
+    const Record& input = *walk_.log.records[id];
     if (walk_.streams) walk_.streams->bring(slot.grad);
     own_gradient(slot.grad, input.shape(), input.dtype, grad().device());
     return slot.grad;
@@ -112,7 +112,7 @@ void Walk::run(std::size_t from, std::size_t to) {
                 flush(index + k);
             if (streams) [[unlikely]]
                 streams->bring(slot.grad);
-            Record& output = *log.records[index + k];
+            const Record& output = *log.records[index + k];
             if (output.flags & Record::kHooked) [[unlikely]] {
                 caller = output.loc;
                 auto hook = log.hooks.lower_bound(index + k);
@@ -280,7 +280,7 @@ void BackwardRun::want(const std::vector<std::uint32_t>& sources) {
         set(walk_.kept, source);
     }
     for (auto i = static_cast<std::uint32_t>(walk_.begin); i <= y_value_; ++i) {
-        Record& record = *walk_.log.records[i];
+        const Record& record = *walk_.log.records[i];
         if (record.flags & (Record::kLeaf | Record::kExtra)) continue;
         bool any = false;
         for (int k = 0; k < record.input_count && !any; ++k) {
@@ -296,7 +296,7 @@ void BackwardRun::check_reached() {
     set(walk_.reached, y_value_);
     for (std::size_t i = y_value_ + std::size_t{1}; i-- > walk_.begin;) {
         const auto index = static_cast<std::uint32_t>(i);
-        Record& record = *walk_.log.records[i];
+        const Record& record = *walk_.log.records[i];
         if (record.flags & (Record::kLeaf | Record::kExtra)) continue;
         bool any = false;
         for (std::uint32_t k = 0; k < record.output_count; ++k) any |= get(walk_.reached, index + k);

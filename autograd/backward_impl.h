@@ -106,7 +106,7 @@ class Backward {
     const Attrs& attrs() const noexcept {
         return *static_cast<const Attrs*>(record_.attrs());
     }
-    RecordObject* object() const noexcept { return *static_cast<RecordObject**>(record_.attrs()); }
+    RecordObject* object() const noexcept { return *static_cast<RecordObject* const*>(record_.attrs()); }
     const Record& record() const noexcept { return record_; }
     Walk& walk() const noexcept { return walk_; }
     /// True when the rule itself is being recorded: it must not write in place then.
@@ -143,7 +143,7 @@ class Backward {
     std::uint32_t value(int k) const noexcept { return index_ + static_cast<std::uint32_t>(k); }
 
     Walk& walk_;
-    Record& record_;
+    const Record& record_;
     std::uint32_t index_;
 };
 

@@ -25,7 +25,7 @@ constexpr std::int64_t kCollectBytes = 2 << 20;  // of rows, per value
 constexpr std::int64_t kHeldTerm = 16 << 10;     // elements of a gradient that is held on a device to be summed with others
 constexpr std::size_t kMostHeld = 64;
 
-bool same_sizes(const TensorImpl* t, Record& record) noexcept {
+bool same_sizes(const TensorImpl* t, const Record& record) noexcept {
     if (t->rank != record.rank) return false;
     for (int d = 0; d < t->rank; ++d) {
         if (t->sizes[d] != record.sizes()[d]) return false;
@@ -225,7 +225,7 @@ SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
 // --- Adding gradients ----------------------------------------------------------------------------------------------------
 
 void Walk::add(std::uint32_t value, Tensor g) {
-    Record& record = *log.records[value];
+    const Record& record = *log.records[value];
     if (!same_sizes(g.impl(), record)) [[unlikely]]
         g = gradient_ops::sum_to(g, record.shape());
     if (g.dtype() != record.dtype) [[unlikely]]
@@ -283,7 +283,7 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
 }
 
 void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
-    Record& record = *log.records[value];
+    const Record& record = *log.records[value];
     if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
     GradientSlot& slot = slots[value];
     if ((record.flags & Record::kLeaf) && !streams) {

@@ -61,7 +61,7 @@ struct Drawing {
 std::vector<bool> left_out(const Log& log, std::size_t begin) {
     std::vector<std::uint32_t> uses(log.records.size());
     for (std::size_t i = begin; i < log.records.size(); ++i) {
-        Record& record = *log.records[i];
+        const Record& record = *log.records[i];
         for (int k = 0; k < record.input_count; ++k) {
             const std::uint32_t input = record.inputs()[k];
             if (input != kNoValue) ++uses[input];
@@ -69,7 +69,7 @@ std::vector<bool> left_out(const Log& log, std::size_t begin) {
     }
     std::vector<bool> is_out(log.records.size());
     for (std::size_t i = begin; i < log.records.size(); ++i) {
-        Record& record = *log.records[i];
+        const Record& record = *log.records[i];
         is_out[i] = record.flags & Record::kLeaf && (*listing::parameter_name(record) || uses[i] > kUsesShown);
     }
     return is_out;
@@ -96,7 +96,7 @@ Drawing boxes_of(const Log& log, std::size_t begin) {
     std::uint32_t call = 0;
     bool is_open = false;  // whether the last box may take the next record
     for (std::size_t i = begin; i < log.records.size(); ++i) {
-        Record& record = *log.records[i];
+        const Record& record = *log.records[i];
         if (is_out[i]) continue;
         if (record.flags & Record::kExtra) {
             box_of[i] = box_of[i - 1];
@@ -124,7 +124,7 @@ Drawing boxes_of(const Log& log, std::size_t begin) {
         for (int k = 0; k < record.input_count; ++k) {
             const std::uint32_t input = record.inputs()[k];
             if (input == kNoValue || input < begin) continue;
-            Record& producer = *log.records[input];
+            const Record& producer = *log.records[input];
             if (is_out[input]) {
                 const char* name = listing::parameter_name(producer);
                 tooltip += fmt::format("\n{} {}", *name ? name : "leaf", listing::output(producer));

@@ -17,9 +17,9 @@ std::int64_t bytes_of(const Record& record);
 /// "float32 (2, 3)"
 std::string output(const Record& record);
 /// "encoder.cell.weight" of a leaf that a model has named, or "".
-const char* parameter_name(Record& record);
+const char* parameter_name(const Record& record);
 /// The path of the module that the op ran for, or a parameter's name, or "".
-std::string module(Record& record);
+std::string module(const Record& record);
 
 }  // namespace listing
 }  // namespace tapir

@@ -57,10 +57,14 @@ struct Record {
     // Then, without gaps: int64_t sizes[rank], SavedTensor saved[saved_count], attributes, uint32_t inputs[input_count]
 
     std::int64_t* sizes() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
+    const std::int64_t* sizes() const noexcept { return reinterpret_cast<const std::int64_t*>(this + 1); }
     SavedTensor* saved() noexcept { return reinterpret_cast<SavedTensor*>(sizes() + rank); }
+    const SavedTensor* saved() const noexcept { return reinterpret_cast<const SavedTensor*>(sizes() + rank); }
     void* attrs() noexcept { return saved() + saved_count; }
+    const void* attrs() const noexcept { return saved() + saved_count; }
     std::uint32_t* inputs() noexcept { return inputs_; }
-    Shape shape() noexcept { return {sizes(), rank}; }
+    const std::uint32_t* inputs() const noexcept { return inputs_; }
+    Shape shape() const noexcept { return {sizes(), rank}; }
 
     std::uint32_t* inputs_;
 };

@@ -24,19 +24,19 @@ std::string place(const Loc& loc) {
 }
 
 std::int64_t bytes_of(const Record& record) {
-    return const_cast<Record&>(record).shape().numel() * static_cast<std::int64_t>(itemsize(record.dtype));
+    return record.shape().numel() * static_cast<std::int64_t>(itemsize(record.dtype));
 }
 
-std::string output(const Record& record) { return fmt::format("{} {}", name(record.dtype), const_cast<Record&>(record).shape()); }
+std::string output(const Record& record) { return fmt::format("{} {}", name(record.dtype), record.shape()); }
 
-const char* parameter_name(Record& record) {
+const char* parameter_name(const Record& record) {
     if (!(record.flags & Record::kLeaf) || record.flags & Record::kReleased) return "";
     const AutogradMeta* meta = record.saved()[0].impl->meta;
     const char* name = meta ? __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE) : nullptr;  // another thread may just name it
     return name ? name : "";
 }
 
-std::string module(Record& record) {
+std::string module(const Record& record) {
     if (record.flags & Record::kLeaf) return parameter_name(record);
     return record.module ? record.module->shown() : "";
 }
@@ -48,7 +48,7 @@ namespace {
 constexpr int kColumns = 7;
 using Row = std::array<std::string, kColumns>;
 
-std::string inputs_of(Record& record, std::size_t begin) {
+std::string inputs_of(const Record& record, std::size_t begin) {
     std::string text;
     for (int i = 0; i < record.input_count; ++i) {
         const std::uint32_t input = record.inputs()[i];
@@ -65,7 +65,7 @@ std::string Tape::str(std::string_view pattern) const {
     std::vector<Row> rows = {{"#", "op", "output", "bytes", "inputs", "line", "module"}};
     std::int64_t bytes = 0;
     for (std::size_t i = begin_; i < log.records.size(); ++i) {
-        Record& record = *log.records[i];
+        const Record& record = *log.records[i];
         const bool is_leaf = record.flags & Record::kLeaf;
         if (!is_leaf) bytes += listing::bytes_of(record);
         const char* op = record.flags & Record::kExtra ? "and" : record.op->name;

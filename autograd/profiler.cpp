@@ -69,7 +69,7 @@ thread_local std::int64_t inside_of_scope = 0;  // on other threads: what has en
 
 double bytes_of(const TensorImpl* x) noexcept { return static_cast<double>(x->numel) * static_cast<double>(itemsize(x->dtype)); }
 
-double elements_of(Record& record) noexcept {
+double elements_of(const Record& record) noexcept {
     double elements = 1;
     for (int d = 0; d < record.rank; ++d) elements *= static_cast<double>(record.sizes()[d]);
     return elements;
@@ -370,7 +370,7 @@ void Profiler::Data::end(const RecordArgs& ran) {
 
 void Profiler::Data::begin_rule(Walk& walk, std::uint32_t index) {
     drop_op();
-    Record& record = *walk.log.records[index];
+    const Record& record = *walk.log.records[index];
     open_.push_back({ticks(), 0, detail::thread.flops, 0, -1, nullptr, {}});
     Open& open = open_.back();
     if (record.device.type != DeviceType::cpu) [[unlikely]] {
@@ -388,7 +388,7 @@ void Profiler::Data::begin_rule(Walk& walk, std::uint32_t index) {
 
 void Profiler::Data::give(Walk& walk, std::uint32_t index, int i, const Tensor&, const Tensor*, const Tensor*) {
     if (open_.empty()) return;
-    Record& input = *walk.log.records[walk.log.records[index]->inputs()[i]];
+    const Record& input = *walk.log.records[walk.log.records[index]->inputs()[i]];
     open_.back().bytes += elements_of(input) * static_cast<double>(itemsize(input.dtype));
 }
 
@@ -398,7 +398,7 @@ void Profiler::Data::end_rule(Walk& walk, std::uint32_t index) {
     drop_op();
     const Open open = open_.back();
     open_.pop_back();
-    Record& record = *walk.log.records[index];
+    const Record& record = *walk.log.records[index];
     ProfileEvent& event = events_.append();
     event.kind = ProfileEvent::Kind::backward;
     event.name = record.op->name;

@@ -109,7 +109,7 @@ class Graph {
 
     void note_modules() {
         for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            Record& record = *log_.records[i];
+            const Record& record = *log_.records[i];
             if (is_leaf(i)) {
                 std::string_view name = listing::parameter_name(record);
                 knows_places_ = knows_places_ || !name.empty();
@@ -173,7 +173,7 @@ class Graph {
     }
 
     // A parameter's box is its module's; below one with several runs it stands beside them.
-    std::string leaf_name(Record& record) {
+    std::string leaf_name(const Record& record) {
         const std::string_view path = listing::parameter_name(record);
         if (path.empty()) return unique("input");
         const std::vector<std::string_view> parts = parts_of(path);
@@ -206,7 +206,7 @@ class Graph {
     }
 
     Message node(std::size_t i) const {
-        Record& record = *log_.records[i];
+        const Record& record = *log_.records[i];
         Message node;
         node.text(1, names_[i]);
         node.text(2, is_leaf(i) ? (*listing::parameter_name(record) ? "Parameter" : "Input") : record.op->name);
