@@ -330,6 +330,10 @@ void Profiler::Data::begin(const char* op, Device operand, const Loc& loc) {
     device_api::begin_range(op);
 }
 
+void Profiler::Data::failed() noexcept {
+    if (!is_left.load(std::memory_order_relaxed)) drop_op();
+}
+
 void Profiler::Data::end(const RecordArgs& ran) {
     const std::int64_t now = ticks();
     if (op_.begin == 0) op_ = {now, 0, detail::thread.flops, 0, -1, nullptr, {}};  // made of others that have been told of

@@ -70,6 +70,7 @@ class Profiler::Data : public OpWatcher {
     ~Data() override;
 
     void begin(const char* op, Device operand, const Loc& loc) override;
+    void failed() noexcept override;
     void end(const RecordArgs& ran) override;
     void begin_rule(Walk& walk, std::uint32_t record) override;
     void give(Walk& walk, std::uint32_t record, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override;

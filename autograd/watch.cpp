@@ -31,6 +31,10 @@ void detail::tell_begin(const char* op, Device operand, const Loc& loc) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.begin(op, operand, caller(loc)); });
 }
 
+void detail::tell_failure() noexcept {
+    WatcherList::each([](OpWatcher& watcher) { watcher.failed(); });
+}
+
 detail::CopyTold::CopyTold(Device to, Device from, std::size_t bytes) : is_told_(thread.watchers) {
     if (!is_told_) return;
     WatcherList::each([&](OpWatcher& watcher) { watcher.begin_copy(to, from, bytes); });

@@ -21,6 +21,8 @@ class OpWatcher {
     virtual void begin(const char* /*op*/, Device /*operand*/, const Loc& /*caller*/) {}
     /// It will write into this tensor.
     virtual void before_write(const Tensor& /*self*/) {}
+    /// The op that has begun has failed.
+    virtual void failed() noexcept {}
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
     virtual void end(const RecordArgs& /*ran*/) {}
 

@@ -39,6 +39,7 @@ const Loc& detail::users_line(const Loc& loc) noexcept {
 Error::Error(const std::string& message, const Loc& loc)
     : message_(beginning(detail::users_line(detail::caller(loc))) + message), loc_(detail::users_line(detail::caller(loc))) {
     if (gdb::is_watching()) gdb::forget();
+    if (detail::thread.watchers) detail::tell_failure();
     if (!detail::thread.module) return;
     const std::size_t first_line = std::min(message_.find('\n'), message_.size());
     message_.insert(first_line, fmt::format(" (in {})", detail::thread.module->shown()));

@@ -65,6 +65,7 @@ void note_memory(Storage* storage, const Loc& loc);
 /// Tell the thread's watchers.
 void tell_begin(const char* op, Device operand, const Loc& loc);
 void tell_write(const Tensor& self);
+void tell_failure() noexcept;
 
 void begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc);
 /// What is done while it lives counts as so many multiplications and additions, and as no others.

@@ -209,6 +209,23 @@ TEST_CASE("memory is known by the lines that made it, now, at the peak and since
     CHECK(*std::max_element(line.begin(), line.end()) == memory.peak_bytes());
 }
 
+TEST_CASE("an op that fails and is tried again is charged for its last try only") {
+    const Tensor x = ones({4, 3}), good = ones({3, 5}), bad = ones({4, 5});
+    Profiler profiler;
+    Tensor y;
+    for (int i = 0; i < 3; ++i) {
+        try {
+            y = matmul(x, i < 2 ? bad : good);
+        } catch (const ShapeError&) {
+            detail::thread.flops += 1e9;  // what is done between the tries, which takes time as it takes operations
+        }
+    }
+    profiler.stop();
+    const ProfileRow row = row_of(profiler.rows(), "matmul");
+    CHECK(row.calls == 1);
+    CHECK(row.flops == 2 * 4 * 3 * 5);
+}
+
 TEST_CASE("weight gradients that are computed late are of the call that computes them, in memory and time") {
     const MemoryProfiler memory;
     const Tensor w = ones({100, 100}).requires_grad_(), x = ones({1, 100});
