@@ -24,6 +24,7 @@ void add_to_blocks(const Tensor& bias, std::int64_t block, std::int64_t count, s
 
 Tensor zeros_like_state(const LSTMState& state, const Loc& loc) {
     const tapir::detail::PauseRecording pause;
+    tapir::detail::begin_op("zeros_like", state.h.device(), loc);
     Tensor zeros = tapir::detail::make_empty_like(state.h.impl(), state.h.dtype(), loc);
     return zeros.zero_(loc);
 }

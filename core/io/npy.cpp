@@ -378,6 +378,7 @@ Tensor read_entry(const Entry& e, const io::InputFile& file, const Loc& loc) {
                       crc = io::crc32(crc, to, count);
                   },
                   e.size, [&](const std::string& problem) { file.stop(name + ": " + problem); }};
+    detail::begin_op("load_npz", cpu, loc);
     Tensor t = read_array(source, loc);
     if (source.most > 0) file.stop(fmt::format("{}: {} bytes more than the array has", name, source.most));
     if (crc != e.crc) file.stop(name + " is damaged: its checksum is another");
@@ -446,6 +447,7 @@ Tensor load_npy(const std::string& path, Loc loc) {
                   },
                   file.size(),
                   [&](const std::string& problem) { file.stop(problem == kNoArray || file.size() == 0 ? problem + io::kind_of(file) : problem); }};
+    detail::begin_op("load_npy", cpu, loc);
     Tensor t = read_array(source, loc);
     if (source.most > 0) file.stop(fmt::format("{} bytes more than the array has", source.most));
     return t;

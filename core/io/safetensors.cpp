@@ -273,6 +273,7 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
     NamedTensors result;
     result.reserve(header.entries.size());
     for (Entry& e : header.entries) {
+        detail::begin_op(op, cpu, loc);
         Tensor t = detail::make_empty(e.shape, e.type.dtype, cpu, loc);
         std::vector<std::byte> raw(e.type.convert ? static_cast<std::size_t>(e.end - e.begin) : 0);
         file.read(data_start + e.begin, e.type.convert ? raw.data() : t.raw_data(), static_cast<std::size_t>(e.end - e.begin));

@@ -235,6 +235,7 @@ void Csv::read_number(int64_t row, int64_t column, DType dtype, std::byte* to, c
 Tensor Csv::numbers(const std::vector<std::string>& names, DType dtype, Loc loc) const {
     std::vector<int64_t> wanted;
     for (const std::string& name : names) wanted.push_back(column(name, loc));
+    tapir::detail::begin_op("numbers", cpu, loc);
     Tensor t = tapir::detail::make_empty({rows(), static_cast<int64_t>(wanted.size())}, dtype, cpu, loc);
     auto* to = static_cast<std::byte*>(t.raw_data());
     for (int64_t row = 0; row < rows(); ++row) {
@@ -247,6 +248,7 @@ Tensor Csv::numbers(const std::vector<std::string>& names, DType dtype, Loc loc)
 }
 
 Tensor Csv::numbers(DType dtype, Loc loc) const {
+    tapir::detail::begin_op("numbers", cpu, loc);
     Tensor t = tapir::detail::make_empty({rows(), columns()}, dtype, cpu, loc);
     auto* to = static_cast<std::byte*>(t.raw_data());
     for (int64_t row = 0; row < rows(); ++row) {
@@ -257,6 +259,7 @@ Tensor Csv::numbers(DType dtype, Loc loc) const {
 
 Tensor Csv::numbers(const std::string& name, DType dtype, Loc loc) const {
     const int64_t number = column(name, loc);
+    tapir::detail::begin_op("numbers", cpu, loc);
     Tensor t = tapir::detail::make_empty({rows()}, dtype, cpu, loc);
     auto* to = static_cast<std::byte*>(t.raw_data());
     for (int64_t row = 0; row < rows(); ++row, to += itemsize(dtype)) read_number(row, number, dtype, to, loc);

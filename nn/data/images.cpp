@@ -78,6 +78,7 @@ Tensor read_idx_stream(io::InputStream& stream, const Loc& loc) {
 
 Tensor read_idx_file(const char* op, const std::string& path, const Loc& loc) {
     io::InputStream stream(op, path, loc);
+    tapir::detail::begin_op(op, cpu, loc);
     Tensor t = read_idx_stream(stream, loc);
     char more = 0;
     if (stream.read_some(&more, 1) > 0) {
@@ -104,6 +105,7 @@ std::pair<Tensor, Tensor> read_cifar10_file(const char* op, const std::string& p
         stream.fail_at(bytes.size(), fmt::format("the file must be a number of records of {} bytes each", kCifarRecord));
     }
     const int64_t count = size / kCifarRecord;
+    tapir::detail::begin_op(op, cpu, loc);
     Tensor images = tapir::detail::make_empty({count, 3, 32, 32}, uint8, cpu, loc);
     Tensor labels = tapir::detail::make_empty({count}, int64, cpu, loc);
     auto* pixels = static_cast<unsigned char*>(images.raw_data());

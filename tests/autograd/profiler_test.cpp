@@ -209,6 +209,22 @@ TEST_CASE("memory is known by the lines that made it, now, at the peak and since
     CHECK(*std::max_element(line.begin(), line.end()) == memory.peak_bytes());
 }
 
+TEST_CASE("what is made by no op on an op's line is not taken for that op's") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "x.npy").string();
+    save_npy(path, ones({100}));
+    const Tensor x = ones({10});
+    const MemoryProfiler memory;
+    const int line = __LINE__ + 1;
+    const Tensor y = exp(x), read = load_npy(path);
+    std::vector<std::pair<std::string, std::int64_t>> made;
+    for (const MemorySite& site : memory.live()) {
+        if (site.place == "profiler_test.cpp:" + std::to_string(line)) made.emplace_back(site.op, site.bytes);
+    }
+    std::sort(made.begin(), made.end());
+    CHECK(made == std::vector<std::pair<std::string, std::int64_t>>{{"exp", 40}, {"load_npy", 400}});
+}
+
 TEST_CASE("an op that fails and is tried again is charged for its last try only") {
     const Tensor x = ones({4, 3}), good = ones({3, 5}), bad = ones({4, 5});
     Profiler profiler;
