@@ -42,7 +42,13 @@ Error::Error(const std::string& message, const Loc& loc)
     if (detail::thread.watchers) detail::tell_failure();
     if (!detail::thread.module) return;
     const std::size_t first_line = std::min(message_.find('\n'), message_.size());
-    message_.insert(first_line, fmt::format(" (in {})", detail::thread.module->shown()));
+    const std::string in_module = fmt::format(" (in {}", detail::thread.module->shown());
+    // The text of an error that is thrown anew may name it, or a module inside it, which says more.
+    for (std::size_t at = message_.find(in_module); at < first_line; at = message_.find(in_module, at + 1)) {
+        const char next = message_[at + in_module.size()];
+        if (next == ')' || next == '.') return;
+    }
+    message_.insert(first_line, in_module + ")");
 }
 
 CallerScope::CallerScope(const Loc& loc) noexcept : previous_(detail::thread.caller) {

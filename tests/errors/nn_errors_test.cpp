@@ -53,6 +53,30 @@ struct Outer : nn::Module {
     void members(nn::Members& m) override { m("encoder", encoder); }
 };
 
+// Says where it was when a layer failed. (Errors are made and not thrown here: those that are must be the library's.)
+struct Told : nn::Module {
+    nn::Linear inner{3, 4};
+    std::string text;
+    Tensor forward(const Tensor& x) {
+        const nn::ModuleScope scope(*this);
+        try {
+            return inner(x);
+        } catch (const ShapeError& error) {
+            text = ShapeError(std::string("step 7: ") + error.what(), error.where()).what();
+            return x;
+        }
+    }
+    void members(nn::Members& m) override { m("inner", inner); }
+};
+struct Teller : nn::Module {
+    Told encoder;
+    Tensor forward(const Tensor& x) {
+        const nn::ModuleScope scope(*this);
+        return encoder.forward(x);
+    }
+    void members(nn::Members& m) override { m("encoder", encoder); }
+};
+
 }  // namespace
 
 TEST_CASE("errors of layers") {
@@ -124,6 +148,25 @@ TEST_CASE("an error in a module names the modules that it is in") {
     }
     FAILS(ShapeError, "do not broadcast", x + ones({4}));  // out of the modules again
     CHECK_THROWS_WITH(x + ones({4}), !Catch::Contains("(in "));
+}
+
+TEST_CASE("an error that is thrown anew names its module once") {
+    const auto in_modules = [](const std::string& text) {
+        std::vector<std::string> found;
+        for (std::size_t at = text.find(" (in "); at != text.npos; at = text.find(" (in ", at + 1)) found.push_back(text.substr(at, text.find(')', at) - at + 1));
+        return found;
+    };
+    using Names = std::vector<std::string>;
+    Teller model;
+    model.eval();
+    model.forward(ones({2, 5}));
+    CHECK(in_modules(model.encoder.text) == Names{" (in encoder.inner)"});
+    const auto anew = [](const std::string& text) { return std::string(ValueError(text, Loc::current()).what()); };
+    const nn::ModuleScope scope(model.encoder);
+    CHECK(in_modules(anew("it failed")) == Names{" (in encoder)"});
+    CHECK(in_modules(anew("it failed (in encoder), for the second time\n  since (in a line below)")).size() == 2);
+    CHECK(in_modules(anew("it failed (in encoders)")) == Names{" (in encoders)", " (in encoder)"});
+    CHECK(in_modules(anew("it failed\nas said (in encoder)")) == Names{" (in encoder)", " (in encoder)"});
 }
 
 TEST_CASE("an error in a loader's thread names the dataset's line and reaches the loop") {
