@@ -144,6 +144,19 @@ void Walk::run(std::size_t from, std::size_t to) {
 
 // --- One call of backward() or gradient() ----------------------------------------------------------------------------------
 
+// Takes off the records of leaves that were named for the first time by a call that has failed.
+struct NewLeaves {
+    Log& log;
+    std::size_t count = log.records.size();
+    bool stay = false;
+    explicit NewLeaves(Log& of) noexcept : log(of) {}
+    NewLeaves(const NewLeaves&) = delete;
+    NewLeaves& operator=(const NewLeaves&) = delete;
+    ~NewLeaves() {
+        if (!stay) log.truncate(count);
+    }
+};
+
 class BackwardRun {
  public:
     BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what);
@@ -166,6 +179,7 @@ class BackwardRun {
     Tape& tape_;
     Loc loc_;
     const char* what_;
+    NewLeaves new_leaves_;
     Walk walk_;
     std::uint32_t y_value_;
     Tensor seed_;
@@ -192,7 +206,7 @@ class BackwardRun {
 }
 
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
-    : tape_(tape), loc_(detail::caller(loc)), what_(what), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log),
+    : tape_(tape), loc_(detail::caller(loc)), what_(what), new_leaves_(*tape.log_), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log),
       was_muted_(detail::thread.muted) {
     if (!y.defined()) detail::fail_undefined(what, loc_);
     Log& log = *tape.log_;
@@ -331,6 +345,9 @@ void BackwardRun::check_reached() {
 
 void BackwardRun::walk() {
     check_reached();
+    new_leaves_.stay = true;
+    if (walk_.watched) [[unlikely]]
+        WatcherList::each([&](OpWatcher& watcher) { watcher.begin_walk(walk_); });
     if (walk_.releasing) walk_.log.last_backward = loc_;
     walk_.slots[y_value_].grad = std::move(seed_);
     BackwardStreams streams(walk_.log);
@@ -484,9 +501,14 @@ void Tape::backward(const Tensor& loss, const BackwardOptions& options, Loc loc)
     BackwardRun(*this, loss, options, loc, "backward").accumulate();
 }
 
+std::vector<Tensor> gradient_as(const char* what, Tape& tape, const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options,
+                                const Loc& loc) {
+    const ProfileScope scope(what, loc);
+    return BackwardRun(tape, y, options, loc, what).gradients(xs);
+}
+
 std::vector<Tensor> Tape::gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options, Loc loc) {
-    const ProfileScope scope("gradient", loc);
-    return BackwardRun(*this, y, options, loc, "gradient").gradients(xs);
+    return gradient_as("gradient", *this, y, xs, options, loc);
 }
 
 std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options, Loc loc) {

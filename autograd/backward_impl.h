@@ -11,6 +11,9 @@
 
 namespace tapir {
 
+class Tape;
+struct BackwardOptions;
+
 /// Nobody else can see this tensor's elements: it may be written to.
 inline bool only_owner(const Tensor& t) noexcept {
     const TensorImpl* impl = t.impl();
@@ -76,6 +79,10 @@ struct Walk {
     /// Makes room for values up to `count`, all wanted (records appended during the walk).
     void extend(std::size_t count);
 };
+
+/// Tape::gradient, called `what` in messages.
+std::vector<Tensor> gradient_as(const char* what, Tape& tape, const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options,
+                                const Loc& loc);
 
 class Backward {
  public:

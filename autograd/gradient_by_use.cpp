@@ -16,11 +16,17 @@ namespace {
 
 class UseWatcher : public OpWatcher {
  public:
-    UseWatcher(std::uint32_t value, std::size_t begin, const Tensor& x) : value_(value), begin_(begin), x_(x) {}
+    UseWatcher(std::size_t begin, const Tensor& x, const Loc& loc) : begin_(begin), x_(x), loc_(loc) {}
+
+    void begin_walk(Walk& walk) override {
+        if (walk_) return;  // inside that one, out of a hook
+        walk_ = &walk;
+        value_ = walk.log.value_of(x_.impl(), loc_);
+    }
 
     void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override {
         const Record& record = *walk.log.records[index];
-        if (walk.log.records[index]->inputs()[i] != value_) return;
+        if (&walk != walk_ || record.inputs()[i] != value_) return;
         Tensor part = product ? gradient_ops::product(g, *product)
                       : rows  ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
                               : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
@@ -35,9 +41,11 @@ class UseWatcher : public OpWatcher {
     std::vector<GradientUse> uses;
 
  private:
-    std::uint32_t value_;
+    const Walk* walk_ = nullptr;
+    std::uint32_t value_ = kNoValue;
     std::size_t begin_;
     const Tensor& x_;
+    const Loc& loc_;
 };
 
 }  // namespace
@@ -45,12 +53,11 @@ class UseWatcher : public OpWatcher {
 std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options, Loc loc) {
     if (!x.defined()) fail<ValueError>(loc, "gradient_by_use: the tensor whose uses are asked for is undefined");
     if (options.create_graph) fail<ValueError>(loc, "gradient_by_use: create_graph is not supported; use gradient()");
-    const std::uint32_t value = log_->value_of(x.impl(), loc);
-    UseWatcher watcher(value, begin_, x);
+    UseWatcher watcher(begin_, x, loc);
     {
         const WatchScope scope(watcher);
         const detail::Muted told(false);  // also in a hook or a rule
-        static_cast<void>(gradient(y, {x}, options, loc));
+        static_cast<void>(gradient_as("gradient_by_use", *this, y, {x}, options, loc));
     }
     for (GradientUse& use : watcher.uses) {
         const detail::PauseRecording pause;

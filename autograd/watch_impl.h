@@ -26,6 +26,8 @@ class OpWatcher {
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
     virtual void end(const RecordArgs& /*ran*/) {}
 
+    /// A walk begins.
+    virtual void begin_walk(Walk& /*walk*/) {}
     /// The rule of a record is about to run: the gradients of its outputs are in walk.slots.
     virtual void begin_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
     /// It gives g to input i. `product`: g^T x is given instead; `rows`: row g[r] is added to row rows[r].

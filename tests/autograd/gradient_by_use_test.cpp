@@ -89,6 +89,30 @@ TEST_CASE("a report says whether the gradient vanishes") {
     CHECK(gradient_report({}) == "no use of the tensor leads to the result\n");
 }
 
+TEST_CASE("a gradient that cannot be computed leaves no records behind") {
+    const Tensor w = ones({2}).requires_grad_(), other = ones({2}).requires_grad_();
+    Tape tape;
+    const Tensor y = w * 2;
+    const std::size_t size = tape.size();
+    FAILS_IN(TapeError, "gradient_by_use: ", "needs a scalar", tape.gradient_by_use(y, other));
+    CHECK(tape.size() == size);
+    FAILS_IN(TapeError, "gradient_by_use: ", "neither a leaf", tape.gradient_by_use(sum(w), ones({2})));
+    FAILS_IN(TapeError, "gradient: ", "needs a scalar", tape.gradient(other, {w}));
+    FAILS_IN(TapeError, "backward: ", "needs a scalar", tape.backward(other));
+    const Tensor loss = sum(y);
+    const std::size_t before = tape.size();
+    FAILS_IN(TapeError, "gradient: ", "neither a leaf", tape.gradient(loss, {other, ones({2})}));
+    CHECK(tape.size() == before);
+    FAILS_IN(ValueError, "gradient_by_use: ", "create_graph", tape.gradient_by_use(loss, other, {.create_graph = true}));
+    CHECK(tape.size() == before);
+    tape.backward(loss);
+    FAILS(TapeError, "used up", tape.gradient(loss, {other, w}));
+    CHECK(tape.size() == before);
+    // It is as if nothing had been: the leaf can be used.
+    const Tensor z = sum(other * 3);
+    CHECK(tape.gradient(z, {other})[0].to_vector<float>() == std::vector<float>{3, 3});
+}
+
 TEST_CASE("gradient_by_use refuses what it cannot do") {
     const Tensor w = ones({2}).requires_grad_();
     Tape tape;
