@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <unordered_map>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/listing_impl.h"
@@ -14,6 +16,7 @@
 namespace tapir {
 namespace {
 
+// It is told of every edge that a gradient flows along, an op's after those of all that used its results: so depths are known in time.
 class UseWatcher : public OpWatcher {
  public:
     UseWatcher(std::size_t begin, const Tensor& x, const Loc& loc) : begin_(begin), x_(x), loc_(loc) {}
@@ -24,9 +27,26 @@ class UseWatcher : public OpWatcher {
         value_ = walk.log.value_of(x_.impl(), loc_);
     }
 
-    void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override {
+    void begin_rule(Walk& walk, std::uint32_t index) override {
+        if (&walk != walk_) return;
         const Record& record = *walk.log.records[index];
-        if (&walk != walk_ || record.inputs()[i] != value_) return;
+        int depth = -1;  // of what a checkpoint's second run made: that of the checkpoint, whose rule is running
+        for (std::uint32_t k = 0; k < record.output_count; ++k) {
+            const auto found = depths_.find(index + k);
+            if (found == depths_.end()) continue;
+            depth = std::max(depth, found->second);
+            depths_.erase(found);  // a checkpoint's records go, and others get their numbers
+        }
+        if (depth >= 0) depth_ = depth;
+        uses_x_ = std::any_of(record.inputs(), record.inputs() + record.input_count, [&](std::uint32_t input) { return is_x(walk.log, input); });
+    }
+
+    void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override {
+        if (&walk != walk_) return;
+        const Record& record = *walk.log.records[index];
+        int& depth = depths_[record.inputs()[i]];
+        depth = std::max(depth, depth_ + (uses_x_ && !is_x(walk.log, record.inputs()[i])));
+        if (record.inputs()[i] != value_) return;
         Tensor part = product ? gradient_ops::product(g, *product)
                       : rows  ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
                               : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
@@ -35,17 +55,33 @@ class UseWatcher : public OpWatcher {
             uses.back().gradient = gradient_ops::add(uses.back().gradient, part);
             return;
         }
-        uses.push_back({index - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0});
+        uses.push_back({index - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0, depth_});
     }
 
     std::vector<GradientUse> uses;
 
  private:
+    // Whether the value is x, or is made of x by views and conversions alone: what uses it uses x.
+    bool is_x(const Log& log, std::uint32_t value) const {
+        constexpr std::string_view kViews[] = {"transpose", "permute", "reshape", "expand", "part", "pieces", "to_dtype", "to_device"};
+        while (value != value_) {
+            if (value == kNoValue) return false;
+            while (log.records[value]->flags & Record::kExtra) --value;
+            const Record& record = *log.records[value];
+            if (record.input_count == 0 || std::find(std::begin(kViews), std::end(kViews), record.op->name) == std::end(kViews)) return false;
+            value = record.inputs()[0];
+        }
+        return true;
+    }
+
     const Walk* walk_ = nullptr;
     std::uint32_t value_ = kNoValue;
     std::size_t begin_;
     const Tensor& x_;
     const Loc& loc_;
+    std::unordered_map<std::uint32_t, int> depths_;  // of values whose rules have not run
+    int depth_ = 0;                                  // of the record whose rule runs
+    bool uses_x_ = false;
 };
 
 }  // namespace
@@ -67,8 +103,8 @@ std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x,
     return std::move(watcher.uses);
 }
 
-// Whether all uses may be the steps of one chain: one op on one line. Otherwise, as in a tree, their order says nothing of depth.
-static bool is_chain(const std::vector<GradientUse>& uses) {
+// Whether the uses can be compared: one op on one line.
+static bool are_alike(const std::vector<GradientUse>& uses) {
     return std::all_of(uses.begin(), uses.end(), [&](const GradientUse& use) {
         return use.loc.line() == uses[0].loc.line() && std::string_view(use.op) == uses[0].op &&
                std::string_view(use.loc.file_name()) == uses[0].loc.file_name();
@@ -77,19 +113,19 @@ static bool is_chain(const std::vector<GradientUse>& uses) {
 
 // What becomes of the norms on the way back. A use that adds nothing says nothing of that, as the first one of a state of zeros.
 static std::string verdict(const std::vector<GradientUse>& uses) {
-    std::size_t first = uses.size(), last = 0;
+    std::map<int, double> largest;  // by depth
     for (std::size_t i = 0; i < uses.size(); ++i) {
-        if (!std::isfinite(uses[i].norm)) return fmt::format("the gradient of use {} is not finite\n", i);
-        if (uses[i].norm == 0) continue;
-        first = std::min(first, i);
-        last = i;
+        const auto& [norm, depth] = std::pair(uses[i].norm, uses[i].depth);
+        if (!std::isfinite(norm)) return fmt::format("the gradient of use {} is not finite\n", i);
+        if (norm > 0) largest[depth] = std::max(largest[depth], norm);
     }
-    if (first == uses.size()) return "all of them are 0\n";
-    if (first == last || !is_chain(uses)) return "";
-    const double early = uses[first].norm, late = uses[last].norm;
+    if (largest.empty()) return "all of them are 0\n";
+    const auto [near, late] = *largest.begin();
+    const auto [deep, early] = *largest.rbegin();
+    if (near == deep || !are_alike(uses)) return "";
     const char* what = early < late * 1e-3 ? "vanishes" : early > late * 1e3 ? "explodes" : "keeps its order";
-    return fmt::format("from use {} back to use {} the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", last, first, what, late, early,
-                       std::pow(early / late, 1.0 / static_cast<double>(last - first)));
+    return fmt::format("from depth {} to depth {} the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", near, deep, what, late, early,
+                       std::pow(early / late, 1.0 / (deep - near)));
 }
 
 std::string gradient_report(const std::vector<GradientUse>& uses) {
@@ -102,15 +138,15 @@ std::string gradient_report(const std::vector<GradientUse>& uses) {
         }
     }
     constexpr int kBar = 32;
-    std::string text = fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>10}\n", "use", "record", "op", "line", "norm");
+    std::string text = fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>5}  {:>10}\n", "use", "record", "op", "line", "depth", "norm");
     for (std::size_t i = 0; i < uses.size(); ++i) {
         const GradientUse& use = uses[i];
         int length = 0;
         if (use.norm > 0 && std::isfinite(use.norm)) {
             length = high > low ? 1 + static_cast<int>((kBar - 1) * std::log(use.norm / low) / std::log(high / low)) : kBar;
         }
-        text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>10.3e}", i, use.record, use.op,
-                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.norm);
+        text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>5}  {:>10.3e}", i, use.record, use.op,
+                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.depth, use.norm);
         text += (length > 0 ? "  " + std::string(static_cast<std::size_t>(length), '#') : "") + "\n";
     }
     return text + verdict(uses);

@@ -1,6 +1,7 @@
 // Tape::gradient_by_use: the parts of a weight's gradient.
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "../fails.h"
 #include "tapir/tapir.h"
@@ -56,36 +57,108 @@ TEST_CASE("products, rows, broadcasting and several uses in one op sum up to the
     CHECK(tape.gradient_by_use(loss, b).size() == 1);
 }
 
+namespace {
+
+std::string last_line(const std::string& text) { return text.substr(text.rfind('\n', text.size() - 2) + 1); }
+
+// A complete binary tree of that height; all nodes call the cell on one line.
+template <class Cell>
+Tensor tree_of(int height, const Tensor& leaf, const Cell& cell) {
+    if (height == 0) return leaf;
+    const Tensor left = tree_of(height - 1, leaf, cell), right = tree_of(height - 1, leaf, cell);
+    return cell(left, right);
+}
+
+}  // namespace
+
+TEST_CASE("the depth of a use: how many uses the gradient has come through") {
+    const Tensor w = full({1}, 0.9, float64).requires_grad_();
+    Tape tape({.persistent = true});
+    Tensor h = ones({1}, float64);
+    for (int t = 0; t < 5; ++t) h = tanh(h * w);
+    auto uses = tape.gradient_by_use(sum(h), w);
+    REQUIRE(uses.size() == 5);
+    for (int t = 0; t < 5; ++t) CHECK(uses[static_cast<std::size_t>(t)].depth == 4 - t);
+    // A tree: in the order of the forward pass the left subtree, the right one, the node.
+    uses = tape.gradient_by_use(sum(tree_of(3, ones({1}, float64), [&](const Tensor& a, const Tensor& b) { return tanh((a + b) * w); })), w);
+    std::vector<int> depths;
+    for (const GradientUse& use : uses) depths.push_back(use.depth);
+    CHECK(depths == std::vector<int>{2, 2, 1, 2, 2, 1, 0});
+    // The longest way counts.
+    Tensor a = tanh(w);
+    for (int t = 0; t < 3; ++t) a = a * w + a;
+    depths.clear();
+    for (const GradientUse& use : tape.gradient_by_use(sum(a), w)) depths.push_back(use.depth);
+    CHECK(depths == std::vector<int>{3, 2, 1, 0});
+    // Views of x count as x.
+    const Tensor m = (eye(2) * 0.5).requires_grad_();
+    Tensor state = ones({1, 2});
+    for (int t = 0; t < 3; ++t) state = matmul(state, m.t());
+    depths.clear();
+    for (const GradientUse& use : tape.gradient_by_use(sum(state), m)) depths.push_back(use.depth);
+    CHECK(depths == std::vector<int>{2, 1, 0});
+    // Inside a checkpoint too.
+    const Tensor checked = checkpoint(
+        [&](const std::vector<Tensor>& x) {
+            Tensor y = x[0];
+            for (int t = 0; t < 3; ++t) y = y * w;
+            return y;
+        }, {h});
+    depths.clear();
+    for (const GradientUse& use : tape.gradient_by_use(sum(checked * w), w)) depths.push_back(use.depth);
+    CHECK(depths == std::vector<int>{8, 7, 6, 5, 4, 3, 2, 1, 0});
+    // Next to each other is not behind each other.
+    Tensor loss = zeros({1}, float64);
+    for (int t = 0; t < 4; ++t) loss = loss + w * std::pow(10.0, 3 * t);
+    uses = tape.gradient_by_use(sum(loss), w);
+    REQUIRE(uses.size() == 4);
+    for (const GradientUse& use : uses) CHECK(use.depth == 0);
+    CHECK(gradient_report(uses).find("from depth") == std::string::npos);
+}
+
 TEST_CASE("a report says whether the gradient vanishes") {
     const auto report = [](double factor) {
         const Tensor w = full({1}, factor, float64).requires_grad_();
         Tape tape;
-        Tensor h = ones({1}, float64);
-        for (int t = 0; t < 20; ++t) h = tanh(h * 0.01 + w.detach() * h + w * 1e-3);
+        Tensor h = full({1}, 1e-6, float64);
+        for (int t = 0; t < 20; ++t) h = h * w + 1e-6;
         return gradient_report(tape.gradient_by_use(sum(h), w));
     };
-    CHECK(report(0.3).find("the gradient vanishes") != std::string::npos);
+    CHECK(report(0.3).find("from depth 0 to depth 19 the gradient vanishes") != std::string::npos);
     CHECK(report(1.0).find("keeps its order") != std::string::npos);
     CHECK(report(0.3).find("gradient_by_use_test.cpp:") != std::string::npos);
-    const auto of_norms = [](std::vector<double> norms) {
-        std::vector<GradientUse> uses;
-        for (const double norm : norms) uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm});
-        const std::string text = gradient_report(uses);
-        return text.substr(text.rfind('\n', text.size() - 2) + 1);
+    // A tree of height 6: a node at depth d gives 2 factor^d.
+    const auto tree = [](double factor) {
+        const Tensor w = full({1}, factor, float64).requires_grad_();
+        Tape tape;
+        const auto cell = [&](const Tensor& a, const Tensor& b) {
+            const Tensor y = (a + b) * w;
+            return y + (1 - y).detach();  // 1 everywhere
+        };
+        return last_line(gradient_report(tape.gradient_by_use(sum(tree_of(6, ones({1}, float64), cell)), w)));
     };
-    CHECK(of_norms({0, 1e-6, 1e-3, 1}) == "from use 3 back to use 1 the gradient vanishes: 1.000e+00 to 1.000e-06, 0.001 times a use\n");
-    CHECK(of_norms({1e4, 1e2, 1, 0}) == "from use 2 back to use 0 the gradient explodes: 1.000e+00 to 1.000e+04, 100 times a use\n");
-    // Uses in several places are no chain.
-    std::vector<GradientUse> tree;
-    for (const double norm : {1e-6, 1e-3, 1.0}) tree.push_back({tree.size(), "mul", Loc::current(), "", Tensor(), norm});
-    CHECK(gradient_report(tree).find("vanishes") != std::string::npos);
-    tree[1].op = "linear";
-    CHECK(gradient_report(tree).find("from use") == std::string::npos);
-    tree[1].op = "mul";
-    tree[1].loc = Loc::current();
-    CHECK(gradient_report(tree).find("from use") == std::string::npos);
-    CHECK(of_norms({1, NAN, 1}) == "the gradient of use 1 is not finite\n");
-    CHECK(of_norms({0, 0}) == "all of them are 0\n");
+    CHECK(tree(0.2) == "from depth 0 to depth 5 the gradient vanishes: 2.000e+00 to 6.400e-04, 0.2 times a use\n");
+    CHECK(tree(0.9).find("from depth 0 to depth 5 the gradient keeps its order") != std::string::npos);
+    const auto of_uses = [](std::vector<std::pair<double, int>> norms_and_depths) {
+        std::vector<GradientUse> uses;
+        for (const auto& [norm, depth] : norms_and_depths) uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm, depth});
+        return last_line(gradient_report(uses));
+    };
+    CHECK(of_uses({{0, 3}, {1e-6, 2}, {1e-3, 1}, {1, 0}}) == "from depth 0 to depth 2 the gradient vanishes: 1.000e+00 to 1.000e-06, 0.001 times a use\n");
+    CHECK(of_uses({{1e4, 3}, {1e2, 2}, {1, 1}, {0, 0}}) == "from depth 1 to depth 3 the gradient explodes: 1.000e+00 to 1.000e+04, 100 times a use\n");
+    // By depth, whatever the order, and the largest of each.
+    CHECK(of_uses({{1e-9, 1}, {1, 1}, {1e-7, 1}, {1, 0}}) == "from depth 0 to depth 1 the gradient keeps its order: 1.000e+00 to 1.000e+00, 1 times a use\n");
+    // Uses in several places cannot be compared.
+    std::vector<GradientUse> uses;
+    for (const double norm : {1e-6, 1e-3, 1.0}) uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm, 2 - static_cast<int>(uses.size())});
+    CHECK(gradient_report(uses).find("vanishes") != std::string::npos);
+    uses[1].op = "linear";
+    CHECK(gradient_report(uses).find("from depth") == std::string::npos);
+    uses[1].op = "mul";
+    uses[1].loc = Loc::current();
+    CHECK(gradient_report(uses).find("from depth") == std::string::npos);
+    CHECK(of_uses({{1, 0}, {NAN, 0}, {1, 0}}) == "the gradient of use 1 is not finite\n");
+    CHECK(of_uses({{0, 0}, {0, 1}}) == "all of them are 0\n");
     CHECK(gradient_report({}) == "no use of the tensor leads to the result\n");
 }
 
