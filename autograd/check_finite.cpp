@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/elementwise_impl.h"
 
 namespace tapir {
 namespace {
@@ -36,9 +38,22 @@ struct Seen {
         inf |= bad->inf > 0;
     }
     void add(const Tensor& x) { add(bad_values(x)); }
+    // A number among elements of this dtype, to which it may be too large.
+    void add(double number, DType dtype) {
+        nan |= std::isnan(number);
+        inf |= std::abs(number) > (is_floating(dtype) ? largest_of(dtype) : largest_of(float64));
+    }
     // Whether these values are the first of their kind.
     bool explains(const Values& bad) const { return nan || (inf && bad.nan == 0); }
 };
+
+// The numbers that an element-wise op was given: what its record keeps.
+std::pair<const double*, int> numbers_of(const Record& record) {
+    const std::less<const void*> before;
+    const void* op = record.op;
+    if (before(op, elementwise_ops) || !before(op, elementwise_ops + kElementwiseOps) || record.flags & Record::kReleased) return {nullptr, 0};
+    return {static_cast<const double*>(record.attrs()), reinterpret_cast<const ElementwiseOp*>(record.op)->params};
+}
 
 double magnitude(const Values& v) { return std::max(std::abs(v.min), std::abs(v.max)); }
 
@@ -150,6 +165,7 @@ class FiniteWatcher : public OpWatcher {
                 values.push_back(is_self ? before_values_ : detail::values_of(x));
                 inputs += fmt::format("\n  input {}: {}", i, describe(x, values.back()));
             }
+            for (int i = 0; i < ran.number_count; ++i) in.add(ran.numbers[i], y.dtype());
             if (in.explains(*bad)) continue;
             const std::string cause = forward_cause(ran.op.name, values, y.dtype());
             tell(ran.op.name, ran.loc,
@@ -169,6 +185,8 @@ class FiniteWatcher : public OpWatcher {
             in_.add(g);
             if (!g_.defined()) g_ = g.clone();  // the rule may write into it
         }
+        const auto [numbers, number_count] = numbers_of(record);
+        for (int i = 0; i < number_count; ++i) in_.add(numbers[i], record.dtype);
         saved_.clear();
         for (int i = 0; i < record.saved_count; ++i) {
             saved_.push_back(detail::handle_of(walk.log.records[index]->saved()[i].impl));

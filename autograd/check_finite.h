@@ -12,7 +12,9 @@ class NonFiniteError : public Error {
 
 /// While it lives, this thread's ops are looked at as they run, forward and backward. The first whose output has nan where no
 /// input had nan, or inf where no input had nan or inf, throws NonFiniteError. So nan that data or weights have had before is
-/// nobody's, nor is what full(), tensor() and fill_() are given. Of an optimizer's step each parameter is looked at: "sgd: makes".
+/// nobody's. The numbers that an op is given count as inputs, as large as they are in the result's dtype: the value of pad() or
+/// masked_fill(), the bounds of clamp(), the factor in x * inf; and what makes a tensor of numbers that it is given, as full(), tensor(),
+/// empty() and fill_() do, is not looked at. Of an optimizer's step each parameter is: "sgd: makes".
 ///
 ///     model.cpp:12: sqrt: its backward rule makes inf of finite values: the gradient of input 0 is float32 (3,): min 0.25, max 0.5, ...
 ///       gradient that came in: float32 (3,): min 1, max 1, mean 1

@@ -132,6 +132,9 @@ struct RecordArgs {
     const void* attrs = nullptr;
     std::size_t attr_bytes = 0;
     bool is_object = false;
+    // The numbers that the op was given and that are no operands, like the value of pad: for watchers.
+    const double* numbers = nullptr;
+    int number_count = 0;
 };
 void append_record(Log& log, const RecordArgs& args);
 
@@ -178,17 +181,18 @@ inline void finish_op(const RecordArgs& ran, bool recorded) {
 }
 
 /// What every op with one output does last: it is recorded when an input is tracked and a gradient can flow, and watchers are
-/// told. `attrs` must be trivially destructible.
+/// told. `attrs` must be trivially destructible. `numbers`: those that the user gave and that may be infinite or nan.
 ///     record(softmax_op, x.loc, {&x.tensor}, y, {&y}, Attrs{dim});
 template <class Attrs = std::nullptr_t>
 void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Tensor& output,
-            std::initializer_list<const Tensor*> saved, const Attrs& attrs = {}) {
+            std::initializer_list<const Tensor*> saved, const Attrs& attrs = {}, std::initializer_list<double> numbers = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
     if (!detail::thread.observed) return;
     const bool recorded = is_floating(output.dtype()) && op.is_recorded() && recording(loc, inputs);
     TensorImpl* out = output.impl();
     finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
-               &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)},
+               &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), /*is_object=*/false, numbers.begin(),
+               static_cast<int>(numbers.size())},
               recorded);
 }
 

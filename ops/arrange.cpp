@@ -343,7 +343,7 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
         copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to),
                       detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));
     }
-    record(pad_op, x.loc, {&x.tensor}, out, {}, padding);
+    record(pad_op, x.loc, {&x.tensor}, out, {}, padding, {value.as_double()});
     return out;
 }
 

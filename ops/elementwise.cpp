@@ -235,7 +235,8 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
     }
     if (op.saves & SaveY) saved[saved_count++] = &out;
     TensorImpl* result = out.impl();
-    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params, static_cast<std::size_t>(op.params) * sizeof(double)},
+    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params, static_cast<std::size_t>(op.params) * sizeof(double),
+               /*is_object=*/false, params, params ? op.params : 0},
               recorded);
 }
 

@@ -69,13 +69,13 @@ template <class Attrs>
 void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
                  const Tensor& stats, const Attrs& attrs) {
     if (weight.defined() && bias.defined()) {
-        record(op, loc, {&x, &weight, &bias}, y, {&stats, &x, &weight}, attrs);
+        record(op, loc, {&x, &weight, &bias}, y, {&stats, &x, &weight}, attrs, {attrs.eps});
     } else if (weight.defined()) {
-        record(op, loc, {&x, &weight}, y, {&stats, &x, &weight}, attrs);
+        record(op, loc, {&x, &weight}, y, {&stats, &x, &weight}, attrs, {attrs.eps});
     } else if (bias.defined()) {
-        record(op, loc, {&x, &bias}, y, {&stats, &x}, attrs);
+        record(op, loc, {&x, &bias}, y, {&stats, &x}, attrs, {attrs.eps});
     } else {
-        record(op, loc, {&x}, y, {&stats, &x}, attrs);
+        record(op, loc, {&x}, y, {&stats, &x}, attrs, {attrs.eps});
     }
 }
 

@@ -84,7 +84,7 @@ Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, cons
             kernels::pair_losses(part_of(attrs, x, t, begin, end), out.impl()->data + begin * size);
         });
     }
-    record(op, loc, {&a, &b}, out, {&a, &b}, attrs);
+    record(op, loc, {&a, &b}, out, {&a, &b}, attrs, {beta});
     return out;
 }
 

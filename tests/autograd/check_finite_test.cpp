@@ -163,3 +163,44 @@ TEST_CASE("checking changes no gradient, and ends with its scope") {
         CHECK(std::isinf((x / 0).narrow(1, 0, 1).item<float>()));
     }
 }
+
+TEST_CASE("the numbers that an op is given count as inputs") {
+    const CheckFiniteScope check;
+    const float nan = std::nanf("");
+    const Tensor x = tensor({{1.0f, -2.0f}, {0.5f, 3.0f}}), half = x.to(float16);
+    const Tensor mask = tensor({{true, false}, {false, true}});
+    const auto fine = [](const Tensor& y) { return !y.isfinite().all().item<bool>(); };  // not finite, and nobody was blamed
+    CHECK(fine(pad(x, {1, 1}, kInf)));
+    CHECK(fine(pad(x, {1, 1}, -kInf)));
+    CHECK(fine(pad(x, {1, 1}, nan)));
+    CHECK(fine(pad(half, {1, 1}, 1e9)));  // as large as it is in float16
+    CHECK(fine(clamp(x, kInf, kInf)));
+    CHECK(fine(clamp_max(x, -kInf)));
+    CHECK(finding([&] { return clamp(x, nan, 1); }) == "nothing");
+    CHECK(fine(leaky_relu(x, kInf)));
+    CHECK(fine(x.masked_fill(mask, kInf)));
+    CHECK(fine(x.masked_fill(mask, nan)));
+    CHECK(fine(where(mask, x, kInf)));
+    CHECK(fine(where(mask, nan, x)));
+    CHECK(fine(full({2}, nan)));
+    CHECK(fine(full_like(x, kInf)));
+    CHECK(fine(nan_to_num(log(zeros({1}).fill_(kInf)), 0, kInf)));
+    CHECK(fine(x + kInf));
+    CHECK(fine(x * kInf));
+    CHECK(fine(index_fill(x, 0, tensor({0}), kInf)));
+    CHECK(fine(x.scatter(1, tensor({{0}, {1}}), kInf)));
+    CHECK(fine(threshold(x, 0, kInf)));
+    Tensor written = zeros({2, 2}, float16);
+    CHECK(fine(written.fill_(1e9)));
+    CHECK(fine(written.fill_(nan)));
+    CHECK(fine(zeros({2, 2}).clamp_(kInf, kInf)));
+    CHECK(fine(zeros({2, 2}).masked_fill_(mask, kInf)));
+    CHECK(fine(zeros({64}).normal_(kInf, 1)));
+    // Only they do.
+    CHECK(has(finding([&] { return (x - x) * kInf; }), "mul: makes nan of"));
+    CHECK(has(finding([&] { return log(clamp(x - x, -1, 1)); }), "log: makes inf"));
+    CHECK(finding([&] { return where(mask, x, tensor({nan, nan})); }) == "nothing");
+    const Tensor w = x.detach().requires_grad_();
+    Tape tape;
+    CHECK(finding([&] { tape.backward(sum(leaky_relu(w, kInf))); }) == "nothing");
+}
