@@ -402,6 +402,8 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
     AutogradMeta& meta = *leaf->meta;
     GradientSlot& slot = walk_.slots[leaf_value];
     if (slot.pending) walk_.sum_held(leaf_value);
+    if (walk_.watched) [[unlikely]]
+        WatcherList::each([&](OpWatcher& watcher) { watcher.accumulate(walk_, leaf_value); });
     Result result{&meta, std::move(slot.grad), false, {}, {}};
     if (const auto pending = std::move(slot.pending)) result.pending = std::move(*pending);
     if (meta.products.rows + result.pending.products.rows > meta.products.capacity() && meta.products.rows > 0) {

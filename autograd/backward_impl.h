@@ -74,11 +74,17 @@ struct Walk {
     void sum_held(std::uint32_t value);
     /// Computes what was collected for the value. Its gradient is complete then.
     void flush(std::uint32_t value);
+    /// Tells watchers that something was added to the value's gradient, or that what was given had to be changed for it.
+    void tell_summed(std::uint32_t value);
     /// Runs the rules of the records [from, to), the last first.
     void run(std::size_t from, std::size_t to);
     /// Makes room for values up to `count`, all wanted (records appended during the walk).
     void extend(std::size_t count);
 };
+
+/// What a leaf's gradient will be with what a walk has for it in `slot`: a tensor of its own where it is a sum, of the distinct rows
+/// where it consists of rows only. Nothing is changed.
+Tensor sum_of_gradients(const AutogradMeta& meta, const GradientSlot& slot, const Shape& shape);
 
 /// Tape::gradient, called `what` in messages.
 std::vector<Tensor> gradient_as(const char* what, Tape& tape, const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options,

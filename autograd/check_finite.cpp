@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/listing_impl.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 
@@ -38,6 +41,10 @@ struct Seen {
         inf |= bad->inf > 0;
     }
     void add(const Tensor& x) { add(bad_values(x)); }
+    void add(const Seen& more) {
+        nan |= more.nan;
+        inf |= more.inf;
+    }
     // A number among elements of this dtype, to which it may be too large.
     void add(double number, DType dtype) {
         nan |= std::isnan(number);
@@ -53,6 +60,14 @@ std::pair<const double*, int> numbers_of(const Record& record) {
     const void* op = record.op;
     if (before(op, elementwise_ops) || !before(op, elementwise_ops + kElementwiseOps) || record.flags & Record::kReleased) return {nullptr, 0};
     return {static_cast<const double*>(record.attrs()), reinterpret_cast<const ElementwiseOp*>(record.op)->params};
+}
+
+// The value that a record stands for, as messages name it.
+std::string text_of(const Record& record) {
+    const std::string what = listing::output(record);
+    if (!(record.flags & Record::kLeaf)) return fmt::format("the {} that {} made at {}", what, record.op->name, listing::place(record.loc));
+    const char* name = listing::parameter_name(record);
+    return *name ? fmt::format("{}, {}", name, what) : fmt::format("a leaf, {}", what);
 }
 
 double magnitude(const Values& v) { return std::max(std::abs(v.min), std::abs(v.max)); }
@@ -157,8 +172,7 @@ class FiniteWatcher : public OpWatcher {
                 if (!x.defined()) continue;
                 const bool is_self = x.impl() == written;  // it has been written to; this is how it was
                 if (is_self) {
-                    in.nan |= before_.nan;
-                    in.inf |= before_.inf;
+                    in.add(before_);
                 } else {
                     in.add(x);
                 }
@@ -174,12 +188,18 @@ class FiniteWatcher : public OpWatcher {
         }
     }
 
+    void begin_walk(Walk& walk) override {
+        // Of an earlier one, which lay at the same address.
+        std::erase_if(given_, [&](const auto& entry) { return entry.first.first == &walk; });
+    }
+
     void begin_rule(Walk& walk, std::uint32_t index) override {
         if (is_off()) return;
         const Record& record = *walk.log.records[index];
         in_ = Seen{};
         g_ = Tensor();
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
+            given_.erase({&walk, index + k});
             const Tensor& g = walk.slots[index + k].grad;
             if (!g.defined()) continue;
             in_.add(g);
@@ -189,7 +209,7 @@ class FiniteWatcher : public OpWatcher {
         for (int i = 0; i < number_count; ++i) in_.add(numbers[i], record.dtype);
         saved_.clear();
         for (int i = 0; i < record.saved_count; ++i) {
-            saved_.push_back(detail::handle_of(walk.log.records[index]->saved()[i].impl));
+            saved_.push_back(detail::handle_of(record.saved()[i].impl));
             in_.add(saved_.back());
         }
     }
@@ -199,6 +219,11 @@ class FiniteWatcher : public OpWatcher {
         const Record& record = *walk.log.records[index];
         const Tensor given = product ? gradient_ops::product(g, *product) : g;
         const std::optional<Values> bad = bad_values(given);
+        Given& sum = given_[{&walk, record.inputs()[i]}];
+        ++sum.count;
+        sum.last = &record;
+        sum.input = i;
+        sum.seen.add(bad);
         if (!bad || in_.explains(*bad)) return;
         const Values incoming = g_.defined() ? detail::values_of(g_) : Values{};
         std::string text;
@@ -216,11 +241,71 @@ class FiniteWatcher : public OpWatcher {
     }
 
     void end_rule(Walk&, std::uint32_t) override {
+        in_ = Seen{};
         g_ = Tensor();
         saved_.clear();
     }
 
+    void summed(Walk& walk, std::uint32_t value) override {
+        if (is_off()) return;
+        const auto found = given_.find({&walk, value});
+        const std::optional<Values> bad = bad_values(walk.slots[value].grad);
+        if (!bad || found == given_.end()) return;
+        Seen in = found->second.seen;
+        in.add(in_);  // a checkpoint hands its gradient on to what its function made
+        found->second.seen.add(bad);
+        if (!in.explains(*bad)) tell_sum(walk, value, found->second, walk.slots[value].grad, *bad, "");
+    }
+
+    void accumulate(Walk& walk, std::uint32_t leaf) override {
+        const auto found = given_.find({&walk, leaf});
+        if (is_off() || found == given_.end()) return;
+        const GradientSlot& slot = walk.slots[leaf];
+        const TensorImpl* x = walk.log.records[leaf]->saved()[0].impl;
+        if (!slot.pending && !x->meta->has_gradient()) return;  // it has been looked at
+        const Tensor sum = sum_of_gradients(*x->meta, slot, Shape(x->sizes, x->rank));
+        const std::optional<Values> bad = bad_values(sum);
+        if (!bad) return;
+        Seen in;
+        if (slot.pending) in = found->second.seen;
+        in.add(slot.grad);
+        in.add(x->meta->grad);
+        for (const SparseRows& rows : x->meta->rows) in.add(rows.values);
+        if (x->meta->products.rows > 0) {
+            in.add(x->meta->products.filled().first);
+            in.add(x->meta->products.filled().second);
+        }
+        const bool is_on_top = x->meta->has_gradient();
+        if (!in.explains(*bad)) tell_sum(walk, leaf, found->second, sum, *bad, is_on_top ? " on top of what its grad() holds" : "");
+    }
+
  private:
+    // What a value has been given in a walk.
+    struct Given {
+        Seen seen;
+        int count = 0;
+        const Record* last = nullptr;  // whose rule gave the last of it, to this input
+        int input = 0;
+    };
+
+    void tell_sum(Walk& walk, std::uint32_t value, const Given& given, const Tensor& sum, const Values& bad, const char* on_top) const {
+        const Record& record = *given.last;
+        const char* what = bad.nan > 0 ? "becomes nan" : "overflows";
+        const detail::ModuleRestore restore;
+        const detail::OwnLines own;
+        detail::thread.module = record.module;
+        const std::string who = text_of(*walk.log.records[value]), is = describe(sum, bad);
+        if (given.count == 1 && !*on_top) {
+            tell(record.op->name, record.loc,
+                 fmt::format("{}: the gradient of {} {} as what its backward rule gives to input {}, which is finite, is summed up or converted: it is {}",
+                             record.op->name, who, what, given.input, is));
+        } else {
+            tell(record.op->name, record.loc,
+                 fmt::format("{}: the sum of contributions to the gradient of {} {}{}: with number {}, which its backward rule gives to input {}, it is {}",
+                             record.op->name, who, what, on_top, given.count, given.input, is));
+        }
+    }
+
     // gdb's breakpoint was deleted.
     bool is_off() const noexcept { return found_ == Found::stops && tapir_gdb_state.checking == 0; }
     void tell(const char* op, const Loc& loc, const std::string& text) const {
@@ -237,6 +322,7 @@ class FiniteWatcher : public OpWatcher {
     Seen in_;
     Tensor g_;
     std::vector<Tensor> saved_;
+    std::map<std::pair<const Walk*, std::uint32_t>, Given> given_;
 };
 
 }  // namespace

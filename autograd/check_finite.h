@@ -21,6 +21,11 @@ class NonFiniteError : public Error {
 ///       saved by the op: float32 (3,): min 0, max 2, mean 1, 1 zero
 ///       likely cause: the derivative of sqrt at 0 is infinite: add a small number before it
 ///
+/// In backward the sums are looked at, too: of what comes back to a value that was used several times, over broadcast dimensions, and of
+/// a leaf's gradient with what its grad() holds. Where finite contributions add up to inf or nan it is the op whose contribution was the
+/// last that is named, and the value or the parameter. Products g^T x and rows of embeddings are collected: their sum is looked at when
+/// it is computed, for leaves at the end of the backward.
+///
 /// The line is that of the forward call. An op in place has written its result by then; gradients of leaves are as they were
 /// before the backward. Looking reads every input and output: expect a step to take several times as long.
 ///

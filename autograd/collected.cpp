@@ -15,6 +15,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/profiler.h"
+#include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 
@@ -222,17 +223,48 @@ SparseRows detail::rows_or_settle(AutogradMeta& meta, const Shape& shape) {
     return meta.rows[0];
 }
 
+Tensor sum_of_gradients(const AutogradMeta& meta, const GradientSlot& slot, const Shape& shape) {
+    std::vector<Tensor> parts;
+    for (const Tensor* grad : {&meta.grad, &slot.grad}) {
+        if (grad->defined()) parts.push_back(*grad);
+    }
+    std::vector<SparseRows> rows = meta.rows;
+    const auto add_product = [&](const ProductRows& products) {
+        if (products.rows == 0) return;
+        const auto [g, x] = products.filled();
+        parts.push_back(gradient_ops::product(g, x));
+    };
+    add_product(meta.products);
+    if (slot.pending) {
+        rows.insert(rows.end(), slot.pending->rows.begin(), slot.pending->rows.end());
+        add_product(slot.pending->products);
+    }
+    wait_for_writers(rows);
+    for (const Tensor& part : parts) wait_for_writer(part);
+    if (parts.empty()) return rows.empty() ? Tensor() : distinct(concatenated(rows), shape).values;
+    if (parts.size() == 1 && rows.empty()) return parts[0];
+    const Tensor sum = gradient_ops::dense_copy(parts[0]);
+    for (std::size_t i = 1; i < parts.size(); ++i) gradient_ops::add_into(sum, parts[i]);
+    if (!rows.empty()) gradient_ops::rows_into(sum, rows);
+    return sum;
+}
+
 // --- Adding gradients ----------------------------------------------------------------------------------------------------
 
 void Walk::add(std::uint32_t value, Tensor g) {
     const Record& record = *log.records[value];
-    if (!same_sizes(g.impl(), record)) [[unlikely]]
+    GradientSlot& slot = slots[value];
+    bool is_sum = slot.grad.defined();
+    if (!same_sizes(g.impl(), record)) [[unlikely]] {
         g = gradient_ops::sum_to(g, record.shape());
-    if (g.dtype() != record.dtype) [[unlikely]]
+        is_sum = true;
+    }
+    if (g.dtype() != record.dtype) [[unlikely]] {
         g = gradient_ops::cast(g, record.dtype);
+        is_sum = true;
+    }
     if (g.device() != record.device) [[unlikely]]  // of a number, a 0-d tensor of the CPU, among tensors elsewhere
         g = g.to(record.device, record.loc);
-    GradientSlot& slot = slots[value];
     if (!slot.grad.defined()) {
         slot.grad = std::move(g);
     } else if (record.device != cpu && (record.flags & Record::kLeaf) && !recording && !streams &&
@@ -245,6 +277,13 @@ void Walk::add(std::uint32_t value, Tensor g) {
         if (streams) streams->bring(slot.grad);
         slot.grad = gradient_ops::add(slot.grad, g);
     }
+    if (watched && is_sum) [[unlikely]]
+        tell_summed(value);
+}
+
+void Walk::tell_summed(std::uint32_t value) {
+    if (!slots[value].grad.defined()) return;
+    WatcherList::each([&](OpWatcher& watcher) { watcher.summed(*this, value); });
 }
 
 void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x) {
@@ -254,6 +293,8 @@ void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x
     } else {
         add(value, gradient_ops::product(g, x));
     }
+    if (watched) [[unlikely]]  // it may be of the rows of several ops
+        tell_summed(value);
 }
 
 void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
@@ -293,6 +334,8 @@ void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g)
     if (streams) streams->bring(slot.grad);
     own_gradient(slot.grad, record.shape(), record.dtype, g.device());
     gradient_ops::rows_into(slot.grad, indices, g);
+    if (watched) [[unlikely]]
+        tell_summed(value);
 }
 
 void Walk::sum_held(std::uint32_t value) {
@@ -313,6 +356,8 @@ void Walk::sum_held(std::uint32_t value) {
         std::vector<Tensor> terms = std::exchange(pending.terms, {});
         terms.push_back(std::move(slot.grad));
         slot.grad = gradient_ops::sum_of(terms);
+        if (watched) [[unlikely]]
+            tell_summed(value);
     }
 }
 
@@ -326,7 +371,10 @@ void Walk::flush(std::uint32_t value) {
         const ProfileScope scope(kCollected, detail::thread.op_loc);
         add_product_now(value, g, x);
     }
+    if (pending.rows.empty()) return;
     add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
+    if (watched) [[unlikely]]
+        tell_summed(value);
 }
 
 }  // namespace tapir

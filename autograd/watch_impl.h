@@ -34,6 +34,10 @@ class OpWatcher {
     virtual void give(Walk& /*walk*/, std::uint32_t /*record*/, int /*i*/, const Tensor& /*g*/, const Tensor* /*product*/,
                       const Tensor* /*rows*/) {}
     virtual void end_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
+    /// What a value was given was added up, also over broadcast dimensions, or converted: walk.slots has the sum so far.
+    virtual void summed(Walk& /*walk*/, std::uint32_t /*value*/) {}
+    /// What walk.slots has of a leaf is about to be added to its gradient. gradient_mutex() is held.
+    virtual void accumulate(Walk& /*walk*/, std::uint32_t /*leaf*/) {}
 
     /// A copy between devices, or from and to the host, is about to be put on the device's current stream, has been, and is left (by
     /// then the host has waited, if it has to). Said also of what ops do inside.

@@ -164,6 +164,147 @@ TEST_CASE("checking changes no gradient, and ends with its scope") {
     }
 }
 
+namespace {
+
+constexpr int kScaledLine = __LINE__ + 5;
+struct Scaled : nn::Module {
+    Tensor weight = ones({2}).requires_grad_();
+    Tensor forward(const Tensor& x) {
+        const nn::ModuleScope scope(*this);
+        return weight * x;
+    }
+    void members(nn::Members& m) override { m("weight", weight); }
+};
+
+// The line of the finding's beginning.
+bool is_of_line(const std::string& text, int line) { return text.rfind("check_finite_test.cpp:" + std::to_string(line) + ": ", 0) == 0; }
+
+constexpr float kHuge = 3e38f;  // two of them are more than a float32 holds
+
+}  // namespace
+
+TEST_CASE("finite contributions whose sum is not: of a value that is used twice") {
+    const Tensor w = zeros({2}).requires_grad_();
+    const CheckFiniteScope check;
+    Tape tape({.persistent = true});
+    const int line = __LINE__ + 1;
+    const Tensor h = tanh(w);
+    const Tensor first = h * 2;  // the walk comes to it last
+    const Tensor second = h * 1;
+    const Tensor y = first + second;
+    CHECK(finding([&] { tape.backward(y, {.gradient = full({2}, 1e38f)}); }) == "nothing");
+    CHECK(w.grad().isfinite().all().item<bool>());
+    const std::string text = finding([&] { tape.backward(y, {.gradient = full({2}, 1.5e38f)}); });
+    INFO(text);
+    CHECK(is_of_line(text, line + 1));
+    CHECK(has(text, "mul: the sum of contributions to the gradient of the float32 (2,) that tanh made at check_finite_test.cpp:" + std::to_string(line)));
+    CHECK(has(text, "overflows: with number 2, which its backward rule gives to input 0, it is float32 (2,): 2 inf of 2 elements"));
+    CHECK(w.grad().at<float>({0}) == Approx(3e38));
+}
+
+TEST_CASE("finite contributions whose sum is not: of a parameter, by name, in the op whose contribution it was") {
+    Scaled model;
+    CHECK(model.parameters().size() == 1);
+    Tensor& w = model.weight;
+    const CheckFiniteScope check;
+    const auto step = [&](float huge, float other) {
+        Tape tape;
+        const Tensor y = model.forward(ones({2})), z = w * 2;  // the walk comes to y last
+        tape.backward(cat({y, z}, 0), {.gradient = tensor({huge, huge, other, other})});
+    };
+    CHECK(finding([&] { step(kHuge, 1); }) == "nothing");
+    std::string text = finding([&] { step(kHuge, 1); });  // with what grad() holds
+    INFO(text);
+    CHECK(is_of_line(text, kScaledLine));
+    CHECK(has(text, " (in Scaled)"));
+    CHECK(has(text, "mul: the sum of contributions to the gradient of weight, float32 (2,) overflows on top of what its grad() holds: with number 2"));
+    CHECK(w.grad().at<float>({0}) == kHuge);
+    w.set_grad(Tensor());
+    text = finding([&] { step(kHuge, 1e38f); });
+    INFO(text);
+    CHECK(is_of_line(text, kScaledLine));
+    CHECK(has(text, " (in Scaled)"));
+    CHECK(has(text, "mul: the sum of contributions to the gradient of weight, float32 (2,) overflows: with number 2"));
+    CHECK_FALSE(w.grad().defined());
+}
+
+TEST_CASE("sums of collected products and rows are looked at when the backward ends") {
+    Tensor w = ones({40, 40}).requires_grad_();
+    const Tensor table = ones({5, 3}).requires_grad_(), big = full({1, 40}, 1e19f);
+    const CheckFiniteScope check;
+    const auto steps = [&](int uses) {
+        Tape tape;
+        Tensor y = zeros({1, 40});
+        for (int i = 0; i < uses; ++i) y = y + linear(big, w);
+        tape.backward(y, {.gradient = full({1, 40}, 2e19f)});  // 2e38 for each element of w
+    };
+    CHECK(finding([&] { steps(1); }) == "nothing");
+    std::string text = finding([&] { steps(1); });
+    INFO(text);
+    CHECK(has(text, "linear: the sum of contributions to the gradient of a leaf, float32 (40, 40) overflows on top of what its grad() holds"));
+    CHECK(w.grad().isfinite().all().item<bool>());
+    w.set_grad(Tensor());
+    text = finding([&] { steps(2); });
+    INFO(text);
+    CHECK(has(text, "linear: the sum of contributions to the gradient of a leaf, float32 (40, 40) overflows: with number 2"));
+    CHECK_FALSE(w.grad().defined());
+    const auto look_up = [&](const Tensor& places) {
+        Tape tape;
+        const Tensor rows = embedding(places, table);
+        tape.backward(rows, {.gradient = full(rows.shape(), kHuge)});
+    };
+    text = finding([&] { look_up(tensor({1, 1, 2})); });
+    INFO(text);
+    CHECK(has(text, "embedding: the gradient of a leaf, float32 (5, 3) overflows as what its backward rule gives to input"));
+    CHECK_FALSE(table.grad().defined());
+    CHECK(finding([&] { look_up(tensor({1})); }) == "nothing");
+    CHECK(finding([&] { look_up(tensor({2, 0})); }) == "nothing");
+    text = finding([&] { look_up(tensor({1})); });
+    INFO(text);
+    CHECK(has(text, "on top of what its grad() holds"));
+    // Of a value that is no leaf, when its own rule is reached.
+    const Tensor v = ones({40, 40}).requires_grad_();
+    Tape tape;
+    const Tensor made = v * 1;
+    const Tensor y = linear(big, made) + linear(big, made);
+    text = finding([&] { tape.backward(y, {.gradient = full({1, 40}, 2e19f)}); });
+    INFO(text);
+    CHECK(is_of_line(text, __LINE__ - 3));
+    CHECK(has(text, "linear: the sum of contributions to the gradient of the float32 (40, 40) that mul made"));
+}
+
+TEST_CASE("sums over broadcast dimensions, and conversions to the value's dtype") {
+    const Tensor b = ones({}).requires_grad_(), half = ones({2}, float16).requires_grad_();
+    const CheckFiniteScope check;
+    Tape tape({.persistent = true});
+    std::string text = finding([&] { tape.backward(b + ones({2}), {.gradient = full({2}, kHuge)}); });
+    INFO(text);
+    CHECK(has(text, "add: the gradient of a leaf, float32 () overflows as what its backward rule gives to input 0, which is finite, is summed up"));
+    text = finding([&] { tape.backward(sum(half * full({2}, 1e6f))); });
+    INFO(text);
+    CHECK(has(text, "gradient of a leaf, float16 (2,) overflows"));
+}
+
+TEST_CASE("a sum that the gradients explain is nobody's") {
+    const Tensor w = ones({2}).requires_grad_(), table = ones({5, 3}).requires_grad_();
+    const CheckFiniteScope check;
+    Tape tape({.persistent = true});
+    const Tensor h = tanh(w), y = h * 2 + h * 3;
+    const auto infinite = [&](const Tensor& of) { return full(of.shape(), kInf); };
+    CHECK(finding([&] { tape.backward(y, {.gradient = infinite(y)}); }) == "nothing");
+    CHECK(finding([&] { tape.backward(y, {.gradient = infinite(y)}); }) == "nothing");  // onto infinity
+    CHECK(has(finding([&] { tape.backward(y, {.gradient = -infinite(y)}); }), "becomes nan on top of what its grad() holds"));
+    const Tensor rows = embedding(tensor({1, 1}), table);
+    CHECK(finding([&] { tape.backward(rows, {.gradient = infinite(rows)}); }) == "nothing");
+    // A hook's inf is the user's; so is what a checkpoint hands on.
+    const Tensor v = ones({2}).requires_grad_();
+    const auto hook = v.register_hook([&](const Tensor& g) { return g + kInf; });
+    CHECK(finding([&] { tape.backward(sum(v * 2) + sum(v * 3)); }) == "nothing");
+    const Tensor c = ones({2}).requires_grad_();
+    const Tensor through = checkpoint([](const std::vector<Tensor>& x) { return x[0]; }, {c}) * 1 + c * 2;
+    CHECK(finding([&] { tape.backward(through, {.gradient = infinite(through)}); }) == "nothing");
+}
+
 TEST_CASE("the numbers that an op is given count as inputs") {
     const CheckFiniteScope check;
     const float nan = std::nanf("");
