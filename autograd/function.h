@@ -11,9 +11,9 @@
 //     };
 //     Tensor y = Clip::apply({x});
 //
-// forward runs unrecorded: its ops are told to watchers (a Profiler) one by one. Tapes, drawings, profiles of backward and errors call
-// the function by the name of its type, "Clip", or by its member `static constexpr const char* name`, where it has one. backward gets the gradient of each output (zeros where none came) and returns one for each
-// input, undefined for none; it is recorded when higher-order gradients are asked for, so write it with ops.
+// forward runs unrecorded; a Profiler sees its ops one by one. backward gets the gradient of each output (zeros where none came)
+// and returns one for each input, undefined for none; it is recorded when higher-order gradients are asked for: write it with ops.
+// Tapes, profiles and errors call the function "Clip", as its type, or what a `static constexpr const char* name` of it says.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ struct Onnx {
 constexpr Onnx NoOnnx(const char* composition) { return {nullptr, composition}; }
 
 /// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results), Composed that the
-/// op is never recorded itself: the ops that it calls are. Given is NonDiff for what makes a tensor of nothing: of an input it takes
+/// op is never recorded itself: the ops that it calls are. Given is NonDiff for what makes tensors of nothing: of an input it takes
 /// the shape and the dtype at most. Overwritten is the same for an op in place, which is recorded: what was there gets no gradient.
 using BackwardRule = void (*)(Backward&);
 void NonDiff(Backward&);

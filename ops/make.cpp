@@ -242,7 +242,8 @@ namespace {
 
 Tensor fresh_like(const char* op, const In& x, TensorOptions& options) {
     detail::begin_like(x, op, options);
-    return detail::make_empty_like(x.tensor.impl(), detail::dtype_given(op, options, x.tensor.dtype(), x.loc), x.loc, *options.device);
+    const DType dtype = detail::dtype_given(op, options, x.tensor.dtype(), x.loc);
+    return detail::make_empty_like(x.tensor.impl(), dtype, x.loc, *options.device);
 }
 
 }  // namespace

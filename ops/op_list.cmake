@@ -1,4 +1,5 @@
-# Writes OUT, one TAPIR_OP_NAME(name) a line and sorted, from the lines of DIR/ops/*.cpp and DIR/optim/*.cpp that begin with TAPIR_OP(name.
+# Writes OUT, one TAPIR_OP_NAME(name) a line and sorted, from the lines of DIR/ops/*.cpp and DIR/optim/*.cpp that begin with
+# TAPIR_OP(name.
 file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp)
 foreach(source ${sources})
     file(READ ${source} text)

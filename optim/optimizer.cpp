@@ -302,8 +302,8 @@ static void tell_begin(const OptimizerRule& rule, const Tensor& parameter, const
 }
 
 // It has run. rows: of a sparse gradient.
-static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts, const Tensor& gradient,
-                     const SparseRows& rows, const BufferNames& names, const Loc& loc) {
+static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts,
+                     const Tensor& gradient, const SparseRows& rows, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
     const Tensor* inputs[3 + kMaxBuffers] = {&slot.parameter, &gradient};
     int count = 2;

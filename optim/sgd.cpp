@@ -12,8 +12,10 @@ using optim::stepped;
 TAPIR_OP(sgd, NoOnnx("Momentum"), NonDiff, "A step of stochastic gradient descent.",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1)",
                          stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1})),
-         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True)",
-                         stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true})));
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1, momentum=0.9, nesterov=True)",
+                         stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true})),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1, weight_decay=0.1)",
+                         stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1, .weight_decay = 0.1})));
 
 }  // namespace tapir
 

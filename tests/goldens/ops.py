@@ -34,7 +34,8 @@ def stepped(optimizer, p, g, **options):
     return parameter.detach()
 
 
-NAMES.update(stepped=stepped, float=float, int=int, bool=bool, torch=torch, F=torch.nn.functional, inf=float("inf"), int64=torch.int64, float32=torch.float32,
+NAMES.update(stepped=stepped, float=float, int=int, bool=bool, torch=torch, F=torch.nn.functional, inf=float("inf"),
+             int64=torch.int64, float32=torch.float32,
              float64=torch.float64,
              unflatten=lambda x, dim, sizes: x.unflatten(dim, sizes),
              expand=lambda x, sizes: x.expand(sizes), repeat=lambda x, times: x.repeat(times))

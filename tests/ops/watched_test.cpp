@@ -69,7 +69,7 @@ TEST_CASE("every op tells watchers when it begins and when it has run", "[ops]")
         std::string ended;
         for (const std::string& name : listener.ended) ended += name + " ";
         INFO("ended: " << ended);
-        // What an op makes inside is its own: only makers that the example writes down are told, but of an op that is nothing but others.
+        // What an op makes inside is its own: told are makers that the example writes down, and parts of ops that are only these.
         if (call.op->backward != Composed) {
             for (const std::string& maker : listener.makers) {
                 INFO(maker);

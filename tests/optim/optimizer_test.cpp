@@ -532,7 +532,8 @@ class UpdateListener : public OpWatcher {
 }  // namespace
 
 TEST_CASE("watchers are told of a step's updates, one for each parameter") {
-    Tensor w = tensor({1.0, 2.0}, {float64, cpu, true}), b = tensor({3.0}, {float32, cpu, true}), half = ones({2}, {float16, cpu, true});
+    Tensor w = tensor({1.0, 2.0}, {float64, cpu, true}), b = tensor({3.0}, {float32, cpu, true});
+    Tensor half = ones({2}, {float16, cpu, true});
     const Tensor frozen = ones({2});
     w.set_grad(tensor({1.0, -1.0}, float64));
     b.set_grad(tensor({2.0}, float32));
