@@ -348,6 +348,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             if (queue.is_told) tell_begin(rule_, slot.parameter, loc);
             if (detail::watching_ops) [[unlikely]]
                 detail::log_placement(slot.parameter.impl());
+            const detail::PartsOfOp parts;
             Update work;
             work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
