@@ -285,8 +285,9 @@ Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     std::sort(keys.begin(), keys.end());
     auto* out = static_cast<int64_t*>(t.raw_data());
     for (std::size_t i = 0; i < keys.size(); ++i) out[i] = keys[i].second;
-    t = detail::moved_to(std::move(t), {}, loc);
-    detail::finish_making(randperm_op, t, {}, loc, drawn_by(generator));
+    const TensorOptions options;
+    t = detail::moved_to(std::move(t), options, loc);
+    detail::finish_making(randperm_op, t, options, loc, drawn_by(generator));
     return t;
 }
 
