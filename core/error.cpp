@@ -36,19 +36,34 @@ const Loc& detail::users_line(const Loc& loc) noexcept {
     return is_there ? stand_in->loc_ : loc;
 }
 
+const Loc& detail::error_place(const Loc& loc) noexcept { return users_line(caller(loc)); }
+
+// Whether the first line, perhaps of an error that is thrown anew, names this module already, or one inside it, which says more.
+static bool has_module(std::string_view first_line, const ModuleName& module) {
+    if (!*module.path) {  // the model itself is shown by its type, and those inside it by paths that do not begin with that
+        const std::size_t last = first_line.rfind(" (in ");
+        return last != first_line.npos && first_line.find(')', last) == first_line.size() - 1;
+    }
+    const std::string in_module = fmt::format(" (in {}", module.path);
+    for (std::size_t at = first_line.find(in_module); at != first_line.npos; at = first_line.find(in_module, at + 1)) {
+        const std::string_view behind = first_line.substr(at + in_module.size());
+        if (behind.starts_with(')') || behind.starts_with('.')) return true;
+    }
+    return false;
+}
+
+std::string detail::error_text(const std::string& message, const Loc& loc) {
+    std::string text = beginning(error_place(loc)) + message;
+    if (!thread.module) return text;
+    const std::size_t first_line = std::min(text.find('\n'), text.size());
+    if (has_module(std::string_view(text).substr(0, first_line), *thread.module)) return text;
+    return text.insert(first_line, fmt::format(" (in {})", thread.module->shown()));
+}
+
 Error::Error(const std::string& message, const Loc& loc)
-    : message_(beginning(detail::users_line(detail::caller(loc))) + message), loc_(detail::users_line(detail::caller(loc))) {
+    : message_(detail::error_text(message, loc)), loc_(detail::error_place(loc)) {
     if (gdb::is_watching()) gdb::forget();
     if (detail::thread.watchers) detail::tell_failure();
-    if (!detail::thread.module) return;
-    const std::size_t first_line = std::min(message_.find('\n'), message_.size());
-    const std::string in_module = fmt::format(" (in {}", detail::thread.module->shown());
-    // The text of an error that is thrown anew may name it, or a module inside it, which says more.
-    for (std::size_t at = message_.find(in_module); at < first_line; at = message_.find(in_module, at + 1)) {
-        const char next = message_[at + in_module.size()];
-        if (next == ')' || next == '.') return;
-    }
-    message_.insert(first_line, in_module + ")");
 }
 
 CallerScope::CallerScope(const Loc& loc) noexcept : previous_(detail::thread.caller) {

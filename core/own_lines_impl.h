@@ -1,6 +1,7 @@
 // Which lines errors and records name where the library calls functions of the user's.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "tapir/core/thread_impl.h"
@@ -38,5 +39,9 @@ class StandInLine {
 };
 /// The line that stands for this one, or itself.
 const Loc& users_line(const Loc& loc) noexcept;
+
+/// What an Error made now with this message and line says, and its where().
+std::string error_text(const std::string& message, const Loc& loc);
+const Loc& error_place(const Loc& loc) noexcept;
 
 }  // namespace tapir::detail

@@ -167,6 +167,14 @@ TEST_CASE("an error that is thrown anew names its module once") {
     CHECK(in_modules(anew("it failed (in encoder), for the second time\n  since (in a line below)")).size() == 2);
     CHECK(in_modules(anew("it failed (in encoders)")) == Names{" (in encoders)", " (in encoder)"});
     CHECK(in_modules(anew("it failed\nas said (in encoder)")) == Names{" (in encoder)", " (in encoder)"});
+    // The model itself has no path; what it holds is inside it.
+    const nn::ModuleScope whole(model);
+    const std::string of_model = in_modules(anew("it failed"))[0];
+    CHECK(in_modules(anew("it failed (in encoder)")) == Names{" (in encoder)"});
+    CHECK(in_modules(anew("it failed (in encoder)\n  since (in a line below)")) == Names{" (in encoder)", " (in a line below)"});
+    CHECK(in_modules(anew("it failed" + of_model)) == Names{of_model});
+    CHECK(in_modules(anew("it failed (in all), twice")) == Names{" (in all)", of_model});
+    CHECK(in_modules(anew("it failed\nas said (in encoder)")) == Names{of_model, " (in encoder)"});
 }
 
 TEST_CASE("an error in a loader's thread names the dataset's line and reaches the loop") {
