@@ -24,16 +24,18 @@ std::string_view type_in(std::string_view signature) {
     constexpr std::string_view kBefore = "Self = ";
     const std::size_t at = signature.find(kBefore);
     if (at == std::string_view::npos) return "custom";
-    const std::string_view type = signature.substr(at + kBefore.size());
+    std::string_view type = signature.substr(at + kBefore.size());
+    type = type.substr(0, type.rfind(']'));
     int depth = 0;  // of brackets; a function that it is local to has them, too
     std::size_t first = 0, i = 0;
     for (; i < type.size(); ++i) {
         const char c = type[i];
-        if (depth == 0 && (c == ']' || c == ';')) break;
+        if (depth == 0 && c == ';') break;
         depth += c == '<' || c == '(' || c == '[' || c == '{';
         depth -= c == '>' || c == ')' || c == ']' || c == '}';
         if (depth == 0 && c == ':') first = i + 1;
     }
+    if (depth != 0) first = type.rfind(':') + 1;  // local to an operator<
     return type.substr(first, i - first);
 }
 
@@ -62,7 +64,7 @@ bool FunctionContext::needs(int i, Loc loc) const {
 
 std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward,
                                           const std::vector<Tensor>& inputs, const Loc& loc) {
-    for (const Tensor& x : inputs) detail::check_defined(In(x, loc), "Function::apply");
+    for (const Tensor& x : inputs) detail::check_defined(In(x, loc), op.name);
     auto object = std::make_unique<FunctionRecord>();
     object->backward = backward;
     std::vector<Tensor> outputs;
@@ -70,9 +72,9 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
         const NoGradScope pause;
         outputs = forward(object->context, inputs);
     }
-    if (outputs.empty()) fail<ValueError>(loc, "Function::apply: forward returned no tensor");
+    if (outputs.empty()) fail<ValueError>(loc, "{}: forward returned no tensor", op.name);
     for (Tensor& y : outputs) {
-        if (!y.defined()) fail<ValueError>(loc, "Function::apply: forward returned an undefined tensor");
+        if (!y.defined()) fail<ValueError>(loc, "{}: forward returned an undefined tensor", op.name);
     }
     Log* log = recording(loc, inputs);
     if (!log) return outputs;
@@ -115,8 +117,8 @@ void CustomFunction::rule(Backward& b) {
         result = object.backward(context, grads);
     }
     if (static_cast<int>(result.size()) != b.input_count()) {
-        const detail::OwnLines own;  // the line of apply() tells which function it is, that of the walk does not
-        fail<TapeError>(b.record().loc, "Function::apply: backward returned {} gradient{} for {} input{}", result.size(),
+        const detail::OwnLines own;  // the line of apply() tells which use of the function it is, that of the walk does not
+        fail<TapeError>(b.record().loc, "{}: backward returned {} gradient{} for {} input{}", b.record().op->name, result.size(),
                         result.size() == 1 ? "" : "s", b.input_count(), b.input_count() == 1 ? "" : "s");
     }
     for (int i = 0; i < b.input_count(); ++i) {
@@ -124,8 +126,8 @@ void CustomFunction::rule(Backward& b) {
         if (!g.defined() || !b.needs(i)) continue;
         if (!detail::broadcasts_to(b.input_shape(i), g.shape())) {
             const detail::OwnLines own;
-            fail<ShapeError>(b.record().loc, "Function::apply: backward returned a gradient of shape {} for an input of shape {}",
-                             g.shape(), b.input_shape(i));
+            fail<ShapeError>(b.record().loc, "{}: backward returned a gradient of shape {} for an input of shape {}",
+                             b.record().op->name, g.shape(), b.input_shape(i));
         }
         b.give(i, std::move(g));
     }

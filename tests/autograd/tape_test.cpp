@@ -224,6 +224,35 @@ TEST_CASE("a custom function is called by its type's name, or the one that it gi
     }
 }
 
+namespace names {
+struct Ordered {
+    Tensor tensor;
+};
+// A function that is local to an operator whose name has half a bracket.
+#define TAPIR_TEST_OPERATOR(op)                                                                                              \
+    static Tensor operator op(const Ordered& a, const Ordered&) {                                                            \
+        struct Doubled : Function<Doubled> {                                                                                 \
+            static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return x[0] * 2; }                       \
+            static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 2}; }       \
+        };                                                                                                                   \
+        return Doubled::apply({a.tensor});                                                                                   \
+    }
+TAPIR_TEST_OPERATOR(<)
+TAPIR_TEST_OPERATOR(>)
+TAPIR_TEST_OPERATOR(<<)
+TAPIR_TEST_OPERATOR(<=>)
+#undef TAPIR_TEST_OPERATOR
+}  // namespace names
+
+TEST_CASE("a custom function is called by its type's name in operators, too") {
+    const names::Ordered x{leaf(tensor({1.0, 2.0}))};
+    const Tape tape;
+    const Tensor less = x < x, greater = x > x, shifted = x << x, compared = x <=> x;
+    std::vector<std::string> recorded;
+    for (Record* record : tape.log().records) recorded.push_back(record->op->name);
+    CHECK(recorded == std::vector<std::string>{"leaf", "Doubled", "Doubled", "Doubled", "Doubled"});
+}
+
 TEST_CASE("custom functions, to second order") {
     const Tensor x = tensor({0.5, -1.2, 2.0}, float64), y = tensor({1.0, 0.3, -0.7}, float64);
     const auto cube = [](const std::vector<Tensor>& in) { return Cube::apply(in); };

@@ -49,7 +49,7 @@ void fails_in_backward(Mistake which, const std::string& text) {
     const Tensor x = ones({3}).requires_grad_();
     Tape tape;
     const Tensor y = Mistaken::apply({x}).sum(); const int line = __LINE__;
-    fails<E>(__FILE__, line, "Function::apply: ", text, [&] { tape.backward(y); });
+    fails<E>(__FILE__, line, "Mistaken: ", text, [&] { tape.backward(y); });
     CHECK_FALSE(x.grad().defined());
 }
 
@@ -69,9 +69,9 @@ TEST_CASE("errors of gradients' own functions") {
 TEST_CASE("errors of a custom function") {
     const Tensor x = ones({3}).requires_grad_();
     mistake = Mistake::no_output;
-    FAILS(ValueError, "Function::apply: forward returned no tensor", Mistaken::apply({x}));
+    FAILS(ValueError, "Mistaken: forward returned no tensor", Mistaken::apply({x}));
     mistake = Mistake::undefined_output;
-    FAILS(ValueError, "Function::apply: forward returned an undefined tensor", Mistaken::apply({x}));
+    FAILS(ValueError, "Mistaken: forward returned an undefined tensor", Mistaken::apply({x}));
     fails_in_backward<TapeError>(Mistake::too_many, "backward returned 2 gradients for 1 input");
     fails_in_backward<ShapeError>(Mistake::odd_shape, "backward returned a gradient of shape () for an input of shape (3,)");
     fails_in_backward<ShapeError>(Mistake::unrelated_shape, "backward returned a gradient of shape (5,) for an input of shape (3,)");
@@ -81,7 +81,7 @@ TEST_CASE("errors of a custom function") {
         Tape tape;
         const Tensor y = Mistaken::apply({x}).sum(); const int line = __LINE__;
         const CallerScope caller(Loc::current());
-        fails<TapeError>(__FILE__, line, "Function::apply: ", "backward returned 2 gradients for 1 input", [&] { tape.backward(y); });
+        fails<TapeError>(__FILE__, line, "Mistaken: ", "backward returned 2 gradients for 1 input", [&] { tape.backward(y); });
     }
     mistake = Mistake::saved_index;
     Tape tape;
