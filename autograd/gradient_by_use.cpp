@@ -61,14 +61,16 @@ class UseWatcher : public OpWatcher {
     std::vector<GradientUse> uses;
 
  private:
-    // Whether the value is x, or is made of x by views and conversions alone: what uses it uses x.
+    // Whether the value is x, or is made of x by views, copies and conversions alone: what uses it uses x.
     bool is_x(const Log& log, std::uint32_t value) const {
-        constexpr std::string_view kViews[] = {"transpose", "permute", "reshape", "expand", "part", "pieces", "to_dtype", "to_device"};
+        constexpr std::string_view kSame[] = {"transpose", "permute",  "reshape",   "expand", "part",
+                                              "pieces",    "to_dtype", "to_device", "clone"};
         while (value != value_) {
             if (value == kNoValue) return false;
             while (log.records[value]->flags & Record::kExtra) --value;
             const Record& record = *log.records[value];
-            if (record.input_count == 0 || std::find(std::begin(kViews), std::end(kViews), record.op->name) == std::end(kViews)) return false;
+            const bool is_same = std::find(std::begin(kSame), std::end(kSame), record.op->name) != std::end(kSame);
+            if (record.input_count == 0 || !is_same) return false;
             value = record.inputs()[0];
         }
         return true;

@@ -97,6 +97,20 @@ TEST_CASE("the depth of a use: how many uses the gradient has come through") {
     depths.clear();
     for (const GradientUse& use : tape.gradient_by_use(sum(state), m)) depths.push_back(use.depth);
     CHECK(depths == std::vector<int>{2, 1, 0});
+    // So do copies and conversions.
+    for (const bool is_copied : {false, true}) {
+        state = ones({1, 2});
+        for (int t = 0; t < 3; ++t) state = matmul(state, is_copied ? m.clone() : m.t().contiguous().to(float64).to(float32));
+        depths.clear();
+        for (const GradientUse& use : tape.gradient_by_use(sum(state), m)) depths.push_back(use.depth);
+        CHECK(depths == std::vector<int>{2, 1, 0});
+    }
+    // What changes x at each step is the use, and the gradient comes to it past the others.
+    state = ones({1, 2});
+    for (int t = 0; t < 3; ++t) state = matmul(state, m * 2);
+    uses = tape.gradient_by_use(sum(state), m);
+    REQUIRE(uses.size() == 3);
+    for (const GradientUse& use : uses) CHECK(use.depth == 0);
     // Inside a checkpoint too.
     const Tensor checked = checkpoint(
         [&](const std::vector<Tensor>& x) {
