@@ -291,7 +291,10 @@ void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x
     if (grad.defined() && may_write(grad)) {
         gradient_ops::product_into(grad, g, x);
     } else {
-        add(value, gradient_ops::product(g, x));
+        const Tensor product = gradient_ops::product(g, x);
+        const bool is_told = grad.defined() || !same_sizes(product.impl(), *log.records[value]);
+        add(value, product);
+        if (is_told) return;  // by add()
     }
     if (watched) [[unlikely]]  // it may be of the rows of several ops
         tell_summed(value);

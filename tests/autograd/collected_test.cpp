@@ -10,6 +10,7 @@
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/watch_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -326,4 +327,19 @@ TEST_CASE("hooks of a leaf that threads share: removed ones are forgotten once, 
         CHECK(calls == 2);
         counting.remove();
     }
+}
+
+TEST_CASE("watchers are told once of a product that is added to a gradient") {
+    struct Listener : OpWatcher {
+        void summed(Walk&, std::uint32_t) override { ++sums; }
+        int sums = 0;
+    } listener;
+    const Tensor v = leaf(ones({2, 2}, float64)), x = ones({4, 2}, float64);
+    Tape tape;
+    const Tensor w = v * 1, y = sum(linear(x, w));
+    const Tensor loss = y + sum(w);  // what sum gives is there first, and cannot be written to
+    const WatchScope scope(listener);
+    tape.backward(loss);
+    CHECK(listener.sums == 1);
+    CHECK(values(v.grad()) == V(4, 5));
 }
