@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/listing_impl.h"
@@ -58,14 +60,20 @@ struct Seen {
 std::pair<const double*, int> numbers_of(const Record& record) {
     const std::less<const void*> before;
     const void* op = record.op;
-    if (before(op, elementwise_ops) || !before(op, elementwise_ops + kElementwiseOps) || record.flags & Record::kReleased) return {nullptr, 0};
+    const bool is_elementwise = !before(op, elementwise_ops) && before(op, elementwise_ops + kElementwiseOps);
+    if (!is_elementwise || record.flags & Record::kReleased) return {nullptr, 0};
     return {static_cast<const double*>(record.attrs()), reinterpret_cast<const ElementwiseOp*>(record.op)->params};
 }
 
 // The value that a record stands for, as messages name it.
-std::string text_of(const Record& record) {
+std::string text_of(const Log& log, std::uint32_t value) {
+    const Record& record = *log.records[value];
     const std::string what = listing::output(record);
-    if (!(record.flags & Record::kLeaf)) return fmt::format("the {} that {} made at {}", what, record.op->name, listing::place(record.loc));
+    if (!(record.flags & Record::kLeaf)) {
+        while (log.records[value]->flags & Record::kExtra) --value;  // a further output stands behind its op
+        const Record& maker = *log.records[value];
+        return fmt::format("the {} that {} made at {}", what, maker.op->name, listing::place(maker.loc));
+    }
     const char* name = listing::parameter_name(record);
     return *name ? fmt::format("{}, {}", name, what) : fmt::format("a leaf, {}", what);
 }
@@ -81,7 +89,8 @@ std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in
     std::size_t i = 0;
     while (in[i].inf == 0) ++i;
     if (is_one_of(op, {"softmax", "log_softmax", "logsumexp", "cross_entropy"})) {
-        return fmt::format("a row of input {} is -inf throughout, or holds inf: where a mask leaves nothing there is no softmax", i);
+        return fmt::format("a row of input {} is -inf throughout, or holds inf: where a mask leaves nothing there is no softmax",
+                           i);
     }
     const char* how = is_one_of(op, {"add", "sub", "sum", "mean", "cumsum"}) ? "inf - inf"
                       : is_one_of(op, {"mul", "matmul", "linear"})           ? "0 * inf, or inf - inf in a sum"
@@ -107,8 +116,8 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
     if (is_one_of(op, {"sqrt", "rsqrt"}) && x.negatives > 0) return "root of a negative number: clamp the input at 0";
     if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "erfinv"})) return "the input lies outside the function's domain";
     if (is_one_of(op, {"exp", "exp2", "expm1", "sinh", "cosh"})) {
-        return fmt::format("overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first (softmax "
-                           "and logsumexp do)", op, name(result), largest_of(result), magnitude(x));
+        return fmt::format("overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first "
+                           "(softmax and logsumexp do)", op, name(result), largest_of(result), magnitude(x));
     }
     if (op == "pow") {
         if (x.zeros > 0 && last.negatives > 0) return "zero to a negative power";
@@ -131,13 +140,17 @@ std::string backward_cause(std::string_view op, const Values& g, const std::vect
     const bool has_zero = any([](const Values& v) { return v.zeros > 0; });
     const char* advice = "the input: where(x > 0, x, 1) before the op";
     if (made.nan > 0 && g.zeros > 0 && has_zero) {
-        return fmt::format("0 * inf in the rule: the derivative of {} is infinite where the gradient that comes in is 0: choose {}, not "
-                           "the result", op, advice);
+        return fmt::format("0 * inf in the rule: the derivative of {} is infinite where the gradient that comes in is 0: choose "
+                           "{}, not the result", op, advice);
     }
-    if (is_one_of(op, {"sqrt", "rsqrt", "pow", "norm", "std", "reciprocal", "div", "log", "log2", "log10", "logit", "xlogy"}) && has_zero) {
+    const bool is_infinite_at_zero = is_one_of(
+        op, {"sqrt", "rsqrt", "pow", "norm", "std", "reciprocal", "div", "log", "log2", "log10", "logit", "xlogy"});
+    if (is_infinite_at_zero && has_zero) {
         return fmt::format("the derivative of {} at 0 is infinite: add a small number before it", op);
     }
-    if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "log1p"})) return fmt::format("the derivative of {} is infinite at the end of its domain", op);
+    if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "log1p"})) {
+        return fmt::format("the derivative of {} is infinite at the end of its domain", op);
+    }
     if (any([](const Values& v) { return v.inf > 0; })) return "0 * inf in a rule: what the op has saved is infinite in places";
     return "";
 }
@@ -151,14 +164,18 @@ class FiniteWatcher : public OpWatcher {
 
     void before_write(const Tensor& self) override {
         if (is_off()) return;
-        written_ = self.impl();
-        before_ = Seen{};
-        before_.add(self);
-        before_values_ = detail::values_of(self);
+        written_.push_back({self.impl(), {}, detail::values_of(self)});
+        written_.back().seen.add(self);
     }
 
+    void failed() noexcept override { written_.clear(); }
+
     void end(const RecordArgs& ran) override {
-        const TensorImpl* written = std::exchange(written_, nullptr);
+        const std::vector<Written> written = std::exchange(written_, {});
+        const auto before = [&](const TensorImpl* tensor) {
+            const auto found = std::find_if(written.begin(), written.end(), [&](const Written& w) { return w.tensor == tensor; });
+            return found == written.end() ? nullptr : &*found;
+        };
         if (is_off() || ran.op.is_given_numbers()) return;  // full(inf), tensor({nan}), empty()
         for (int k = 0; k < ran.output_count; ++k) {
             const Tensor y = detail::handle_of(ran.outputs[k]);
@@ -170,21 +187,30 @@ class FiniteWatcher : public OpWatcher {
             for (int i = 0; i < ran.input_count; ++i) {
                 const Tensor& x = *ran.inputs[i];
                 if (!x.defined()) continue;
-                const bool is_self = x.impl() == written;  // it has been written to; this is how it was
-                if (is_self) {
-                    in.add(before_);
+                const Written* self = before(x.impl());
+                if (self) {
+                    in.add(self->seen);
                 } else {
                     in.add(x);
                 }
-                values.push_back(is_self ? before_values_ : detail::values_of(x));
+                values.push_back(self ? self->values : detail::values_of(x));
                 inputs += fmt::format("\n  input {}: {}", i, describe(x, values.back()));
+            }
+            // What an optimizer keeps for a parameter is changed with it.
+            for (int o = 1; o < ran.output_count; ++o) {
+                const Written* self = before(ran.outputs[o]);
+                if (!self) continue;
+                in.add(self->seen);
+                inputs += fmt::format("\n  result {} before: {}", o, describe(detail::handle_of(ran.outputs[o]), self->values));
             }
             for (int i = 0; i < ran.number_count; ++i) in.add(ran.numbers[i], y.dtype());
             if (in.explains(*bad)) continue;
             const std::string cause = forward_cause(ran.op.name, values, y.dtype());
             tell(ran.op.name, ran.loc,
-                 fmt::format("{}: makes {} of {}: the result is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
-                             in.inf ? "inputs without nan" : "finite inputs", describe(y, *bad), inputs, cause.empty() ? "" : "\n  likely cause: ", cause));
+                 fmt::format("{}: makes {} of {}: {} is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
+                             in.inf ? "inputs without nan" : "finite inputs",
+                             k == 0 ? "the result" : fmt::format("result {}", k), describe(y, *bad), inputs,
+                             cause.empty() ? "" : "\n  likely cause: ", cause));
         }
     }
 
@@ -237,7 +263,8 @@ class FiniteWatcher : public OpWatcher {
         const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
         tell(record.op->name, record.loc,
              fmt::format("{}: its backward rule makes {} of {}: the gradient of input {} is {}{}{}{}", record.op->name,
-                         bad->nan > 0 ? "nan" : "inf", in_.inf ? "values without nan" : "finite values", i, describe(given, *bad), text, cause.empty() ? "" : "\n  likely cause: ", cause));
+                         bad->nan > 0 ? "nan" : "inf", in_.inf ? "values without nan" : "finite values", i, describe(given, *bad),
+                         text, cause.empty() ? "" : "\n  likely cause: ", cause));
     }
 
     void end_rule(Walk&, std::uint32_t) override {
@@ -275,8 +302,10 @@ class FiniteWatcher : public OpWatcher {
             in.add(x->meta->products.filled().first);
             in.add(x->meta->products.filled().second);
         }
-        const bool is_on_top = x->meta->has_gradient();
-        if (!in.explains(*bad)) tell_sum(walk, leaf, found->second, sum, *bad, is_on_top ? " on top of what its grad() holds" : "");
+        if (in.explains(*bad)) return;
+        std::string on_top = x->meta->has_gradient() ? " on top of what its grad() holds" : "";
+        if (!x->meta->hooks.empty()) on_top += ", after its hooks";
+        tell_sum(walk, leaf, found->second, sum, *bad, on_top);
     }
 
  private:
@@ -288,20 +317,23 @@ class FiniteWatcher : public OpWatcher {
         int input = 0;
     };
 
-    void tell_sum(Walk& walk, std::uint32_t value, const Given& given, const Tensor& sum, const Values& bad, const char* on_top) const {
+    void tell_sum(Walk& walk, std::uint32_t value, const Given& given, const Tensor& sum, const Values& bad,
+                  const std::string& on_top) const {
         const Record& record = *given.last;
         const char* what = bad.nan > 0 ? "becomes nan" : "overflows";
         const detail::ModuleRestore restore;
         const detail::OwnLines own;
         detail::thread.module = record.module;
-        const std::string who = text_of(*walk.log.records[value]), is = describe(sum, bad);
-        if (given.count == 1 && !*on_top) {
+        const std::string who = text_of(walk.log, value), is = describe(sum, bad);
+        if (given.count == 1 && on_top.empty()) {
             tell(record.op->name, record.loc,
-                 fmt::format("{}: the gradient of {} {} as what its backward rule gives to input {}, which is finite, is summed up or converted: it is {}",
+                 fmt::format("{}: the gradient of {} {} as what its backward rule gives to input {}, which is finite, is summed up "
+                             "or converted: it is {}",
                              record.op->name, who, what, given.input, is));
         } else {
             tell(record.op->name, record.loc,
-                 fmt::format("{}: the sum of contributions to the gradient of {} {}{}: with number {}, which its backward rule gives to input {}, it is {}",
+                 fmt::format("{}: the sum of contributions to the gradient of {} {}{}: with number {}, which its backward rule "
+                             "gives to input {}, it is {}",
                              record.op->name, who, what, on_top, given.count, given.input, is));
         }
     }
@@ -309,16 +341,20 @@ class FiniteWatcher : public OpWatcher {
     // gdb's breakpoint was deleted.
     bool is_off() const noexcept { return found_ == Found::stops && tapir_gdb_state.checking == 0; }
     void tell(const char* op, const Loc& loc, const std::string& text) const {
-        const NonFiniteError error(text, loc);
-        if (found_ == Found::throws) throw error;
-        gdb::nonfinite(op, error.what(), error.where());
+        if (found_ == Found::throws) throw NonFiniteError(text, loc);
+        gdb::nonfinite(op, detail::error_text(text, loc).c_str(), detail::error_place(loc));  // the op goes on: no Error is made
     }
+
+    // A tensor that the op that has begun writes into, as it was.
+    struct Written {
+        const TensorImpl* tensor;
+        Seen seen;
+        Values values;
+    };
 
     WatchScope scope_{*this};
     Found found_;
-    const TensorImpl* written_ = nullptr;
-    Seen before_;
-    Values before_values_;
+    std::vector<Written> written_;
     Seen in_;
     Tensor g_;
     std::vector<Tensor> saved_;

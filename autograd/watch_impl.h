@@ -19,9 +19,9 @@ class OpWatcher {
 
     /// An op begins; said for each of its operands. Parts that are recorded in an op's place count as ops.
     virtual void begin(const char* /*op*/, Device /*operand*/, const Loc& /*caller*/) {}
-    /// It will write into this tensor.
+    /// It will write into this tensor; said for each.
     virtual void before_write(const Tensor& /*self*/) {}
-    /// The op that has begun has failed.
+    /// An Error was made: the op that has begun, if any, has probably failed.
     virtual void failed() noexcept {}
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
     virtual void end(const RecordArgs& /*ran*/) {}

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
@@ -287,38 +288,57 @@ void Optimizer::step(Loc loc) {
     StepQueue queue(is_told);
     try {
         update_all(queue, loc);
-    } catch (...) {  // no memory for a copy in another dtype: what came before it has made its step
+    } catch (...) {  // no memory for a copy in another dtype: what came before it has made its step; or a watcher's, after all
         queue.flush();
         throw;
     }
     queue.flush();
 }
 
-// An update begins, as an op that writes into its parameter.
-static void tell_begin(const OptimizerRule& rule, const Tensor& parameter, const Loc& loc) {
+// An update begins, as an op that writes into its parameter and its buffers.
+static void tell_begin(const OptimizerRule& rule, const Slot& slot, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
-    detail::tell_begin(rule.op->name, parameter.device(), loc);
-    detail::tell_write(parameter);
+    detail::tell_begin(rule.op->name, slot.parameter.device(), loc);
+    detail::tell_write(slot.parameter);
+    for (int i = 0; i < kMaxBuffers; ++i) {
+        if (names.of[i] && slot.buffers[i].defined()) detail::tell_write(slot.buffers[i]);
+    }
 }
 
 // It has run. rows: of a sparse gradient.
 static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts,
                      const Tensor& gradient, const SparseRows& rows, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
-    const Tensor* inputs[3 + kMaxBuffers] = {&slot.parameter, &gradient};
-    int count = 2;
-    if (facts.is_sparse) {
-        inputs[1] = &rows.values;
-        inputs[count++] = &rows.indices;
-    }
+    const Tensor* const inputs[] = {&slot.parameter, facts.is_sparse ? &rows.values : &gradient, &rows.indices};
+    TensorImpl* outputs[1 + kMaxBuffers] = {slot.parameter.impl()};
+    int count = 1;
     for (int i = 0; i < kMaxBuffers; ++i) {
-        if (names.of[i]) inputs[count++] = &slot.buffers[i];
+        if (names.of[i]) outputs[count++] = slot.buffers[i].impl();
     }
-    TensorImpl* const output = slot.parameter.impl();
-    rule.tell(options, facts, {*rule.op, loc, inputs, count, &output, 1, nullptr, 0});
+    rule.tell(options, facts, {*rule.op, loc, inputs, facts.is_sparse ? 3 : 2, outputs, count, nullptr, 0});
 }
 
+// What watchers throw waits until the step is whole: the first of it.
+class ThrownByWatchers {
+ public:
+    template <class Call>
+    void keep(const Call& call) {
+        try {
+            call();
+        } catch (...) {
+            if (!first_) first_ = std::current_exception();
+        }
+    }
+    void rethrow() const {
+        if (first_) std::rethrow_exception(first_);
+    }
+
+ private:
+    std::exception_ptr first_;
+};
+
 void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
+    ThrownByWatchers thrown;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const void* options = options_[g].data();
         const BufferNames names = rule_.buffers(options);
@@ -345,7 +365,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             const DType compute = computed_in(slot.parameter.dtype());
             detail::begin_op("step", slot.parameter.impl(), loc);
-            if (queue.is_told) tell_begin(rule_, slot.parameter, loc);
+            if (queue.is_told) thrown.keep([&] { tell_begin(rule_, slot, names, loc); });
             if (detail::watching_ops) [[unlikely]]
                 detail::log_placement(slot.parameter.impl());
             const detail::PartsOfOp parts;
@@ -374,9 +394,11 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             if (!queue.is_told) continue;
             queue.flush();
-            tell_end(rule_, options, slot, {slot.steps, number, work.first, rows.defined()}, gradient, rows, names, loc);
+            const UpdateFacts facts{slot.steps, number, work.first, rows.defined()};
+            thrown.keep([&] { tell_end(rule_, options, slot, facts, gradient, rows, names, loc); });
         }
     }
+    thrown.rethrow();
 }
 
 std::vector<Tensor> Optimizer::parameters() const {

@@ -52,7 +52,7 @@ class Optimizer {
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    /// Updates every parameter that has a gradient.
+    /// Updates every parameter that has a gradient. What a watcher of ops throws, as CheckFiniteScope, comes when all have been.
     void step(Loc loc = Loc::current());
     /// Drops the gradients of all parameters.
     void zero_grad();

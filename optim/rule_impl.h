@@ -72,8 +72,9 @@ constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) 
             domain};
 }
 
-/// What watchers are told of the update of one parameter: the inputs are the parameter, as it is afterwards, its gradient and its
-/// buffers, in the rule's order; where is_sparse, the gradient's rows and their indices stand in the gradient's place.
+/// What watchers are told of the update of one parameter: the inputs are the parameter, as it is afterwards, and its gradient; where
+/// is_sparse, the gradient's rows and their indices stand in the gradient's place. The outputs are the parameter and its buffers, in
+/// the rule's order.
 struct UpdateFacts {
     std::int64_t steps;  // of this parameter, this one too
     double number;       // Slot::number before

@@ -2,8 +2,11 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 
 #include "../fails.h"
+#include "tapir/autograd/watch_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -200,6 +203,49 @@ TEST_CASE("finite contributions whose sum is not: of a value that is used twice"
     CHECK(has(text, "mul: the sum of contributions to the gradient of the float32 (2,) that tanh made at check_finite_test.cpp:" + std::to_string(line)));
     CHECK(has(text, "overflows: with number 2, which its backward rule gives to input 0, it is float32 (2,): 2 inf of 2 elements"));
     CHECK(w.grad().at<float>({0}) == Approx(3e38));
+}
+
+TEST_CASE("finite contributions whose sum is not: of a further output of an op") {
+    const Tensor w = zeros({4}).requires_grad_();
+    const CheckFiniteScope check;
+    Tape tape;
+    const int line = __LINE__ + 1;
+    const auto parts = tanh(w).chunk(2, 0);
+    const Tensor y = parts[1] * 2 + parts[1] * 1 + parts[0];
+    const std::string text = finding([&] { tape.backward(y, {.gradient = full({2}, 1.5e38f)}); });
+    INFO(text);
+    CHECK(has(text, "gradient of the float32 (2,) that pieces made at check_finite_test.cpp:" + std::to_string(line) + " overflows"));
+}
+
+TEST_CASE("finite contributions whose sum is not: of a leaf with a hook") {
+    Tensor w = zeros({2}).requires_grad_();
+    w.set_grad(full({2}, kHuge));
+    const auto hook = w.register_hook([](const Tensor& g) { return g * kHuge; });
+    const CheckFiniteScope check;
+    Tape tape({.persistent = true});
+    const Tensor y = w * 1;
+    const std::string text = finding([&] { tape.backward(y, {.gradient = ones({2})}); });
+    INFO(text);
+    CHECK(has(text, "overflows on top of what its grad() holds, after its hooks: with number 1"));
+    w.set_grad(Tensor());
+    CHECK(finding([&] { tape.backward(y, {.gradient = ones({2})}); }) == "nothing");
+}
+
+TEST_CASE("what break-nonfinite finds ends no op: watchers are told of no failure") {
+    struct Listener : OpWatcher {
+        void failed() noexcept override { ++failures; }
+        void end(const RecordArgs&) override { ++ended; }
+        int failures = 0, ended = 0;
+    } listener;
+    tapir_gdb_state.checking = 1;
+    std::thread([&] {  // whose checks end with it
+        detail::check_finite_of_thread();
+        const WatchScope scope(listener);
+        static_cast<void>(log(zeros({2})));
+    }).join();
+    tapir_gdb_state.checking = 0;
+    CHECK(listener.ended == 2);
+    CHECK(listener.failures == 0);
 }
 
 TEST_CASE("finite contributions whose sum is not: of a parameter, by name, in the op whose contribution it was") {

@@ -1,6 +1,9 @@
 // Optimizers against PyTorch's parameters after 20 steps (goldens.h), groups, state, freezing, what is refused.
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
 #include <typeinfo>
 
 #include "../fails.h"
@@ -506,7 +509,7 @@ namespace {
 
 struct Told {
     std::string op;
-    std::vector<Shape> inputs;
+    std::vector<Shape> inputs, outputs;
     std::vector<double> parameter;  // as the watcher finds it
     std::uint32_t line;
 };
@@ -517,8 +520,9 @@ class UpdateListener : public OpWatcher {
     void begin(const char* op, Device, const Loc&) override { begun.push_back(op); }
     void before_write(const Tensor& self) override { before.push_back(self.to_vector<double>()); }
     void end(const RecordArgs& ran) override {
-        Told one{ran.op.name, {}, detail::handle_of(ran.outputs[0]).to_vector<double>(), ran.loc.line()};
+        Told one{ran.op.name, {}, {}, detail::handle_of(ran.outputs[0]).to_vector<double>(), ran.loc.line()};
         for (int i = 0; i < ran.input_count; ++i) one.inputs.push_back(ran.inputs[i]->shape());
+        for (int k = 0; k < ran.output_count; ++k) one.outputs.push_back(detail::handle_of(ran.outputs[k]).shape());
         told.push_back(one);
         REQUIRE(ran.attr_bytes == sizeof(optim::UpdateAttrs<Options>));
         attrs.push_back(*static_cast<const optim::UpdateAttrs<Options>*>(ran.attrs));
@@ -552,6 +556,7 @@ TEST_CASE("watchers are told of a step's updates, one for each parameter") {
         REQUIRE(listener.told.size() == 3);
         CHECK(listener.told[0].op == "sgd");
         CHECK(listener.told[0].inputs == std::vector<Shape>{Shape(2), Shape(2)});
+        CHECK(listener.told[0].outputs == std::vector<Shape>{Shape(2)});
         CHECK(listener.told[0].parameter == std::vector<double>{0.5, 2.5});
         CHECK(listener.told[1].parameter == std::vector<double>{2});
         CHECK(listener.told[2].parameter == std::vector<double>{0.5, 0.5});
@@ -570,7 +575,9 @@ TEST_CASE("watchers are told of a step's updates, one for each parameter") {
         adam.step();
         REQUIRE(listener.told.size() == 1);
         CHECK(listener.told[0].op == "adam");
-        CHECK(listener.told[0].inputs == std::vector<Shape>(5, Shape(2)));
+        CHECK(listener.told[0].inputs == std::vector<Shape>(2, Shape(2)));
+        CHECK(listener.told[0].outputs == std::vector<Shape>(4, Shape(2)));
+        CHECK(listener.before.size() == 4);  // the buffers, too
         CHECK(listener.attrs[0].steps == 2);
         CHECK(!listener.attrs[0].is_first);
         CHECK(listener.attrs[0].options.amsgrad);
@@ -587,7 +594,8 @@ TEST_CASE("watchers are told of a step's updates, one for each parameter") {
         adamw.step();
         REQUIRE(listener.told.size() == 1);
         CHECK(listener.told[0].op == "adamw");
-        CHECK(listener.told[0].inputs == std::vector<Shape>{Shape(5, 3), Shape(3, 3), Shape(3), Shape(5, 3), Shape(5, 3)});
+        CHECK(listener.told[0].inputs == std::vector<Shape>{Shape(5, 3), Shape(3, 3), Shape(3)});
+        CHECK(listener.told[0].outputs == std::vector<Shape>(3, Shape(5, 3)));
         CHECK(listener.attrs[0].is_sparse);
         CHECK(listener.attrs[0].is_first);
         CHECK(listener.attrs[0].options.weight_decay == 0.25);
@@ -618,4 +626,74 @@ TEST_CASE("watchers are told of a step's updates, one for each parameter") {
         const CheckFiniteScope check;
         FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs", "input 1: ", sgd.step());
     }
+}
+
+TEST_CASE("CheckFiniteScope finds the step that overflows in what an optimizer keeps") {
+    const CheckFiniteScope check;
+    SECTION("in the step that does") {
+        Tensor p = ones({2}).requires_grad_();
+        p.set_grad(full({2}, 3e38f));
+        optim::SGD sgd({p}, {.lr = 0.1, .momentum = 0.9});
+        CHECK_NOTHROW(sgd.step());
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the result is ", "result 1 before: float32 (2,): min 3e+38",
+                 sgd.step());
+    }
+    SECTION("in the first one, by weight decay") {
+        Tensor p = full({2}, 3e38f).requires_grad_();
+        p.set_grad(full({2}, 3e38f));
+        optim::SGD sgd({p}, {.lr = 1e-30, .momentum = 0.9, .weight_decay = 1});
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs", "overflow", sgd.step());
+    }
+    SECTION("where the parameter stays finite, and not again") {
+        Tensor p = ones({2}).requires_grad_();
+        p.set_grad(full({2}, 1e21f));
+        optim::Adam adam({p}, {.lr = 0.1});  // 1e39 among its second moments: it stands still from here on
+        FAILS_IN(NonFiniteError, "adam: makes inf of finite inputs: result 2 is float32 (2,): 2 inf of 2 elements", "overflow",
+                 adam.step());
+        CHECK_NOTHROW(adam.step());  // it was infinite
+        CHECK(p.isfinite().all().item<bool>());
+    }
+    SECTION("and an option that is infinite") {
+        Tensor p = ones({2}).requires_grad_();
+        p.set_grad(ones({2}));
+        optim::SGD sgd({p}, {.lr = std::numeric_limits<double>::infinity()});
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs", "", sgd.step());
+    }
+}
+
+TEST_CASE("a step is whole where a watcher throws in the middle of it") {
+    struct Thrower : OpWatcher {
+        void begin(const char*, Device, const Loc&) override {
+            if (++begun == throw_in_begin) throw std::runtime_error("begin " + std::to_string(begun));
+        }
+        void end(const RecordArgs&) override {
+            if (++ended >= throw_in_end) throw std::runtime_error("end " + std::to_string(ended));
+        }
+        int begun = 0, ended = 0, throw_in_begin = 0, throw_in_end = 100;
+    };
+    const auto parameters_of = [](Thrower* watcher, const std::string& message) {
+        std::vector<Tensor> parameters;
+        for (int i = 0; i < 3; ++i) {
+            parameters.push_back((ones({2}, float64) * (i + 1)).requires_grad_());
+            parameters.back().set_grad(full({2}, 0.5 * (i + 1), float64));
+        }
+        optim::Adam adam(parameters, {.lr = 0.1});
+        if (watcher) {
+            const WatchScope scope(*watcher);
+            CHECK_THROWS_WITH(adam.step(), message);
+            CHECK(watcher->ended == 3);
+        } else {
+            adam.step();
+        }
+        adam.step();
+        std::vector<double> values;
+        for (const Tensor& p : parameters) values.push_back(p.at<double>({0}));
+        return values;
+    };
+    const std::vector<double> expected = parameters_of(nullptr, "");
+    Thrower at_end, at_begin;
+    at_end.throw_in_end = 2;  // and in the third, which is not the first
+    at_begin.throw_in_begin = 2;
+    CHECK(parameters_of(&at_end, "end 2") == expected);
+    CHECK(parameters_of(&at_begin, "begin 2") == expected);
 }
