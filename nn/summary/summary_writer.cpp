@@ -346,7 +346,9 @@ class FolderLock {
         }
     }
     ~FolderLock() {
-        if (descriptor_ >= 0) ::close(descriptor_);
+        if (descriptor_ < 0) return;
+        ::flock(descriptor_, LOCK_UN);  // a child that was forked meanwhile has the open file too, and would keep its lock
+        ::close(descriptor_);
     }
     FolderLock(const FolderLock&) = delete;
     FolderLock& operator=(const FolderLock&) = delete;

@@ -1,10 +1,13 @@
 // SummaryWriter: the files that it leaves, field by field, and what it refuses. TensorBoard itself reads them in tests/tensorboard.
 #include "tapir/nn/summary/summary_writer.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <set>
@@ -532,6 +535,48 @@ TEST_CASE("processes and writers that share a folder list all their embeddings")
     }
     CHECK(found == wanted);
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) CHECK(entry.path().extension() != ".tmp");
+}
+
+TEST_CASE("a child that was forked while a folder was locked does not keep it locked") {
+    if (!std::filesystem::exists("/proc/self/fd")) return;
+    const files::TemporaryFolder folder;
+    const std::filesystem::path path = std::filesystem::canonical(folder.path());
+    nn::SummaryWriter writer(path.string());
+    const int own = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    REQUIRE(own >= 0);
+    REQUIRE(::flock(own, LOCK_EX) == 0);
+    std::atomic<bool> is_done{false};
+    std::thread other([&] {  // waits for the lock, with the folder open
+        writer.add_embedding(ones({2, 1}));
+        is_done = true;
+    });
+    const auto times_open = [&] {
+        int count = 0;
+        for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+            std::error_code error;  // it may be closed by now
+            count += std::filesystem::read_symlink(entry.path(), error) == path;
+        }
+        return count;
+    };
+    while (times_open() < 2 && !is_done) std::this_thread::yield();
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::close(ends[1]);
+        char nothing = 0;
+        ::_exit(::read(ends[0], &nothing, 1) == 0 ? 0 : 1);  // until the test is over
+    }
+    ::close(ends[0]);
+    CHECK(!is_done);
+    ::flock(own, LOCK_UN);
+    other.join();
+    CHECK(::flock(own, LOCK_EX | LOCK_NB) == 0);
+    ::close(own);
+    ::close(ends[1]);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
 }
 
 TEST_CASE("a file of add_embedding that cannot be written is told of by its name") {
