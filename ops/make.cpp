@@ -261,15 +261,17 @@ Tensor zeros_like(In x, TensorOptions options) {
     return t;
 }
 
-Tensor ones_like(In x, TensorOptions options) { return full_like(x, 1, options); }
-
-Tensor full_like(In x, Scalar value, TensorOptions options) {
-    Tensor t = fresh_like("full_like", x, options);
+// full_like(), which begins, and whose messages begin, with `op`.
+static Tensor full_like_of(const char* op, const In& x, Scalar value, TensorOptions options) {
+    Tensor t = fresh_like(op, x, options);
     fill_fresh(t, value);
     const auto attrs = [&](const MakeAttrs& all) { return FullAttrs{all, value}; };
     detail::finish_making(full_like_op, t, options, x.loc, attrs, &x.tensor);
     return t;
 }
+
+Tensor ones_like(In x, TensorOptions options) { return full_like_of("ones_like", x, 1, options); }
+Tensor full_like(In x, Scalar value, TensorOptions options) { return full_like_of("full_like", x, value, options); }
 
 // --- Ranges ----------------------------------------------------------------------------------------------------------------
 

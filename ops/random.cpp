@@ -135,12 +135,13 @@ std::pair<int64_t, int64_t> integer_range(DType dtype) {
 }
 
 // Of the options' dtype.
-Tensor integers(int64_t low, int64_t high, const Shape& shape, Generator& generator, const TensorOptions& options, const Loc& loc) {
+Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, Generator& generator, const TensorOptions& options,
+                const Loc& loc) {
     const DType dtype = *options.dtype;
-    if (low >= high) fail<ValueError>(loc, "randint: there is no integer in [{}, {})", low, high);
+    if (low >= high) fail<ValueError>(loc, "{}: there is no integer in [{}, {})", op, low, high);
     const auto [first_held, end_held] = integer_range(dtype);
     if (low < first_held || high > end_held) {
-        fail<ValueError>(loc, "randint: {} does not hold all of [{}, {})", name(dtype), low, high);
+        fail<ValueError>(loc, "{}: {} does not hold all of [{}, {})", op, name(dtype), low, high);
     }
     const detail::UnrecordedParts parts;
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
@@ -246,7 +247,7 @@ Tensor randn_like(In x, TensorOptions options) { return filled_like(randn_like_o
 Tensor randint_like(In x, int64_t low, int64_t high, TensorOptions options) {
     detail::begin_like(x, "randint_like", options);
     options.dtype = detail::dtype_given("randint_like", options, x.tensor.dtype(), x.loc);
-    Tensor t = integers(low, high, x.tensor.shape(), default_generator(), options, x.loc);
+    Tensor t = integers("randint_like", low, high, x.tensor.shape(), default_generator(), options, x.loc);
     detail::finish_making(randint_like_op, t, options, x.loc, drawn_in(low, high, default_generator()), &x.tensor);
     return t;
 }
@@ -264,7 +265,7 @@ Tensor randint(int64_t high, const Shape& shape, Generator& generator, TensorOpt
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator, TensorOptions options, Loc loc) {
     options.dtype = detail::dtype_for("randint", options, int64, loc);
-    Tensor t = integers(low, high, shape, generator, options, loc);
+    Tensor t = integers("randint", low, high, shape, generator, options, loc);
     detail::finish_making(randint_op, t, options, loc, drawn_in(low, high, generator));
     return t;
 }

@@ -246,7 +246,8 @@ TEST_CASE("sizes and devices that cannot be are refused") {
     for (int number : {-1, 255, 256, 257}) THROWS(DeviceError, "out of range", zeros({2}, cuda(number)));
     const Tensor none;
     THROWS(ValueError, "undefined", zeros_like(none));
-    THROWS(ValueError, "undefined", full_like(none, 1));
+    THROWS(ValueError, "full_like: the tensor is undefined", full_like(none, 1));
+    THROWS(ValueError, "ones_like: the tensor is undefined", ones_like(none));
     THROWS(ValueError, "undefined", randn_like(none));
 }
 
@@ -410,6 +411,9 @@ TEST_CASE("randint fits its dtype") {
     THROWS(ValueError, "no integer", randint(0, {2}));
     THROWS(ValueError, "does not hold", randint(0, 257, {2}, uint8));
     THROWS(ValueError, "does not hold", randint(-1, 2, {2}, bool_));
+    THROWS(ValueError, "randint: there is no integer", randint(3, 3, {2}));
+    THROWS(ValueError, "randint_like: there is no integer", randint_like(ones({2}), 3, 3));
+    THROWS(ValueError, "randint_like: bool does not hold", randint_like(ones({2}), -1, 2, bool_));
     THROWS(DTypeError, "floating", rand({2}, int64));
     THROWS(DTypeError, "floating", randn({2}, bool_));
     THROWS(DTypeError, "floating", randn_like(zeros({2}, int64)));
