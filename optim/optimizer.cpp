@@ -257,7 +257,7 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
         const DType compute = computed_in(slot.parameter.dtype());
         std::unique_lock lock(detail::gradient_mutex());  // other threads' backward adds to it
         if (!meta->has_gradient()) continue;
-        detail::begin_op("step", slot.parameter.impl(), loc);
+        detail::begin_op(rule_.op->name, slot.parameter.impl(), loc);
         const detail::UnrecordedParts parts;
         if (!takes_rows(group, slot)) detail::settle_gradient(*meta, slot.parameter.shape());
         lock.unlock();
@@ -364,7 +364,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
                 rows = (is_unchanged ? rows_unchanged : rows_again)(gradient, used_rows, loc);
             }
             const DType compute = computed_in(slot.parameter.dtype());
-            detail::begin_op("step", slot.parameter.impl(), loc);
+            detail::begin_op(rule_.op->name, slot.parameter.impl(), loc);
             if (queue.is_told) thrown.keep([&] { tell_begin(rule_, slot, names, loc); });
             if (detail::watching_ops) [[unlikely]]
                 detail::log_placement(slot.parameter.impl());

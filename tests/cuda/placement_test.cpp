@@ -105,11 +105,11 @@ TEST_CASE("the placement log of an optimizer's step has a line for each paramete
     w.set_grad(ones({3}, cuda));
     b.set_grad(ones({}));
     optim::SGD sgd({w, b}, {.lr = 0.1});
-    LOGS(sgd.step(), "step: cuda:0, float32 (3,)", "step: cpu, float32 ()");
+    LOGS(sgd.step(), "sgd: cuda:0, float32 (3,)", "sgd: cpu, float32 ()");
     Tensor half = ones({3}, {float16, cuda, true});  // computed in float32
     half.set_grad(ones({3}, {float16, cuda}));
     optim::SGD of_half({half}, {.lr = 0.1});
-    LOGS(of_half.step(), "step: cuda:0, float16 (3,)");
+    LOGS(of_half.step(), "sgd: cuda:0, float16 (3,)");
 }
 
 TEST_CASE("in the placement log of every op of the table there are only ops of its example", "[cuda]") {
