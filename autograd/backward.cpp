@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/function.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/profiler.h"
 #include "tapir/autograd/tape.h"
@@ -127,7 +128,7 @@ void Walk::run(std::size_t from, std::size_t to) {
         detail::thread.module = record.module;
         detail::thread.module_call = record.module_call;
         if (detail::watching_ops && gdb::is_watching()) [[unlikely]]
-            gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc);
+            gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc, record.op->backward == CustomFunction::rule);
         Backward context(*this, index);
         if (watched) [[unlikely]]
             WatcherList::each([&](OpWatcher& watcher) { watcher.begin_rule(*this, index); });

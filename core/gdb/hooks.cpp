@@ -94,10 +94,10 @@ void result(const TensorImpl* made) {
     if (tapir_gdb_state.results > 0) tell(GdbState::kResult, told.op, made, told.loc);
 }
 
-void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc) {
+void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc, bool is_function) {
     told.in_rule = true;
     told.has_result = true;
-    if (tapir_gdb_state.watching > 0) tell(GdbState::kBackward, op, operand, loc);
+    if (tapir_gdb_state.watching > 0) tell(is_function ? GdbState::kFunction : GdbState::kBackward, op, operand, loc);
 }
 
 void end_rule() noexcept { told.in_rule = false; }

@@ -37,7 +37,7 @@ struct GdbState {
     std::int32_t checking = 0;  // above 0: ops are looked at for nan and inf
     char wanted[500] = {};      // what stops: names of ops and ":LINE"s, one a line; "": every op
     // For the script to look at when a breakpoint is hit.
-    enum Kind : std::int32_t { kForward, kBackward, kResult };
+    enum Kind : std::int32_t { kForward, kBackward, kResult, kFunction };  // kFunction: the backward of a Function
     std::int32_t kind = kForward;
     std::uint32_t line = 0;
     const char* op = nullptr;
@@ -70,8 +70,8 @@ void begin(const char* op, const TensorImpl* operand, const Loc& loc);
 void forget() noexcept;
 /// The op that has begun has a result.
 void result(const TensorImpl* made);
-/// The rule of a record begins: what it calls is not told.
-void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc);
+/// The rule of a record begins, of a user's Function or of an op: what it calls is not told.
+void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc, bool is_function);
 void end_rule() noexcept;
 /// The message of a NonFiniteError.
 void nonfinite(const char* op, const char* message, const Loc& loc);

@@ -794,7 +794,7 @@ class Lookup:
 
 # --- Stopping at ops ------------------------------------------------------------------------------------------------------
 
-FORWARD, BACKWARD, RESULT = 0, 1, 2
+FORWARD, BACKWARD, RESULT, FUNCTION = 0, 1, 2, 3  # FUNCTION: the backward of one of the program's
 
 
 class Op:
@@ -804,6 +804,9 @@ class Op:
         fields = Fields("GdbState", address_of("tapir_gdb_state"), offset("GdbState.watching_ops") + 8)
         self.kind, self.line = fields.get("kind", 4), fields.get("line", 4)
         self.name, self.file = Known.text(fields.get("op")), Known.text(fields.get("file"))
+        self.is_function = self.kind == FUNCTION
+        if self.is_function:
+            self.kind = BACKWARD
         self.impl, self.module = fields.get("tensor"), module_text(fields.get("module"))
         self.message = c_string(fields.get("message"))
 
@@ -908,6 +911,15 @@ class Names:
     """The names that ops may go by: functions have more of them than there are rows of ops (conv2d, linalg::qr), and a program may
     have its own. All of them are constants of the program or of a library."""
 
+    # Rows that no op begins as, and functions that hand on to others at once.
+    OTHERS = {
+        "part": ["select", "narrow", "slice", "diagonal"], "pieces": ["split", "chunk", "unbind"], "windows": ["unfold"],
+        "to_dtype": ["to"], "to_device": ["to"], "index_put_add": ["index_put_"], "bernoulli_fill": ["bernoulli_"],
+        "concat": ["cat"], "clip": ["clamp"], "argwhere": ["nonzero"], "swapaxes": ["transpose"], "moveaxis": ["movedim"],
+        "ravel": ["flatten"], "T": ["t"], "view_as": ["view"], "reshape_as": ["reshape"], "expand_as": ["expand"],
+        "broadcast_to": ["expand"], "new_empty": ["empty"], "new_zeros": ["zeros"], "new_ones": ["ones"], "new_full": ["full"],
+        "type_as": ["to"], "half": ["to"], "max_pool2d_with_indices": ["max_pool2d"],
+    }
     LARGEST = 64 << 20  # of a section to look through: others hold a GPU's kernels
 
     @classmethod
@@ -947,24 +959,68 @@ class Names:
         return close
 
     @classmethod
+    def function(cls, name):
+        """What tapes call a Function of the program's, by the name of its type, with its namespaces or without; else None."""
+        for section in cls.sections():
+            for text in re.findall(rb"tapir::Function<[^\0]*\[(?:with )?Self = ([^\0]*)\]\0", section):
+                full, depth, first = text.decode(errors="replace"), 0, 0
+                for i, c in enumerate(full):  # as autograd/function.cpp does
+                    depth += (c in "<([{") - (c in ">)]}")
+                    if depth == 0 and c == ":":
+                        first = i + 1
+                if name in (full, full[first:]):
+                    return full[first:]
+        return None
+
+    @staticmethod
+    def is_function(name):
+        """Whether the library has it."""
+        for scope in ("tapir::", "tapir::Tensor::"):
+            try:
+                gdb.decode_line(scope + name)
+                return True
+            except gdb.error:
+                pass
+        return False
+
+    @classmethod
+    def is_there(cls, name):
+        """Whether an op can have it, as far as the constants say; None where there are none."""
+        long_enough, is_looked_at = [], None  # two letters, or one, are the end of many a text
+        for begun in cls.begun(name):
+            if len(begun.rstrip("_")) > 2:
+                long_enough.append(begun)
+            elif cls.is_function(begun):
+                return True
+        for section in cls.sections():
+            is_looked_at = False
+            if any(cls.is_in(section, begun) for begun in long_enough):
+                return True
+        return is_looked_at
+
+    @staticmethod
+    def is_in(section, name):
+        """The linker makes one of two texts that end alike, so nothing need stand before; but 4Clip is the name of a type."""
+        text, length = name.encode() + b"\0", b"%d" % len(name)
+        at = section.find(text)
+        while at >= 0 and section[max(at - len(length), 0):at] == length:
+            at = section.find(text, at + 1)
+        return at >= 0
+
+    @classmethod
+    def begun(cls, name):
+        """The names under which an op may begin that the tape, the profiler or an error calls so: fill begins as fill_."""
+        return [name, name + "_"] + cls.OTHERS.get(name, [])
+
+    @classmethod
     def check(cls, name):
         """Refuses the name of an op that nothing can have."""
         try:
             address_of("tapir_gdb_op")
         except gdb.GdbError:
             return  # the library comes later
-        is_looked_at = False
-        for section in cls.sections():  # the linker makes one of two that end alike, so nothing need stand before
-            is_looked_at = True
-            if name.encode() + b"\0" in section:
-                return
-        if not is_looked_at:
+        if cls.is_there(name) is not False:
             return
-        try:
-            gdb.lookup_type(name)  # a Function of the program's
-            return
-        except gdb.error:
-            pass
         if gdb.parameter("breakpoint pending"):  # "on": see gdb's help of it
             print("no op has the name %s yet" % name)
             return
@@ -1365,8 +1421,10 @@ class BreakCommand(Command):
     tapir break shape (32, *)     the first operand, a result, or the gradient in a backward has this shape; * is any size
     tapir break module encoder.*  any op in modules whose path matches
     tapir break                   lists what stops
-An op's name is that of the function that you call, but for a few that say the one behind it: concat is cat. A name that nothing in
-the program has is refused, unless you have set breakpoint pending on.
+An op's name is that of the function that you call, or what tapes, profiles and errors call it: fill is fill_ too, an optimizer's
+update is sgd or adam. A few functions say the one behind them: concat begins as cat, swapaxes as transpose, ravel as flatten,
+broadcast_to and expand_as as expand, view_as as view, x.new_zeros as zeros, x.half() and type_as as to. Of a Function of your own
+the backward stops. A name that nothing in the program has is refused, unless you have set breakpoint pending on.
 These are breakpoints of gdb with numbers of their own: delete, disable and commands work, and info breakpoints says of each what it
 stops at, as $_tapir("matmul"). While one is enabled, ops take the ways that say what they do; afterwards the program is as fast as
 before."""
@@ -1404,14 +1462,23 @@ before."""
         module = re.fullmatch(r"module\s+(\S+)", argument)
         if module:
             return (lambda op: op.kind != RESULT and fnmatch.fnmatchcase(op.module, module.group(1))), []
-        name = re.fullmatch(r"([\w*?\[\]:]+)(\s+backward)?", argument)
-        if not name or name.group(1) in ("module", "shape"):
+        name = re.fullmatch(r"(.+?)(\s+backward)?", argument)
+        if re.match(r"(module|shape)\b", argument):
             raise gdb.GdbError("tapir break: expected an op, FILE:LINE, shape SHAPE or module PATH; see help tapir break")
         kind = BACKWARD if name.group(2) else FORWARD
-        is_plain = re.fullmatch(r"[\w:]+", name.group(1))
-        if is_plain:
+        if re.search(r"[*?[]", name.group(1)):
+            return (lambda op: op.kind == kind and fnmatch.fnmatchcase(op.name, name.group(1))), []
+        function = Names.function(name.group(1))
+        if not function:
             Names.check(name.group(1))
-        return (lambda op: op.kind == kind and fnmatch.fnmatchcase(op.name, name.group(1))), [name.group(1)] if is_plain else []
+        if kind == FORWARD and (function or not re.fullmatch(r"[\w:]+", name.group(1))):
+            print("%s is a Function: what stops is its backward; in its forward the ops that it calls do" % name.group(1))
+        if function:
+            return (lambda op: op.is_function and op.name == function), [function]
+        names = Names.begun(name.group(1))
+        if kind == FORWARD and name.group(1) in Names.OTHERS:
+            print("%s begins as %s" % (name.group(1), " or ".join(Names.OTHERS[name.group(1)])))
+        return (lambda op: (op.kind == kind or op.is_function) and op.name in names), names
 
 
 class BreakNonfiniteCommand(Command):

@@ -46,7 +46,7 @@ for wrong in ("nosuchop", "sigmoyd", "sigmoyd backward", "linaer"):
 end
 delete
 tapir break dropout2d
-tapir break Cell
+tapir break Clip
 tapir break nosuch*
 set breakpoint pending on
 tapir break nosuchop

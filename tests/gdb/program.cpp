@@ -208,6 +208,40 @@ void caught() {
     look(matmul(x, x.t()));
 }
 
+namespace mine {
+struct Clip : tapir::Function<Clip> {
+    static Tensor forward(tapir::FunctionContext&, const std::vector<Tensor>& x) { return x[0] * 2; }
+    static std::vector<Tensor> backward(tapir::FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 2}; }
+};
+}  // namespace mine
+struct Power : tapir::Function<Power> {
+    static constexpr const char* name = "my-pow";
+    static Tensor forward(tapir::FunctionContext& context, const std::vector<Tensor>& x) { return mine::Clip::forward(context, x); }
+    static std::vector<Tensor> backward(tapir::FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 2}; }
+};
+template <class Self, int n = 3>
+struct Times : tapir::Function<Times<Self, n>> {
+    static Tensor forward(tapir::FunctionContext&, const std::vector<Tensor>& x) { return x[0] * n; }
+    static std::vector<Tensor> backward(tapir::FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * n}; }
+};
+
+void functions() {
+    const Tensor w = tapir::ones({2}).requires_grad_();
+    tapir::Tape tape;
+    tape.backward(sum(Times<int>::apply({Power::apply({mine::Clip::apply({w})})})));
+}
+
+void writes() {
+    Tensor w = tapir::ones({2}).requires_grad_();
+    w.set_grad(tapir::ones({2}));
+    tapir::optim::SGD({w}, {.lr = 0.5}).step();
+    tapir::optim::Adam({w}, {.lr = 0.5}).step();
+    Tensor x = ones_like(w.detach());
+    x.fill_(0.5);
+    x.uniform_(0, 1);
+    x.bernoulli_(0.5);
+}
+
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
     const std::string what = argc > 1 ? argv[1] : "";
@@ -228,5 +262,7 @@ int main(int argc, char** argv) {
     if (what == "memory") memory();
     if (what == "loop") loop();
     if (what == "device") device();
+    if (what == "functions") functions();
+    if (what == "writes") writes();
     return 0;
 }
