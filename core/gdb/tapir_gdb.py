@@ -919,6 +919,7 @@ class Names:
         "ravel": ["flatten"], "T": ["t"], "view_as": ["view"], "reshape_as": ["reshape"], "expand_as": ["expand"],
         "broadcast_to": ["expand"], "new_empty": ["empty"], "new_zeros": ["zeros"], "new_ones": ["ones"], "new_full": ["full"],
         "type_as": ["to"], "half": ["to"], "max_pool2d_with_indices": ["max_pool2d"],
+        "step": "adadelta adagrad adagrad_da adam adamax adamw asgd lion nadam radam rmsprop rprop sgd".split(),
     }
     LARGEST = 64 << 20  # of a section to look through: others hold a GPU's kernels
 

@@ -35,6 +35,10 @@ tapir break mm
 tapir break to
 run ops
 continue
+delete
+tapir break step
+run writes
+continue
 # Ends of texts, and names of types, are no ops.
 python
 for wrong in ("l", "ul", "Cell", "my-pov", "tapir::Function"):
