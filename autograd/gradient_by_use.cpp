@@ -25,6 +25,7 @@ class UseWatcher : public OpWatcher {
         if (walk_) return;  // inside that one, out of a hook
         walk_ = &walk;
         value_ = walk.log.value_of(x_.impl(), loc_);
+        end_ = walk.log.records.size();
     }
 
     void begin_rule(Walk& walk, std::uint32_t index) override {
@@ -38,6 +39,8 @@ class UseWatcher : public OpWatcher {
             depths_.erase(found);  // a checkpoint's records go, and others get their numbers
         }
         if (depth >= 0) depth_ = depth;
+        ++rules_;
+        if (index < end_) outer_ = index;
         uses_x_ = std::any_of(record.inputs(), record.inputs() + record.input_count, [&](std::uint32_t input) { return is_x(walk.log, input); });
     }
 
@@ -51,11 +54,12 @@ class UseWatcher : public OpWatcher {
                       : rows  ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
                               : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
         if (part.is_same(g) || part.shares_storage(g)) part = part.clone();  // the walk may write into it
-        if (!uses.empty() && uses.back().record == index - begin_) {  // w * w
+        if (!uses.empty() && rule_of_last_ == rules_) {  // w * w
             uses.back().gradient = gradient_ops::add(uses.back().gradient, part);
             return;
         }
-        uses.push_back({index - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0, depth_});
+        rule_of_last_ = rules_;
+        uses.push_back({outer_ - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0, depth_});
     }
 
     std::vector<GradientUse> uses;
@@ -84,6 +88,9 @@ class UseWatcher : public OpWatcher {
     std::unordered_map<std::uint32_t, int> depths_;  // of values whose rules have not run
     int depth_ = 0;                                  // of the record whose rule runs
     bool uses_x_ = false;
+    std::size_t end_ = 0;                       // records from here on are those of a checkpoint's second run, and go with it
+    std::uint32_t outer_ = 0;                   // the record whose rule runs, or the checkpoint that it is in
+    std::uint64_t rules_ = 0, rule_of_last_ = 0;  // how many rules have begun, and had when the last use was found
 };
 
 }  // namespace

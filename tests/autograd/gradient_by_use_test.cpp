@@ -121,6 +121,29 @@ TEST_CASE("the depth of a use: how many uses the gradient has come through") {
     depths.clear();
     for (const GradientUse& use : tape.gradient_by_use(sum(checked * w), w)) depths.push_back(use.depth);
     CHECK(depths == std::vector<int>{8, 7, 6, 5, 4, 3, 2, 1, 0});
+    // A checkpoint for each step: the second runs have the same numbers, one after the other.
+    for (const bool captured : {true, false}) {
+        const Tape inner({.persistent = true});
+        const Tensor start = ones({1, 2}).requires_grad_();
+        Tensor steps = start, plain = start;
+        std::vector<std::size_t> checkpoints;
+        for (int t = 0; t < 3; ++t) {
+            const auto step = [&](const std::vector<Tensor>& v) { return tanh(matmul(v[0], captured ? m : v[1])); };
+            steps = checkpoint([m, captured](const std::vector<Tensor>& v) { return tanh(matmul(v[0], captured ? m : v[1])); },
+                               captured ? std::vector{steps} : std::vector{steps, m});
+            checkpoints.push_back(inner.size() - 1);
+            plain = step({plain, m});
+        }
+        const auto found = Tape::current()->gradient_by_use(sum(steps), m);
+        const auto wanted = Tape::current()->gradient_by_use(sum(plain), m);
+        REQUIRE(found.size() == 3);
+        for (std::size_t t = 0; t < 3; ++t) {
+            CHECK(found[t].op == std::string("matmul"));
+            CHECK(found[t].depth == 2 - static_cast<int>(t));
+            CHECK(found[t].record == checkpoints[t]);
+            CHECK(allclose(found[t].gradient, wanted[t].gradient, 1e-6, 1e-7));
+        }
+    }
     // Next to each other is not behind each other.
     Tensor loss = zeros({1}, float64);
     for (int t = 0; t < 4; ++t) loss = loss + w * std::pow(10.0, 3 * t);
