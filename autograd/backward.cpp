@@ -14,6 +14,7 @@
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/profiler.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/users_function_impl.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
@@ -116,6 +117,9 @@ void Walk::run(std::size_t from, std::size_t to) {
             const Record& output = *log.records[index + k];
             if (output.flags & Record::kHooked) [[unlikely]] {
                 caller = output.loc;
+                detail::thread.module = output.module;
+                detail::thread.module_call = output.module_call;
+                const UsersFunction told(*this);
                 auto hook = log.hooks.lower_bound(index + k);
                 for (std::size_t left = log.hooks.count(index + k); left > 0; --left, ++hook) {  // not those it registers
                     hook->second.apply(slot.grad);
@@ -384,6 +388,7 @@ Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
         }
         walk_.flush(leaf_value);
     }
+    const UsersFunction told(walk_);
     for (const GradientHook& hook : hooks) hook.apply(slot.grad);
     return used_rows;
 }

@@ -98,8 +98,8 @@ std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in
     return fmt::format("{}: input {} holds inf already", how, i);
 }
 
-// Why a forward op gives nan or inf for inputs that have none, as far as they tell.
-std::string forward_cause(std::string_view op, const std::vector<Values>& in, DType result) {
+// Why a forward op gives nan or inf for inputs that have none, as far as they tell. `ran`: the same op.
+std::string forward_cause(std::string_view op, const std::vector<Values>& in, DType result, const RecordArgs& ran) {
     if (in.empty()) return "";
     if (std::any_of(in.begin(), in.end(), [](const Values& v) { return v.inf > 0; })) return cause_of_infinite(op, in);
     const Values& x = in[0];
@@ -115,7 +115,11 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
     }
     if (is_one_of(op, {"sqrt", "rsqrt"}) && x.negatives > 0) return "root of a negative number: clamp the input at 0";
     if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "erfinv"})) return "the input lies outside the function's domain";
-    if (is_one_of(op, {"exp", "exp2", "expm1", "sinh", "cosh"})) {
+    if (is_one_of(op, {"sinh", "cosh"})) {
+        return fmt::format("overflow in {}: {} holds at most {:.3g}, the inputs go up to {:.6g}", op, name(result),
+                           largest_of(result), magnitude(x));
+    }
+    if (is_one_of(op, {"exp", "exp2", "expm1"})) {
         return fmt::format("overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first "
                            "(softmax and logsumexp do)", op, name(result), largest_of(result), magnitude(x));
     }
@@ -124,7 +128,14 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
         if (x.negatives > 0) return "a negative number to a power that is no integer";
     }
     if (is_one_of(op, {"mean", "var", "std"}) && x.numel == 0) return "there are no elements";
-    if (is_one_of(op, {"var", "std"})) return "there is a single element: give correction 0";
+    if (is_one_of(op, {"var", "std"}) && ran.number_count == 1 && ran.outputs[0]->numel > 0) {
+        const std::int64_t count = x.numel / ran.outputs[0]->numel;
+        if (count == 1 && ran.numbers[0] == 1) return "there is a single element: give correction 0";
+        if (static_cast<double>(count) <= ran.numbers[0]) {
+            return fmt::format("correction {} leaves nothing to divide by of {} element{}: give correction 0", ran.numbers[0], count,
+                               count == 1 ? "" : "s");
+        }
+    }
     if (is_one_of(op, {"cross_entropy", "nll_loss"})) return "the mean of no targets: each of them is ignore_index";
     double most = 1;
     for (const Values& v : in) most = std::max(most, magnitude(v));
@@ -205,7 +216,7 @@ class FiniteWatcher : public OpWatcher {
             }
             for (int i = 0; i < ran.number_count; ++i) in.add(ran.numbers[i], y.dtype());
             if (in.explains(*bad)) continue;
-            const std::string cause = forward_cause(ran.op.name, values, y.dtype());
+            const std::string cause = forward_cause(ran.op.name, values, y.dtype(), ran);
             tell(ran.op.name, ran.loc,
                  fmt::format("{}: makes {} of {}: {} is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
                              in.inf ? "inputs without nan" : "finite inputs",
@@ -217,13 +228,17 @@ class FiniteWatcher : public OpWatcher {
     void begin_walk(Walk& walk) override {
         // Of an earlier one, which lay at the same address.
         std::erase_if(given_, [&](const auto& entry) { return entry.first.first == &walk; });
+        const auto ended = std::find_if(outer_.begin(), outer_.end(), [&](const Outer& outer) { return outer.walk == &walk; });
+        if (ended == outer_.end()) return;
+        restore(*ended);
+        outer_.erase(ended, outer_.end());
     }
 
     void begin_rule(Walk& walk, std::uint32_t index) override {
         if (is_off()) return;
         const Record& record = *walk.log.records[index];
+        outer_.push_back({&walk, in_, std::exchange(g_, Tensor()), std::exchange(saved_, {})});
         in_ = Seen{};
-        g_ = Tensor();
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
             given_.erase({&walk, index + k});
             const Tensor& g = walk.slots[index + k].grad;
@@ -233,7 +248,6 @@ class FiniteWatcher : public OpWatcher {
         }
         const auto [numbers, number_count] = numbers_of(record);
         for (int i = 0; i < number_count; ++i) in_.add(numbers[i], record.dtype);
-        saved_.clear();
         for (int i = 0; i < record.saved_count; ++i) {
             saved_.push_back(detail::handle_of(record.saved()[i].impl));
             in_.add(saved_.back());
@@ -268,9 +282,9 @@ class FiniteWatcher : public OpWatcher {
     }
 
     void end_rule(Walk&, std::uint32_t) override {
-        in_ = Seen{};
-        g_ = Tensor();
-        saved_.clear();
+        if (outer_.empty()) return;  // it has begun before this lived
+        restore(outer_.back());
+        outer_.pop_back();
     }
 
     void summed(Walk& walk, std::uint32_t value) override {
@@ -338,6 +352,13 @@ class FiniteWatcher : public OpWatcher {
         }
     }
 
+    struct Outer;
+    void restore(Outer& outer) {
+        in_ = outer.in;
+        g_ = std::move(outer.g);
+        saved_ = std::move(outer.saved);
+    }
+
     // gdb's breakpoint was deleted.
     bool is_off() const noexcept { return found_ == Found::stops && tapir_gdb_state.checking == 0; }
     void tell(const char* op, const Loc& loc, const std::string& text) const {
@@ -355,9 +376,18 @@ class FiniteWatcher : public OpWatcher {
     WatchScope scope_{*this};
     Found found_;
     std::vector<Written> written_;
+    // Of the rule that runs: what goes into it, its first gradient, what the op has saved.
     Seen in_;
     Tensor g_;
     std::vector<Tensor> saved_;
+    // Of the rules around it, which have called a function of the user's or run a checkpoint's.
+    struct Outer {
+        const Walk* walk = nullptr;  // of the rule inside
+        Seen in;
+        Tensor g;
+        std::vector<Tensor> saved;
+    };
+    std::vector<Outer> outer_;
     std::map<std::pair<const Walk*, std::uint32_t>, Given> given_;
 };
 

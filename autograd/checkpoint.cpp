@@ -7,6 +7,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/own_lines_impl.h"
@@ -71,7 +72,7 @@ void checkpoint_rule(Backward& b) {
         const RandomState random(object.state);
         const AutocastScope autocast(object.autocast.value_or(bfloat16), object.autocast.has_value());
         const detail::OwnLines own;
-        const detail::Muted told(!walk.watched);  // it is the user's program that runs again
+        const UsersFunction told(walk);
         y = object.fn(inputs);
     }
     if (y.shape() != b.output_shape() || y.dtype() != g.dtype()) {

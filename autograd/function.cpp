@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/module_name.h"
@@ -114,6 +115,7 @@ void CustomFunction::rule(Backward& b) {
     std::vector<Tensor> result;
     {
         const detail::OwnLines own;
+        const UsersFunction told(b.walk());
         result = object.backward(context, grads);
     }
     if (static_cast<int>(result.size()) != b.input_count()) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/listing_impl.h"
@@ -55,10 +56,12 @@ class LogOpsScope::Watcher : public OpWatcher {
         write(fmt::format("{}, {:.1f} us{}\n", text, time, in_module()));
     }
 
-    void begin_rule(Walk&, std::uint32_t) override { rule_ = Clock::now(); }
+    void begin_rule(Walk&, std::uint32_t) override { rules_.push_back(Clock::now()); }
     void end_rule(Walk& walk, std::uint32_t record) override {
         const Record& r = *walk.log.records[record];
-        write(fmt::format("{}: {} backward, {:.1f} us{}\n", listing::place(r.loc), r.op->name, microseconds_since(rule_), in_module()));
+        const double time = rules_.empty() ? 0 : microseconds_since(rules_.back());
+        if (!rules_.empty()) rules_.pop_back();
+        write(fmt::format("{}: {} backward, {:.1f} us{}\n", listing::place(r.loc), r.op->name, time, in_module()));
         has_begun_ = false;
     }
 
@@ -67,7 +70,8 @@ class LogOpsScope::Watcher : public OpWatcher {
     bool has_begun_ = false;
     const char* op_ = "";
     std::uint32_t line_ = 0;
-    Clock::time_point begin_, rule_;
+    Clock::time_point begin_;
+    std::vector<Clock::time_point> rules_;  // when those that run began, the outermost first
 };
 
 LogOpsScope::LogOpsScope() : watcher_(new Watcher) {}

@@ -523,7 +523,9 @@ Tensor reduction::var_of(const char* op, const In& x, const Dims& dims, int corr
     detail::check_defined(x, op);
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = variance(x, op, o, correction, Finish::none);
-    if (detail::thread.observed) record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction});
+    if (detail::thread.observed) {
+        record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction}, {static_cast<double>(correction)});
+    }
     return out;
 }
 
@@ -531,7 +533,9 @@ Tensor reduction::std_of(const char* op, const In& x, const Dims& dims, int corr
     detail::check_defined(x, op);
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = variance(x, op, o, correction, Finish::sqrt);
-    if (detail::thread.observed) record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction});
+    if (detail::thread.observed) {
+        record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction}, {static_cast<double>(correction)});
+    }
     return out;
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -114,6 +115,9 @@ void nonfinite(const char* op, const char* message, const Loc& loc) {
     tapir_gdb_nonfinite();
     state.message = nullptr;
 }
+
+OutsideRule::OutsideRule() noexcept : was_in_rule_(std::exchange(told.in_rule, false)) {}
+OutsideRule::~OutsideRule() { told.in_rule = was_in_rule_; }
 
 void list(GdbLog& log) noexcept {
     const std::lock_guard lock(telling());

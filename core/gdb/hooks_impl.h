@@ -76,6 +76,18 @@ void end_rule() noexcept;
 /// The message of a NonFiniteError.
 void nonfinite(const char* op, const char* message, const Loc& loc);
 
+/// While it lives this thread is not in a rule, but in a function of the user's that backward has called.
+class OutsideRule {
+ public:
+    [[nodiscard]] OutsideRule() noexcept;
+    ~OutsideRule();
+    OutsideRule(const OutsideRule&) = delete;
+    OutsideRule& operator=(const OutsideRule&) = delete;
+
+ private:
+    bool was_in_rule_;
+};
+
 void list(GdbLog& log) noexcept;
 void unlist(GdbLog& log) noexcept;
 

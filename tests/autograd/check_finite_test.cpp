@@ -68,6 +68,13 @@ TEST_CASE("the first nan or inf of a forward op, with its likely cause") {
     CHECK(has(finding([&] { return (x * 300).to(float16) * 300; }), "mul: makes inf"));
     CHECK(has(finding([&] { return (x * 1e6f).to(float16); }), "overflow: float16 holds at most 6.55e+04"));
     CHECK(has(finding([&] { return var(x.narrow(0, 0, 1)); }), "there is a single element"));
+    CHECK(has(finding([&] { return var(ones({2, 3}), {1}, 3); }), "correction 3 leaves nothing to divide by of 3 elements"));
+    const Tensor large = tensor({{1e30f, -1e30f, 1e30f}});
+    CHECK(has(finding([&] { return var(large); }), "likely cause: overflow: float32 holds at most 3.4e+38, the inputs go up to 1e+30"));
+    CHECK(has(finding([&] { return tapir::std(ones({2, 3}), {1}, 4); }), "correction 4 leaves nothing to divide by of 3 elements"));
+    CHECK(has(finding([&] { return sinh(x * 100); }), "overflow in sinh: float32 holds at most 3.4e+38, the inputs go up to 200"));
+    CHECK_FALSE(has(finding([&] { return cosh(x * 100); }), "softmax"));
+    CHECK(has(finding([&] { return exp(x * 100); }), "subtract the maximum first (softmax and logsumexp do)"));
     CHECK(has(finding([&] { return mean(zeros({0})); }), "there are no elements"));
     const Tensor ignored = tensor({-100, -100});
     CHECK(has(finding([&] { return cross_entropy(zeros({2, 3}), ignored); }), "the mean of no targets"));
@@ -138,6 +145,53 @@ TEST_CASE("the first nan or inf says which module it is in") {
     const std::string text = finding([&] { model.half.forward(ones({2})); });
     INFO(text);
     CHECK(has(text, "makes inf of finite inputs: the result is float32 (2,): 2 inf of 2 elements (in half)\n  input 0"));
+}
+
+namespace {
+
+struct Inner : Function<Inner> {
+    static inline int line = 0;
+    static inline bool makes_nan = false;
+    static std::vector<Tensor> forward(FunctionContext&, const std::vector<Tensor>& in) { return {in[0] * 1}; }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& grads) {
+        const Tensor x = ones({2}).requires_grad_();
+        Tape tape;
+        const Tensor finite = tape.gradient(sum(x * x), {x})[0];
+        line = __LINE__ + 1;
+        return {makes_nan ? log(finite - finite) : grads[0]};
+    }
+};
+
+}  // namespace
+
+TEST_CASE("nan made in hooks and in a custom function's backward is found on the user's line") {
+    const Tensor w = ones({2}).requires_grad_();
+    int line = 0;
+    const auto bad = [&](const Tensor& g) {
+        line = __LINE__ + 1;
+        return log(g - g);
+    };
+    const auto begins = [](int at) { return "check_finite_test.cpp:" + std::to_string(at) + ": log: makes inf of finite inputs"; };
+    const CheckFiniteScope check;
+    for (const bool of_leaf : {false, true}) {
+        Tape tape;
+        const Tensor h = tanh(w);
+        RemovableHandle handle = of_leaf ? w.register_hook(bad) : h.register_hook(bad);
+        const std::string text = finding([&] { tape.backward(sum(h)); });
+        handle.remove();
+        CHECK(text.rfind(begins(line), 0) == 0);
+    }
+    for (const bool makes_nan : {false, true}) {
+        Inner::makes_nan = makes_nan;
+        Tape tape;
+        const Tensor y = tanh(Inner::apply({w}));
+        const std::string text = finding([&] { tape.backward(y, {.gradient = full({2}, makes_nan ? 1 : kInf)}); });
+        if (makes_nan) {
+            CHECK(text.rfind(begins(Inner::line), 0) == 0);
+        } else {
+            CHECK(text == "nothing");  // what comes in has inf already; the walk inside is another one
+        }
+    }
 }
 
 TEST_CASE("what a rule computes on the way is nobody's, with create_graph too") {

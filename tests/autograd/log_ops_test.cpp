@@ -104,6 +104,49 @@ TEST_CASE("each op and each rule writes its line") {
     CHECK(written([&] { static_cast<void>(x + x); }).empty());
 }
 
+TEST_CASE("the time of a checkpoint's rule has those of its function's rules in it") {
+    const Tensor x = ones({2}).requires_grad_();
+    const std::string text = written([&] {
+        const LogOpsScope log;
+        Tape tape;
+        x.register_hook([](const Tensor& g) { return cos(g); });
+        tape.backward(sum(checkpoint([](const std::vector<Tensor>& in) { return exp(in[0]); }, {x})));
+    });
+    INFO(text);
+    const auto time_of = [&](const std::string& what) {
+        const std::size_t at = text.find(what);
+        REQUIRE(at != std::string::npos);
+        return std::stod(text.substr(at + what.size()));
+    };
+    CHECK(time_of("checkpoint backward, ") >= time_of("exp backward, "));
+    CHECK(text.find(": cos (2,) -> float32 (2,), ") != std::string::npos);
+}
+
+TEST_CASE("what backward does for leaves is on the line of the backward") {
+    const Tensor table = randn({5, 3}).requires_grad_();
+    int line = 0;
+    std::string memory_table;
+    const std::string text = written([&] {
+        const MemoryProfiler memory;
+        const LogPlacementScope log;
+        Tape tape;
+        const Tensor y = sum(embedding(tensor({1, 2}), table)) + sum(embedding(tensor({2, 4}), table));
+        line = __LINE__ + 1;
+        tape.backward(y);
+        memory_table = memory.table();
+        static_cast<void>(table.grad());
+        memory_table += memory.table();
+    });
+    const std::string place = "log_ops_test.cpp:" + std::to_string(line);
+    CHECK(text.find(place + ": cat: cpu, float32 (4, 3)\n") != std::string::npos);
+    CHECK(memory_table.find(place + " cat") != std::string::npos);
+    for (const std::string& said : {text, memory_table}) {
+        INFO(said);
+        CHECK(said.find("gradient_ops.cpp") == std::string::npos);
+        CHECK(said.find("collected.cpp") == std::string::npos);
+    }
+}
+
 TEST_CASE("ops without a tape, in place and with integers write their lines, and say their module") {
     struct Block : nn::Module {
         Tensor forward(const Tensor& x) {

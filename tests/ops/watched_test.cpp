@@ -1,5 +1,6 @@
 // Every op tells watchers when it begins and when it has run, with and without a tape, and gives the same numbers watched.
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "samples.h"
 #include "tapir/autograd/watch_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/ops/make_impl.h"
 #include "tapir/tapir.h"
 
@@ -49,6 +51,16 @@ bool may_make(const std::string& code, const std::string& maker) {
     }
     return false;
 }
+
+// Whose backward has a tape of its own.
+struct Watched : Function<Watched> {
+    static std::vector<Tensor> forward(FunctionContext&, const std::vector<Tensor>& in) { return {in[0] * 1}; }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& grads) {
+        const Tensor x = full_like(grads[0], 2).requires_grad_();
+        Tape tape;
+        return {exp(tape.gradient(sum(square(x)), {x})[0])};
+    }
+};
 
 }  // namespace
 
@@ -137,8 +149,19 @@ TEST_CASE("watchers are told of rules, not of the ops that these call", "[ops]")
             return g * 2;
         });
         const Tensor y = sum(norm(h) * h);
-        CHECK(ended_in([&] { tape.backward(y); }).empty());
+        CHECK(ended_in([&] { tape.backward(y); }) == std::set<std::string>{"mul"});  // the hook's
         CHECK(ended_in([&] { static_cast<void>(w + 1); }) == std::set<std::string>{"add"});
+    }
+    SECTION("but of a hook's of a value and of a leaf, and of a custom function's backward, with the walk that it makes") {
+        const Tensor v = tensor({0.5, 2.0}, float64).requires_grad_();
+        v.register_hook([](const Tensor& g) { return sinh(g); });
+        Tape tape;
+        const Tensor h = tanh(norm(v) * v);
+        h.register_hook([](const Tensor& g) { return cos(g); });
+        const Tensor y = sum(elu(Watched::apply({h})));
+        CHECK(ended_in([&] { tape.backward(y); }) == std::set<std::string>{"sinh", "cos", "square", "sum", "exp", "full_like"});
+        CHECK(listener.rules_begun == listener.rules_ended);
+        CHECK(listener.rules_begun == 8);  // 6, and the 2 of the walk inside
     }
     SECTION("but of the second run of a checkpoint's function, and of no rule's ops after it") {
         Tape tape;
@@ -146,6 +169,42 @@ TEST_CASE("watchers are told of rules, not of the ops that these call", "[ops]")
         const Tensor y = sum(checkpoint([](const std::vector<Tensor>& in) { return sin(in[0]); }, {h}));
         CHECK(ended_in([&] { tape.backward(y); }) == std::set<std::string>{"sin"});
     }
+}
+
+TEST_CASE("gdb is told of a hook's ops, and of those of a custom function's backward, not of a rule's", "[ops]") {
+    GdbState& state = tapir_gdb_state;
+    const auto told_in_backward = [&](const char* wanted, const auto& fn) {
+        const Tensor x = tensor({0.5, 2.0}, float64).requires_grad_();
+        Tape tape;
+        const Tensor y = sum(fn(x));
+        std::strcpy(state.wanted, wanted);
+        state.op = nullptr;
+        state.watching = 1;
+        detail::watching_ops.add(1);
+        tape.backward(y);
+        detail::watching_ops.add(-1);
+        state.watching = 0;
+        state.wanted[0] = 0;
+        return state.op ? std::string(state.op) : "nothing";
+    };
+    CHECK(told_in_backward("cos", [](const Tensor& x) { return sin(x); }) == "nothing");
+    int line = 0;
+    const std::string told = told_in_backward("cos", [&](const Tensor& x) {
+        const Tensor h = sin(x);
+        h.register_hook([&](const Tensor& g) {
+            line = __LINE__ + 1;
+            return cos(g);
+        });
+        return h;
+    });
+    CHECK(told == "cos");
+    CHECK(state.kind == GdbState::kForward);
+    CHECK(static_cast<int>(state.line) == line);
+    CHECK(told_in_backward("cos", [&](const Tensor& x) {
+              x.register_hook([&](const Tensor& g) { return cos(g); });
+              return sin(x);
+          }) == "cos");
+    CHECK(told_in_backward("exp", [](const Tensor& x) { return Watched::apply({x}); }) == "exp");
 }
 
 TEST_CASE("a watcher that comes while recording is paused stays when it goes on", "[ops]") {

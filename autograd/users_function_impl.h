@@ -1,0 +1,20 @@
+// A function of the user's that backward calls: a hook, a custom function's backward, the second run of a checkpoint's.
+#pragma once
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/core/gdb/hooks_impl.h"
+
+namespace tapir {
+
+/// While it lives it is the user's program that runs: watchers and gdb are told of its ops, as they are not of those of a rule. To name
+/// its lines is detail::OwnLines' part.
+class UsersFunction {
+ public:
+    [[nodiscard]] explicit UsersFunction(const Walk& walk) noexcept : told_(!walk.watched) {}
+
+ private:
+    detail::Muted told_;
+    gdb::OutsideRule outside_;
+};
+
+}  // namespace tapir
