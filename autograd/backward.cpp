@@ -38,6 +38,13 @@ struct WalkMemory {
 };
 thread_local std::unique_ptr<WalkMemory> spare_memory;
 
+// What the thread's last walk that released records was called, and which tape's they were.
+struct LastRelease {
+    std::uint32_t tape = 0;
+    const char* what = "";
+};
+constinit thread_local LastRelease last_release;
+
 }  // namespace
 
 // --- What a rule sees ---------------------------------------------------------------------------------------------------------
@@ -329,8 +336,9 @@ void BackwardRun::check_reached() {
         }
         if (!useful) continue;
         if (record.flags & Record::kReleased) [[unlikely]] {
-            fail<TapeError>(loc_, "{}: the saved tensors of {} at {} were used up by the backward at {}; make the tape "
+            fail<TapeError>(loc_, "{}: the saved tensors of {} at {} were used up by the {} at {}; make the tape "
                             "persistent to run backward again", what_, record.op->name, detail::file_and_line(record.loc),
+                            last_release.tape == walk_.log.id ? last_release.what : "backward",
                             detail::file_and_line(walk_.log.last_backward));
         }
         for (int k = 0; k < record.saved_count; ++k) {
@@ -353,7 +361,10 @@ void BackwardRun::walk() {
     new_leaves_.stay = true;
     if (walk_.watched) [[unlikely]]
         WatcherList::each([&](OpWatcher& watcher) { watcher.begin_walk(walk_); });
-    if (walk_.releasing) walk_.log.last_backward = loc_;
+    if (walk_.releasing) {
+        walk_.log.last_backward = loc_;
+        last_release = {walk_.log.id, what_};
+    }
     walk_.slots[y_value_].grad = std::move(seed_);
     BackwardStreams streams(walk_.log);
     walk_.streams = streams.are_several() ? &streams : nullptr;
@@ -439,6 +450,7 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
 void BackwardRun::accumulate() {
     want_all();
     walk();
+    const CallerScope caller(loc_);  // what is done for leaves has no line of its own
     std::vector<std::uint32_t> reached;
     for (const std::uint32_t leaf : walk_.log.leaves) {
         if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);
@@ -488,6 +500,7 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
     std::fill(walk_.wanted.begin(), walk_.wanted.end(), std::uint8_t{0});
     want(values);
     walk();
+    const CallerScope caller(loc_);
     std::vector<Tensor> result;
     for (std::size_t i = 0; i < xs.size(); ++i) {
         Tensor g;

@@ -92,6 +92,9 @@ double common_factor(const std::vector<Disagreement>& found) {
     return factor;
 }
 
+// nan is nan, whatever its sign.
+double unsigned_nan(double x) { return std::isnan(x) ? NAN : x; }
+
 std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
     if (found.empty()) return "";
     constexpr std::size_t kShown = 10;
@@ -100,7 +103,8 @@ std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
     for (std::size_t i = 0; i < std::min(found.size(), kShown); ++i) {
         const Disagreement& d = found[i];
         text += fmt::format("\n  input {} of shape {}, element {}: gradient {:.9g}, difference quotient {:.9g}, off by {:.3g}", d.input,
-                            d.shape, position(d.element, d.shape), d.gradient, d.quotient, d.gradient - d.quotient);
+                            d.shape, position(d.element, d.shape), unsigned_nan(d.gradient), unsigned_nan(d.quotient),
+                            unsigned_nan(d.gradient - d.quotient));
     }
     if (found.size() > kShown) text += fmt::format("\n  and {} more that are off by less", found.size() - kShown);
     if (const double factor = common_factor(found); factor != 0 && found.size() > 1) {

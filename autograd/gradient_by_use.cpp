@@ -155,7 +155,7 @@ std::string gradient_report(const std::vector<GradientUse>& uses) {
             length = high > low ? 1 + static_cast<int>((kBar - 1) * std::log(use.norm / low) / std::log(high / low)) : kBar;
         }
         text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>5}  {:>10.3e}", i, use.record, use.op,
-                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.depth, use.norm);
+                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.depth, std::isnan(use.norm) ? NAN : use.norm);  // not -nan
         text += (length > 0 ? "  " + std::string(static_cast<std::size_t>(length), '#') : "") + "\n";
     }
     return text + verdict(uses);

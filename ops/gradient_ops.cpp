@@ -14,7 +14,10 @@
 
 namespace tapir::gradient_ops {
 
-Tensor add(const Tensor& a, const Tensor& b) { return a + b; }
+// These have no line of their own, but that of the rule or of the call that they are for, which a CallerScope names.
+static In at(const Tensor& x) { return In(x, Loc{}); }
+
+Tensor add(const Tensor& a, const Tensor& b) { return tapir::add(at(a), at(b)); }
 
 Tensor sum_to(const Tensor& g, const Shape& shape) {
     const int extra = g.dim() - shape.rank();
@@ -23,11 +26,11 @@ Tensor sum_to(const Tensor& g, const Shape& shape) {
         const std::int64_t size = g.impl()->sizes[d];
         if (size != 1 && (d < extra || shape.raw(d - extra) == 1)) dims.push_back(d);
     }
-    const Tensor summed = dims.empty() ? g : sum(g, dims, /*keepdim=*/true);
-    return summed.shape() == shape ? summed : reshape(summed, shape);
+    const Tensor summed = dims.empty() ? g : sum(at(g), dims, /*keepdim=*/true);
+    return summed.shape() == shape ? summed : reshape(at(summed), shape);
 }
 
-Tensor cast(const Tensor& g, DType dtype) { return to(g, dtype); }
+Tensor cast(const Tensor& g, DType dtype) { return to(at(g), dtype); }
 
 Tensor zeros(const Shape& shape, DType dtype, Device device) {
     Tensor out = detail::make_empty(shape, dtype, device, Loc{});
@@ -43,7 +46,7 @@ Tensor ones(const Shape& shape, DType dtype, Device device) {
     return out;
 }
 
-Tensor product(const Tensor& g, const Tensor& x) { return matmul(transpose(g, 0, 1), x); }
+Tensor product(const Tensor& g, const Tensor& x) { return matmul(at(transpose(at(g), 0, 1)), at(x)); }
 
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x) {
     const TensorImpl* c = into.impl();
@@ -67,7 +70,7 @@ void add_into(const Tensor& into, const Tensor& g) {
 }
 
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape) {
-    return index_add(zeros(shape, g.dtype(), g.device()), 0, indices, g);
+    return index_add(at(zeros(shape, g.dtype(), g.device())), 0, indices, g);
 }
 
 namespace {
@@ -139,13 +142,13 @@ void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
     }
 }
 
-Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(parts, dim); }
+Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(TensorList(parts, Loc{}), dim); }
 
 Tensor sum_of(const std::vector<Tensor>& terms) {
-    return terms.size() == 2 ? tapir::add(terms[0], terms[1]) : sum(stack(terms, 0), {0});
+    return terms.size() == 2 ? add(terms[0], terms[1]) : sum(at(stack(TensorList(terms, Loc{}), 0)), {0});
 }
 
-Tensor dense_copy(const Tensor& g) { return clone(g); }
+Tensor dense_copy(const Tensor& g) { return clone(at(g)); }
 
 void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows) {
     const TensorImpl* to = into.impl();

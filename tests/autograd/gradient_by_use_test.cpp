@@ -233,5 +233,8 @@ TEST_CASE("gradient_by_use refuses what it cannot do") {
     FAILS(TapeError, "neither a leaf", tape.gradient_by_use(y, ones({2})));
     CHECK(tape.gradient_by_use(y, ones({2}).requires_grad_(), {.retain_graph = true}).empty());
     CHECK(tape.gradient_by_use(y, w).size() == 1);
-    FAILS(TapeError, "", tape.gradient_by_use(y, w));  // used up
+    const std::string at = "used up by the gradient_by_use at gradient_by_use_test.cpp:" + std::to_string(__LINE__ - 1) + "; make";
+    FAILS(TapeError, at, tape.gradient_by_use(y, w));
+    FAILS(TapeError, at, tape.backward(y));
+    CHECK(gradient_report({{0, "mul", Loc::current(), "", Tensor(), -std::nan("")}}).find("-nan") == std::string::npos);
 }

@@ -310,6 +310,14 @@ TEST_CASE("gradcheck names the element, the input among all inputs, and what gra
     CHECK(contains(long_message, "and 10 more that are off by less"));
 }
 
+TEST_CASE("gradcheck says nan without a sign") {
+    const auto root = [](const std::vector<Tensor>& x) { return sqrt(x[0] - 2); };
+    const std::string text = gradcheck(root, {ones({2}, float64)}, {.raise_exception = false}).message;
+    INFO(text);
+    CHECK(text.find("gradient nan, difference quotient nan, off by nan") != std::string::npos);
+    CHECK(text.find("-nan") == std::string::npos);
+}
+
 TEST_CASE("a checkpoint's second run computes in the dtypes of the first, whatever scope backward is called in") {
     Tensor w = leaf(randn({8, 8})), x = leaf(randn({2, 8}));
     const auto layer = [&](const std::vector<Tensor>& in) { return matmul(in[0], w); };
