@@ -93,9 +93,12 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const int64_t embed = out_proj.weight.shape()[0], head = embed / heads_;
     const int rank = query.tensor.dim();
     const auto wrong = [&] {
-        fail<ShapeError>(loc, "{}: query {}, key {} and value {} do not fit: they need to be ({}) with {}, {} and {} features", op,
+        const bool lack_time = query.tensor.shape() == Shape{embed} && key.shape() == Shape{options_.kdim} &&
+                               value.shape() == Shape{options_.vdim};
+        fail<ShapeError>(loc, "{}: query {}, key {} and value {} do not fit: they need to be ({}) with {}, {} and {} features{}", op,
                          query.tensor.shape(), key.shape(), value.shape(),
-                         options_.batch_first ? "batch, time, features" : "time, batch, features", embed, options_.kdim, options_.vdim);
+                         options_.batch_first ? "batch, time, features" : "time, batch, features", embed, options_.kdim, options_.vdim,
+                         lack_time ? "; is the time's dimension missing? x.unsqueeze(0) has it" : "");
     };
     if ((rank != 2 && rank != 3) || key.dim() != rank || value.dim() != rank) wrong();
     if (query.tensor.shape().back() != embed || key.shape().back() != options_.kdim || value.shape().back() != options_.vdim) wrong();

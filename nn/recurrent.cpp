@@ -293,9 +293,12 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
     check_floating(name_, in);
     if ((x.dim() != 2 && x.dim() != 3) || x.shape().back() != input_size()) {
         const bool is_turned = x.dim() == 3 && x.shape()[1] == input_size();
+        const bool lacks_time = x.dim() == 1 && x.shape()[0] == input_size();
         fail<ShapeError>(loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}{}", name_,
                          options_.batch_first ? "batch, time" : "time, batch", input_size(), input_size(), x.shape(),
-                         is_turned ? "; are its features in dimension 1? x.transpose(1, 2) has them last" : "");
+                         is_turned    ? "; are its features in dimension 1? x.transpose(1, 2) has them last"
+                         : lacks_time ? "; is the time's dimension missing? x.unsqueeze(0) has it"
+                                      : "");
     }
     if (unbatched) {
         x = unsqueeze(x, 1);

@@ -167,10 +167,14 @@ void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, 
     for_spatial(given, least, what, dims, op, loc, [&](int d, int64_t number) { to[3 - dims + d] = number; }, most);
 }
 
-void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias) {
+// `channels`: the dimension of the weight that has as many as a group of the input's.
+void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias, int channels, int64_t groups) {
     if (weight.dim() != dims + 2 || (x.tensor.dim() != dims + 2 && x.tensor.dim() != dims + 1)) {
-        fail<ShapeError>(x.loc, "{}: needs an input of {} or {} dimensions and a weight of {}, got {} and {}", op, dims + 1, dims + 2,
-                         dims + 2, x.tensor.shape(), weight.shape());
+        const bool lacks_channel =
+            weight.dim() == dims + 2 && x.tensor.dim() == dims && weight.impl()->sizes[channels] == 1 && groups == 1;
+        fail<ShapeError>(x.loc, "{}: needs an input of {} or {} dimensions and a weight of {}, got {} and {}{}", op, dims + 1, dims + 2,
+                         dims + 2, x.tensor.shape(), weight.shape(),
+                         lacks_channel ? "; is the channels' dimension missing? x.unsqueeze(0) has it" : "");
     }
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype) || weight.dtype() != dtype || (bias.defined() && bias.dtype() != dtype)) {
@@ -234,7 +238,7 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
         const Tensor low_x = lower(x), low_weight = lower(weight);
         return conv(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
     }
-    check_operands(op, dims, x, weight.tensor, bias);
+    check_operands(op, dims, x, weight.tensor, bias, 1, options.groups);
     if (x.tensor.dim() == dims + 1) {
         const detail::RecordedParts parts(x.loc);
         const Tensor batch = unsqueeze(x, 0);
@@ -270,7 +274,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
         const Tensor low_x = lower(x), low_weight = lower(weight);
         return conv_transpose(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
     }
-    check_operands(op, dims, x, weight.tensor, bias);
+    check_operands(op, dims, x, weight.tensor, bias, 0, options.groups);
     if (x.tensor.dim() == dims + 1) {
         const detail::RecordedParts parts(x.loc);
         const Tensor batch = unsqueeze(x, 0);

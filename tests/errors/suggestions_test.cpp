@@ -68,6 +68,38 @@ TEST_CASE("suggestions: a layer's input") {
     FAILS(ShapeError, "BatchNorm2d: needs 4 dimensions, got (3, 5, 5); is the batch's dimension missing? x.unsqueeze(0) has it",
           norm(ones({3, 5, 5})));
     CHECK(norm(ones({3, 5, 5}).unsqueeze(0)).shape() == Shape{1, 3, 5, 5});
+    const char* const channel = "; is the channels' dimension missing? x.unsqueeze(0) has it";
+    const Tensor line = ones({5}), image = ones({5, 5}), solid = ones({5, 5, 5}), wide = ones({1, 6, 3, 3});
+    FAILS(ShapeError, channel, conv1d(line, ones({6, 1, 3})));
+    CHECK(conv1d(line.unsqueeze(0), ones({6, 1, 3})).shape() == Shape{6, 3});
+    FAILS(ShapeError, channel, conv2d(image, kernel));
+    CHECK(conv2d(image.unsqueeze(0), kernel).shape() == Shape{6, 3, 3});
+    FAILS(ShapeError, channel, conv3d(solid, ones({6, 1, 3, 3, 3})));
+    CHECK(conv3d(solid.unsqueeze(0), ones({6, 1, 3, 3, 3})).shape() == Shape{6, 3, 3, 3});
+    FAILS(ShapeError, channel, nn::Conv2d(1, 6, 3)(image));
+    FAILS(ShapeError, channel, conv_transpose2d(image, wide));
+    CHECK(conv_transpose2d(image.unsqueeze(0), wide).shape() == Shape{6, 7, 7});
+    FAILS(ShapeError, "got (5, 5) and (6, 3, 3, 3)", conv2d(image, colour));  // where a dimension more would not fit
+    try {
+        conv2d(image, colour);
+    } catch (const ShapeError& error) {
+        CHECK(std::string(error.what()).find("missing?") == std::string::npos);
+    }
+    FAILS(ShapeError, channel, max_pool1d(line, 2));
+    FAILS(ShapeError, channel, avg_pool2d(image, 2));
+    FAILS(ShapeError, channel, nn::MaxPool2d(2)(image));
+    FAILS(ShapeError, channel, max_pool3d(solid, 2));
+    CHECK(max_pool2d(image.unsqueeze(0), 2).shape() == Shape{1, 2, 2});
+    const char* const time = "; is the time's dimension missing? x.unsqueeze(0) has it";
+    const nn::GRU gru(5, 4);
+    FAILS(ShapeError, time, gru(line));
+    CHECK(gru(line.unsqueeze(0)).output.shape() == Shape{1, 4});
+    FAILS(ShapeError, time, nn::LSTM(5, 4)(line));
+    FAILS(ShapeError, time, nn::RNN(5, 4)(line));
+    const Tensor word = ones({6}), words = word.unsqueeze(0);
+    const nn::MultiheadAttention attention(6, 2);
+    FAILS(ShapeError, time, attention(word, word, word));
+    CHECK(attention(words, words, words).output.shape() == Shape{1, 6});
     FAILS(DTypeError, "got int64; convert with to(float32)", layer_norm(ones({2, 3}, int64), {3}));
     FAILS(DTypeError, "an index tensor must be int64 or int32, not float32; convert it with to(int64)",
           embedding(ones({2}), weight));
