@@ -53,6 +53,7 @@ double key_of(const ProfileRow& row, ProfileTable::Sort sort) {
 // What this machine can do, with the library's own kernels and threads.
 struct Peak {
     double flops = 0, bytes = 0;  // per second
+    bool was_busy = false;        // all threads together were slower than one: others wanted the cores
 };
 
 // The shortest of many runs, over a time that is long to what else may run on the machine.
@@ -78,6 +79,12 @@ Peak measure_here() {
     Tensor target = empty({many}, here);
     Peak result;
     result.flops = 2.0 * n * n * n / fastest([&] { matmul(a, a); });
+    // On a machine that does other things the threads wait for each other. This product is too small to be shared.
+    constexpr std::int64_t small = 128;
+    const Tensor b = full({small, small}, 0.5, here);
+    const double of_one = 2.0 * small * small * small / fastest([&] { matmul(b, b); });
+    result.was_busy = num_threads() > 1 && of_one > result.flops;
+    result.flops = std::max(result.flops, of_one);
     result.bytes = 2.0 * many * sizeof(float) / fastest([&] { target.copy_(source); });
     return result;
 }
@@ -252,6 +259,7 @@ std::string table_of(const Profiler::Data& data, const ProfileTable& options) {
         text += fmt::format("; peak of {}: {:.1f} GFLOP/s, {:.1f} GB/s", whose, most.flops * 1e-9, most.bytes * 1e-9);
     };
     add_peak(fmt::format("this machine, {} thread{}", num_threads(), num_threads() == 1 ? "" : "s"), -1);
+    if (peak_of(-1).was_busy) text += " (the machine was busy: all threads together were slower than one)";
     for (int device = 0; device < cuda_device_count(); ++device) {
         if (std::any_of(all.begin(), all.end(), [&](const ProfileRow& row) { return row.device == device; })) {
             add_peak(name(cuda(device)), device);
