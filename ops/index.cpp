@@ -167,7 +167,7 @@ class Planner {
     void add_integer(int64_t wish) {
         const int64_t size = x_->sizes[dim_], i = wish < 0 ? wish + size : wish;
         if (i < 0 || i >= size) {
-            fail<IndexError>(loc_, "index {} is out of range for dimension {} of shape {}", wish, dim_, shape());
+            fail<IndexError>(loc_, "index: index {} is out of range for dimension {} of shape {}", wish, dim_, shape());
         }
         plan_.region.offset += i * strides_.raw(dim_++);
     }

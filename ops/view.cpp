@@ -399,7 +399,7 @@ Tensor select(In x, Dim dim, int64_t index) {
     const int d = detail::wrap_dim(dim, rank, "select", x.loc);
     const int64_t size = x->sizes[d], i = index < 0 ? index + size : index;
     if (i < 0 || i >= size) {
-        fail<IndexError>(x.loc, "index {} is out of range for dimension {} of shape {}", index, d, x.tensor.shape());
+        fail<IndexError>(x.loc, "select: index {} is out of range for dimension {} of shape {}", index, d, x.tensor.shape());
     }
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
     sizes.erase(d);
