@@ -30,6 +30,7 @@ void GradientHook::apply(Tensor& grad) const {
     if (!g.defined()) return;
     const detail::Muted library(true);
     if (grad.defined() && g.shape() != grad.shape()) {
+        const detail::OwnLines own;
         fail<ShapeError>(loc, "register_hook: the hook returned a gradient of shape {} for one of shape {}", g.shape(), grad.shape());
     }
     grad = grad.defined() && g.dtype() != grad.dtype() ? gradient_ops::cast(g, grad.dtype()) : g;

@@ -113,7 +113,8 @@ TEST_CASE("a hook's result must fit") {
     Tape tape;
     Tensor y = v * 2;
     y.register_hook([](const Tensor& g) { return ones({4}) * g[0]; });
-    CHECK_THROWS_AS(tape.backward(sum(y)), ShapeError);
+    const int hook_line = __LINE__ - 1;
+    CHECK(begins(message_of<ShapeError>([&] { tape.backward(sum(y)); }), at(hook_line)));
     CHECK_FALSE(v.grad().defined());
     Tape second;
     second.backward(sum(v * 2));
