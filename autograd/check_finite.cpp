@@ -166,6 +166,16 @@ std::string backward_cause(std::string_view op, const Values& g, const std::vect
     return "";
 }
 
+// "the result", or of an optimizer's update "exp_avg of encoder.bias".
+template <class Name>
+std::string result_name(const RecordArgs& ran, int k, const Name& name) {
+    if (!OperandNames::of_output(k)) return k == 0 ? "the result" : name(k);
+    const AutogradMeta* meta = ran.outputs[0]->meta;
+    const char* parameter = meta ? __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE) : nullptr;  // another thread may just name it
+    const std::string what = (k == 0 ? "the " : "") + name(k);
+    return parameter ? fmt::format("{}{}{}", what, k == 0 ? " " : " of ", parameter) : what;
+}
+
 // How it speaks of what it finds: to the user, or to gdb (`tapir break-nonfinite`).
 enum class Found { throws, stops };
 
@@ -183,6 +193,14 @@ class FiniteWatcher : public OpWatcher {
 
     void end(const RecordArgs& ran) override {
         const std::vector<Written> written = std::exchange(written_, {});
+        const auto input_name = [](int i) {
+            const char* said = OperandNames::of_input(i);
+            return said ? said : fmt::format("input {}", i);
+        };
+        const auto output_name = [](int o) {
+            const char* said = OperandNames::of_output(o);
+            return said ? said : fmt::format("result {}", o);
+        };
         const auto before = [&](const TensorImpl* tensor) {
             const auto found = std::find_if(written.begin(), written.end(), [&](const Written& w) { return w.tensor == tensor; });
             return found == written.end() ? nullptr : &*found;
@@ -205,14 +223,14 @@ class FiniteWatcher : public OpWatcher {
                     in.add(x);
                 }
                 values.push_back(self ? self->values : detail::values_of(x));
-                inputs += fmt::format("\n  input {}: {}", i, describe(x, values.back()));
+                inputs += fmt::format("\n  {}: {}", input_name(i), describe(x, values.back()));
             }
             // What an optimizer keeps for a parameter is changed with it.
             for (int o = 1; o < ran.output_count; ++o) {
                 const Written* self = before(ran.outputs[o]);
                 if (!self) continue;
                 in.add(self->seen);
-                inputs += fmt::format("\n  result {} before: {}", o, describe(detail::handle_of(ran.outputs[o]), self->values));
+                inputs += fmt::format("\n  {} before: {}", output_name(o), describe(detail::handle_of(ran.outputs[o]), self->values));
             }
             for (int i = 0; i < ran.number_count; ++i) in.add(ran.numbers[i], y.dtype());
             if (in.explains(*bad)) continue;
@@ -220,7 +238,7 @@ class FiniteWatcher : public OpWatcher {
             tell(ran.op.name, ran.loc,
                  fmt::format("{}: makes {} of {}: {} is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
                              in.inf ? "inputs without nan" : "finite inputs",
-                             k == 0 ? "the result" : fmt::format("result {}", k), describe(y, *bad), inputs,
+                             result_name(ran, k, output_name), describe(y, *bad), inputs,
                              cause.empty() ? "" : "\n  likely cause: ", cause));
         }
     }

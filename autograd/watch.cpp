@@ -5,6 +5,8 @@
 
 namespace tapir {
 
+constinit thread_local const OperandNames* OperandNames::current = nullptr;
+
 WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
     watcher.next_ = detail::thread.watchers;
     detail::thread.watchers = &watcher;

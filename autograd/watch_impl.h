@@ -57,6 +57,27 @@ class OpWatcher {
     bool calls_ops_ = true;
 };
 
+/// What messages call the operands of an op that says more of them than "input 1", as an optimizer's update, while watchers are told
+/// that it has run.
+class OperandNames {
+ public:
+    OperandNames(const char* const* inputs, const char* const* outputs) noexcept : inputs_(inputs), outputs_(outputs), outer_(current) {
+        current = this;
+    }
+    ~OperandNames() { current = outer_; }
+    OperandNames(const OperandNames&) = delete;
+    OperandNames& operator=(const OperandNames&) = delete;
+    /// Null: none are given.
+    static const char* of_input(int i) noexcept { return current ? current->inputs_[i] : nullptr; }
+    static const char* of_output(int k) noexcept { return current ? current->outputs_[k] : nullptr; }
+
+ private:
+    static constinit thread_local const OperandNames* current;
+    const char* const* inputs_;
+    const char* const* outputs_;
+    const OperandNames* outer_;
+};
+
 /// The watcher is told of what this thread does while this lives.
 class WatchScope {
  public:

@@ -311,10 +311,15 @@ static void tell_end(const OptimizerRule& rule, const void* options, const Slot&
     const detail::Muted muted(false);
     const Tensor* const inputs[] = {&slot.parameter, facts.is_sparse ? &rows.values : &gradient, &rows.indices};
     TensorImpl* outputs[1 + kMaxBuffers] = {slot.parameter.impl()};
+    const char* const said_of_inputs[] = {"parameter", facts.is_sparse ? "rows of the gradient" : "gradient", "their indices"};
+    const char* said_of_outputs[1 + kMaxBuffers] = {"parameter"};
     int count = 1;
     for (int i = 0; i < kMaxBuffers; ++i) {
-        if (names.of[i]) outputs[count++] = slot.buffers[i].impl();
+        if (!names.of[i]) continue;
+        outputs[count] = slot.buffers[i].impl();
+        said_of_outputs[count++] = names.of[i];
     }
+    const OperandNames said(said_of_inputs, said_of_outputs);
     rule.tell(options, facts, {*rule.op, loc, inputs, facts.is_sparse ? 3 : 2, outputs, count, nullptr, 0});
 }
 

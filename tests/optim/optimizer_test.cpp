@@ -624,7 +624,7 @@ TEST_CASE("watchers are told of a step's updates, one for each parameter") {
         sgd.set_lr(1e308);
         w.set_grad(tensor({100.0, 1.0}, float64));
         const CheckFiniteScope check;
-        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs", "input 1: ", sgd.step());
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the parameter is float64", "\n  gradient: ", sgd.step());
     }
 }
 
@@ -635,7 +635,7 @@ TEST_CASE("CheckFiniteScope finds the step that overflows in what an optimizer k
         p.set_grad(full({2}, 3e38f));
         optim::SGD sgd({p}, {.lr = 0.1, .momentum = 0.9});
         CHECK_NOTHROW(sgd.step());
-        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the result is ", "result 1 before: float32 (2,): min 3e+38",
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the parameter is ", "momentum_buffer before: float32 (2,): min 3e+38",
                  sgd.step());
     }
     SECTION("in the first one, by weight decay") {
@@ -648,10 +648,24 @@ TEST_CASE("CheckFiniteScope finds the step that overflows in what an optimizer k
         Tensor p = ones({2}).requires_grad_();
         p.set_grad(full({2}, 1e21f));
         optim::Adam adam({p}, {.lr = 0.1});  // 1e39 among its second moments: it stands still from here on
-        FAILS_IN(NonFiniteError, "adam: makes inf of finite inputs: result 2 is float32 (2,): 2 inf of 2 elements", "overflow",
+        FAILS_IN(NonFiniteError, "adam: makes inf of finite inputs: exp_avg_sq is float32 (2,): 2 inf of 2 elements", "overflow",
                  adam.step());
         CHECK_NOTHROW(adam.step());  // it was infinite
         CHECK(p.isfinite().all().item<bool>());
+    }
+    SECTION("and names the parameter, where a module has it") {
+        struct Model : nn::Module {
+            nn::Linear forget{2, 3};
+            void members(nn::Members& m) override { m("forget", forget); }
+        } model;
+        for (const Tensor& p : model.parameters()) Tensor(p).set_grad(full(p.shape(), 1.0));
+        model.forget.bias.set_grad(full({3}, 1e21f));
+        optim::Adam adam(model.parameters(), {.lr = 0.1});
+        FAILS_IN(NonFiniteError, "adam: makes inf of finite inputs: exp_avg_sq of forget.bias is float32 (3,): 3 inf of 3 elements",
+                 "\n  gradient: float32 (3,): min 1e+21", adam.step());
+        optim::SGD sgd(model.parameters(), {.lr = 1e30});
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the parameter forget.bias is float32 (3,)",
+                 "\n  parameter: float32 (3,): ", sgd.step());
     }
     SECTION("and an option that is infinite") {
         Tensor p = ones({2}).requires_grad_();
