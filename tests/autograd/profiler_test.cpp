@@ -259,7 +259,7 @@ TEST_CASE("weight gradients that are computed late are of the call that computes
     const int clip_line = __LINE__ + 1;
     optim::clip_grad_norm_({w}, 1);
     profiler.stop();
-    CHECK(site_of(memory.live(), step_line).op == "step");
+    CHECK(site_of(memory.live(), step_line).op == "sgd");
     CHECK(site_of(memory.live(), step_line).bytes == 40000);  // the momentum
     CHECK(site_of(memory.live(), clip_line).op == "clip_grad_norm_");
     CHECK(site_of(memory.live(), clip_line).bytes == 40000);  // the gradient
