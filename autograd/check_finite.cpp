@@ -132,8 +132,8 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
         const std::int64_t count = x.numel / ran.outputs[0]->numel;
         if (count == 1 && ran.numbers[0] == 1) return "there is a single element: give correction 0";
         if (static_cast<double>(count) <= ran.numbers[0]) {
-            return fmt::format("correction {} leaves nothing to divide by of {} element{}: give correction 0", ran.numbers[0], count,
-                               count == 1 ? "" : "s");
+            return fmt::format("correction {} leaves nothing to divide by of {} element{}: give correction 0", ran.numbers[0],
+                               count, count == 1 ? "" : "s");
         }
     }
     if (is_one_of(op, {"cross_entropy", "nll_loss"})) return "the mean of no targets: each of them is ignore_index";
@@ -230,7 +230,8 @@ class FiniteWatcher : public OpWatcher {
                 const Written* self = before(ran.outputs[o]);
                 if (!self) continue;
                 in.add(self->seen);
-                inputs += fmt::format("\n  {} before: {}", output_name(o), describe(detail::handle_of(ran.outputs[o]), self->values));
+                const Tensor result = detail::handle_of(ran.outputs[o]);
+                inputs += fmt::format("\n  {} before: {}", output_name(o), describe(result, self->values));
             }
             for (int i = 0; i < ran.number_count; ++i) in.add(ran.numbers[i], y.dtype());
             if (in.explains(*bad)) continue;

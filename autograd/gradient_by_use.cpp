@@ -59,7 +59,8 @@ class UseWatcher : public OpWatcher {
             return;
         }
         rule_of_last_ = rules_;
-        uses.push_back({outer_ - begin_, record.op->name, record.loc, record.module ? record.module->shown() : "", part, 0, depth_});
+        const std::string module = record.module ? record.module->shown() : "";
+        uses.push_back({outer_ - begin_, record.op->name, record.loc, module, part, 0, depth_});
     }
 
     std::vector<GradientUse> uses;
@@ -155,7 +156,8 @@ std::string gradient_report(const std::vector<GradientUse>& uses) {
             length = high > low ? 1 + static_cast<int>((kBar - 1) * std::log(use.norm / low) / std::log(high / low)) : kBar;
         }
         text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>5}  {:>10.3e}", i, use.record, use.op,
-                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.depth, std::isnan(use.norm) ? NAN : use.norm);  // not -nan
+                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.depth,
+                            std::isnan(use.norm) ? NAN : use.norm);  // not -nan
         text += (length > 0 ? "  " + std::string(static_cast<std::size_t>(length), '#') : "") + "\n";
     }
     return text + verdict(uses);

@@ -10,7 +10,7 @@ namespace tapir {
 
 /// One op that used a tensor, and what came back to the tensor through it. Made by Tape::gradient_by_use().
 struct GradientUse {
-    std::size_t record;  ///< its number on the tape, as in Tape::print(); of an op in a checkpoint's function, that of the checkpoint
+    std::size_t record;  ///< its number on the tape, as in Tape::print(); in a checkpoint's function that of the checkpoint
     const char* op;
     Loc loc;             ///< where the op was called
     std::string module;  ///< the path of the module that it ran for, or ""

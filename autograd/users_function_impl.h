@@ -6,8 +6,8 @@
 
 namespace tapir {
 
-/// While it lives it is the user's program that runs: watchers and gdb are told of its ops, as they are not of those of a rule. To name
-/// its lines is detail::OwnLines' part.
+/// While it lives it is the user's program that runs: watchers and gdb are told of its ops, as they are not of those of a rule. To
+/// name its lines is detail::OwnLines' part.
 class UsersFunction {
  public:
     [[nodiscard]] explicit UsersFunction(const Walk& walk) noexcept : told_(!walk.watched) {}

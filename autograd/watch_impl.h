@@ -57,11 +57,12 @@ class OpWatcher {
     bool calls_ops_ = true;
 };
 
-/// What messages call the operands of an op that says more of them than "input 1", as an optimizer's update, while watchers are told
-/// that it has run.
+/// What messages call the operands of an op that says more of them than "input 1", as an optimizer's update, while watchers are
+/// told that it has run.
 class OperandNames {
  public:
-    OperandNames(const char* const* inputs, const char* const* outputs) noexcept : inputs_(inputs), outputs_(outputs), outer_(current) {
+    OperandNames(const char* const* inputs, const char* const* outputs) noexcept
+        : inputs_(inputs), outputs_(outputs), outer_(current) {
         current = this;
     }
     ~OperandNames() { current = outer_; }

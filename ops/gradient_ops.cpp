@@ -142,7 +142,9 @@ void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
     }
 }
 
-Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(TensorList(parts, Loc{}), dim); }
+Tensor concatenate(const std::vector<Tensor>& parts, int dim) {
+    return parts.size() == 1 ? parts[0] : cat(TensorList(parts, Loc{}), dim);
+}
 
 Tensor sum_of(const std::vector<Tensor>& terms) {
     return terms.size() == 2 ? add(terms[0], terms[1]) : sum(at(stack(TensorList(terms, Loc{}), 0)), {0});
