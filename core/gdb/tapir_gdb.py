@@ -834,6 +834,9 @@ def library_folders():
     return tuple(os.path.join(root, name, "") for name in ("core", "autograd", "ops", "nn", "optim", "cuda"))
 
 
+HEADERS = re.compile(r"/include/(?:.*/)?c\+\+/|/tapir/(?:core|autograd|ops|nn|optim|cuda)/.*\.(?:h|def)$")
+
+
 def is_inside(frame, folders):
     """Whether a function is the library's, or the standard library's."""
     name = frame.name()
@@ -843,11 +846,40 @@ def is_inside(frame, folders):
     if head.startswith(("tapir::", "tapir_gdb_", "std::", "__gnu_cxx::")):
         return True
     if name.startswith(("operator()", "_FUN")):  # a lambda, which goes without its namespace
+        if frame.type() == gdb.INLINE_FRAME:  # the symbol is of what it was inlined in, as std::thread's
+            begin, end, declared, unit = inlined(frame)
+            if declared is not None:
+                return declared.fullname().startswith(folders) or bool(HEADERS.search(declared.fullname()))
+            if unit is not None and lines_between(unit, begin, end):
+                return unit.fullname().startswith(folders)
         symbol = gdb.execute("info symbol %d" % frame.pc(), to_string=True)
         if symbol.startswith(("tapir::", "std::", "void tapir::", "tapir_gdb_")):
             return True
     function = frame.function()
     return function is not None and function.symtab is not None and function.symtab.fullname().startswith(folders)
+
+
+def block_of(frame):
+    block = frame.block()
+    while block is not None and block.function is None:
+        block = block.superblock
+    return block
+
+
+def inlined(frame):
+    """Of a lambda that was inlined: where its code begins and ends, the file in which its variables are declared, if it has any, and
+    that which was compiled. (The function's own file is for gdb the one that calls it.)"""
+    block = block_of(frame)
+    if block is None:
+        return 0, 0, None, None
+    symbols = [symbol for symbol in block if symbol.symtab is not None and not symbol.is_function]
+    declared = [symbol.symtab for symbol in symbols if symbol.line > 0]
+    units = [symbol.symtab for symbol in symbols if symbol.line == 0]  # as __closure
+    return block.start, block.end, declared[0] if declared else None, units[0] if units else None
+
+
+def lines_between(symtab, begin, end):
+    return [(entry.pc, entry.line) for entry in symtab.linetable() if begin <= entry.pc < end and entry.line > 0]
 
 
 def users_frame(file, line):
@@ -869,28 +901,32 @@ def users_frame(file, line):
     return outside or same_file
 
 
-def line_in_function(frame):
+def line_in_function(op, frame):
     """File and line of a frame whose instruction belongs to a header, since something was inlined there; else None."""
-    place, function = frame.find_sal(), frame.function()
-    if place.symtab is None or function is None or place.symtab.filename == function.symtab.filename:
+    place, function, block = frame.find_sal(), frame.function(), block_of(frame)
+    if place.symtab is None or function is None or block is None:
         return None
-    block = frame.block()
-    while block is not None and block.function is None:
-        block = block.superblock
-    start = block.start if block is not None else 0
-    lines = [(entry.pc, entry.line) for entry in function.symtab.linetable() if start <= entry.pc < frame.pc() and entry.line > 0]
-    return (function.symtab.filename, max(lines)[1]) if lines else None
+    own, is_op_there = function.symtab, op.kind != BACKWARD and op.line > 0
+    if function.name == "operator()" and frame.type() == gdb.INLINE_FRAME:
+        if is_op_there:
+            is_right = os.path.basename(place.symtab.filename) == os.path.basename(op.file)
+            return None if is_right else (op.file, op.line)
+        _, _, declared, unit = inlined(frame)
+        own = declared or unit or own
+    if place.symtab.filename == own.filename:
+        return None
+    if is_op_there and os.path.basename(own.filename) == os.path.basename(op.file):
+        return own.filename, op.line
+    lines = lines_between(own, block.start, frame.pc())
+    return (own.filename, max(lines)[1]) if lines else None
 
 
 def print_frame(op, frame):
     frame.select()
     text = gdb.execute("frame", to_string=True)
-    place = line_in_function(frame)
+    place = line_in_function(op, frame)
     if place is not None:
         file, line = place
-        name = os.path.basename(file)
-        if op.kind != BACKWARD and name == os.path.basename(op.file):
-            line = op.line
         try:
             source = gdb.execute("list %s:%d,%d" % (file, line, line), to_string=True)
         except gdb.error:

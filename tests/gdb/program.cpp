@@ -242,6 +242,8 @@ void writes() {
     x.bernoulli_(0.5);
 }
 
+void bodies();  // bodies.cpp
+
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
     const std::string what = argc > 1 ? argv[1] : "";
@@ -264,5 +266,6 @@ int main(int argc, char** argv) {
     if (what == "device") device();
     if (what == "functions") functions();
     if (what == "writes") writes();
+    if (what == "bodies") bodies();
     return 0;
 }
