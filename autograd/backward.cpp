@@ -139,7 +139,8 @@ void Walk::run(std::size_t from, std::size_t to) {
         detail::thread.module = record.module;
         detail::thread.module_call = record.module_call;
         if (detail::watching_ops && gdb::is_watching()) [[unlikely]]
-            gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc, record.op->backward == CustomFunction::rule);
+            watched |= gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc, record.op->backward == CustomFunction::rule) &&
+                       may_be_watched;
         Backward context(*this, index);
         if (watched) [[unlikely]]
             WatcherList::each([&](OpWatcher& watcher) { watcher.begin_rule(*this, index); });
@@ -249,6 +250,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     // An outer tape needs the rules on record and the saved tensors in place.
     const bool outermost = tape.outer_ == nullptr;
     walk_.recording = options.create_graph || !outermost;
+    walk_.may_be_watched = !was_muted_;
     walk_.watched = detail::is_watched();  // of the rules, not of the ops that they call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
     detail::thread.muted = true;

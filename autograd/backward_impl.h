@@ -54,6 +54,7 @@ struct Walk {
     std::size_t begin;          // records before it belong to an outer tape
     bool recording = false;     // the rules are recorded too
     bool watched = false;       // watchers are told of the rules and of what they give
+    bool may_be_watched = false;  // also from some rule on, if gdb asks for it
     bool releasing = false;     // saved tensors are dropped as they are used up
     std::size_t extent = 0;     // values below it have a place in the tables
     std::vector<GradientSlot> slots{};   // by value

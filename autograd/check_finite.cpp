@@ -66,13 +66,11 @@ std::pair<const double*, int> numbers_of(const Record& record) {
 }
 
 // The value that a record stands for, as messages name it.
-std::string text_of(const Log& log, std::uint32_t value) {
-    const Record& record = *log.records[value];
+std::string text_of(const Log& log, std::size_t index) {
+    const Record& record = *log.records[index];
     const std::string what = listing::output(record);
     if (!(record.flags & Record::kLeaf)) {
-        while (log.records[value]->flags & Record::kExtra) --value;  // a further output stands behind its op
-        const Record& maker = *log.records[value];
-        return fmt::format("the {} that {} made at {}", what, maker.op->name, listing::place(maker.loc));
+        return fmt::format("the {} that {} made at {}", what, listing::op(log, index), listing::place(record.loc));
     }
     const char* name = listing::parameter_name(record);
     return *name ? fmt::format("{}, {}", name, what) : fmt::format("a leaf, {}", what);
@@ -279,6 +277,7 @@ class FiniteWatcher : public OpWatcher {
         const Tensor given = product ? gradient_ops::product(g, *product) : g;
         const std::optional<Values> bad = bad_values(given);
         Given& sum = given_[{&walk, record.inputs()[i]}];
+        if (sum.count == 0) sum.seen.add(walk.slots[record.inputs()[i]].grad);  // from before gdb asked for this
         ++sum.count;
         sum.last = &record;
         sum.input = i;

@@ -1,18 +1,22 @@
 // What tables and drawings of a tape say of a record.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "tapir/core/error.h"
 
 namespace tapir {
 
+struct Log;
 struct Record;
 
 namespace listing {
 
 /// "tree.cpp:42"
 std::string place(const Loc& loc);
+/// "lstm_gates", and "lstm_gates #1" of a record that names its further output.
+std::string op(const Log& log, std::size_t index);
 std::int64_t bytes_of(const Record& record);
 /// "float32 (2, 3)"
 std::string output(const Record& record);

@@ -23,6 +23,13 @@ std::string place(const Loc& loc) {
     return loc.line() == 0 ? "" : detail::file_and_line(loc);
 }
 
+std::string op(const Log& log, std::size_t index) {
+    int output = 0;
+    while (log.records[index]->flags & Record::kExtra) --index, ++output;
+    const char* name = log.records[index]->op->name;
+    return output > 0 ? fmt::format("{} #{}", name, output) : name;
+}
+
 std::int64_t bytes_of(const Record& record) {
     return record.shape().numel() * static_cast<std::int64_t>(itemsize(record.dtype));
 }
@@ -68,8 +75,7 @@ std::string Tape::str(std::string_view pattern) const {
         const Record& record = *log.records[i];
         const bool is_leaf = record.flags & Record::kLeaf;
         if (!is_leaf) bytes += listing::bytes_of(record);
-        const char* op = record.flags & Record::kExtra ? "and" : record.op->name;
-        Row row = {std::to_string(i - begin_), op, listing::output(record), detail::size_text(listing::bytes_of(record)),
+        Row row = {std::to_string(i - begin_), listing::op(log, i), listing::output(record), detail::size_text(listing::bytes_of(record)),
                    inputs_of(record, begin_), listing::place(record.loc), listing::module(record)};
         const bool is_wanted = std::any_of(row.begin(), row.end(), [&](const std::string& cell) { return cell.find(pattern) != cell.npos; });
         if (is_wanted) rows.push_back(std::move(row));
@@ -78,7 +84,8 @@ std::string Tape::str(std::string_view pattern) const {
     for (const Row& row : rows) {
         for (int c = 0; c < kColumns; ++c) widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
     }
-    std::string text = fmt::format("tape of {}: {} records, results of {}\n", listing::place(loc_), size(), detail::size_text(bytes));
+    std::string text = fmt::format("tape of {}: {} record{}, results of {}\n", listing::place(loc_), size(), size() == 1 ? "" : "s",
+                                   detail::size_text(bytes));
     if (rows.size() == 1 && !pattern.empty()) return text + fmt::format("no record has \"{}\"\n", pattern);
     for (const Row& row : rows) {
         std::string line;

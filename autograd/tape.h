@@ -61,7 +61,7 @@ class Tape {
     std::size_t size() const noexcept;
 
     /// The records as a table: number, op, output, bytes, inputs (numbers of records; "-": a constant), the user's line, and the module
-    /// (see nn::ModuleScope) or a parameter's name. With a pattern only the lines that have it in a column.
+    /// (see nn::ModuleScope) or a parameter's name. "pieces #1": a second output. With a pattern only lines with it in a column.
     std::string str(std::string_view pattern = {}) const;
     /// The same to stdout.
     void print(std::string_view pattern = {}) const;

@@ -74,6 +74,13 @@ void tell(GdbState::Kind kind, const char* op, const TensorImpl* tensor, const L
     state.tensor = nullptr;
 }
 
+// After a stop, at which the user may have asked for it: that op is looked at too. Returns whether it is.
+bool check_if_asked() {
+    if (tapir_gdb_state.checking == 0) return false;
+    detail::check_finite_of_thread();
+    return true;
+}
+
 }  // namespace
 
 void begin(const char* op, const TensorImpl* operand, const Loc& own) {
@@ -83,8 +90,8 @@ void begin(const char* op, const TensorImpl* operand, const Loc& own) {
     told.op = op;
     told.loc = loc;
     told.has_result = false;
-    if (tapir_gdb_state.checking > 0) detail::check_finite_of_thread();
     if (tapir_gdb_state.watching > 0) tell(GdbState::kForward, op, operand, loc);
+    check_if_asked();
 }
 
 void forget() noexcept { told.has_result = true; }
@@ -93,12 +100,14 @@ void result(const TensorImpl* made) {
     if (detail::thread.parts > 0 || told.in_rule || !*told.op) return;
     told.has_result = true;
     if (tapir_gdb_state.results > 0) tell(GdbState::kResult, told.op, made, told.loc);
+    check_if_asked();
 }
 
-void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc, bool is_function) {
+bool begin_rule(const char* op, const TensorImpl* operand, const Loc& loc, bool is_function) {
     told.in_rule = true;
     told.has_result = true;
     if (tapir_gdb_state.watching > 0) tell(is_function ? GdbState::kFunction : GdbState::kBackward, op, operand, loc);
+    return check_if_asked();
 }
 
 void end_rule() noexcept { told.in_rule = false; }

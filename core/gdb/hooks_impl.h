@@ -70,8 +70,9 @@ void begin(const char* op, const TensorImpl* operand, const Loc& loc);
 void forget() noexcept;
 /// The op that has begun has a result.
 void result(const TensorImpl* made);
-/// The rule of a record begins, of a user's Function or of an op: what it calls is not told.
-void begin_rule(const char* op, const TensorImpl* operand, const Loc& loc, bool is_function);
+/// The rule of a record begins, of a user's Function or of an op: what it calls is not told. Returns whether gdb wants its results to be
+/// looked at.
+bool begin_rule(const char* op, const TensorImpl* operand, const Loc& loc, bool is_function);
 void end_rule() noexcept;
 /// The message of a NonFiniteError.
 void nonfinite(const char* op, const char* message, const Loc& loc);

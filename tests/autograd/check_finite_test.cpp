@@ -7,6 +7,7 @@
 #include "../fails.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
+#include "tapir/autograd/log_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -259,6 +260,18 @@ TEST_CASE("finite contributions whose sum is not: of a value that is used twice"
     CHECK(w.grad().at<float>({0}) == Approx(3e38));
 }
 
+TEST_CASE("finite contributions whose sum is not: of a further output of an op, which is named by the op") {
+    const Tensor w = zeros({2, 2}).requires_grad_();
+    const CheckFiniteScope check;
+    Tape tape;
+    const std::vector<Tensor> rows = tanh(w).unbind();
+    const std::string name = tape.log().records[2]->op->name;
+    const Tensor y = rows[1] * 2 + rows[1] * 1;
+    const std::string text = finding([&] { tape.backward(y, {.gradient = full({2}, 1.5e38f)}); });
+    INFO(text);
+    CHECK(has(text, "of the float32 (2,) that " + name + " #1 made at check_finite_test.cpp:"));
+}
+
 TEST_CASE("finite contributions whose sum is not: of a further output of an op") {
     const Tensor w = zeros({4}).requires_grad_();
     const CheckFiniteScope check;
@@ -268,7 +281,7 @@ TEST_CASE("finite contributions whose sum is not: of a further output of an op")
     const Tensor y = parts[1] * 2 + parts[1] * 1 + parts[0];
     const std::string text = finding([&] { tape.backward(y, {.gradient = full({2}, 1.5e38f)}); });
     INFO(text);
-    CHECK(has(text, "gradient of the float32 (2,) that pieces made at check_finite_test.cpp:" + std::to_string(line) + " overflows"));
+    CHECK(has(text, "gradient of the float32 (2,) that pieces #1 made at check_finite_test.cpp:" + std::to_string(line) + " overflows"));
 }
 
 TEST_CASE("finite contributions whose sum is not: of a leaf with a hook") {

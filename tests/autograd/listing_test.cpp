@@ -164,6 +164,24 @@ TEST_CASE("the tape as a drawing: a box for each run of a module's ops") {
     CHECK(count(tape.to_dot(), " -> ") == 2 * 5 + 2 + 1);
 }
 
+TEST_CASE("a table names the further outputs of an op by its name and their number") {
+    const Tensor w = ones({3, 2}).requires_grad_();
+    Tape tape;
+    const std::vector<Tensor> parts = w.unbind();
+    const std::string name = tape.log().records[1]->op->name, table = tape.str();
+    INFO(table);
+    CHECK(count(table, "  " + name + "  ") == 1);
+    CHECK(count(table, "  " + name + " #1") == 1);
+    CHECK(count(table, "  " + name + " #2") == 1);
+    CHECK(count(tape.str(name + " #2"), "\n") == 3);  // the title, the columns, and that
+    CHECK(count(table, "4 records") == 1);
+    const Tensor x = parts[0] + parts[2];
+    CHECK(tape.str().find("1, 3") != std::string::npos);
+    Tape inner;
+    const Tensor y = exp(x);
+    CHECK(inner.str().find(": 1 record, ") != std::string::npos);
+}
+
 TEST_CASE("boxes of a drawing do not overlap, and results are below what they are made of") {
     // A binary tree of 64 leaves, with an edge from each leaf to the end.
     std::vector<Tensor> level;
