@@ -143,7 +143,7 @@ void release_saved(Record& record) noexcept {
     if (record.flags & Record::kReleased) return;
     for (int i = 0; i < record.saved_count; ++i) Tensor::adopt(record.saved()[i].impl);  // destroys the handle
     if (record.flags & Record::kObject) delete *static_cast<RecordObject**>(record.attrs());
-    record.flags = static_cast<std::uint8_t>((record.flags | Record::kReleased) & ~Record::kObject);
+    record.flags |= Record::kReleased;
 }
 
 void Log::truncate(std::size_t count) noexcept {

@@ -6,7 +6,14 @@
 #include <string>
 #include <utility>
 
-namespace tapir::detail {
+namespace tapir {
+
+// The one that was made last.
+extern "C" {
+[[gnu::used, gnu::retain]] constinit const ModuleName* tapir_gdb_modules = nullptr;
+}
+
+namespace detail {
 namespace {
 
 // Made at first use and never destroyed: records of a thread that outlives main() may name modules.
@@ -37,7 +44,13 @@ const char* interned(std::string_view text) {
 const ModuleName* module_name(std::string_view path, std::string_view type) {
     const std::lock_guard lock(names().mutex);
     const char *p = names().text(path), *t = names().text(type);
-    return &names().modules.try_emplace({p, t}, ModuleName{p, t}).first->second;
+    const auto [place, is_new] = names().modules.try_emplace({p, t}, ModuleName{p, t});
+    if (is_new) {
+        place->second.next = tapir_gdb_modules;
+        tapir_gdb_modules = &place->second;
+    }
+    return &place->second;
 }
 
-}  // namespace tapir::detail
+}  // namespace detail
+}  // namespace tapir

@@ -9,6 +9,8 @@ struct ModuleName {
     const char* path;  // "encoder.cell"; "" for the model itself, and for modules whose place is not known
     const char* type;  // "LSTMCell"
 
+    const ModuleName* next = nullptr;  // of all of them, for gdb
+
     /// The path, or the type where there is none.
     const char* shown() const noexcept { return *path ? path : type; }
 };

@@ -11,6 +11,7 @@
 
 #include "tapir/autograd/profiler.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/gdb/layout_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/state_reader_impl.h"
@@ -491,6 +492,37 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     for (const auto& group : options) check(rule_, group.data(), loc);
     groups_ = std::move(groups);
     for (std::size_t g = 0; g < options.size(); ++g) std::copy(options[g].begin(), options[g].end(), options_[g].begin());
+}
+
+// --- What gdb's printer reads --------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct InMemory {  // an Optimizer's private members
+    const void* vtable;
+    const OptimizerRule* rule;
+    std::vector<std::vector<Slot>> groups;
+    std::vector<std::vector<std::byte>> options;
+    std::vector<double> initial_lr;
+};
+static_assert(sizeof(InMemory) == sizeof(Optimizer));
+
+}  // namespace
+
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // no virtual bases here
+
+extern "C" {
+extern const gdb::LayoutEntry tapir_gdb_optimizer[];
+[[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_optimizer[] = {
+    {"Optimizer.rule", offsetof(InMemory, rule)},
+    {"Optimizer.groups", offsetof(InMemory, groups)},
+    {"Optimizer.options", offsetof(InMemory, options)},
+    {"sizeof.vector", sizeof(std::vector<Slot>)},
+    TAPIR_GDB_SIZE(Slot),
+    TAPIR_GDB_OFFSET(Slot, steps),
+    TAPIR_GDB_OFFSET(OptimizerRule, name),
+    {},
+};
 }
 
 }  // namespace tapir::optim

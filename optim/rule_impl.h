@@ -119,6 +119,7 @@ struct Rule {
 template <class R, class Options = typename R::Options>
 inline constexpr OptimizerRule rule_of = [] {
     static_assert(std::is_trivially_copyable_v<Options> && alignof(Options) <= alignof(std::max_align_t));
+    static_assert(offsetof(Options, lr) == 0, "gdb's printer looks there");
     OptimizerRule rule{R::name,
                        nullptr,
                        std::data(R::options),

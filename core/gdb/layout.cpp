@@ -83,6 +83,7 @@ extern "C" {
     TAPIR_GDB_OFFSET(OpInfo, name),
     TAPIR_GDB_OFFSET(ModuleName, path),
     TAPIR_GDB_OFFSET(ModuleName, type),
+    TAPIR_GDB_OFFSET(ModuleName, next),
 
     TAPIR_GDB_OFFSET(Log, id),
     TAPIR_GDB_OFFSET(Log, depth),

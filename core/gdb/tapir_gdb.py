@@ -457,7 +457,12 @@ class Record:
 
     @property
     def op(self):
-        return "and" if self.has("kExtra") else Known.text(number(self.fields.get("op") + offset("OpInfo.name")))
+        if self.has("kExtra"):  # a further output of the record before it
+            output, index = 1, self.index - 1
+            while Record(self.log, index).has("kExtra"):
+                output, index = output + 1, index - 1
+            return "%s #%d" % (Record(self.log, index).op, output)
+        return Known.text(number(self.fields.get("op") + offset("OpInfo.name")))
 
     @property
     def place(self):
@@ -596,7 +601,7 @@ def tape_printed(value):
 
 def tape_head(log, opened):
     total = sum(record.bytes for record in log.all() if not record.has("kLeaf"))
-    return "tape of %s: %d records, results of %s" % (opened, len(log), size_text(total))
+    return "tape of %s: %s, results of %s" % (opened, counted(len(log), "record"), size_text(total))
 
 
 def record_printed(value):
@@ -763,6 +768,27 @@ def tensor_printed(value):
     return tensor_text(impl_of(value))
 
 
+def optimizer_printed(value):
+    """"SGD, lr 0.1, 5 parameters, 3 steps"; several rates where the groups have them."""
+    table, address = Known.table("tapir_gdb_optimizer"), int(value.address)
+    name = Known.text(number(number(address + table["Optimizer.rule"]) + table["OptimizerRule.name"]))
+    slots, steps = 0, 0
+    begin, end = pointers(address + table["Optimizer.groups"], 2)
+    groups = (end - begin) // table["sizeof.vector"]
+    for group in range(min(groups, 1000)):
+        first, last = pointers(begin + group * table["sizeof.vector"], 2)
+        for slot in range(first, last, table["sizeof.Slot"]):
+            slots, steps = slots + 1, max(steps, number(slot + table["Slot.steps"], 8, signed=True))
+    options, rates = number(address + table["Optimizer.options"]), []
+    for group in range(min(groups, 1000)):
+        (rate,) = struct.unpack("<d", read(number(options + group * table["sizeof.vector"]), 8))
+        if "%g" % rate not in rates:
+            rates.append("%g" % rate)
+    texts = [name, "lr " + (" and ".join(rates) if len(rates) < 4 else ", ".join(rates[:3] + ["..."])), counted(slots, "parameter")]
+    texts[2] += " in %d groups" % groups if groups > 1 else ""
+    return ", ".join(texts + ([counted(steps, "step")] if steps else []))
+
+
 PRINTERS = {
     "tapir::Tensor": tensor_printed,
     "tapir::TensorImpl": tensor_printed,
@@ -772,6 +798,7 @@ PRINTERS = {
     "tapir::Record": record_printed,
     "tapir::nn::Module": module_printed,
     "tapir::Error": error_printed,
+    "tapir::optim::Optimizer": optimizer_printed,
 }
 
 
@@ -837,8 +864,8 @@ def library_folders():
 HEADERS = re.compile(r"/include/(?:.*/)?c\+\+/|/tapir/(?:core|autograd|ops|nn|optim|cuda)/.*\.(?:h|def)$")
 
 
-def is_inside(frame, folders):
-    """Whether a function is the library's, or the standard library's."""
+def is_inside(frame, folders, base=""):
+    """Whether a function is the library's, or the standard library's. base: the name of the op's file."""
     name = frame.name()
     if not name:
         return True
@@ -846,14 +873,14 @@ def is_inside(frame, folders):
     if head.startswith(("tapir::", "tapir_gdb_", "std::", "__gnu_cxx::")):
         return True
     if name.startswith(("operator()", "_FUN")):  # a lambda, which goes without its namespace
-        if frame.type() == gdb.INLINE_FRAME:  # the symbol is of what it was inlined in, as std::thread's
-            begin, end, declared, unit = inlined(frame)
-            if declared is not None:
-                return declared.fullname().startswith(folders) or bool(HEADERS.search(declared.fullname()))
-            if unit is not None and lines_between(unit, begin, end):
-                return unit.fullname().startswith(folders)
         symbol = gdb.execute("info symbol %d" % frame.pc(), to_string=True)
-        if symbol.startswith(("tapir::", "std::", "void tapir::", "tapir_gdb_")):
+        is_of_library = symbol.startswith(("tapir::", "void tapir::", "tapir_gdb_"))
+        if frame.type() == gdb.INLINE_FRAME:  # then the symbol is that of what it was inlined in, as std::thread's
+            begin, end, declared, unit = inlined(frame)
+            source = declared or (unit if unit is not None and lines_between(unit, begin, end) else None)
+            if source is not None and (not is_of_library or os.path.basename(source.filename) == base):
+                return source.fullname().startswith(folders) or bool(HEADERS.search(source.fullname()))
+        if is_of_library or symbol.startswith("std::"):
             return True
     function = frame.function()
     return function is not None and function.symtab is not None and function.symtab.fullname().startswith(folders)
@@ -893,7 +920,7 @@ def users_frame(file, line):
         is_there = place.symtab is not None and os.path.basename(place.symtab.filename) == base
         if is_there and place.line == line:
             return frame
-        if not is_inside(frame, folders):
+        if not is_inside(frame, folders, base):
             outside = outside or frame
             if is_there and same_file is None:
                 same_file = frame
@@ -1064,6 +1091,41 @@ class Names:
         close = cls.near(name)
         raise gdb.GdbError("tapir break: no op has the name %s%s; if a library is loaded later that has it: set breakpoint pending on"
                            % (name, ", is it %s?" % " or ".join(close) if close else ""))
+
+
+class Places:
+    """What a breakpoint at a file's line or at a module may never reach: that is said, and it is set all the same, for what comes
+    later."""
+
+    @classmethod
+    def check_line(cls, file, line):
+        try:
+            gdb.decode_line("%s:%d" % (file, line))
+            return
+        except gdb.error as error:
+            said = str(error)
+        if not said.startswith("No line"):  # the file may be one without debug information: its ops name it all the same
+            named = re.compile(rb"[/\0]%s\0" % re.escape(file.encode()))
+            if any(named.search(section) for section in Names.sections()):
+                return
+            said = "No source file named %s." % file
+        print(said)
+
+    @classmethod
+    def check_module(cls, pattern):
+        if not is_live():
+            return
+        try:
+            at, known = number(address_of("tapir_gdb_modules")), []
+        except (gdb.GdbError, gdb.MemoryError):
+            return  # the library comes later
+        while at:
+            known.append(module_text(at))
+            at = number(at + offset("ModuleName.next"))
+        if any(fnmatch.fnmatchcase(name, pattern) for name in known):
+            return
+        close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+        print("No module is known as %s yet%s" % (pattern, ", but %s" % ", ".join(close) if close else ""))
 
 
 class Says(gdb.Function):
@@ -1293,7 +1355,8 @@ class TapeCommand(Command):
     """tapir tape [PATTERN]: the records of this thread's innermost tape as a table.
 
 Index, op, output, its bytes, the records that it was made of ("-": a constant), the line of your program, and the path of the
-module (see nn::ModuleScope), or a parameter's name. With a pattern: only the records that have it in one of the columns.
+module (see nn::ModuleScope), or a parameter's name. "pieces #1" is the second output of the op before it. With a pattern: only the
+records that have it in one of the columns.
     tapir tape encoder.cell
     tapir tape model.cpp:42"""
 
@@ -1309,7 +1372,10 @@ module (see nn::ModuleScope), or a parameter's name. With a pattern: only the re
             if any(pattern in cell for cell in row):
                 rows.append(row)
         print(tape_head(log, log.opened))
-        print_table(rows, right=(0, 3))
+        if len(rows) == 1 and pattern:
+            print('no record has "%s"' % pattern)
+        else:
+            print_table(rows, right=(0, 3))
 
 
 class RecordCommand(Command):
@@ -1347,6 +1413,8 @@ N is the record's number in `tapir tape`."""
     @staticmethod
     def attributes(record):
         if record.has("kObject"):
+            if record.has("kReleased"):
+                return ""  # it is gone
             return "an object, " + (vtable_name(number(record.attrs_at)) or "of a type without a symbol")
         raw = read(record.attrs_at, record.inputs_at - record.attrs_at)
         texts = []
@@ -1484,6 +1552,7 @@ before."""
         line = re.fullmatch(r"(.+):(\d+)", argument)
         if line:
             file, at = line.group(1), int(line.group(2))
+            Places.check_line(file, at)
             return (lambda op: op.kind != RESULT and op.line == at and ("/" + op.file).endswith("/" + file)), [":%d" % at]
         shape = re.fullmatch(r"shape\s*(.*)", argument)
         if shape:
@@ -1498,6 +1567,7 @@ before."""
             return fits, [], True
         module = re.fullmatch(r"module\s+(\S+)", argument)
         if module:
+            Places.check_module(module.group(1))
             return (lambda op: op.kind != RESULT and fnmatch.fnmatchcase(op.module, module.group(1))), []
         name = re.fullmatch(r"(.+?)(\s+backward)?", argument)
         if re.match(r"(module|shape)\b", argument):
@@ -1522,7 +1592,7 @@ class BreakNonfiniteCommand(Command):
     """tapir break-nonfinite: stop at the first op, forward or backward, that makes nan or inf of finite numbers.
 
 It says which, what went in, and the likely cause, as CheckFiniteScope does. Every input and output is looked at: expect a step to
-take several times as long. Delete the breakpoint to end it."""
+take several times as long. The op is looked at, too, at which a breakpoint of tapir has stopped. Delete the breakpoint to end it."""
 
     word, kind = "break-nonfinite", gdb.COMMAND_BREAKPOINTS
 
@@ -1530,6 +1600,23 @@ take several times as long. Delete the breakpoint to end it."""
         if argument:
             raise gdb.GdbError("tapir break-nonfinite takes no argument")
         print("Tapir breakpoint %d: an op makes nan or inf of finite numbers" % quietly(NonfiniteBreakpoint).number)
+        if self.is_late():
+            print("An op that has begun already is not looked at")
+
+    @staticmethod
+    def is_late():
+        """Whether the program has stopped in an op, other than where this asks gdb."""
+        frame, folders = gdb.newest_frame() if is_live() else None, library_folders()
+        while frame is not None:
+            name = frame.name() or ""
+            if "tapir_gdb_" in name:
+                return False
+            if name.startswith("tapir::"):
+                return True
+            if not is_inside(frame, folders) and frame.function() is not None:
+                return False
+            frame = frame.older()
+        return False
 
 
 class NextCommand(Command):
@@ -1681,8 +1768,8 @@ A storage that several records have saved counts once, where it was saved first.
                     count, total = kept.get(key, (0, 0))
                     kept[key] = (count + 1, total + size)
         thread = getattr(thread_of(log), "num", "?")
-        print("tape of %s, thread %s: %d records; %s saved for backward, besides leaves of %s" % (
-            log.opened, thread, len(log), size_text(sum(size for _, size in kept.values())), size_text(parameters)))
+        print("tape of %s, thread %s: %s; %s saved for backward, besides leaves of %s" % (
+            log.opened, thread, counted(len(log), "record"), size_text(sum(size for _, size in kept.values())), size_text(parameters)))
         most = sorted(kept.items(), key=lambda item: -item[1][1])[:10]
         if most:
             print_table([("saved", "tensors", "by", "line", "module")] + [

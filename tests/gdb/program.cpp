@@ -243,6 +243,8 @@ void writes() {
 }
 
 void bodies();  // bodies.cpp
+void outputs();  // values.cpp
+void optimizers();
 
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
@@ -267,5 +269,7 @@ int main(int argc, char** argv) {
     if (what == "functions") functions();
     if (what == "writes") writes();
     if (what == "bodies") bodies();
+    if (what == "outputs") outputs();
+    if (what == "optimizers") optimizers();
     return 0;
 }

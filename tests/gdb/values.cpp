@@ -1,0 +1,64 @@
+// Ops with several outputs, a Function of the program's, optimizers: for the tests of tapir_gdb.py.
+#include <tapir/tapir.h>
+
+namespace nn = tapir::nn;
+using tapir::Tensor;
+
+namespace {
+
+template <class... T>
+[[gnu::noinline]] void look(const T&... values) {
+    const void* addresses[] = {&values...};
+    asm volatile("" : : "r"(addresses) : "memory");
+}
+
+struct Square : tapir::Function<Square> {
+    static Tensor forward(tapir::FunctionContext& context, const std::vector<Tensor>& x) {
+        context.save({x[0]});
+        return x[0] * x[0];
+    }
+    static std::vector<Tensor> backward(tapir::FunctionContext& context, const std::vector<Tensor>& g) {
+        return {g[0] * 2 * context.saved(0)};
+    }
+};
+
+struct Layer : nn::Module {
+    nn::Linear inner{2, 2};
+    void members(nn::Members& m) override { m("inner", inner); }
+    Tensor forward(const Tensor& x) const {
+        const nn::ModuleScope scope(*this);
+        return inner(x);
+    }
+};
+
+struct Net : nn::Module {
+    Layer encoder;
+    void members(nn::Members& m) override { m("encoder", encoder); }
+};
+
+}  // namespace
+
+void outputs() {
+    const Tensor w = tapir::ones({3, 2}).requires_grad_();
+    tapir::Tape tape;
+    const std::vector<Tensor> parts = unbind(w);
+    const Tensor y = Square::apply({parts[2]});
+    const Tensor loss = sum(y);
+    look(parts, y, tape);
+    tape.backward(loss);
+    look(tape);
+}
+
+void optimizers() {
+    Net net;
+    const std::vector<Tensor> parameters = net.parameters();
+    tapir::optim::SGD sgd(parameters, {.lr = 0.1, .momentum = 0.5});
+    tapir::optim::Adam adam({parameters[0]});
+    adam.add_param_group({parameters[1]}, {.lr = 0.02});
+    for (int i = 0; i < 3; ++i) {
+        tapir::Tape tape;
+        tape.backward(sum(net.encoder.forward(tapir::ones({1, 2}))));
+        sgd.step();
+    }
+    look(sgd, adam);
+}
