@@ -65,7 +65,10 @@ bool FunctionContext::needs(int i, Loc loc) const {
 
 std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward,
                                           const std::vector<Tensor>& inputs, const Loc& loc) {
-    for (const Tensor& x : inputs) detail::check_defined(In(x, loc), op.name);
+    for (const Tensor& x : inputs) {
+        if (!x.defined()) detail::fail_undefined(op.name, loc);
+        detail::begin_op("Function::apply", x.impl(), loc);  // what is watched is what its forward calls
+    }
     auto object = std::make_unique<FunctionRecord>();
     object->backward = backward;
     std::vector<Tensor> outputs;
