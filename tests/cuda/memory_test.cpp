@@ -227,7 +227,7 @@ TEST_CASE("out of memory within a layer or a step names the user's line", "[cuda
         for (;;) fill.push_back(empty({kMiB / 2}, {uint8, cuda}));
     } catch (const OutOfMemory&) {
     }
-    FAILS(OutOfMemory, "step: 1.0 MiB cannot be had", adam.step());
+    FAILS(OutOfMemory, "adam: 1.0 MiB cannot be had", adam.step());
     set_memory_limit(0, cuda);
 }
 
