@@ -38,13 +38,6 @@ struct WalkMemory {
 };
 thread_local std::unique_ptr<WalkMemory> spare_memory;
 
-// What the thread's last walk that released records was called, and which tape's they were.
-struct LastRelease {
-    std::uint32_t tape = 0;
-    const char* what = "";
-};
-constinit thread_local LastRelease last_release;
-
 }  // namespace
 
 // --- What a rule sees ---------------------------------------------------------------------------------------------------------
@@ -340,8 +333,7 @@ void BackwardRun::check_reached() {
         if (record.flags & Record::kReleased) [[unlikely]] {
             fail<TapeError>(loc_, "{}: the saved tensors of {} at {} were used up by the {} at {}; make the tape "
                             "persistent to run backward again", what_, record.op->name, detail::file_and_line(record.loc),
-                            last_release.tape == walk_.log.id ? last_release.what : "backward",
-                            detail::file_and_line(walk_.log.last_backward));
+                            walk_.log.last_walk, detail::file_and_line(walk_.log.last_backward));
         }
         for (int k = 0; k < record.saved_count; ++k) {
             const SavedTensor& saved = record.saved()[k];
@@ -365,7 +357,7 @@ void BackwardRun::walk() {
         WatcherList::each([&](OpWatcher& watcher) { watcher.begin_walk(walk_); });
     if (walk_.releasing) {
         walk_.log.last_backward = loc_;
-        last_release = {walk_.log.id, what_};
+        walk_.log.last_walk = what_;
     }
     walk_.slots[y_value_].grad = std::move(seed_);
     BackwardStreams streams(walk_.log);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +18,6 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/values_impl.h"
-#include "tapir/ops/elementwise_impl.h"
 
 namespace tapir {
 namespace {
@@ -58,11 +56,8 @@ struct Seen {
 
 // The numbers that an element-wise op was given: what its record keeps.
 std::pair<const double*, int> numbers_of(const Record& record) {
-    const std::less<const void*> before;
-    const void* op = record.op;
-    const bool is_elementwise = !before(op, elementwise_ops) && before(op, elementwise_ops + kElementwiseOps);
-    if (!is_elementwise || record.flags & Record::kReleased) return {nullptr, 0};
-    return {static_cast<const double*>(record.attrs()), reinterpret_cast<const ElementwiseOp*>(record.op)->params};
+    if (record.op->params == 0 || record.flags & Record::kReleased) return {nullptr, 0};
+    return {static_cast<const double*>(record.attrs()), record.op->params};
 }
 
 // The value that a record stands for, as messages name it.
@@ -169,7 +164,7 @@ template <class Name>
 std::string result_name(const RecordArgs& ran, int k, const Name& name) {
     if (!OperandNames::of_output(k)) return k == 0 ? "the result" : name(k);
     const AutogradMeta* meta = ran.outputs[0]->meta;
-    const char* parameter = meta ? __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE) : nullptr;  // another thread may just name it
+    const char* parameter = meta ? meta->name_now() : nullptr;
     const std::string what = (k == 0 ? "the " : "") + name(k);
     return parameter ? fmt::format("{}{}{}", what, k == 0 ? " " : " of ", parameter) : what;
 }

@@ -72,8 +72,7 @@ class UseWatcher : public OpWatcher {
                                               "pieces",    "to_dtype", "to_device", "clone"};
         while (value != value_) {
             if (value == kNoValue) return false;
-            while (log.records[value]->flags & Record::kExtra) --value;
-            const Record& record = *log.records[value];
+            const Record& record = *log.records[log.maker_of(value)];
             const bool is_same = std::find(std::begin(kSame), std::end(kSame), record.op->name) != std::end(kSame);
             if (record.input_count == 0 || !is_same) return false;
             value = record.inputs()[0];

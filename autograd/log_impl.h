@@ -98,6 +98,7 @@ struct Log {
     int depth = 0;         // how many tapes are open on it
     Loc opened{};          // where the outermost tape was made
     Loc last_backward{};   // the line of the backward that released records
+    const char* last_walk = "backward";  // what that was called
     Arena arena;
     std::vector<Record*> records;
     struct LeafSlot {
@@ -113,6 +114,11 @@ struct Log {
     };
     std::vector<StreamRun> stream_runs;
 
+    /// The record that made a value: that of its op, where it is a further output.
+    std::uint32_t maker_of(std::uint32_t value) const noexcept {
+        while (records[value]->flags & Record::kExtra) --value;
+        return value;
+    }
     /// The value an input names on this log, or kNoValue for a constant. Appends a leaf's record at its first use.
     std::uint32_t value_of(TensorImpl* input, const Loc& loc);
     void clear() noexcept;                       // releases every record and keeps the memory

@@ -47,6 +47,8 @@ struct AutogradMeta {
     bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
     std::vector<GradientHook> hooks;  // read and written with gradient_mutex() held; called without, from copies
 
+    /// The name, or null. Another thread may just give it.
+    const char* name_now() const noexcept { return __atomic_load_n(&name, __ATOMIC_ACQUIRE); }
     bool has_gradient() const noexcept { return grad.defined() || !rows.empty() || products.rows > 0; }
     /// Forgets the hooks that were removed.
     void drop_removed_hooks() noexcept;

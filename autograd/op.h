@@ -50,6 +50,7 @@ struct OpInfo {
     const char* doc = nullptr;
     const Sample* samples = nullptr;
     int sample_count = 0;
+    int params = 0;  // numbers that it was called with: of an element-wise op, whose attributes are these
 
     // But for the rule: gcc's -fsanitize=undefined does not take a function's address as a constant.
     constexpr bool complete() const { return name && onnx.stated() && doc; }

@@ -24,10 +24,9 @@ std::string place(const Loc& loc) {
 }
 
 std::string op(const Log& log, std::size_t index) {
-    int output = 0;
-    while (log.records[index]->flags & Record::kExtra) --index, ++output;
-    const char* name = log.records[index]->op->name;
-    return output > 0 ? fmt::format("{} #{}", name, output) : name;
+    const std::uint32_t maker = log.maker_of(static_cast<std::uint32_t>(index));
+    const char* name = log.records[maker]->op->name;
+    return index > maker ? fmt::format("{} #{}", name, index - maker) : name;
 }
 
 std::int64_t bytes_of(const Record& record) {
@@ -39,7 +38,7 @@ std::string output(const Record& record) { return fmt::format("{} {}", name(reco
 const char* parameter_name(const Record& record) {
     if (!(record.flags & Record::kLeaf) || record.flags & Record::kReleased) return "";
     const AutogradMeta* meta = record.saved()[0].impl->meta;
-    const char* name = meta ? __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE) : nullptr;  // another thread may just name it
+    const char* name = meta ? meta->name_now() : nullptr;
     return name ? name : "";
 }
 

@@ -50,7 +50,7 @@ bool covers(std::string_view known, std::string_view path) {
 void note_place(const Tensor& parameter, const std::string& path) {
     AutogradMeta* meta = parameter.impl()->meta;
     if (!meta) return;
-    const char* known = __atomic_load_n(&meta->name, __ATOMIC_ACQUIRE);
+    const char* known = meta->name_now();
     if (!known || (path.size() > std::strlen(known) && covers(path, known))) {
         __atomic_store_n(&meta->name, tapir::detail::interned(path), __ATOMIC_RELEASE);
     }

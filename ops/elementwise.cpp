@@ -70,8 +70,8 @@ using K = double;
 
 constexpr bool is_g(const char* expression) { return expression[0] == 'g' && expression[1] == '\0'; }
 
-constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, BackwardRule rule = elementwise_rule) {
-    return {name, onnx, rule, doc};
+constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, int params = 0, BackwardRule rule = elementwise_rule) {
+    return {name, onnx, rule, doc, nullptr, 0, params};
 }
 
 // Calls a rule with the operands [g, a, b, c, y].
@@ -82,28 +82,28 @@ constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, BackwardRule
 const ElementwiseOp elementwise_ops[kElementwiseOps] = {
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                               \
     {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
-     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4]))}, 0},
+     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4]))}},
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                       \
-    {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
-     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0]))}, 1},
+    {info(#name, onnx, doc, 1), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,        \
+     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0]))}},
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)               \
-    {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
-     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0], p[1]))}, 2},
+    {info(#name, onnx, doc, 2), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,        \
+     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0], p[1]))}},
 #define TAPIR_PREDICATE(name, onnx, doc, forward) \
-    {info(#name, onnx, doc, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}, 0},
+    {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b)                 \
     {info(#name, onnx, doc), Elementwise::name, saves, 2, types, false, {is_g(#backward_a), is_g(#backward_b)}, \
      low, high,                                                                                                 \
      {TAPIR_CALL(name##_backward_a(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
-      TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4]))}, 0},
+      TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4]))}},
 #define TAPIR_COMPARE(name, onnx, doc, forward) \
-    {info(#name, onnx, doc, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}, 0},
+    {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
 #define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c)    \
     {info(#name, onnx, doc), Elementwise::name, saves, 3, types, false,                                         \
      {is_g(#backward_a), is_g(#backward_b), is_g(#backward_c)}, low, high,                                      \
      {TAPIR_CALL(name##_backward_a(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
       TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
-      TAPIR_CALL(name##_backward_c(*t[0], *t[1], *t[2], *t[3], *t[4]))}, 0},
+      TAPIR_CALL(name##_backward_c(*t[0], *t[1], *t[2], *t[3], *t[4]))}},
 #include "tapir/ops/elementwise.def"
 };
 #undef TAPIR_CALL
@@ -235,8 +235,8 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
     }
     if (op.saves & SaveY) saved[saved_count++] = &out;
     TensorImpl* result = out.impl();
-    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params, static_cast<std::size_t>(op.params) * sizeof(double),
-               /*is_object=*/false, params, params ? op.params : 0},
+    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params,
+               static_cast<std::size_t>(op.info.params) * sizeof(double), /*is_object=*/false, params, params ? op.info.params : 0},
               recorded);
 }
 
@@ -698,8 +698,7 @@ namespace {
 bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
     if (view->node.tape != log.id) return false;
     for (std::uint32_t value = view->node.index; value != kNoValue;) {
-        while (log.records[value]->flags & Record::kExtra) --value;
-        Record& record = *log.records[value];
+        const Record& record = *log.records[log.maker_of(value)];
         if (record.flags & Record::kLeaf) {
             return !(record.flags & Record::kReleased) && record.saved()[0].impl->storage == view->storage;
         }
@@ -797,7 +796,7 @@ void elementwise_rule(Backward& b) {
     for (const Tensor*& t : all) {
         if (!t) t = &undefined;
     }
-    const double* params = op.params ? &b.attrs<double>() : nullptr;
+    const double* params = op.info.params ? &b.attrs<double>() : nullptr;
     for (int k = 0; k < op.operands; ++k) {
         if (!b.needs(k)) continue;
         if (op.passes[k]) {

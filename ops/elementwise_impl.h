@@ -18,7 +18,6 @@ struct ElementwiseOp {
     double low, high;
     // The backward expressions on tensors, recorded for higher order. [g, a, b, c, y]
     Tensor (*rule[3])(const Tensor* const* operands, const double* params);
-    int params;
 };
 extern const ElementwiseOp elementwise_ops[kElementwiseOps];
 
