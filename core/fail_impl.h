@@ -21,6 +21,11 @@ inline std::string conversion_hint(DType input, DType weight) {
     return input == weight || !is_floating(weight) ? "" : fmt::format("; convert the input with x.to({})", name(weight));
 }
 
+/// What ends a message about an input where it may be this dimension that is missing, "time's", in front of all others.
+inline std::string missing_hint(bool is_likely, const char* dimension) {
+    return is_likely ? fmt::format("; is the {} dimension missing? x.unsqueeze(0) has it", dimension) : "";
+}
+
 }  // namespace detail
 
 }  // namespace tapir

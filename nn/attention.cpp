@@ -98,7 +98,7 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
         fail<ShapeError>(loc, "{}: query {}, key {} and value {} do not fit: they need to be ({}) with {}, {} and {} features{}", op,
                          query.tensor.shape(), key.shape(), value.shape(),
                          options_.batch_first ? "batch, time, features" : "time, batch, features", embed, options_.kdim, options_.vdim,
-                         lack_time ? "; is the time's dimension missing? x.unsqueeze(0) has it" : "");
+                         tapir::detail::missing_hint(lack_time, "time's"));
     };
     if ((rank != 2 && rank != 3) || key.dim() != rank || value.dim() != rank) wrong();
     if (query.tensor.shape().back() != embed || key.shape().back() != options_.kdim || value.shape().back() != options_.vdim) wrong();

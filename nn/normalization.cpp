@@ -44,7 +44,7 @@ Tensor BatchNorm::forward(In x) const {
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}{}", name_,
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
                          x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor",
-                         lacks_batch ? "; is the batch's dimension missing? x.unsqueeze(0) has it" : "");
+                         tapir::detail::missing_hint(lacks_batch, "batch's"));
     }
     check_floating(name_, x);
     if (x.tensor.shape()[1] != channels_ && (weight.defined() || running_mean.defined())) {

@@ -296,9 +296,8 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
         const bool lacks_time = x.dim() == 1 && x.shape()[0] == input_size();
         fail<ShapeError>(loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}{}", name_,
                          options_.batch_first ? "batch, time" : "time, batch", input_size(), input_size(), x.shape(),
-                         is_turned    ? "; are its features in dimension 1? x.transpose(1, 2) has them last"
-                         : lacks_time ? "; is the time's dimension missing? x.unsqueeze(0) has it"
-                                      : "");
+                         is_turned ? "; are its features in dimension 1? x.transpose(1, 2) has them last"
+                                   : tapir::detail::missing_hint(lacks_time, "time's"));
     }
     if (unbatched) {
         x = unsqueeze(x, 1);

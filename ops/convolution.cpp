@@ -174,7 +174,7 @@ void check_operands(const char* op, int dims, const In& x, const Tensor& weight,
             weight.dim() == dims + 2 && x.tensor.dim() == dims && weight.impl()->sizes[channels] == 1 && groups == 1;
         fail<ShapeError>(x.loc, "{}: needs an input of {} or {} dimensions and a weight of {}, got {} and {}{}", op, dims + 1, dims + 2,
                          dims + 2, x.tensor.shape(), weight.shape(),
-                         lacks_channel ? "; is the channels' dimension missing? x.unsqueeze(0) has it" : "");
+                         detail::missing_hint(lacks_channel, "channels'"));
     }
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype) || weight.dtype() != dtype || (bias.defined() && bias.dtype() != dtype)) {

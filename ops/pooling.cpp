@@ -191,7 +191,7 @@ void set(PoolDim (&dims)[3], int64_t PoolDim::*to, const Shape& given, int64_t l
 Attrs attrs_of(const char* op, int dims, const In& x) {
     if (x.tensor.dim() != dims + 2) {
         fail<ShapeError>(x.loc, "{}: needs {} or {} dimensions, got {}{}", op, dims + 1, dims + 2, x.tensor.shape(),
-                         x.tensor.dim() == dims ? "; is the channels' dimension missing? x.unsqueeze(0) has it" : "");
+                         detail::missing_hint(x.tensor.dim() == dims, "channels'"));
     }
     if (!is_floating(x.tensor.dtype())) {
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x.tensor.dtype()));
