@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/inflate_impl.h"
@@ -232,38 +233,33 @@ void Csv::read_number(int64_t row, int64_t column, DType dtype, std::byte* to, c
                     in_quotes(names_[static_cast<std::size_t>(column)]), in_quotes(text), problem, name(dtype));
 }
 
-Tensor Csv::numbers(const std::vector<std::string>& names, DType dtype, Loc loc) const {
-    std::vector<int64_t> wanted;
-    for (const std::string& name : names) wanted.push_back(column(name, loc));
+Tensor Csv::numbers_of(const std::vector<int64_t>& columns, const Shape& shape, DType dtype, const Loc& loc) const {
     tapir::detail::begin_op("numbers", cpu, loc);
-    Tensor t = tapir::detail::make_empty({rows(), static_cast<int64_t>(wanted.size())}, dtype, cpu, loc);
+    Tensor t = tapir::detail::make_empty(shape, dtype, cpu, loc);
     auto* to = static_cast<std::byte*>(t.raw_data());
     for (int64_t row = 0; row < rows(); ++row) {
-        for (const int64_t number : wanted) {
-            read_number(row, number, dtype, to, loc);
+        for (const int64_t column : columns) {
+            read_number(row, column, dtype, to, loc);
             to += itemsize(dtype);
         }
     }
     return t;
 }
 
+Tensor Csv::numbers(const std::vector<std::string>& names, DType dtype, Loc loc) const {
+    std::vector<int64_t> wanted;
+    for (const std::string& name : names) wanted.push_back(column(name, loc));
+    return numbers_of(wanted, {rows(), static_cast<int64_t>(wanted.size())}, dtype, loc);
+}
+
 Tensor Csv::numbers(DType dtype, Loc loc) const {
-    tapir::detail::begin_op("numbers", cpu, loc);
-    Tensor t = tapir::detail::make_empty({rows(), columns()}, dtype, cpu, loc);
-    auto* to = static_cast<std::byte*>(t.raw_data());
-    for (int64_t row = 0; row < rows(); ++row) {
-        for (int64_t number = 0; number < columns(); ++number, to += itemsize(dtype)) read_number(row, number, dtype, to, loc);
-    }
-    return t;
+    std::vector<int64_t> all(static_cast<std::size_t>(columns()));
+    std::iota(all.begin(), all.end(), 0);
+    return numbers_of(all, {rows(), columns()}, dtype, loc);
 }
 
 Tensor Csv::numbers(const std::string& name, DType dtype, Loc loc) const {
-    const int64_t number = column(name, loc);
-    tapir::detail::begin_op("numbers", cpu, loc);
-    Tensor t = tapir::detail::make_empty({rows()}, dtype, cpu, loc);
-    auto* to = static_cast<std::byte*>(t.raw_data());
-    for (int64_t row = 0; row < rows(); ++row, to += itemsize(dtype)) read_number(row, number, dtype, to, loc);
-    return t;
+    return numbers_of({column(name, loc)}, {rows()}, dtype, loc);
 }
 
 }  // namespace tapir::data

@@ -54,6 +54,7 @@ class Csv {
         std::int64_t line, column;  // where it begins in the file
     };
     void read_number(std::int64_t row, std::int64_t column, DType dtype, std::byte* to, const Loc& loc) const;
+    Tensor numbers_of(const std::vector<std::int64_t>& columns, const Shape& shape, DType dtype, const Loc& loc) const;
 
     std::string path_, text_;  // unquoted
     std::vector<std::string> names_;
