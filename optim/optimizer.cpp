@@ -496,27 +496,20 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
 
 // --- What gdb's printer reads --------------------------------------------------------------------------------------------------
 
-namespace {
-
-struct InMemory {  // an Optimizer's private members
-    const void* vtable;
-    const OptimizerRule* rule;
-    std::vector<std::vector<Slot>> groups;
-    std::vector<std::vector<std::byte>> options;
-    std::vector<double> initial_lr;
-};
-static_assert(sizeof(InMemory) == sizeof(Optimizer));
-
-}  // namespace
-
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"  // no virtual bases here
+
+struct OptimizerLayout {
+    static constexpr std::size_t rule() { return offsetof(Optimizer, groups_) - sizeof(void*); }  // a reference, just before them
+    static constexpr std::size_t groups() { return offsetof(Optimizer, groups_); }
+    static constexpr std::size_t options() { return offsetof(Optimizer, options_); }
+};
 
 extern "C" {
 extern const gdb::LayoutEntry tapir_gdb_optimizer[];
 [[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_optimizer[] = {
-    {"Optimizer.rule", offsetof(InMemory, rule)},
-    {"Optimizer.groups", offsetof(InMemory, groups)},
-    {"Optimizer.options", offsetof(InMemory, options)},
+    {"Optimizer.rule", OptimizerLayout::rule()},
+    {"Optimizer.groups", OptimizerLayout::groups()},
+    {"Optimizer.options", OptimizerLayout::options()},
     {"sizeof.vector", sizeof(std::vector<Slot>)},
     TAPIR_GDB_SIZE(Slot),
     TAPIR_GDB_OFFSET(Slot, steps),
