@@ -242,11 +242,12 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     }
     // An outer tape needs the rules on record and the saved tensors in place.
     const bool outermost = tape.outer_ == nullptr;
-    walk_.recording = options.create_graph || !outermost;
-    walk_.may_be_watched = !was_muted_;
-    walk_.watched = detail::is_watched();  // of the rules, not of the ops that they call
+    const bool is_tracing = detail::is_tracing();  // then the rules' ops become part of the graph
+    walk_.recording = options.create_graph || !outermost || is_tracing;
+    walk_.may_be_watched = !was_muted_ && !is_tracing;
+    walk_.watched = detail::is_watched() && !is_tracing;  // of the rules, not of the ops that they call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
-    detail::thread.muted = true;
+    detail::thread.muted = !is_tracing;
     detail::set_log(walk_.recording ? &log : nullptr);
 
     auto memory = std::move(spare_memory);

@@ -141,6 +141,8 @@ struct RecordArgs {
     // The numbers that the op was given and that are no operands, like the value of pad: for watchers.
     const double* numbers = nullptr;
     int number_count = 0;
+    /// What watchers are told instead: where the record does not say all that the op was called with.
+    const RecordArgs* told = nullptr;
 };
 void append_record(Log& log, const RecordArgs& args);
 
@@ -202,10 +204,38 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
               recorded);
 }
 
+/// The same where the record does not say all that the op was called with, or gave: watchers are told of `op`, with these operands,
+/// results (unless given: the output; what a rule will read of what the op has made is to be among them) and `call`, what its
+/// TAPIR_FORM takes.
+struct Told {
+    const OpInfo& op;
+    std::initializer_list<const Tensor*> operands;
+    std::initializer_list<const Tensor*> results = {};
+};
+template <class Attrs, class Call = std::nullptr_t>
+void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Tensor& output,
+            std::initializer_list<const Tensor*> saved, const Attrs& attrs, const Told& told, const Call& call = {},
+            std::initializer_list<double> numbers = {}) {
+    static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
+    if (!detail::thread.observed) return;
+    const bool recorded = is_floating(output.dtype()) && op.is_recorded() && recording(loc, inputs);
+    TensorImpl* out = output.impl();
+    constexpr std::size_t most = 8;
+    TensorImpl* results[most] = {out};
+    int result_count = told.results.size() == 0 ? 1 : 0;
+    for (const Tensor* result : told.results) results[result_count++] = result->impl();
+    const RecordArgs as_told{told.op, loc, told.operands.begin(), static_cast<int>(told.operands.size()), results, result_count,
+                             nullptr, 0, &call, std::is_same_v<Call, std::nullptr_t> ? 0 : sizeof(Call), false, numbers.begin(),
+                             static_cast<int>(numbers.size())};
+    finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
+               &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), false, nullptr, 0, &as_told},
+              recorded);
+}
+
 /// The same for any number of inputs and outputs.
-template <class Attrs = std::nullptr_t>
+template <class Attrs = std::nullptr_t, class Call = std::nullptr_t>
 void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-                 const std::vector<Tensor>& saved, const Attrs& attrs = {}) {
+                 const std::vector<Tensor>& saved, const Attrs& attrs = {}, const Call& call = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
     if (!detail::thread.observed) return;
     const bool recorded = recording(loc, inputs);
@@ -221,8 +251,11 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
     for (const Tensor& t : outputs) outs.push_back(t.impl());
     const auto ins = addresses(inputs);
     const auto keeps = addresses(saved);
+    const RecordArgs told{op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), nullptr, 0,
+                          &call, sizeof(Call)};
     finish_op({op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), keeps.data(),
-               static_cast<int>(keeps.size()), &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs)},
+               static_cast<int>(keeps.size()), &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), false, nullptr, 0,
+               std::is_same_v<Call, std::nullptr_t> ? nullptr : &told},
               recorded);
 }
 

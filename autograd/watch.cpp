@@ -23,7 +23,8 @@ WatchScope::~WatchScope() {
     detail::watching_ops.add(-1);
 }
 
-void tell_watchers(const RecordArgs& ran) {
+void tell_watchers(const RecordArgs& recorded) {
+    const RecordArgs& ran = recorded.told ? *recorded.told : recorded;
     if (OpWatcher* watcher = WatcherList::quiet()) return watcher->end(ran);
     WatcherList::each([&](OpWatcher& watcher) { watcher.end(ran); });
 }
@@ -48,6 +49,10 @@ detail::CopyTold::~CopyTold() {
 void detail::CopyTold::is_queued() {
     if (!is_told_) return;
     WatcherList::each([](OpWatcher& watcher) { watcher.copy_is_queued(); });
+}
+
+void detail::tell_read(const char* what, const Tensor& x, const Loc& loc) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.read(what, x, caller(loc)); });
 }
 
 void detail::tell_write(const Tensor& self) {

@@ -23,6 +23,8 @@ class OpWatcher {
     virtual void before_write(const Tensor& /*self*/) {}
     /// An Error was made: the op that has begun, if any, has probably failed.
     virtual void failed() noexcept {}
+    /// The program is about to read its elements with what(). Told while a graph is traced only.
+    virtual void read(const char* /*what*/, const Tensor& /*x*/, const Loc& /*caller*/) {}
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
     virtual void end(const RecordArgs& /*ran*/) {}
 

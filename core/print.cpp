@@ -266,6 +266,7 @@ PrintOptions print_options() {
 
 std::string to_string(const Tensor& tensor, const PrintOptions& options) {
     if (!tensor.defined()) return "<undefined>";
+    detail::note_read("str", tensor, Loc{});
     const detail::PauseRecording pause;
     const Tensor host = tensor.to(cpu);
     return Printer(host.impl(), options).text();

@@ -77,6 +77,7 @@ namespace {
 // While ops are watched: a tensor with elements of its own has been made.
 [[gnu::noinline]] void note_made(TensorImpl* impl, const Loc& loc) {
     log_placement(impl);
+    impl->trace = thread.trace;
     if (watching_memory) note_memory(impl->storage, loc);
 }
 
@@ -244,8 +245,10 @@ Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const
     impl->numel = numel;
     impl->data = x->data + offset * static_cast<std::int64_t>(itemsize(x->dtype));
     impl->flags = static_cast<std::uint8_t>(TensorImpl::kView | (contiguous || numel == 0 ? TensorImpl::kContiguous : 0));
-    if (watching_ops) [[unlikely]]
+    if (watching_ops) [[unlikely]] {
         log_placement(impl);
+        impl->trace = thread.trace;
+    }
     return Tensor::adopt(impl);
 }
 
@@ -386,6 +389,7 @@ std::int64_t Tensor::stride(Dim d, Loc loc) const {
 
 double Tensor::item_double(std::size_t bytes, const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}; to_vector() gives all of them", shape());
+    detail::note_read("item", *this, loc);
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
         return to(tapir::cpu, loc).item_double(bytes, loc);
     const double value = detail::load_double(impl_->dtype, impl_->data);
@@ -396,6 +400,7 @@ double Tensor::item_double(std::size_t bytes, const Loc& loc) const {
 
 std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc) const {
     if (checked(loc).numel() != 1) fail<ShapeError>(loc, "item: needs exactly one element, got shape {}; to_vector() gives all of them", shape());
+    detail::note_read("item", *this, loc);
     if (impl_->device.type != DeviceType::cpu) [[unlikely]]
         return to(tapir::cpu, loc).item_int(bytes, is_signed, loc);
     const int bits = static_cast<int>(bytes) * 8;
@@ -422,6 +427,7 @@ void* Tensor::checked_data(DType dtype, const Loc& loc) const {
     if (checked(loc).dtype() != dtype) {
         fail<DTypeError>(loc, "data: the tensor holds {}, not {}; convert it with to({})", name(impl_->dtype), name(dtype), name(dtype));
     }
+    detail::note_read("data", *this, loc);
     impl_->storage->mark_exposed();
     return impl_->data;
 }
@@ -434,6 +440,7 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
     if (position.rank() != dim()) {
         fail<IndexError>(loc, "at: needs an index for each of the {} dimensions of shape {}, got {}", dim(), shape(), position.rank());
     }
+    detail::note_read("at", *this, loc);
     std::int64_t offset = 0;
     for (int d = 0; d < dim(); ++d) {
         const std::int64_t i = position.raw(d) < 0 ? position.raw(d) + impl_->sizes[d] : position.raw(d);
@@ -453,6 +460,7 @@ void Tensor::read_element(const Shape& position, DType dtype, void* to, const Lo
 }
 
 void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
+    detail::note_read("to_vector", *this, loc);
     const detail::PauseRecording pause;
     const Tensor packed = this->to(tapir::cpu, dtype, /*non_blocking=*/false, loc).contiguous(loc);
     if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());

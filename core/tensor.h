@@ -62,7 +62,7 @@ struct TensorImpl {
     NodeRef node;
     std::uint32_t node_version = 0;  // the storage's version when `node` was set
     Device device;
-    std::uint16_t unused = 0;
+    std::uint16_t trace = 0;  // the number of the trace it was made in; 0: in none, or it is a number that an op was given
     AutogradMeta* meta = nullptr;
     void* device_data = nullptr;  // for devices with state of their own
     std::int64_t sizes[kMaxRank];

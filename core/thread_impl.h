@@ -20,6 +20,7 @@ struct ThreadState {
     OpWatcher* watchers = nullptr;   // who is told of ops that have run; null when there are none
     bool muted = false;              // they are not told of what runs now: of what they call, and what rules call
     bool observed = false;           // there is a log, or a watcher who is told: ops say what they have done
+    std::uint16_t trace = 0;         // not 0: a graph is made of what runs. Ops made of others run as those, backward rules too
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
     AutocastScope* autocast = nullptr;  // the innermost one that is on
@@ -66,6 +67,8 @@ void note_memory(Storage* storage, const Loc& loc);
 void tell_begin(const char* op, Device operand, const Loc& loc);
 void tell_write(const Tensor& self);
 void tell_failure() noexcept;
+/// Before the program reads elements: what(), by name. While tracing only.
+void tell_read(const char* what, const Tensor& x, const Loc& loc);
 
 void begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc);
 /// What is done while it lives counts as so many multiplications and additions, and as no others.
@@ -115,6 +118,14 @@ inline void set_log(Log* log) noexcept {
 /// Whether this thread has watchers who are told.
 inline bool is_watched() noexcept { return thread.watchers && !thread.muted; }
 
+inline bool is_tracing() noexcept { return thread.trace != 0; }
+
+/// To be called before the program reads elements.
+inline void note_read(const char* what, const Tensor& x, const Loc& loc) {
+    if (is_tracing() && is_watched()) [[unlikely]]
+        tell_read(what, x, loc);
+}
+
 /// While it lives watchers are told of nothing; with false, they are again.
 class Muted {
  public:
@@ -129,6 +140,16 @@ class Muted {
         set_log(thread.log);
     }
     bool was_;
+};
+
+/// A graph is made of the ops that are called while it lives.
+class TracingScope {
+ public:
+    /// number: of the trace, not 0.
+    explicit TracingScope(std::uint16_t number) noexcept { thread.trace = number; }
+    ~TracingScope() { thread.trace = 0; }
+    TracingScope(const TracingScope&) = delete;
+    TracingScope& operator=(const TracingScope&) = delete;
 };
 
 /// Nothing is recorded while it lives, and nobody is told.

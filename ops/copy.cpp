@@ -1,4 +1,5 @@
 // clone, to, contiguous, copy_, fill_.
+#include "tapir/autograd/op_form.h"
 #include "tapir/ops/copy.h"
 
 #include <algorithm>
@@ -259,7 +260,7 @@ Tensor to(In x, DType dtype) {
                              : detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
     mark_converted(out, x.tensor);
     copy_elements(out, x.tensor);
-    if (is_floating(dtype)) record(to_dtype_op, x.loc, {&x.tensor}, out, {});
+    record(to_dtype_op, x.loc, {&x.tensor}, out, {}, nullptr, Told{to_dtype_op, {&x.tensor}}, dtype);
     return out;
 }
 
@@ -280,7 +281,7 @@ Tensor to(In x, Device device, bool non_blocking) {
         copy_bytes(out.impl(), packed.impl(), !non_blocking && (to_cpu || may_change));
     }
     mark_converted(out, x.tensor);
-    if (is_floating(x->dtype)) record(to_device_op, x.loc, {&x.tensor}, out, {}, x->device);
+    record(to_device_op, x.loc, {&x.tensor}, out, {}, x->device, Told{to_device_op, {&x.tensor}}, device);
     return out;
 }
 
@@ -316,6 +317,14 @@ Tensor Tensor::clone(Loc loc) const { return tapir::clone(In(*this, loc)); }
 Tensor Tensor::contiguous(Loc loc) const { return tapir::contiguous(In(*this, loc)); }
 Tensor Tensor::to(DType dtype, Loc loc) const { return tapir::to(In(*this, loc), dtype); }
 
+// What an op of graphs is given in place of a number.
+static Tensor number_of(Scalar value, const Tensor& like) {
+    Tensor number = detail::make_empty({}, like.dtype(), tapir::cpu, Loc{});
+    detail::store(like.dtype(), number.raw_data(), value);
+    number.impl()->trace = 0;  // the program's own
+    return number;
+}
+
 Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     detail::check_defined(In(*this, loc), "copy_");
     detail::check_defined(In(source, loc), "copy_");
@@ -340,7 +349,11 @@ Tensor& Tensor::fill_(Scalar value, Loc loc) {
     detail::store(dtype(), element, value);
     fill_elements(*this, element);
     mark_written(*this, loc);
-    record(fill_op, loc, {this}, *this, {}, value);
+    if (detail::thread.observed) {
+        Tensor number;
+        if (detail::is_watched()) number = number_of(value, *this);
+        record(fill_op, loc, {this}, *this, {}, value, Told{fill_op, {this, &number}});
+    }
     return *this;
 }
 
@@ -355,5 +368,22 @@ void Tensor::operator=(NumberIn value) && {
 }
 
 Tensor& Tensor::zero_(Loc loc) { return fill_(0, loc); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What the first becomes when the second is written to all of it.
+Tensor overwritten(const Tensor& self, const Tensor& source) {
+    return clone(source.to(self.device(), self.dtype()).expand(self.shape()));
+}
+
+}  // namespace
+
+TAPIR_PLAIN_FORM(clone, clone(x[0]));
+TAPIR_FORM(to_dtype, DType, to(x[0], a), f("dtype", a));
+TAPIR_FORM(to_device, Device, to(x[0], a), f("device", a));
+TAPIR_PLAIN_FORM(copy, overwritten(x[0], x[1]));
+TAPIR_PLAIN_FORM(fill, overwritten(x[0], x[1]));
 
 }  // namespace tapir

@@ -209,6 +209,7 @@ struct Promotion {
 Tensor number_tensor(Scalar value, DType dtype) {
     Tensor t = detail::make_empty({}, dtype, Device{}, Loc{});
     detail::store(dtype, t.raw_data(), value);
+    t.impl()->trace = 0;  // the program's own
     return t;
 }
 

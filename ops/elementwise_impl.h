@@ -7,6 +7,8 @@
 
 namespace tapir {
 
+struct OpForm;
+
 struct ElementwiseOp {
     OpInfo info;  // first: a record's op is the address of this
     Elementwise index;
@@ -20,6 +22,8 @@ struct ElementwiseOp {
     Tensor (*rule[3])(const Tensor* const* operands, const double* params);
 };
 extern const ElementwiseOp elementwise_ops[kElementwiseOps];
+
+extern const OpForm elementwise_forms[kElementwiseOps];  // elementwise_forms.cpp
 
 inline const ElementwiseOp& row_of(Elementwise op) { return elementwise_ops[static_cast<int>(op)]; }
 

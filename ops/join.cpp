@@ -1,6 +1,7 @@
 // cat and stack: several tensors written one after the other into a new one.
 #include <cstring>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange_impl.h"
@@ -245,8 +246,9 @@ void finish_cat(const TensorList& list, const Join& join, const Tensor& out, boo
         inputs.data()[count++] = &t;
     }
     TensorImpl* result = out.impl();
+    const RecordArgs told{cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)};
     finish_op({cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, attrs.data(),
-               static_cast<std::size_t>(1 + count) * sizeof(int64_t)},
+               static_cast<std::size_t>(1 + count) * sizeof(int64_t), false, nullptr, 0, &told},
               recorded);
 }
 
@@ -293,5 +295,10 @@ Tensor stack(TensorList tensors, Dim dim) {
     if (detail::thread.observed) finish_stack(tensors, join, out, recorded);
     return out;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(cat, int, cat(x.list(), a), f("dim", a));
+TAPIR_FORM(stack, int, stack(x.list(), a), f("dim", a));
 
 }  // namespace tapir

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -186,6 +187,7 @@ DType beside_number(DType tensor, Scalar number) {
 Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
     Tensor t = detail::make_empty({}, dtype, Device{}, loc);
     detail::store(dtype, t.raw_data(), value);
+    t.impl()->trace = 0;  // the program's own
     return t;
 }
 
@@ -435,5 +437,10 @@ Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value, Loc loc) {
     fill_masked_(*this, mask, value, loc);
     return *this;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_PLAIN_FORM(where, where(x[0], x[1], x[2]));
+TAPIR_PLAIN_FORM(masked_fill, masked_fill(x[0], x[1], x[2]));
 
 }  // namespace tapir

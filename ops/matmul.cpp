@@ -2,6 +2,7 @@
 #include "tapir/ops/matmul.h"
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -549,5 +550,10 @@ Tensor Tensor::outer(const Tensor& other, Loc loc) const { return tapir::outer(I
 Tensor Tensor::addmm(const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha, Loc loc) const {
     return tapir::addmm(In(*this, loc), In(a, loc), In(b, loc), beta, alpha);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_PLAIN_FORM(matmul, matmul(x[0], x[1]));
+TAPIR_PLAIN_FORM(linear, x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1]));
 
 }  // namespace tapir

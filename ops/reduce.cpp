@@ -23,6 +23,21 @@ using reduction::Plan;
 
 namespace reduction {
 
+Dims dims_of(Over o, int rank) {
+    Dims dims;
+    for (int d = 0; d < rank; ++d) {
+        if (o.has(d)) dims.push_back(d);
+    }
+    return dims;
+}
+
+void over_fields(Fields& f, Over& o) {
+    Shape dims = dims_of(o);
+    f("dims", dims)("keepdim", o.keepdim);
+    o.dims = 0;
+    for (int i = 0; i < dims.rank(); ++i) o.dims |= 1u << dims.raw(i);
+}
+
 Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& loc) {
     if (dims.empty()) return {(1u << rank) - 1, keepdim};
     Over result{0, keepdim};
@@ -303,14 +318,6 @@ Tensor mean(In x, const Dims& dims, Flag keepdim) {
 
 namespace {
 
-Dims dims_of(Over o, int rank) {
-    Dims dims;
-    for (int d = 0; d < rank; ++d) {
-        if (o.has(d)) dims.push_back(d);
-    }
-    return dims;
-}
-
 // g goes to the elements that equal the result, in equal shares.
 Tensor to_equal(const Tensor& x, const Tensor& y, const Tensor& g, Over o) {
     const Shape shape = x.shape();
@@ -366,7 +373,7 @@ Tensor all(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "all");
     const Over o = over("all", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = reduced(x, o, {Reduction::all, bool_}, bool_, true);
-    if (detail::thread.observed) record(all_op, x.loc, {&x.tensor}, out, {});
+    if (detail::thread.observed) record(all_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
 }
 
@@ -374,7 +381,7 @@ Tensor any(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "any");
     const Over o = over("any", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out = reduced(x, o, {Reduction::any, bool_}, bool_, false);
-    if (detail::thread.observed) record(any_op, x.loc, {&x.tensor}, out, {});
+    if (detail::thread.observed) record(any_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
 }
 
@@ -571,5 +578,17 @@ Tensor Tensor::std(const Dims& dims, int correction, Flag keepdim, Loc loc) cons
 Tensor Tensor::norm(double p, const Dims& dims, Flag keepdim, Loc loc) const {
     return tapir::norm(In(*this, loc), p, dims, keepdim);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(sum, Over, sum(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(mean, Over, mean(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(amax, Over, amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(amin, Over, amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(all, Over, all(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(any, Over, any(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(norm, NormAttrs, norm(x[0], a.p, dims_of(a.over), a.over.keepdim), f("p", a.p); over_fields(f, a.over));
+TAPIR_FORM(var, VarAttrs, var(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over); f("correction", a.correction));
+TAPIR_FORM(std, VarAttrs, std(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over); f("correction", a.correction));
 
 }  // namespace tapir

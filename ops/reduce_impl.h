@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/parallel_impl.h"
@@ -26,6 +27,10 @@ Over over(const char* op, int dim, int rank, bool keepdim, const Loc& loc);
 Tensor norm_of(const char* op, const In& x, double p, const Dims& dims, bool keepdim);
 Tensor var_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
 Tensor std_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
+/// As a list.
+Dims dims_of(Over o, int rank = kMaxRank);
+/// As attributes of a graph.
+void over_fields(Fields& f, Over& o);
 
 /// How many elements one result is made of.
 std::int64_t reduced_numel(const TensorImpl* x, Over dims) noexcept;

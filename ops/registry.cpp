@@ -2,7 +2,11 @@
 // from those lines by the build).
 #include <algorithm>
 #include <cstring>
+#include <string_view>
+#include <unordered_map>
 
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 
 namespace tapir {
@@ -20,6 +24,26 @@ std::vector<const OpInfo*> all_ops() {
     for (const ElementwiseOp& op : elementwise_ops) ops.push_back(&op.info);
     std::sort(ops.begin(), ops.end(), [](const OpInfo* a, const OpInfo* b) { return std::strcmp(a->name, b->name) < 0; });
     return ops;
+}
+
+#define TAPIR_FORM_NAME(name) extern const OpForm name##_form;
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_FORM_NAME
+
+void FormCall::fail_input(int i) const { fail<ValueError>(Loc{}, "graph: an op has {} inputs, and needs number {}", count, i); }
+
+const OpForm* find_form(const char* op) {
+    static const auto* forms = [] {
+        auto* all = new std::unordered_map<std::string_view, const OpForm*>{  // never freed: used until the program ends
+#define TAPIR_FORM_NAME(name) {#name, &name##_form},
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_FORM_NAME
+        };
+        for (const OpForm& form : elementwise_forms) all->emplace(form.op, &form);
+        return all;
+    }();
+    const auto found = forms->find(op);
+    return found == forms->end() ? nullptr : found->second;
 }
 
 const OpInfo* find_op(const char* name) {

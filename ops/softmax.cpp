@@ -1,6 +1,7 @@
 // softmax, log_softmax and logsumexp: each one fused kernel forward, and backward one where it is not recorded.
 #include <limits>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/attention_impl.h"
 #include "tapir/ops/autocast_impl.h"
@@ -239,5 +240,12 @@ Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {
 Tensor Tensor::softmax(Dim dim, Loc loc) const { return tapir::softmax(In(*this, loc), dim); }
 Tensor Tensor::log_softmax(Dim dim, Loc loc) const { return tapir::log_softmax(In(*this, loc), dim); }
 Tensor Tensor::logsumexp(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::logsumexp(In(*this, loc), dims, keepdim); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(softmax, SoftmaxAttrs, softmax(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(log_softmax, SoftmaxAttrs, log_softmax(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(causal_softmax, SoftmaxAttrs, causal_softmax(x[0], a.first_query), f("first_query", a.first_query));
+TAPIR_FORM(logsumexp, Over, logsumexp(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 
 }  // namespace tapir

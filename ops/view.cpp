@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -57,6 +58,13 @@ TAPIR_OP(part, "Slice", part_rule, "A part of a tensor: select, narrow, slice, d
          TAPIR_SAMPLE("f(3,4)", select(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, 1, 2)),
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))),
          TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)), TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]));
+TAPIR_OP(select, "Gather", Composed, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
+         TAPIR_SAMPLE("f(2,3,4)", select(x[0], -2, 1)));
+TAPIR_OP(slice, "Slice", Composed, "Every step-th element of a range along a dimension: slice, narrow.",
+         TAPIR_SAMPLE_AS("f(5,4)", "x[0][-3:]", slice(x[0], 0, Slice(-3, None))),
+         TAPIR_SAMPLE_AS("f(5,4)", "x[0][:, 1:4:2]", slice(x[0], 1, Slice(1, 4, 2))), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, -2, 2)));
+TAPIR_OP(diagonal, NoOnnx("Reshape, Slice, Gather"), Composed, "A diagonal of two dimensions, as the last one.",
+         TAPIR_SAMPLE("f(3,4)", diagonal(x[0])), TAPIR_SAMPLE("f(2,3,4)", diagonal(x[0], -1, 2, 0)));
 TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of `part`.",
          TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc::current())));
 TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.",
@@ -71,6 +79,32 @@ TAPIR_OP(expand, "Expand", expand_rule, "Dimensions of size 1 repeated, without 
 TAPIR_OP(pieces, "Split", pieces_rule, "All pieces along a dimension: split, chunk, unbind.",
          TAPIR_SAMPLE("f(3,5)", split(x[0], 2, 1)), TAPIR_SAMPLE("f(6,2)", chunk(x[0], 3)),
          TAPIR_SAMPLE("f(3,4)", unbind(x[0], 0)));
+
+namespace {
+
+struct SelectCall {
+    int dim = 0;
+    int64_t index = 0;
+};
+struct SliceCall {
+    int dim = 0;
+    int64_t start = 0, end = 0, step = 1;
+};
+struct DiagonalCall {
+    int64_t offset = 0;
+    int dim1 = 0, dim2 = 1;
+};
+struct PlaceCall {
+    Shape shape;
+    Part part{};
+};
+struct SplitCall {
+    int dim = 0;
+    bool drop = false;
+    std::vector<int64_t> sizes;
+};
+
+}  // namespace
 
 Tensor record_part(const In& x, Tensor view, const Part& part) {
     record(part_op, x.loc, {&x.tensor}, view, {}, part);
@@ -93,7 +127,7 @@ Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& l
     detail::begin_op("place", g.impl(), loc);
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     copy_elements(take(out, part), g);
-    record(place_op, loc, {&g}, out, {}, part);
+    record(place_op, loc, {&g}, out, {}, part, Told{place_op, {&g}}, PlaceCall{whole, part});
     return out;
 }
 
@@ -194,8 +228,15 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
 // reshape to a shape known to fit; strides: null for row-major ones.
 Tensor reshape_to(const In& x, const Shape& shape, const int64_t* strides) {
     Tensor view = detail::make_view(x.tensor.impl(), shape.rank(), shape.data(), strides, 0);
-    if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {});
+    if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{reshape_op, {&x.tensor}}, shape);
     return view;
+}
+
+SplitCall split_call(const std::vector<Tensor>& pieces, int dim, bool drop) {
+    SplitCall call{dim, drop, {}};
+    if (!detail::is_watched()) return call;
+    for (const Tensor& piece : pieces) call.sizes.push_back(drop ? 1 : piece.impl()->sizes[dim]);
+    return call;
 }
 
 std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int dim, bool drop) {
@@ -207,12 +248,17 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
                 Shape strides = whole;
                 const int64_t length = drop ? 1 : piece.shape().raw(dim);
                 if (drop) strides.erase(dim);
-                record(part_op, x.loc, {&x.tensor}, piece, {}, Part{piece.shape(), strides, start * whole.raw(dim)});
+                const Part part{piece.shape(), strides, start * whole.raw(dim)};
+                if (drop) {
+                    record_part(x, piece, part, select_op, SelectCall{dim, start});
+                } else {
+                    record_part(x, piece, part, slice_op, SliceCall{dim, start, start + length, 1});
+                }
                 start += length;
             }
             return pieces;
         }
-        record_many(pieces_op, x.loc, {x.tensor}, pieces, {}, Pieces{dim, drop});
+        record_many(pieces_op, x.loc, {x.tensor}, pieces, {}, Pieces{dim, drop}, split_call(pieces, dim, drop));
     }
     return pieces;
 }
@@ -365,7 +411,7 @@ Tensor expand(In x, const Shape& wish) {
     }
     detail::checked_numel(sizes, x.tensor.dtype(), x.loc);
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
-    record(expand_op, x.loc, {&x.tensor}, view, {});
+    record(expand_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{expand_op, {&x.tensor}}, sizes);
     return view;
 }
 
@@ -389,7 +435,7 @@ Tensor narrow(In x, Dim dim, int64_t start, int64_t length) {
     Tensor view = detail::make_view(x.tensor.impl(), rank, sizes, x->strides, from * x->strides[d]);
     if (!detail::thread.observed) return view;
     const Shape whole = contiguous_strides(x.tensor.impl());
-    return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole.raw(d)});
+    return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole.raw(d)}, slice_op, SliceCall{d, from, from + length, 1});
 }
 
 Tensor select(In x, Dim dim, int64_t index) {
@@ -409,7 +455,7 @@ Tensor select(In x, Dim dim, int64_t index) {
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t offset = i * whole.raw(d);
     whole.erase(d);
-    return record_part(x, std::move(view), {sizes, whole, offset});
+    return record_part(x, std::move(view), {sizes, whole, offset}, select_op, SelectCall{d, i});
 }
 
 Tensor slice(In x, Dim dim, Slice range) {
@@ -433,7 +479,7 @@ Tensor slice(In x, Dim dim, Slice range) {
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t whole_offset = sizes.raw(d) > 0 ? start * whole.raw(d) : 0;
     whole.raw(d) *= range.step;
-    return record_part(x, std::move(view), {sizes, whole, whole_offset});
+    return record_part(x, std::move(view), {sizes, whole, whole_offset}, slice_op, SliceCall{d, start, stop, range.step});
 }
 
 Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
@@ -461,7 +507,7 @@ Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, start);
     if (!detail::thread.observed) return view;
     const Shape whole = taken(contiguous_strides(x.tensor.impl()), start);
-    return record_part(x, std::move(view), {sizes, whole, start});
+    return record_part(x, std::move(view), {sizes, whole, start}, diagonal_op, DiagonalCall{offset, a, b});
 }
 
 // --- Pieces ----------------------------------------------------------------------------------------------------------------
@@ -533,6 +579,21 @@ std::vector<Tensor> unbind(In x, Dim dim) {
     const int d = pieces_dim("unbind", x, dim);
     return cut(x, std::vector<int64_t>(static_cast<std::size_t>(x->sizes[d]), 1), d, true);
 }
+
+// --- Forms -----------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(reshape, Shape, reshape(x[0], a), f("shape", a));
+TAPIR_FORM(expand, Shape, expand(x[0], a), f("shape", a));
+TAPIR_FORM(transpose, Shape, transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));
+TAPIR_FORM(permute, Shape, permute(x[0], a), f("dims", a));
+TAPIR_FORM(select, SelectCall, select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
+TAPIR_FORM(slice, SliceCall, slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
+           f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
+TAPIR_FORM(diagonal, DiagonalCall, diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
+TAPIR_FORM(place, PlaceCall, place(x[0], a.shape, a.part, Loc::current()),
+           f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
+TAPIR_FORM(pieces, SplitCall, a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
+           f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));
 
 // --- Methods ---------------------------------------------------------------------------------------------------------------
 

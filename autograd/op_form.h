@@ -1,0 +1,136 @@
+// OpForm: an op as a graph knows it: what its attributes are called, and how it is run again. Each op states its form with
+// TAPIR_FORM, beside its row; what prints, saves, loads, exports and runs graphs is made of these.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <new>
+#include <type_traits>
+#include <vector>
+
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+/// One attribute of an op, in its place: a name, a type, and where it is.
+struct Field {
+    enum class Kind : std::uint8_t { integer, integer32, real, flag, dtype, device, sizes, integers, choice };
+
+    const char* name;
+    Kind kind;
+    void* place;                    // int64_t, int, double, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its byte
+    const char* const* names;       // of a choice: what its values are called, in their order
+    int name_count;
+};
+
+/// Goes over the attributes of an op, in their order.
+class Fields {
+ public:
+    virtual ~Fields() = default;
+
+    Fields& operator()(const char* name, std::int64_t& v) { return tell({name, Field::Kind::integer, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, int& v) { return tell({name, Field::Kind::integer32, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, double& v) { return tell({name, Field::Kind::real, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, bool& v) { return tell({name, Field::Kind::flag, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, DType& v) { return tell({name, Field::Kind::dtype, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, Device& v) { return tell({name, Field::Kind::device, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, Shape& v) { return tell({name, Field::Kind::sizes, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, std::vector<std::int64_t>& v) { return tell({name, Field::Kind::integers, &v, nullptr, 0}); }
+    /// One of several, of an enum whose values are 0, 1, 2 ...: f("reduction", a.reduction, {"none", "mean", "sum"})
+    template <class Enum>
+        requires std::is_enum_v<Enum>
+    Fields& operator()(const char* name, Enum& v, std::initializer_list<const char*> names) {
+        auto number = static_cast<std::int64_t>(v);
+        tell({name, Field::Kind::choice, &number, names.begin(), static_cast<int>(names.size())});
+        v = static_cast<Enum>(number);
+        return *this;
+    }
+
+ private:
+    virtual void visit(const Field& field) = 0;
+    Fields& tell(const Field& field) {
+        visit(field);
+        return *this;
+    }
+};
+
+/// A call of an op: what it is given.
+struct FormCall {
+    const Tensor* inputs;
+    int count;
+    const void* attrs;
+
+    /// Throws ValueError where there is none: a graph that was made or loaded by hand.
+    const Tensor& operator[](int i) const {
+        if (i >= count) [[unlikely]]
+            fail_input(i);
+        return inputs[i];
+    }
+    [[noreturn]] void fail_input(int i) const;
+    std::vector<Tensor> list(int from = 0) const { return {inputs + from, inputs + count}; }
+};
+
+struct OpForm {
+    const char* op;
+    std::size_t attr_bytes;                       // 0: it has none
+    void (*copy)(void* to, const void* from);     // from null: the defaults
+    void (*destroy)(void* attrs) noexcept;
+    void (*fields)(Fields& f, void* attrs);
+    void (*run)(const FormCall& x, Tensor* results);
+};
+
+/// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
+const OpForm* find_form(const char* op);
+
+namespace detail {
+
+struct NoAttrs {};
+
+template <class A>
+void copy_attrs(void* to, const void* from) {
+    if (from) {
+        ::new (to) A(*static_cast<const A*>(from));
+    } else {
+        ::new (to) A();
+    }
+}
+template <class A>
+void destroy_attrs(void* attrs) noexcept {
+    static_cast<A*>(attrs)->~A();
+}
+template <class A>
+constexpr std::size_t kAttrBytes = std::is_same_v<A, NoAttrs> ? 0 : sizeof(A);
+
+// What the call of an op gives goes where results belong.
+inline void put_results(Tensor* to, Tensor from) { to[0] = static_cast<Tensor&&>(from); }
+inline void put_results(Tensor* to, std::vector<Tensor> from) {
+    for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<Tensor&&>(from[i]);
+}
+
+}  // namespace detail
+}  // namespace tapir
+
+/// Defines the form of an op: the type of its attributes (copied from what record() is given, or from what its watchers are), how
+/// it is called again, of inputs x[0], x[1] ... x.count and attributes a, and the attributes' names.
+///     TAPIR_FORM(softmax, SoftmaxAttrs, softmax(x[0], a.dim), f("dim", a.dim));
+/// The line must begin with TAPIR_FORM(NAME, as that of TAPIR_OP.
+#define TAPIR_FORM(op, Attrs, call, ...)         \
+    extern const ::tapir::OpForm op##_form;      \
+    constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__)
+/// Of an op that has no attributes.
+#define TAPIR_PLAIN_FORM(op, call) TAPIR_FORM(op, ::tapir::detail::NoAttrs, call, static_cast<void>(f))
+/// The same as a value.
+#define TAPIR_TYPE(...) __VA_ARGS__
+#define TAPIR_FORM_OF(op, Attrs, call, ...)                                                            \
+    {                                                                                                  \
+        #op, ::tapir::detail::kAttrBytes<Attrs>, ::tapir::detail::copy_attrs<Attrs>,                   \
+            ::tapir::detail::destroy_attrs<Attrs>,                                                     \
+            []([[maybe_unused]] ::tapir::Fields& f, [[maybe_unused]] void* p) {                        \
+                [[maybe_unused]] auto& a = *static_cast<Attrs*>(p);                                    \
+                __VA_ARGS__;                                                                           \
+            },                                                                                         \
+            [](const ::tapir::FormCall& x, ::tapir::Tensor* results) {                                 \
+                [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(x.attrs);                  \
+                ::tapir::detail::put_results(results, call);                                           \
+            }                                                                                          \
+    }

@@ -1,0 +1,226 @@
+// The attributes of a node: the op's own struct, and what in it depends on named dimensions.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+template <class Visit>
+class Visitor : public Fields {
+ public:
+    explicit Visitor(const Visit& call) : call_(call) {}
+
+ private:
+    void visit(const Field& field) override { call_(field); }
+    const Visit& call_;
+};
+
+template <class Visit>
+void each_field(const OpForm& form, void* attrs, const Visit& visit) {
+    if (form.attr_bytes == 0) return;
+    Visitor<Visit> visitor(visit);
+    form.fields(visitor, attrs);
+}
+
+template <class T>
+T& in(const Field& field) {
+    return *static_cast<T*>(field.place);
+}
+
+Attribute read(const Field& field) {
+    const auto list = [](const auto& numbers) { return std::vector<SymInt>(numbers.begin(), numbers.end()); };
+    switch (field.kind) {
+        case Field::Kind::integer: return SymInt(in<int64_t>(field));
+        case Field::Kind::integer32: return SymInt(in<int>(field));
+        case Field::Kind::real: return in<double>(field);
+        case Field::Kind::flag: return in<bool>(field);
+        case Field::Kind::dtype: return in<DType>(field);
+        case Field::Kind::device: return in<Device>(field);
+        case Field::Kind::sizes: return list(in<Shape>(field));
+        case Field::Kind::integers: return list(in<std::vector<int64_t>>(field));
+        case Field::Kind::choice: return std::string(field.names[in<int64_t>(field)]);
+    }
+    return false;
+}
+
+int64_t number_or_0(const SymInt& size) { return size.is_number() ? size.number() : 0; }
+
+// false: it is of another type. Numbers that depend on dimensions leave 0.
+bool write(const Field& field, const Attribute& value, const Loc& loc) {
+    const auto numbers = [&](std::vector<int64_t>& to) {
+        const auto* list = std::get_if<std::vector<SymInt>>(&value);
+        if (list) std::transform(list->begin(), list->end(), std::back_inserter(to), number_or_0);
+        return list != nullptr;
+    };
+    const auto put = [&]<class T>(T& to) {
+        const T* given = std::get_if<T>(&value);
+        if (given) to = *given;
+        return given != nullptr;
+    };
+    switch (field.kind) {
+        case Field::Kind::integer:
+        case Field::Kind::integer32: {
+            const auto* size = std::get_if<SymInt>(&value);
+            if (!size) return false;
+            if (field.kind == Field::Kind::integer) {
+                in<int64_t>(field) = number_or_0(*size);
+            } else {
+                in<int>(field) = static_cast<int>(number_or_0(*size));
+            }
+            return true;
+        }
+        case Field::Kind::real:
+            if (const auto* size = std::get_if<SymInt>(&value); size && size->is_number()) {
+                in<double>(field) = static_cast<double>(size->number());
+                return true;
+            }
+            return put(in<double>(field));
+        case Field::Kind::flag: return put(in<bool>(field));
+        case Field::Kind::dtype: return put(in<DType>(field));
+        case Field::Kind::device: return put(in<Device>(field));
+        case Field::Kind::sizes: {
+            std::vector<int64_t> list;
+            if (!numbers(list)) return false;
+            in<Shape>(field) = Shape(list, loc);
+            return true;
+        }
+        case Field::Kind::integers: {
+            std::vector<int64_t> list;
+            if (!numbers(list)) return false;
+            in<std::vector<int64_t>>(field) = std::move(list);
+            return true;
+        }
+        case Field::Kind::choice: {
+            const auto* given = std::get_if<std::string>(&value);
+            for (int i = 0; given && i < field.name_count; ++i) {
+                if (*given != field.names[i]) continue;
+                in<int64_t>(field) = i;
+                return true;
+            }
+            return false;
+        }
+    }
+    return false;
+}
+
+void* copied(const OpForm& form, const void* from) {
+    if (form.attr_bytes == 0) return nullptr;
+    void* place = ::operator new(form.attr_bytes);
+    try {
+        form.copy(place, from);
+    } catch (...) {
+        ::operator delete(place);
+        throw;
+    }
+    return place;
+}
+
+}  // namespace
+
+Attributes::Attributes(const OpForm& form) : Attributes(form, nullptr) {}
+Attributes::Attributes(const OpForm& form, const void* from) : form_(&form), data_(copied(form, from)) {}
+Attributes::Attributes(const Attributes& other)
+    : form_(other.form_), data_(copied(*other.form_, other.data_)), symbolic_(other.symbolic_) {}
+Attributes::Attributes(Attributes&& other) noexcept
+    : form_(other.form_), data_(std::exchange(other.data_, nullptr)), symbolic_(std::move(other.symbolic_)) {}
+Attributes& Attributes::operator=(Attributes other) noexcept {
+    std::swap(form_, other.form_);
+    std::swap(data_, other.data_);
+    symbolic_.swap(other.symbolic_);
+    return *this;
+}
+Attributes::~Attributes() {
+    if (!data_) return;
+    form_->destroy(data_);
+    ::operator delete(data_);
+}
+
+std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
+    std::vector<std::pair<std::string, Attribute>> list;
+    each_field(*form_, data_, [&](const Field& field) {
+        Attribute value = read(field);
+        for (const Symbolic& s : symbolic_) {
+            if (s.name != field.name) continue;
+            if (s.element < 0) {
+                value = s.value;
+            } else {
+                std::get<std::vector<SymInt>>(value)[static_cast<std::size_t>(s.element)] = s.value;
+            }
+        }
+        list.emplace_back(field.name, std::move(value));
+    });
+    return list;
+}
+
+Attribute Attributes::get(std::string_view name, Loc loc) const {
+    std::string names;
+    for (auto& [own, value] : all()) {
+        if (own == name) return std::move(value);
+        names += (names.empty() ? "" : ", ") + own;
+    }
+    fail<ValueError>(loc, "{} has no attribute {}; it has {}", form_->op, name, names.empty() ? "none" : names);
+}
+
+void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
+    bool is_known = false, fits = false;
+    each_field(*form_, data_, [&](const Field& field) {
+        if (name != field.name) return;
+        is_known = true;
+        fits = write(field, value, loc);
+    });
+    if (!is_known) get(name, loc);  // throws
+    if (!fits) fail<ValueError>(loc, "{}: the attribute {} cannot be {}", form_->op, name, to_string(value));
+    std::erase_if(symbolic_, [&](const Symbolic& s) { return s.name == name; });
+    const auto note = [&](const SymInt& size, int element) {
+        if (!size.is_number()) symbolic_.push_back({std::string(name), element, size});
+    };
+    if (const auto* size = std::get_if<SymInt>(&value)) note(*size, -1);
+    if (const auto* sizes = std::get_if<std::vector<SymInt>>(&value)) {
+        for (std::size_t i = 0; i < sizes->size(); ++i) note((*sizes)[i], static_cast<int>(i));
+    }
+}
+
+Attributes Attributes::with(const DimSizes& sizes, const Loc& loc) const {
+    Attributes result = *this;
+    result.symbolic_.clear();
+    each_field(*form_, result.data_, [&](const Field& field) {
+        for (const Symbolic& s : symbolic_) {
+            if (s.name != field.name) continue;
+            const int64_t number = s.value.value(sizes, loc);
+            switch (field.kind) {
+                case Field::Kind::integer: in<int64_t>(field) = number; break;
+                case Field::Kind::integer32: in<int>(field) = static_cast<int>(number); break;
+                case Field::Kind::sizes: in<Shape>(field).raw(s.element) = number; break;
+                default: in<std::vector<int64_t>>(field)[static_cast<std::size_t>(s.element)] = number;
+            }
+        }
+    });
+    return result;
+}
+
+std::string to_string(const Attribute& attribute) {
+    struct Text {
+        std::string operator()(const SymInt& size) const { return size.str(); }
+        std::string operator()(double value) const {
+            std::string text = fmt::format("{}", value);
+            return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;  // told from whole numbers; inf, nan
+        }
+        std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+        std::string operator()(DType dtype) const { return name(dtype); }
+        std::string operator()(Device device) const { return fmt::format("{}", device); }
+        std::string operator()(const std::vector<SymInt>& sizes) const {
+            std::string text = "(";
+            for (const SymInt& size : sizes) text += (text.size() > 1 ? ", " : "") + size.str();
+            return text + (sizes.size() == 1 ? ",)" : ")");
+        }
+        std::string operator()(const std::string& choice) const { return "\"" + choice + "\""; }
+    };
+    return std::visit(Text{}, attribute);
+}
+
+}  // namespace tapir

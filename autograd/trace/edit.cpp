@@ -1,0 +1,186 @@
+// Editing graphs: what needs to know what ops give.
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir {
+namespace {
+
+Tensor zeros_of(const Graph::Value& value, const DimSizes& sizes, const Loc& loc) {
+    if (value.kind == Graph::Kind::constant) return value.data;
+    Shape shape;
+    for (const SymInt& size : value.shape) shape.push_back(size.value(sizes, loc), loc);
+    Tensor zeros = detail::make_empty(shape, value.dtype, value.device, loc);
+    return zeros.fill_(0);
+}
+
+struct Made {
+    DType dtype;
+    Device device;
+    std::vector<SymInt> shape;
+};
+
+// What the op makes of such inputs: it is called with several sizes of the dimensions.
+std::vector<Made> results_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    std::set<std::string> names;
+    const auto note = [&](const SymInt& size) {
+        for (std::string& name : size.dims()) names.insert(std::move(name));
+    };
+    for (const Graph::Value* input : inputs) std::for_each(input->shape.begin(), input->shape.end(), note);
+    for (const auto& [name, attribute] : attributes.all()) {
+        if (const auto* size = std::get_if<SymInt>(&attribute)) note(*size);
+        if (const auto* sizes = std::get_if<std::vector<SymInt>>(&attribute)) std::for_each(sizes->begin(), sizes->end(), note);
+    }
+    DimSizes first;
+    std::int64_t next = 4;
+    for (const std::string& name : names) first[name] = next += 2;
+    const std::vector<DimSizes> samples = detail::samples_of(first);
+    const detail::PauseRecording pause;
+    const CallerScope caller(loc);
+    std::vector<std::vector<Tensor>> made;
+    for (const DimSizes& sizes : samples) {
+        std::vector<Tensor> arguments;
+        for (const Graph::Value* input : inputs) arguments.push_back(zeros_of(*input, sizes, loc));
+        std::vector<Tensor> results(256);
+        const Attributes call = attributes.with(sizes, loc);
+        call.form().run({arguments.data(), static_cast<int>(arguments.size()), call.data()}, results.data());
+        while (!results.empty() && !results.back().defined()) results.pop_back();
+        made.push_back(std::move(results));
+    }
+    std::vector<Made> list;
+    for (std::size_t k = 0; k < made[0].size(); ++k) {
+        const Tensor& y = made[0][k];
+        Made result{y.dtype(), y.device(), {}};
+        for (int d = 0; d < y.dim(); ++d) {
+            std::vector<std::int64_t> values;
+            for (const auto& results : made) values.push_back(results[k].size(d));
+            const auto size = detail::fit(samples, values);
+            result.shape.push_back(size ? *size : SymInt::dim("unknown"));
+        }
+        list.push_back(std::move(result));
+    }
+    return list;
+}
+
+}  // namespace
+
+Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
+                           const std::vector<std::pair<std::string, Attribute>>& attributes, Loc loc) {
+    const OpForm* form = find_form(std::string(op).c_str());
+    if (!form) fail<ValueError>(loc, "Graph::insert: there is no op {}", op);
+    Attributes all(*form);
+    for (const auto& [name, value] : attributes) all.set(name, value, loc);
+    const std::size_t at = before ? position(before, "Graph::insert", loc) : nodes_.size();
+    for (const Value* input : inputs) {
+        if (before) check_comes_before(input, before, "Graph::insert", loc);
+    }
+    const std::vector<Made> made = results_of(all, inputs, loc);
+    Node* node = append(*form, std::move(all), inputs);
+    if (before) {
+        node->file = before->file;
+        node->line = before->line;
+        node->function = before->function;
+        node->module = before->module;
+        node->module_call = before->module_call;
+    }
+    for (const Made& result : made) add_result(node, result.dtype, result.device, result.shape);
+    std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(at), nodes_.end() - 1, nodes_.end());
+    return node;
+}
+
+Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>& to, Loc loc) const {
+    Graph part;
+    part.next_ = next_;
+    std::unordered_map<const Value*, Value*> of;
+    const auto name_of = [](const Value* value) { return value->name.empty() ? fmt::format("value_{}", value->number) : value->name; };
+    for (const Value* value : from) {
+        Value* mine = part.add_input(name_of(value), value->dtype, value->shape, value->device, loc);
+        mine->number = value->number;
+        of[value] = mine;
+    }
+    std::unordered_set<const Node*> needed;
+    std::vector<const Value*> wanted(to.begin(), to.end());
+    while (!wanted.empty()) {
+        const Value* value = wanted.back();
+        wanted.pop_back();
+        if (of.count(value)) continue;
+        if (value->kind == Kind::input) fail<ValueError>(loc, "Graph::extract: the input {} is needed too", value->name);
+        if (value->maker) {
+            if (!needed.insert(value->maker).second) continue;
+            wanted.insert(wanted.end(), value->maker->inputs.begin(), value->maker->inputs.end());
+            continue;
+        }
+        Value* mine = value->kind == Kind::parameter ? part.add_parameter(value->name, value->data, loc)
+                                                     : part.add_constant(value->data, value->name, loc);
+        mine->number = value->number;
+        of[value] = mine;
+    }
+    for (const auto& node : nodes_) {
+        if (!needed.count(node.get())) continue;
+        std::vector<Value*> inputs;
+        for (const Value* input : node->inputs) inputs.push_back(of.at(input));
+        Node* mine = part.append(node->attributes.form(), node->attributes, inputs);
+        mine->file = node->file;
+        mine->line = node->line;
+        mine->function = node->function;
+        mine->module = node->module;
+        mine->module_call = node->module_call;
+        for (const Value* result : node->results) {
+            Value* value = part.add_result(mine, result->dtype, result->device, result->shape);
+            value->number = result->number;
+            of.emplace(result, value);
+        }
+    }
+    for (const Value* value : to) {
+        const auto output = std::find_if(outputs_.begin(), outputs_.end(), [value](const Output& o) { return o.value == value; });
+        part.add_output(output != outputs_.end() ? output->name : name_of(value), of.at(value), loc);
+    }
+    return part;
+}
+
+void Graph::check(Loc loc) const {
+    std::unordered_set<const Value*> made;
+    std::set<int> numbers;
+    std::size_t uses = 0, recorded = 0;
+    const auto begin = [&](const Value* value, const Node* maker) {
+        if (!made.insert(value).second) fail<ValueError>(loc, "Graph::check: %{} is made twice", value->number);
+        if (!numbers.insert(value->number).second || value->number >= next_) fail<ValueError>(loc, "Graph::check: two values are %{}", value->number);
+        if (value->maker != maker) fail<ValueError>(loc, "Graph::check: %{} does not know its maker", value->number);
+        recorded += value->uses.size();
+    };
+    for (const auto* list : {&inputs_, &parameters_, &constants_}) {
+        for (const Value* value : *list) begin(value, nullptr);
+    }
+    for (const auto& node : nodes_) {
+        for (std::size_t i = 0; i < node->inputs.size(); ++i) {
+            const Value* input = node->inputs[i];
+            if (!made.count(input)) fail<ValueError>(loc, "Graph::check: {} uses %{} before it is made", node->op, input->number);
+            const bool is_known = std::any_of(input->uses.begin(), input->uses.end(), [&](const Use& use) {
+                return use.node == node.get() && use.input == static_cast<int>(i);
+            });
+            if (!is_known) fail<ValueError>(loc, "Graph::check: %{} does not know that {} uses it", input->number, node->op);
+            ++uses;
+        }
+        for (const Value* result : node->results) begin(result, node.get());
+    }
+    if (uses != recorded) fail<ValueError>(loc, "Graph::check: {} uses are noted, there are {}", recorded, uses);
+    if (made.size() != values_.size()) fail<ValueError>(loc, "Graph::check: {} values are held, {} are there", values_.size(), made.size());
+    for (const Output& output : outputs_) {
+        if (!made.count(output.value)) fail<ValueError>(loc, "Graph::check: the output {} is no value of the graph", output.name);
+    }
+    for (const Guard& guard : guards_) {
+        if (!made.count(guard.value)) fail<ValueError>(loc, "Graph::check: a guard looks at no value of the graph");
+    }
+    for (const Update& update : updates_) {
+        if (!made.count(update.target) || !made.count(update.value)) fail<ValueError>(loc, "Graph::check: an update is no value of the graph");
+    }
+}
+
+}  // namespace tapir

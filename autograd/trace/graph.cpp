@@ -1,0 +1,263 @@
+// What a graph is made of, and how it is edited.
+#include "tapir/autograd/trace/graph.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <unordered_map>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/module_name.h"
+
+namespace tapir {
+
+Graph::Graph() = default;
+Graph::Graph(Graph&& other) noexcept = default;
+Graph::~Graph() = default;
+
+Graph& Graph::operator=(Graph other) noexcept {
+    values_.swap(other.values_);
+    nodes_.swap(other.nodes_);
+    inputs_.swap(other.inputs_);
+    parameters_.swap(other.parameters_);
+    constants_.swap(other.constants_);
+    outputs_.swap(other.outputs_);
+    updates_.swap(other.updates_);
+    guards_.swap(other.guards_);
+    next_ = other.next_;
+    return *this;
+}
+
+Graph::Graph(const Graph& other) : next_(other.next_) {
+    std::unordered_map<const Value*, Value*> of;
+    for (const auto& value : other.values_) {
+        values_.push_back(std::make_unique<Value>(*value));
+        values_.back()->uses.clear();
+        of[value.get()] = values_.back().get();
+    }
+    const auto here = [&of](const std::vector<Value*>& values) {
+        std::vector<Value*> list;
+        for (const Value* value : values) list.push_back(of.at(value));
+        return list;
+    };
+    inputs_ = here(other.inputs_);
+    parameters_ = here(other.parameters_);
+    constants_ = here(other.constants_);
+    for (const auto& node : other.nodes_) {
+        nodes_.push_back(std::make_unique<Node>(*node));
+        Node* mine = nodes_.back().get();
+        mine->inputs = here(node->inputs);
+        mine->results = here(node->results);
+        for (std::size_t i = 0; i < mine->inputs.size(); ++i) mine->inputs[i]->uses.push_back({mine, static_cast<int>(i)});
+        for (Value* result : mine->results) result->maker = mine;
+    }
+    for (const Output& output : other.outputs_) outputs_.push_back({output.name, of.at(output.value)});
+    for (const Guard& guard : other.guards_) {
+        guards_.push_back(guard);
+        guards_.back().value = of.at(guard.value);
+    }
+    for (const Update& update : other.updates_) updates_.push_back({of.at(update.target), of.at(update.value)});
+}
+
+// --- Looking -------------------------------------------------------------------------------------------------------------------
+
+std::vector<Graph::Value*> Graph::values() const {
+    std::vector<Value*> list = inputs_;
+    list.insert(list.end(), parameters_.begin(), parameters_.end());
+    list.insert(list.end(), constants_.begin(), constants_.end());
+    for (const auto& node : nodes_) list.insert(list.end(), node->results.begin(), node->results.end());
+    return list;
+}
+
+std::vector<std::string> Graph::dims() const {
+    std::set<std::string> names;
+    for (const Value* input : inputs_) {
+        for (const SymInt& size : input->shape) {
+            for (std::string& name : size.dims()) names.insert(std::move(name));
+        }
+    }
+    return {names.begin(), names.end()};
+}
+
+Graph::Value* Graph::value(std::string_view name, Loc loc) const {
+    std::vector<std::string> names;
+    const auto is_it = [&](const std::string& own) {
+        names.push_back(own);
+        return own == name;
+    };
+    for (const Output& output : outputs_) {
+        if (is_it(output.name)) return output.value;
+    }
+    for (Value* input : inputs_) {
+        if (is_it(input->name)) return input;
+    }
+    for (Value* parameter : parameters_) {
+        if (is_it(parameter->name)) return parameter;
+    }
+    fail<ValueError>(loc, "Graph::value: there is no input, parameter or output {}; there are {}", name, fmt::join(names, ", "));
+}
+
+// --- Editing -------------------------------------------------------------------------------------------------------------------
+
+Graph::Value* Graph::add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape) {
+    values_.push_back(std::make_unique<Value>(
+        Value{next_++, std::move(name), kind, dtype, device, std::move(shape), Tensor(), nullptr, 0, {}}));
+    return values_.back().get();
+}
+
+Graph::Value* Graph::add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device, Loc loc) {
+    for (const Value* input : inputs_) {
+        if (input->name == name) fail<ValueError>(loc, "Graph::add_input: there is an input {} already", name);
+    }
+    inputs_.push_back(add_value(Kind::input, std::move(name), dtype, device, std::move(shape)));
+    return inputs_.back();
+}
+
+namespace {
+
+std::vector<SymInt> sizes_of(const Tensor& x) {
+    const Shape shape = x.shape();
+    return {shape.begin(), shape.end()};
+}
+
+}  // namespace
+
+Graph::Value* Graph::add_parameter(std::string name, const Tensor& data, Loc loc) {
+    if (!data.defined()) fail<ValueError>(loc, "Graph::add_parameter: {} is undefined", name);
+    for (const Value* parameter : parameters_) {
+        if (parameter->name == name) fail<ValueError>(loc, "Graph::add_parameter: there is a parameter {} already", name);
+    }
+    Value* value = add_value(Kind::parameter, std::move(name), data.dtype(), data.device(), sizes_of(data));
+    value->data = data;
+    parameters_.push_back(value);
+    return value;
+}
+
+Graph::Value* Graph::add_constant(const Tensor& data, std::string name, Loc loc) {
+    if (!data.defined()) fail<ValueError>(loc, "Graph::add_constant: the tensor is undefined");
+    Value* value = add_value(Kind::constant, std::move(name), data.dtype(), data.device(), sizes_of(data));
+    value->data = data;
+    constants_.push_back(value);
+    return value;
+}
+
+void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
+    if (constant->kind != Kind::constant) fail<ValueError>(loc, "Graph::make_parameter: %{} is no constant", constant->number);
+    std::erase(constants_, constant);
+    constant->kind = Kind::parameter;
+    constant->name = std::move(name);
+    parameters_.push_back(constant);
+}
+
+void Graph::add_output(std::string name, Value* value, Loc loc) {
+    for (const Output& output : outputs_) {
+        if (output.name == name) fail<ValueError>(loc, "Graph::add_output: there is an output {} already", name);
+    }
+    outputs_.push_back({std::move(name), value});
+}
+
+void Graph::add_update(Value* target, Value* value, Loc loc) {
+    if (target->kind != Kind::parameter && target->kind != Kind::input) {
+        fail<ValueError>(loc, "Graph::add_update: only parameters and inputs are written to");
+    }
+    std::erase_if(updates_, [target](const Update& update) { return update.target == target; });
+    updates_.push_back({target, value});
+}
+
+Graph::Node* Graph::append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
+    nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, 0, {}, nullptr, 0}));
+    Node* node = nodes_.back().get();
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i]->uses.push_back({node, static_cast<int>(i)});
+    return node;
+}
+
+Graph::Value* Graph::add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape) {
+    Value* value = add_value(Kind::result, {}, dtype, device, std::move(shape));
+    value->maker = node;
+    value->place = static_cast<int>(node->results.size());
+    node->results.push_back(value);
+    return value;
+}
+
+void Graph::prepend(const OpForm& form, Attributes attributes, Value* constant) {
+    Node* node = append(form, std::move(attributes), {});
+    std::rotate(nodes_.begin(), nodes_.end() - 1, nodes_.end());
+    std::erase(constants_, constant);
+    constant->kind = Kind::result;
+    constant->data = Tensor();
+    constant->maker = node;
+    node->results.push_back(constant);
+}
+
+std::size_t Graph::position(const Node* node, const char* what, const Loc& loc) const {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        if (nodes_[i].get() == node) return i;
+    }
+    fail<ValueError>(loc, "{}: the node is not of this graph", what);
+}
+
+void Graph::check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const {
+    if (!value->maker) return;
+    if (position(value->maker, what, loc) >= position(node, what, loc)) {
+        fail<ValueError>(loc, "{}: %{} is made after the {} that would use it", what, value->number, node->op);
+    }
+}
+
+void Graph::drop_use(Value* value, const Node* node, int input) {
+    std::erase_if(value->uses, [&](const Use& use) { return use.node == node && use.input == input; });
+}
+
+void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
+    if (input < 0 || input >= static_cast<int>(node->inputs.size())) {
+        fail<IndexError>(loc, "Graph::set_input: {} has {} inputs, there is no {}", node->op, node->inputs.size(), input);
+    }
+    check_comes_before(value, node, "Graph::set_input", loc);
+    Value*& place = node->inputs[static_cast<std::size_t>(input)];
+    value->uses.push_back({node, input});
+    drop_use(place, node, input);
+    if (place == value) value->uses.push_back({node, input});
+    place = value;
+}
+
+void Graph::replace(Value* old, Value* other, Loc loc) {
+    if (old == other) return;
+    for (const Use& use : old->uses) {
+        if (use.node != other->maker) check_comes_before(other, use.node, "Graph::replace", loc);
+    }
+    std::vector<Use> kept;
+    for (const Use& use : old->uses) {
+        if (use.node == other->maker) {  // a function of the old value takes its place
+            kept.push_back(use);
+            continue;
+        }
+        use.node->inputs[static_cast<std::size_t>(use.input)] = other;
+        other->uses.push_back(use);
+    }
+    old->uses = std::move(kept);
+    for (Output& output : outputs_) {
+        if (output.value == old) output.value = other;
+    }
+    for (Update& update : updates_) {
+        if (update.value == old) update.value = other;
+    }
+    for (Guard& guard : guards_) {
+        if (guard.value == old) guard.value = other;
+    }
+}
+
+void Graph::remove(Node* node, Loc loc) {
+    const std::size_t at = position(node, "Graph::remove", loc);
+    for (const Value* result : node->results) {
+        bool is_used = !result->uses.empty();
+        for (const Output& output : outputs_) is_used |= output.value == result;
+        for (const Update& update : updates_) is_used |= update.value == result;
+        for (const Guard& guard : guards_) is_used |= guard.value == result;
+        if (is_used) fail<ValueError>(loc, "Graph::remove: %{}, a result of {}, is used", result->number, node->op);
+    }
+    for (std::size_t i = 0; i < node->inputs.size(); ++i) drop_use(node->inputs[i], node, static_cast<int>(i));
+    const std::vector<Value*> results = node->results;
+    nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(at));
+    std::erase_if(values_, [&](const auto& value) { return std::find(results.begin(), results.end(), value.get()) != results.end(); });
+}
+
+}  // namespace tapir

@@ -1,0 +1,210 @@
+// Graph: a program that was traced (trace.h), as ops and the values that go between them. It can be looked at, run, differentiated,
+// edited, simplified, drawn, saved and exported.
+//
+//     Graph graph = trace(model, {{"x", x, {"batch"}}});
+//     graph.print();
+//     Tensor y = graph.run({{"x", x}}, {"y"})[0];
+//
+// A value is made once (static single assignment): an op that writes in place makes a new value. A graph owns its nodes and values;
+// pointers to them hold until they are removed, and while the graph lives (it can be moved; a copy has its own).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tapir/autograd/op_form.h"
+#include "tapir/autograd/trace/sym_int.h"
+
+namespace tapir {
+
+struct ModuleName;
+
+/// An attribute of a node: a number, which may depend on named dimensions, a real number, a flag, a dtype, a device, numbers, or one
+/// of several names ("mean").
+using Attribute = std::variant<SymInt, double, bool, DType, Device, std::vector<SymInt>, std::string>;
+/// {1, 2}, true, 0.5, float32, "mean"
+std::string to_string(const Attribute& attribute);
+
+/// The attributes of one call of an op.
+class Attributes {
+ public:
+    /// Those that the op has by default.
+    explicit Attributes(const OpForm& form);
+    /// from: of the form's type.
+    Attributes(const OpForm& form, const void* from);
+    Attributes(const Attributes& other);
+    Attributes(Attributes&& other) noexcept;
+    Attributes& operator=(Attributes other) noexcept;
+    ~Attributes();
+
+    const OpForm& form() const noexcept { return *form_; }
+    std::vector<std::pair<std::string, Attribute>> all() const;
+    /// Throws ValueError where there is none of this name.
+    Attribute get(std::string_view name, Loc loc = Loc::current()) const;
+    /// Throws ValueError where there is none of this name, or the value is of another type than it.
+    void set(std::string_view name, const Attribute& value, Loc loc = Loc::current());
+    /// Whether some depend on named dimensions.
+    bool is_symbolic() const noexcept { return !symbolic_.empty(); }
+    /// With numbers in their places.
+    Attributes with(const DimSizes& sizes, const Loc& loc) const;
+    /// What the form takes; is_symbolic() to be false.
+    const void* data() const noexcept { return data_; }
+
+ private:
+    struct Symbolic {
+        std::string name;
+        int element;  // of several; -1: the attribute itself
+        SymInt value;
+    };
+    const OpForm* form_;
+    void* data_ = nullptr;
+    std::vector<Symbolic> symbolic_;
+};
+
+class Graph {
+ public:
+    struct Node;
+    enum class Kind : std::uint8_t { input, parameter, constant, result };
+    struct Use {
+        Node* node;
+        int input;
+    };
+
+    struct Value {
+        int number;        // %7 in listings
+        std::string name;  // of inputs and parameters, and of constants that have one
+        Kind kind;
+        DType dtype;
+        Device device;
+        std::vector<SymInt> shape;
+        Tensor data;            // of parameters and constants
+        Node* maker = nullptr;  // of results
+        int place = 0;          // among the maker's results
+        std::vector<Use> uses;  // in no order; that it is an output of the graph is none
+    };
+
+    struct Node {
+        std::string op;
+        Attributes attributes;
+        std::vector<Value*> inputs;
+        std::vector<Value*> results;
+        // Where the program called the op, and for which module; "" and 0 where it is not known.
+        std::string file;
+        int line = 0;
+        std::string function;
+        const ModuleName* module = nullptr;
+        std::uint32_t module_call = 0;
+    };
+
+    struct Output {
+        std::string name;
+        Value* value;
+    };
+    /// The value of a parameter, or of an input, that the program overwrote.
+    struct Update {
+        Value* target;
+        Value* value;
+    };
+
+    /// The program looked at a value, and may have gone another way had it been another one.
+    struct Guard {
+        Value* value;
+        Tensor expected;
+        std::string what;  // item, at, ...
+        std::string file;
+        int line;
+    };
+
+    using Inputs = std::vector<std::pair<std::string, Tensor>>;
+
+    Graph();
+    Graph(const Graph& other);
+    Graph(Graph&& other) noexcept;
+    Graph& operator=(Graph other) noexcept;
+    ~Graph();
+
+    // --- Looking ----------------------------------------------------------------------------------------------------------------
+
+    const std::vector<Value*>& inputs() const noexcept { return inputs_; }
+    const std::vector<Value*>& parameters() const noexcept { return parameters_; }
+    const std::vector<Value*>& constants() const noexcept { return constants_; }
+    const std::vector<Output>& outputs() const noexcept { return outputs_; }
+    const std::vector<Update>& updates() const noexcept { return updates_; }
+    /// What TraceOptions::Reads::guard has let pass: checked at each run.
+    const std::vector<Guard>& guards() const noexcept { return guards_; }
+    /// In an order in which they can run.
+    const std::vector<std::unique_ptr<Node>>& nodes() const noexcept { return nodes_; }
+    /// Those of inputs, parameters, constants and nodes, in this order.
+    std::vector<Value*> values() const;
+    /// The named dimensions, sorted.
+    std::vector<std::string> dims() const;
+    /// The input, parameter or output of this name. Throws ValueError, with the names that there are.
+    Value* value(std::string_view name, Loc loc = Loc::current()) const;
+    /// A listing: a line for each value, with the lines of the program.
+    std::string str() const;
+    void print() const;
+    /// What str() gave, with these parameters and constants (those by number, "%7"); numbers and small constants are in the text itself, others that are
+    /// not given are zeros. Throws ValueError with the line that is no listing of a graph.
+    static Graph parse(std::string_view text, const Inputs& data = {}, Loc loc = Loc::current());
+
+    // --- Running ----------------------------------------------------------------------------------------------------------------
+
+    /// Calls the ops one by one, as the program did: they are recorded where a tape is alive. Inputs in order; gives all outputs.
+    /// Updates are written. Throws ShapeError and DTypeError for inputs that the graph was not traced for, ValueError where a guard finds
+    /// another value than the program saw; nothing is written then.
+    std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
+
+    // --- Editing ----------------------------------------------------------------------------------------------------------------
+
+    Value* add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device = {}, Loc loc = Loc::current());
+    Value* add_parameter(std::string name, const Tensor& data, Loc loc = Loc::current());
+    Value* add_constant(const Tensor& data, std::string name = {}, Loc loc = Loc::current());
+    /// A constant becomes a parameter: one that can be written to.
+    void make_parameter(Value* constant, std::string name, Loc loc = Loc::current());
+    void add_output(std::string name, Value* value, Loc loc = Loc::current());
+    void add_guard(Guard guard) { guards_.push_back(std::move(guard)); }
+    void add_update(Value* target, Value* value, Loc loc = Loc::current());
+    /// A call of an op before another node; null: after all. The results' shapes and dtypes are worked out by a call. Throws
+    /// ValueError for an unknown op, and for inputs that are made later; else what the op throws.
+    Node* insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
+                 const std::vector<std::pair<std::string, Attribute>>& attributes = {}, Loc loc = Loc::current());
+    /// Every use of `old` becomes one of `other`, outputs and updates too. Throws ValueError where a user comes before `other`.
+    void replace(Value* old, Value* other, Loc loc = Loc::current());
+    /// One use. Throws ValueError where the value is made later.
+    void set_input(Node* node, int input, Value* value, Loc loc = Loc::current());
+    /// Throws ValueError where a result is still used.
+    void remove(Node* node, Loc loc = Loc::current());
+    /// The graph between any values: `from` become its inputs, `to` its outputs, what else is needed stays as it is. Throws ValueError
+    /// where that leads to an input of this graph that is not among `from`.
+    Graph extract(const std::vector<Value*>& from, const std::vector<Value*>& to, Loc loc = Loc::current()) const;
+
+    // --- For what makes graphs --------------------------------------------------------------------------------------------------
+
+    /// A node after all others, whose results are known already.
+    Node* append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs);
+    /// An op without inputs, before all others, takes the place of a constant.
+    void prepend(const OpForm& form, Attributes attributes, Value* constant);
+    Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
+    /// Throws ValueError, with what is wrong, where the graph is not whole: for tests of passes.
+    void check(Loc loc = Loc::current()) const;
+
+ private:
+    Value* add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape);
+    std::size_t position(const Node* node, const char* what, const Loc& loc) const;
+    void check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const;
+    static void drop_use(Value* value, const Node* node, int input);
+
+    std::vector<std::unique_ptr<Value>> values_;
+    std::vector<std::unique_ptr<Node>> nodes_;
+    std::vector<Value*> inputs_, parameters_, constants_;
+    std::vector<Output> outputs_;
+    std::vector<Update> updates_;
+    std::vector<Guard> guards_;
+    int next_ = 0;
+};
+
+}  // namespace tapir

@@ -1,0 +1,89 @@
+// A graph as text.
+#include <algorithm>
+#include <cstdio>
+
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/module_name.h"
+
+namespace tapir {
+namespace {
+
+// The elements of a small constant, "[1.0, 2.0]", or of a number, "1.0", with their dtype where the text does not tell it.
+std::string elements(const Graph::Value& value) {
+    const Tensor x = value.data.to(cpu).contiguous();
+    const auto element = [&](std::int64_t i) {
+        const std::byte* at = x.impl()->data + static_cast<std::size_t>(i) * itemsize(x.dtype());
+        if (x.dtype() == bool_) return to_string(Attribute(detail::load_int(x.dtype(), at) != 0));
+        return to_string(is_floating(x.dtype()) ? Attribute(detail::load_double(x.dtype(), at)) : Attribute(SymInt(detail::load_int(x.dtype(), at))));
+    };
+    if (value.shape.empty()) {
+        const bool is_told = x.dtype() == float32 || x.dtype() == int64 || x.dtype() == bool_;
+        return element(0) + (is_told ? "" : fmt::format(":{}", x.dtype()));
+    }
+    std::string text = "[";
+    for (std::int64_t i = 0; i < x.numel(); ++i) text += (i ? ", " : "") + element(i);
+    return text + "]";
+}
+
+bool is_number(const Graph::Value& value) {
+    return value.kind == Graph::Kind::constant && value.name.empty() && value.shape.empty() && value.device == cpu;
+}
+
+std::string reference(const Graph::Value& value) {
+    if (!value.name.empty()) return value.name;
+    return is_number(value) ? elements(value) : fmt::format("%{}", value.number);
+}
+
+std::string type_of(const Graph::Value& value) {
+    return fmt::format("{} {}{}", value.dtype, to_string(Attribute(value.shape)), value.device == cpu ? "" : fmt::format(" {}", value.device));
+}
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace
+
+std::string Graph::str() const {
+    std::string text;
+    const auto listed = [&](const char* what, const std::vector<Value*>& values) {
+        for (const Value* value : values) {
+            if (is_number(*value)) continue;  // stands where it is used
+            text += fmt::format("{} {}: {}", what, reference(*value), type_of(*value));
+            if (value->kind == Kind::constant && value->data.numel() <= 16) text += " = " + elements(*value);
+            text += "\n";
+        }
+    };
+    listed("input", inputs_);
+    listed("parameter", parameters_);
+    listed("constant", constants_);
+    for (const auto& node : nodes_) {
+        std::string line;
+        for (const Value* result : node->results) line += fmt::format("{}%{}: {}", line.empty() ? "" : ", ", result->number, type_of(*result));
+        line += fmt::format(" = {}(", node->op);
+        bool is_first = true;
+        const auto add = [&](const std::string& what) {
+            line += (is_first ? "" : ", ") + what;
+            is_first = false;
+        };
+        for (const Value* input : node->inputs) add(reference(*input));
+        for (const auto& [name, attribute] : node->attributes.all()) add(fmt::format("{}={}", name, to_string(attribute)));
+        line += ")";
+        if (node->line > 0) {
+            line += fmt::format("{}  # {}:{}", std::string(line.size() < 80 ? 80 - line.size() : 0, ' '), file_name(node->file), node->line);
+            if (node->module) line += fmt::format(" {}", node->module->shown());
+        }
+        text += line + "\n";
+    }
+    for (const Guard& guard : guards_) {
+        text += fmt::format("guard {} = {}  # {}() at {}:{}\n", reference(*guard.value),
+                            guard.expected.numel() == 1 ? guard.expected.reshape({}).str() : "as traced", guard.what, file_name(guard.file), guard.line);
+    }
+    for (const Update& update : updates_) text += fmt::format("update {} = {}\n", reference(*update.target), reference(*update.value));
+    for (const Output& output : outputs_) text += fmt::format("output {} = {}\n", output.name, reference(*output.value));
+    return text;
+}
+
+void Graph::print() const { std::fputs(str().c_str(), stdout); }
+
+}  // namespace tapir

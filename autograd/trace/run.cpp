@@ -1,0 +1,105 @@
+// Running a graph op by op, as the program did.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir {
+namespace {
+
+// What the sizes of the inputs say about the named dimensions. Throws ShapeError, DTypeError, ValueError.
+DimSizes sizes_of(const Graph& graph, const std::vector<Tensor>& inputs, const Loc& loc) {
+    DimSizes sizes;
+    const auto shown = [](const std::vector<SymInt>& shape) { return to_string(Attribute(shape)); };
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const Graph::Value& wanted = *graph.inputs()[i];
+        const Tensor& x = inputs[i];
+        if (!x.defined()) fail<ValueError>(loc, "graph: the input {} is undefined", wanted.name);
+        if (x.dtype() != wanted.dtype) fail<DTypeError>(loc, "graph: the input {} is {}, the graph was made for {}", wanted.name, x.dtype(), wanted.dtype);
+        bool fits = static_cast<std::size_t>(x.dim()) == wanted.shape.size();
+        for (std::size_t d = 0; fits && d < wanted.shape.size(); ++d) {
+            const SymInt& size = wanted.shape[d];
+            const std::int64_t have = x.size(static_cast<int>(d));
+            const std::vector<std::string> names = size.dims();
+            if (names.size() == 1 && size == SymInt::dim(names[0])) {
+                const auto [known, is_new] = sizes.emplace(names[0], have);
+                if (!is_new && known->second != have) {
+                    fail<ShapeError>(loc, "graph: the dimension {} has size {}, but {} in the input {} of shape {}", names[0], known->second,
+                                     have, wanted.name, x.shape());
+                }
+            } else {
+                fits = size.is_number() && size.number() == have;
+            }
+        }
+        if (!fits) fail<ShapeError>(loc, "graph: the input {} has shape {}, the graph was made for {}", wanted.name, x.shape(), shown(wanted.shape));
+    }
+    return sizes;
+}
+
+bool same_elements(const Tensor& a, const Tensor& b) {
+    const Tensor x = a.to(cpu).contiguous(), y = b.to(cpu).contiguous();
+    return x.shape() == y.shape() && x.dtype() == y.dtype() && (x.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0);
+}
+
+std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str() : fmt::format("{} {}", x.dtype(), x.shape()); }
+
+}  // namespace
+
+std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc) const {
+    if (given.size() != inputs_.size()) fail<ValueError>(loc, "graph: {} inputs given, it has {}", given.size(), inputs_.size());
+    const DimSizes sizes = sizes_of(*this, given, loc);
+    std::vector<Tensor> values(static_cast<std::size_t>(next_));
+    std::vector<int> uses(static_cast<std::size_t>(next_), 0);
+    const auto at = [](const Value* value) { return static_cast<std::size_t>(value->number); };
+    for (const auto& value : values_) {
+        uses[at(value.get())] = static_cast<int>(value->uses.size());
+        if (value->data.defined()) values[at(value.get())] = value->data;
+    }
+    for (const Output& output : outputs_) ++uses[at(output.value)];
+    for (const Update& update : updates_) ++uses[at(update.value)];
+    for (const Guard& guard : guards_) ++uses[at(guard.value)];
+    for (std::size_t i = 0; i < given.size(); ++i) values[at(inputs_[i])] = given[i];
+    const CallerScope caller(loc);
+    std::vector<Tensor> arguments;
+    for (const auto& node : nodes_) {
+        arguments.clear();
+        for (const Value* input : node->inputs) {
+            Tensor& x = values[at(input)];
+            if (--uses[at(input)] == 0 && input->kind == Kind::result) {
+                arguments.push_back(std::move(x));
+            } else {
+                arguments.push_back(x);
+            }
+        }
+        Tensor results[256];
+        const auto run = [&](const Attributes& attributes) {
+            attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results);
+        };
+        node->attributes.is_symbolic() ? run(node->attributes.with(sizes, loc)) : run(node->attributes);
+        for (std::size_t k = 0; k < node->results.size(); ++k) {
+            const Value* result = node->results[k];
+            if (uses[at(result)] == 0) continue;
+            Tensor& y = results[k];
+            // Numbers among the operands are tensors here, and may count for more in a promotion.
+            values[at(result)] = y.dtype() == result->dtype ? std::move(y) : y.to(result->dtype);
+        }
+    }
+    std::vector<Tensor> outputs;
+    for (const Output& output : outputs_) outputs.push_back(values[at(output.value)]);
+    const detail::PauseRecording pause;
+    for (const Guard& guard : guards_) {
+        const Tensor& now = values[at(guard.value)];
+        if (same_elements(now, guard.expected)) continue;
+        fail<ValueError>(loc, "graph: the program read a value with {}() at {}:{} when it was traced: {}; it is {} now, and the program might "
+                         "go another way", guard.what, guard.file.substr(guard.file.rfind('/') + 1), guard.line, shown(guard.expected), shown(now));
+    }
+    for (const Update& update : updates_) {
+        Tensor target = update.target->kind == Kind::input ? values[at(update.target)] : update.target->data;
+        target.copy_(values[at(update.value)]);
+    }
+    return outputs;
+}
+
+}  // namespace tapir

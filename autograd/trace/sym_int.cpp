@@ -1,0 +1,211 @@
+// Sizes made of named dimensions.
+#include "tapir/autograd/trace/sym_int.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "tapir/core/fail_impl.h"
+
+namespace tapir {
+namespace {
+
+std::int64_t floor_of(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
+
+bool is_name_part(char c) noexcept { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+}  // namespace
+
+SymInt::SymInt(std::int64_t number) : constant_(number) {}
+
+SymInt SymInt::dim(std::string name) {
+    SymInt result;
+    result.terms_[{std::move(name)}] = 1;
+    return result;
+}
+
+std::int64_t SymInt::number(Loc loc) const {
+    if (!is_number()) fail<ValueError>(loc, "SymInt::number: {} depends on named dimensions", str());
+    return constant_;
+}
+
+std::int64_t SymInt::value(const DimSizes& sizes, Loc loc) const {
+    std::int64_t sum = constant_;
+    bool overflow = false;
+    for (const auto& [product, coefficient] : terms_) {
+        std::int64_t term = coefficient;
+        for (const std::string& name : product) {
+            const auto size = sizes.find(name);
+            if (size == sizes.end()) fail<ValueError>(loc, "the size of dimension {} is not known", name);
+            overflow |= __builtin_mul_overflow(term, size->second, &term);
+        }
+        overflow |= __builtin_add_overflow(sum, term, &sum);
+    }
+    if (divisor_ != 1) sum = floor_of(sum, divisor_);
+    overflow |= __builtin_add_overflow(sum, after_, &sum);
+    if (overflow) fail<ValueError>(loc, "{} does not fit into 64 bits", str());
+    return sum;
+}
+
+std::vector<std::string> SymInt::dims() const {
+    std::set<std::string> names;
+    for (const auto& [product, coefficient] : terms_) names.insert(product.begin(), product.end());
+    return {names.begin(), names.end()};
+}
+
+SymInt operator+(const SymInt& a, const SymInt& b) {
+    if (b.divisor_ != 1 && a.is_number()) return b + a;
+    SymInt sum = a;
+    if (a.divisor_ != 1) {
+        if (!b.is_number()) fail<ValueError>(Loc{}, "{} + {} is no size that a graph can hold", a.str(), b.str());
+        sum.after_ += b.constant_;
+        return sum;
+    }
+    for (const auto& [product, coefficient] : b.terms_) {
+        std::int64_t& mine = sum.terms_[product];
+        mine += coefficient;
+        if (mine == 0) sum.terms_.erase(product);
+    }
+    sum.constant_ += b.constant_;
+    return sum;
+}
+
+SymInt operator*(const SymInt& a, const SymInt& b) {
+    if (a.divisor_ != 1 || b.divisor_ != 1) fail<ValueError>(Loc{}, "({}) * ({}) is no size that a graph can hold", a.str(), b.str());
+    SymInt result(a.constant_ * b.constant_);
+    const auto add = [&](SymInt::Product product, std::int64_t coefficient) {
+        std::sort(product.begin(), product.end());
+        std::int64_t& mine = result.terms_[product];
+        mine += coefficient;
+        if (mine == 0) result.terms_.erase(product);
+    };
+    for (const auto& [product, coefficient] : a.terms_) {
+        if (b.constant_ != 0) add(product, coefficient * b.constant_);
+        for (const auto& [other, factor] : b.terms_) {
+            SymInt::Product both = product;
+            both.insert(both.end(), other.begin(), other.end());
+            add(both, coefficient * factor);
+        }
+    }
+    for (const auto& [product, coefficient] : b.terms_) {
+        if (a.constant_ != 0) add(product, coefficient * a.constant_);
+    }
+    return result;
+}
+
+SymInt SymInt::floor_div(std::int64_t by, Loc loc) const {
+    if (by <= 0) fail<ValueError>(loc, "SymInt::floor_div: the divisor must be positive, got {}", by);
+    if (divisor_ != 1) fail<ValueError>(loc, "SymInt::floor_div: {} is a quotient already", str());
+    const auto divides = [by](const auto& term) { return term.second % by == 0; };
+    SymInt result = *this;
+    if (std::all_of(terms_.begin(), terms_.end(), divides)) {  // only the number is rounded
+        for (auto& [product, coefficient] : result.terms_) coefficient /= by;
+        result.constant_ = floor_of(constant_, by);
+        return result;
+    }
+    result.divisor_ = by;
+    result.after_ = floor_of(constant_, by);
+    result.constant_ -= result.after_ * by;
+    return result;
+}
+
+std::string SymInt::str() const {
+    std::string text;
+    const auto add = [&text](std::int64_t coefficient, const std::string& what) {
+        const bool is_first = text.empty();
+        if (!is_first) text += coefficient < 0 ? " - " : " + ";
+        if (is_first && coefficient < 0) text += "-";
+        const std::uint64_t size = coefficient < 0 ? 0 - static_cast<std::uint64_t>(coefficient) : static_cast<std::uint64_t>(coefficient);
+        if (what.empty()) {
+            text += fmt::format("{}", size);
+        } else {
+            text += size == 1 ? what : fmt::format("{}*{}", size, what);
+        }
+    };
+    for (const auto& [product, coefficient] : terms_) add(coefficient, fmt::format("{}", fmt::join(product, "*")));
+    if (terms_.empty() || constant_ != 0) add(constant_, "");
+    if (divisor_ == 1) return text;
+    text = fmt::format("({})//{}", text, divisor_);
+    if (after_ != 0) add(after_, "");
+    return text;
+}
+
+namespace {
+
+// term ("+" | "-") term ..., where a term is a product of numbers and names, or "(" sum ")" "//" number.
+class Parser {
+ public:
+    Parser(std::string_view text, const Loc& loc) : text_(text), loc_(loc) {}
+
+    SymInt all() {
+        const SymInt result = sum();
+        if (at_ != text_.size()) refuse();
+        return result;
+    }
+
+ private:
+    [[noreturn]] void refuse() const { fail<ValueError>(loc_, "SymInt::parse: \"{}\" is no size", text_); }
+    void skip() {
+        while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+    }
+    bool take(std::string_view what) {
+        skip();
+        if (text_.substr(at_, what.size()) != what) return false;
+        at_ += what.size();
+        skip();
+        return true;
+    }
+    std::int64_t number() {
+        std::int64_t value = 0;
+        const auto result = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+        if (result.ec != std::errc()) refuse();
+        at_ = static_cast<std::size_t>(result.ptr - text_.data());
+        return value;
+    }
+    bool is_digit() const { return at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; }
+    SymInt factor() {
+        skip();
+        if (is_digit()) return number();
+        const std::size_t begin = at_;
+        while (at_ < text_.size() && is_name_part(text_[at_])) ++at_;
+        if (begin == at_) refuse();
+        return SymInt::dim(std::string(text_.substr(begin, at_ - begin)));
+    }
+    SymInt term() {
+        if (take("(")) {
+            if (++depth_ > 1) refuse();
+            const SymInt inner = sum();
+            if (!take(")") || !take("//") || !is_digit()) refuse();
+            const std::int64_t by = number();
+            if (by <= 0) refuse();
+            --depth_;
+            return inner.floor_div(by, loc_);
+        }
+        SymInt product = factor();
+        while (take("*")) product = product * factor();
+        return product;
+    }
+    SymInt sum() {
+        SymInt result = take("-") ? SymInt(-1) * term() : term();
+        for (;;) {
+            if (take("+")) {
+                result = result + term();
+            } else if (take("-")) {
+                result = result + SymInt(-1) * term();
+            } else {
+                return result;
+            }
+        }
+    }
+
+    std::string_view text_;
+    const Loc& loc_;
+    std::size_t at_ = 0;
+    int depth_ = 0;
+};
+
+}  // namespace
+
+SymInt SymInt::parse(std::string_view text, Loc loc) { return Parser(text, loc).all(); }
+
+}  // namespace tapir

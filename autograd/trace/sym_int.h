@@ -1,0 +1,49 @@
+// SymInt: a size in a graph. A number, or made of the dimensions that were named when the graph was traced: "batch",
+// "2*time + 1", "batch*time", "(time - 3)//2 + 1".
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+/// The sizes that named dimensions have in one run.
+using DimSizes = std::map<std::string, std::int64_t, std::less<>>;
+
+/// A polynomial of named dimensions with whole coefficients, or its quotient by a number, rounded down, plus a number.
+class SymInt {
+ public:
+    SymInt(std::int64_t number = 0);  // NOLINT: implicit by design
+    /// The size of this dimension.
+    static SymInt dim(std::string name);
+
+    bool is_number() const noexcept { return terms_.empty(); }
+    /// Of a number. Throws ValueError for any other.
+    std::int64_t number(Loc loc = Loc::current()) const;
+    /// With these sizes of its dimensions. Throws ValueError where one is missing, or where the result is too large.
+    std::int64_t value(const DimSizes& sizes, Loc loc = Loc::current()) const;
+    /// The dimensions that it depends on, sorted.
+    std::vector<std::string> dims() const;
+    std::string str() const;
+    /// What str() gave. Throws ValueError.
+    static SymInt parse(std::string_view text, Loc loc = Loc::current());
+
+    friend SymInt operator+(const SymInt& a, const SymInt& b);
+    friend SymInt operator*(const SymInt& a, const SymInt& b);
+    friend bool operator==(const SymInt&, const SymInt&) = default;
+    /// Rounded down; by > 0. Only of polynomials: throws ValueError for what is a quotient already.
+    SymInt floor_div(std::int64_t by, Loc loc = Loc::current()) const;
+
+ private:
+    using Product = std::vector<std::string>;  // of dimensions, sorted; one may come more than once
+    std::map<Product, std::int64_t> terms_;    // without zeros
+    std::int64_t constant_ = 0;
+    std::int64_t divisor_ = 1;                 // (terms + constant) // divisor + after
+    std::int64_t after_ = 0;
+};
+
+}  // namespace tapir

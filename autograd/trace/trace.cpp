@@ -1,0 +1,295 @@
+// Tracing: runs of the function, and one graph of them.
+#include "tapir/autograd/trace/trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/tracer_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/generator.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+std::string at_line(const Graph::Node& node) {
+    if (node.line == 0) return node.op;
+    const std::size_t slash = node.file.rfind('/');
+    return fmt::format("{} at {}:{}", node.op, slash == std::string::npos ? node.file : node.file.substr(slash + 1), node.line);
+}
+
+// x with other sizes: its elements along a dimension again from the first, as often as needed.
+Tensor resized(const Tensor& x, const std::vector<std::string>& dims, const DimSizes& sizes) {
+    const PauseRecording pause;
+    Tensor result = x;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d].empty()) continue;
+        const std::int64_t have = x.size(static_cast<int>(d)), want = sizes.at(dims[d]);
+        if (have == want) continue;
+        const Tensor rows = make_empty({want}, int64, cpu, Loc{});
+        for (std::int64_t i = 0; i < want; ++i) rows.data<std::int64_t>()[i] = i % std::max<std::int64_t>(have, 1);
+        std::vector<Index> index(d, Slice());
+        index.emplace_back(rows);
+        result = result.index(index);
+    }
+    return result;
+}
+
+bool same_elements(const Tensor& a, const Tensor& b) {
+    if (a.is_same(b)) return true;
+    if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+    const PauseRecording pause;
+    const Tensor x = a.to(cpu).contiguous(), y = b.to(cpu).contiguous();
+    return x.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0;
+}
+
+struct Run {
+    Graph graph;
+    std::vector<std::pair<Tensor, Tensor>> backups;
+};
+
+Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors,
+             const TraceOptions& options, std::uint16_t number, const Loc& loc) {
+    Tracer tracer(options);
+    for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(inputs[i].name, tensors[i]);
+    std::vector<Tensor> results;
+    std::vector<Graph::Value*> values;
+    {
+        const WatchScope watching(tracer);
+        const TracingScope tracing(number);
+        results = fn.call(fn.function, tensors);
+        for (const Tensor& result : results) {
+            if (!result.defined()) fail<ValueError>(loc, "trace: the function gave an undefined tensor");
+            values.push_back(tracer.value_of(result, loc));
+        }
+    }
+    Run run{tracer.finish(), tracer.take_backups()};
+    if (!options.outputs.empty() && options.outputs.size() != values.size()) {
+        fail<ValueError>(loc, "trace: {} names of outputs for {} outputs", options.outputs.size(), values.size());
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        run.graph.add_output(!options.outputs.empty() ? options.outputs[i] : values.size() == 1 ? "output" : fmt::format("output_{}", i),
+                             values[i], loc);
+    }
+    return run;
+}
+
+// Several graphs of one program, for several sizes of its dimensions, as one.
+class Union {
+ public:
+    Union(std::vector<Graph> graphs, std::vector<DimSizes> samples, const Loc& loc)
+        : graphs_(std::move(graphs)), samples_(std::move(samples)), loc_(loc) {}
+
+    Graph make() {
+        Graph& whole = graphs_[0];
+        for (std::size_t g = 1; g < graphs_.size(); ++g) check_same(whole, graphs_[g], g);
+        for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
+        join_constants();
+        join_shapes();
+        return std::move(whole);
+    }
+
+ private:
+    std::string sizes_text(std::size_t g) const {
+        std::string text;
+        for (const auto& [name, size] : samples_[g]) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, size);
+        return text;
+    }
+
+    // The same ops on the same values: what the program does must not depend on sizes.
+    void check_same(const Graph& a, const Graph& b, std::size_t g) {
+        const std::size_t count = std::min(a.nodes().size(), b.nodes().size());
+        for (std::size_t n = 0; n < count; ++n) {
+            const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
+            if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) fail_differs(&x, &y, g);
+            for (std::size_t i = 0; i < x.inputs.size(); ++i) {
+                if (x.inputs[i]->number != y.inputs[i]->number) fail_differs(&x, &y, g);
+            }
+        }
+        if (a.nodes().size() > count) fail_differs(a.nodes()[count].get(), nullptr, g);
+        if (b.nodes().size() > count) fail_differs(nullptr, b.nodes()[count].get(), g);
+    }
+    [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
+        fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a loop over a dimension "
+                        "is written out in the graph, so that it holds for one size only: leave its dimension without a name",
+                        sizes_text(0), x ? at_line(*x) : "nothing", sizes_text(g), y ? at_line(*y) : "nothing");
+    }
+
+    std::optional<SymInt> join(const std::vector<std::int64_t>& values) const {
+        if (std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end()) return SymInt(values[0]);
+        return fit(samples_, values);
+    }
+
+    void join_attributes(std::size_t n) {
+        Graph::Node& node = *graphs_[0].nodes()[n];
+        std::vector<std::vector<std::pair<std::string, Attribute>>> all;
+        for (const Graph& graph : graphs_) all.push_back(graph.nodes()[n]->attributes.all());
+        for (std::size_t i = 0; i < all[0].size(); ++i) {
+            const auto& [name, value] = all[0][i];
+            const auto is_as_first = [&](const auto& other) { return other[i].second == value; };
+            if (std::all_of(all.begin(), all.end(), is_as_first)) continue;
+            const auto refuse = [&] {
+                std::string text;
+                for (std::size_t g = 0; g < all.size(); ++g) {
+                    text += fmt::format("{}{} with {}", g ? ", " : "", to_string(all[g][i].second), sizes_text(g));
+                }
+                fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}", at_line(node), name, text);
+            };
+            if (std::holds_alternative<SymInt>(value)) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& other : all) numbers.push_back(std::get<SymInt>(other[i].second).number());
+                const std::optional<SymInt> joined = join(numbers);
+                if (!joined) refuse();
+                node.attributes.set(name, *joined);
+                continue;
+            }
+            const auto* list = std::get_if<std::vector<SymInt>>(&value);
+            if (!list) refuse();
+            std::vector<SymInt> sizes;
+            for (std::size_t e = 0; e < list->size(); ++e) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& other : all) {
+                    const auto& others = std::get<std::vector<SymInt>>(other[i].second);
+                    if (others.size() != list->size()) refuse();
+                    numbers.push_back(others[e].number());
+                }
+                const std::optional<SymInt> joined = join(numbers);
+                if (joined) {
+                    sizes.push_back(*joined);
+                } else if (node.op == "reshape" && std::find(sizes.begin(), sizes.end(), SymInt(-1)) == sizes.end()) {
+                    sizes.push_back(-1);  // whatever is left
+                } else {
+                    refuse();
+                }
+            }
+            node.attributes.set(name, sizes);
+        }
+    }
+
+    struct Number {
+        SymInt value;
+        bool is_reciprocal;
+    };
+    // A number that depends on the sizes, x / x.size(0), is computed from them. Other constants are the same each time.
+    void join_constants() {
+        Graph& whole = graphs_[0];
+        std::vector<std::pair<Graph::Value*, Number>> found;
+        const std::size_t count = whole.constants().size();
+        for (std::size_t c = 0; c < count; ++c) {
+            Graph::Value* value = whole.constants()[c];
+            bool is_same = true;
+            for (const Graph& graph : graphs_) is_same &= c < graph.constants().size() && same_elements(graph.constants()[c]->data, value->data);
+            if (is_same) continue;
+            const Graph::Node* user = value->uses.empty() ? nullptr : value->uses[0].node;
+            if (!user) continue;
+            const std::optional<Number> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
+            if (!number) {
+                fail<TapeError>(loc_, "trace: {}: an operand of it that no op made depends on the sizes, in a way that no formula of the "
+                                "named dimensions gives", at_line(*user));
+            }
+            found.emplace_back(value, *number);
+        }
+        const OpForm& form = *find_form("number");
+        for (const auto& [value, number] : found) {
+            Attributes attributes(form);
+            attributes.set("value", number.value);
+            attributes.set("is_reciprocal", number.is_reciprocal);
+            attributes.set("dtype", value->dtype);
+            whole.prepend(form, std::move(attributes), value);
+        }
+    }
+
+    std::optional<Number> join_numbers(std::size_t c) const {
+        for (const bool is_reciprocal : {false, true}) {
+            std::vector<std::int64_t> numbers;
+            for (const Graph& graph : graphs_) {
+                const Tensor& x = graph.constants()[c]->data;
+                const double number = load_double(x.dtype(), x.raw_data()), whole = is_reciprocal ? std::round(1 / number) : number;
+                const double back = is_reciprocal ? 1 / whole : whole;
+                const bool fits = std::abs(whole) < 0x1p53 && whole == std::trunc(whole) &&
+                                  (x.dtype() == float32 ? static_cast<float>(back) == static_cast<float>(number) : back == number);
+                if (!fits) break;
+                numbers.push_back(static_cast<std::int64_t>(whole));
+            }
+            if (numbers.size() < graphs_.size()) continue;
+            if (const std::optional<SymInt> joined = join(numbers)) return Number{*joined, is_reciprocal};
+        }
+        return std::nullopt;
+    }
+
+    void join_shapes() {
+        std::vector<std::vector<Graph::Value*>> all;
+        for (const Graph& graph : graphs_) all.push_back(graph.values());
+        int unknown = 0;
+        for (std::size_t v = 0; v < all[0].size(); ++v) {
+            for (std::size_t d = 0; d < all[0][v]->shape.size(); ++d) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& values : all) {
+                    const std::vector<SymInt>& shape = values[v]->shape;
+                    if (shape.size() != all[0][v]->shape.size()) fail_rank(*all[0][v]);
+                    numbers.push_back(shape[d].number());
+                }
+                const std::optional<SymInt> joined = join(numbers);
+                all[0][v]->shape[d] = joined ? *joined : SymInt::dim(fmt::format("unknown_{}", unknown++));
+            }
+        }
+    }
+    [[noreturn]] void fail_rank(const Graph::Value& value) {
+        fail<TapeError>(loc_, "trace: the number of dimensions of {} depends on the sizes", value.maker ? at_line(*value.maker) : value.name);
+    }
+
+    std::vector<Graph> graphs_;
+    std::vector<DimSizes> samples_;
+    const Loc& loc_;
+};
+
+}  // namespace
+
+Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc) {
+    if (is_tracing()) fail<TapeError>(loc, "trace: this thread traces already");
+    std::set<std::string> names;
+    DimSizes sizes;
+    for (const TraceInput& input : inputs) {
+        if (!input.tensor.defined()) fail<ValueError>(loc, "trace: the input {} is undefined", input.name);
+        if (input.name.empty() || !names.insert(input.name).second) {
+            fail<ValueError>(loc, "trace: each input needs a name of its own, got \"{}\"", input.name);
+        }
+        if (static_cast<int>(input.dims.size()) > input.tensor.dim()) {
+            fail<ValueError>(loc, "trace: {} names of dimensions for the input {} of shape {}", input.dims.size(), input.name, input.tensor.shape());
+        }
+        for (std::size_t d = 0; d < input.dims.size(); ++d) {
+            if (input.dims[d].empty()) continue;
+            const std::int64_t size = input.tensor.size(static_cast<int>(d));
+            const auto [known, is_new] = sizes.emplace(input.dims[d], size);
+            if (!is_new && known->second != size) {
+                fail<ShapeError>(loc, "trace: the dimension {} has size {} and, in {}, {}", input.dims[d], known->second, input.name, size);
+            }
+        }
+    }
+    if (sizes.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes.size());
+    const std::vector<DimSizes> samples = samples_of(sizes);
+    std::vector<Graph> graphs(samples.size());
+    static std::uint16_t last_number = 0;
+    std::uint16_t number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+    if (number == 0) number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+    for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
+        std::vector<Tensor> tensors;
+        for (const TraceInput& input : inputs) tensors.push_back(g == 0 ? input.tensor : resized(input.tensor, input.dims, samples[g]));
+        const Generator::State before = default_generator().state();
+        Run run = run_once(fn, inputs, tensors, options, number, loc);
+        if (g > 0) {
+            default_generator().set_state(before);
+            const PauseRecording pause;
+            for (auto& [tensor, copy] : run.backups) tensor.copy_(copy, loc);
+        }
+        graphs[g] = std::move(run.graph);
+    }
+    return Union(std::move(graphs), samples, loc).make();
+}
+
+}  // namespace tapir::detail

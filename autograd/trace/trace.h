@@ -1,0 +1,105 @@
+// trace: runs a function once and keeps what its ops did as a Graph.
+//
+//     Graph graph = trace([&](const Tensor& x) { return model(x); }, {{"x", x, {"batch"}}});
+//     Tensor y = graph.run({{"x", x}})[0];
+//
+// What cannot be kept is refused, by line: a value that the program looked at (item(), if (x > 0)), a size that no formula of the
+// named dimensions gives, an op that the graph does not know.
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tapir/autograd/trace/graph.h"
+
+namespace tapir {
+
+/// An input of a function to be traced. dims: a name for each dimension whose size may differ in later runs, "" for one that stays;
+/// fewer than the tensor has: the rest stays. The same name means the same size.
+struct TraceInput {
+    std::string name;
+    Tensor tensor;
+    std::vector<std::string> dims = {};
+};
+
+struct TraceOptions {
+    /// What outputs are called, in order; else "output", or "output_0", "output_1", ...
+    std::vector<std::string> outputs = {};
+    /// Tensors that the graph shall keep as parameters under these names, beside those that require gradients (which have their
+    /// names from their model). Buffers, such as running means, can be given here.
+    std::vector<std::pair<std::string, Tensor>> parameters = {};
+    /// What happens where the program reads a value that depends on inputs or parameters, with item(), at(), data(), to_vector(), if
+    /// (x > 0), or by printing it. refuse: TapeError, since what the program does next may depend on it, and a graph does always the
+    /// same. guard: the graph holds for this value only, and each run of it checks that it is there.
+    enum class Reads { refuse, guard } reads = Reads::refuse;
+};
+
+namespace detail {
+
+/// A function of any signature, called with a list.
+struct TracedFunction {
+    void* function;
+    std::vector<Tensor> (*call)(void* function, const std::vector<Tensor>& inputs);
+};
+Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc);
+
+inline std::vector<Tensor> as_list(Tensor result) { return {std::move(result)}; }
+inline std::vector<Tensor> as_list(std::vector<Tensor> results) { return results; }
+template <class... T>
+    requires(sizeof...(T) > 1)
+std::vector<Tensor> as_list(const std::tuple<T...>& results) {
+    return std::apply([](const auto&... parts) { return std::vector<Tensor>{parts...}; }, results);
+}
+inline std::vector<Tensor> as_list(const std::pair<Tensor, Tensor>& results) { return {results.first, results.second}; }
+
+template <class Fn, std::size_t... I>
+auto call_with(Fn& fn, const std::vector<Tensor>& x, std::index_sequence<I...>) {
+    return fn(x[I]...);
+}
+template <class Fn, class Index>
+inline constexpr bool takes = false;
+template <std::size_t>
+using TensorOf = const Tensor&;
+template <class Fn, std::size_t... I>
+inline constexpr bool takes<Fn, std::index_sequence<I...>> = std::is_invocable_v<Fn&, TensorOf<I>...>;
+
+template <class Fn, std::size_t N>
+std::vector<Tensor> call_n(Fn& fn, const std::vector<Tensor>& x) {
+    if constexpr (N > 8) {
+        static_assert(N <= 8, "trace: the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+        return {};
+    } else if constexpr (takes<Fn, std::make_index_sequence<N>>) {
+        return as_list(call_with(fn, x, std::make_index_sequence<N>()));
+    } else {
+        return call_n<Fn, N + 1>(fn, x);
+    }
+}
+
+template <class Fn>
+TracedFunction traced(Fn& fn) {
+    return {const_cast<void*>(static_cast<const void*>(&fn)), [](void* function, const std::vector<Tensor>& x) {
+                auto& f = *static_cast<Fn*>(function);
+                if constexpr (std::is_invocable_v<Fn&, const std::vector<Tensor>&>) {
+                    return as_list(f(x));
+                } else {
+                    return call_n<Fn, 0>(f, x);
+                }
+            }};
+}
+
+}  // namespace detail
+
+/// Runs fn, a function of tensors or a module, on these inputs, and gives the graph of what it did: a tensor that required gradients
+/// is a parameter, any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs
+/// of other sizes (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs.
+/// Throws ValueError for inputs that are undefined or of the same name, TapeError for what cannot be kept, and what fn throws.
+template <class Fn>
+Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
+    return detail::trace(detail::traced(fn), inputs, options, loc);
+}
+
+}  // namespace tapir

@@ -1,0 +1,225 @@
+// Writing ops into a graph.
+#include "tapir/autograd/trace/tracer_impl.h"
+
+#include <algorithm>
+
+#include "tapir/autograd/meta_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/module_name.h"
+
+namespace tapir::detail {
+namespace {
+
+std::uint32_t version_of(const Tensor& x) noexcept { return __atomic_load_n(&x.impl()->storage->version, __ATOMIC_RELAXED); }
+
+std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes + x->rank}; }
+
+}  // namespace
+
+Tracer::Tracer(const TraceOptions& options) : OpWatcher(/*calls_ops=*/false), reads_(options.reads) {
+    for (const auto& [name, tensor] : options.parameters) names_[tensor.impl()] = name;
+}
+
+void Tracer::add_input(const std::string& name, const Tensor& x) {
+    Graph::Value* value = graph_.add_input(name, x.dtype(), sizes_of(x.impl()), x.device());
+    seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
+}
+
+// A tensor that is known and has the same elements, as detach() gives them.
+Tracer::Seen* Tracer::alias_of(const Tensor& x) {
+    for (auto& [impl, s] : seen_) {
+        if (s.tensor.shares_storage(x) && impl->data == x.impl()->data && impl->dtype == x.dtype() && s.tensor.shape() == x.shape() &&
+            s.tensor.strides() == x.strides()) {
+            return &s;
+        }
+    }
+    return nullptr;
+}
+
+Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
+    const auto found = seen_.find(x.impl());
+    if (found != seen_.end()) return found->second;
+    if (Seen* same = alias_of(x)) {
+        const TensorImpl* base = same->tensor.impl();
+        Graph::Value* value = current(*same, loc);
+        return seen_[x.impl()] = {x, value, version_of(x), base};
+    }
+    if (x.impl()->trace == detail::thread.trace) {
+        fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
+    }
+    const auto given = names_.find(x.impl());
+    const AutogradMeta* meta = x.impl()->meta;
+    Graph::Value* value;
+    if (given != names_.end()) {
+        value = graph_.add_parameter(given->second, x, loc);
+    } else if (meta && meta->name && *meta->name) {
+        value = graph_.add_parameter(meta->name, x, loc);
+    } else if (x.impl()->flags & TensorImpl::kRequiresGrad) {
+        value = graph_.add_parameter(fmt::format("parameter_{}", unnamed_++), x, loc);
+    } else {
+        value = graph_.add_constant(x, {}, loc);
+    }
+    return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
+}
+
+void Tracer::describe(Graph::Node* node, const Loc& loc) {
+    const Loc& line = detail::caller(loc);
+    node->file = line.file_name();
+    node->line = static_cast<int>(line.line());
+    node->function = line.function_name();
+    node->module = detail::thread.module;
+    node->module_call = detail::thread.module_call;
+}
+
+Graph::Node* Tracer::append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    Graph::Node* node = graph_.append(form, std::move(attributes), inputs);
+    describe(node, loc);
+    return node;
+}
+
+// A tensor whose storage was written to through another one is a view of it, or it is what others are views of, and was noted then.
+Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
+    const std::uint32_t version = version_of(s.tensor);
+    if (s.version == version) return s.value;
+    if (!s.base) {
+        if (s.outer) {
+            fail<TapeError>(loc, "trace: a tensor of shape {} that was made before the trace was written to in a way that the trace did not see",
+                            s.tensor.shape());
+        }
+        s.version = version;
+        return s.value;
+    }
+    Graph::Value* whole = current(seen_.at(s.base), loc);
+    if (!s.view) {
+        s.value = whole;
+        s.version = version;
+        return whole;
+    }
+    Graph::Node* view = append(s.view->attributes.form(), s.view->attributes, {whole}, loc);
+    s.value = graph_.add_result(view, s.value->dtype, s.value->device, s.value->shape);
+    s.version = version;
+    return s.value;
+}
+
+Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) { return current(seen(x, loc), loc); }
+
+void Tracer::before_write(const Tensor& self) {
+    const auto found = seen_.find(self.impl());
+    if (found != seen_.end() && !found->second.outer) return;
+    for (const auto& [tensor, copy] : backups_) {
+        if (tensor.is_same(self)) return;
+    }
+    const PauseRecording pause;
+    backups_.emplace_back(self, self.clone());
+}
+
+// What a view's base is after the view has become another value.
+void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
+    if (!part.view) {
+        whole.value = part.value;
+        return;
+    }
+    const std::string& op = part.view->op;
+    const Attributes& how = part.view->attributes;
+    Graph::Node* node = nullptr;
+    if (op == "transpose") {
+        node = append(how.form(), how, {part.value}, loc);
+    } else if (op == "reshape") {
+        Attributes back(how.form());
+        back.set("shape", whole.value->shape, loc);
+        node = append(how.form(), std::move(back), {part.value}, loc);
+    } else if (op == "permute") {
+        const auto dims = std::get<std::vector<SymInt>>(how.get("dims", loc));
+        std::vector<SymInt> back(dims.size());
+        for (std::size_t d = 0; d < dims.size(); ++d) back[static_cast<std::size_t>(dims[d].number())] = static_cast<std::int64_t>(d);
+        Attributes attributes(how.form());
+        attributes.set("dims", back, loc);
+        node = append(how.form(), std::move(attributes), {part.value}, loc);
+    } else if (const OpForm* scatter = find_form((op + "_scatter").c_str())) {
+        Attributes attributes(*scatter);
+        for (const auto& [name, attribute] : how.all()) attributes.set(name, attribute, loc);
+        node = append(*scatter, std::move(attributes), {whole.value, part.value}, loc);
+    } else {
+        fail<TapeError>(loc, "trace: writing into a view that {} made is nothing that a graph can hold", op);
+    }
+    whole.value = graph_.add_result(node, whole.value->dtype, whole.value->device, whole.value->shape);
+}
+
+void Tracer::note_write(Seen& s, Graph::Value* value, const Loc& loc) {
+    const std::uint32_t version = version_of(s.tensor);
+    s.value = value;
+    s.version = version;
+    for (Seen* part = &s; part->base;) {
+        Seen& whole = seen_.at(part->base);
+        put_back(whole, *part, loc);
+        whole.version = version;
+        part = &whole;
+    }
+}
+
+void Tracer::end(const RecordArgs& ran) {
+    const OpForm*& form = forms_[&ran.op];
+    if (!form) form = find_form(ran.op.name);
+    if (!form) fail<TapeError>(ran.loc, "trace: {} is no op that a graph can hold", ran.op.name);
+    std::vector<Graph::Value*> inputs;
+    for (int i = 0; i < ran.input_count; ++i) {
+        const Tensor& x = *ran.inputs[i];
+        Seen& s = seen(x, ran.loc);
+        // What the op has written to is looked up as it was before.
+        bool is_written = false;
+        for (int k = 0; k < ran.output_count; ++k) is_written |= ran.outputs[k] == x.impl();
+        inputs.push_back(is_written ? s.value : current(s, ran.loc));
+    }
+    Graph::Node* node = append(*form, Attributes(*form, ran.attrs), inputs, ran.loc);
+    last_line_ = detail::caller(ran.loc);
+    for (int k = 0; k < ran.output_count; ++k) {
+        TensorImpl* out = ran.outputs[k];
+        Graph::Value* value = graph_.add_result(node, out->dtype, out->device, sizes_of(out));
+        const auto known = seen_.find(out);
+        if (known != seen_.end()) {
+            note_write(known->second, value, ran.loc);
+            continue;
+        }
+        Seen fresh{handle_of(out), value, 0};
+        fresh.version = version_of(fresh.tensor);
+        for (int i = 0; i < ran.input_count && !fresh.base; ++i) {
+            if (ran.inputs[i]->impl()->storage != out->storage) continue;
+            fresh.base = ran.inputs[i]->impl();
+            fresh.view = node;
+        }
+        seen_[out] = std::move(fresh);
+    }
+}
+
+void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
+    const Loc& loc = caller.line() ? caller : last_line_;  // printing does not know its own
+    Graph::Value* value = value_of(x, loc);
+    if (value->kind == Graph::Kind::constant) return;
+    if (reads_ == TraceOptions::Reads::refuse) {
+        const std::string made = !value->maker ? fmt::format("of {}", value->name)
+                                               : fmt::format("that {} made at {}:{}", value->maker->op,
+                                                             value->maker->file.substr(value->maker->file.rfind('/') + 1), value->maker->line);
+        fail<TapeError>(loc, "trace: {}() reads a value {}: what the program does next may depend on it, but a graph does always the same. "
+                        "Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a graph that "
+                        "holds for this value only", what, made);
+    }
+    const PauseRecording pause;
+    graph_.add_guard({value, x.clone(), what, loc.file_name(), static_cast<int>(loc.line())});
+}
+
+Graph Tracer::finish() {
+    std::vector<const Seen*> written;
+    for (const auto& [impl, s] : seen_) {
+        if (s.outer && s.value != s.outer) written.push_back(&s);
+    }
+    const auto made = [](const Seen* s) { return s->outer->number; };
+    std::sort(written.begin(), written.end(), [&](const Seen* a, const Seen* b) { return made(a) < made(b); });
+    for (const Seen* s : written) {
+        if (s->outer->kind == Graph::Kind::constant) graph_.make_parameter(s->outer, fmt::format("buffer_{}", unnamed_++));
+        graph_.add_update(s->outer, s->value);
+    }
+    return std::move(graph_);
+}
+
+}  // namespace tapir::detail

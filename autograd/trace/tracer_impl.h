@@ -1,0 +1,58 @@
+// The tracer: a watcher of ops that writes them into a graph.
+//
+// A graph's values are never overwritten. Where the program writes in place, the tensor stands for a new value from then on; where
+// what it writes to is a view, the tensor that it is a view of does too (an op of the kind of slice_scatter), and other views of that
+// are made anew when they are used next.
+#pragma once
+
+#include <unordered_map>
+
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/autograd/watch_impl.h"
+
+namespace tapir::detail {
+
+class Tracer : public OpWatcher {
+ public:
+    explicit Tracer(const TraceOptions& options);
+
+    void add_input(const std::string& name, const Tensor& x);
+    /// The value that a tensor stands for now; one that was not seen yet becomes a parameter or a constant.
+    Graph::Value* value_of(const Tensor& x, const Loc& loc);
+    /// Notes what was written to parameters and inputs; nothing is told to the tracer after it.
+    Graph finish();
+    /// What the tensors that the program wrote to held before.
+    std::vector<std::pair<Tensor, Tensor>> take_backups() { return std::move(backups_); }
+
+    void before_write(const Tensor& self) override;
+    void read(const char* what, const Tensor& x, const Loc& caller) override;
+    void end(const RecordArgs& ran) override;
+
+ private:
+    struct Seen {
+        Tensor tensor;  // held, so that its address stays its own
+        Graph::Value* value;
+        std::uint32_t version;   // of the storage, for which `value` holds
+        const TensorImpl* base = nullptr;  // that it is a view of
+        Graph::Node* view = nullptr;       // how; null: it is the same elements in the same shape (detach())
+        Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
+    };
+    Seen& seen(const Tensor& x, const Loc& loc);
+    Seen* alias_of(const Tensor& x);
+    void put_back(Seen& whole, const Seen& part, const Loc& loc);
+    Graph::Value* current(Seen& s, const Loc& loc);
+    void note_write(Seen& s, Graph::Value* value, const Loc& loc);
+    Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
+    void describe(Graph::Node* node, const Loc& loc);
+
+    Graph graph_;
+    std::unordered_map<const TensorImpl*, Seen> seen_;
+    std::unordered_map<const OpInfo*, const OpForm*> forms_;
+    std::unordered_map<const TensorImpl*, std::string> names_;
+    std::vector<std::pair<Tensor, Tensor>> backups_;
+    TraceOptions::Reads reads_;
+    int unnamed_ = 0;
+    Loc last_line_;  // of the last op
+};
+
+}  // namespace tapir::detail

@@ -1,0 +1,33 @@
+// The forms of the element-wise ops: how a graph runs them again.
+#include "tapir/autograd/op_form.h"
+#include "tapir/ops/elementwise_impl.h"
+
+namespace tapir {
+namespace {
+
+// The parameters lie in a record as doubles, one after the other.
+template <double Default>
+struct OneParam {
+    double first = Default;
+};
+template <double First, double Second>
+struct TwoParams {
+    double first = First, second = Second;
+};
+
+}  // namespace
+
+#define TAPIR_PLAIN(name, call) TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f)),
+#define TAPIR_UNARY0(name, ...) TAPIR_PLAIN(name, name(x[0]))
+#define TAPIR_UNARY1(name, p0, d0, ...) TAPIR_FORM_OF(name, OneParam<d0>, name(x[0], a.first), f(#p0, a.first)),
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) \
+    TAPIR_FORM_OF(name, TAPIR_TYPE(TwoParams<d0, d1>), name(x[0], a.first, a.second), f(#p0, a.first)(#p1, a.second)),
+#define TAPIR_PREDICATE(name, ...) TAPIR_PLAIN(name, name(x[0]))
+#define TAPIR_BINARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))
+#define TAPIR_COMPARE(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))
+#define TAPIR_TERNARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1], x[2]))
+const OpForm elementwise_forms[kElementwiseOps] = {
+#include "tapir/ops/elementwise.def"
+};
+
+}  // namespace tapir

@@ -1,0 +1,60 @@
+// Tracing: what the program did, as a graph that does the same.
+#include <catch2/catch.hpp>
+
+#include "../../fails.h"
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+void check_same(const Tensor& a, const Tensor& b) {
+    REQUIRE(a.shape() == b.shape());
+    CHECK(a.dtype() == b.dtype());
+    CHECK(allclose(a, b, 1e-5, 1e-6, /*equal_nan=*/true));
+}
+
+}  // namespace
+
+TEST_CASE("a function becomes a graph that does the same") {
+    manual_seed(1);
+    const Tensor w = randn({3, 4}).requires_grad_(), b = randn({3}).requires_grad_();
+    const auto fn = [&](const Tensor& x) { return tanh(linear(x, w, b)) * 2 + 1; };
+    const Tensor x = randn({2, 4});
+    const Graph graph = trace(fn, {{"x", x}});
+    INFO(graph.str());
+    CHECK(graph.nodes().size() == 4);
+    const Tensor other = randn({2, 4});
+    check_same(graph({other})[0], fn(other));
+    CHECK_THROWS_AS(graph({randn({3, 4})}), ShapeError);
+}
+
+TEST_CASE("a named dimension may have another size") {
+    const Tensor w = randn({3, 4}).requires_grad_();
+    const auto fn = [&](const Tensor& x) {
+        const Tensor y = relu(linear(x, w));
+        return y.reshape({x.size(0) * 3}).reshape({3, -1}).transpose(0, 1)[-1];
+    };
+    const Graph graph = trace(fn, {{"x", randn({2, 4}), {"batch"}}});
+    INFO(graph.str());
+    for (const int n : {1, 2, 7}) {
+        const Tensor x = randn({n, 4});
+        check_same(graph({x})[0], fn(x));
+    }
+}
+
+TEST_CASE("writing in place makes new values") {
+    const auto fn = [](const Tensor& x) {
+        Tensor y = x * 2;
+        Tensor first = y[0], rest = y.narrow(0, 1, 2).t();
+        first.mul_(3);
+        rest[1].add_(1);
+        return y + first + rest.sum();
+    };
+    const Tensor x = randn({3, 3});
+    const Graph graph = trace(fn, {{"x", x}});
+    INFO(graph.str());
+    const Tensor other = randn({3, 3});
+    check_same(graph({other})[0], fn(other));
+}
