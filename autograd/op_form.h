@@ -14,11 +14,11 @@ namespace tapir {
 
 /// One attribute of an op, in its place: a name, a type, and where it is.
 struct Field {
-    enum class Kind : std::uint8_t { integer, integer32, real, flag, dtype, device, sizes, integers, choice };
+    enum class Kind : std::uint8_t { integer, integer32, real, scalar, flag, dtype, device, sizes, integers, choice };
 
     const char* name;
     Kind kind;
-    void* place;                    // int64_t, int, double, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its byte
+    void* place;                    // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its byte
     const char* const* names;       // of a choice: what its values are called, in their order
     int name_count;
 };
@@ -31,6 +31,7 @@ class Fields {
     Fields& operator()(const char* name, std::int64_t& v) { return tell({name, Field::Kind::integer, &v, nullptr, 0}); }
     Fields& operator()(const char* name, int& v) { return tell({name, Field::Kind::integer32, &v, nullptr, 0}); }
     Fields& operator()(const char* name, double& v) { return tell({name, Field::Kind::real, &v, nullptr, 0}); }
+    Fields& operator()(const char* name, Scalar& v) { return tell({name, Field::Kind::scalar, &v, nullptr, 0}); }
     Fields& operator()(const char* name, bool& v) { return tell({name, Field::Kind::flag, &v, nullptr, 0}); }
     Fields& operator()(const char* name, DType& v) { return tell({name, Field::Kind::dtype, &v, nullptr, 0}); }
     Fields& operator()(const char* name, Device& v) { return tell({name, Field::Kind::device, &v, nullptr, 0}); }

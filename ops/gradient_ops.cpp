@@ -33,12 +33,16 @@ Tensor sum_to(const Tensor& g, const Shape& shape) {
 Tensor cast(const Tensor& g, DType dtype) { return to(at(g), dtype); }
 
 Tensor zeros(const Shape& shape, DType dtype, Device device) {
+    if (detail::is_tracing()) [[unlikely]]
+        return tapir::zeros(shape, {dtype, device});
     Tensor out = detail::make_empty(shape, dtype, device, Loc{});
     zero_elements(out);
     return out;
 }
 
 Tensor ones(const Shape& shape, DType dtype, Device device) {
+    if (detail::is_tracing()) [[unlikely]]
+        return tapir::ones(shape, {dtype, device});
     Tensor out = detail::make_empty(shape, dtype, device, Loc{});
     alignas(8) std::byte one[8];
     detail::store(dtype, one, 1);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -487,5 +488,53 @@ Tensor Tensor::new_ones(const Shape& shape, Loc loc) const { return tapir::ones(
 Tensor Tensor::new_full(const Shape& shape, Scalar value, Loc loc) const {
     return tapir::full(shape, value, {dtype(loc), impl_->device}, loc);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void make_fields(Fields& f, MakeAttrs& a) { f("shape", a.shape)("dtype", a.dtype)("device", a.device); }
+// Of what is made like a tensor: that says the shape.
+void like_fields(Fields& f, MakeAttrs& a) { f("dtype", a.dtype)("device", a.device); }
+TensorOptions options_of(const MakeAttrs& a) { return {a.dtype, a.device}; }
+Tensor indices_of_triangle(const TriangleAttrs& a, bool lower) {
+    return lower ? tril_indices(a.rows, a.columns, a.offset, options_of(a)) : triu_indices(a.rows, a.columns, a.offset, options_of(a));
+}
+void triangle_fields(Fields& f, TriangleAttrs& a) {
+    f("rows", a.rows)("columns", a.columns)("offset", a.offset);
+    like_fields(f, a);
+}
+void space_fields(Fields& f, SpaceAttrs& a) {
+    f("start", a.start)("end", a.end)("steps", a.steps);
+    like_fields(f, a);
+}
+
+// A number that a graph computes from sizes.
+struct NumberCall {
+    int64_t value = 0;
+    bool is_reciprocal = false;
+    DType dtype = float32;
+};
+Tensor number_of(const NumberCall& a) {
+    return a.is_reciprocal ? full({}, 1.0 / static_cast<double>(a.value), a.dtype) : full({}, a.value, a.dtype);
+}
+
+}  // namespace
+
+TAPIR_FORM(empty, MakeAttrs, empty(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_FORM(zeros, MakeAttrs, zeros(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_FORM(ones, MakeAttrs, ones(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_FORM(full, FullAttrs, full(a.shape, a.value, options_of(a)), f("value", a.value); make_fields(f, a));
+TAPIR_FORM(empty_like, MakeAttrs, empty_like(x[0], options_of(a)), like_fields(f, a));
+TAPIR_FORM(zeros_like, MakeAttrs, zeros_like(x[0], options_of(a)), like_fields(f, a));
+TAPIR_FORM(full_like, FullAttrs, full_like(x[0], a.value, options_of(a)), f("value", a.value); like_fields(f, a));
+TAPIR_FORM(arange, RangeAttrs, arange(a.start, a.end, a.step, options_of(a)),
+           f("start", a.start)("end", a.end)("step", a.step); like_fields(f, a));
+TAPIR_FORM(linspace, SpaceAttrs, linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
+TAPIR_FORM(logspace, SpaceAttrs, logspace(a.start, a.end, a.steps, a.base, options_of(a)), f("base", a.base); space_fields(f, a));
+TAPIR_FORM(tril_indices, TriangleAttrs, indices_of_triangle(a, true), triangle_fields(f, a));
+TAPIR_FORM(triu_indices, TriangleAttrs, indices_of_triangle(a, false), triangle_fields(f, a));
+TAPIR_FORM(eye, MakeAttrs, eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
+TAPIR_FORM(number, NumberCall, number_of(a), f("value", a.value)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
 
 }  // namespace tapir

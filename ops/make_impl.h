@@ -14,16 +14,16 @@ namespace tapir {
 /// Of empty, zeros, ones, eye and those like a tensor; what all have. `tensor` and from_blob have none: their result is what it is.
 struct MakeAttrs {
     Shape shape;
-    DType dtype;
+    DType dtype = float32;
     Device device;
 };
 /// full, full_like (and ones_like)
 struct FullAttrs : MakeAttrs {
-    Scalar value;
+    Scalar value = 0;
 };
 /// arange: in whole numbers where all three are.
 struct RangeAttrs : MakeAttrs {
-    Scalar start, end, step;
+    Scalar start = 0, end = 0, step = 1;
 };
 /// linspace, whose base is 0, and logspace
 struct SpaceAttrs : MakeAttrs {
@@ -36,19 +36,15 @@ struct TriangleAttrs : MakeAttrs {
 };
 /// rand, randn, randperm, and those like a tensor. The generator has drawn; it is sure to live until watchers have been told.
 struct RandomAttrs : MakeAttrs {
-    Generator* generator;
+    Generator* generator = nullptr;
 };
 /// randint, randint_like: in [low, high)
 struct RandintAttrs : RandomAttrs {
     std::int64_t low, high;
 };
-/// bernoulli of a shape
+/// bernoulli: of an input, whose elements are the probabilities, or of p
 struct BernoulliAttrs : RandomAttrs {
     double p;
-};
-/// bernoulli of probabilities
-struct DrawAttrs {
-    Generator* generator;
 };
 struct MultinomialAttrs {
     Generator* generator;

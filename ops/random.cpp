@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/op.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -348,7 +349,7 @@ Tensor bernoulli(In p, Generator& generator) {
             }
         });
         return to(t, p.tensor.dtype());
-    }, DrawAttrs{&generator});
+    }, BernoulliAttrs{{{p.tensor.shape(), p->dtype, p->device}, &generator}, 0});
 }
 
 Tensor multinomial(In weights, int64_t samples, bool replacement) {
@@ -460,5 +461,34 @@ Tensor& Tensor::bernoulli_(double p, Generator& generator, Loc loc) {
     });
     return *this;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// A graph draws from the default generator.
+void random_fields(Fields& f, MakeAttrs& a) { f("shape", a.shape)("dtype", a.dtype)("device", a.device); }
+void random_like_fields(Fields& f, MakeAttrs& a) { f("dtype", a.dtype)("device", a.device); }
+TensorOptions options_of(const MakeAttrs& a) { return {a.dtype, a.device}; }
+Tensor drawn_bernoulli(const FormCall& x, const BernoulliAttrs& a) {
+    return x.count > 0 ? bernoulli(x[0]) : bernoulli(a.shape, a.p, options_of(a));
+}
+
+}  // namespace
+
+TAPIR_FORM(rand, RandomAttrs, rand(a.shape, options_of(a)), random_fields(f, a));
+TAPIR_FORM(randn, RandomAttrs, randn(a.shape, options_of(a)), random_fields(f, a));
+TAPIR_FORM(rand_like, RandomAttrs, rand_like(x[0], options_of(a)), random_like_fields(f, a));
+TAPIR_FORM(randn_like, RandomAttrs, randn_like(x[0], options_of(a)), random_like_fields(f, a));
+TAPIR_FORM(randint, RandintAttrs, randint(a.low, a.high, a.shape, options_of(a)), f("low", a.low)("high", a.high); random_fields(f, a));
+TAPIR_FORM(randint_like, RandintAttrs, randint_like(x[0], a.low, a.high, options_of(a)),
+           f("low", a.low)("high", a.high); random_like_fields(f, a));
+TAPIR_FORM(randperm, RandomAttrs, randperm(a.shape[0]), random_fields(f, a));
+TAPIR_FORM(bernoulli, BernoulliAttrs, drawn_bernoulli(x, a), f("p", a.p); random_fields(f, a));
+TAPIR_FORM(multinomial, MultinomialAttrs, multinomial(x[0], a.samples, a.replacement),
+           f("num_samples", a.samples)("replacement", a.replacement));
+TAPIR_FORM(uniform, RandomFillAttrs, rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
+TAPIR_FORM(normal, RandomFillAttrs, randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
+TAPIR_FORM(bernoulli_fill, RandomFillAttrs, bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())), f("p", a.a));
 
 }  // namespace tapir

@@ -38,6 +38,12 @@ Attribute read(const Field& field) {
         case Field::Kind::integer: return SymInt(in<int64_t>(field));
         case Field::Kind::integer32: return SymInt(in<int>(field));
         case Field::Kind::real: return in<double>(field);
+        case Field::Kind::scalar: {
+            const Scalar number = in<Scalar>(field);
+            if (number.kind() == Scalar::Kind::floating) return number.as_double();
+            if (number.kind() == Scalar::Kind::boolean) return number.as_int64() != 0;
+            return SymInt(number.as_int64());
+        }
         case Field::Kind::flag: return in<bool>(field);
         case Field::Kind::dtype: return in<DType>(field);
         case Field::Kind::device: return in<Device>(field);
@@ -80,6 +86,17 @@ bool write(const Field& field, const Attribute& value, const Loc& loc) {
                 return true;
             }
             return put(in<double>(field));
+        case Field::Kind::scalar:
+            if (const auto* size = std::get_if<SymInt>(&value)) {
+                in<Scalar>(field) = number_or_0(*size);
+            } else if (const auto* real = std::get_if<double>(&value)) {
+                in<Scalar>(field) = *real;
+            } else if (const auto* flag = std::get_if<bool>(&value)) {
+                in<Scalar>(field) = *flag;
+            } else {
+                return false;
+            }
+            return true;
         case Field::Kind::flag: return put(in<bool>(field));
         case Field::Kind::dtype: return put(in<DType>(field));
         case Field::Kind::device: return put(in<Device>(field));
@@ -157,6 +174,8 @@ std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
     return list;
 }
 
+void Attributes::each(const std::function<void(const Field&)>& visit) { each_field(*form_, data_, visit); }
+
 Attribute Attributes::get(std::string_view name, Loc loc) const {
     std::string names;
     for (auto& [own, value] : all()) {
@@ -195,6 +214,7 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc) const {
             switch (field.kind) {
                 case Field::Kind::integer: in<int64_t>(field) = number; break;
                 case Field::Kind::integer32: in<int>(field) = static_cast<int>(number); break;
+                case Field::Kind::scalar: in<Scalar>(field) = number; break;
                 case Field::Kind::sizes: in<Shape>(field).raw(s.element) = number; break;
                 default: in<std::vector<int64_t>>(field)[static_cast<std::size_t>(s.element)] = number;
             }

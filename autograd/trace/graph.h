@@ -43,6 +43,8 @@ class Attributes {
 
     const OpForm& form() const noexcept { return *form_; }
     std::vector<std::pair<std::string, Attribute>> all() const;
+    /// Their places, one by one.
+    void each(const std::function<void(const Field&)>& visit);
     /// Throws ValueError where there is none of this name.
     Attribute get(std::string_view name, Loc loc = Loc::current()) const;
     /// Throws ValueError where there is none of this name, or the value is of another type than it.

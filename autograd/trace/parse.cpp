@@ -141,6 +141,13 @@ Tensor number_of(std::string_view text, Line& line) {
     return number;
 }
 
+bool is_scalar(const Attributes& attributes, std::string_view name) {
+    Attributes copy = attributes;
+    bool is_it = false;
+    copy.each([&](const Field& field) { is_it |= name == field.name && field.kind == Field::Kind::scalar; });
+    return is_it;
+}
+
 Tensor elements_of(std::string_view list, const Type& type, Line& line) {
     Shape shape;
     for (const SymInt& size : type.shape) shape.push_back(size.number(line.loc()), line.loc());
@@ -246,6 +253,11 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             const Attribute now = attributes.get(name, loc);
             double real = 0;
             const auto parsed = [&]() -> Attribute {
+                if (is_scalar(attributes, name)) {  // of any kind
+                    if (value == "true" || value == "false") return value == "true";
+                    if (value.find_first_of(".enfa") != std::string_view::npos && is_real(value, real)) return real;
+                    return SymInt::parse(value, loc);
+                }
                 if (std::holds_alternative<SymInt>(now)) return SymInt::parse(value, loc);
                 if (std::holds_alternative<double>(now) && is_real(value, real)) return real;
                 if (std::holds_alternative<bool>(now)) return value == "true";

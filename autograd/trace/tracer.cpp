@@ -2,6 +2,7 @@
 #include "tapir/autograd/trace/tracer_impl.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -158,7 +159,17 @@ void Tracer::note_write(Seen& s, Graph::Value* value, const Loc& loc) {
     }
 }
 
+// What the program holds: numbers between braces, memory that it gives.
+void Tracer::note_constant(TensorImpl* made) {
+    const PauseRecording pause;
+    Seen constant{handle_of(made), nullptr, 0};
+    constant.value = graph_.add_constant(constant.tensor.clone());  // it may be written to
+    constant.version = version_of(constant.tensor);
+    seen_[made] = std::move(constant);
+}
+
 void Tracer::end(const RecordArgs& ran) {
+    if (std::strcmp(ran.op.name, "tensor") == 0) return note_constant(ran.outputs[0]);
     const OpForm*& form = forms_[&ran.op];
     if (!form) form = find_form(ran.op.name);
     if (!form) fail<TapeError>(ran.loc, "trace: {} is no op that a graph can hold", ran.op.name);

@@ -43,6 +43,7 @@ class Tracer : public OpWatcher {
     Graph::Value* current(Seen& s, const Loc& loc);
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
     Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
+    void note_constant(TensorImpl* made);
     void describe(Graph::Node* node, const Loc& loc);
 
     Graph graph_;

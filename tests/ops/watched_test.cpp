@@ -295,7 +295,7 @@ TEST_CASE("what makes a tensor of nothing tells what it was asked for, once", "[
     CHECK(integers.generator == &generator);
     CHECK(told_by<RandintAttrs>("randint_like", 1, [&] { return randint_like(like, 4); }).high == 4);
     CHECK(told_by<BernoulliAttrs>("bernoulli", 0, [] { return bernoulli({3}, 0.25); }).p == 0.25);
-    CHECK(told_by<DrawAttrs>("bernoulli", 1, [&] { return bernoulli(like, generator); }).generator == &generator);
+    CHECK(told_by<BernoulliAttrs>("bernoulli", 1, [&] { return bernoulli(like, generator); }).generator == &generator);
     CHECK(told_by<MultinomialAttrs>("multinomial", 1, [&] { return multinomial(like, 2, true); }).replacement);
 }
 
