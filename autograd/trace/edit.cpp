@@ -84,9 +84,7 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
     const std::vector<Made> made = results_of(all, inputs, loc);
     Node* node = append(*form, std::move(all), inputs);
     if (before) {
-        node->file = before->file;
-        node->line = before->line;
-        node->function = before->function;
+        node->loc = before->loc;
         node->module = before->module;
         node->module_call = before->module_call;
     }
@@ -127,9 +125,7 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         std::vector<Value*> inputs;
         for (const Value* input : node->inputs) inputs.push_back(of.at(input));
         Node* mine = part.append(node->attributes.form(), node->attributes, inputs);
-        mine->file = node->file;
-        mine->line = node->line;
-        mine->function = node->function;
+        mine->loc = node->loc;
         mine->module = node->module;
         mine->module_call = node->module_call;
         for (const Value* result : node->results) {

@@ -165,7 +165,7 @@ void Graph::add_update(Value* target, Value* value, Loc loc) {
 }
 
 Graph::Node* Graph::append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
-    nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, 0, {}, nullptr, 0}));
+    nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, nullptr, 0}));
     Node* node = nodes_.back().get();
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i]->uses.push_back({node, static_cast<int>(i)});
     return node;

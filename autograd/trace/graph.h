@@ -94,11 +94,8 @@ class Graph {
         Attributes attributes;
         std::vector<Value*> inputs;
         std::vector<Value*> results;
-        // Where the program called the op, and for which module; "" and 0 where it is not known.
-        std::string file;
-        int line = 0;
-        std::string function;
-        const ModuleName* module = nullptr;
+        Loc loc;                             // where the program called the op; line() == 0: not known
+        const ModuleName* module = nullptr;  // for which module, and which of its calls
         std::uint32_t module_call = 0;
     };
 
@@ -117,8 +114,7 @@ class Graph {
         Value* value;
         Tensor expected;
         std::string what;  // item, at, ...
-        std::string file;
-        int line;
+        Loc loc;
     };
 
     using Inputs = std::vector<std::pair<std::string, Tensor>>;

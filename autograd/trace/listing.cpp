@@ -40,8 +40,6 @@ std::string type_of(const Graph::Value& value) {
     return fmt::format("{} {}{}", value.dtype, to_string(Attribute(value.shape)), value.device == cpu ? "" : fmt::format(" {}", value.device));
 }
 
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 }  // namespace
 
 std::string Graph::str() const {
@@ -69,15 +67,16 @@ std::string Graph::str() const {
         for (const Value* input : node->inputs) add(reference(*input));
         for (const auto& [name, attribute] : node->attributes.all()) add(fmt::format("{}={}", name, to_string(attribute)));
         line += ")";
-        if (node->line > 0) {
-            line += fmt::format("{}  # {}:{}", std::string(line.size() < 80 ? 80 - line.size() : 0, ' '), file_name(node->file), node->line);
+        if (node->loc.line() > 0) {
+            line += fmt::format("{}  # {}", std::string(line.size() < 80 ? 80 - line.size() : 0, ' '), detail::file_and_line(node->loc));
             if (node->module) line += fmt::format(" {}", node->module->shown());
         }
         text += line + "\n";
     }
     for (const Guard& guard : guards_) {
-        text += fmt::format("guard {} = {}  # {}() at {}:{}\n", reference(*guard.value),
-                            guard.expected.numel() == 1 ? guard.expected.reshape({}).str() : "as traced", guard.what, file_name(guard.file), guard.line);
+        text += fmt::format("guard {} = {}  # {}() at {}\n", reference(*guard.value),
+                            guard.expected.numel() == 1 ? guard.expected.reshape({}).str() : "as traced", guard.what,
+                            detail::file_and_line(guard.loc));
     }
     for (const Update& update : updates_) text += fmt::format("update {} = {}\n", reference(*update.target), reference(*update.value));
     for (const Output& output : outputs_) text += fmt::format("output {} = {}\n", output.name, reference(*output.value));

@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 
@@ -274,8 +275,9 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             const std::string_view place = line.until(" "), module = line.rest();
             const std::size_t colon = place.rfind(':');
             if (colon != std::string_view::npos) {
-                node->file = std::string(place.substr(0, colon));
-                std::from_chars(place.data() + colon + 1, place.data() + place.size(), node->line);
+                unsigned number_of_line = 0;
+                std::from_chars(place.data() + colon + 1, place.data() + place.size(), number_of_line);
+                node->loc = detail::made_loc(place.substr(0, colon), "", number_of_line);
             }
             if (!module.empty()) node->module = detail::module_name(module, "");
         }

@@ -5,6 +5,7 @@
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
 
 namespace tapir {
 namespace {
@@ -61,9 +62,12 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (const Update& update : updates_) ++uses[at(update.value)];
     for (const Guard& guard : guards_) ++uses[at(guard.value)];
     for (std::size_t i = 0; i < given.size(); ++i) values[at(inputs_[i])] = given[i];
-    const CallerScope caller(loc);
     std::vector<Tensor> arguments;
+    const detail::ModuleRestore restore;
     for (const auto& node : nodes_) {
+        const CallerScope caller(node->loc.line() ? node->loc : loc);  // errors and records speak of the program that was traced
+        detail::thread.module = node->module;
+        detail::thread.module_call = node->module_call;
         arguments.clear();
         for (const Value* input : node->inputs) {
             Tensor& x = values[at(input)];
@@ -92,8 +96,8 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (const Guard& guard : guards_) {
         const Tensor& now = values[at(guard.value)];
         if (same_elements(now, guard.expected)) continue;
-        fail<ValueError>(loc, "graph: the program read a value with {}() at {}:{} when it was traced: {}; it is {} now, and the program might "
-                         "go another way", guard.what, guard.file.substr(guard.file.rfind('/') + 1), guard.line, shown(guard.expected), shown(now));
+        fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
+                         "another way", guard.what, detail::file_and_line(guard.loc), shown(guard.expected), shown(now));
     }
     for (const Update& update : updates_) {
         Tensor target = update.target->kind == Kind::input ? values[at(update.target)] : update.target->data;

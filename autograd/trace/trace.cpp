@@ -18,9 +18,7 @@ namespace tapir::detail {
 namespace {
 
 std::string at_line(const Graph::Node& node) {
-    if (node.line == 0) return node.op;
-    const std::size_t slash = node.file.rfind('/');
-    return fmt::format("{} at {}:{}", node.op, slash == std::string::npos ? node.file : node.file.substr(slash + 1), node.line);
+    return node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
 }
 
 // x with other sizes: its elements along a dimension again from the first, as often as needed.

@@ -65,10 +65,7 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
 }
 
 void Tracer::describe(Graph::Node* node, const Loc& loc) {
-    const Loc& line = detail::caller(loc);
-    node->file = line.file_name();
-    node->line = static_cast<int>(line.line());
-    node->function = line.function_name();
+    node->loc = detail::caller(loc);
     node->module = detail::thread.module;
     node->module_call = detail::thread.module_call;
 }
@@ -209,14 +206,13 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (value->kind == Graph::Kind::constant) return;
     if (reads_ == TraceOptions::Reads::refuse) {
         const std::string made = !value->maker ? fmt::format("of {}", value->name)
-                                               : fmt::format("that {} made at {}:{}", value->maker->op,
-                                                             value->maker->file.substr(value->maker->file.rfind('/') + 1), value->maker->line);
+                                               : fmt::format("that {} made at {}", value->maker->op, file_and_line(value->maker->loc));
         fail<TapeError>(loc, "trace: {}() reads a value {}: what the program does next may depend on it, but a graph does always the same. "
                         "Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a graph that "
                         "holds for this value only", what, made);
     }
     const PauseRecording pause;
-    graph_.add_guard({value, x.clone(), what, loc.file_name(), static_cast<int>(loc.line())});
+    graph_.add_guard({value, x.clone(), what, loc});
 }
 
 Graph Tracer::finish() {
