@@ -78,6 +78,7 @@ struct OpForm {
     void (*destroy)(void* attrs) noexcept;
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
+    bool is_random = false;                       // it draws from the default generator
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
@@ -102,6 +103,11 @@ void destroy_attrs(void* attrs) noexcept {
 template <class A>
 constexpr std::size_t kAttrBytes = std::is_same_v<A, NoAttrs> ? 0 : sizeof(A);
 
+constexpr OpForm random_form(OpForm form) {
+    form.is_random = true;
+    return form;
+}
+
 // What the call of an op gives goes where results belong.
 inline void put_results(Tensor* to, Tensor from) { to[0] = static_cast<Tensor&&>(from); }
 inline void put_results(Tensor* to, std::vector<Tensor> from) {
@@ -120,6 +126,10 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
     constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__)
 /// Of an op that has no attributes.
 #define TAPIR_PLAIN_FORM(op, call) TAPIR_FORM(op, ::tapir::detail::NoAttrs, call, static_cast<void>(f))
+/// Of an op that draws random numbers.
+#define TAPIR_RANDOM_FORM(op, Attrs, call, ...)  \
+    extern const ::tapir::OpForm op##_form;      \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__))
 /// The same as a value.
 #define TAPIR_TYPE(...) __VA_ARGS__
 #define TAPIR_FORM_OF(op, Attrs, call, ...)                                                            \

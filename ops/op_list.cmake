@@ -1,5 +1,5 @@
 # Writes OUT, one NAME(op) a line and sorted, from the lines of DIR/ops/*.cpp and DIR/optim/*.cpp that begin with MACRO(op, for TAPIR_OP, which becomes
-# TAPIR_OP_NAME(op), and for TAPIR_FORM and TAPIR_PLAIN_FORM, which become TAPIR_FORM_NAME(op).
+# TAPIR_OP_NAME(op), and for TAPIR_FORM, TAPIR_PLAIN_FORM and TAPIR_RANDOM_FORM, which become TAPIR_FORM_NAME(op).
 file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp)
 # Those of TAPIR_OP are listed where TAPIR_OP_NAME is defined, those of TAPIR_FORM where TAPIR_FORM_NAME is.
 set(lines "// Made by ops/op_list.cmake from the TAPIR_OP and TAPIR_FORM lines of ops/*.cpp and optim/*.cpp.\n")
@@ -7,7 +7,7 @@ foreach(kind OP FORM)
     set(names)
     foreach(source ${sources})
         file(READ ${source} text)
-        string(REGEX MATCHALL "(^|\n)TAPIR_(PLAIN_)?${kind}\\([ \t\n]*[A-Za-z_0-9]+" found "${text}")
+        string(REGEX MATCHALL "(^|\n)TAPIR_(PLAIN_|RANDOM_)?${kind}\\([ \t\n]*[A-Za-z_0-9]+" found "${text}")
         foreach(op ${found})
             string(REGEX REPLACE ".*[^A-Za-z_0-9]" "" name "${op}")
             if(DEFINED seen_${kind}_${name})

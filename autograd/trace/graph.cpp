@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/module_name.h"
@@ -243,6 +244,31 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
     for (Guard& guard : guards_) {
         if (guard.value == old) guard.value = other;
     }
+}
+
+int Graph::sweep(const std::vector<const Value*>& kept) {
+    std::unordered_set<const Value*> needed(kept.begin(), kept.end());
+    const auto is_needed = [&](const Value* value) { return needed.count(value) > 0; };
+    for (std::size_t i = nodes_.size(); i-- > 0;) {
+        const Node& node = *nodes_[i];
+        if (std::any_of(node.results.begin(), node.results.end(), is_needed)) needed.insert(node.inputs.begin(), node.inputs.end());
+    }
+    const auto is_dead = [&](const std::unique_ptr<Node>& node) { return std::none_of(node->results.begin(), node->results.end(), is_needed); };
+    for (const auto& node : nodes_) {
+        if (!is_dead(node)) continue;
+        for (std::size_t i = 0; i < node->inputs.size(); ++i) drop_use(node->inputs[i], node.get(), static_cast<int>(i));
+    }
+    std::unordered_set<const Value*> gone;
+    for (const auto& node : nodes_) {
+        if (is_dead(node)) gone.insert(node->results.begin(), node->results.end());
+    }
+    for (const Value* constant : constants_) {
+        if (!is_needed(constant)) gone.insert(constant);
+    }
+    const auto removed = static_cast<int>(std::erase_if(nodes_, is_dead));
+    std::erase_if(constants_, [&](const Value* value) { return gone.count(value) > 0; });
+    std::erase_if(values_, [&](const auto& value) { return gone.count(value.get()) > 0; });
+    return removed;
 }
 
 void Graph::remove(Node* node, Loc loc) {

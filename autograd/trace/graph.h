@@ -187,6 +187,8 @@ class Graph {
     /// An op without inputs, before all others, takes the place of a constant.
     void prepend(const OpForm& form, Attributes attributes, Value* constant);
     Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
+    /// Takes away what leads to none of these, constants too, and gives how many nodes that were.
+    int sweep(const std::vector<const Value*>& kept);
     /// Throws ValueError, with what is wrong, where the graph is not whole: for tests of passes.
     void check(Loc loc = Loc::current()) const;
 

@@ -18,9 +18,8 @@ std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes +
 
 }  // namespace
 
-Tracer::Tracer(const TraceOptions& options) : OpWatcher(/*calls_ops=*/false), reads_(options.reads) {
-    for (const auto& [name, tensor] : options.parameters) names_[tensor.impl()] = name;
-}
+Tracer::Tracer(const TraceOptions& options)
+    : OpWatcher(/*calls_ops=*/false), named_(options.parameters), reads_(options.reads) {}
 
 void Tracer::add_input(const std::string& name, const Tensor& x) {
     Graph::Value* value = graph_.add_input(name, x.dtype(), sizes_of(x.impl()), x.device());
@@ -29,11 +28,15 @@ void Tracer::add_input(const std::string& name, const Tensor& x) {
 
 // A tensor that is known and has the same elements, as detach() gives them.
 Tracer::Seen* Tracer::alias_of(const Tensor& x) {
+    const auto is_it = [&x](const Tensor& other) {
+        return other.shares_storage(x) && !other.is_same(x) && other.impl()->data == x.impl()->data && other.dtype() == x.dtype() &&
+               other.shape() == x.shape() && other.strides() == x.strides();
+    };
     for (auto& [impl, s] : seen_) {
-        if (s.tensor.shares_storage(x) && impl->data == x.impl()->data && impl->dtype == x.dtype() && s.tensor.shape() == x.shape() &&
-            s.tensor.strides() == x.strides()) {
-            return &s;
-        }
+        if (is_it(s.tensor)) return &s;
+    }
+    for (const auto& [name, tensor] : named_) {
+        if (is_it(tensor)) return &seen(tensor, Loc{});
     }
     return nullptr;
 }
@@ -49,11 +52,11 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     if (x.impl()->trace == detail::thread.trace) {
         fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
     }
-    const auto given = names_.find(x.impl());
+    const auto given = std::find_if(named_.begin(), named_.end(), [&](const auto& named) { return named.second.is_same(x); });
     const AutogradMeta* meta = x.impl()->meta;
     Graph::Value* value;
-    if (given != names_.end()) {
-        value = graph_.add_parameter(given->second, x, loc);
+    if (given != named_.end()) {
+        value = graph_.add_parameter(given->first, x, loc);
     } else if (meta && meta->name && *meta->name) {
         value = graph_.add_parameter(meta->name, x, loc);
     } else if (x.impl()->flags & TensorImpl::kRequiresGrad) {

@@ -49,7 +49,7 @@ class Tracer : public OpWatcher {
     Graph graph_;
     std::unordered_map<const TensorImpl*, Seen> seen_;
     std::unordered_map<const OpInfo*, const OpForm*> forms_;
-    std::unordered_map<const TensorImpl*, std::string> names_;
+    std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
     TraceOptions::Reads reads_;
     int unnamed_ = 0;

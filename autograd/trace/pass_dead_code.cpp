@@ -1,0 +1,14 @@
+// Dead code: nodes are looked at from the last to the first, so that what only dead nodes use is dead too.
+#include "tapir/autograd/trace/passes.h"
+
+namespace tapir {
+
+int eliminate_dead_code(Graph& graph) {
+    std::vector<const Graph::Value*> kept;
+    for (const Graph::Output& output : graph.outputs()) kept.push_back(output.value);
+    for (const Graph::Update& update : graph.updates()) kept.push_back(update.value);
+    for (const Graph::Guard& guard : graph.guards()) kept.push_back(guard.value);
+    return graph.sweep(kept);
+}
+
+}  // namespace tapir
