@@ -57,7 +57,7 @@ class Fields {
 
 /// A call of an op: what it is given.
 struct FormCall {
-    const Tensor* inputs;
+    const Tensor* const* inputs;
     int count;
     const void* attrs;
 
@@ -65,10 +65,14 @@ struct FormCall {
     const Tensor& operator[](int i) const {
         if (i >= count) [[unlikely]]
             fail_input(i);
-        return inputs[i];
+        return *inputs[i];
     }
     [[noreturn]] void fail_input(int i) const;
-    std::vector<Tensor> list(int from = 0) const { return {inputs + from, inputs + count}; }
+    std::vector<Tensor> list(int from = 0) const {
+        std::vector<Tensor> tensors;
+        for (int i = from; i < count; ++i) tensors.push_back(*inputs[i]);
+        return tensors;
+    }
 };
 
 struct OpForm {
@@ -79,6 +83,9 @@ struct OpForm {
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
     bool is_random = false;                       // it draws from the default generator
+    /// Writes the result into a contiguous tensor of its shape and dtype, which may be one of the inputs of that shape and dtype, without
+    /// checks or records; false: it cannot here. Null: it cannot at all.
+    bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.

@@ -1,4 +1,5 @@
 // Element-wise ops: rows, promotion, the fast path, backward.
+#include "tapir/autograd/op_form.h"
 #include "tapir/ops/elementwise.h"
 
 #include <cmath>
@@ -409,6 +410,19 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
 }
 
 }  // namespace
+
+bool into(const ElementwiseOp& op, const FormCall& x, const Tensor& out) {
+    if (x.count != op.operands || on_gpu(out)) return false;
+    // A number beside tensors is of the dtype that they are computed in, or smaller.
+    const DType dtype = compute_dtype(op, result_type(x.inputs, x.count));
+    const Compute compute = kernels::compute_of(dtype);
+    const Loop loop = quick_loop(op.index, compute);
+    if (!loop || out.dtype() != (op.to_bool ? bool_ : dtype) || (dtype == bool_ && (op.index == Elementwise::neg || op.index == Elementwise::sub))) {
+        return false;
+    }
+    run({op.index, -1, compute, op.to_bool, static_cast<const double*>(x.attrs)}, out, x.inputs, x.count);
+    return true;
+}
 
 void copy_on_gpu(const Tensor& to, const Tensor& from) {
     kernels::ElementwiseArgs args;

@@ -15,13 +15,22 @@ struct TwoParams {
     double first = First, second = Second;
 };
 
+constexpr OpForm with_into(OpForm form, bool (*into)(const FormCall&, const Tensor&)) {
+    form.into = into;
+    return form;
+}
+
 }  // namespace
 
-#define TAPIR_PLAIN(name, call) TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f)),
+#define TAPIR_INTO(name, form) \
+    with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); }),
+#define TAPIR_PLAIN(name, call) TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
 #define TAPIR_UNARY0(name, ...) TAPIR_PLAIN(name, name(x[0]))
-#define TAPIR_UNARY1(name, p0, d0, ...) TAPIR_FORM_OF(name, OneParam<d0>, name(x[0], a.first), f(#p0, a.first)),
+#define TAPIR_UNARY1(name, p0, d0, ...) \
+    TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, OneParam<d0>, name(x[0], a.first), f(#p0, a.first))))
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) \
-    TAPIR_FORM_OF(name, TAPIR_TYPE(TwoParams<d0, d1>), name(x[0], a.first, a.second), f(#p0, a.first)(#p1, a.second)),
+    TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, TAPIR_TYPE(TwoParams<d0, d1>), name(x[0], a.first, a.second), \
+                                           f(#p0, a.first)(#p1, a.second))))
 #define TAPIR_PREDICATE(name, ...) TAPIR_PLAIN(name, name(x[0]))
 #define TAPIR_BINARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))
 #define TAPIR_COMPARE(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))

@@ -8,6 +8,7 @@
 namespace tapir {
 
 struct OpForm;
+struct FormCall;
 
 struct ElementwiseOp {
     OpInfo info;  // first: a record's op is the address of this
@@ -43,6 +44,8 @@ void ternary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Tensor&
 
 /// Runs a kernel over any operands into `out` (sizes known to be right): no checks, no record.
 void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tensor* const* in, int count);
+/// See OpForm::into.
+bool into(const ElementwiseOp& op, const FormCall& x, const Tensor& out);
 /// to[...] = from[...] on one CUDA device.
 void copy_on_gpu(const Tensor& to, const Tensor& from);
 

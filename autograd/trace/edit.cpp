@@ -48,9 +48,11 @@ std::vector<Made> results_of(const Attributes& attributes, const std::vector<Gra
     for (const DimSizes& sizes : samples) {
         std::vector<Tensor> arguments;
         for (const Graph::Value* input : inputs) arguments.push_back(zeros_of(*input, sizes, loc));
+        std::vector<const Tensor*> addresses;
+        for (const Tensor& argument : arguments) addresses.push_back(&argument);
         std::vector<Tensor> results(256);
         const Attributes call = attributes.with(sizes, loc);
-        call.form().run({arguments.data(), static_cast<int>(arguments.size()), call.data()}, results.data());
+        call.form().run({addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
         while (!results.empty() && !results.back().defined()) results.pop_back();
         made.push_back(std::move(results));
     }

@@ -13,7 +13,7 @@
 namespace tapir {
 
 Graph::Graph() = default;
-Graph::Graph(Graph&& other) noexcept = default;
+Graph::Graph(Graph&& other) noexcept : Graph() { *this = std::move(other); }
 Graph::~Graph() = default;
 
 Graph& Graph::operator=(Graph other) noexcept {
@@ -26,6 +26,7 @@ Graph& Graph::operator=(Graph other) noexcept {
     updates_.swap(other.updates_);
     guards_.swap(other.guards_);
     next_ = other.next_;
+    changed();
     return *this;
 }
 
@@ -101,6 +102,7 @@ Graph::Value* Graph::value(std::string_view name, Loc loc) const {
 // --- Editing -------------------------------------------------------------------------------------------------------------------
 
 Graph::Value* Graph::add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape) {
+    changed();
     values_.push_back(std::make_unique<Value>(
         Value{next_++, std::move(name), kind, dtype, device, std::move(shape), Tensor(), nullptr, 0, {}}));
     return values_.back().get();
@@ -143,6 +145,7 @@ Graph::Value* Graph::add_constant(const Tensor& data, std::string name, Loc loc)
 }
 
 void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
+    changed();
     if (constant->kind != Kind::constant) fail<ValueError>(loc, "Graph::make_parameter: %{} is no constant", constant->number);
     std::erase(constants_, constant);
     constant->kind = Kind::parameter;
@@ -151,6 +154,7 @@ void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
 }
 
 void Graph::add_output(std::string name, Value* value, Loc loc) {
+    changed();
     for (const Output& output : outputs_) {
         if (output.name == name) fail<ValueError>(loc, "Graph::add_output: there is an output {} already", name);
     }
@@ -158,6 +162,7 @@ void Graph::add_output(std::string name, Value* value, Loc loc) {
 }
 
 void Graph::add_update(Value* target, Value* value, Loc loc) {
+    changed();
     if (target->kind != Kind::parameter && target->kind != Kind::input) {
         fail<ValueError>(loc, "Graph::add_update: only parameters and inputs are written to");
     }
@@ -166,6 +171,7 @@ void Graph::add_update(Value* target, Value* value, Loc loc) {
 }
 
 Graph::Node* Graph::append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
+    changed();
     nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, nullptr, 0}));
     Node* node = nodes_.back().get();
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i]->uses.push_back({node, static_cast<int>(i)});
@@ -209,6 +215,7 @@ void Graph::drop_use(Value* value, const Node* node, int input) {
 }
 
 void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
+    changed();
     if (input < 0 || input >= static_cast<int>(node->inputs.size())) {
         fail<IndexError>(loc, "Graph::set_input: {} has {} inputs, there is no {}", node->op, node->inputs.size(), input);
     }
@@ -221,6 +228,7 @@ void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
 }
 
 void Graph::replace(Value* old, Value* other, Loc loc) {
+    changed();
     if (old == other) return;
     for (const Use& use : old->uses) {
         if (use.node != other->maker) check_comes_before(other, use.node, "Graph::replace", loc);
@@ -247,6 +255,7 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
 }
 
 int Graph::sweep(const std::vector<const Value*>& kept) {
+    changed();
     std::unordered_set<const Value*> needed(kept.begin(), kept.end());
     const auto is_needed = [&](const Value* value) { return needed.count(value) > 0; };
     for (std::size_t i = nodes_.size(); i-- > 0;) {
@@ -272,6 +281,7 @@ int Graph::sweep(const std::vector<const Value*>& kept) {
 }
 
 void Graph::remove(Node* node, Loc loc) {
+    changed();
     const std::size_t at = position(node, "Graph::remove", loc);
     for (const Value* result : node->results) {
         bool is_used = !result->uses.empty();

@@ -156,6 +156,11 @@ class Graph {
     /// another value than the program saw; nothing is written then.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
 
+    /// Computes these outputs (or parameters, or inputs), and only what they need; no names: all outputs, and updates are written. Nothing is
+    /// recorded. Memory is used again from run to run; several threads may run a graph at once. Throws ValueError for unknown names and
+    /// missing inputs, and as above.
+    std::vector<Tensor> run(const Inputs& inputs, const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;
+
     // --- Editing ----------------------------------------------------------------------------------------------------------------
 
     Value* add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device = {}, Loc loc = Loc::current());
@@ -164,7 +169,10 @@ class Graph {
     /// A constant becomes a parameter: one that can be written to.
     void make_parameter(Value* constant, std::string name, Loc loc = Loc::current());
     void add_output(std::string name, Value* value, Loc loc = Loc::current());
-    void add_guard(Guard guard) { guards_.push_back(std::move(guard)); }
+    void add_guard(Guard guard) {
+        guards_.push_back(std::move(guard));
+        changed();
+    }
     void add_update(Value* target, Value* value, Loc loc = Loc::current());
     /// A call of an op before another node; null: after all. The results' shapes and dtypes are worked out by a call. Throws
     /// ValueError for an unknown op, and for inputs that are made later; else what the op throws.
@@ -205,6 +213,11 @@ class Graph {
     std::vector<Update> updates_;
     std::vector<Guard> guards_;
     int next_ = 0;
+
+    // How it is run, made at the first run.
+    struct Plans;
+    void changed() noexcept;
+    mutable std::shared_ptr<Plans> plans_;
 };
 
 }  // namespace tapir

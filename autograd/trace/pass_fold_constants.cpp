@@ -25,8 +25,8 @@ int fold_constants(Graph& graph, std::int64_t most_elements) {
             return is_known && numel(result) <= most_elements;
         });
         if (!fits) continue;
-        std::vector<Tensor> inputs;
-        for (const Graph::Value* input : node->inputs) inputs.push_back(input->data);
+        std::vector<const Tensor*> inputs;
+        for (const Graph::Value* input : node->inputs) inputs.push_back(&input->data);
         std::vector<Tensor> results(256);
         const CallerScope caller(node->loc);
         node->attributes.form().run({inputs.data(), static_cast<int>(inputs.size()), node->attributes.data()}, results.data());

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -10,14 +10,21 @@
 namespace tapir {
 namespace {
 
-// What the sizes of the inputs say about the named dimensions. Throws ShapeError, DTypeError, ValueError.
-DimSizes sizes_of(const Graph& graph, const std::vector<Tensor>& inputs, const Loc& loc) {
+bool same_elements(const Tensor& a, const Tensor& b) {
+    const Tensor x = a.to(cpu).contiguous(), y = b.to(cpu).contiguous();
+    return x.shape() == y.shape() && x.dtype() == y.dtype() && (x.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0);
+}
+
+std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str() : fmt::format("{} {}", x.dtype(), x.shape()); }
+
+}  // namespace
+
+DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc) {
     DimSizes sizes;
-    const auto shown = [](const std::vector<SymInt>& shape) { return to_string(Attribute(shape)); };
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (std::size_t i = 0; i < graph.inputs().size(); ++i) {
         const Graph::Value& wanted = *graph.inputs()[i];
-        const Tensor& x = inputs[i];
-        if (!x.defined()) fail<ValueError>(loc, "graph: the input {} is undefined", wanted.name);
+        const Tensor& x = given[i];
+        if (!x.defined()) continue;
         if (x.dtype() != wanted.dtype) fail<DTypeError>(loc, "graph: the input {} is {}, the graph was made for {}", wanted.name, x.dtype(), wanted.dtype);
         bool fits = static_cast<std::size_t>(x.dim()) == wanted.shape.size();
         for (std::size_t d = 0; fits && d < wanted.shape.size(); ++d) {
@@ -34,23 +41,26 @@ DimSizes sizes_of(const Graph& graph, const std::vector<Tensor>& inputs, const L
                 fits = size.is_number() && size.number() == have;
             }
         }
-        if (!fits) fail<ShapeError>(loc, "graph: the input {} has shape {}, the graph was made for {}", wanted.name, x.shape(), shown(wanted.shape));
+        if (!fits) {
+            fail<ShapeError>(loc, "graph: the input {} has shape {}, the graph was made for {}", wanted.name, x.shape(),
+                             to_string(Attribute(wanted.shape)));
+        }
     }
     return sizes;
 }
 
-bool same_elements(const Tensor& a, const Tensor& b) {
-    const Tensor x = a.to(cpu).contiguous(), y = b.to(cpu).contiguous();
-    return x.shape() == y.shape() && x.dtype() == y.dtype() && (x.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0);
+void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc& loc) {
+    if (same_elements(now, guard.expected)) return;
+    fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
+                     "another way", guard.what, file_and_line(guard.loc), shown(guard.expected), shown(now));
 }
-
-std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str() : fmt::format("{} {}", x.dtype(), x.shape()); }
-
-}  // namespace
 
 std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc) const {
     if (given.size() != inputs_.size()) fail<ValueError>(loc, "graph: {} inputs given, it has {}", given.size(), inputs_.size());
-    const DimSizes sizes = sizes_of(*this, given, loc);
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        if (!given[i].defined()) fail<ValueError>(loc, "graph: the input {} is undefined", inputs_[i]->name);
+    }
+    const DimSizes sizes = detail::sizes_of_inputs(*this, given.data(), loc);
     std::vector<Tensor> values(static_cast<std::size_t>(next_));
     std::vector<int> uses(static_cast<std::size_t>(next_), 0);
     const auto at = [](const Value* value) { return static_cast<std::size_t>(value->number); };
@@ -63,6 +73,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (const Guard& guard : guards_) ++uses[at(guard.value)];
     for (std::size_t i = 0; i < given.size(); ++i) values[at(inputs_[i])] = given[i];
     std::vector<Tensor> arguments;
+    std::vector<const Tensor*> addresses;
     const detail::ModuleRestore restore;
     for (const auto& node : nodes_) {
         const CallerScope caller(node->loc.line() ? node->loc : loc);  // errors and records speak of the program that was traced
@@ -77,9 +88,11 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
                 arguments.push_back(x);
             }
         }
+        addresses.clear();
+        for (const Tensor& argument : arguments) addresses.push_back(&argument);
         Tensor results[256];
         const auto run = [&](const Attributes& attributes) {
-            attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results);
+            attributes.form().run({addresses.data(), static_cast<int>(addresses.size()), attributes.data()}, results);
         };
         node->attributes.is_symbolic() ? run(node->attributes.with(sizes, loc)) : run(node->attributes);
         for (std::size_t k = 0; k < node->results.size(); ++k) {
@@ -93,12 +106,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     std::vector<Tensor> outputs;
     for (const Output& output : outputs_) outputs.push_back(values[at(output.value)]);
     const detail::PauseRecording pause;
-    for (const Guard& guard : guards_) {
-        const Tensor& now = values[at(guard.value)];
-        if (same_elements(now, guard.expected)) continue;
-        fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
-                         "another way", guard.what, detail::file_and_line(guard.loc), shown(guard.expected), shown(now));
-    }
+    for (const Guard& guard : guards_) detail::check_guard(guard, values[at(guard.value)], loc);
     for (const Update& update : updates_) {
         Tensor target = update.target->kind == Kind::input ? values[at(update.target)] : update.target->data;
         target.copy_(values[at(update.value)]);
