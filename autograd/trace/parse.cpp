@@ -149,6 +149,20 @@ bool is_scalar(const Attributes& attributes, std::string_view name) {
     return is_it;
 }
 
+std::vector<SymInt> sizes_of_tensor(const Tensor& x) {
+    const Shape shape = x.shape();
+    return {shape.begin(), shape.end()};
+}
+
+// "model.cpp:12"
+Loc loc_of(std::string_view place) {
+    const std::size_t colon = place.rfind(':');
+    if (colon == std::string_view::npos) return Loc{};
+    unsigned line = 0;
+    std::from_chars(place.data() + colon + 1, place.data() + place.size(), line);
+    return detail::made_loc(place.substr(0, colon), "", line);
+}
+
 Tensor elements_of(std::string_view list, const Type& type, Line& line) {
     Shape shape;
     for (const SymInt& size : type.shape) shape.push_back(size.number(line.loc()), line.loc());
@@ -212,7 +226,15 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
                 continue;
             }
             Tensor tensor = given(name);
-            if (!tensor.defined()) tensor = elements_of(list, type, line).to(type.device);
+            if (tensor.defined()) {
+                if (tensor.dtype() != type.dtype || to_string(Attribute(sizes_of_tensor(tensor))) != to_string(Attribute(type.shape))) {
+                    line.refuse(fmt::format("{} is given as {} {}", name, tensor.dtype(), tensor.shape()));
+                }
+                tensor = tensor.to(type.device);
+            } else {
+                if (!data.empty() && list.empty()) line.refuse(fmt::format("the elements of {} are missing", name));
+                tensor = elements_of(list, type, line).to(type.device);
+            }
             const bool is_unnamed = name.substr(0, 1) == "%";
             define(name, is_parameter ? graph.add_parameter(std::string(name), tensor, loc)
                                       : graph.add_constant(tensor, is_unnamed ? std::string() : std::string(name), loc));
@@ -230,7 +252,17 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             }
             continue;
         }
-        if (line.take("guard ")) line.refuse("guards cannot be read");
+        if (line.take("guard ")) {
+            Value* value = value_of(line.until("="));
+            const Tensor expected = given(fmt::format("guard {}", graph.guards().size()));
+            if (!expected.defined()) line.refuse("what a guard expects is missing");
+            line.until("#");
+            line.expect("#");
+            const std::string what(line.until("("));
+            line.expect("() at ");
+            graph.add_guard({value, expected, what, loc_of(line.rest())});
+            continue;
+        }
         std::vector<std::pair<std::string, Type>> results;
         do {
             const std::string_view name = line.until(":");
@@ -272,13 +304,8 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
         }
         Node* node = graph.append(*form, std::move(attributes), inputs);
         if (line.take("#")) {
-            const std::string_view place = line.until(" "), module = line.rest();
-            const std::size_t colon = place.rfind(':');
-            if (colon != std::string_view::npos) {
-                unsigned number_of_line = 0;
-                std::from_chars(place.data() + colon + 1, place.data() + place.size(), number_of_line);
-                node->loc = detail::made_loc(place.substr(0, colon), "", number_of_line);
-            }
+            node->loc = loc_of(line.until(" "));
+            const std::string_view module = line.rest();
             if (!module.empty()) node->module = detail::module_name(module, "");
         }
         for (const auto& [name, type] : results) define(name, graph.add_result(node, type.dtype, type.device, type.shape));

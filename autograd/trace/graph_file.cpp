@@ -1,0 +1,62 @@
+// Saving and loading graphs.
+#include "tapir/autograd/trace/graph_file.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/io/safetensors.h"
+
+namespace tapir {
+namespace {
+
+constexpr const char* kVersionKey = "tapir_graph_version";
+constexpr const char* kGraphKey = "tapir_graph";
+constexpr int kVersion = 1;
+
+std::string name_of(const Graph::Value& value) { return value.name.empty() ? fmt::format("%{}", value.number) : value.name; }
+
+}  // namespace
+
+void save_graph(const std::string& path, const Graph& graph, Loc loc) {
+    NamedTensors tensors;
+    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) tensors.push_back({name_of(*value), value->data});
+    }
+    for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});
+    save_safetensors(path, tensors, {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}}, loc);
+}
+
+Graph load_graph(const std::string& path, Loc loc) {
+    FileMetadata metadata;
+    const NamedTensors tensors = load_safetensors(path, &metadata, loc);
+    const auto entry = [&](const char* key) -> const std::string* {
+        const auto found = std::find_if(metadata.begin(), metadata.end(), [&](const auto& word) { return word.first == key; });
+        return found == metadata.end() ? nullptr : &found->second;
+    };
+    const std::string *version = entry(kVersionKey), *text = entry(kGraphKey);
+    if (!version || !text) fail<FileError>(loc, "load_graph: {}: holds tensors, but no graph", path);
+    int number = 0;
+    std::from_chars(version->data(), version->data() + version->size(), number);
+    if (number < 1 || number > kVersion) {
+        fail<FileError>(loc, "load_graph: {}: is of version {}, this library reads up to {}", path, *version, kVersion);
+    }
+    Graph::Inputs data;
+    for (const NamedTensor& t : tensors) data.emplace_back(t.name, t.tensor);
+    try {
+        Graph graph = Graph::parse(*text, data, loc);
+        for (const Graph::Value* parameter : graph.parameters()) {
+            if (is_floating(parameter->dtype)) Tensor(parameter->data).requires_grad_(true, loc);
+        }
+        return graph;
+    } catch (const FileError&) {
+        throw;
+    } catch (const OutOfMemory&) {
+        throw;
+    } catch (const Error& error) {
+        const std::string what = error.what();
+        fail<FileError>(loc, "load_graph: {}: {}", path, what.substr(what.find(": ") == std::string::npos ? 0 : what.find(": ") + 2));
+    }
+}
+
+}  // namespace tapir

@@ -1,0 +1,17 @@
+// Graphs in files: the listing and the tensors in one safetensors file, which other programs can look at too.
+#pragma once
+
+#include <string>
+
+#include "tapir/autograd/trace/graph.h"
+
+namespace tapir {
+
+/// Writes a new file beside `path` and renames it: at any moment `path` is the old file or the whole new one. Throws FileError.
+void save_graph(const std::string& path, const Graph& graph, Loc loc = Loc::current());
+
+/// What save_graph() has written. Parameters require gradients where they are floating, so that they can be trained on. Throws FileError
+/// for a file that cannot be read, is none of a graph, or is of a later version, with what is wrong with it.
+Graph load_graph(const std::string& path, Loc loc = Loc::current());
+
+}  // namespace tapir
