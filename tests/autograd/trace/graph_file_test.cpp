@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "../../fails.h"
-#include "../../files.h"
+#include "../../nn/data/files.h"
 #include "tapir/autograd/trace/graph_file.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
