@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange_impl.h"
@@ -22,6 +23,16 @@ using std::int64_t;
 // Padding of each dimension; negative: elements cut off.
 struct Padding {
     Shape before, after;
+};
+
+// How users call them.
+struct RollCall {
+    Shape shifts;
+    Dims dims;
+};
+struct PadCall {
+    std::vector<int64_t> widths;
+    double value = 0;
 };
 
 void tril_rule(Backward& b) { b.give(0, tril(b.grad(), b.attrs<int64_t>())); }
@@ -199,15 +210,19 @@ Tensor roll(In x, const Shape& shifts, const Dims& dims) {
     }
     Shape moves = x.tensor.shape();
     for (int64_t& move : moves) move = 0;
+    Dims wrapped = dims;
     for (int i = 0; i < dims.rank(); ++i) {
         const int d = detail::wrap_dim(dims[i], x.tensor.dim(), "roll", x.loc);
+        wrapped[i] = d;
         const int64_t size = x.tensor.dim() ? x->sizes[d] : 0;
         if (size == 0) continue;
         moves[d] = (moves[d] + shifts[i] % size + size) % size;
     }
     Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
     if (out.numel() > 0) copy_rolled(out, x.tensor, moves);
-    record(roll_op, x.loc, {&x.tensor}, out, {}, moves);
+    if (detail::thread.observed) {
+        record(roll_op, x.loc, {&x.tensor}, out, {}, moves, Told{roll_op, {&x.tensor}}, RollCall{shifts, wrapped});
+    }
     return out;
 }
 
@@ -315,6 +330,17 @@ void pad_rule(Backward& b) {
     if (b.needs(0)) b.give(0, pad_by(In(b.grad(), b.record().loc), padding, 0));
 }
 
+// Of the last dimension first.
+std::vector<int64_t> widths_of(const Padding& padding) {
+    std::vector<int64_t> widths;
+    for (int d = padding.before.rank(); d-- > 0;) {
+        widths.push_back(padding.before.raw(d));
+        widths.push_back(padding.after.raw(d));
+    }
+    while (widths.size() > 2 && widths.end()[-1] == 0 && widths.end()[-2] == 0) widths.resize(widths.size() - 2);
+    return widths;
+}
+
 Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
     Shape shape = x.tensor.shape(), sizes = shape;  // of the result, and of the part of x that is in it
     int64_t from = 0;
@@ -343,7 +369,10 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
         copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to),
                       detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));
     }
-    record(pad_op, x.loc, {&x.tensor}, out, {}, padding, {value.as_double()});
+    if (!detail::thread.observed) return out;
+    PadCall call;
+    if (detail::is_watched()) call = {widths_of(padding), value.as_double()};
+    record(pad_op, x.loc, {&x.tensor}, out, {}, padding, Told{pad_op, {&x.tensor}}, call, {value.as_double()});
     return out;
 }
 
@@ -474,5 +503,23 @@ Tensor Tensor::flip(const Dims& dims, Loc loc) const { return tapir::flip(In(*th
 Tensor Tensor::roll(const Shape& shifts, const Dims& dims, Loc loc) const { return tapir::roll(In(*this, loc), shifts, dims); }
 Tensor Tensor::tril(int64_t diagonal, Loc loc) const { return tapir::tril(In(*this, loc), diagonal); }
 Tensor Tensor::triu(int64_t diagonal, Loc loc) const { return tapir::triu(In(*this, loc), diagonal); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor pad_again(const Tensor& x, const PadCall& call) {
+    if (is_floating(x.dtype())) return pad(x, call.widths, call.value);
+    return pad(x, call.widths, static_cast<int64_t>(call.value));
+}
+
+}  // namespace
+
+TAPIR_FORM(tril, int64_t, tril(x[0], a), f("diagonal", a));
+TAPIR_FORM(triu, int64_t, triu(x[0], a), f("diagonal", a));
+TAPIR_FORM(flip, Dims, flip(x[0], a), f("dims", a));
+TAPIR_FORM(roll, RollCall, roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
+TAPIR_FORM(repeat, Shape, repeat(x[0], a), f("repeats", a));
+TAPIR_FORM(pad, PadCall, pad_again(x[0], a), f("pad", a.widths)("value", a.value));
 
 }  // namespace tapir

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tapir/autograd/op.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/log_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -23,19 +24,32 @@ TAPIR_OP(nan_to_num, NoOnnx("IsNaN, IsInf, Where"), Composed, "Numbers in place 
          TAPIR_SAMPLE("r(3,4)[-1,1]", nan_to_num(log(x[0]))), TAPIR_SAMPLE("i(3,4)<3", nan_to_num((x[0] - 1) / 0.0, 1, 2, 3)),
          TAPIR_SAMPLE("f(3,4)", nan_to_num(x[0])));
 
+namespace {
+
+struct IscloseCall {
+    double rtol = 1e-5, atol = 1e-8;
+    bool equal_nan = false;
+};
+
+}  // namespace
+
 Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
     detail::check_defined(a, "isclose");
     detail::check_defined(b, "isclose");
     if (!(rtol >= 0 && atol >= 0)) fail<ValueError>(a.loc, "isclose: tolerances must not be negative, got {} and {}", rtol, atol);
     const CallerScope caller(a.loc);
-    return unrecorded_op(isclose_op, a.loc, {&a.tensor, &b.tensor}, [&] {
+    Tensor result;
+    {
+        const detail::UnrecordedParts parts;
         Tensor close = eq(a, b);
         if (equal_nan) close = logical_or(close, logical_and(isnan(a), isnan(b)));
         const auto number = [](const Tensor& t) { return t.dtype() == bool_ ? t.to(int32) : t; };
         const Tensor distance = abs(number(a.tensor) - number(b.tensor));
         const Tensor allowed = abs(number(b.tensor)) * rtol + atol;
-        return logical_or(close, logical_and(isfinite(distance), le(distance, allowed)));
-    });
+        result = logical_or(close, logical_and(isfinite(distance), le(distance, allowed)));
+    }
+    record(isclose_op, a.loc, {&a.tensor, &b.tensor}, result, {}, IscloseCall{rtol, atol, equal_nan});
+    return result;
 }
 
 bool allclose(In a, In b, double rtol, double atol, bool equal_nan) {
@@ -75,5 +89,10 @@ Tensor Tensor::nan_to_num(double nan, Loc loc) const { return tapir::nan_to_num(
 Tensor Tensor::nan_to_num(double nan, double posinf, double neginf, Loc loc) const {
     return tapir::nan_to_num(In(*this, loc), nan, posinf, neginf);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(isclose, IscloseCall, isclose(x[0], x[1], a.rtol, a.atol, a.equal_nan),
+           f("rtol", a.rtol)("atol", a.atol)("equal_nan", a.equal_nan));
 
 }  // namespace tapir

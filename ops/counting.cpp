@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
@@ -14,11 +15,10 @@
 #include "tapir/ops/make.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/told_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
-namespace {
-}  // namespace
 
 TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
          TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)),
@@ -44,6 +44,30 @@ TAPIR_OP(isin, NoOnnx("Equal, ReduceMax"), NonDiff, "Which elements are among ot
 
 using std::int64_t;
 
+// --- Calls, as graphs know them ------------------------------------------------------------------------------------------
+
+namespace {
+
+struct HistcCall {
+    int64_t bins = 100;
+    double min = 0, max = 0;
+};
+struct HistogramCall {
+    int64_t bins = 100;
+    bool has_range = false;
+    double low = 0, high = 0;
+    bool density = false, has_edges = false;
+};
+
+// What parts() gives, without saying what it is made of.
+template <class Parts>
+auto made_of(const Parts& parts) {
+    const detail::UnrecordedParts unrecorded;
+    return parts();
+}
+
+}  // namespace
+
 // --- Counting ------------------------------------------------------------------------------------------------------------
 
 Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
@@ -59,7 +83,7 @@ Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
         }
     }
     const CallerScope caller(x.loc);
-    return unrecorded_op(bincount_op, x.loc, {&x.tensor, &weights}, [&] {
+    const Tensor out = made_of([&] {
         const Tensor index = x.tensor.to(int64);
         int64_t length = minlength;
         if (x->numel > 0) {
@@ -73,6 +97,12 @@ Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
         const Tensor values = weights.defined() ? weights.to(of) : ones(x.tensor.shape(), {int64, x->device});
         return index_add(zeros({length}, {of, x->device}), 0, index, values);
     });
+    if (weights.defined()) {
+        record(bincount_op, x.loc, {&x.tensor, &weights}, out, {}, minlength);
+    } else {
+        record(bincount_op, x.loc, {&x.tensor}, out, {}, minlength);
+    }
+    return out;
 }
 
 Tensor histc(In x, int64_t bins, double min, double max) {
@@ -82,7 +112,8 @@ Tensor histc(In x, int64_t bins, double min, double max) {
     if (bins < 1) fail<ValueError>(x.loc, "histc: needs at least one bin, got {}", bins);
     if (!(min <= max)) fail<ValueError>(x.loc, "histc: the range from {} to {} is empty", min, max);
     const CallerScope caller(x.loc);
-    return unrecorded_op(histc_op, x.loc, {&x.tensor}, [&] {
+    const HistcCall call{bins, min, max};
+    const Tensor out = made_of([&] {
         const Tensor flat = reshape(x, {-1}).to(dtype == float64 ? float64 : float32);
         if (min == max && x->numel > 0) {
             min = amin(flat).item();
@@ -100,6 +131,8 @@ Tensor histc(In x, int64_t bins, double min, double max) {
         const Tensor counts = index_add(zeros({bins + 1}, {int64, x->device}), 0, bin, ones_like(bin));
         return narrow(counts, 0, 0, bins).to(dtype);
     });
+    record(histc_op, x.loc, {&x.tensor}, out, {}, call);
+    return out;
 }
 
 namespace {
@@ -152,15 +185,41 @@ std::pair<double, double> range_of(const In& x, const HistogramOptions& options)
 
 }  // namespace
 
+namespace {
+
+// edges: undefined where a number of bins was given.
+void record_histogram(const In& x, const Tensor& edges, const HistogramResult& result, const HistogramOptions& options, int64_t bins) {
+    if (!detail::is_watched()) return;
+    const auto [low, high] = options.range.value_or(std::pair(0.0, 0.0));
+    std::vector<Tensor> operands{x.tensor};
+    if (edges.defined()) operands.push_back(edges);
+    if (options.weight.defined()) operands.push_back(options.weight);
+    tell_of(histogram_op, x.loc, operands, {result.hist, result.bin_edges},
+            HistogramCall{bins, options.range.has_value(), low, high, options.density, edges.defined()});
+}
+
+// Of elements, then edges, if there are any, and weights, if there are any.
+HistogramResult histogram_again(const FormCall& x, const HistogramCall& call) {
+    const int before_weight = call.has_edges ? 2 : 1;
+    HistogramOptions options{.density = call.density};
+    if (call.has_range) options.range = {call.low, call.high};
+    if (x.count > before_weight) options.weight = x[before_weight];
+    return call.has_edges ? histogram(x[0], x[1], options) : histogram(x[0], call.bins, options);
+}
+
+}  // namespace
+
 HistogramResult histogram(In x, int64_t bins, const HistogramOptions& options) {
     check_histogram(x, options);
     constexpr int64_t most = int64_t{1} << 48;  // beyond any memory
     if (bins < 1 || bins > most) fail<ValueError>(x.loc, "histogram: the number of bins must be in [1, 2^48], got {}", bins);
     const CallerScope caller(x.loc);
-    return unrecorded_op(histogram_op, x.loc, {&x.tensor}, [&] {
+    const HistogramResult result = made_of([&] {
         const auto [min, max] = range_of(x, options);
         return count_between(x, linspace(min, max, bins + 1, {computed_in(x->dtype), x->device}), options);
     });
+    record_histogram(x, {}, result, options, bins);
+    return result;
 }
 
 HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options) {
@@ -175,21 +234,23 @@ HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options) {
     if (edges.numel() == 0) fail<ValueError>(x.loc, "histogram: needs at least one edge");
     if (options.range) fail<ValueError>(x.loc, "histogram: a range is for a number of bins, not for edges");
     const CallerScope caller(x.loc);
-    return unrecorded_op(histogram_op, x.loc, {&x.tensor, &edges}, [&] {
+    const HistogramResult counted = made_of([&] {
         const Tensor wide = edges.to(computed_in(x->dtype));
         if (!all(ge(diff(wide), 0)).item<bool>()) fail<ValueError>(x.loc, "histogram: the edges must be sorted, and not nan");
         HistogramResult result = count_between(x, wide, options);
         result.bin_edges = clone(edges);
         return result;
     });
+    record_histogram(x, edges, counted, options, 0);
+    return counted;
 }
 
 Tensor count_nonzero(In x, const Dims& dims) {
     detail::check_defined(x, "count_nonzero");
     const CallerScope caller(x.loc);
-    return unrecorded_op(count_nonzero_op, x.loc, {&x.tensor}, [&] {
-        return sum(ne(x, 0), dims);
-    });
+    const Tensor out = made_of([&] { return sum(ne(x, 0), dims); });
+    record(count_nonzero_op, x.loc, {&x.tensor}, out, {}, dims);
+    return out;
 }
 
 // --- Searching -----------------------------------------------------------------------------------------------------------
@@ -245,7 +306,7 @@ Tensor searchsorted(In sorted_sequence, In values, bool right) {
                          values.tensor.shape());
     }
     const CallerScope caller(s.loc);
-    return unrecorded_op(searchsorted_op, s.loc, {&s.tensor, &values.tensor}, [&] {
+    const Tensor places = made_of([&] {
         DType dtype = promote(s->dtype, values->dtype);
         if (dtype == float16 || dtype == bfloat16) dtype = float32;
         if (dtype != float32 && dtype != float64) dtype = int64;
@@ -267,6 +328,8 @@ Tensor searchsorted(In sorted_sequence, In values, bool right) {
         }
         return out;
     });
+    record(searchsorted_op, s.loc, {&s.tensor, &values.tensor}, places, {}, right);
+    return places;
 }
 
 Tensor searchsorted(In sorted_sequence, Scalar value, bool right) {
@@ -290,7 +353,7 @@ Tensor isin(In x, In test_elements, bool invert) {
     detail::check_defined(test_elements, "isin");
     detail::check_same_device("isin", x.tensor, test_elements.tensor, x.loc);
     const CallerScope caller(x.loc);
-    return unrecorded_op(isin_op, x.loc, {&x.tensor, &test_elements.tensor}, [&] {
+    const Tensor out = made_of([&] {
         const int64_t n = test_elements->numel;
         if (n == 0) return full(x.tensor.shape(), invert, {bool_, x->device});
         const DType dtype = promote(x->dtype, test_elements->dtype);
@@ -299,10 +362,22 @@ Tensor isin(In x, In test_elements, bool invert) {
         const Tensor is_found = eq(index_select(tests, 0, place), flat);
         return reshape(invert ? logical_not(is_found) : is_found, x.tensor.shape());
     });
+    record(isin_op, x.loc, {&x.tensor, &test_elements.tensor}, out, {}, invert);
+    return out;
 }
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::count_nonzero(In(*this, loc), dims); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(bincount, int64_t, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
+TAPIR_FORM(histc, HistcCall, histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
+TAPIR_FORM(histogram, HistogramCall, detail::outputs(histogram_again(x, a)),
+           f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)("has_edges", a.has_edges));
+TAPIR_FORM(count_nonzero, Dims, count_nonzero(x[0], a), f("dims", a));
+TAPIR_FORM(searchsorted, bool, searchsorted(x[0], x[1], a), f("right", a));
+TAPIR_FORM(isin, bool, isin(x[0], x[1], a), f("invert", a));
 
 }  // namespace tapir

@@ -1,6 +1,7 @@
 // embedding and one_hot: from class numbers to vectors.
 #include <cstring>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -15,14 +16,14 @@ namespace {
 
 using std::int64_t;
 
-// Attributes: padding_idx. Saved: the checked indices.
+// Attributes: padding_idx. Saved: the checked indices; in a trace those that the op was given, which its graph knows.
 void embedding_rule(Backward& b) {
     if (!b.needs(1)) return;
     const auto padding = b.attrs<int64_t>();
-    Tensor indices = reshape(b.saved(0), {-1});
+    Tensor indices = reshape(to(b.saved(0), int64), {-1});
     Tensor rows = reshape(b.grad(), {indices.numel(), b.output_shape().back()});
-    if (padding >= 0 && on_gpu(rows)) {
-        // How many there are is known only there. Adding 0 to the row does the same without waiting.
+    if (padding >= 0 && (on_gpu(rows) || detail::is_tracing())) {
+        // How many there are is known only there, or differs from run to run. Adding 0 to the row does the same without waiting.
         rows = where(unsqueeze(indices != padding, 1), rows, 0);
     } else if (padding >= 0) {
         const Tensor kept = reshape(nonzero(indices != padding), {-1});
@@ -112,7 +113,8 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
     }
     Tensor checked;
     Tensor out = embedding_rows(indices, weight, checked);
-    record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&checked}, padding_row);
+    const Tensor& kept = detail::is_tracing() ? indices.tensor : checked;
+    record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&kept}, padding_row);
     return out;
 }
 
@@ -171,7 +173,18 @@ Tensor one_hot(In indices, int64_t classes) {
     if (dtype != int64 && dtype != int32) {
         fail<DTypeError>(indices.loc, "one_hot: the classes must be int64 or int32, not {}; convert them with to(int64)", name(dtype));
     }
-    return unrecorded_op(one_hot_op, indices.loc, {&indices.tensor}, [&] { return one_hot_of(indices, classes); });
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        out = one_hot_of(indices, classes);
+    }
+    record(one_hot_op, indices.loc, {&indices.tensor}, out, {}, classes);
+    return out;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(embedding, int64_t, embedding(x[0], x[1], a < 0 ? std::nullopt : std::optional(a)), f("padding_idx", a));
+TAPIR_FORM(one_hot, int64_t, one_hot(x[0], a), f("num_classes", a));
 
 }  // namespace tapir

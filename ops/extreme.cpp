@@ -1,6 +1,7 @@
 // The largest and smallest elements along a dimension, with their indices.
 #include <cstring>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/indexing.h"
@@ -73,6 +74,11 @@ void pick_rule(Backward& b) {
 
 namespace {
 
+struct ArgCall {
+    Dims dim{};  // none: over everything
+    bool keepdim = false;
+};
+
 struct Found {
     Tensor values;  // of x's dtype or the computed one; undefined unless asked for
     Tensor indices;
@@ -115,7 +121,9 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
         found.values = to(found.values, x.tensor.dtype());
     }
     if (detail::thread.observed) {
-        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, PickAttrs{d, !keepdim && x.tensor.dim() > 0});
+        const PickAttrs attrs{d, !keepdim && x.tensor.dim() > 0};
+        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, attrs, Told{op, {&x.tensor}, {&found.values, &found.indices}},
+               attrs);
     }
     return {std::move(found.values), std::move(found.indices)};
 }
@@ -123,15 +131,21 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
 Tensor arg_extreme(const OpInfo& op, const In& x, int dim, bool keepdim, bool largest) {
     detail::check_defined(x, op.name);
     const Over o = over(op.name, dim, x.tensor.dim(), keepdim, x.loc);
-    Tensor out = find_extreme(op.name, x, detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc), o, largest, false).indices;
-    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {});
+    const int d = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
+    Tensor out = find_extreme(op.name, x, d, o, largest, false).indices;
+    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {}, ArgCall{d, keepdim});
     return out;
 }
 
 Tensor arg_extreme_of_all(const OpInfo& op, const In& x, bool largest) {
     detail::check_defined(x, op.name);
-    return unrecorded_op(op, x.loc, {&x.tensor},
-                         [&] { return arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest); });
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        out = arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest);
+    }
+    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {}, ArgCall{});
+    return out;
 }
 
 }  // namespace
@@ -149,5 +163,24 @@ Tensor Tensor::argmin(Loc loc) const { return tapir::argmin(In(*this, loc)); }
 Tensor Tensor::argmin(Dim dim, Flag keepdim, Loc loc) const { return tapir::argmin(In(*this, loc), dim, keepdim); }
 ValuesIndices Tensor::max(Dim dim, Flag keepdim, Loc loc) const { return tapir::max(In(*this, loc), dim, keepdim); }
 ValuesIndices Tensor::min(Dim dim, Flag keepdim, Loc loc) const { return tapir::min(In(*this, loc), dim, keepdim); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void pick_fields(Fields& f, PickAttrs& a) {
+    bool keepdim = !a.dropped;
+    f("dim", a.dim)("keepdim", keepdim);
+    a.dropped = !keepdim;
+}
+
+}  // namespace
+
+TAPIR_FORM(max, PickAttrs, detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(min, PickAttrs, detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(argmax, ArgCall, a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
+           f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(argmin, ArgCall, a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
+           f("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

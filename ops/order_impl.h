@@ -12,6 +12,13 @@ struct PickAttrs {
     bool dropped;  // the outputs do not have the dimension
 };
 
+/// How such an op was called. Of kthvalue: k from 1 on.
+struct PickCall {
+    std::int64_t k;
+    int dim;
+    bool keepdim;
+};
+
 /// Sends each value's gradient to the element that it was picked from.
 void pick_rule(Backward& b);
 

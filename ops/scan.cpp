@@ -1,6 +1,7 @@
 // Running sums, products, extremes and logarithms of sums of exponentials, and products over dimensions (their gradients are running products).
 #include <limits>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
@@ -188,7 +189,9 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
         }
         out.values = to(out.values, dtype);
     }
-    if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along);
+    if (detail::thread.observed) {
+        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along, Told{op, {&x.tensor}, {&out.values, &out.indices}}, along);
+    }
     return out;
 }
 
@@ -330,5 +333,25 @@ ValuesIndices Tensor::cummax(Dim dim, Loc loc) const { return tapir::cummax(In(*
 ValuesIndices Tensor::cummin(Dim dim, Loc loc) const { return tapir::cummin(In(*this, loc), dim); }
 Tensor Tensor::prod(Loc loc) const { return tapir::prod(In(*this, loc)); }
 Tensor Tensor::prod(Dim dim, Flag keepdim, Loc loc) const { return tapir::prod(In(*this, loc), dim, keepdim); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void scan_fields(Fields& f, ScanAttrs& a) {
+    bool reverse = a.kind == Scan::reverse_sum;
+    f("dim", a.dim)("reverse", reverse);
+    a.kind = reverse ? Scan::reverse_sum : Scan::sum;
+}
+
+}  // namespace
+
+TAPIR_FORM(cumsum, ScanAttrs, scan_sum(x[0], a), scan_fields(f, a));
+TAPIR_FORM(cumprod, ScanAttrs, cumprod(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(logcumsumexp, ScanAttrs, logcumsumexp(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(cummax, int, detail::outputs(cummax(x[0], a)), f("dim", a));
+TAPIR_FORM(cummin, int, detail::outputs(cummin(x[0], a)), f("dim", a));
+TAPIR_FORM(weighted_exps, WeightedExpsAttrs, weighted_exps(x[0], x[1], x[2], a, Loc::current()), f("dim", a.dim)("reverse", a.reverse));
+TAPIR_FORM(prod, Over, product(x[0], a), over_fields(f, a));
 
 }  // namespace tapir

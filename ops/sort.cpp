@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -34,6 +35,16 @@ TAPIR_OP(topk, "TopK", pick_rule, "The k largest or smallest elements along a di
          TAPIR_SAMPLE("d(2,5,3)", topk(x[0], 2, 1, false).indices), TAPIR_SAMPLE("d(3,4)", topk(x[0], 4).values));
 
 namespace {
+
+struct SortCall {
+    int dim = -1;
+    bool descending = false;
+};
+struct TopkCall {
+    int64_t k = 1;
+    int dim = -1;
+    bool largest = true;
+};
 
 template <class Key>
 struct Item {
@@ -266,7 +277,8 @@ ValuesIndices sort(In x, Dim dim, bool descending) {
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "sort", x.loc);
     ValuesIndices out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
     if (detail::thread.observed) {
-        record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
+        record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false},
+               Told{sort_op, {&x.tensor}, {&out.values, &out.indices}}, SortCall{d, descending});
     }
     return out;
 }
@@ -275,7 +287,7 @@ Tensor argsort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "argsort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "argsort", x.loc);
     Tensor out = first_sorted(x, d, size_along(x.tensor, d), descending, false).indices;
-    if (detail::thread.observed) record(argsort_op, x.loc, {&x.tensor}, out, {});
+    if (detail::thread.observed) record(argsort_op, x.loc, {&x.tensor}, out, {}, SortCall{d, descending});
     return out;
 }
 
@@ -288,7 +300,8 @@ ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
     }
     ValuesIndices out = first_sorted(x, d, k, largest, true);
     if (detail::thread.observed) {
-        record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false});
+        record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false},
+               Told{topk_op, {&x.tensor}, {&out.values, &out.indices}}, TopkCall{k, d, largest});
     }
     return out;
 }
@@ -321,7 +334,8 @@ ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, boo
         }
     }
     if (detail::thread.observed) {
-        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{dim, x->rank == 0 || !keepdim});
+        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{dim, x->rank == 0 || !keepdim},
+               Told{op, {&x.tensor}, {&out.values, &out.indices}}, PickCall{place + 1, dim, keepdim});
     }
     return out;
 }
@@ -331,5 +345,11 @@ ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, boo
 ValuesIndices Tensor::sort(Dim dim, bool descending, Loc loc) const { return tapir::sort(In(*this, loc), dim, descending); }
 Tensor Tensor::argsort(Dim dim, bool descending, Loc loc) const { return tapir::argsort(In(*this, loc), dim, descending); }
 ValuesIndices Tensor::topk(int64_t k, Dim dim, bool largest, Loc loc) const { return tapir::topk(In(*this, loc), k, dim, largest); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(sort, SortCall, detail::outputs(sort(x[0], a.dim, a.descending)), f("dim", a.dim)("descending", a.descending));
+TAPIR_FORM(argsort, SortCall, argsort(x[0], a.dim, a.descending), f("dim", a.dim)("descending", a.descending));
+TAPIR_FORM(topk, TopkCall, detail::outputs(topk(x[0], a.k, a.dim, a.largest)), f("k", a.k)("dim", a.dim)("largest", a.largest));
 
 }  // namespace tapir

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -142,6 +143,7 @@ std::vector<double> numbers_of(const In& q, const In& x) {
     detail::check_defined(q, "quantile");
     if (q.tensor.dim() > 1) fail<ShapeError>(x.loc, "quantile: q needs at most one dimension, got shape {}", q.tensor.shape());
     if (q->dtype != x->dtype) fail<DTypeError>(x.loc, "quantile: q is {}, x is {}", name(q->dtype), name(x->dtype));
+    detail::note_read("quantile", q.tensor, x.loc);
     const detail::PauseRecording pause;
     return q.tensor.detach().to_vector<double>();
 }
@@ -383,5 +385,10 @@ Tensor Tensor::median(Loc loc) const { return tapir::median(In(*this, loc)); }
 ValuesIndices Tensor::median(Dim dim, Flag keepdim, Loc loc) const { return tapir::median(In(*this, loc), dim, keepdim); }
 Tensor Tensor::quantile(double q, Loc loc) const { return tapir::quantile(In(*this, loc), q); }
 Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return tapir::quantile(In(*this, loc), q, dim, keepdim); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(median, PickCall, detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(kthvalue, PickCall, detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)), f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

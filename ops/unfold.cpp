@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -46,6 +47,12 @@ namespace {
 struct WindowAttrs {
     int64_t dim, size, step;
 };
+// How unfold() and fold() were called; output_size is fold's.
+struct ColumnsCall {
+    Shape output_size, kernel_size, dilation, padding, stride;
+
+    FoldOptions options() const { return {.dilation = dilation, .padding = padding, .stride = stride}; }
+};
 
 // Element k of window w is element w * step + k.
 void windows_rule(Backward& b) {
@@ -61,12 +68,8 @@ void windows_rule(Backward& b) {
     const Tensor beside = permute(g, order);
     Shape flat = b.input_shape(0);
     flat[d] = g.size(d) * size;
-    Tensor places;
-    {
-        const detail::PauseRecording pause;
-        const TensorOptions options(int64, g.device());
-        places = reshape(unsqueeze(arange(g.size(d), options) * step, 1) + arange(size, options), {-1});
-    }
+    const TensorOptions options(int64, g.device());
+    const Tensor places = reshape(unsqueeze(arange(g.size(d), options) * step, 1) + arange(size, options), {-1});
     b.give(0, index_add(gradient_ops::zeros(b.input_shape(0), g.dtype(), g.device()), d, places, reshape(beside, flat)));
 }
 
@@ -102,6 +105,7 @@ struct Columns {
 
     int64_t window() const { return kernel[0] * kernel[1]; }
     int64_t count() const { return out[0] * out[1]; }
+    ColumnsCall call() const { return {Shape(size, 2), Shape(kernel, 2), Shape(dilation, 2), Shape(padding, 2), Shape(stride, 2)}; }
     // Where kernel position (i, j) meets the image, for windows [begin, end) of dimension d: at window * stride + shift.
     int64_t shift(int d, int64_t k) const { return k * dilation[d] - padding[d]; }
     void inside(int d, int64_t k, int64_t& begin, int64_t& end) const {
@@ -137,7 +141,7 @@ Tensor run_unfold(const Tensor& x, const Columns& c, const Loc& loc) {
         out = detail::make_empty({x.size(0), x.size(1) * c.window(), c.count()}, x.dtype(), x.device(), loc);
         if (out.numel() > 0) copy_elements(reshape(out, view.shape()), view);
     }
-    record(unfold_op, loc, {&x}, out, {}, c);
+    if (detail::thread.observed) record(unfold_op, loc, {&x}, out, {}, c, Told{unfold_op, {&x}}, c.call());
     return out;
 }
 
@@ -217,7 +221,7 @@ Tensor run_fold(const Tensor& columns, const Columns& c, const Loc& loc) {
         }
         out = out.to(dtype, loc);
     }
-    record(fold_op, loc, {&columns}, out, {}, c);
+    if (detail::thread.observed) record(fold_op, loc, {&columns}, out, {}, c, Told{fold_op, {&columns}}, c.call());
     return out;
 }
 
@@ -273,5 +277,13 @@ Tensor fold(In x, const Shape& output_size, const Shape& kernel_size, const Fold
     const detail::RecordedParts parts(x.loc);
     return squeeze(run_fold(unsqueeze(x, 0), c, x.loc), 0);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(windows, WindowAttrs, x[0].unfold(static_cast<int>(a.dim), a.size, a.step), f("dim", a.dim)("size", a.size)("step", a.step));
+TAPIR_FORM(unfold, ColumnsCall, unfold(x[0], a.kernel_size, a.options()),
+           f("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
+TAPIR_FORM(fold, ColumnsCall, fold(x[0], a.output_size, a.kernel_size, a.options()),
+           f("output_size", a.output_size)("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
 
 }  // namespace tapir

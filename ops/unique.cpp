@@ -1,11 +1,13 @@
 // unique: sort, mark the first of each run, and read off the rest. On any device, since its parts are.
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/told_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -15,8 +17,24 @@ TAPIR_OP(unique, "Unique", NonDiff, "The distinct elements in ascending order.",
          TAPIR_SAMPLE_AS("i(3,4)<5", "unique(x[0], True, True)[1]", unique(x[0], true, true).inverse),
          TAPIR_SAMPLE_AS("i(3,4)<5", "unique(x[0], True, False, True)[1]", unique(x[0], true, false, true).counts),
          TAPIR_SAMPLE_AS("d(3,4)", "unique(x[0])", unique(x[0]).values));
+TAPIR_OP(unique_consecutive, NoOnnx("Unique"), NonDiff, "The first of each run of equal elements.",
+         TAPIR_SAMPLE_AS("i(20)<2", "unique_consecutive(x[0])", unique_consecutive(x[0]).values),
+         TAPIR_SAMPLE_AS("i(3,7)<2", "unique_consecutive(x[0], True)[1]", unique_consecutive(x[0], true).inverse),
+         TAPIR_SAMPLE_AS("b(19)", "unique_consecutive(x[0], False, True)[1]", unique_consecutive(x[0], false, true).counts));
 
 namespace {
+
+struct UniqueCall {
+    bool return_inverse = false, return_counts = false;
+};
+
+// Those that were asked for.
+std::vector<Tensor> results_of(const UniqueResult& result) {
+    std::vector<Tensor> list{result.values};
+    if (result.inverse.defined()) list.push_back(result.inverse);
+    if (result.counts.defined()) list.push_back(result.counts);
+    return list;
+}
 
 // Of neighbours that are equal in a 1-d tensor.
 UniqueResult runs(const Tensor& t, bool return_inverse, bool return_counts) {
@@ -39,22 +57,33 @@ UniqueResult runs(const Tensor& t, bool return_inverse, bool return_counts) {
 UniqueResult unique(In x, bool /*sorted*/, bool return_inverse, bool return_counts) {
     detail::check_defined(x, "unique");
     const CallerScope caller(x.loc);
-    return unrecorded_op(unique_op, x.loc, {&x.tensor}, [&] {
+    UniqueResult result;
+    {
+        const detail::UnrecordedParts parts;
         const Tensor& t = x.tensor;
         const std::int64_t n = t.numel();
         const auto [sorted, order] = sort(reshape(t, {n}));
-        UniqueResult result = runs(sorted, return_inverse, return_counts);
+        result = runs(sorted, return_inverse, return_counts);
         if (return_inverse) result.inverse = reshape(scatter(zeros_like(order), 0, order, result.inverse), t.shape());
-        return result;
-    });
+    }
+    if (detail::is_watched()) {
+        tell_of(unique_op, x.loc, {x.tensor}, results_of(result), UniqueCall{return_inverse, return_counts});
+    }
+    return result;
 }
 
 UniqueResult unique_consecutive(In x, bool return_inverse, bool return_counts) {
     detail::check_defined(x, "unique_consecutive");
     const CallerScope caller(x.loc);
-    const detail::UnrecordedParts parts;
-    UniqueResult result = runs(reshape(x, {-1}), return_inverse, return_counts);
-    if (return_inverse) result.inverse = reshape(result.inverse, x.tensor.shape());
+    UniqueResult result;
+    {
+        const detail::UnrecordedParts parts;
+        result = runs(reshape(x, {-1}), return_inverse, return_counts);
+        if (return_inverse) result.inverse = reshape(result.inverse, x.tensor.shape());
+    }
+    if (detail::is_watched()) {
+        tell_of(unique_consecutive_op, x.loc, {x.tensor}, results_of(result), UniqueCall{return_inverse, return_counts});
+    }
     return result;
 }
 
@@ -63,5 +92,12 @@ UniqueResult unique_consecutive(In x, bool return_inverse, bool return_counts) {
 UniqueResult Tensor::unique(bool sorted, bool return_inverse, bool return_counts, Loc loc) const {
     return tapir::unique(In(*this, loc), sorted, return_inverse, return_counts);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(unique, UniqueCall, results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
+           f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
+TAPIR_FORM(unique_consecutive, UniqueCall, results_of(unique_consecutive(x[0], a.return_inverse, a.return_counts)),
+           f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
 
 }  // namespace tapir
