@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -56,10 +57,13 @@ struct Bags {
     int64_t count;   // of bags
 };
 
-// offsets: (count,), checked where they are on the CPU.
+// Whether offsets can be looked at: in a trace they may be others in later runs, and on a device looking would mean to wait.
+bool is_readable(const Tensor& offsets) { return offsets.device() == cpu && !detail::is_tracing(); }
+
+// offsets: (count,), checked where they can be.
 Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     const TensorOptions options(int64, offsets.device());
-    if (offsets.device() == cpu && count > 0) {
+    if (is_readable(offsets) && count > 0) {
         const Tensor first = offsets.contiguous(), bag = detail::make_empty({n}, int64, cpu, Loc{});
         const auto* begin = static_cast<const int64_t*>(first.raw_data());
         auto* to = static_cast<int64_t*>(bag.raw_data());
@@ -69,7 +73,20 @@ Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     return count == 0 ? zeros({n}, options) : searchsorted(offsets, arange(n, options), /*right=*/true) - 1;
 }
 
-// As int64. Those of the CPU are checked.
+// What is not made of offsets that were checked: of the CPU.
+void check_bags(const Bags& bags, const Loc& loc) {
+    const detail::PauseRecording pause;
+    int64_t before = 0;
+    for (const auto bag : bags.bag.to_vector<int64_t>()) {
+        if (bag < before || bag >= bags.count) {
+            fail<ValueError>(loc, "embedding_bag: offsets must rise from 0 to {}; an index is in bag {} of {}, after one in bag {}",
+                             bags.indices.numel(), bag, bags.count, before);
+        }
+        before = bag;
+    }
+}
+
+// As int64. Those that can be read are checked.
 Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_last) {
     if (offsets.dim() != 1) fail<ShapeError>(indices.loc, "embedding_bag: offsets need one dimension, got shape {}", offsets.shape());
     if (offsets.dtype() != int64 && offsets.dtype() != int32) {
@@ -78,7 +95,7 @@ Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_la
     detail::check_same_device("embedding_bag", indices.tensor, offsets, indices.loc);
     if (include_last && offsets.numel() == 0) fail<ShapeError>(indices.loc, "embedding_bag: there is no last offset");
     const Tensor all = offsets.to(int64);
-    if (offsets.device() == cpu) {
+    if (is_readable(offsets)) {
         int64_t before = 0;
         bool is_first = true;
         for (const auto offset : all.to_vector<int64_t>()) {
@@ -181,8 +198,17 @@ struct BagAttrs {
     bool is_scaled, is_mean, is_max;
 };
 
+// The op as a graph knows it: of the weight, the rows that are asked for, (n,), and the bag of each, (n,), rising; then what the rows
+// are multiplied by, if they are. It gives what the rule reads, too: of means 1 / the number of rows, of largest elements where in the
+// (n,) each comes from.
+struct BagCall {
+    BagMode mode = BagMode::sum;
+    int64_t num_bags = 0, padding_idx = -1;
+};
+
 // Sums and means of float32 and float64 on the CPU; scale: (n,) or undefined.
-Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mode, int64_t padding_idx, const Loc& loc) {
+Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mode, int64_t padding_idx, const Loc& loc,
+             Tensor* used_shares = nullptr) {
     Tensor out, shares;
     {
         const detail::UnrecordedParts parts;
@@ -203,12 +229,17 @@ Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mo
     }
     // Saved: the indices, the bags, then the scale and the weight, or the shares.
     const BagAttrs attrs{padding_idx, scale.defined(), mode == BagMode::mean, false};
+    const BagCall call{mode, bags.count, padding_idx};
     if (scale.defined()) {
-        record(embedding_bag_op, loc, {&weight.tensor, &scale}, out, {&bags.indices, &bags.bag, &scale, &weight.tensor}, attrs);
+        record(embedding_bag_op, loc, {&weight.tensor, &scale}, out, {&bags.indices, &bags.bag, &scale, &weight.tensor}, attrs,
+               Told{embedding_bag_op, {&weight.tensor, &bags.indices, &bags.bag, &scale}}, call);
     } else if (mode == BagMode::mean) {
-        record(embedding_bag_op, loc, {&weight.tensor}, out, {&bags.indices, &bags.bag, &shares}, attrs);
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&bags.indices, &bags.bag, &shares}, attrs,
+               Told{embedding_bag_op, {&weight.tensor, &bags.indices, &bags.bag}, {&out, &shares}}, call);
+        if (used_shares) *used_shares = shares;
     } else {
-        record(embedding_bag_op, loc, {&weight.tensor}, out, {&bags.indices, &bags.bag}, attrs);
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&bags.indices, &bags.bag}, attrs,
+               Told{embedding_bag_op, {&weight.tensor, &bags.indices, &bags.bag}}, call);
     }
     return out;
 }
@@ -233,9 +264,9 @@ Tensor rows_of_largest(const Bags& bags, const Tensor& from, const Loc& loc) {
 }
 
 // Largest elements of floats on the CPU.
-Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, const Loc& loc) {
-    Tensor out, from, rows;
-    const bool record_it = recording(loc, {&weight.tensor}) != nullptr;
+Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool is_traced, const Loc& loc, Tensor* places = nullptr) {
+    Tensor out, from, rows = bags.indices;
+    const bool record_it = is_traced || recording(loc, {&weight.tensor}) != nullptr;
     {
         const detail::UnrecordedParts parts;
         const DType dtype = weight.tensor.dtype();
@@ -256,9 +287,17 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, const 
             largest_of_bags(here, static_cast<const float*>(table.raw_data()), width, static_cast<float*>(out.raw_data()), at);
         }
         out = out.to(dtype);
-        if (record_it) rows = rows_of_largest(bags, from, loc);
+        if (record_it && !is_traced) rows = rows_of_largest(bags, from, loc);  // how many differs from run to run
     }
-    record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, BagAttrs{padding_idx, false, false, true});
+    const BagAttrs attrs{padding_idx, false, false, true};
+    if (is_traced) {
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, attrs,
+               Told{embedding_bag_op, {&weight.tensor, &bags.indices, &bags.bag}, {&out, &from}},
+               BagCall{BagMode::max, bags.count, padding_idx});
+        if (places) *places = from;
+    } else {
+        record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, attrs);
+    }
     return out;
 }
 
@@ -277,7 +316,7 @@ void embedding_bag_rule(Backward& b) {
     if (b.needs(0)) {
         Tensor kept_index = index, kept_bag = bag, scale = attrs.is_scaled ? b.saved(2) : Tensor();
         if (attrs.padding_idx >= 0) {
-            const Tensor kept = reshape(nonzero(ne(index, attrs.padding_idx)), {-1});
+            const Tensor kept = select(nonzero(ne(index, attrs.padding_idx)), 1, 0);
             kept_index = index_select(index, 0, kept);
             kept_bag = index_select(bag, 0, kept);
             if (scale.defined()) scale = index_select(scale, 0, kept);
@@ -299,18 +338,22 @@ Tensor sum_bags(const Tensor& rows, const Bags& bags, BagMode mode) {
     const TensorOptions options(rows.dtype(), rows.device());
     const Tensor sums = index_add(zeros({bags.count, rows.size(1)}, options), 0, bags.bag, counted);
     if (mode == BagMode::sum) return sums;
-    Tensor sizes;
-    {
-        const detail::PauseRecording pause;
-        const Tensor ones_of = bags.counts.defined() ? bags.counts.to(rows.dtype()) : ones({rows.size(0)}, options);
-        sizes = maximum(index_add(zeros({bags.count}, options), 0, bags.bag, ones_of), 1);
-    }
+    const Tensor ones_of = bags.counts.defined() ? bags.counts.to(rows.dtype()) : ones({rows.size(0)}, options);
+    const Tensor sizes = maximum(index_add(zeros({bags.count}, options), 0, bags.bag, ones_of), 1);  // no gradient flows through it
     return sums / unsqueeze(sizes, 1);
 }
 
 // All bags in the size of the largest, filled up with -infinity.
 Tensor max_bags(const Tensor& rows, const Bags& bags) {
     const double inf = std::numeric_limits<double>::infinity();
+    if (detail::is_tracing()) {  // the largest bag's size may differ from run to run
+        const Tensor counted = bags.counts.defined() ? where(unsqueeze(bags.counts, 1), rows, -inf) : rows;
+        const Tensor least = full({bags.count, rows.size(1)}, -inf, {rows.dtype(), rows.device()});
+        const Tensor largest = scatter_reduce(least, 0, expand(unsqueeze(bags.bag, 1), rows.shape()), counted, "amax");
+        const Tensor ones_of = bags.counts.defined() ? bags.counts.to(int64) : ones({rows.size(0)}, {int64, rows.device()});
+        const Tensor sizes = index_add(zeros({bags.count}, {int64, rows.device()}), 0, bags.bag, ones_of);
+        return where(unsqueeze(eq(sizes, 0), 1), 0, largest);
+    }
     Tensor places, is_row, is_empty;
     const int64_t n = rows.size(0);
     {
@@ -355,17 +398,19 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     detail::check_same_device("embedding_bag", indices.tensor, weight.tensor, loc);
     const detail::RecordedParts parts(loc);
     int64_t n = indices->numel, after = 0;
-    Bags bags{checked_index("embedding_bag", reshape(indices, {n}), weight.tensor.shape(), 0, loc, Negative::refused), {}, {}, 0};
+    const Tensor flat = reshape(indices, {n});
+    Bags bags{checked_index("embedding_bag", flat, weight.tensor.shape(), 0, loc, Negative::refused), {}, {}, 0};
+    if (detail::is_tracing()) bags.indices = contiguous(to(flat, int64));  // the same, as a graph knows it
     Tensor scales = scale.defined() ? reshape(scale, {n}) : scale;
     if (rank == 1) {
         Tensor first = checked_offsets(indices, offsets, options.include_last_offset);
-        if (options.include_last_offset && first.device() == cpu) {
+        if (options.include_last_offset && is_readable(first)) {
             n = first[-1].item<int64_t>();
             first = narrow(first, 0, 0, first.numel() - 1);
             bags.indices = narrow(bags.indices, 0, 0, n);
             if (scale.defined()) scales = narrow(scales, 0, 0, n);
         } else if (options.include_last_offset) {
-            after = 1;  // a bag more, of the indices beyond the last offset: to ask how many these are would wait for the device
+            after = 1;  // a bag more, of the indices beyond the last offset: how many these are is not to be asked
         }
         bags.count = first.numel();
         bags.bag = bag_of_each(first, n, bags.count);
@@ -379,14 +424,43 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     detail::begin_op("embedding_bag", weight.tensor.impl(), loc);  // after the ops that made the bags
     const bool is_wide = (weight->dtype == float32 || weight->dtype == float64) && (!scale.defined() || scale.dtype() == weight->dtype);
     const bool on_cpu = weight->device == cpu;
-    if (on_cpu && options.mode == BagMode::max && is_floating(weight->dtype)) return fused_max(weight, bags, padding, loc);
-    if (on_cpu && options.mode != BagMode::max && is_wide) {
-        return fused(weight, scales, bags, options.mode, padding, loc);
+    const bool is_traced = detail::is_tracing() && detail::is_watched();
+    if (on_cpu && detail::is_tracing()) check_bags(bags, loc);
+    Tensor out;
+    if (on_cpu && options.mode == BagMode::max && is_floating(weight->dtype)) {
+        out = fused_max(weight, bags, padding, is_traced, loc);
+    } else if (on_cpu && options.mode != BagMode::max && is_wide) {
+        out = fused(weight, scales, bags, options.mode, padding, loc);
+    } else {
+        Tensor rows = embedding(bags.indices, weight, options.padding_idx);
+        if (scale.defined()) rows = rows * unsqueeze(scales, 1);
+        out = options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
     }
-    Tensor rows = embedding(bags.indices, weight, options.padding_idx);
-    if (scale.defined()) rows = rows * unsqueeze(scales, 1);
-    const Tensor out = options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
     return after > 0 ? narrow(out, 0, 0, bags.count - after) : out;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
+    const Loc loc = Loc::current();
+    const In weight(x[0], loc);
+    Bags bags{checked_index("embedding_bag", x[1], x[0].shape(), 0, loc, Negative::refused), x[2].contiguous(), {}, call.num_bags};
+    if (call.padding_idx >= 0) bags.counts = ne(bags.indices, call.padding_idx);
+    check_bags(bags, loc);
+    Tensor out, read_again;
+    if (call.mode == BagMode::max) {
+        out = fused_max(weight, bags, call.padding_idx, /*is_traced=*/true, loc, &read_again);
+    } else {
+        out = fused(weight, x.count > 3 ? x[3] : Tensor(), bags, call.mode, call.padding_idx, loc, &read_again);
+    }
+    return {out, read_again};
+}
+
+}  // namespace
+
+TAPIR_FORM(embedding_bag, BagCall, bags_again(x, a),
+           f("mode", a.mode, {"sum", "mean", "max"})("num_bags", a.num_bags)("padding_idx", a.padding_idx));
 
 }  // namespace tapir

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -20,6 +21,16 @@ namespace tapir {
 namespace {
 
 using std::int64_t;
+
+// Of the ops with one index tensor, which is saved as it was checked: int64, not negative. In a trace what the op was given is saved,
+// since that is what the graph knows; is_given says so.
+struct AlongAttrs {
+    int dim;
+    bool is_given;
+};
+
+AlongAttrs along(int dim) { return {dim, detail::is_tracing()}; }
+const Tensor& kept_index(const Tensor& given, const Tensor& checked) { return detail::is_tracing() ? given : checked; }
 
 void gather_rule(Backward& b);
 void scatter_rule(Backward& b);
@@ -306,10 +317,11 @@ Tensor check_source(const char* op, const In& x, const In& index, const In& src)
                          src.tensor.shape());
     }
     if (index.tensor.shape() == src.tensor.shape()) return src.tensor;
-    const Part part{index.tensor.shape(), contiguous_strides(src.tensor.impl()), 0};
-    const Tensor used = record_part(In(src.tensor, x.loc), detail::make_view(src.tensor.impl(), part.sizes, src.tensor.strides(), 0),
-                                    part);
-    detail::begin_op(op, used.impl(), x.loc);  // after that one
+    Tensor used = src.tensor;
+    for (int k = 0; k < src.tensor.dim(); ++k) {
+        if (index->sizes[k] < src->sizes[k]) used = narrow(In(used, x.loc), k, 0, index->sizes[k]);
+    }
+    detail::begin_op(op, used.impl(), x.loc);  // after those
     return used;
 }
 
@@ -328,26 +340,30 @@ Tensor repeated(const Tensor& one, const Shape& shape) {
     return detail::make_view(one.impl(), shape, none, 0);
 }
 
-// A number as the values that are scattered.
-Tensor repeated_number(const char* op, Scalar value, const In& x, const Shape& shape) {
-    return repeated(number_as(op, value, x->dtype, x.loc), shape);
-}
-
-Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values) {
+// given: the values, or the number that they repeat.
+Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values, const Tensor& given) {
     const Tensor checked = checked_index("scatter", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
     scatter_elements(out, d, checked, values);
-    record(scatter_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked}, d);
+    const Tensor& kept = kept_index(index.tensor, checked);
+    record(scatter_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept}, along(d),
+           Told{scatter_op, {&x.tensor, &index.tensor, &given}}, along(d));
     return out;
 }
 
 // --- Rules -----------------------------------------------------------------------------------------------------------
 
+// The index of the record for what reads its memory, into a tensor of this shape.
+Tensor index_to_read(const Backward& b, const Shape& shape) {
+    const auto [dim, is_given] = b.attrs<AlongAttrs>();
+    return is_given ? checked_index(b.record().op->name, b.saved(0), shape, dim, b.record().loc) : b.saved(0);
+}
+
 void gather_rule(Backward& b) {
-    const int dim = b.attrs<int>();
+    const int dim = b.attrs<AlongAttrs>().dim;
     const Tensor index = b.saved(0);
     if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
-        add_elements(whole, dim, index, b.grad());
+        add_elements(whole, dim, index_to_read(b, whole.shape()), b.grad());
     } else if (b.needs(0)) {
         const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
         b.give(0, scatter_add(zeros, dim, index, b.grad()));
@@ -356,10 +372,11 @@ void gather_rule(Backward& b) {
 
 // src gets the gradient where it was the last to be written; what was overwritten in x gets none.
 void scatter_rule(Backward& b) {
-    const int dim = b.attrs<int>();
-    const Tensor index = b.saved(0);
+    const int dim = b.attrs<AlongAttrs>().dim;
+    Tensor index = b.saved(0);
     const Tensor g = contiguous(b.take_grad());
     if (!b.recording()) {
+        index = index_to_read(b, g.shape());
         const Tensor rest = only_owner(g) ? g : clone(g);
         const Tensor values = detail::make_empty(index.shape(), g.dtype(), g.device(), Loc{});
         take_elements(values, rest, dim, index);
@@ -369,15 +386,15 @@ void scatter_rule(Backward& b) {
     }
     if (b.needs(0)) b.give(0, scatter(g, dim, index, 0));
     if (b.needs(2)) {
-        Tensor last = detail::make_empty(index.shape(), g.dtype(), g.device(), Loc{});
-        take_elements(last, gradient_ops::ones(g.shape(), g.dtype(), g.device()), dim, index);
-        b.give(2, gather(g, dim, index) * last);
+        const Tensor numbers = reshape(arange(index.numel(), {int64, g.device()}), index.shape());
+        const Tensor last = scatter(gradient_ops::zeros(g.shape(), int64, g.device()), dim, index, numbers);  // the last written to each
+        b.give(2, where(eq(gather(last, dim, index), numbers), gather(g, dim, index), 0));
     }
 }
 
 void scatter_add_rule(Backward& b) {
     b.give(0, b.grad());
-    if (b.needs(2)) b.give(2, gather(b.grad(), b.attrs<int>(), b.saved(0)));
+    if (b.needs(2)) b.give(2, gather(b.grad(), b.attrs<AlongAttrs>().dim, b.saved(0)));
 }
 
 // The slices of a tensor of this shape and these strides at the positions along d.
@@ -389,10 +406,10 @@ Region slices(Shape sizes, Shape strides, int d) {
 }
 
 void index_select_rule(Backward& b) {
-    const int dim = b.attrs<int>();
+    const int dim = b.attrs<AlongAttrs>().dim;
     const Tensor index = b.saved(0);
     if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
-        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), index, b.grad());
+        add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), index_to_read(b, whole.shape()), b.grad());
     } else if (b.needs(0)) {
         const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
         b.give(0, index_add(zeros, dim, index, b.grad()));
@@ -401,7 +418,7 @@ void index_select_rule(Backward& b) {
 
 void index_add_rule(Backward& b) {
     b.give(0, b.grad());
-    if (b.needs(2)) b.give(2, index_select(b.grad(), b.attrs<int>(), b.saved(0)));
+    if (b.needs(2)) b.give(2, index_select(b.grad(), b.attrs<AlongAttrs>().dim, b.saved(0)));
 }
 
 }  // namespace
@@ -412,7 +429,7 @@ Tensor gather(In x, Dim dim, In index) {
     const PickedIndex picked = picked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = detail::make_empty(index.tensor.shape(), x->dtype, x->device, x.loc);
     gather_elements(out, x.tensor, d, picked);
-    record(gather_op, x.loc, {&x.tensor, &index.tensor}, out, {&picked.checked}, d);
+    record(gather_op, x.loc, {&x.tensor, &index.tensor}, out, {&kept_index(index.tensor, picked.checked)}, along(d));
     return out;
 }
 
@@ -422,13 +439,14 @@ Tensor scatter(In x, Dim dim, In index, In src) {
     if (x.tensor.dim() == 0) {
         return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), in_1d(In(values, x.loc))), {});
     }
-    return scatter_values(x, d, index, values);
+    return scatter_values(x, d, index, values, values);
 }
 
 Tensor scatter(In x, Dim dim, In index, Scalar value) {
     const int d = check_gather("scatter", x, dim, index);
     if (x.tensor.dim() == 0) return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), value), {});
-    return scatter_values(x, d, index, repeated_number("scatter", value, x, index.tensor.shape()));
+    const Tensor number = number_as("scatter", value, x->dtype, x.loc);
+    return scatter_values(x, d, index, repeated(number, index.tensor.shape()), number);
 }
 
 Tensor scatter_add(In x, Dim dim, In index, In src) {
@@ -440,7 +458,7 @@ Tensor scatter_add(In x, Dim dim, In index, In src) {
     const Tensor checked = checked_index("scatter_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
     add_elements(out, d, checked, values);
-    record(scatter_add_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked}, d);
+    record(scatter_add_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept_index(index.tensor, checked)}, along(d));
     return out;
 }
 
@@ -479,10 +497,8 @@ DType counted_in(DType dtype) { return kernels::stored_as(kernels::compute_of(dt
 
 // How many elements are combined at each place of a tensor of this shape, 1 at least.
 Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tensor& index, DType dtype) {
-    const detail::UnrecordedParts parts;
-    const Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
-                                             : gradient_ops::zeros(shape, dtype, index.device());
-    add_elements(counts, attrs.dim, index, repeated(gradient_ops::ones({}, dtype, index.device()), index.shape()));
+    Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device()) : gradient_ops::zeros(shape, dtype, index.device());
+    counts.scatter_add_(attrs.dim, index, expand(gradient_ops::ones({}, dtype, index.device()), index.shape()));
     return clamp_min(counts, 1);
 }
 
@@ -496,8 +512,8 @@ void check_order(const Tensor& x, const ScatterReduceAttrs& attrs, const Loc& lo
 void reduce_into(Tensor& out, const Tensor& index, const Tensor& values, const ScatterReduceAttrs& attrs, const Loc& loc) {
     const DType dtype = out.dtype();
     if (!attrs.include_self) {
-        const Scalar identity = identity_of(attrs.how, dtype);
-        scatter_elements(out, attrs.dim, index, repeated_number("scatter_reduce", identity, In(out, loc), index.shape()));
+        const Tensor identity = number_as("scatter_reduce", identity_of(attrs.how, dtype), dtype, loc);
+        scatter_elements(out, attrs.dim, index, repeated(identity, index.shape()));
     }
     switch (attrs.how) {
         case ScatterReduce::sum:
@@ -544,14 +560,12 @@ void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     }
     if (!b.needs(2)) return;
     const Tensor is_zero = eq(src, 0);
-    Tensor zeros;  // among the elements of src that have the same place
-    {
-        const detail::PauseRecording pause;
-        zeros = gather(scatter_add(gradient_ops::zeros(x.shape(), src.dtype(), src.device()), attrs.dim, index, is_zero.to(src.dtype())),
-                       attrs.dim, index);
-        if (b.recording() && logical_and(gt(zeros, 1), is_zero).any().item<bool>()) {
-            fail<ValueError>(b.record().loc, "scatter_reduce: the second derivative of \"prod\" is not there where several zeros meet");
-        }
+    const Tensor none = gradient_ops::zeros(x.shape(), src.dtype(), src.device());
+    // Among the elements of src that have the same place.
+    const Tensor zeros = gather(scatter_add(none, attrs.dim, index, is_zero.to(src.dtype())), attrs.dim, index);
+    // A graph is of first derivatives, unless the program asks for more.
+    if (b.recording() && !detail::is_tracing() && logical_and(gt(zeros, 1), is_zero).any().item<bool>()) {
+        fail<ValueError>(b.record().loc, "scatter_reduce: the second derivative of \"prod\" is not there where several zeros meet");
     }
     const Tensor is_single = logical_and(is_zero, eq(zeros, 1));
     const Tensor without = product(x, masked_fill(src, is_single, 1));
@@ -562,14 +576,10 @@ void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
 // Equal extremes share the gradient.
 void scatter_extreme_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     const Tensor g = b.grad(), index = b.saved(0), x = b.saved(1), src = b.saved(2), out = b.saved(3);
-    Tensor of_x, of_src, counts;
-    {
-        const detail::PauseRecording pause;
-        of_x = eq(x, out).to(counted_in(g.dtype()));
-        if (!attrs.include_self) of_x = scatter(of_x, attrs.dim, index, 0);
-        of_src = eq(src, gather(out, attrs.dim, index)).to(of_x.dtype());
-        counts = scatter_add(of_x, attrs.dim, index, of_src);
-    }
+    Tensor of_x = eq(x, out).to(counted_in(g.dtype()));  // no gradient flows through these
+    if (!attrs.include_self) of_x = scatter(of_x, attrs.dim, index, 0);
+    const Tensor of_src = eq(src, gather(out, attrs.dim, index)).to(of_x.dtype());
+    const Tensor counts = scatter_add(of_x, attrs.dim, index, of_src);
     const Tensor share = g.to(counts.dtype()) / counts;  // given in the dtypes of x and src
     if (b.needs(0)) b.give(0, of_x * share);
     if (b.needs(2)) b.give(2, of_src * gather(share, attrs.dim, index));
@@ -599,10 +609,11 @@ Tensor scatter_reduce_as(const char* op, const In& x, Dim dim, const In& index, 
     }
     const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
     const Tensor out = scatter_reduced(x.tensor, checked, values, attrs, x.loc);
+    const Tensor& kept = kept_index(index.tensor, checked);  // the rule hands it on to ops that check it
     if (attrs.how == ScatterReduce::sum || attrs.how == ScatterReduce::mean) {
-        record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked}, attrs);
+        record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept}, attrs);
     } else {
-        record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&checked, &x.tensor, &values, &out}, attrs);
+        record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept, &x.tensor, &values, &out}, attrs);
     }
     return out;
 }
@@ -671,7 +682,7 @@ Tensor index_select(In x, Dim dim, In index) {
     shape.raw(d) = index.tensor.numel();
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
     read_region(out, x.tensor.impl(), slices(x.tensor.shape(), x.tensor.strides(), d), picked);
-    record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&picked.checked}, d);
+    record(index_select_op, x.loc, {&x.tensor, &index.tensor}, out, {&kept_index(index.tensor, picked.checked)}, along(d));
     return out;
 }
 
@@ -684,11 +695,14 @@ Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
     const Tensor checked = checked_index("index_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
     add_region(out.impl(), slices(out.shape(), out.strides(), d), checked, src.tensor);
-    record(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, out, {&checked}, d);
+    record(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, out, {&kept_index(index.tensor, checked)}, along(d));
     return out;
 }
 
 namespace {
+
+// A graph is made: what no gradient flows through is to be told too.
+bool is_told_parts() noexcept { return detail::is_tracing() && detail::is_watched(); }
 
 // Whether a position along d is one of the index: of size 1 in x's other dimensions. An index of no dimensions is one position, and x
 // of none has one.
@@ -696,18 +710,22 @@ Tensor named_slices(const char* op, const In& x, Dim dim, const In& index) {
     detail::check_defined(x, op);
     detail::check_defined(index, op);
     if (x->rank == 0 || index->rank == 0) {
-        const detail::UnrecordedParts parts;
+        const detail::RecordedParts parts(x.loc);
         const Tensor line = x->rank == 0 ? reshape(x, {1}) : x.tensor, places = index->rank == 0 ? reshape(index, {1}) : index.tensor;
         const Tensor mask = named_slices(op, In(line, x.loc), dim, In(places, x.loc));
         return x->rank == 0 ? reshape(mask, {}) : mask;
     }
     const int d = check_slices(op, x, dim, index);
     const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
+    Shape shape;
+    for (int own = 0; own < x->rank; ++own) shape.push_back(own == d ? x->sizes[d] : 1);
+    if (is_told_parts()) {
+        const Tensor none = zeros({x->sizes[d]}, {bool_, x->device}, x.loc);
+        return reshape(scatter(In(none, x.loc), 0, index, true), shape);
+    }
     const detail::PauseRecording pause;
     Tensor mask = zeros({x->sizes[d]}, {bool_, x->device}, x.loc);
     mask.index_put_({checked}, true, false, x.loc);
-    Shape shape;
-    for (int own = 0; own < x->rank; ++own) shape.push_back(own == d ? x->sizes[d] : 1);
     return mask.view(shape, x.loc);
 }
 
@@ -749,7 +767,7 @@ Tensor& Tensor::scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src,
     detail::check_defined(In(src, loc), "scatter_reduce_");
     check_in_place("scatter_reduce", *this, {&src}, loc);
     const bool is_recorded = recording(loc, {this, &src});
-    if (!is_recorded && reduce_in_place(*this, dim, In(index, loc), In(src, loc), reduce, include_self)) return *this;
+    if (!is_recorded && !is_told_parts() && reduce_in_place(*this, dim, In(index, loc), In(src, loc), reduce, include_self)) return *this;
     // Its rule reads what it combines as it was before.
     const Tensor old = is_recorded ? copy_before_write(*this, loc) : *this;
     const Tensor values = is_recorded && src.shares_storage(*this) ? copy_before_write(src, loc) : src;
@@ -775,26 +793,29 @@ Tensor Tensor::index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar
 namespace {
 
 // What an op that copies x, changes the copy by `write(copy, index, values)` and records {x, index, values} does in x itself.
-// `checked` is the index as the record keeps it.
+// `checked` is the index as the record keeps it; number: what the values repeat, or undefined.
 template <class Write>
-void write_in_place(const OpInfo& op, const In& self, int d, const Tensor& index, Tensor checked, const Tensor& values,
-                    const Write& write) {
+void write_in_place(const OpInfo& op, const In& self, int d, Tensor index, Tensor checked, const Tensor& values, const Write& write,
+                    const Tensor& number = {}) {
     Tensor x = self.tensor;
     check_in_place(op.name, x, {&values}, self.loc);
     Tensor copy;  // of values that are overwritten while they are read
     if (values.shares_storage(x)) copy = copy_before_write(values, self.loc);
     if (checked.shares_storage(x)) checked = clone_unrecorded(checked, self.loc);
+    if (detail::is_tracing() && index.shares_storage(x)) index = copy_before_write(index, self.loc);
     const Tensor& source = copy.defined() ? copy : values;
     write(x, checked, source);
     mark_written(x, self.loc);
-    record(op, self.loc, {&x, &index, &source}, x, {&checked}, d);
+    const Tensor& kept = kept_index(index, checked);
+    record(op, self.loc, {&x, &index, &source}, x, {&kept}, along(d),
+           Told{op, {&x, &index, number.defined() ? &number : &source}}, along(d));
 }
 
-void scatter_in_place(const In& x, int d, const In& index, const Tensor& values) {
+void scatter_in_place(const In& x, int d, const In& index, const Tensor& values, const Tensor& number) {
     const Tensor checked = checked_index("scatter_", index.tensor, x.tensor.shape(), d, x.loc);
     write_in_place(scatter_op, x, d, index.tensor, checked, values, [&](const Tensor& out, const Tensor& at, const Tensor& from) {
         scatter_elements(out, d, at, from);
-    });
+    }, number);
 }
 
 }  // namespace
@@ -803,7 +824,7 @@ Tensor& Tensor::scatter_(Dim dim, const Tensor& index, const Tensor& src, Loc lo
     const In x(*this, loc), places(index, loc);
     const int d = check_gather("scatter_", x, dim, places);
     if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, In(src, loc)), loc);
-    scatter_in_place(x, d, places, check_source("scatter_", x, places, In(src, loc)));
+    scatter_in_place(x, d, places, check_source("scatter_", x, places, In(src, loc)), {});
     return *this;
 }
 
@@ -811,7 +832,8 @@ Tensor& Tensor::scatter_(Dim dim, const Tensor& index, Scalar value, Loc loc) {
     const In x(*this, loc), places(index, loc);
     const int d = check_gather("scatter_", x, dim, places);
     if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, value), loc);
-    scatter_in_place(x, d, places, repeated_number("scatter_", value, x, index.shape()));
+    const Tensor number = number_as("scatter_", value, dtype(), loc);
+    scatter_in_place(x, d, places, repeated(number, index.shape()), number);
     return *this;
 }
 
@@ -838,5 +860,30 @@ Tensor& Tensor::index_add_(Dim dim, const Tensor& index, const Tensor& src, Scal
     });
     return *this;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// A number is scattered wherever the index goes.
+Tensor scatter_again(const FormCall& x, int dim) {
+    if (x[2].dim() == 0 && x[1].dim() > 0) return scatter(x[0], dim, x[1], expand(x[2], x[1].shape()));
+    return scatter(x[0], dim, x[1], x[2]);
+}
+
+Tensor scatter_reduce_again(const FormCall& x, const ScatterReduceAttrs& a) {
+    constexpr const char* words[] = {"sum", "prod", "mean", "amax", "amin"};
+    return scatter_reduce(x[0], a.dim, x[1], x[2], words[static_cast<int>(a.how)], a.include_self);
+}
+
+}  // namespace
+
+TAPIR_FORM(gather, AlongAttrs, gather(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_FORM(scatter, AlongAttrs, scatter_again(x, a.dim), f("dim", a.dim));
+TAPIR_FORM(scatter_add, AlongAttrs, scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, scatter_reduce_again(x, a),
+           f("dim", a.dim)("reduce", a.how, {"sum", "prod", "mean", "amax", "amin"})("include_self", a.include_self));
+TAPIR_FORM(index_select, AlongAttrs, index_select(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_FORM(index_add, AlongAttrs, index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 
 }  // namespace tapir
