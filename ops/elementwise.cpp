@@ -761,14 +761,24 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     }
 }
 
+extern const OpInfo clone_op;
+
 Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
     NodeRef node = operand.impl()->node;
     if (Log* log = detail::thread.log) {
         const std::uint32_t value = log->value_of(operand.impl(), loc);  // a leaf's first use may be here
         if (value != kNoValue) node = {log->id, value};
     }
-    const detail::UnrecordedParts parts;
-    Tensor copy = operand.clone(loc);
+    Tensor copy;
+    {
+        const detail::UnrecordedParts parts;
+        copy = operand.clone(loc);
+    }
+    if (detail::is_tracing()) {  // a graph is to know it
+        const Tensor* from = &operand;
+        TensorImpl* result = copy.impl();
+        finish_op({clone_op, loc, &from, 1, &result, 1, nullptr, 0}, /*recorded=*/false);
+    }
     copy.impl()->node = node;
     return copy;
 }

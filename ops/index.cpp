@@ -5,12 +5,14 @@
 // different places (integers between index tensors), it is as in PyTorch: integers select first.
 #include <algorithm>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
+#include "tapir/ops/index_traced_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
 #include "tapir/ops/view_impl.h"
@@ -78,6 +80,12 @@ TAPIR_OP(index_put_add, NoOnnx("ScatterND(add)"), index_put_add_rule, "Adds to w
 // --- From indices to a region ----------------------------------------------------------------------------------------
 
 namespace {
+
+// What index_place() is called with.
+struct PlaceCall {
+    Shape whole;
+    Region region{};
+};
 
 struct Plan {
     Region region;
@@ -252,6 +260,9 @@ class Planner {
     bool is_split_ = false;  // they stand in several places
 };
 
+// A graph is made of what runs: see index_traced.cpp.
+bool is_traced() noexcept { return detail::is_tracing() && detail::is_watched(); }
+
 Plan make_plan(const Tensor& x, const Index* indices, std::size_t count, bool to_read, const Loc& loc) {
     const Shape strides = x.strides();
     return Planner(x.impl(), strides, to_read, loc).make(indices, count);
@@ -282,6 +293,7 @@ Tensor read(const Tensor& x, const Plan& plan, const Loc& loc) {
 Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
     detail::check_defined(In(x, loc), "index");
     const Plan plan = make_plan(x, indices, count, /*to_read=*/true, loc);
+    if (is_traced()) return traced_index(x, indices, count, loc);
     const bool is_view = !plan.positions.defined();
     Tensor out = is_view ? view_of(x, plan.region) : read(x, plan, loc);
     if (!detail::thread.observed) return out;
@@ -298,7 +310,9 @@ Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, co
     detail::begin_op("index_place", g.impl(), loc);
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     add_region(out.impl(), region, positions, g);
-    record(index_place_op, loc, {&g}, out, {&positions}, region);
+    if (detail::thread.observed) {
+        record(index_place_op, loc, {&g}, out, {&positions}, region, Told{index_place_op, {&g, &positions}}, PlaceCall{whole, region});
+    }
     return out;
 }
 
@@ -315,7 +329,7 @@ void index_rule(Backward& b) {
 Tensor taken(const Tensor& g, const Plan& plan, const Loc& loc) {
     if (!plan.positions.defined()) return record_part(In(g, loc), view_of(g, plan.region), part_of(plan.region));
     Tensor out = read(g, plan, loc);
-    record(index_op, loc, {&g}, out, {&plan.positions}, plan.region);
+    record(index_op, loc, {&g}, out, {&plan.positions}, plan.region, Told{index_op, {&g, &plan.positions}}, plan.region);
     return out;
 }
 
@@ -340,7 +354,7 @@ void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc&
 
 void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
     if (plan.positions.defined()) {
-        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region);
+        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region, Told{op, {&self, &value, &plan.positions}}, plan.region);
     } else {
         record(op, loc, {&self, &value}, self, {}, plan.region);
     }
@@ -375,15 +389,24 @@ void keep_positions(Plan& plan, const Tensor& self, const Loc& loc) {
     plan.positions = plan.positions.clone(loc);
 }
 
-void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, bool accumulate, const Loc& loc) {
-    const Tensor value = beside("index_put_", given, self, loc);
+Plan plan_put(const Tensor& self, const Index* indices, std::size_t count, const Tensor& value, const Loc& loc) {
     Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
     if (!detail::broadcasts_to(value.shape(), shape)) {
         fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}",
                          value.shape(), shape);
     }
+    return plan;
+}
+
+void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, bool accumulate, const Loc& loc) {
+    const Tensor value = beside("index_put_", given, self, loc);
+    Plan plan = plan_put(self, indices, count, value, loc);
     check_in_place("index_put", self, {&value}, loc);
+    if (is_traced()) {
+        self.copy_(traced_index_put(self, indices, count, value, accumulate, loc), loc);
+        return;
+    }
     Plan saved;
     if (detail::thread.observed || accumulate) saved = contiguous_plan(plan, self, indices, count, loc);
     keep_positions(plan, self, loc);
@@ -408,9 +431,13 @@ Tensor last_writers(const Plan& plan, const Shape& whole, const Tensor& like) {
     if (!plan.positions.defined()) return {};
     const detail::UnrecordedParts parts;
     const Tensor ones = gradient_ops::ones(whole, uint8, like.device());
-    const Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
+    Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
     take_region(kept, ones.impl(), plan.region, plan.positions);
-    if (on_gpu(kept)) return kept.to(like.dtype());  // to look would be to wait
+    if (on_gpu(kept) || detail::is_tracing()) {  // to look would be to wait
+        kept = kept.to(like.dtype());
+        kept.impl()->trace = 0;  // positions in a record are older than the trace
+        return kept;
+    }
     const auto* flags = static_cast<const std::uint8_t*>(kept.raw_data());
     return std::find(flags, flags + kept.numel(), 0) == flags + kept.numel() ? Tensor() : kept.to(like.dtype());
 }
@@ -465,16 +492,33 @@ void put_at(Tensor& self, const Index* indices, std::size_t count, const Tensor&
     index_put(self, indices, count, value, accumulate, loc);
 }
 
+Tensor number_of(Scalar value, DType dtype, const Loc& loc) {
+    Tensor number = detail::make_empty({}, dtype, tapir::cpu, loc);
+    detail::store(dtype, number.raw_data(), value);
+    number.impl()->trace = 0;  // the program's own
+    return number;
+}
+
 void put_at(Tensor& self, const Index* indices, std::size_t count, Scalar value, bool accumulate, const Loc& loc) {
     begin_index_put(self, loc);
-    const Tensor number = detail::make_empty({}, self.dtype(), tapir::cpu, loc);
-    detail::store(self.dtype(), number.raw_data(), value);
-    index_put(self, indices, count, number, accumulate, loc);
+    index_put(self, indices, count, number_of(value, self.dtype(), loc), accumulate, loc);
 }
+
+Tensor as_value(const Tensor& value, DType /*dtype*/, const Loc& loc) {
+    detail::check_defined(In(value, loc), "index_put_");
+    return value;
+}
+Tensor as_value(Scalar value, DType dtype, const Loc& loc) { return number_of(value, dtype, loc); }
 
 template <class Value>
 Tensor put_in_copy(const Tensor& self, const Index* indices, std::size_t count, const Value& value, bool accumulate, const Loc& loc) {
     detail::check_defined(In(self, loc), "index_put");
+    if (is_traced()) {
+        const Tensor there = beside("index_put_", as_value(value, self.dtype(), loc), self, loc);
+        static_cast<void>(plan_put(self, indices, count, there, loc));
+        const Tensor out = traced_index_put(self, indices, count, there, accumulate, loc);
+        return out.shares_storage(self) || out.shares_storage(there) ? out.clone(loc) : out;
+    }
     Tensor out = self.clone(loc);
     put_at(out, indices, count, value, accumulate, loc);
     return out;
@@ -535,5 +579,36 @@ Tensor& Tensor::index_put_(const std::vector<Index>& indices, Scalar value, Flag
 Tensor Tensor::index_put(const std::vector<Index>& indices, Scalar value, Flag accumulate, Loc loc) const {
     return put_in_copy(*this, indices.data(), indices.size(), value, accumulate, loc);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Of a contiguous tensor of the input's shape, as rules know it. What the program indexes is in a graph as the ops of index_traced.cpp.
+void region_fields(Fields& f, Region& a) {
+    f("sizes", a.sizes)("strides", a.strides)("offset", a.offset)("at", a.at)("scale", a.scale)("distinct", a.distinct);
+}
+
+// Of self and the value, and positions where there are any.
+Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
+    const Loc loc = Loc::current();
+    const Plan plan{region, x.count > 2 ? x[2] : Tensor()};
+    const Tensor out = clone(contiguous(x[0]));
+    if (&op == &index_put_add_op) {
+        add_at(out, plan, plan, x[1], loc);
+    } else {
+        write(out, plan, x[1], loc);
+    }
+    mark_written(out, loc);
+    record_put(op, out, plan, x[1], loc);
+    return out;
+}
+
+}  // namespace
+
+TAPIR_FORM(index, Region, taken(contiguous(x[0]), {a, x[1]}, Loc::current()), region_fields(f, a));
+TAPIR_FORM(index_place, PlaceCall, index_place(x[0], a.whole, a.region, x[1], Loc::current()), f("whole", a.whole); region_fields(f, a.region));
+TAPIR_FORM(index_put, Region, put_again(index_put_op, x, a), region_fields(f, a));
+TAPIR_FORM(index_put_add, Region, put_again(index_put_add_op, x, a), region_fields(f, a));
 
 }  // namespace tapir

@@ -82,18 +82,6 @@ TAPIR_OP(pieces, "Split", pieces_rule, "All pieces along a dimension: split, chu
 
 namespace {
 
-struct SelectCall {
-    int dim = 0;
-    int64_t index = 0;
-};
-struct SliceCall {
-    int dim = 0;
-    int64_t start = 0, end = 0, step = 1;
-};
-struct DiagonalCall {
-    int64_t offset = 0;
-    int dim1 = 0, dim2 = 1;
-};
 struct PlaceCall {
     Shape shape;
     Part part{};
@@ -458,8 +446,7 @@ Tensor select(In x, Dim dim, int64_t index) {
     return record_part(x, std::move(view), {sizes, whole, offset}, select_op, SelectCall{d, i});
 }
 
-Tensor slice(In x, Dim dim, Slice range) {
-    detail::check_defined(x, "slice");
+SliceCall slice_call(const In& x, Dim dim, const Slice& range) {
     const int rank = x.tensor.dim();
     if (rank == 0) fail<IndexError>(x.loc, "slice: a 0-d tensor cannot be sliced");
     if (range.step <= 0) fail<ValueError>(x.loc, "slice: the step must be positive, got {}", range.step);
@@ -469,17 +456,24 @@ Tensor slice(In x, Dim dim, Slice range) {
         if (p == Slice::kOpen) return open;
         return std::clamp<int64_t>(p < 0 ? p + size : p, 0, size);
     };
-    const int64_t start = position(range.start, 0), stop = std::max(position(range.stop, size), start);
+    const int64_t start = position(range.start, 0);
+    return {d, start, std::max(position(range.stop, size), start), range.step};
+}
+
+Tensor slice(In x, Dim dim, Slice range) {
+    detail::check_defined(x, "slice");
+    const SliceCall call = slice_call(x, dim, range);
+    const auto [d, start, stop, step] = call;
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
-    sizes.raw(d) = (stop - start + range.step - 1) / range.step;
+    sizes.raw(d) = (stop - start) / step + ((stop - start) % step != 0);
     const int64_t offset = sizes.raw(d) > 0 ? start * strides.raw(d) : 0;
-    strides.raw(d) *= range.step;
+    strides.raw(d) *= step;
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, offset);
     if (!detail::thread.observed) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t whole_offset = sizes.raw(d) > 0 ? start * whole.raw(d) : 0;
-    whole.raw(d) *= range.step;
-    return record_part(x, std::move(view), {sizes, whole, whole_offset}, slice_op, SliceCall{d, start, stop, range.step});
+    whole.raw(d) *= step;
+    return record_part(x, std::move(view), {sizes, whole, whole_offset}, slice_op, call);
 }
 
 Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
@@ -582,6 +576,17 @@ std::vector<Tensor> unbind(In x, Dim dim) {
 
 // --- Forms -----------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Of what place() gives, and its gradient: strides are those of a contiguous tensor.
+Tensor part_again(const Tensor& x, const Part& part) {
+    const Loc loc = Loc::current();
+    const Tensor whole = contiguous(x);
+    return record_part(In(whole, loc), take(whole, part), part);
+}
+
+}  // namespace
+
 TAPIR_FORM(reshape, Shape, reshape(x[0], a), f("shape", a));
 TAPIR_FORM(expand, Shape, expand(x[0], a), f("shape", a));
 TAPIR_FORM(transpose, Shape, transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));
@@ -590,6 +595,7 @@ TAPIR_FORM(select, SelectCall, select(x[0], a.dim, a.index), f("dim", a.dim)("in
 TAPIR_FORM(slice, SliceCall, slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
            f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
 TAPIR_FORM(diagonal, DiagonalCall, diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
+TAPIR_FORM(part, Part, part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
 TAPIR_FORM(place, PlaceCall, place(x[0], a.shape, a.part, Loc::current()),
            f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
 TAPIR_FORM(pieces, SplitCall, a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),

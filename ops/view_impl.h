@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/index.h"
 
 namespace tapir {
 
@@ -12,6 +13,22 @@ struct Part {
 };
 
 extern const OpInfo part_op;
+
+/// How parts are taken, as graphs know it: dimensions and places from 0 on.
+struct SelectCall {
+    int dim = 0;
+    std::int64_t index = 0;
+};
+struct SliceCall {
+    int dim = 0;
+    std::int64_t start = 0, end = 0, step = 1;
+};
+struct DiagonalCall {
+    std::int64_t offset = 0;
+    int dim1 = 0, dim2 = 1;
+};
+/// What slice(x, dim, range) takes. Throws IndexError, ValueError for a step below 1.
+SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
 /// The strides of a contiguous tensor of x's shape.
 Shape contiguous_strides(const TensorImpl* x);
