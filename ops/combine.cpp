@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
@@ -16,8 +17,14 @@
 
 namespace tapir {
 
+namespace {
+Tensor repeated_indices(const Tensor& repeats, const Loc& loc);
+}  // namespace
+
 TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})),
          TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
+TAPIR_OP(repeated_indices, NoOnnx("CumSum, Less, ReduceSum"), NonDiff, "Each position as often as a number says: repeat_interleave(repeats).",
+         TAPIR_SAMPLE_AS("i(5)<4", "repeat_interleave(x[0])", repeated_indices(x[0], Loc::current())));
 TAPIR_OP(repeat_interleave, NoOnnx("Expand, Reshape; Gather"), Composed, "Each element several times.",
          TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)), TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)),
          TAPIR_SAMPLE("f(3,2) i(3)<4", repeat_interleave(x[0], x[1], 0)), TAPIR_SAMPLE("f(4) i(4)<3", repeat_interleave(x[0], x[1])));
@@ -103,6 +110,31 @@ Tensor repeat_interleave(In x, int64_t repeats, Dim dim) {
     return index_select(x, d, reshape(expand(unsqueeze(arange(x->sizes[d], options), 1), {x->sizes[d], repeats}), {-1}));
 }
 
+namespace {
+
+void check_repeats(const Tensor& repeats, const Loc& loc) {
+    const DType dtype = repeats.dtype();
+    if (dtype != int64 && dtype != int32) fail<DTypeError>(loc, "repeat_interleave: repeats must be int64 or int32, not {}", name(dtype));
+}
+
+// Each position of repeats, of one dimension, as often as the number there says.
+Tensor repeated_indices(const Tensor& repeats, const Loc& loc) {
+    check_repeats(repeats, loc);
+    detail::begin_op("repeated_indices", repeats.impl(), loc);
+    return unrecorded_op(repeated_indices_op, loc, {&repeats}, [&] {
+        const int64_t n = repeats.numel();
+        const Tensor times = repeats.to(int64);
+        if (n > 0 && amin(times).item<int64_t>() < 0) {
+            fail<ValueError>(loc, "repeat_interleave: repeats must not be negative, got {}", amin(times).item<int64_t>());
+        }
+        const Tensor ends = cumsum(times, 0);
+        const int64_t total = n > 0 ? ends[-1].item<int64_t>() : 0;
+        return searchsorted(ends, arange(total, {int64, repeats.device()}), /*right=*/true);
+    });
+}
+
+}  // namespace
+
 Tensor repeat_interleave(In x, In repeats) {
     detail::check_defined(x, "repeat_interleave");
     const detail::RecordedParts parts(x.loc);
@@ -113,25 +145,16 @@ Tensor repeat_interleave(In x, In repeats, Dim dim) {
     detail::check_defined(x, "repeat_interleave");
     detail::check_defined(repeats, "repeat_interleave");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "repeat_interleave", x.loc);
-    const DType dtype = repeats->dtype;
-    if (dtype != int64 && dtype != int32) fail<DTypeError>(x.loc, "repeat_interleave: repeats must be int64 or int32, not {}", name(dtype));
+    check_repeats(repeats.tensor, x.loc);
     detail::check_same_device("repeat_interleave", x.tensor, repeats.tensor, x.loc);
     const int64_t n = x.tensor.dim() == 0 ? 1 : x->sizes[d];
     if (repeats.tensor.dim() > 1 || (repeats->numel != n && repeats->numel != 1)) {
         fail<ShapeError>(x.loc, "repeat_interleave: repeats of shape {} for {} elements", repeats.tensor.shape(), n);
     }
     const detail::RecordedParts parts(x.loc);
-    Tensor index;
-    {
-        const detail::PauseRecording pause;
-        const Tensor times = expand(reshape(repeats, {-1}), {n}).to(int64);
-        if (n > 0 && amin(times).item<int64_t>() < 0) {
-            fail<ValueError>(x.loc, "repeat_interleave: repeats must not be negative, got {}", amin(times).item<int64_t>());
-        }
-        const Tensor ends = cumsum(times, 0);
-        const int64_t total = n > 0 ? ends[-1].item<int64_t>() : 0;
-        index = searchsorted(ends, arange(total, {int64, x->device}), /*right=*/true);
-    }
+    Tensor times = repeats.tensor.dim() == 1 ? repeats.tensor : reshape(repeats, {1});
+    if (times.numel() != n) times = expand(times, {n});
+    const Tensor index = repeated_indices(times, x.loc);
     return index_select(x.tensor.dim() == 0 ? reshape(x, {1}) : x.tensor, d, index);
 }
 
@@ -446,10 +469,10 @@ Tensor masked_scatter(In x, In mask, In src) {
     }
     const detail::RecordedParts parts(x.loc);
     const Tensor holds = expand(mask, x.tensor.shape());
-    Tensor place;
-    {
+    const Tensor place = clamp_min(cumsum(reshape(holds, {-1}), 0) - 1, 0);
+    if (src->numel == 0 && detail::is_tracing()) return clone(x);
+    if (!detail::is_tracing()) {  // a graph's gather() finds out
         const detail::PauseRecording pause;
-        place = clamp_min(cumsum(reshape(holds, {-1}), 0) - 1, 0);
         const int64_t needed = sum(holds).item<int64_t>();
         if (needed > src->numel) fail<ShapeError>(x.loc, "{}: the mask holds {} times, src has {} elements", op, needed, src->numel);
         if (needed == 0) return clone(x);
@@ -476,5 +499,9 @@ Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) con
 Tensor Tensor::diag(int64_t offset, Loc loc) const { return tapir::diag(In(*this, loc), offset); }
 Tensor Tensor::diff(int n, Dim dim, Loc loc) const { return tapir::diff(In(*this, loc), n, dim); }
 Tensor Tensor::trace(Loc loc) const { return tapir::trace(In(*this, loc)); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_PLAIN_FORM(repeated_indices, repeated_indices(x[0], Loc::current()));
 
 }  // namespace tapir
