@@ -125,11 +125,14 @@ class Picker {
             take({Way::reshape, view_}, reshape(view_, merged));
         }
         mask_ = in_one_dim(mask);
-        at_.push_back(select(nonzero(mask_), 1, 0));
+        at_.push_back(mask_);
     }
 
     int64_t size(int d) const { return view_.size(d); }
-    const Tensor& index_of(int d) const { return at_[static_cast<std::size_t>(d)]; }
+    Tensor index_of(int d) const {
+        const Tensor& t = at_[static_cast<std::size_t>(d)];
+        return t.dtype() == bool_ ? select(nonzero(t), 1, 0) : t;
+    }
     // One index tensor speaks of its own dimension; several of the first of `lines`, which is made of theirs.
     int line_dim() const { return indexed_.rank() == 1 ? static_cast<int>(indexed_.raw(0)) : 0; }
 
@@ -140,7 +143,7 @@ class Picker {
         int64_t stride = 1;
         for (int i = indexed_.rank(); i-- > 0;) {
             const int d = static_cast<int>(indexed_.raw(i));
-            const Tensor& index = index_of(d);
+            const Tensor index = index_of(d);
             // index * stride; picking from a table checks the index, too, and lets negative ones count from the end.
             const Tensor table = arange(0, size(d) * stride, stride, {int64, view_.device()});
             Tensor steps = index_select(table, 0, in_one_dim(index));

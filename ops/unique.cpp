@@ -19,8 +19,8 @@ TAPIR_OP(unique, "Unique", NonDiff, "The distinct elements in ascending order.",
          TAPIR_SAMPLE_AS("d(3,4)", "unique(x[0])", unique(x[0]).values));
 TAPIR_OP(unique_consecutive, NoOnnx("Unique"), NonDiff, "The first of each run of equal elements.",
          TAPIR_SAMPLE_AS("i(20)<2", "unique_consecutive(x[0])", unique_consecutive(x[0]).values),
-         TAPIR_SAMPLE_AS("i(3,7)<2", "unique_consecutive(x[0], True)[1]", unique_consecutive(x[0], true).inverse),
-         TAPIR_SAMPLE_AS("b(19)", "unique_consecutive(x[0], False, True)[1]", unique_consecutive(x[0], false, true).counts));
+         TAPIR_SAMPLE_AS("i(3,7)<2", "unique_consecutive(x[0], return_inverse=True)[1]", unique_consecutive(x[0], true).inverse),
+         TAPIR_SAMPLE_AS("b(19)", "unique_consecutive(x[0], return_counts=True)[1]", unique_consecutive(x[0], false, true).counts));
 
 namespace {
 

@@ -57,7 +57,8 @@ void pieces_rule(Backward& b);
 TAPIR_OP(part, "Slice", part_rule, "A part of a tensor: select, narrow, slice, diagonal, and indexing with these.",
          TAPIR_SAMPLE("f(3,4)", select(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, 1, 2)),
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))),
-         TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)), TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]));
+         TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)), TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]),
+         TAPIR_SAMPLE_AS("f(4,3)", "x[0][1:, None, 2]", x[0].index({Slice(1, None), None, 2})));
 TAPIR_OP(select, "Gather", Composed, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
          TAPIR_SAMPLE("f(2,3,4)", select(x[0], -2, 1)));
 TAPIR_OP(slice, "Slice", Composed, "Every step-th element of a range along a dimension: slice, narrow.",

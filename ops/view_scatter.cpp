@@ -21,8 +21,8 @@ TAPIR_OP(select_scatter, NoOnnx("ScatterND"), select_scatter_rule, "A tensor wit
          TAPIR_SAMPLE("f(3) f()", select_scatter(x[0], x[1], 0, 2)));
 TAPIR_OP(slice_scatter, NoOnnx("ScatterND"), slice_scatter_rule, "A tensor with another in place of a range along a dimension.",
          TAPIR_SAMPLE_AS("f(5,2) f(2,2)", "slice_scatter(x[0], x[1], 0, 1, 5, 2)", slice_scatter(x[0], x[1], 0, Slice(1, 5, 2))),
-         TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3)", slice_scatter(x[0], x[1], -1, Slice(-3, None))),
-         TAPIR_SAMPLE("f(3,2) f(3,2)", slice_scatter(x[0], x[1])));
+         TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3, 4, 1)", slice_scatter(x[0], x[1], -1, Slice(-3, None))),
+         TAPIR_SAMPLE_AS("f(3,2) f(3,2)", "slice_scatter(x[0], x[1], 0, 0, 3, 1)", slice_scatter(x[0], x[1])));
 TAPIR_OP(diagonal_scatter, NoOnnx("ScatterND"), diagonal_scatter_rule, "A tensor with another in place of a diagonal.",
          TAPIR_SAMPLE("f(3,4) f(3)", diagonal_scatter(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(3,2)", diagonal_scatter(x[0], x[1], -1, 2, 0)));
 
