@@ -23,12 +23,14 @@ Tensor take(const Tensor& whole, const Part& part) {
 
 // The gradient of a part is the gradient of the whole, zero elsewhere: a linear op, so its rule is to take the part.
 Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc);
+Tensor put_into_zeros(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc);
 void part_rule(Backward& b) {
     const Part& part = b.attrs<Part>();
     if (Tensor whole = b.grad_to_write(0); whole.defined()) {
         gradient_ops::add_into(take(whole, part), b.grad());
     } else if (b.needs(0)) {
-        b.give(0, place(b.grad(), b.input_shape(0), part, b.record().loc));
+        const auto put = detail::is_tracing() ? put_into_zeros : place;
+        b.give(0, put(b.grad(), b.input_shape(0), part, b.record().loc));
     }
 }
 
@@ -100,14 +102,18 @@ Tensor record_part(const In& x, Tensor view, const Part& part) {
     return view;
 }
 
-Shape contiguous_strides(const TensorImpl* x) {
-    Shape strides(x->sizes, x->rank);
+static Shape contiguous_strides(const Shape& shape) {
+    Shape strides = shape;
     int64_t stride = 1;
-    for (int d = x->rank; d-- > 0;) {
+    for (int d = shape.rank(); d-- > 0;) {
         strides.raw(d) = stride;
-        stride *= x->sizes[d];
+        stride *= shape.raw(d);
     }
     return strides;
+}
+
+Shape contiguous_strides(const TensorImpl* x) {
+    return contiguous_strides(Shape(x->sizes, x->rank));
 }
 
 namespace {
@@ -118,6 +124,28 @@ Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& l
     copy_elements(take(out, part), g);
     record(place_op, loc, {&g}, out, {}, part, Told{place_op, {&g}}, PlaceCall{whole, part});
     return out;
+}
+
+// place() by ops that say in a graph what they do. How a part was taken can be seen in its strides, if by one select() or slice().
+Tensor put_into_zeros(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc) {
+    const Shape strides = contiguous_strides(whole);
+    const int rank = whole.rank(), dropped = rank - part.sizes.rank();
+    if (whole.numel() == 0 || g.numel() == 0 || dropped < 0 || dropped > 1) return place(g, whole, part, loc);
+    for (int d = 0; d < rank; ++d) {
+        bool rest_is_whole = part.offset % strides.raw(d) == 0;
+        for (int k = 0; k < rank && rest_is_whole; ++k) {
+            const int own = dropped == 1 && k > d ? k - 1 : k;
+            rest_is_whole = k == d || (part.sizes.raw(own) == whole.raw(k) && part.strides.raw(own) == strides.raw(k));
+        }
+        const int64_t first = part.offset / strides.raw(d);
+        if (!rest_is_whole || first >= whole.raw(d)) continue;
+        if (dropped == 1) return select_scatter(gradient_ops::zeros(whole, g.dtype(), g.device()), g, d, first);
+        const int64_t step = part.strides.raw(d) / strides.raw(d);
+        if (step < 1 || part.strides.raw(d) % strides.raw(d) != 0) continue;
+        const Slice range(first, first + part.sizes.raw(d) * step, step);  // beyond the end: up to it
+        return slice_scatter(gradient_ops::zeros(whole, g.dtype(), g.device()), g, d, range);
+    }
+    return place(g, whole, part, loc);
 }
 
 void place_rule(Backward& b) {

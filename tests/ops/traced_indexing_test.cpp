@@ -1,6 +1,8 @@
 // Graphs of indexing: with other index tensors and masks than those of the trace, they do what the program does. And the parts that
 // are put back.
 #include <functional>
+#include <set>
+#include <string>
 
 #include "../fails.h"
 #include "tapir/autograd/trace/trace.h"
@@ -191,5 +193,65 @@ TEST_CASE("a graph of embedding_bag checks its bags", "[trace]") {
         CHECK_THROWS_WITH(graph({other, tensor({1, 2, 3, 5})}),
                           Contains("offsets must rise from 0 to 6; an index is in bag -1 of 4, after one in bag 0"));
         CHECK_THROWS_WITH(graph({other + 1, tensor({0, 2, 3, 5})}), Contains("index 5 is out of range"));
+    }
+}
+
+TEST_CASE("a graph of indexing holds for other sizes", "[trace]") {
+    manual_seed(5);
+    const Tensor j = tensor({2, 0, 2});
+    const auto fn = [&](const std::vector<Tensor>& t) {
+        const Tensor &x = t[0], &i = t[1];  // (batch, 3), (batch,)
+        Tensor y = x.clone();
+        y.index_put_({i, j[1]}, 0.5);
+        y.index_put_({gt(x, 0)}, 2, true);
+        Tensor z = x.t().clone();
+        z[-1] = i.to(float64);
+        return std::vector<Tensor>{x.index({i}), x.index({Slice(), j}), x.index({i, 1}), x[-1], x.slice(0, Slice(-2, None)), y, z,
+                                   x.index({i.unsqueeze(1), j}), x.t().index({j.unsqueeze(1), i}), gather(x, 0, i.unsqueeze(1)),
+                                   index_add(x, 0, i, x), pad(x, {1, 0, 2, 3}), flip(x, {0}), roll(x, {1}, {0}), cumsum(x, 0), sort(x, 0).values,
+                                   x.unfold(0, 2, 1), scatter(x, 0, i.unsqueeze(1), 1.5)};
+    };
+    const auto inputs = [&](std::int64_t n) {
+        return std::vector<Tensor>{randn({n, 3}, float64), remainder(arange(n) * 5 - 3, n)};
+    };
+    const std::vector<Tensor> first = inputs(4);
+    const Graph graph = trace(fn, {{"x", first[0], {"batch"}}, {"i", first[1], {"batch"}}});
+    INFO(graph.str());
+    for (const std::int64_t n : {4, 3, 7}) {
+        const std::vector<Tensor> x = inputs(n);
+        check_same(graph(x), fn(x));
+    }
+}
+
+TEST_CASE("a graph repeats and scatters as other numbers say", "[trace]") {
+    manual_seed(6);
+    using L = std::vector<Tensor>;
+    check([](const L& t) { return L{repeat_interleave(t[0], t[1], 0), repeat_interleave(t[0].flatten(), t[1].sum())}; },
+          {numbers({3, 2}), tensor({1, 0, 2})}, {numbers({3, 2}), tensor({4, 2, 1})});
+    const Tensor x = numbers({3, 4}), z = numbers({3, 4});
+    check([](const L& t) { return L{masked_scatter(t[0], t[1], t[2]), index_fill(t[0], 1, t[3], 2), nonzero(t[1])}; },
+          {x, gt(x, 0), numbers({12}), tensor({0, 2})}, {z, gt(z, 1), numbers({12}), tensor({-1, 2})});
+    check([](const L& t) { return L{unique(t[0], true, true, true).values, unique_consecutive(t[0], true).inverse, bincount(t[0]), histc(t[1], 3)}; },
+          {tensor({3, 1, 1, 2}), x}, {tensor({5, 5, 0, 2}), z});
+}
+
+TEST_CASE("a graph puts gradients of parts back by name, for other sizes, too", "[trace]") {
+    const auto fn = [](const std::vector<Tensor>& t) {
+        Tape tape;
+        const Tensor x = t[0].clone().requires_grad_();
+        const Tensor y = sum(x[-1] * 2) + sum(square(x.slice(0, Slice(1, None, 2)))) + sum(cos(x.select(1, 2))) + sum(x.narrow(1, 1, 2).t() * 3) +
+                         sum(square(diagonal(x))) + sum(exp(x.index({Slice(1, None), 1})));
+        return std::vector<Tensor>{tape.gradient(y, {x})[0]};
+    };
+    manual_seed(7);
+    const Graph graph = trace(fn, {{"x", numbers({4, 3}), {"batch"}}});
+    INFO(graph.str());
+    std::set<std::string> ops;
+    for (const auto& node : graph.nodes()) ops.insert(node->op);
+    CHECK(ops.count("select_scatter") == 1);
+    CHECK(ops.count("slice_scatter") == 1);
+    for (const std::int64_t n : {4, 6, 9}) {
+        const std::vector<Tensor> x{numbers({n, 3})};
+        check_same(graph(x), fn(x));
     }
 }
