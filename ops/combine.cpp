@@ -23,7 +23,8 @@ Tensor repeated_indices(const Tensor& repeats, const Loc& loc);
 
 TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})),
          TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
-TAPIR_OP(repeated_indices, NoOnnx("CumSum, Less, ReduceSum"), NonDiff, "Each position as often as a number says: repeat_interleave(repeats).",
+TAPIR_OP(repeated_indices, NoOnnx("CumSum, Less, ReduceSum"), NonDiff,
+         "Each position as often as a number says: repeat_interleave(repeats).",
          TAPIR_SAMPLE_AS("i(5)<4", "repeat_interleave(x[0])", repeated_indices(x[0], Loc::current())));
 TAPIR_OP(repeat_interleave, NoOnnx("Expand, Reshape; Gather"), Composed, "Each element several times.",
          TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)), TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)),
@@ -114,7 +115,9 @@ namespace {
 
 void check_repeats(const Tensor& repeats, const Loc& loc) {
     const DType dtype = repeats.dtype();
-    if (dtype != int64 && dtype != int32) fail<DTypeError>(loc, "repeat_interleave: repeats must be int64 or int32, not {}", name(dtype));
+    if (dtype != int64 && dtype != int32) {
+        fail<DTypeError>(loc, "repeat_interleave: repeats must be int64 or int32, not {}", name(dtype));
+    }
 }
 
 // Each position of repeats, of one dimension, as often as the number there says.

@@ -188,7 +188,8 @@ std::pair<double, double> range_of(const In& x, const HistogramOptions& options)
 namespace {
 
 // edges: undefined where a number of bins was given.
-void record_histogram(const In& x, const Tensor& edges, const HistogramResult& result, const HistogramOptions& options, int64_t bins) {
+void record_histogram(const In& x, const Tensor& edges, const HistogramResult& result, const HistogramOptions& options,
+                      int64_t bins) {
     if (!detail::is_watched()) return;
     const auto [low, high] = options.range.value_or(std::pair(0.0, 0.0));
     std::vector<Tensor> operands{x.tensor};
@@ -375,7 +376,8 @@ Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::co
 TAPIR_FORM(bincount, int64_t, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
 TAPIR_FORM(histc, HistcCall, histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
 TAPIR_FORM(histogram, HistogramCall, detail::outputs(histogram_again(x, a)),
-           f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)("has_edges", a.has_edges));
+           f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)(
+               "has_edges", a.has_edges));
 TAPIR_FORM(count_nonzero, Dims, count_nonzero(x[0], a), f("dims", a));
 TAPIR_FORM(searchsorted, bool, searchsorted(x[0], x[1], a), f("right", a));
 TAPIR_FORM(isin, bool, isin(x[0], x[1], a), f("invert", a));

@@ -198,9 +198,9 @@ struct BagAttrs {
     bool is_scaled, is_mean, is_max;
 };
 
-// The op as a graph knows it: of the weight, the rows that are asked for, (n,), and the bag of each, (n,), rising; then what the rows
-// are multiplied by, if they are. It gives what the rule reads, too: of means 1 / the number of rows, of largest elements where in the
-// (n,) each comes from.
+// The op as a graph knows it: of the weight, the rows that are asked for, (n,), and the bag of each, (n,), rising; then what the
+// rows are multiplied by, if they are. It gives what the rule reads, too: of means 1 / the number of rows, of largest elements
+// where in the (n,) each comes from.
 struct BagCall {
     BagMode mode = BagMode::sum;
     int64_t num_bags = 0, padding_idx = -1;
@@ -264,7 +264,8 @@ Tensor rows_of_largest(const Bags& bags, const Tensor& from, const Loc& loc) {
 }
 
 // Largest elements of floats on the CPU.
-Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool is_traced, const Loc& loc, Tensor* places = nullptr) {
+Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool is_traced, const Loc& loc,
+                 Tensor* places = nullptr) {
     Tensor out, from, rows = bags.indices;
     const bool record_it = is_traced || recording(loc, {&weight.tensor}) != nullptr;
     {

@@ -122,8 +122,8 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
     }
     if (detail::thread.observed) {
         const PickAttrs attrs{d, !keepdim && x.tensor.dim() > 0};
-        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, attrs, Told{op, {&x.tensor}, {&found.values, &found.indices}},
-               attrs);
+        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, attrs,
+               Told{op, {&x.tensor}, {&found.values, &found.indices}}, attrs);
     }
     return {std::move(found.values), std::move(found.indices)};
 }

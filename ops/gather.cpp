@@ -22,8 +22,8 @@ namespace {
 
 using std::int64_t;
 
-// Of the ops with one index tensor, which is saved as it was checked: int64, not negative. In a trace what the op was given is saved,
-// since that is what the graph knows; is_given says so.
+// Of the ops with one index tensor, which is saved as it was checked: int64, not negative. In a trace what the op was given is
+// saved, since that is what the graph knows; is_given says so.
 struct AlongAttrs {
     int dim;
     bool is_given;
@@ -387,7 +387,8 @@ void scatter_rule(Backward& b) {
     if (b.needs(0)) b.give(0, scatter(g, dim, index, 0));
     if (b.needs(2)) {
         const Tensor numbers = reshape(arange(index.numel(), {int64, g.device()}), index.shape());
-        const Tensor last = scatter(gradient_ops::zeros(g.shape(), int64, g.device()), dim, index, numbers);  // the last written to each
+        const Tensor none = gradient_ops::zeros(g.shape(), int64, g.device());
+        const Tensor last = scatter(none, dim, index, numbers);  // of those that are written to each place
         b.give(2, where(eq(gather(last, dim, index), numbers), gather(g, dim, index), 0));
     }
 }
@@ -497,7 +498,8 @@ DType counted_in(DType dtype) { return kernels::stored_as(kernels::compute_of(dt
 
 // How many elements are combined at each place of a tensor of this shape, 1 at least.
 Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tensor& index, DType dtype) {
-    Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device()) : gradient_ops::zeros(shape, dtype, index.device());
+    Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
+                                       : gradient_ops::zeros(shape, dtype, index.device());
     counts.scatter_add_(attrs.dim, index, expand(gradient_ops::ones({}, dtype, index.device()), index.shape()));
     return clamp_min(counts, 1);
 }
@@ -767,7 +769,9 @@ Tensor& Tensor::scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src,
     detail::check_defined(In(src, loc), "scatter_reduce_");
     check_in_place("scatter_reduce", *this, {&src}, loc);
     const bool is_recorded = recording(loc, {this, &src});
-    if (!is_recorded && !is_told_parts() && reduce_in_place(*this, dim, In(index, loc), In(src, loc), reduce, include_self)) return *this;
+    if (!is_recorded && !is_told_parts() && reduce_in_place(*this, dim, In(index, loc), In(src, loc), reduce, include_self)) {
+        return *this;
+    }
     // Its rule reads what it combines as it was before.
     const Tensor old = is_recorded ? copy_before_write(*this, loc) : *this;
     const Tensor values = is_recorded && src.shares_storage(*this) ? copy_before_write(src, loc) : src;

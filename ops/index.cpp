@@ -311,7 +311,8 @@ Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, co
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     add_region(out.impl(), region, positions, g);
     if (detail::thread.observed) {
-        record(index_place_op, loc, {&g}, out, {&positions}, region, Told{index_place_op, {&g, &positions}}, PlaceCall{whole, region});
+        record(index_place_op, loc, {&g}, out, {&positions}, region,
+               Told{index_place_op, {&g, &positions}}, PlaceCall{whole, region});
     }
     return out;
 }
@@ -354,7 +355,8 @@ void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc&
 
 void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
     if (plan.positions.defined()) {
-        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region, Told{op, {&self, &value, &plan.positions}}, plan.region);
+        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region,
+               Told{op, {&self, &value, &plan.positions}}, plan.region);
     } else {
         record(op, loc, {&self, &value}, self, {}, plan.region);
     }
@@ -584,7 +586,8 @@ Tensor Tensor::index_put(const std::vector<Index>& indices, Scalar value, Flag a
 
 namespace {
 
-// Of a contiguous tensor of the input's shape, as rules know it. What the program indexes is in a graph as the ops of index_traced.cpp.
+// Of a contiguous tensor of the input's shape, as rules know it. What the program indexes is in a graph as the ops of
+// index_traced.cpp.
 void region_fields(Fields& f, Region& a) {
     f("sizes", a.sizes)("strides", a.strides)("offset", a.offset)("at", a.at)("scale", a.scale)("distinct", a.distinct);
 }
@@ -607,7 +610,8 @@ Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
 }  // namespace
 
 TAPIR_FORM(index, Region, taken(contiguous(x[0]), {a, x[1]}, Loc::current()), region_fields(f, a));
-TAPIR_FORM(index_place, PlaceCall, index_place(x[0], a.whole, a.region, x[1], Loc::current()), f("whole", a.whole); region_fields(f, a.region));
+TAPIR_FORM(index_place, PlaceCall, index_place(x[0], a.whole, a.region, x[1], Loc::current()),
+           f("whole", a.whole); region_fields(f, a.region));
 TAPIR_FORM(index_put, Region, put_again(index_put_op, x, a), region_fields(f, a));
 TAPIR_FORM(index_put_add, Region, put_again(index_put_add_op, x, a), region_fields(f, a));
 

@@ -1,6 +1,7 @@
-// Indexing as ops that a graph holds. What index.cpp keeps, positions in memory, is nothing that a graph can know: here each index is
-// an op of its own. Integers, slices, None and 0-d tensors come first and leave a view, or slices of one, and the number of the
-// dimension that each other tensor speaks of; a mask makes one dimension of those that it covers, and speaks of its positions in it.
+// Indexing as ops that a graph holds. What index.cpp keeps, positions in memory, is nothing that a graph can know: here each index
+// is an op of its own. Integers, slices, None and 0-d tensors come first and leave a view, or slices of one, and the number of the
+// dimension that each other tensor speaks of; a mask makes one dimension of those that it covers, and speaks of its positions in
+// it.
 #include <vector>
 
 #include "tapir/core/fail_impl.h"
@@ -273,7 +274,8 @@ Tensor traced_index(const Tensor& x, const Index* indices, std::size_t count, co
     return Picker(x, indices, count).read();
 }
 
-Tensor traced_index_put(const Tensor& x, const Index* indices, std::size_t count, const Tensor& value, bool accumulate, const Loc& loc) {
+Tensor traced_index_put(const Tensor& x, const Index* indices, std::size_t count, const Tensor& value, bool accumulate,
+                        const Loc& loc) {
     const detail::RecordedParts parts(loc);
     return Picker(x, indices, count).with(value.to(x.device(), x.dtype()), accumulate);
 }

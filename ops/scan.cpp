@@ -190,7 +190,8 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
         out.values = to(out.values, dtype);
     }
     if (detail::thread.observed) {
-        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along, Told{op, {&x.tensor}, {&out.values, &out.indices}}, along);
+        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along,
+               Told{op, {&x.tensor}, {&out.values, &out.indices}}, along);
     }
     return out;
 }
@@ -351,7 +352,8 @@ TAPIR_FORM(cumprod, ScanAttrs, cumprod(x[0], a.dim), f("dim", a.dim));
 TAPIR_FORM(logcumsumexp, ScanAttrs, logcumsumexp(x[0], a.dim), f("dim", a.dim));
 TAPIR_FORM(cummax, int, detail::outputs(cummax(x[0], a)), f("dim", a));
 TAPIR_FORM(cummin, int, detail::outputs(cummin(x[0], a)), f("dim", a));
-TAPIR_FORM(weighted_exps, WeightedExpsAttrs, weighted_exps(x[0], x[1], x[2], a, Loc::current()), f("dim", a.dim)("reverse", a.reverse));
+TAPIR_FORM(weighted_exps, WeightedExpsAttrs, weighted_exps(x[0], x[1], x[2], a, Loc::current()),
+           f("dim", a.dim)("reverse", a.reverse));
 TAPIR_FORM(prod, Over, product(x[0], a), over_fields(f, a));
 
 }  // namespace tapir

@@ -389,6 +389,7 @@ Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
 TAPIR_FORM(median, PickCall, detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(kthvalue, PickCall, detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)), f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(kthvalue, PickCall, detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)),
+           f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

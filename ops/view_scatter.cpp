@@ -16,15 +16,19 @@ void diagonal_scatter_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(select_scatter, NoOnnx("ScatterND"), select_scatter_rule, "A tensor with another in place of one element along a dimension.",
-         TAPIR_SAMPLE("f(3,4) f(3)", select_scatter(x[0], x[1], 1, -2)), TAPIR_SAMPLE("f(2,3,4) f(3,4)", select_scatter(x[0], x[1], 0, 1)),
+TAPIR_OP(select_scatter, NoOnnx("ScatterND"), select_scatter_rule,
+         "A tensor with another in place of one element along a dimension.",
+         TAPIR_SAMPLE("f(3,4) f(3)", select_scatter(x[0], x[1], 1, -2)),
+         TAPIR_SAMPLE("f(2,3,4) f(3,4)", select_scatter(x[0], x[1], 0, 1)),
          TAPIR_SAMPLE("f(3) f()", select_scatter(x[0], x[1], 0, 2)));
 TAPIR_OP(slice_scatter, NoOnnx("ScatterND"), slice_scatter_rule, "A tensor with another in place of a range along a dimension.",
          TAPIR_SAMPLE_AS("f(5,2) f(2,2)", "slice_scatter(x[0], x[1], 0, 1, 5, 2)", slice_scatter(x[0], x[1], 0, Slice(1, 5, 2))),
-         TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3, 4, 1)", slice_scatter(x[0], x[1], -1, Slice(-3, None))),
+         TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3, 4, 1)",
+                         slice_scatter(x[0], x[1], -1, Slice(-3, None))),
          TAPIR_SAMPLE_AS("f(3,2) f(3,2)", "slice_scatter(x[0], x[1], 0, 0, 3, 1)", slice_scatter(x[0], x[1])));
 TAPIR_OP(diagonal_scatter, NoOnnx("ScatterND"), diagonal_scatter_rule, "A tensor with another in place of a diagonal.",
-         TAPIR_SAMPLE("f(3,4) f(3)", diagonal_scatter(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(3,2)", diagonal_scatter(x[0], x[1], -1, 2, 0)));
+         TAPIR_SAMPLE("f(3,4) f(3)", diagonal_scatter(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) f(3,2)", diagonal_scatter(x[0], x[1], -1, 2, 0)));
 
 namespace {
 
@@ -93,8 +97,10 @@ Tensor slice_scatter(In x, In src, Dim dim, Slice range) {
 Tensor diagonal_scatter(In x, In src, std::int64_t offset, Dim dim1, Dim dim2) {
     check_both("diagonal_scatter", x, src);
     const int rank = x.tensor.dim();
-    const int a = detail::wrap_dim(dim1, rank, "diagonal_scatter", x.loc), b = detail::wrap_dim(dim2, rank, "diagonal_scatter", x.loc);
-    return put_part(diagonal_scatter_op, x, src, DiagonalCall{offset, a, b}, [&](const In& of) { return diagonal(of, offset, dim1, dim2); });
+    const int a = detail::wrap_dim(dim1, rank, "diagonal_scatter", x.loc);
+    const int b = detail::wrap_dim(dim2, rank, "diagonal_scatter", x.loc);
+    return put_part(diagonal_scatter_op, x, src, DiagonalCall{offset, a, b},
+                    [&](const In& of) { return diagonal(of, offset, dim1, dim2); });
 }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
