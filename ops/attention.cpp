@@ -151,7 +151,8 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
     const Attention attention{dropout_p, is_causal};
     const bool recorded = detail::thread.log != nullptr;
     const int64_t at_once = scores_at_once(q, recorded), all = scores.numel();
-    if (all <= (recorded ? scores_kept(q) : at_once)) return attention(q, k, v, attn_mask, 0);
+    const bool is_whole = all <= (recorded ? scores_kept(q) : at_once) || detail::is_tracing();  // a graph is not cut by sizes
+    if (is_whole) return attention(q, k, v, attn_mask, 0);
 
     // Pieces of the first dimension and of the queries.
     const int rank = scores.rank();

@@ -58,6 +58,10 @@ struct Attrs {
     double eps;
     bool training, has_weight, has_bias;
 };
+struct Call {
+    double eps = 1e-5, momentum = 0.1;
+    bool training = false, has_running_mean = false, has_running_var = false, has_weight = false, has_bias = false;
+};
 
 // --- On the CPU ----------------------------------------------------------------------------------------------------------
 
@@ -273,10 +277,9 @@ Tensor normalized_on_cpu(const Tensor& given, Tensor& stats, const Tensor& weigh
     return y.to(given.dtype(), loc);
 }
 
-}  // namespace
-
-Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
-                  const BatchNormOptions& o) {
+// stats: as in the record; undefined where x has no elements.
+Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
+                  const BatchNormOptions& o, Tensor& stats) {
     check_input("batch_norm", x, 2);
     check_channels("batch_norm", x, running_mean, "running_mean");
     check_channels("batch_norm", x, running_var, "running_var");
@@ -293,7 +296,12 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
         const detail::RecordedParts parts(x.loc);
         return empty_norm(x.tensor, weight, bias);
     }
-    Tensor y, stats;
+    if (o.training && detail::is_watched()) [[unlikely]] {
+        for (const Tensor* t : {&running_mean, &running_var}) {
+            if (t->defined()) detail::tell_write(*t);
+        }
+    }
+    Tensor y;
     {
         const detail::UnrecordedParts parts;
         const Running running{running_mean, running_var};
@@ -305,8 +313,34 @@ Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, c
         }
     }
     const Attrs attrs{o.eps, o.training, weight.defined(), bias.defined()};
-    record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
+    if (!detail::is_watched()) [[likely]] {
+        record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, nullptr);
+        return y;
+    }
+    // Told: (x, running_mean, running_var, weight, bias), as far as they are given, become y, and in training the new running
+    // statistics, else what was computed of them.
+    const Call call{o.eps, o.momentum, o.training, running_mean.defined(), running_var.defined(), weight.defined(), bias.defined()};
+    const Tensor* operands[5] = {&x.tensor};
+    TensorImpl* results[3] = {y.impl()};
+    int count = 1, result_count = 1;
+    for (const Tensor* t : {&running_mean, &running_var, &weight, &bias}) {
+        if (t->defined()) operands[count++] = t;
+    }
+    for (const Tensor* t : {&running_mean, &running_var}) {
+        if (o.training && t->defined()) results[result_count++] = t->impl();
+    }
+    if (!o.training) results[result_count++] = stats.impl();
+    const RecordArgs told{batch_norm_op, x.loc, operands, count, results, result_count, nullptr, 0, &call, sizeof call};
+    record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, &told);
     return y;
+}
+
+}  // namespace
+
+Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
+                  const BatchNormOptions& o) {
+    Tensor stats;
+    return batch_norm(x, running_mean, running_var, weight, bias, o, stats);
 }
 
 Tensor local_response_norm(In x, int64_t size, double alpha, double beta, double k) {
@@ -320,5 +354,32 @@ Tensor local_response_norm(In x, int64_t size, double alpha, double beta, double
     const Tensor around = reshape(avg_pool2d(padded, {size, 1}, {.stride = 1}), x.tensor.shape());
     return div(x, pow(around * alpha + k, beta));
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<Tensor> batch_norm_of(const FormCall& x, const Call& a) {
+    int i = 1;
+    Tensor mean = operand_if(a.has_running_mean, x, i), var = operand_if(a.has_running_var, x, i);
+    const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
+    for (Tensor* t : {&mean, &var}) {
+        if (a.training && t->defined()) *t = clone(t->detach());  // is written to
+    }
+    Tensor stats;
+    std::vector<Tensor> results = {
+        batch_norm(x[0], mean, var, weight, bias, {.training = a.training, .momentum = a.momentum, .eps = a.eps}, stats)};
+    for (const Tensor* t : {&mean, &var}) {
+        if (a.training && t->defined()) results.push_back(*t);
+    }
+    if (!a.training) results.push_back(stats.defined() ? stats : zeros({2, x[0].size(1)}, {mean.dtype(), mean.device()}));
+    return results;
+}
+
+}  // namespace
+
+TAPIR_FORM(batch_norm, Call, batch_norm_of(x, a),
+           f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
+               "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

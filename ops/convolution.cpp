@@ -5,10 +5,12 @@
 //     w = weight(x, y)      gradients: of x: input(y, g),   of y: output(x, g)
 #include "tapir/ops/convolution.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
@@ -58,12 +60,20 @@ TAPIR_OP(conv_transpose, "ConvTranspose", conv_transpose_rule, "The gradient of 
 
 namespace {
 
-Tensor weight_of(const Tensor& x, const Tensor& g);
+// What a convolution is called with, as PyTorch names it: a number for all spatial dimensions, or one for each. padding: that at
+// the beginnings, and then that at the ends where it is another (there it can be negative, in gradients).
+struct ConvCall {
+    Shape stride = 1, padding = 0, dilation = 1;
+    int64_t groups = 1;
+    Shape output_padding = 0;  // conv_transpose
+    Shape kernel_size;         // conv_weight
+};
+Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call);
 
 }  // namespace
 
 TAPIR_OP(conv_weight, NoOnnx("gradient only"), conv_weight_rule, "The gradient of a convolution with respect to its weight.",
-         TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])", weight_of(x[0], x[1])));
+         TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])", weight_of(x[0], x[1], {.kernel_size = 3})));
 
 namespace {
 
@@ -116,6 +126,28 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
     return out;
 }
 
+// The call that has these sizes.
+ConvCall call_of(ConvPart part, const Convolution& c) {
+    ConvCall call{{}, {}, {}, c.groups, {}, {}};
+    Shape ends;
+    for (int64_t d = 3 - c.dims; d < 3; ++d) {
+        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, moves = (c.out[d] - 1) * c.stride[d];
+        int64_t after = c.after[d];
+        // The gradient of a conv_transpose with much output_padding leaves some of its operand out.
+        const int64_t windows = (c.in[d] + c.before[d] + after - reach) / c.stride[d] + 1;
+        if (part == ConvPart::output && windows != c.out[d]) after = moves + reach - c.in[d] - c.before[d];
+        call.stride.push_back(c.stride[d]);
+        call.padding.push_back(c.before[d]);
+        call.dilation.push_back(c.dilation[d]);
+        call.output_padding.push_back(c.in[d] - (moves + reach - c.before[d] - after));
+        call.kernel_size.push_back(c.kernel[d]);
+        ends.push_back(after);
+    }
+    if (part == ConvPart::weight || ends == call.padding) return call;
+    for (const int64_t after : ends) call.padding.push_back(after);
+    return call;
+}
+
 Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     detail::begin_op(op_of(part).name, a.impl(), loc);
     Tensor out;
@@ -123,10 +155,13 @@ Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tens
         const detail::UnrecordedParts parts;
         out = run(part, c, a, b, bias, loc);
     }
+    if (!detail::thread.observed) return out;
+    ConvCall call;
+    if (detail::is_watched()) call = call_of(part, c);
     if (bias.defined()) {
-        record(op_of(part), loc, {&a, &b, &bias}, out, {&a, &b}, c);
+        record(op_of(part), loc, {&a, &b, &bias}, out, {&a, &b}, c, Told{op_of(part), {&a, &b, &bias}}, call);
     } else {
-        record(op_of(part), loc, {&a, &b}, out, {&a, &b}, c);
+        record(op_of(part), loc, {&a, &b}, out, {&a, &b}, c, Told{op_of(part), {&a, &b}}, call);
     }
     return out;
 }
@@ -195,22 +230,31 @@ void check_bias(const char* op, const Convolution& c, int64_t channels, const Te
 
 Tensor lower(const In& t) { return t.tensor.defined() ? detail::autocast_to_low(t) : t.tensor; }
 
-void set_padding(Convolution& c, const char* op, int dims, const Padding& padding, const Loc& loc) {
-    int64_t after[3] = {0, 0, 0};
+// Sets what is before and after the elements. ends: see ConvCall.
+void set_ends(Convolution& c, const char* op, int dims, const Shape& padding, bool ends, const Loc& loc) {
+    if (ends && padding.rank() == 2 * dims) {
+        set(c.before, Shape(padding.data(), dims), 0, "padding", dims, op, loc);
+        std::copy_n(padding.data() + dims, dims, c.after + (3 - dims));
+        return;
+    }
+    set(c.before, padding, 0, "padding", dims, op, loc);
+    std::copy_n(c.before, 3, c.after);
+}
+
+void set_padding(Convolution& c, const char* op, int dims, const Padding& padding, bool ends, const Loc& loc) {
     if (!padding.is_same()) {
-        set(c.before, padding.sizes(), 0, "padding", dims, op, loc);
-        std::memcpy(after, c.before, sizeof after);
+        set_ends(c, op, dims, padding.sizes(), ends, loc);
     } else {
         for (int d = 3 - dims; d < 3; ++d) {
             if (c.stride[d] != 1) fail<ValueError>(loc, "{}: padding 'same' needs stride 1, got {}", op, c.stride[d]);
             const int64_t both = c.dilation[d] * (c.kernel[d] - 1);
             c.before[d] = both / 2;
-            after[d] = both - c.before[d];
+            c.after[d] = both - c.before[d];
         }
     }
     for (int d = 3 - dims; d < 3; ++d) {
         check_spatial(op, "padding", c.before[d], kMostSpatial, loc);  // of padding 'same', too
-        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + after[d];
+        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + c.after[d];
         c.out[d] = (room - reach) / c.stride[d] + 1;
         if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements in one of its dimensions", op);
         if (room < reach) {
@@ -230,13 +274,14 @@ std::string channels_hint(const Shape& shape, int64_t channels, bool unbatched) 
                        place, place);
 }
 
+// ends: options.padding can have both, see ConvCall.
 Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options,
-            bool unbatched = false) {
+            bool unbatched = false, bool ends = false) {
     detail::check_defined(x, op);
     detail::check_defined(weight, op);
     if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
         const Tensor low_x = lower(x), low_weight = lower(weight);
-        return conv(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
+        return conv(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options, unbatched, ends);
     }
     check_operands(op, dims, x, weight.tensor, bias, 1, options.groups);
     if (x.tensor.dim() == dims + 1) {
@@ -263,16 +308,17 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     }
     set(c.stride, options.stride, 1, "stride", dims, op, x.loc, std::numeric_limits<int64_t>::max());  // the library has its own limit
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
-    set_padding(c, op, dims, options.padding, x.loc);
+    set_padding(c, op, dims, options.padding, ends, x.loc);
     return convolve(ConvPart::output, c, x.tensor, weight.tensor, bias, x.loc);
 }
 
-Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvTransposeOptions& options) {
+Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvTransposeOptions& options,
+                      bool ends = false) {
     detail::check_defined(x, op);
     detail::check_defined(weight, op);
     if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
         const Tensor low_x = lower(x), low_weight = lower(weight);
-        return conv_transpose(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options);
+        return conv_transpose(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options, ends);
     }
     check_operands(op, dims, x, weight.tensor, bias, 0, options.groups);
     if (x.tensor.dim() == dims + 1) {
@@ -299,14 +345,14 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
     int64_t more[3] = {0, 0, 0};
     set(c.stride, options.stride, 1, "stride", dims, op, x.loc, std::numeric_limits<int64_t>::max());  // the library has its own limit
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
-    set(c.before, options.padding, 0, "padding", dims, op, x.loc);
+    set_ends(c, op, dims, options.padding, ends, x.loc);
     set(more, options.output_padding, 0, "output_padding", dims, op, x.loc);
     for (int d = 3 - dims; d < 3; ++d) {
         if (more[d] >= c.stride[d] && more[d] >= c.dilation[d]) {
             fail<ValueError>(x.loc, "{}: output_padding {} must be below the stride {} or the dilation {}", op, more[d], c.stride[d],
                              c.dilation[d]);
         }
-        c.in[d] = (c.out[d] - 1) * c.stride[d] - 2 * c.before[d] + c.dilation[d] * (c.kernel[d] - 1) + more[d] + 1;
+        c.in[d] = (c.out[d] - 1) * c.stride[d] - c.before[d] - c.after[d] + c.dilation[d] * (c.kernel[d] - 1) + more[d] + 1;
         if (c.in[d] <= 0 || c.out[d] == 0 || c.kernel[d] == 0) {
             fail<ShapeError>(x.loc, "{}: an input of shape {} and a weight of shape {} make a result of size {}", op, x.tensor.shape(),
                              weight.tensor.shape(), c.in[d]);
@@ -315,19 +361,33 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
     return convolve(ConvPart::input, c, x.tensor, weight.tensor, bias, x.loc);
 }
 
-// What conv2d(x, w, {}, {}) gives for w, where g is the gradient of its result.
-Tensor weight_of(const Tensor& x, const Tensor& g) {
+// The gradient for the weight of a convolution that was called so, where g is that of its result.
+Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call) {
+    const Loc loc = Loc::current();
+    const char* const op = "conv_weight";
+    const int dims = x.dim() - 2;
+    if (dims < 1 || dims > 3 || g.dim() != x.dim() || g.size(0) != x.size(0) || x.dtype() != g.dtype() || !is_floating(x.dtype())) {
+        fail<ShapeError>(loc, "{}: {} and {} are no input and result of a convolution", op, x.shape(), g.shape());
+    }
     Convolution c;
-    c.dims = 2;
+    c.dims = dims;
     c.batch = x.size(0);
     c.in_channels = x.size(1);
     c.out_channels = g.size(1);
-    for (int d = 1; d < 3; ++d) {
-        c.in[d] = x.size(d + 1);
-        c.out[d] = g.size(d + 1);
-        c.kernel[d] = c.in[d] - c.out[d] + 1;
+    c.groups = call.groups;
+    check_bias(op, c, 0, {}, loc);
+    if (c.in_channels % c.groups != 0 || c.out_channels % c.groups != 0) {
+        fail<ShapeError>(loc, "{}: {} groups do not divide {} and {} channels", op, c.groups, c.in_channels, c.out_channels);
     }
-    return convolve(ConvPart::weight, c, x, g, {}, Loc::current());
+    set(c.kernel, call.kernel_size, 1, "kernel_size", dims, op, loc);
+    set(c.stride, call.stride, 1, "stride", dims, op, loc, std::numeric_limits<int64_t>::max());
+    set(c.dilation, call.dilation, 1, "dilation", dims, op, loc);
+    set_ends(c, op, dims, call.padding, /*ends=*/true, loc);
+    for (int d = 0; d < dims; ++d) {
+        c.in[3 - dims + d] = x.size(d + 2);
+        c.out[3 - dims + d] = g.size(d + 2);
+    }
+    return convolve(ConvPart::weight, c, x, g, {}, loc);
 }
 
 }  // namespace
@@ -364,5 +424,35 @@ Tensor conv_transpose2d(In x, In weight, const Tensor& bias, const ConvTranspose
 Tensor conv_transpose3d(In x, In weight, const Tensor& bias, const ConvTransposeOptions& options) {
     return conv_transpose("conv_transpose3d", 3, x, weight, bias, options);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor bias_of(const FormCall& x) { return x.count > 2 ? x[2] : Tensor(); }
+
+Tensor convolution_of(const FormCall& x, const ConvCall& a) {
+    const int dims = std::clamp(x[0].dim() - 2, 1, 3);
+    const char* const names[] = {"conv1d", "conv2d", "conv3d"};
+    return conv(names[dims - 1], dims, x[0], x[1], bias_of(x),
+                {.stride = a.stride, .padding = a.padding, .dilation = a.dilation, .groups = a.groups}, /*unbatched=*/false, /*ends=*/true);
+}
+
+Tensor conv_transpose_of(const FormCall& x, const ConvCall& a) {
+    const int dims = std::clamp(x[0].dim() - 2, 1, 3);
+    const char* const names[] = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
+    return conv_transpose(names[dims - 1], dims, x[0], x[1], bias_of(x),
+                          {.stride = a.stride, .padding = a.padding, .output_padding = a.output_padding, .groups = a.groups,
+                           .dilation = a.dilation}, /*ends=*/true);
+}
+
+}  // namespace
+
+TAPIR_FORM(convolution, ConvCall, convolution_of(x, a),
+           f("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
+TAPIR_FORM(conv_transpose, ConvCall, conv_transpose_of(x, a),
+           f("stride", a.stride)("padding", a.padding)("output_padding", a.output_padding)("dilation", a.dilation)("groups", a.groups));
+TAPIR_FORM(conv_weight, ConvCall, weight_of(x[0], x[1], a),
+           f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
 
 }  // namespace tapir

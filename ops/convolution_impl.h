@@ -15,6 +15,7 @@ struct Convolution {
     std::int64_t in[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, out[3] = {1, 1, 1};
     std::int64_t stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
     std::int64_t before[3] = {0, 0, 0};  // zeros before the first element
+    std::int64_t after[3] = {0, 0, 0};   // and after the last, as the op was called: the kernels go by the sizes
 
     bool operator==(const Convolution&) const = default;
     std::int64_t in_volume() const { return in[0] * in[1] * in[2]; }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
@@ -72,6 +73,11 @@ struct Attrs {
     Reduction reduction;
     bool weighted;
     bool scale_saved;
+};
+struct Call {
+    int64_t ignore_index = -100;
+    Reduction reduction = Reduction::mean;
+    double label_smoothing = 0;
 };
 
 int class_dim(int rank) { return rank == 1 ? 0 : 1; }
@@ -271,7 +277,10 @@ void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
         if (t->defined()) saved[count++] = t;
     }
     TensorImpl* const out = loss.out.impl();
-    finish_op({op, x.loc, inputs, attrs.weighted ? 3 : 2, &out, 1, saved, count, &attrs, sizeof attrs}, recorded);
+    const int input_count = attrs.weighted ? 3 : 2;
+    const Call call{attrs.ignore_index, attrs.reduction, attrs.smoothing};
+    const RecordArgs told{op, x.loc, inputs, input_count, &out, 1, nullptr, 0, &call, sizeof call};
+    finish_op({op, x.loc, inputs, input_count, &out, 1, saved, count, &attrs, sizeof attrs, false, &told}, recorded);
 }
 
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------
@@ -373,6 +382,30 @@ Distribution distribution(const Backward& b, const Tensor& targets, const Tensor
     return d;
 }
 
+// The same made of ops, for rules that are recorded.
+Distribution distribution_of_ops(const Backward& b, const Tensor& given, const Tensor& weight) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    const Shape shape = b.input_shape(0);
+    const DType dtype = b.input_dtype(0) == float64 ? float64 : float32;
+    const Device device = b.grad().device();
+    const int dim = class_dim(shape.rank());
+    const int64_t classes = shape.raw(dim);
+    Shape beside(classes);
+    for (int d = dim + 1; d < shape.rank(); ++d) beside.push_back(1);
+    const Tensor targets = unsqueeze(to(to(given, device), int64), dim), counts = ne(targets, attrs.ignore_index);
+    const Tensor is_own = logical_and(eq(targets, reshape(arange(classes, {int64, device}), beside)), counts);
+    const Tensor weights = weight.defined() ? reshape(to(weight, dtype), beside) : ones(beside, {dtype, device});
+    const Tensor own = where(is_own, weights, 0), own_mass = sum(own, {dim}, /*keepdim=*/true);
+    Distribution d{own * (1 - attrs.smoothing), own_mass * (1 - attrs.smoothing)};
+    if (attrs.smoothing > 0) {
+        const Tensor all = where(counts, weights * (attrs.smoothing / static_cast<double>(classes)), 0);
+        d = {d.q + all, d.mass + sum(all, {dim}, /*keepdim=*/true)};
+    }
+    if (attrs.reduction != Reduction::mean) return d;
+    const Tensor total = sum(own_mass), scale = where(eq(total, 0), 1, total);
+    return {d.q / scale, d.mass / scale};
+}
+
 // The gradient of the result as a factor for the input's shape.
 Tensor grad_factor(const Backward& b) {
     if (b.attrs<Attrs>().reduction != Reduction::none) return b.grad();
@@ -402,21 +435,22 @@ void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduc
 void cross_entropy_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Attrs& attrs = b.attrs<Attrs>();
-    const Tensor x = b.saved(0), scale = saved_scale(b, 3);
+    const Tensor x = b.saved(0);
     if (b.recording()) {
-        const Distribution d = distribution(b, b.saved(1), saved_weight(b, 3), scale);
+        const Distribution d = distribution_of_ops(b, b.saved(1), saved_weight(b, 3));
         b.give(0, (softmax(to(x, d.q.dtype()), class_dim(x.dim())) * d.mass - d.q) * grad_factor(b));
         return;
     }
     const Tensor unscaled = b.saved(2), g = contiguous(b.grad());
     Tensor out = may_overwrite(b, unscaled) ? unscaled : detail::make_empty_like(x.impl(), x.dtype(), Loc{});
-    if (x.numel() > 0) scale_gradient(unscaled, g, scale, attrs.reduction, out);
+    if (x.numel() > 0) scale_gradient(unscaled, g, saved_scale(b, 3), attrs.reduction, out);
     b.give(0, std::move(out));
 }
 
 void nll_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const Distribution d = distribution(b, b.saved(0), saved_weight(b, 1), saved_scale(b, 1));
+    const Tensor targets = b.saved(0), weight = saved_weight(b, 1);
+    const Distribution d = b.recording() ? distribution_of_ops(b, targets, weight) : distribution(b, targets, weight, saved_scale(b, 1));
     b.give(0, d.q * -grad_factor(b));
 }
 
@@ -459,9 +493,8 @@ Tensor with_probabilities(const In& logits, const In& targets, const CrossEntrop
     }
     const Tensor losses = -(q * log_softmax(logits, dim));
     if (options.reduction == Reduction::none) return sum(losses, {dim});
-    const Tensor total = sum(losses);
-    if (options.reduction == Reduction::sum) return total;
-    return total / (static_cast<double>(logits.tensor.numel()) / static_cast<double>(classes));
+    if (options.reduction == Reduction::sum) return sum(losses);
+    return mean(losses) * classes;
 }
 
 void check_input(const char* op, const In& x, const In& targets) {
@@ -521,5 +554,22 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
     }
     return loss.out;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+CrossEntropyOptions options_of(const FormCall& x, const Call& a) {
+    return {x.count > 2 ? x[2] : Tensor(), a.ignore_index, a.reduction, a.label_smoothing};
+}
+
+void call_fields(Fields& f, Call& a) {
+    f("ignore_index", a.ignore_index)("reduction", a.reduction, {"none", "mean", "sum", "batchmean"})("label_smoothing", a.label_smoothing);
+}
+
+}  // namespace
+
+TAPIR_FORM(cross_entropy, Call, cross_entropy(x[0], x[1], options_of(x, a)), call_fields(f, a));
+TAPIR_FORM(nll_loss, Call, nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
 
 }  // namespace tapir

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -43,6 +44,10 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Attrs {
     int64_t longest, blank;
+};
+struct Call {
+    int64_t blank = 0;
+    bool zero_infinity = false;
 };
 
 double log_add(double a, double b) {
@@ -141,7 +146,7 @@ Tensor extended_targets(const Tensor& targets, const Tensor& lengths, const Attr
     const Tensor blank = full({n, 1}, attrs.blank, {int64, device});
     if (longest == 0) return blank;
     const Tensor i = arange(longest, {int64, device});
-    const Tensor at = clamp_max(lengths[2].unsqueeze(1) + i, targets.numel() - 1);
+    const Tensor at = minimum(lengths[2].unsqueeze(1) + i, targets.numel() - 1);
     const Tensor labels = where(i < lengths[1].unsqueeze(1), gather(targets, 0, at.reshape({-1})).reshape({n, longest}), attrs.blank);
     return cat({stack({expand(blank, {n, longest}), labels}, 2).reshape({n, 2 * longest}), blank}, 1);
 }
@@ -216,6 +221,7 @@ std::vector<int64_t> read_lengths(const char* what, const Tensor& lengths, int64
 struct Problem {
     Tensor log_probs, targets;  // (time, n, classes); flat, on the same device
     Tensor lengths;             // (3, n): see CtcArgs
+    Tensor given_targets, input_lengths, given_lengths;  // as the op was called with them
     std::vector<int64_t> target_lengths;
     Attrs attrs;
 };
@@ -245,12 +251,16 @@ Problem prepare(const In& log_probs, const In& targets, const In& input_lengths,
     Problem p;
     p.log_probs = (rank == 2 ? unsqueeze(log_probs, 1) : log_probs.tensor).contiguous();
     const int64_t time = p.log_probs.shape()[0], n = p.log_probs.shape()[1], classes = p.log_probs.shape()[2];
+    p.given_targets = targets.tensor;
+    p.input_lengths = input_lengths.tensor;
+    p.given_lengths = target_lengths.tensor;
     if (blank < 0 || blank >= classes) fail<IndexError>(loc, "ctc_loss: blank {} is out of range for {} classes", blank, classes);
     const Shape shape = targets.tensor.shape();
     const bool is_padded = shape.rank() == 2;
     if (shape.rank() != 1 && !(is_padded && shape[0] == n)) {
         fail<ShapeError>(loc, "ctc_loss: needs targets (n, longest), or one behind the other, got {} for {} examples", shape, n);
     }
+    const detail::Muted unseen(detail::thread.muted || detail::is_tracing());
     const std::vector<int64_t> inputs = read_lengths("input_lengths", input_lengths.tensor, n, time, loc);
     p.target_lengths = read_lengths("target_lengths", target_lengths.tensor, n, is_padded ? shape[1] : shape[0], loc);
     std::vector<int64_t> all = inputs, begins;
@@ -271,6 +281,19 @@ Problem prepare(const In& log_probs, const In& targets, const In& input_lengths,
     p.attrs = {n > 0 ? *std::max_element(p.target_lengths.begin(), p.target_lengths.end()) : 0, blank};
     if (device == cpu) check_targets(p, loc);
     return p;
+}
+
+// In a graph what depends on targets and lengths is made of ops, for whatever they will be.
+void make_of_ops(Problem& p) {
+    const Device device = p.log_probs.device();
+    const int64_t n = p.lengths.size(1);
+    const bool is_padded = p.given_targets.dim() == 2;
+    const auto flat = [&](const Tensor& t) { return to(to(t, device), int64).reshape({-1}); };
+    const Tensor of_inputs = flat(p.input_lengths), of_targets = flat(p.given_lengths);
+    const Tensor begins = is_padded ? arange(n, {int64, device}) * p.given_targets.size(1) : cumsum(of_targets, 0) - of_targets;
+    p.lengths = stack({of_inputs, of_targets, begins}, 0);
+    p.targets = contiguous(flat(p.given_targets));
+    p.attrs.longest = p.given_targets.size(-1);
 }
 
 // float32 or float64, one loss for each example.
@@ -295,7 +318,8 @@ Tensor losses_of(const In& log_probs, const Problem& p, bool zero_infinity) {
                                 static_cast<const int64_t*>(data(p.lengths)), time, n, x.shape()[2], p.attrs.longest, p.attrs.blank,
                                 zero_infinity, data(alpha), data(beta), data(losses), data(grad)};
     if (n > 0) is_on_gpu ? gpu::ctc_loss(args, x.shape()) : run_on_cpu(args);
-    record(ctc_loss_op, loc, {&x}, losses, {&x, &p.targets, &p.lengths, &grad}, p.attrs);
+    record(ctc_loss_op, loc, {&x}, losses, {&x, &p.targets, &p.lengths, &grad}, p.attrs,
+           Told{ctc_loss_op, {&x, &p.given_targets, &p.input_lengths, &p.given_lengths}}, Call{p.attrs.blank, zero_infinity});
     return losses;
 }
 
@@ -314,11 +338,26 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
     const detail::RecordedParts parts(loc);
     const DType dtype = wide(log_probs).dtype();
     const Tensor x = is_half(log_probs.tensor.dtype()) ? to(log_probs, float32) : log_probs.tensor;
-    const Problem p = prepare(In(x, loc), targets, input_lengths, target_lengths, options.blank);
+    Problem p = prepare(In(x, loc), targets, input_lengths, target_lengths, options.blank);
+    if (detail::is_tracing() && p.lengths.numel() > 0) make_of_ops(p);
     Tensor losses = losses_of(In(p.log_probs, loc), p, options.zero_infinity);
     if (options.reduction == Reduction::mean) losses = losses / to(clamp_min(p.lengths[1], 1), losses.dtype());
     if (options.reduction == Reduction::none && log_probs.tensor.dim() == 2) losses = losses.reshape({});
     return to(reduce_losses(losses, options.reduction), dtype);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor ctc_losses(const In& log_probs, const In& targets, const In& input_lengths, const In& target_lengths, const Call& a) {
+    Problem p = prepare(log_probs, targets, input_lengths, target_lengths, a.blank);
+    if (detail::is_tracing() && p.lengths.numel() > 0) make_of_ops(p);
+    return losses_of(In(p.log_probs, log_probs.loc), p, a.zero_infinity);
+}
+
+}  // namespace
+
+TAPIR_FORM(ctc_loss, Call, ctc_losses(x[0], x[1], x[2], x[3], a), f("blank", a.blank)("zero_infinity", a.zero_infinity));
 
 }  // namespace tapir

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -114,13 +115,18 @@ Tensor as_computed(const Tensor& x) { return contiguous(to(x, x.dtype() == float
 // --- The gradients by differentiable ops -----------------------------------------------------------------------------------
 
 // GridPlace of kernels/grid_sample.h for a whole grid, from there too: computed a second time by ops, halves would be rounded to other
-// pixels. t, recorded, is linear in the number.
+// pixels. t, recorded, is linear in the number. In a graph all is made of ops.
 struct Places {
     Tensor below, t, slope;
 
     Places(const GridSampleShape& s, const Tensor& grid) {
         Tensor rest, finite = where(isfinite(grid), grid, 0);  // others have no slope
-        {
+        if (detail::is_tracing()) {
+            const Column x(s, select(grid.detach(), 3, 0), s.width), y(s, select(grid.detach(), 3, 1), s.height);
+            below = stack({x.below, y.below}, 3);
+            rest = stack({x.rest, y.rest}, 3);
+            slope = stack({x.slope, y.slope}, 3);
+        } else {
             const detail::PauseRecording pause;
             const Tensor given = contiguous(grid.detach());
             below = gradient_ops::zeros(grid.shape(), int64, grid.device());
@@ -144,16 +150,42 @@ struct Places {
         const kernels::GridPlaces<T> args{s, data<T>(grid), data<int64_t>(below), data<T>(rest), data<T>(slope)};
         run(n, 2, args, on_gpu(grid), on_cpu, of_gpu);
     }
+
+    // GridSampleShape::place() for one of the two numbers of each place, by ops.
+    struct Column {
+        Tensor below, rest, slope;
+
+        Column(const GridSampleShape& s, const Tensor& number, int64_t size) {
+            const Tensor known = logical_not(isnan(number));
+            const auto n = static_cast<double>(size);
+            Tensor from = where(known, number + 1, 0);
+            slope = to(known, number.dtype()) * (s.align_corners ? (n - 1) / 2 : n / 2);
+            if (s.padding == GridPadding::border) from = clamp(from, 0, 2);
+            if (s.padding == GridPadding::reflection) {
+                slope = where(from < 0, -slope, slope);
+                from = abs(from);
+                from = from - trunc(from / 4) * 4;
+                slope = where(from > 2, -slope, slope);
+                from = where(from > 2, 4 - from, from);
+            }
+            Tensor at = s.align_corners ? from / 2 * (n - 1) : (from * n - 1) / 2;
+            if (s.padding != GridPadding::zeros) {
+                slope = where(logical_or(at <= 0, at >= n - 1), 0, slope);
+                at = clamp(at, 0, n - 1);
+            }
+            const Tensor is_near = logical_and(at > -2, at < n + 1);
+            const Tensor near = where(is_near, at, GridSampleShape::kNowhere);
+            const Tensor whole = s.nearest ? round(near) : floor(near);
+            slope = s.nearest ? slope * 0 : where(is_near, slope, 0);
+            rest = s.nearest ? slope : where(is_near, near - whole, 0);
+            below = to(whole, int64);
+        }
+    };
 };
 
 // x, with 0 for what is infinite or nan where it counts 0 times: the kernels leave such terms out.
 Tensor counted(const Tensor& x, const Tensor& times) {
-    Tensor counts;
-    {
-        const detail::PauseRecording pause;
-        counts = logical_or(ne(times, 0), isfinite(x));
-    }
-    return where(counts, x, 0);
+    return where(logical_or(ne(times, 0), isfinite(x)), x, 0);
 }
 
 void recorded_rule(Backward& b, const GridSampleShape& s) {
@@ -165,21 +197,16 @@ void recorded_rule(Backward& b, const GridSampleShape& s) {
     const Tensor pixels = reshape(x, {s.batch, s.channels, s.pixels()});
     Tensor dx, by_x, by_y;
     for (int k = 0; k < 4; ++k) {
-        Tensor index, is_inside, inside;
-        {
-            const detail::PauseRecording pause;
-            const Tensor column = places.of(places.below, 0) + k % 2, row = places.of(places.below, 1) + k / 2;
-            const Tensor is_in_row = logical_and(ge(column, 0), lt(column, s.width)), is_in_column = logical_and(ge(row, 0), lt(row, s.height));
-            is_inside = logical_and(is_in_row, is_in_column);
-            inside = is_inside.to(dtype);
-            const Tensor offset = where(is_inside, row * s.width + column, 0);
-            index = expand(reshape(offset, {s.batch, 1, s.places()}), {s.batch, s.channels, s.places()});
-        }
+        const Tensor column = places.of(places.below, 0) + k % 2, row = places.of(places.below, 1) + k / 2;
+        const Tensor is_in_row = logical_and(ge(column, 0), lt(column, s.width)), is_in_column = logical_and(ge(row, 0), lt(row, s.height));
+        const Tensor is_inside = logical_and(is_in_row, is_in_column), inside = is_inside.to(dtype);
+        const Tensor offset = where(is_inside, row * s.width + column, 0);
+        const Tensor index = expand(reshape(offset, {s.batch, 1, s.places()}), {s.batch, s.channels, s.places()});
         const Tensor by_row = k % 2 ? along : 1 - along, by_column = (k / 2 ? down : 1 - down) * inside;
         if (b.needs(0)) {
             const Tensor weight = unsqueeze(by_row * by_column, 1);
             const Tensor part = reshape(counted(g, weight) * weight, {s.batch, s.channels, s.places()});
-            dx = scatter_add(dx.defined() ? dx : gradient_ops::zeros(pixels.shape(), dtype, g.device()), 2, index, part);
+            dx = scatter_add(dx.defined() ? dx : zeros(pixels.shape(), {dtype, g.device()}), 2, index, part);
         }
         if (b.needs(1)) {
             const Tensor read = where(unsqueeze(is_inside, 1), reshape(gather(pixels, 2, index), g.shape()), 0);
@@ -204,6 +231,13 @@ void grid_sample_rule(Backward& b) {
 }
 
 // --- Arguments -----------------------------------------------------------------------------------------------------------
+
+enum class GridMode : std::uint8_t { bilinear, nearest };
+struct Call {
+    GridMode mode = GridMode::bilinear;
+    GridPadding padding_mode = GridPadding::zeros;
+    bool align_corners = false;
+};
 
 bool is_nearest(const GridSampleOptions& o, const Loc& loc) {
     const std::string mode = o.mode;
@@ -252,7 +286,9 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
         const detail::UnrecordedParts parts;
         out = to(sampled(s, as_computed(x.tensor), as_computed(grid.tensor), x.loc), x->dtype);
     }
-    record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s);
+    record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s,
+           Told{grid_sample_op, {&x.tensor, &grid.tensor}},
+           Call{s.nearest ? GridMode::nearest : GridMode::bilinear, s.padding, s.align_corners});
     return out;
 }
 
@@ -277,8 +313,25 @@ Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
         const Tensor x = expand(centres(size[3], align_corners, theta.tensor), {size[2], size[3]});
         const Tensor y = expand(unsqueeze(centres(size[2], align_corners, theta.tensor), 1), {size[2], size[3]});
         base = reshape(stack({x, y, ones_like(x)}, 2), {-1, 3});
+        base.impl()->trace = 0;  // a constant
     }
     return reshape(matmul(base, transpose(theta, 1, 2)), {size[0], size[2], size[3], 2});
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor grid_sample_of(const FormCall& x, const Call& a) {
+    const char* const paddings[] = {"zeros", "border", "reflection"};
+    return grid_sample(x[0], x[1], {a.mode == GridMode::nearest ? "nearest" : "bilinear", paddings[static_cast<int>(a.padding_mode)],
+                                    a.align_corners});
+}
+
+}  // namespace
+
+TAPIR_FORM(grid_sample, Call, grid_sample_of(x, a),
+           f("mode", a.mode, {"bilinear", "nearest"})("padding_mode", a.padding_mode, {"zeros", "border", "reflection"})(
+               "align_corners", a.align_corners));
 
 }  // namespace tapir

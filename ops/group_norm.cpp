@@ -33,9 +33,9 @@ namespace {
 using std::int64_t;
 
 struct Attrs {
-    double eps;
-    int64_t groups;
-    bool has_weight, has_bias;
+    double eps = 1e-5;
+    int64_t groups = 1;
+    bool has_weight = false, has_bias = false;
 };
 
 // x (batch, channels, inner) or, with the channels last, (batch, inner, channels); what differs by channel is (batch, channels).
@@ -263,7 +263,7 @@ Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs&
                              : normalized<float>(in, stats, wide(weight), wide(bias), attrs, x.loc);
         y = y.to(x->dtype, x.loc);
     }
-    record_norm(group_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
+    record_norm(group_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, attrs);
     return y;
 }
 
@@ -282,7 +282,8 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     }
     // Sums of each channel cost more than they save where a channel has few elements, fewer so if it lies side by side with others.
     const int64_t per_channel = x->numel > 0 ? x->numel / (batch * channels) : 0, least = x->is_contiguous() ? 16 : 4;
-    if (!on_gpu(x.tensor) && per_channel >= least) return fused(x, weight, bias, {eps, groups, weight.defined(), bias.defined()});
+    const bool is_worth_it = per_channel >= least || (detail::is_tracing() && x->numel > 0);  // a graph shows what was called
+    if (!on_gpu(x.tensor) && is_worth_it) return fused(x, weight, bias, {eps, groups, weight.defined(), bias.defined()});
     const detail::RecordedParts parts(x.loc);
     if (x->numel == 0) return empty_norm(x.tensor, weight, bias);
     const int64_t width = x->numel / (batch * groups);
@@ -301,5 +302,20 @@ Tensor instance_norm(In x, const Tensor& weight, const Tensor& bias, double eps)
     }
     return group_norm(x, std::max<int64_t>(x->sizes[1], 1), weight, bias, eps);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor group_norm_of(const FormCall& x, const Attrs& a) {
+    int i = 1;
+    const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
+    return group_norm(x[0], a.groups, weight, bias, a.eps);
+}
+
+}  // namespace
+
+TAPIR_FORM(group_norm, Attrs, group_norm_of(x, a),
+           f("num_groups", a.groups)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

@@ -1,5 +1,6 @@
 // The gates of a GRU step.
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -127,5 +128,9 @@ Tensor gru_gates(In x_gates, In h_gates, In h) {
     record(gru_gates_op, loc, inputs, out, {&kept, &x_gates.tensor, &h_gates.tensor, &h.tensor});
     return out;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_PLAIN_FORM(gru_gates, gru_gates(x[0], x[1], x[2]));
 
 }  // namespace tapir

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -62,7 +63,28 @@ struct Attrs {
     int64_t batch, channels;
     std::int32_t count;  // of spatial dimensions, the last ones of `dims`
     bool is_transposed;
+    double factors[3] = {0, 0, 0};  // positions are by these, of the last dimensions; 0: by the sizes
 };
+
+// What it is called with: sizes, or factors. Of the gradient, the size of what was resampled.
+struct Call {
+    Shape size, input_size;
+    double factors[3] = {0, 0, 0};
+    Resampling mode = Resampling::nearest;
+    bool align_corners = false;
+};
+
+Call call_of(const Attrs& attrs) {
+    Call call;
+    for (int d = 3 - attrs.count; d < 3; ++d) {
+        call.factors[d] = attrs.factors[d];
+        if (attrs.factors[d] == 0) call.size.push_back(attrs.dims[d].out);
+        if (attrs.is_transposed) call.input_size.push_back(attrs.dims[d].in);
+    }
+    call.mode = attrs.dims[2].mode;
+    call.align_corners = attrs.dims[2].align_corners;
+    return call;
+}
 
 // What taps() or made_of() say, for each element of what is written.
 template <class T>
@@ -153,7 +175,10 @@ Tensor resample(const Tensor& x, const Attrs& attrs, const Loc& loc) {
         }
         out = out.to(dtype, loc);
     }
-    record(interpolate_op, loc, {&x}, out, {}, attrs);
+    if (!detail::thread.observed) return out;
+    Call call;
+    if (detail::is_watched()) call = call_of(attrs);
+    record(interpolate_op, loc, {&x}, out, {}, attrs, Told{interpolate_op, {&x}}, call);
     return out;
 }
 
@@ -214,10 +239,20 @@ Shape sizes_of(const In& x, const InterpolateOptions& o) {
     return sizes;
 }
 
-double scale_of(const ResampleDim& dim, const InterpolateOptions& o, int d) {
-    if (o.align_corners) return dim.out > 1 ? static_cast<double>(dim.in - 1) / static_cast<double>(dim.out - 1) : 0;
-    if (o.scale_factor.count() > 0 && !o.recompute_scale_factor) return 1 / o.scale_factor[d];
-    return static_cast<double>(dim.in) / static_cast<double>(dim.out);
+// factor: 0, or what positions are by.
+double scale_of(const ResampleDim& dim, double factor) {
+    if (dim.align_corners) return dim.out > 1 ? static_cast<double>(dim.in - 1) / static_cast<double>(dim.out - 1) : 0;
+    return factor != 0 ? 1 / factor : static_cast<double>(dim.in) / static_cast<double>(dim.out);
+}
+
+int check_dims(const In& x) {
+    detail::check_defined(x, "interpolate");
+    const int dims = x.tensor.dim() - 2;
+    if (dims < 1 || dims > 3) {
+        fail<ShapeError>(x.loc, "interpolate: needs (batch, channels, 1 to 3 spatial dimensions), got {}", x.tensor.shape());
+    }
+    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "interpolate: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
+    return dims;
 }
 
 }  // namespace
@@ -229,12 +264,7 @@ ScaleFactor::ScaleFactor(std::initializer_list<double> factors, Loc loc) : count
 }
 
 Tensor interpolate(In x, const InterpolateOptions& options) {
-    detail::check_defined(x, "interpolate");
-    const int dims = x.tensor.dim() - 2;
-    if (dims < 1 || dims > 3) {
-        fail<ShapeError>(x.loc, "interpolate: needs (batch, channels, 1 to 3 spatial dimensions), got {}", x.tensor.shape());
-    }
-    if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "interpolate: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
+    const int dims = check_dims(x);
     if (std::string(options.mode) == "area") {
         if (options.align_corners) fail<ValueError>(x.loc, "interpolate: align_corners is for linear and cubic modes, not \"area\"");
         const Shape sizes = sizes_of(x, options);
@@ -250,7 +280,10 @@ Tensor interpolate(In x, const InterpolateOptions& options) {
         dim.out = sizes[d];
         dim.mode = mode;
         dim.align_corners = options.align_corners;
-        dim.scale = scale_of(dim, options, d);
+        if (options.scale_factor.count() > 0 && !options.recompute_scale_factor && !options.align_corners) {
+            attrs.factors[3 - dims + d] = options.scale_factor[d];
+        }
+        dim.scale = scale_of(dim, attrs.factors[3 - dims + d]);
     }
     return resample(x.tensor, attrs, x.loc);
 }
@@ -387,5 +420,49 @@ Tensor channel_shuffle(In x, int64_t groups) {
     y = reshape(transpose(unflatten(y, at, {groups, x->sizes[1] / groups}), at, at + 1), shape);
     return is_last ? permute(y, back) : y;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The transposed map, of g.
+Tensor interpolate_gradient(const In& g, const Call& a) {
+    const int dims = check_dims(g);
+    Attrs attrs{{}, g->sizes[0], g->sizes[1], dims, /*is_transposed=*/true};
+    for_spatial(a.input_size, 1, "input_size", dims, "interpolate", g.loc, [&](int d, int64_t size) { attrs.dims[3 - dims + d].in = size; });
+    for (int d = 3 - dims; d < 3; ++d) {
+        ResampleDim& dim = attrs.dims[d];
+        dim.out = g->sizes[d - 3 + dims + 2];
+        dim.mode = a.mode;
+        dim.align_corners = a.align_corners;
+        attrs.factors[d] = a.factors[d];
+        dim.scale = scale_of(dim, a.factors[d]);
+    }
+    return resample(g.tensor, attrs, g.loc);
+}
+
+Tensor interpolate_of(const In& x, const Call& a) {
+    if (!a.input_size.empty()) return interpolate_gradient(x, a);
+    const int dims = check_dims(x);
+    InterpolateOptions options;
+    for (const Mode& mode : kModes) {
+        if (mode.how == a.mode && (mode.dims == 0 || mode.dims == dims)) options.mode = mode.word;
+    }
+    options.size = a.size;
+    options.align_corners = a.align_corners;
+    if (a.size.empty()) {
+        const double* f = a.factors;
+        options.scale_factor = dims == 1 ? ScaleFactor{f[2]} : dims == 2 ? ScaleFactor{f[1], f[2]} : ScaleFactor{f[0], f[1], f[2]};
+    }
+    return interpolate(x, options);
+}
+
+}  // namespace
+
+TAPIR_FORM(interpolate, Call, interpolate_of(x[0], a),
+           f("size", a.size)("scale_factor_d", a.factors[0])("scale_factor_h", a.factors[1])("scale_factor_w", a.factors[2]);
+           f("mode", a.mode, {"nearest", "nearest-exact", "linear", "cubic"})("align_corners", a.align_corners)("input_size", a.input_size));
+TAPIR_FORM(pixel_shuffle, int64_t, pixel_shuffle(x[0], a), f("upscale_factor", a));
+TAPIR_FORM(pixel_unshuffle, int64_t, pixel_unshuffle(x[0], a), f("downscale_factor", a));
 
 }  // namespace tapir

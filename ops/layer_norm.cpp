@@ -37,6 +37,11 @@ struct Attrs {
     int dims;  // how many of the last dimensions are normalised
     bool has_weight, has_bias;
 };
+struct Call {
+    Shape normalized_shape;
+    double eps = 1e-5;
+    bool has_weight = false, has_bias = false;
+};
 
 // What the kernels read: on a GPU 16-bit floats as well.
 DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
@@ -207,8 +212,23 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     }
     if (!detail::thread.observed) return y;
     const Attrs attrs{eps, normalized_shape.rank(), weight.defined(), bias.defined()};
-    record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs);
+    record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, Call{normalized_shape, eps, weight.defined(), bias.defined()});
     return y;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor layer_norm_of(const FormCall& x, const Call& a) {
+    int i = 1;
+    const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
+    return layer_norm(x[0], a.normalized_shape, weight, bias, a.eps);
+}
+
+}  // namespace
+
+TAPIR_FORM(layer_norm, Call, layer_norm_of(x, a),
+           f("normalized_shape", a.normalized_shape)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

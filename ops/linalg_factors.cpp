@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
@@ -113,6 +114,12 @@ void cholesky_rule(Backward& b) {
 }
 
 enum class QRMode : std::int32_t { reduced, complete, r };
+struct SVDAttrs {
+    bool full_matrices = true;
+};
+struct RankAttrs {
+    double rtol = -1;  // negative: that of the dtype
+};
 
 // Walter & Lehmann 2010 for q r = a with square r.
 Tensor gradient_of_qr(const Tensor& q, const Tensor& r, const Tensor& gq, const Tensor& gr, const Loc& loc) {
@@ -333,7 +340,7 @@ SVDResult svd_of(const In& a, char job) {
         }
     }
     if (job != 'N') {
-        record_many(linalg_svd_op, a.loc, {a.tensor}, {result.u, result.s, result.vh}, {result.u, result.s, result.vh});
+        record_many(linalg_svd_op, a.loc, {a.tensor}, {result.u, result.s, result.vh}, {result.u, result.s, result.vh}, SVDAttrs{job == 'A'});
     } else {
         record(linalg_svdvals_op, a.loc, {&a.tensor}, result.s, {&a.tensor});
     }
@@ -401,7 +408,7 @@ Tensor pinv(In a, double rtol) {
         const Tensor inverse = where(counted, reciprocal(where(counted, s, 1)), 0);
         p = matmul(mt(vh) * unsqueeze(inverse, -2), mt(u));
     }
-    record(linalg_pinv_op, a.loc, {&a.tensor}, p, {&a.tensor, &p});
+    record(linalg_pinv_op, a.loc, {&a.tensor}, p, {&a.tensor, &p}, RankAttrs{rtol});
     return p;
 }
 
@@ -409,10 +416,14 @@ Tensor matrix_rank(In a, double rtol) {
     check_matrices("linalg::matrix_rank", a, false);
     begin(linalg_matrix_rank_op, a);
     const CallerScope caller(a.loc);
-    return unrecorded_op(linalg_matrix_rank_op, a.loc, {&a.tensor}, [&] {
+    Tensor rank;
+    {
+        const detail::UnrecordedParts parts;
         const Tensor s = svd_of(a, 'N').s;
-        return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
-    });
+        rank = sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
+    }
+    record(linalg_matrix_rank_op, a.loc, {&a.tensor}, rank, {}, RankAttrs{rtol});
+    return rank;
 }
 
 Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) {
@@ -467,4 +478,32 @@ Tensor norm(In x, NormOrd ord, const Dims& dims, Flag keepdim) {
 }
 
 }  // namespace linalg
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<Tensor> qr_of(const Tensor& a, QRMode mode) {
+    const char* const words[] = {"reduced", "complete", "r"};
+    return list(linalg::qr(a, words[static_cast<int>(mode)]));
+}
+std::vector<Tensor> eigh_of(const Tensor& a) {
+    const auto [values, vectors] = linalg::eigh(a);
+    return {values, vectors};
+}
+std::vector<Tensor> svd_of(const Tensor& a, bool full_matrices) {
+    const auto [u, s, vh] = linalg::svd(a, full_matrices);
+    return {u, s, vh};
+}
+
+}  // namespace
+
+TAPIR_PLAIN_FORM(linalg_cholesky, linalg::cholesky(x[0]));
+TAPIR_FORM(linalg_qr, QRMode, qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
+TAPIR_PLAIN_FORM(linalg_eigh, eigh_of(x[0]));
+TAPIR_PLAIN_FORM(linalg_eigvalsh, linalg::eigvalsh(x[0]));
+TAPIR_FORM(linalg_svd, SVDAttrs, svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
+TAPIR_PLAIN_FORM(linalg_svdvals, linalg::svdvals(x[0]));
+TAPIR_FORM(linalg_pinv, RankAttrs, linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_FORM(linalg_matrix_rank, RankAttrs, linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
+
 }  // namespace tapir

@@ -1,6 +1,7 @@
 // Systems of equations, inverses and determinants. The gradients are formulas of public ops, after Giles 2008 ("An extended
 // collection of matrix derivative results"). See linalg_impl.h for what computes.
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -250,4 +251,13 @@ Tensor matrix_power(In a, int64_t n) {
 }
 
 }  // namespace linalg
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_PLAIN_FORM(linalg_solve, linalg::solve(x[0], x[1]));
+TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
+           f("upper", a.upper)("unitriangular", a.unit));
+TAPIR_PLAIN_FORM(linalg_inv, linalg::inv(x[0]));
+TAPIR_PLAIN_FORM(linalg_det, linalg::det(x[0]));
+TAPIR_PLAIN_FORM(linalg_slogdet, list(linalg::slogdet(x[0])));
+
 }  // namespace tapir

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -131,6 +132,9 @@ DType computed_in(const Tensor& x) { return is_half(x.dtype()) && !on_gpu(x) ? f
 struct MseAttrs {
     double scale;  // 1 or 1 / n
 };
+struct MseCall {
+    Reduction reduction = Reduction::mean;
+};
 
 // The same sum at any thread count: of parts of one size, in order.
 double squared_distance(const Tensor& a, const Tensor& b) {
@@ -163,7 +167,7 @@ Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Lo
     } else {
         detail::store(a.dtype(), out.raw_data(), squared_distance(x, y) * attrs.scale);
     }
-    record(mse_loss_op, loc, {&a, &b}, out, {&a, &b}, attrs);
+    record(mse_loss_op, loc, {&a, &b}, out, {&a, &b}, attrs, Told{mse_loss_op, {&a, &b}}, MseCall{reduction});
     return out;
 }
 
@@ -387,5 +391,10 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     const Tensor log_t = log(where(t > 0, t, 1));  // 0 log(0) = 0
     return reduce_losses(t * (log_t - input.tensor), reduction);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(mse_loss, MseCall, mse_loss(x[0], x[1], a.reduction), f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
+TAPIR_PLAIN_FORM(binary_cross_entropy, binary_cross_entropy(x[0], x[1], {}, Reduction::none));
 
 }  // namespace tapir

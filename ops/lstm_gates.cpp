@@ -1,12 +1,16 @@
 // The LSTM step of any number of forget gates: LSTMCell, Tree-LSTM leaves and nodes.
+#include <algorithm>
 #include <new>
+#include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent_impl.h"
@@ -23,6 +27,13 @@ struct Step {
     GateLayout layouts[kMaxSources];
     int sources, children;
     int64_t rows, width;
+};
+
+// What a graph knows of it: operands are the sources, then the children's c. layouts: of each source the six numbers of its
+// GateLayout, in their order.
+struct Call {
+    int children = 1;
+    std::vector<int64_t> layouts = {4, 0, 1, 0, 3, 2};
 };
 
 void lstm_gates_rule(Backward& b);
@@ -216,7 +227,7 @@ void recorded_rule(Backward& b, const Step& step) {
             place = place.defined() ? place + grads[g] : grads[g];
         }
         for (Tensor& block : blocks) {  // a shared forget gate without children
-            if (!block.defined()) block = gradient_ops::zeros(i.shape(), i.dtype(), i.device());
+            if (!block.defined()) block = zeros(i.shape(), {i.dtype(), i.device()});
         }
         b.give(s, step.layouts[s].input < 0 ? stack(blocks, -2) : cat(blocks, -1));
     }
@@ -373,7 +384,15 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
         saved[0] = &kept;
         for (int i = 0; i < input_count; ++i) saved[1 + i] = inputs[i];
         TensorImpl* const outputs[] = {out.h.impl(), out.c.impl()};
-        finish_op({lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step}, record_it);
+        Call call{children, {}};
+        if (detail::is_watched()) {
+            for (int s = 0; s < source_count; ++s) {
+                const GateLayout& l = step.layouts[s];
+                for (const int number : {l.blocks, +l.input, +l.forget, +l.forget_step, +l.output, +l.update}) call.layouts.push_back(number);
+            }
+        }
+        const RecordArgs told{lstm_gates_op, loc, inputs, input_count, outputs, 2, nullptr, 0, &call, sizeof call};
+        finish_op({lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step, false, &told}, record_it);
     }
     return out;
 }
@@ -394,5 +413,48 @@ LSTMState tree_lstm_gates(In gates, TensorList children_c) {
     const GateSource source{&gates.tensor, tree_layout(n)};
     return lstm_step("tree_lstm_gates", &source, 1, c, n, gates.loc);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Numbers that are no layout leave blocks 0.
+GateLayout layout_of(const int64_t* numbers, int children) {
+    const int64_t blocks = numbers[0], step = numbers[3];
+    bool fits = blocks >= 1 && blocks <= kMaxFusedChildren + 3 && (step == 0 || step == 1);
+    for (const int k : {1, 2, 4, 5}) fits = fits && numbers[k] >= -1 && numbers[k] < blocks;
+    if (!fits || (children > 0 && numbers[2] + (children - 1) * step >= blocks)) return {};
+    const auto at = [&](int k) { return static_cast<std::int8_t>(numbers[k]); };
+    return {static_cast<std::int32_t>(blocks), at(1), at(2), at(3), at(4), at(5)};
+}
+
+// Whether each gate is in one or two of the sources.
+bool have_gates(const GateSource* sources, int count, int children) {
+    bool fits = sources[0].layout.input >= 0;
+    for (int s = 0; s < count; ++s) fits = fits && sources[s].layout.blocks > 0;
+    for (int g = 0; fits && g < children + 3; ++g) {
+        const auto holders = std::count_if(sources, sources + count, [&](const GateSource& s) { return block_of(s.layout, g, children) >= 0; });
+        fits = holders == 1 || holders == 2;
+    }
+    return fits;
+}
+
+std::vector<Tensor> lstm_gates_of(const FormCall& x, const Call& a) {
+    const Loc loc = Loc::current();
+    const int sources = x.count - a.children;
+    bool fits = a.children >= 0 && a.children <= kMaxFusedChildren && sources >= 1 && sources <= kMaxSources && std::ssize(a.layouts) == 6 * sources;
+    GateSource from[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    for (int s = 0; fits && s < sources; ++s) from[s] = {&x[s], layout_of(a.layouts.data() + 6 * s, a.children)};
+    if (!fits || !have_gates(from, sources, a.children)) {
+        fail<ValueError>(loc, "lstm_gates: {} operands, with these layouts, do not hold the gates of {} children", x.count, a.children);
+    }
+    for (int k = 0; k < a.children; ++k) children[k] = &x[sources + k];
+    return both(lstm_step("lstm_gates", from, sources, children, a.children, loc));
+}
+
+}  // namespace
+
+TAPIR_FORM(lstm_gates, Call, lstm_gates_of(x, a), f("children", a.children)("layouts", a.layouts));
 
 }  // namespace tapir

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -64,20 +65,42 @@ inline void check_last_dims(const char* op, const In& x, const Shape& normalized
     if (!fits) fail<ShapeError>(x.loc, "{}: the last dimensions of {} must be {}", op, shape, normalized_shape);
 }
 
-/// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one.
+/// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one. Watchers
+/// are told of `told`, which says all that the op was called with, or of these operands and `call`.
 template <class Attrs>
 void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
-                 const Tensor& stats, const Attrs& attrs) {
-    if (weight.defined() && bias.defined()) {
-        record(op, loc, {&x, &weight, &bias}, y, {&stats, &x, &weight}, attrs, {attrs.eps});
-    } else if (weight.defined()) {
-        record(op, loc, {&x, &weight}, y, {&stats, &x, &weight}, attrs, {attrs.eps});
-    } else if (bias.defined()) {
-        record(op, loc, {&x, &bias}, y, {&stats, &x}, attrs, {attrs.eps});
-    } else {
-        record(op, loc, {&x}, y, {&stats, &x}, attrs, {attrs.eps});
+                 const Tensor& stats, const Attrs& attrs, const RecordArgs* told) {
+    if (!detail::thread.observed) return;
+    const bool recorded = recording(loc, {&x, &weight, &bias});
+    const Tensor* inputs[3] = {&x};
+    int count = 1;
+    for (const Tensor* t : {&weight, &bias}) {
+        if (t->defined()) inputs[count++] = t;
     }
+    const Tensor* const saved[] = {&stats, &x, &weight};
+    TensorImpl* const out = y.impl();
+    RecordArgs ran{op, loc, inputs, count, &out, 1, saved, weight.defined() ? 3 : 2, &attrs, sizeof attrs};
+    ran.told = told;
+    finish_op(ran, recorded);
 }
+template <class Attrs, class Call>
+    requires(!std::is_pointer_v<Call>)
+void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
+                 const Tensor& stats, const Attrs& attrs, const Call& call) {
+    const Tensor* inputs[3] = {&x};
+    int count = 1;
+    for (const Tensor* t : {&weight, &bias}) {
+        if (t->defined()) inputs[count++] = t;
+    }
+    TensorImpl* const out = y.impl();
+    RecordArgs told{op, loc, inputs, count, &out, 1, nullptr, 0, &call, sizeof call};
+    told.numbers = &attrs.eps;
+    told.number_count = 1;
+    record_norm(op, loc, x, weight, bias, y, stats, attrs, &told);
+}
+
+/// x[i], the next operand of a form, where the op has one.
+inline Tensor operand_if(bool has, const FormCall& x, int& i) { return has ? x[i++] : Tensor(); }
 
 /// The normalised x where it has no elements: as empty, and the parameters' gradients are zeros.
 inline Tensor empty_norm(const Tensor& x, const Tensor& weight, const Tensor& bias) {

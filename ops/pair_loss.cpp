@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -48,6 +49,11 @@ struct Attrs {
     double beta, scale;  // scale: 1 or 1 / n
 };
 
+struct Call {
+    Reduction reduction = Reduction::mean;
+    double beta = 1;
+};
+
 kernels::PairLossArgs part_of(const Attrs& attrs, const Tensor& x, const Tensor& t, int64_t begin, int64_t end) {
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));
     return {attrs.kind, x.dtype(), attrs.beta, x.impl()->data + begin * size, t.impl()->data + begin * size, end - begin};
@@ -84,7 +90,7 @@ Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, cons
             kernels::pair_losses(part_of(attrs, x, t, begin, end), out.impl()->data + begin * size);
         });
     }
-    record(op, loc, {&a, &b}, out, {&a, &b}, attrs, {beta});
+    record(op, loc, {&a, &b}, out, {&a, &b}, attrs, Told{op, {&a, &b}}, Call{reduction, beta}, {beta});
     return out;
 }
 
@@ -146,5 +152,18 @@ Tensor smooth_l1_loss_of(const In& input, const In& target, double beta, Reducti
 Tensor logits_loss_of(const In& logits, const In& target, Reduction reduction) {
     return pair_loss(binary_cross_entropy_with_logits_op, PairLoss::logits, 0, logits, target, reduction);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Fields& reduction_field(Fields& f, Call& a) { return f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}); }
+
+}  // namespace
+
+TAPIR_FORM(huber_loss, Call, huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
+TAPIR_FORM(smooth_l1_loss, Call, smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
+TAPIR_FORM(binary_cross_entropy_with_logits, Call, binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction),
+           reduction_field(f, a));
 
 }  // namespace tapir

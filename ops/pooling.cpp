@@ -1,10 +1,12 @@
 // Pooling.
 #include "tapir/ops/pooling.h"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -13,6 +15,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/kernels/pooling.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/view.h"
@@ -67,7 +70,35 @@ namespace {
 struct Attrs {
     PoolShape shape;
     std::int32_t dims;
+    bool ceil_mode = false;
 };
+
+// What pooling is called with, as PyTorch names it.
+struct PoolCall {
+    Shape kernel_size, stride, padding = 0, dilation = 1;
+    bool ceil_mode = false, count_include_pad = true;
+    int64_t divisor_override = 0;
+    Shape output_size;  // of adaptive pooling; else empty
+    Shape input_size;   // the gradient's: of what was pooled
+};
+
+PoolCall call_of(const Attrs& attrs) {
+    const PoolShape& s = attrs.shape;
+    PoolCall call{{}, {}, {}, {}, attrs.ceil_mode, s.counts_padding, s.divisor, {}, {}};
+    for (int d = 3 - attrs.dims; d < 3; ++d) {
+        const PoolDim& p = s.dims[d];
+        call.input_size.push_back(p.in);
+        if (p.is_adaptive) {
+            call.output_size.push_back(p.out);
+            continue;
+        }
+        call.kernel_size.push_back(p.kernel);
+        call.stride.push_back(p.stride);
+        call.padding.push_back(p.before);
+        call.dilation.push_back(p.dilation);
+    }
+    return call;
+}
 
 // (batch, channels, dims...)
 Shape tensor_shape(const Attrs& a, int64_t PoolDim::*size) {
@@ -158,7 +189,10 @@ Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc
     detail::begin_op(op.name, given.impl(), loc);
     Tensor none;
     const Tensor out = run(what, attrs, given, none, loc);
-    record(op, loc, {&given}, out, {}, attrs);
+    if (!detail::thread.observed) return out;
+    PoolCall call;
+    if (detail::is_watched()) call = call_of(attrs);
+    record(op, loc, {&given}, out, {}, attrs, Told{op, {&given}}, call);
     return out;
 }
 
@@ -172,8 +206,8 @@ void max_pool_rule(Backward& b) {
     if (!b.recording()) return b.give(0, run(Run::max_backward, attrs, g, index, b.record().loc));
     const Tensor places = flatten(maximum(index.to(int64), 0), 2), kept = where(index >= 0, g, 0);
     const Shape shape = tensor_shape(attrs, &PoolDim::in);
-    const Tensor zeros = gradient_ops::zeros({shape[0], shape[1], attrs.shape.in_volume()}, g.dtype(), g.device());
-    b.give(0, reshape(scatter_add(zeros, 2, places, flatten(kept, 2)), shape));
+    const Tensor none = zeros({shape[0], shape[1], attrs.shape.in_volume()}, {g.dtype(), g.device()});
+    b.give(0, reshape(scatter_add(none, 2, places, flatten(kept, 2)), shape));
 }
 
 void avg_pool_rule(Backward& b) { b.give(0, run_avg(Run::avg_backward, b.attrs<Attrs>(), b.grad(), b.record().loc)); }
@@ -209,6 +243,7 @@ Attrs attrs_of(const char* op, int dims, const In& x) {
 void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape& stride, const Shape& padding, const Shape& dilation,
                  bool ceil_mode, const Loc& loc) {
     const int dims = attrs.dims;
+    attrs.ceil_mode = ceil_mode;
     PoolDim(&all)[3] = attrs.shape.dims;
     set(all, &PoolDim::kernel, kernel, 1, "kernel_size", dims, op, loc);
     set(all, &PoolDim::stride, stride.empty() ? kernel : stride, 1, "stride", dims, op, loc);
@@ -258,7 +293,10 @@ ValuesIndices max_of(const Attrs& attrs, const In& x) {
     detail::begin_op("max_pool", x.tensor.impl(), x.loc);
     Tensor index;
     const Tensor y = run(Run::max, attrs, x.tensor, index, x.loc);
-    record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs);
+    if (!detail::thread.observed) return {y, index};
+    PoolCall call;
+    if (detail::is_watched()) call = call_of(attrs);
+    record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs, Told{max_pool_op, {&x.tensor}, {&y, &index}}, call);
     return {y, index};
 }
 
@@ -283,7 +321,7 @@ Tensor max_pool(const char* op, int dims, const In& x, const Shape& kernel, cons
 ValuesIndices max_pool_with_indices(const char* op, int dims, const In& x, const Shape& kernel, const MaxPoolOptions& options) {
     Tensor indices;
     const Tensor values = max_pool(op, dims, x, kernel, options, &indices);
-    const detail::UnrecordedParts parts;
+    const detail::RecordedParts parts(x.loc);
     return {values, indices.to(int64, x.loc)};
 }
 
@@ -360,5 +398,60 @@ Tensor lp_pool1d(In x, double norm_type, const Shape& kernel, const LpPoolOption
 Tensor lp_pool2d(In x, double norm_type, const Shape& kernel, const LpPoolOptions& options) {
     return lp_pool("lp_pool2d", 2, x, norm_type, kernel, options);
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// x: (batch, channels, ...). Sets all but the sizes of windows.
+Attrs called_for(const char* op, const In& x, const PoolCall& call) {
+    detail::check_defined(x, op);
+    Attrs attrs = attrs_of(op, std::clamp(x.tensor.dim() - 2, 1, 3), x);
+    attrs.shape.counts_padding = call.count_include_pad;
+    attrs.shape.divisor = call.divisor_override;
+    return attrs;
+}
+
+void set_called(const char* op, Attrs& attrs, const PoolCall& call, const Loc& loc) {
+    if (!call.output_size.empty()) return set_adaptive(op, attrs, call.output_size, loc);
+    set_windows(op, attrs, call.kernel_size, call.stride, call.padding, call.dilation, call.ceil_mode, loc);
+}
+
+std::vector<Tensor> max_pooled(const In& x, const PoolCall& call) {
+    Attrs attrs = called_for("max_pool", x, call);
+    set_called("max_pool", attrs, call, x.loc);
+    const ValuesIndices found = max_of(attrs, x);
+    return {found.values, found.indices};
+}
+
+Tensor avg_pooled(const In& x, const PoolCall& call) {
+    Attrs attrs = called_for("avg_pool", x, call);
+    set_called("avg_pool", attrs, call, x.loc);
+    return run_avg(Run::avg, attrs, x.tensor, x.loc);
+}
+
+Tensor avg_pool_gradient(const In& g, const PoolCall& call) {
+    const char* const op = "avg_pool_gradient";
+    Attrs attrs = called_for(op, g, call);
+    set(attrs.shape.dims, &PoolDim::in, call.input_size, 0, "input_size", attrs.dims, op, g.loc);
+    set_called(op, attrs, call, g.loc);
+    if (tensor_shape(attrs, &PoolDim::out) != g.tensor.shape()) {
+        fail<ShapeError>(g.loc, "{}: {} is not what windows of an input of {} give", op, g.tensor.shape(), call.input_size);
+    }
+    return run_avg(Run::avg_backward, attrs, g.tensor, g.loc);
+}
+
+void avg_fields(Fields& f, PoolCall& a) {
+    f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("ceil_mode", a.ceil_mode);
+    f("count_include_pad", a.count_include_pad)("divisor_override", a.divisor_override)("output_size", a.output_size);
+}
+
+}  // namespace
+
+TAPIR_FORM(max_pool, PoolCall, max_pooled(x[0], a),
+           f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("ceil_mode", a.ceil_mode)(
+               "output_size", a.output_size));
+TAPIR_FORM(avg_pool, PoolCall, avg_pooled(x[0], a), avg_fields(f, a));
+TAPIR_FORM(avg_pool_gradient, PoolCall, avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
 
 }  // namespace tapir

@@ -29,6 +29,10 @@ struct Attrs {
     int dims;  // how many of the last dimensions are normalised
     bool has_weight;
 };
+struct Call {
+    Shape normalized_shape;
+    double eps = -1;
+};
 
 Dims last_dims(const Tensor& x, int count) {
     Dims last(x.dim() - count);
@@ -95,7 +99,8 @@ void rms_norm_rule(Backward& b) {
     if (grad_weight.defined()) b.give(1, grad_weight);
 }
 
-Tensor fused(const In& x, const Tensor& weight, int64_t width, const Attrs& attrs) {
+Tensor fused(const In& x, const Tensor& weight, const Shape& normalized_shape, const Attrs& attrs) {
+    const int64_t width = normalized_shape.numel();
     Tensor y, rstd;
     {
         const detail::UnrecordedParts parts;
@@ -106,7 +111,7 @@ Tensor fused(const In& x, const Tensor& weight, int64_t width, const Attrs& attr
         dtype == float64 ? run<double>(in, w, attrs.eps, y, rstd, width) : run<float>(in, w, attrs.eps, y, rstd, width);
         y = y.to(x->dtype, x.loc);
     }
-    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs);
+    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs, Call{normalized_shape, attrs.eps});
     return y;
 }
 
@@ -123,11 +128,16 @@ Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, doubl
     const double epsilon = x->dtype == float64 ? 0x1p-52 : x->dtype == float32 ? 0x1p-23 : x->dtype == float16 ? 0x1p-10 : 0x1p-7;
     if (eps < 0) eps = epsilon;
     const bool one_dtype = !weight.defined() || weight.dtype() == x->dtype;
-    if (!on_gpu(x.tensor) && one_dtype && x->numel > 0) return fused(x, weight, normalized_shape.numel(), {eps, dims, weight.defined()});
+    if (!on_gpu(x.tensor) && one_dtype && x->numel > 0) return fused(x, weight, normalized_shape, {eps, dims, weight.defined()});
     const detail::RecordedParts parts(x.loc);
     const Tensor wide = to(x, computed_in(x->dtype));
     const Tensor y = (wide * rsqrt(mean(square(wide), last_dims(x.tensor, dims), true) + eps)).to(x->dtype, x.loc);
     return weight.defined() ? y * weight : y;
 }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_FORM(rms_norm, Call, rms_norm(x[0], a.normalized_shape, x.count > 1 ? x[1] : Tensor(), a.eps),
+           f("normalized_shape", a.normalized_shape)("eps", a.eps));
 
 }  // namespace tapir
