@@ -280,7 +280,9 @@ void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
     const int input_count = attrs.weighted ? 3 : 2;
     const Call call{attrs.ignore_index, attrs.reduction, attrs.smoothing};
     const RecordArgs told{op, x.loc, inputs, input_count, &out, 1, nullptr, 0, &call, sizeof call};
-    finish_op({op, x.loc, inputs, input_count, &out, 1, saved, count, &attrs, sizeof attrs, false, &told}, recorded);
+    RecordArgs ran{op, x.loc, inputs, input_count, &out, 1, saved, count, &attrs, sizeof attrs};
+    ran.told = &told;
+    finish_op(ran, recorded);
 }
 
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------

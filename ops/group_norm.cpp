@@ -282,7 +282,7 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     }
     // Sums of each channel cost more than they save where a channel has few elements, fewer so if it lies side by side with others.
     const int64_t per_channel = x->numel > 0 ? x->numel / (batch * channels) : 0, least = x->is_contiguous() ? 16 : 4;
-    const bool is_worth_it = per_channel >= least || (detail::is_tracing() && x->numel > 0);  // a graph shows what was called
+    const bool is_worth_it = per_channel >= least || (detail::is_tracing() && per_channel > 1);  // a graph shows what was called
     if (!on_gpu(x.tensor) && is_worth_it) return fused(x, weight, bias, {eps, groups, weight.defined(), bias.defined()});
     const detail::RecordedParts parts(x.loc);
     if (x->numel == 0) return empty_norm(x.tensor, weight, bias);

@@ -392,7 +392,9 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
             }
         }
         const RecordArgs told{lstm_gates_op, loc, inputs, input_count, outputs, 2, nullptr, 0, &call, sizeof call};
-        finish_op({lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step, false, &told}, record_it);
+        RecordArgs ran{lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step};
+        ran.told = &told;
+        finish_op(ran, record_it);
     }
     return out;
 }
