@@ -330,7 +330,9 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
         if (o.training && t->defined()) results[result_count++] = t->impl();
     }
     if (!o.training) results[result_count++] = stats.impl();
-    const RecordArgs told{batch_norm_op, x.loc, operands, count, results, result_count, nullptr, 0, &call, sizeof call};
+    RecordArgs told{batch_norm_op, x.loc, operands, count, results, result_count, nullptr, 0, &call, sizeof call};
+    told.numbers = &call.eps;
+    told.number_count = 1;
     record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, &told);
     return y;
 }

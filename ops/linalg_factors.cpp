@@ -416,14 +416,10 @@ Tensor matrix_rank(In a, double rtol) {
     check_matrices("linalg::matrix_rank", a, false);
     begin(linalg_matrix_rank_op, a);
     const CallerScope caller(a.loc);
-    Tensor rank;
-    {
-        const detail::UnrecordedParts parts;
+    return unrecorded_op(linalg_matrix_rank_op, a.loc, {&a.tensor}, [&] {
         const Tensor s = svd_of(a, 'N').s;
-        rank = sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
-    }
-    record(linalg_matrix_rank_op, a.loc, {&a.tensor}, rank, {}, RankAttrs{rtol});
-    return rank;
+        return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
+    }, RankAttrs{rtol});
 }
 
 Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) {

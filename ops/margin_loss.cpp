@@ -240,7 +240,8 @@ Tensor gaussian_nll_loss(In input, In target, In var, bool full, double eps, Red
     const detail::RecordedParts parts(input.loc);
     Tensor v = wide(var);
     if (lacks_last) v = unsqueeze(v, -1);
-    if (v.device() == cpu && any(v < 0).item<bool>()) fail<ValueError>(input.loc, "gaussian_nll_loss: var has negative numbers");
+    const bool may_read = v.device() == cpu && !detail::is_tracing();
+    if (may_read && any(v < 0).item<bool>()) fail<ValueError>(input.loc, "gaussian_nll_loss: var has negative numbers");
     v = v + stop_gradient(clamp_min(v, eps) - v);
     Tensor losses = (log(v) + square(wide(input) - wide(target)) / v) * 0.5;
     if (full) losses = losses + 0.5 * std::log(2 * std::numbers::pi);
