@@ -53,6 +53,10 @@ Tensor BatchNorm::forward(In x) const {
     }
     const bool counts = is_training() && num_batches_tracked.defined();
     double momentum = options_.momentum.value_or(0);
+    if (counts && !options_.momentum && tapir::detail::is_tracing()) {
+        fail<TapeError>(x.loc, "{}: without a momentum, in training, each call counts less than the one before; a graph does always the "
+                               "same: trace it in eval(), or give it a momentum", name_);
+    }
     if (counts && !options_.momentum) momentum = 1 / (num_batches_tracked.item(x.loc) + 1);
     const Tensor y = batch_norm(x, running_mean, running_var, weight, bias,
                                 {.training = is_training() || !running_mean.defined(), .momentum = momentum, .eps = options_.eps});

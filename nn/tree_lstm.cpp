@@ -7,6 +7,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/recurrent_impl.h"
 #include "tapir/ops/reduce.h"
@@ -23,6 +24,7 @@ void add_to_blocks(const Tensor& bias, std::int64_t block, std::int64_t count, s
 }
 
 Tensor zeros_like_state(const LSTMState& state, const Loc& loc) {
+    if (tapir::detail::is_tracing()) return zeros_like(In(state.h, loc));
     const tapir::detail::PauseRecording pause;
     tapir::detail::begin_op("zeros_like", state.h.device(), loc);
     Tensor zeros = tapir::detail::make_empty_like(state.h.impl(), state.h.dtype(), loc);
