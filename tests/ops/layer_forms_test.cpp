@@ -1,0 +1,91 @@
+// What graphs know of the ops of layers: the attributes have PyTorch's names and numbers, and calls that are none are refused.
+#include <catch2/catch.hpp>
+
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+using Sizes = std::vector<SymInt>;
+using Named = std::vector<std::pair<std::string, Attribute>>;
+
+// The attributes of the only node that fn makes of x.
+template <class Fn>
+std::string attributes_of(const Fn& fn, const std::vector<TraceInput>& inputs) {
+    const Graph graph = trace(fn, inputs);
+    REQUIRE(graph.nodes().size() == 1);
+    std::string text = graph.nodes()[0]->op;
+    for (const auto& [name, value] : graph.nodes()[0]->attributes.all()) text += " " + name + "=" + to_string(value);
+    return text;
+}
+
+// A call with inputs of these shapes.
+Graph::Node* call(const char* op, const std::vector<Shape>& shapes, const Named& attributes) {
+    Graph graph;
+    std::vector<Graph::Value*> inputs;
+    for (const Shape& shape : shapes) {
+        inputs.push_back(graph.add_input("x" + std::to_string(inputs.size()), float32, {shape.begin(), shape.end()}));
+    }
+    return graph.insert(nullptr, op, inputs, attributes);
+}
+
+}  // namespace
+
+TEST_CASE("a convolution in a graph has PyTorch's arguments") {
+    const Tensor w = randn({4, 3, 3, 2});
+    const TraceInput x{"x", randn({2, 3, 8, 9})};
+    CHECK(attributes_of([&](const Tensor& t) { return conv2d(t, w, {}, {.stride = {2, 1}, .padding = {1, 0}}); }, {x}) ==
+          "convolution stride=(2, 1) padding=(1, 0) dilation=(1, 1) groups=1");
+    // What 'same' adds at the ends is another number than at the beginnings, where it is odd.
+    CHECK(attributes_of([&](const Tensor& t) { return conv2d(t, w, {}, {.padding = "same"}); }, {x}) ==
+          "convolution stride=(1, 1) padding=(1, 0, 1, 1) dilation=(1, 1) groups=1");
+    const Tensor turned = randn({3, 4, 3, 2});
+    CHECK(attributes_of([&](const Tensor& t) { return conv_transpose2d(t, turned, {}, {.stride = 2, .output_padding = {1, 0}}); }, {x}) ==
+          "conv_transpose stride=(2, 2) padding=(0, 0) output_padding=(1, 0) dilation=(1, 1) groups=1");
+    CHECK(attributes_of([&](const Tensor& t) { return max_pool2d(t, 3, {.stride = 2, .padding = 1}); }, {x}) ==
+          "max_pool kernel_size=(3, 3) stride=(2, 2) padding=(1, 1) dilation=(1, 1) ceil_mode=false output_size=()");
+    CHECK(attributes_of([&](const Tensor& t) { return adaptive_avg_pool2d(t, {3, -1}); }, {x}) ==
+          "avg_pool kernel_size=() stride=() padding=() ceil_mode=false count_include_pad=true divisor_override=0 output_size=(3, 9)");
+    CHECK(attributes_of([&](const Tensor& t) { return interpolate(t, {.scale_factor = 2, .mode = "bilinear"}); }, {x}) ==
+          "interpolate size=() scale_factor_d=0.0 scale_factor_h=2.0 scale_factor_w=2.0 mode=\"linear\" align_corners=false input_size=()");
+}
+
+TEST_CASE("gradients of convolutions with ends of their own run again") {
+    manual_seed(2);
+    const Tensor w = randn({3, 2, 2}, {float64});
+    // Both gradients of: an output_padding beyond the stride, 'same' of an even kernel, and a stride that leaves elements out.
+    const auto check = [&](const auto& fn, const Tensor& x, const Tensor& weight) {
+        const auto gradients = [&](const Tensor& a, const Tensor& b) {
+            Tape tape;
+            const Tensor x_leaf = a.clone().requires_grad_(), w_leaf = b.clone().requires_grad_();
+            return tape.gradient(sum(sin(fn(x_leaf, w_leaf))), {x_leaf, w_leaf});
+        };
+        const Graph graph = trace(gradients, {{"x", x, {"batch"}}, {"w", weight}});
+        INFO(graph.str());
+        const Tensor other = randn({5, x.size(1), x.size(2)}, {float64});
+        const std::vector<Tensor> got = graph({other, weight}), wanted = gradients(other, weight);
+        for (std::size_t i = 0; i < 2; ++i) CHECK(allclose(got[i], wanted[i], 1e-10, 1e-10));
+    };
+    check([](const Tensor& x, const Tensor& weight) { return conv_transpose1d(x, weight, {}, {.output_padding = 2, .dilation = 3}); },
+          randn({2, 3, 5}, {float64}), w);
+    check([](const Tensor& x, const Tensor& weight) { return conv1d(x, weight, {}, {.padding = "same"}); }, randn({2, 2, 5}, {float64}), w);
+    check([](const Tensor& x, const Tensor& weight) { return conv1d(x, weight, {}, {.stride = 3, .padding = 1}); },
+          randn({2, 2, 9}, {float64}), w);
+}
+
+TEST_CASE("calls that fit no layer are refused in a graph") {
+    CHECK_THROWS_WITH(call("conv_weight", {{2, 3, 5, 5}, {3, 4, 3, 3}}, {{"kernel_size", Sizes{3, 3}}}),
+                      Catch::Contains("are no input and result of a convolution"));
+    CHECK_THROWS_WITH(call("conv_weight", {{2, 3, 5, 5}, {2, 4, 3, 3}}, {{"kernel_size", Sizes{3, 3}}, {"groups", SymInt(2)}}),
+                      Catch::Contains("2 groups do not divide 3 and 4 channels"));
+    CHECK_THROWS_WITH(call("avg_pool_gradient", {{2, 3, 4, 4}}, {{"kernel_size", Sizes{2}}, {"input_size", Sizes{6, 6}}}),
+                      Catch::Contains("is not what windows of an input of (6, 6) give"));
+    CHECK(call("avg_pool_gradient", {{2, 3, 3, 3}}, {{"kernel_size", Sizes{2}}, {"input_size", Sizes{6, 6}}})->op == "avg_pool_gradient");
+    const char* const no_gates = "with these layouts, do not hold the gates of";
+    CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}}, {}), Catch::Contains(no_gates));                               // no child's c
+    CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, 1, 0, 3, 7}}}), Catch::Contains(no_gates));
+    CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, -1, 0, 3, 2}}}), Catch::Contains(no_gates));
+    CHECK_THROWS_WITH(call("dropout", {{2, 3}, {4, 3}}, {}), Catch::Contains("expand"));
+}
