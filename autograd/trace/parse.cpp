@@ -126,7 +126,8 @@ Type type_of(Line& line, std::string_view ends) {
     return type;
 }
 
-Tensor number_of(std::string_view text, Line& line) {
+// reals: the dtype of numbers that are not whole and name none.
+Tensor number_of(std::string_view text, Line& line, DType reals = float32) {
     const std::size_t colon = text.find(':');
     const std::string_view digits = text.substr(0, colon);
     double real = 0;
@@ -136,7 +137,7 @@ Tensor number_of(std::string_view text, Line& line) {
     const bool is_whole = parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size();
     if (!is_bool && !is_whole && !is_real(digits, real)) return {};
     const DType dtype = colon != std::string_view::npos ? dtype_of_name(text.substr(colon + 1), line)
-                                                        : is_bool ? bool_ : is_whole ? int64 : float32;
+                                                        : is_bool ? bool_ : is_whole ? int64 : reals;
     Tensor number = detail::make_empty({}, dtype, cpu, Loc{});
     detail::store(dtype, number.raw_data(), is_bool ? Scalar(digits == "true") : is_whole ? Scalar(whole) : Scalar(real));
     return number;
@@ -171,7 +172,7 @@ Tensor elements_of(std::string_view list, const Type& type, Line& line) {
     const std::vector<std::string_view> parts = parts_of(list, line);
     if (static_cast<std::int64_t>(parts.size()) != x.numel()) line.refuse("another number of elements");
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        const Tensor number = number_of(parts[i], line);
+        const Tensor number = number_of(parts[i], line, float64);
         if (!number.defined()) line.refuse(fmt::format("{} is no number", parts[i]));
         detail::store(type.dtype, x.impl()->data + i * itemsize(type.dtype),
                       is_floating(number.dtype()) ? Scalar(number.item<double>()) : Scalar(number.item<std::int64_t>()));

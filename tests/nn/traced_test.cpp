@@ -201,6 +201,22 @@ TEST_CASE("layers of images can be traced") {
     check_layer(nn::Dropout2d(0.4), {{{2, 3, 4, 4}}});
 }
 
+TEST_CASE("images of other sizes go through the graph of a net") {
+    nn::Sequential net(nn::Conv2d(3, 4, 3, {.stride = 2, .padding = 1}), nn::GroupNorm(2, 4), nn::ReLU(), nn::MaxPool2d(2, 1),
+                       nn::Upsample({.scale_factor = 2, .mode = "bilinear"}), nn::AvgPool2d(3, {.stride = 2, .ceil_mode = true}),
+                       nn::AdaptiveAvgPool2d({2, 3}), nn::Flatten(), nn::Linear(24, 5));
+    for (const bool batch : {false, true}) {
+        std::vector<std::string> dims = {"", "", "height"};
+        if (batch) dims = {"batch", "", "height", "width"};
+        const Graph graph = trace([&](const Tensor& x) { return net(x); }, {{"x", randn({2, 3, 12, 13}), dims}});
+        INFO(graph.str());
+        for (const int extra : {0, 1, 4, 7}) {
+            const Tensor x = batch ? randn({2 + extra, 3, 12 + extra, 13 + 2 * extra}) : randn({2, 3, 12 + extra, 13});
+            CHECK(allclose(graph({x})[0], net(x), 1e-5, 1e-5));
+        }
+    }
+}
+
 TEST_CASE("batch normalisation can be traced, and its running statistics go on") {
     nn::BatchNorm2d layer(3);
     for (int i = 0; i < 3; ++i) layer(randn({4, 3, 5, 5}) * 2 + 1);  // statistics to evaluate with

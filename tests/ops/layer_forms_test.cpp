@@ -89,3 +89,9 @@ TEST_CASE("calls that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, -1, 0, 3, 2}}}), Catch::Contains(no_gates));
     CHECK_THROWS_WITH(call("dropout", {{2, 3}, {4, 3}}, {}), Catch::Contains("expand"));
 }
+
+TEST_CASE("a listing keeps all digits of constants") {
+    const Tensor c = tensor({1.0 / 3, 0.1, 2.0}, {float64});
+    const Graph graph = trace([&](const Tensor& x) { return x * c; }, {{"x", ones({3}, {float64})}});
+    CHECK(equal(Graph::parse(graph.str())({ones({3}, {float64})})[0], c));
+}
