@@ -156,13 +156,19 @@ Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tens
         out = run(part, c, a, b, bias, loc);
     }
     if (!detail::thread.observed) return out;
-    ConvCall call;
-    if (detail::is_watched()) call = call_of(part, c);
-    if (bias.defined()) {
-        record(op_of(part), loc, {&a, &b, &bias}, out, {&a, &b}, c, Told{op_of(part), {&a, &b, &bias}}, call);
-    } else {
-        record(op_of(part), loc, {&a, &b}, out, {&a, &b}, c, Told{op_of(part), {&a, &b}}, call);
+    const Tensor* const operands[] = {&a, &b, &bias};
+    const int count = bias.defined() ? 3 : 2;
+    TensorImpl* const result = out.impl();
+    RecordArgs ran{op_of(part), loc, operands, count, &result, 1, operands, 2, &c, sizeof c};
+    const bool recorded = recording(loc, {&a, &b, &bias});
+    if (!detail::is_watched()) [[likely]] {
+        finish_op(ran, recorded);
+        return out;
     }
+    const ConvCall call = call_of(part, c);
+    const RecordArgs told{op_of(part), loc, operands, count, &result, 1, nullptr, 0, &call, sizeof call};
+    ran.told = &told;
+    finish_op(ran, recorded);
     return out;
 }
 

@@ -42,7 +42,9 @@ Tensor plain(const In& x) {
 // mask: drawn, a result of the op; in the gradient it is one of the operands.
 void finish(const In& x, const Tensor& mask, bool is_drawn, double p, const Tensor& out) {
     const Attrs attrs{p};
-    if (is_drawn) {
+    if (!detail::is_watched()) [[likely]] {
+        record(dropout_op, x.loc, {&x.tensor}, out, {&mask}, attrs);
+    } else if (is_drawn) {
         record(dropout_op, x.loc, {&x.tensor}, out, {&mask}, attrs, Told{dropout_op, {&x.tensor}, {&out, &mask}}, attrs);
     } else {
         record(dropout_op, x.loc, {&x.tensor}, out, {&mask}, attrs, Told{dropout_op, {&x.tensor, &mask}}, attrs);

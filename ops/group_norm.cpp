@@ -263,7 +263,7 @@ Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs&
                              : normalized<float>(in, stats, wide(weight), wide(bias), attrs, x.loc);
         y = y.to(x->dtype, x.loc);
     }
-    record_norm(group_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, attrs);
+    record_norm(group_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, [&] { return attrs; });
     return y;
 }
 

@@ -175,10 +175,11 @@ Tensor resample(const Tensor& x, const Attrs& attrs, const Loc& loc) {
         }
         out = out.to(dtype, loc);
     }
-    if (!detail::thread.observed) return out;
-    Call call;
-    if (detail::is_watched()) call = call_of(attrs);
-    record(interpolate_op, loc, {&x}, out, {}, attrs, Told{interpolate_op, {&x}}, call);
+    if (detail::is_watched()) [[unlikely]] {
+        record(interpolate_op, loc, {&x}, out, {}, attrs, Told{interpolate_op, {&x}}, call_of(attrs));
+    } else {
+        record(interpolate_op, loc, {&x}, out, {}, attrs);
+    }
     return out;
 }
 

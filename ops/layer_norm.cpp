@@ -212,7 +212,8 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     }
     if (!detail::thread.observed) return y;
     const Attrs attrs{eps, normalized_shape.rank(), weight.defined(), bias.defined()};
-    record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, Call{normalized_shape, eps, weight.defined(), bias.defined()});
+    record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs,
+                [&] { return Call{normalized_shape, eps, weight.defined(), bias.defined()}; });
     return y;
 }
 

@@ -66,34 +66,29 @@ inline void check_last_dims(const char* op, const In& x, const Shape& normalized
 }
 
 /// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one. Watchers
-/// are told of `told`, which says all that the op was called with, or of these operands and `call`.
+/// are told of `told`, where it is not null.
 template <class Attrs>
 void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
                  const Tensor& stats, const Attrs& attrs, const RecordArgs* told) {
     if (!detail::thread.observed) return;
-    const bool recorded = recording(loc, {&x, &weight, &bias});
-    const Tensor* inputs[3] = {&x};
-    int count = 1;
-    for (const Tensor* t : {&weight, &bias}) {
-        if (t->defined()) inputs[count++] = t;
-    }
+    const Tensor* const inputs[] = {&x, weight.defined() ? &weight : &bias, &bias};
     const Tensor* const saved[] = {&stats, &x, &weight};
     TensorImpl* const out = y.impl();
-    RecordArgs ran{op, loc, inputs, count, &out, 1, saved, weight.defined() ? 3 : 2, &attrs, sizeof attrs};
+    RecordArgs ran{op, loc, inputs, 1 + weight.defined() + bias.defined(), &out, 1, saved, weight.defined() ? 3 : 2, &attrs, sizeof attrs};
     ran.told = told;
-    finish_op(ran, recorded);
+    finish_op(ran, recording(loc, {&x, &weight, &bias}));
 }
-template <class Attrs, class Call>
-    requires(!std::is_pointer_v<Call>)
+/// The same; watchers are told of these operands, and of what make_call() says that the op was called with.
+template <class Attrs, class MakeCall>
+    requires std::is_invocable_v<MakeCall>
 void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
-                 const Tensor& stats, const Attrs& attrs, const Call& call) {
-    const Tensor* inputs[3] = {&x};
-    int count = 1;
-    for (const Tensor* t : {&weight, &bias}) {
-        if (t->defined()) inputs[count++] = t;
-    }
+                 const Tensor& stats, const Attrs& attrs, const MakeCall& make_call) {
+    if (!detail::is_watched()) [[likely]]
+        return record_norm(op, loc, x, weight, bias, y, stats, attrs, nullptr);
+    const Tensor* const inputs[] = {&x, weight.defined() ? &weight : &bias, &bias};
     TensorImpl* const out = y.impl();
-    RecordArgs told{op, loc, inputs, count, &out, 1, nullptr, 0, &call, sizeof call};
+    const auto call = make_call();
+    RecordArgs told{op, loc, inputs, 1 + weight.defined() + bias.defined(), &out, 1, nullptr, 0, &call, sizeof call};
     told.numbers = &attrs.eps;
     told.number_count = 1;
     record_norm(op, loc, x, weight, bias, y, stats, attrs, &told);

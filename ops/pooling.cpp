@@ -189,10 +189,11 @@ Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc
     detail::begin_op(op.name, given.impl(), loc);
     Tensor none;
     const Tensor out = run(what, attrs, given, none, loc);
-    if (!detail::thread.observed) return out;
-    PoolCall call;
-    if (detail::is_watched()) call = call_of(attrs);
-    record(op, loc, {&given}, out, {}, attrs, Told{op, {&given}}, call);
+    if (detail::is_watched()) [[unlikely]] {
+        record(op, loc, {&given}, out, {}, attrs, Told{op, {&given}}, call_of(attrs));
+    } else {
+        record(op, loc, {&given}, out, {}, attrs);
+    }
     return out;
 }
 
@@ -293,10 +294,11 @@ ValuesIndices max_of(const Attrs& attrs, const In& x) {
     detail::begin_op("max_pool", x.tensor.impl(), x.loc);
     Tensor index;
     const Tensor y = run(Run::max, attrs, x.tensor, index, x.loc);
-    if (!detail::thread.observed) return {y, index};
-    PoolCall call;
-    if (detail::is_watched()) call = call_of(attrs);
-    record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs, Told{max_pool_op, {&x.tensor}, {&y, &index}}, call);
+    if (detail::is_watched()) [[unlikely]] {
+        record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs, Told{max_pool_op, {&x.tensor}, {&y, &index}}, call_of(attrs));
+    } else {
+        record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs);
+    }
     return {y, index};
 }
 

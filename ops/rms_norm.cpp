@@ -111,7 +111,7 @@ Tensor fused(const In& x, const Tensor& weight, const Shape& normalized_shape, c
         dtype == float64 ? run<double>(in, w, attrs.eps, y, rstd, width) : run<float>(in, w, attrs.eps, y, rstd, width);
         y = y.to(x->dtype, x.loc);
     }
-    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs, Call{normalized_shape, attrs.eps});
+    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs, [&] { return Call{normalized_shape, attrs.eps}; });
     return y;
 }
 
