@@ -13,7 +13,18 @@
 namespace tapir {
 
 Graph::Graph() = default;
-Graph::Graph(Graph&& other) noexcept : Graph() { *this = std::move(other); }
+Graph::Graph(Graph&& other) noexcept
+    : values_(std::move(other.values_)),
+      nodes_(std::move(other.nodes_)),
+      inputs_(std::move(other.inputs_)),
+      parameters_(std::move(other.parameters_)),
+      constants_(std::move(other.constants_)),
+      outputs_(std::move(other.outputs_)),
+      updates_(std::move(other.updates_)),
+      guards_(std::move(other.guards_)),
+      next_(other.next_) {
+    other.changed();
+}
 Graph::~Graph() = default;
 
 Graph& Graph::operator=(Graph other) noexcept {
