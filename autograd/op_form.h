@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <vector>
@@ -12,13 +13,16 @@
 
 namespace tapir {
 
+class Graph;
+
 /// One attribute of an op, in its place: a name, a type, and where it is.
 struct Field {
-    enum class Kind : std::uint8_t { integer, integer32, real, scalar, flag, dtype, device, sizes, integers, choice };
+    enum class Kind : std::uint8_t { integer, integer32, real, scalar, flag, dtype, device, sizes, integers, choice, graph };
 
     const char* name;
     Kind kind;
-    void* place;                    // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its byte
+    void* place;                    // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its
+                                    // number; of a graph a std::shared_ptr<const Graph>
     const char* const* names;       // of a choice: what its values are called, in their order
     int name_count;
 };
@@ -37,6 +41,8 @@ class Fields {
     Fields& operator()(const char* name, Device& v) { return tell({name, Field::Kind::device, &v, nullptr, 0}); }
     Fields& operator()(const char* name, Shape& v) { return tell({name, Field::Kind::sizes, &v, nullptr, 0}); }
     Fields& operator()(const char* name, std::vector<std::int64_t>& v) { return tell({name, Field::Kind::integers, &v, nullptr, 0}); }
+    /// A part of the program that the op runs: a branch, the body of a loop.
+    Fields& operator()(const char* name, std::shared_ptr<const Graph>& v) { return tell({name, Field::Kind::graph, &v, nullptr, 0}); }
     /// One of several, of an enum whose values are 0, 1, 2 ...: f("reduction", a.reduction, {"none", "mean", "sum"})
     template <class Enum>
         requires std::is_enum_v<Enum>

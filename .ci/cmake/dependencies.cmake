@@ -1,4 +1,5 @@
-# Finds what the library links to: fmt, threads; OpenMP, oneDNN, zlib and LAPACK (all four optional); nlohmann-json (headers only).
+# Finds what the library links to: fmt, threads; OpenMP, oneDNN, zlib and LAPACK (all four optional); nlohmann-json (headers only);
+# for Tapir::onnx ONNX's protobuf messages.
 # Sets TAPIR_PRIVATE_LIBS, and what a user of the static library must find or link in turn: TAPIR_FIND_DEPENDENCIES for
 # TapirConfig.cmake, TAPIR_PC_REQUIRES and TAPIR_PC_LIBS for tapir.pc. A missing package: see .ci/install-deps.
 find_package(fmt REQUIRED)
@@ -34,3 +35,14 @@ tapir_optional(TAPIR_ONEDNN DNNL DNNL::dnnl "-ldnnl" "dnnl.hpp or libdnnl")
 tapir_optional(TAPIR_ZLIB ZLIB ZLIB::ZLIB "-lz" "zlib.h or libz")
 tapir_optional(TAPIR_LAPACK LinalgLAPACK LinalgLAPACK::lapack "-Wl,--push-state,--as-needed,-llapack,-lblas,--pop-state"
                "liblapack or libblas")
+
+# Of Tapir::onnx alone.
+set(TAPIR_WITH_ONNX OFF)
+if(NOT TAPIR_ONNX STREQUAL "OFF" AND NOT TAPIR_PREBUILT_OBJECTS)
+    find_package(OnnxProto QUIET)
+    if(OnnxProto_FOUND)
+        set(TAPIR_WITH_ONNX ON)
+    elseif(TAPIR_ONNX STREQUAL "ON")
+        message(FATAL_ERROR "TAPIR_ONNX=ON, but onnx/onnx_pb.h, libonnx_proto or libprotobuf was not found")
+    endif()
+endif()

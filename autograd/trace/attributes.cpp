@@ -50,6 +50,7 @@ Attribute read(const Field& field) {
         case Field::Kind::sizes: return list(in<Shape>(field));
         case Field::Kind::integers: return list(in<std::vector<int64_t>>(field));
         case Field::Kind::choice: return std::string(field.names[in<int64_t>(field)]);
+        case Field::Kind::graph: return in<std::shared_ptr<const Graph>>(field);
     }
     return false;
 }
@@ -121,6 +122,7 @@ bool write(const Field& field, const Attribute& value, const Loc& loc) {
             }
             return false;
         }
+        case Field::Kind::graph: return put(in<std::shared_ptr<const Graph>>(field));
     }
     return false;
 }
@@ -238,6 +240,7 @@ std::string to_string(const Attribute& attribute) {
             for (const SymInt& size : sizes) text += (text.size() > 1 ? ", " : "") + size.str();
             return text + (sizes.size() == 1 ? ",)" : ")");
         }
+        std::string operator()(const std::shared_ptr<const Graph>& graph) const { return graph ? "{\n" + graph->str() + "}" : "{}"; }
         std::string operator()(const std::string& choice) const { return "\"" + choice + "\""; }
     };
     return std::visit(Text{}, attribute);

@@ -23,9 +23,11 @@ namespace tapir {
 
 struct ModuleName;
 
-/// An attribute of a node: a number, which may depend on named dimensions, a real number, a flag, a dtype, a device, numbers, or one
-/// of several names ("mean").
-using Attribute = std::variant<SymInt, double, bool, DType, Device, std::vector<SymInt>, std::string>;
+class Graph;
+
+/// An attribute of a node: a number, which may depend on named dimensions, a real number, a flag, a dtype, a device, numbers, one of
+/// several names ("mean"), or a graph: a branch, the body of a loop.
+using Attribute = std::variant<SymInt, double, bool, DType, Device, std::vector<SymInt>, std::string, std::shared_ptr<const Graph>>;
 /// {1, 2}, true, 0.5, float32, "mean"
 std::string to_string(const Attribute& attribute);
 

@@ -1,0 +1,32 @@
+// Element types of ONNX.
+#include "tapir/autograd/trace/onnx/proto_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+constexpr struct {
+    DType dtype;
+    int onnx;
+} kTypes[] = {
+    {DType::float32, onnx::TensorProto::FLOAT}, {DType::float64, onnx::TensorProto::DOUBLE}, {DType::float16, onnx::TensorProto::FLOAT16},
+    {DType::bfloat16, onnx::TensorProto::BFLOAT16}, {DType::int32, onnx::TensorProto::INT32}, {DType::int64, onnx::TensorProto::INT64},
+    {DType::uint8, onnx::TensorProto::UINT8}, {DType::boolean, onnx::TensorProto::BOOL},
+};
+
+}  // namespace
+
+int onnx_type(DType dtype) noexcept {
+    for (const auto& type : kTypes) {
+        if (type.dtype == dtype) return type.onnx;
+    }
+    return onnx::TensorProto::UNDEFINED;
+}
+
+std::optional<DType> dtype_of_onnx(int type) noexcept {
+    for (const auto& known : kTypes) {
+        if (known.onnx == type) return known.dtype;
+    }
+    return std::nullopt;
+}
+
+}  // namespace tapir::detail
