@@ -1,6 +1,7 @@
 // The attributes of a node: the op's own struct, and what in it depends on named dimensions.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/core/fail_impl.h"
@@ -54,6 +55,8 @@ Attribute read(const Field& field) {
     }
     return false;
 }
+
+constexpr int kInGraph = -2;  // Symbolic::element
 
 int64_t number_or_0(const SymInt& size) { return size.is_number() ? size.number() : 0; }
 
@@ -164,7 +167,7 @@ std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
     each_field(*form_, data_, [&](const Field& field) {
         Attribute value = read(field);
         for (const Symbolic& s : symbolic_) {
-            if (s.name != field.name) continue;
+            if (s.name != field.name || s.element == kInGraph) continue;
             if (s.element < 0) {
                 value = s.value;
             } else {
@@ -200,18 +203,31 @@ void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
     const auto note = [&](const SymInt& size, int element) {
         if (!size.is_number()) symbolic_.push_back({std::string(name), element, size});
     };
+    if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&value); part && *part && (*part)->is_symbolic()) {
+        symbolic_.push_back({std::string(name), kInGraph, 0});
+    }
     if (const auto* size = std::get_if<SymInt>(&value)) note(*size, -1);
     if (const auto* sizes = std::get_if<std::vector<SymInt>>(&value)) {
         for (std::size_t i = 0; i < sizes->size(); ++i) note((*sizes)[i], static_cast<int>(i));
     }
 }
 
-Attributes Attributes::with(const DimSizes& sizes, const Loc& loc) const {
+Attributes Attributes::with(const DimSizes& sizes, const Loc& loc, bool partly) const {
     Attributes result = *this;
     result.symbolic_.clear();
     each_field(*form_, result.data_, [&](const Field& field) {
         for (const Symbolic& s : symbolic_) {
             if (s.name != field.name) continue;
+            if (s.element == kInGraph) {
+                auto& part = in<std::shared_ptr<const Graph>>(field);
+                part = std::make_shared<const Graph>(part->with(sizes, loc));
+                if (part->is_symbolic()) result.symbolic_.push_back(s);  // it may know more when it runs
+                continue;
+            }
+            if (partly && !s.value.with(sizes, loc).is_number()) {
+                result.symbolic_.push_back(s);
+                continue;
+            }
             const int64_t number = s.value.value(sizes, loc);
             switch (field.kind) {
                 case Field::Kind::integer: in<int64_t>(field) = number; break;
@@ -227,6 +243,7 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc) const {
 
 std::string to_string(const Attribute& attribute) {
     struct Text {
+        mutable std::string lines;
         std::string operator()(const SymInt& size) const { return size.str(); }
         std::string operator()(double value) const {
             std::string text = fmt::format("{}", value);
@@ -240,7 +257,15 @@ std::string to_string(const Attribute& attribute) {
             for (const SymInt& size : sizes) text += (text.size() > 1 ? ", " : "") + size.str();
             return text + (sizes.size() == 1 ? ",)" : ")");
         }
-        std::string operator()(const std::shared_ptr<const Graph>& graph) const { return graph ? "{\n" + graph->str() + "}" : "{}"; }
+        std::string operator()(const std::shared_ptr<const Graph>& graph) const { 
+            std::string text = "{\n";
+            for (std::string_view rest = graph ? std::string_view(lines = graph->str()) : std::string_view(); !rest.empty();) {
+                const std::size_t end = rest.find('\n') + 1;
+                text.append("    ").append(rest.substr(0, end));
+                rest.remove_prefix(end);
+            }
+            return text + "}";
+        }
         std::string operator()(const std::string& choice) const { return "\"" + choice + "\""; }
     };
     return std::visit(Text{}, attribute);

@@ -48,7 +48,11 @@ Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const st
     }
     TraceOptions options;
     options.outputs = output_names;
-    for (const std::string& name : inputs) options.outputs.push_back("grad_" + name);
+    for (const std::string& name : inputs) {
+        std::string own = "grad_" + name;
+        for (int n = 2; index_of(options.outputs, own) < options.outputs.size(); ++n) own = fmt::format("grad_{}_{}", name, n);
+        options.outputs.push_back(std::move(own));
+    }
     for (const Graph::Value* parameter : graph.parameters()) options.parameters.emplace_back(parameter->name, parameter->data);
     const auto run = [&](const std::vector<Tensor>& given) {
         Graph copy = graph;

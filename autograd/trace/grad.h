@@ -7,7 +7,7 @@ namespace tapir {
 
 /// The graph, with an output "grad_NAME" more for each of `inputs`, which are names of its inputs and parameters: the gradient of the sum
 /// of all elements of `outputs` (of their sum, where these are several). Of what they do not depend on it is zeros. It can be
-/// differentiated again: grad(grad(graph, {"loss"}, {"x"}), {"grad_x"}, {"x"}). Throws ValueError for names that it does not have, TapeError where no
+/// differentiated again: grad(grad(graph, {"loss"}, {"x"}), {"grad_x"}, {"x"}) has an output "grad_x_2". Throws ValueError for names that it does not have, TapeError where no
 /// gradient flows to any of them, or where an op has no rule that a graph can hold.
 Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs, Loc loc = Loc::current());
 

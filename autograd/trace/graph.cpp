@@ -92,6 +92,23 @@ std::vector<std::string> Graph::dims() const {
     return {names.begin(), names.end()};
 }
 
+bool Graph::is_symbolic() const {
+    const auto depends = [](const SymInt& size) { return !size.is_number(); };
+    return std::any_of(values_.begin(), values_.end(), [&](const auto& v) { return std::any_of(v->shape.begin(), v->shape.end(), depends); }) ||
+           std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->attributes.is_symbolic(); });
+}
+
+Graph Graph::with(const DimSizes& sizes, Loc loc) const {
+    Graph graph = *this;
+    for (const auto& value : graph.values_) {
+        for (SymInt& size : value->shape) size = size.with(sizes, loc);
+    }
+    for (const auto& node : graph.nodes_) {
+        if (node->attributes.is_symbolic()) node->attributes = node->attributes.with(sizes, loc, /*partly=*/true);
+    }
+    return graph;
+}
+
 Graph::Value* Graph::value(std::string_view name, Loc loc) const {
     std::vector<std::string> names;
     const auto is_it = [&](const std::string& own) {

@@ -53,15 +53,15 @@ class Attributes {
     void set(std::string_view name, const Attribute& value, Loc loc = Loc::current());
     /// Whether some depend on named dimensions.
     bool is_symbolic() const noexcept { return !symbolic_.empty(); }
-    /// With numbers in their places.
-    Attributes with(const DimSizes& sizes, const Loc& loc) const;
+    /// With numbers in their places. Throws ValueError where a size is missing; partly: what depends on it stays then.
+    Attributes with(const DimSizes& sizes, const Loc& loc, bool partly = false) const;
     /// What the form takes; is_symbolic() to be false.
     const void* data() const noexcept { return data_; }
 
  private:
     struct Symbolic {
         std::string name;
-        int element;  // of several; -1: the attribute itself
+        int element;  // of several; -1: the attribute itself, -2: it is a graph in which some do
         SymInt value;
     };
     const OpForm* form_;
@@ -142,6 +142,10 @@ class Graph {
     std::vector<Value*> values() const;
     /// The named dimensions, sorted.
     std::vector<std::string> dims() const;
+    /// Whether shapes or attributes depend on named dimensions.
+    bool is_symbolic() const;
+    /// The graph for these sizes of named dimensions; what depends on others stays.
+    Graph with(const DimSizes& sizes, Loc loc = Loc::current()) const;
     /// The input, parameter or output of this name. Throws ValueError, with the names that there are.
     Value* value(std::string_view name, Loc loc = Loc::current()) const;
     /// A listing: a line for each value, with the lines of the program.

@@ -50,8 +50,8 @@ class Line {
             if (c == '"') is_quoted = !is_quoted;
             if (is_quoted) continue;
             if (depth == 0 && ends.find(c) != std::string_view::npos) break;
-            if (c == '(' || c == '[') ++depth;
-            if (c == ')' || c == ']') --depth;
+            if (c == '(' || c == '[' || c == '{') ++depth;
+            if (c == ')' || c == ']' || c == '}') --depth;
         }
         std::string_view part = text_.substr(begin, at_ - begin);
         while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
@@ -150,6 +150,58 @@ bool is_scalar(const Attributes& attributes, std::string_view name) {
     return is_it;
 }
 
+// The lines of a text, one by one. A graph within a line, "{", its own lines, "}", becomes "{0}", its number among `parts`.
+class Lines {
+ public:
+    Lines(std::string_view text, const Loc& loc) : text_(text), loc_(loc) {}
+
+    std::vector<std::string> parts;
+
+    /// false: there are no more.
+    bool next(std::string& line) {
+        if (at_ >= text_.size()) return false;
+        line.clear();
+        parts.clear();
+        std::string_view now = physical();
+        while (opens(now)) {
+            line.append(now).append(fmt::format("{}", parts.size()));
+            std::string part;
+            for (int depth = 1;;) {
+                if (at_ >= text_.size()) fail<ValueError>(loc_, "Graph::parse: line {}: a }} is missing", number);
+                now = physical();
+                const std::size_t begin = now.find_first_not_of(' ');
+                if (begin != std::string_view::npos && now[begin] == '}' && --depth == 0) {
+                    now.remove_prefix(begin);
+                    break;
+                }
+                if (opens(now) && ++depth > 100) fail<ValueError>(loc_, "Graph::parse: line {}: graphs in graphs, 100 deep", number);
+                part.append(now).append("\n");
+            }
+            parts.push_back(std::move(part));
+        }
+        line.append(now);
+        return true;
+    }
+    int number = 0;  // of the last one
+
+ private:
+    static bool opens(std::string_view line) {
+        const std::size_t begin = line.find_first_not_of(' ');
+        return !line.empty() && line.back() == '{' && line[begin] != '#';
+    }
+    std::string_view physical() {
+        const std::size_t end = std::min(text_.find('\n', at_), text_.size());
+        const std::string_view line = text_.substr(at_, end - at_);
+        at_ = end + 1;
+        ++number;
+        return line;
+    }
+
+    std::string_view text_;
+    const Loc& loc_;
+    std::size_t at_ = 0;
+};
+
 std::vector<SymInt> sizes_of_tensor(const Tensor& x) {
     const Shape shape = x.shape();
     return {shape.begin(), shape.end()};
@@ -192,12 +244,9 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
         }
         return Tensor();
     };
-    int number = 0;
-    std::size_t at = 0;
-    while (at < text.size()) {
-        const std::size_t end = std::min(text.find('\n', at), text.size());
-        Line line(text.substr(at, end - at), ++number, loc);
-        at = end + 1;
+    Lines lines(text, loc);
+    for (std::string logical; lines.next(logical);) {
+        Line line(logical, lines.number, loc);
         if (line.at_end() || line.take("#")) continue;
         const auto value_of = [&](std::string_view name) -> Value* {
             const auto known = values.find(name);
@@ -205,6 +254,13 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             const Tensor constant = number_of(name, line);
             if (!constant.defined()) line.refuse(fmt::format("there is no value {}", name));
             return graph.add_constant(constant, {}, loc);
+        };
+        const auto part_of = [&](std::string_view name) -> std::shared_ptr<const Graph> {
+            if (name == "{}") return nullptr;
+            std::size_t part = 0;
+            const bool is_part = name.size() > 2 && name[0] == '{' && std::from_chars(name.data() + 1, name.data() + name.size(), part).ec == std::errc();
+            if (!is_part || part >= lines.parts.size()) line.refuse(fmt::format("{} is no graph", name));
+            return std::make_shared<const Graph>(parse(lines.parts[part], {}, loc));
         };
         const auto define = [&](std::string_view name, Value* value) {
             if (name.substr(0, 1) == "%") {
@@ -298,6 +354,7 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
                 if (std::holds_alternative<DType>(now)) return dtype_of_name(value, line);
                 if (std::holds_alternative<Device>(now)) return device_of_name(value, line);
                 if (std::holds_alternative<std::vector<SymInt>>(now)) return sizes_of(value, line);
+                if (std::holds_alternative<std::shared_ptr<const Graph>>(now)) return part_of(value);
                 if (std::holds_alternative<std::string>(now) && value.size() >= 2) return std::string(value.substr(1, value.size() - 2));
                 line.refuse(fmt::format("{} is no value of {}", value, name));
             };

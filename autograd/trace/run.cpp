@@ -21,31 +21,35 @@ std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str()
 
 DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc) {
     DimSizes sizes;
-    for (std::size_t i = 0; i < graph.inputs().size(); ++i) {
-        const Graph::Value& wanted = *graph.inputs()[i];
-        const Tensor& x = given[i];
-        if (!x.defined()) continue;
+    const auto each = [&](const auto& call) {
+        for (std::size_t i = 0; i < graph.inputs().size(); ++i) {
+            if (given[i].defined()) call(*graph.inputs()[i], given[i]);
+        }
+    };
+    const auto fail_shape = [&](const Graph::Value& wanted, const Tensor& x) {
+        fail<ShapeError>(loc, "graph: the input {} has shape {}, the graph was made for {}", wanted.name, x.shape(),
+                         to_string(Attribute(wanted.shape)));
+    };
+    each([&](const Graph::Value& wanted, const Tensor& x) {
         if (x.dtype() != wanted.dtype) fail<DTypeError>(loc, "graph: the input {} is {}, the graph was made for {}", wanted.name, x.dtype(), wanted.dtype);
-        bool fits = static_cast<std::size_t>(x.dim()) == wanted.shape.size();
-        for (std::size_t d = 0; fits && d < wanted.shape.size(); ++d) {
-            const SymInt& size = wanted.shape[d];
+        if (static_cast<std::size_t>(x.dim()) != wanted.shape.size()) fail_shape(wanted, x);
+        for (std::size_t d = 0; d < wanted.shape.size(); ++d) {
+            const std::vector<std::string> names = wanted.shape[d].dims();
+            if (names.size() != 1 || wanted.shape[d] != SymInt::dim(names[0])) continue;
             const std::int64_t have = x.size(static_cast<int>(d));
-            const std::vector<std::string> names = size.dims();
-            if (names.size() == 1 && size == SymInt::dim(names[0])) {
-                const auto [known, is_new] = sizes.emplace(names[0], have);
-                if (!is_new && known->second != have) {
-                    fail<ShapeError>(loc, "graph: the dimension {} has size {}, but {} in the input {} of shape {}", names[0], known->second,
-                                     have, wanted.name, x.shape());
-                }
-            } else {
-                fits = size.is_number() && size.number() == have;
+            const auto [known, is_new] = sizes.emplace(names[0], have);
+            if (!is_new && known->second != have) {
+                fail<ShapeError>(loc, "graph: the dimension {} has size {}, but {} in the input {} of shape {}", names[0], known->second, have,
+                                 wanted.name, x.shape());
             }
         }
-        if (!fits) {
-            fail<ShapeError>(loc, "graph: the input {} has shape {}, the graph was made for {}", wanted.name, x.shape(),
-                             to_string(Attribute(wanted.shape)));
+    });
+    each([&](const Graph::Value& wanted, const Tensor& x) {  // formulas of these
+        for (std::size_t d = 0; d < wanted.shape.size(); ++d) {
+            const SymInt size = wanted.shape[d].with(sizes, loc);
+            if (size.is_number() && size.number() != x.size(static_cast<int>(d))) fail_shape(wanted, x);
         }
-    }
+    });
     return sizes;
 }
 

@@ -47,6 +47,12 @@ std::int64_t SymInt::value(const DimSizes& sizes, Loc loc) const {
     return sum;
 }
 
+SymInt SymInt::with(const DimSizes& sizes, Loc loc) const {
+    const std::vector<std::string> names = dims();
+    const bool is_known = std::all_of(names.begin(), names.end(), [&](const std::string& name) { return sizes.count(name) > 0; });
+    return is_known ? SymInt(value(sizes, loc)) : *this;
+}
+
 std::vector<std::string> SymInt::dims() const {
     std::set<std::string> names;
     for (const auto& [product, coefficient] : terms_) names.insert(product.begin(), product.end());

@@ -26,6 +26,8 @@ class SymInt {
     std::int64_t number(Loc loc = Loc::current()) const;
     /// With these sizes of its dimensions. Throws ValueError where one is missing, or where the result is too large.
     std::int64_t value(const DimSizes& sizes, Loc loc = Loc::current()) const;
+    /// The number for these sizes, where they are all that it depends on; else what it is.
+    SymInt with(const DimSizes& sizes, Loc loc = Loc::current()) const;
     /// The dimensions that it depends on, sorted.
     std::vector<std::string> dims() const;
     std::string str() const;

@@ -58,9 +58,9 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
     std::vector<Tensor> results;
     std::vector<Graph::Value*> values;
     {
-        const WatchScope watching(tracer);
+        const TracerScope watching(tracer);
         const TracingScope tracing(number);
-        results = fn.call(fn.function, tensors);
+        results = fn(tensors);
         for (const Tensor& result : results) {
             if (!result.defined()) fail<ValueError>(loc, "trace: the function gave an undefined tensor");
             values.push_back(tracer.value_of(result, loc));
@@ -138,6 +138,12 @@ class Union {
                 }
                 fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}", at_line(node), name, text);
             };
+            if (std::holds_alternative<std::shared_ptr<const Graph>>(value)) {
+                std::vector<Graph> parts;
+                for (const auto& other : all) parts.push_back(*std::get<std::shared_ptr<const Graph>>(other[i].second));
+                node.attributes.set(name, std::make_shared<const Graph>(Union(std::move(parts), samples_, loc_).make()));
+                continue;
+            }
             if (std::holds_alternative<SymInt>(value)) {
                 std::vector<std::int64_t> numbers;
                 for (const auto& other : all) numbers.push_back(std::get<SymInt>(other[i].second).number());
@@ -250,6 +256,7 @@ class Union {
 
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc) {
     if (is_tracing()) fail<TapeError>(loc, "trace: this thread traces already");
+    check_arity("trace", fn, inputs.size(), loc);
     std::set<std::string> names;
     DimSizes sizes;
     for (const TraceInput& input : inputs) {

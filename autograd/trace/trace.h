@@ -7,14 +7,12 @@
 // named dimensions gives, an op that the graph does not know.
 #pragma once
 
-#include <concepts>
-#include <initializer_list>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/traced_function.h"
 
 namespace tapir {
 
@@ -40,57 +38,7 @@ struct TraceOptions {
 
 namespace detail {
 
-/// A function of any signature, called with a list.
-struct TracedFunction {
-    void* function;
-    std::vector<Tensor> (*call)(void* function, const std::vector<Tensor>& inputs);
-};
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc);
-
-inline std::vector<Tensor> as_list(Tensor result) { return {std::move(result)}; }
-inline std::vector<Tensor> as_list(std::vector<Tensor> results) { return results; }
-template <class... T>
-    requires(sizeof...(T) > 1)
-std::vector<Tensor> as_list(const std::tuple<T...>& results) {
-    return std::apply([](const auto&... parts) { return std::vector<Tensor>{parts...}; }, results);
-}
-inline std::vector<Tensor> as_list(const std::pair<Tensor, Tensor>& results) { return {results.first, results.second}; }
-
-template <class Fn, std::size_t... I>
-auto call_with(Fn& fn, const std::vector<Tensor>& x, std::index_sequence<I...>) {
-    return fn(x[I]...);
-}
-template <class Fn, class Index>
-inline constexpr bool takes = false;
-template <std::size_t>
-using TensorOf = const Tensor&;
-template <class Fn, std::size_t... I>
-inline constexpr bool takes<Fn, std::index_sequence<I...>> = std::is_invocable_v<Fn&, TensorOf<I>...>;
-
-template <class Fn, std::size_t N>
-std::vector<Tensor> call_n(Fn& fn, const std::vector<Tensor>& x) {
-    if constexpr (N > 8) {
-        static_assert(N <= 8, "trace: the function is to take Tensors (at most 8), or one std::vector<Tensor>");
-        return {};
-    } else if constexpr (takes<Fn, std::make_index_sequence<N>>) {
-        return as_list(call_with(fn, x, std::make_index_sequence<N>()));
-    } else {
-        return call_n<Fn, N + 1>(fn, x);
-    }
-}
-
-template <class Fn>
-TracedFunction traced(Fn& fn) {
-    return {const_cast<void*>(static_cast<const void*>(&fn)), [](void* function, const std::vector<Tensor>& x) {
-                auto& f = *static_cast<Fn*>(function);
-                if constexpr (std::is_invocable_v<Fn&, const std::vector<Tensor>&>) {
-                    return as_list(f(x));
-                } else {
-                    return call_n<Fn, 0>(f, x);
-                }
-            }};
-}
-
 }  // namespace detail
 
 /// Runs fn, a function of tensors or a module, on these inputs, and gives the graph of what it did: a tensor that required gradients

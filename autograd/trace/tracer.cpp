@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
@@ -18,8 +19,18 @@ std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes +
 
 }  // namespace
 
+static constinit thread_local Tracer* current_tracer = nullptr;
+
+TracerScope::TracerScope(Tracer& tracer) noexcept : watching_(tracer), outer_(current_tracer) { current_tracer = &tracer; }
+TracerScope::~TracerScope() { current_tracer = outer_; }
+
+Tracer* Tracer::current() noexcept { return current_tracer; }
+
 Tracer::Tracer(const TraceOptions& options)
     : OpWatcher(/*calls_ops=*/false), named_(options.parameters), reads_(options.reads) {}
+
+Tracer::Tracer(Tracer& outer, const char* what)
+    : OpWatcher(/*calls_ops=*/false), reads_(TraceOptions::Reads::refuse), outer_(&outer), what_(what) {}
 
 void Tracer::add_input(const std::string& name, const Tensor& x) {
     Graph::Value* value = graph_.add_input(name, x.dtype(), sizes_of(x.impl()), x.device());
@@ -48,6 +59,11 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         const TensorImpl* base = same->tensor.impl();
         Graph::Value* value = current(*same, loc);
         return seen_[x.impl()] = {x, value, version_of(x), base};
+    }
+    if (outer_) {
+        const bool is_number = x.dim() == 0 && x.device() == cpu && x.impl()->trace == 0 && !x.requires_grad() && !outer_->knows(x);
+        Graph::Value* value = is_number ? graph_.add_constant(x, {}, loc) : capture(x, loc);
+        return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
     }
     if (x.impl()->trace == detail::thread.trace) {
         fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
@@ -106,7 +122,15 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
 Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) { return current(seen(x, loc), loc); }
 
 void Tracer::before_write(const Tensor& self) {
+    if (inner_) return;
     const auto found = seen_.find(self.impl());
+    if (outer_) {
+        if (found == seen_.end() || is_outer(found->second)) {
+            fail<TapeError>(last_line_, "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot hold that: "
+                            "give the new value back instead", what_, self.shape());
+        }
+        return;
+    }
     if (found != seen_.end() && !found->second.outer) return;
     for (const auto& [tensor, copy] : backups_) {
         if (tensor.is_same(self)) return;
@@ -162,6 +186,11 @@ void Tracer::note_write(Seen& s, Graph::Value* value, const Loc& loc) {
 // What the program holds: numbers between braces, memory that it gives.
 void Tracer::note_constant(TensorImpl* made) {
     const PauseRecording pause;
+    if (outer_ && made->rank > 0) {
+        outer_->note_constant(made);
+        static_cast<void>(seen(handle_of(made), last_line_));
+        return;
+    }
     Seen constant{handle_of(made), nullptr, 0};
     constant.value = graph_.add_constant(constant.tensor.clone());  // it may be written to
     constant.version = version_of(constant.tensor);
@@ -169,6 +198,7 @@ void Tracer::note_constant(TensorImpl* made) {
 }
 
 void Tracer::end(const RecordArgs& ran) {
+    if (inner_) return;
     if (std::strcmp(ran.op.name, "tensor") == 0) return note_constant(ran.outputs[0]);
     const OpForm*& form = forms_[&ran.op];
     if (!form) form = find_form(ran.op.name);
@@ -204,6 +234,7 @@ void Tracer::end(const RecordArgs& ran) {
 }
 
 void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
+    if (inner_) return;
     const Loc& loc = caller.line() ? caller : last_line_;  // printing does not know its own
     Graph::Value* value = value_of(x, loc);
     if (value->kind == Graph::Kind::constant) return;
@@ -216,6 +247,52 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     }
     const PauseRecording pause;
     graph_.add_guard({value, x.clone(), what, loc});
+}
+
+// --- Parts -----------------------------------------------------------------------------------------------------------------------
+
+bool Tracer::knows(const Tensor& x) const { return seen_.count(x.impl()) > 0 || (outer_ && outer_->knows(x)); }
+
+Graph::Value* Tracer::capture(const Tensor& x, const Loc& loc) {
+    const Graph::Value* outside = outer_->value_of(x, loc);
+    std::string name = outside->name.empty() ? fmt::format("outer_{}", outside->number) : outside->name;
+    const auto is_taken = [&](const Graph::Value* input) { return input->name == name; };
+    while (std::any_of(graph_.inputs().begin(), graph_.inputs().end(), is_taken)) name += "_";
+    captures_.push_back(x);
+    return graph_.add_input(std::move(name), x.dtype(), sizes_of(x.impl()), x.device(), loc);
+}
+
+bool Tracer::is_outer(const Seen& s) const {
+    const Seen* whole = &s;
+    while (whole->base) whole = &seen_.at(whole->base);
+    return whole->outer != nullptr;
+}
+
+Tracer::Part Tracer::trace_part(const char* what, const TracedFunction& fn, const std::vector<Tensor>& operands, const Loc& loc) {
+    Tracer inner(*this, what);
+    inner.last_line_ = detail::caller(loc);
+    for (std::size_t i = 0; i < operands.size(); ++i) inner.add_input(fmt::format("operand_{}", i), operands[i]);
+    Part part;
+    std::vector<Graph::Value*> values;
+    {
+        struct Nested {
+            Tracer*& place;
+            ~Nested() { place = nullptr; }
+        } nested{inner_};
+        inner_ = &inner;
+        const TracerScope active(inner);
+        const NoGradScope plain;
+        part.results = fn(operands);
+        for (const Tensor& result : part.results) {
+            if (!result.defined()) fail<ValueError>(loc, "{}: the function gave an undefined tensor", what);
+            values.push_back(inner.value_of(result, loc));
+        }
+    }
+    Graph graph = inner.finish();
+    for (std::size_t i = 0; i < values.size(); ++i) graph.add_output(fmt::format("output_{}", i), values[i], loc);
+    part.graph = std::make_shared<const Graph>(std::move(graph));
+    part.captures = std::move(inner.captures_);
+    return part;
 }
 
 Graph Tracer::finish() {

@@ -15,6 +15,8 @@ namespace tapir::detail {
 class Tracer : public OpWatcher {
  public:
     explicit Tracer(const TraceOptions& options);
+    /// The tracer that this thread's ops are told to, or null.
+    static Tracer* current() noexcept;
 
     void add_input(const std::string& name, const Tensor& x);
     /// The value that a tensor stands for now; one that was not seen yet becomes a parameter or a constant.
@@ -23,6 +25,16 @@ class Tracer : public OpWatcher {
     Graph finish();
     /// What the tensors that the program wrote to held before.
     std::vector<std::pair<Tensor, Tensor>> take_backups() { return std::move(backups_); }
+
+    /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one for each
+    /// tensor that the function uses beside these (captures); numbers are constants of its own. Throws TapeError where the function writes to
+    /// what it did not make.
+    struct Part {
+        std::shared_ptr<const Graph> graph;
+        std::vector<Tensor> captures;
+        std::vector<Tensor> results;  // of this call
+    };
+    Part trace_part(const char* what, const TracedFunction& fn, const std::vector<Tensor>& operands, const Loc& loc);
 
     void before_write(const Tensor& self) override;
     void read(const char* what, const Tensor& x, const Loc& caller) override;
@@ -37,6 +49,10 @@ class Tracer : public OpWatcher {
         Graph::Node* view = nullptr;       // how; null: it is the same elements in the same shape (detach())
         Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
     };
+    explicit Tracer(Tracer& outer, const char* what);  // of a part
+    Graph::Value* capture(const Tensor& x, const Loc& loc);
+    bool is_outer(const Seen& s) const;
+    bool knows(const Tensor& x) const;
     Seen& seen(const Tensor& x, const Loc& loc);
     Seen* alias_of(const Tensor& x);
     void put_back(Seen& whole, const Seen& part, const Loc& loc);
@@ -53,7 +69,24 @@ class Tracer : public OpWatcher {
     std::vector<std::pair<Tensor, Tensor>> backups_;
     TraceOptions::Reads reads_;
     int unnamed_ = 0;
+    Tracer* outer_ = nullptr;  // whose part this is
+    Tracer* inner_ = nullptr;  // which traces a part now: what is told is its
+    const char* what_ = "trace";
+    std::vector<Tensor> captures_;
     Loc last_line_;  // of the last op
+};
+
+/// What ops are told to while it lives.
+class TracerScope {
+ public:
+    explicit TracerScope(Tracer& tracer) noexcept;
+    ~TracerScope();
+    TracerScope(const TracerScope&) = delete;
+    TracerScope& operator=(const TracerScope&) = delete;
+
+ private:
+    WatchScope watching_;
+    Tracer* outer_;
 };
 
 }  // namespace tapir::detail

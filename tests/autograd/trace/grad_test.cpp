@@ -40,6 +40,7 @@ TEST_CASE("the gradient of a graph is a graph") {
     SECTION("to the second order") {
         const Graph second = grad(g, {"grad_x"}, {"w"});
         const Tensor x = randn({3, 4}, float64).requires_grad_();
+        CHECK(second.outputs().back().name == "grad_w_2");
         const Tensor got = second({x}).back();
         Tape tape;
         const Tensor first = tape.gradient(fn(x), {x}, {.create_graph = true})[0];

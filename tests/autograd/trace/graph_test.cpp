@@ -95,8 +95,8 @@ TEST_CASE("what the program reads is refused or guarded") {
         if (total.item<float>() > 0) return x * 2;
         return x;
     };
-    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}), Catch::StartsWith("graph_test.cpp:94: ") &&
-                                                         Catch::Contains("item() reads a value that sum made at graph_test.cpp:93"));
+    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}), Catch::StartsWith("graph_test.cpp:95: ") &&
+                                                         Catch::Contains("item() reads a value that sum made at graph_test.cpp:94"));
     TraceOptions options;
     options.reads = TraceOptions::Reads::guard;
     const Graph graph = trace(fn, {{"x", ones({3})}}, options);
