@@ -62,3 +62,10 @@ constinit const OptimizerRule AdagradOptions::rule = rule_of<AdagradRule>;
 constinit const OptimizerRule AdagradDAOptions::rule = rule_of<AdagradDARule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(adagrad, AdagradOptions);
+TAPIR_UPDATE_FORM(adagrad_da, AdagradDAOptions);
+
+}  // namespace tapir

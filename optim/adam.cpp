@@ -118,3 +118,13 @@ constinit const OptimizerRule NAdamOptions::rule = rule_of<NAdamRule>;
 constinit const OptimizerRule RAdamOptions::rule = rule_of<RAdamRule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(adam, AdamOptions);
+TAPIR_UPDATE_FORM(adamw, AdamWOptions);
+TAPIR_UPDATE_FORM(adamax, AdamaxOptions);
+TAPIR_UPDATE_FORM(nadam, NAdamOptions);
+TAPIR_UPDATE_FORM(radam, RAdamOptions);
+
+}  // namespace tapir

@@ -48,3 +48,9 @@ struct ASGDRule : Rule<ASGDOptions> {
 constinit const OptimizerRule ASGDOptions::rule = rule_of<ASGDRule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(asgd, ASGDOptions);
+
+}  // namespace tapir

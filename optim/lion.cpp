@@ -37,3 +37,9 @@ struct LionRule : Rule<LionOptions> {
 constinit const OptimizerRule LionOptions::rule = rule_of<LionRule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(lion, LionOptions);
+
+}  // namespace tapir

@@ -237,7 +237,7 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
                          parameters.size(), parameters[0].shape());
     }
     std::vector<Slot> slots;
-    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, false});
+    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, {}, false});
     const auto* bytes = static_cast<const std::byte*>(options);
     std::vector<std::byte> copy(bytes, bytes + rule_.options_size);
     groups_.reserve(groups_.size() + 1);
@@ -247,6 +247,37 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
 }
 
 // --- A step --------------------------------------------------------------------------------------------------------------
+
+// What a graph is to take for state of the program: it was there before the trace, and has the parameter's name.
+static void make_state(const Tensor& state, const Slot& slot, const char* what) {
+    state.impl()->trace = 0;
+    const AutogradMeta* meta = slot.parameter.impl()->meta;
+    const char* name = meta ? meta->name_now() : nullptr;
+    if (name) detail::meta_of(state).name = detail::interned(fmt::format("{}.{}", name, what));
+}
+
+// The steps are counted in a tensor from the first one that is traced.
+static void read_progress(Slot& slot) {
+    if (!slot.progress.defined()) return;
+    const double* progress = static_cast<const double*>(slot.progress.raw_data());
+    slot.steps = static_cast<std::int64_t>(progress[0]);
+    slot.number = progress[1];
+}
+
+static void write_progress(const Slot& slot, const Loc& loc) {
+    if (!slot.progress.defined()) return;
+    auto* progress = static_cast<double*>(slot.progress.raw_data());
+    progress[0] = static_cast<double>(slot.steps);
+    progress[1] = slot.number;
+    mark_written(slot.progress, loc);
+}
+
+static void make_progress(Slot& slot, const Loc& loc) {
+    if (slot.progress.defined()) return;
+    slot.progress = detail::make_empty({2}, float64, cpu, loc);
+    make_state(slot.progress, slot, "progress");
+    write_progress(slot, loc);
+}
 
 // All that a step makes for good, before it changes the first parameter: where memory runs out it can be repeated.
 void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
@@ -268,6 +299,7 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
             if (!names.of[i] || buffer.defined()) continue;
             Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
             buffer = made.fill_(rule_.initial_value(options, i), loc);
+            if (detail::is_tracing()) make_state(buffer, slot, names.of[i]);
             slot.has_new_buffers = true;
         }
     }
@@ -304,24 +336,31 @@ static void tell_begin(const OptimizerRule& rule, const Slot& slot, const Buffer
     for (int i = 0; i < kMaxBuffers; ++i) {
         if (names.of[i] && slot.buffers[i].defined()) detail::tell_write(slot.buffers[i]);
     }
+    if (slot.progress.defined()) detail::tell_write(slot.progress);
 }
 
 // It has run. rows: of a sparse gradient.
 static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts,
                      const Tensor& gradient, const SparseRows& rows, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
-    const Tensor* const inputs[] = {&slot.parameter, facts.is_sparse ? &rows.values : &gradient, &rows.indices};
-    TensorImpl* outputs[1 + kMaxBuffers] = {slot.parameter.impl()};
-    const char* const said_of_inputs[] = {"parameter", facts.is_sparse ? "rows of the gradient" : "gradient", "their indices"};
-    const char* said_of_outputs[1 + kMaxBuffers] = {"parameter"};
-    int count = 1;
+    const Tensor* inputs[3 + kMaxBuffers] = {&slot.parameter, facts.is_sparse ? &rows.values : &gradient, &rows.indices};
+    TensorImpl* outputs[2 + kMaxBuffers] = {slot.parameter.impl()};
+    const char* said_of_inputs[3 + kMaxBuffers] = {"parameter", facts.is_sparse ? "rows of the gradient" : "gradient", "their indices"};
+    const char* said_of_outputs[2 + kMaxBuffers] = {"parameter"};
+    int input_count = facts.is_sparse ? 3 : 2, count = 1;
+    const auto add_state = [&](const Tensor& state, const char* name) {
+        outputs[count] = state.impl();
+        said_of_outputs[count++] = name;
+        if (!detail::is_tracing()) return;
+        inputs[input_count] = &state;
+        said_of_inputs[input_count++] = name;
+    };
     for (int i = 0; i < kMaxBuffers; ++i) {
-        if (!names.of[i]) continue;
-        outputs[count] = slot.buffers[i].impl();
-        said_of_outputs[count++] = names.of[i];
+        if (names.of[i]) add_state(slot.buffers[i], names.of[i]);
     }
+    if (detail::is_tracing()) add_state(slot.progress, "progress");
     const OperandNames said(said_of_inputs, said_of_outputs);
-    rule.tell(options, facts, {*rule.op, loc, inputs, facts.is_sparse ? 3 : 2, outputs, count, nullptr, 0});
+    rule.tell(options, facts, {*rule.op, loc, inputs, input_count, outputs, count, nullptr, 0});
 }
 
 // What watchers throw waits until the step is whole: the first of it.
@@ -371,6 +410,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             const DType compute = computed_in(slot.parameter.dtype());
             detail::begin_op(rule_.op->name, slot.parameter.impl(), loc);
+            if (detail::is_tracing()) make_progress(slot, loc);
             if (queue.is_told) thrown.keep([&] { tell_begin(rule_, slot, names, loc); });
             if (detail::watching_ops) [[unlikely]]
                 detail::log_placement(slot.parameter.impl());
@@ -389,9 +429,11 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             work.parameter = ready(slot.parameter, compute);
             work.first = std::exchange(slot.has_new_buffers, false);
+            read_progress(slot);
             ++slot.steps;
             const double number = slot.number;
             rule_.update(options, slot, work);
+            write_progress(slot, loc);
             if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
                 queue.flush();
                 slot.parameter.copy_(work.parameter, loc);
@@ -448,7 +490,8 @@ NamedTensors Optimizer::state_dict() const {
         }
         const BufferNames names = rule_.buffers(options);
         for (std::size_t i = 0; i < groups_[g].size(); ++i) {
-            const Slot& slot = groups_[g][i];
+            Slot slot = groups_[g][i];
+            read_progress(slot);
             state.push_back({fmt::format("{}.{}.step", g, i), scalar(static_cast<double>(slot.steps))});
             if (const char* name = rule_.number) state.push_back({fmt::format("{}.{}.{}", g, i, name), scalar(slot.number)});
             for (int k = 0; k < kMaxBuffers; ++k) {
@@ -490,6 +533,16 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     }
     reader.finish();
     for (const auto& group : options) check(rule_, group.data(), loc);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        for (std::size_t i = 0; i < groups[g].size(); ++i) {
+            Slot &now = groups_[g][i], &next = groups[g][i];
+            if (!now.progress.defined()) continue;  // else graphs go on with these tensors
+            for (int k = 0; k < kMaxBuffers; ++k) {
+                if (now.buffers[k].defined() && next.buffers[k].defined()) next.buffers[k] = now.buffers[k].copy_(next.buffers[k], loc);
+            }
+            write_progress(next, loc);
+        }
+    }
     groups_ = std::move(groups);
     for (std::size_t g = 0; g < options.size(); ++g) std::copy(options[g].begin(), options[g].end(), options_[g].begin());
 }

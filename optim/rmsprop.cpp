@@ -60,3 +60,10 @@ constinit const OptimizerRule RMSpropOptions::rule = rule_of<RMSpropRule>;
 constinit const OptimizerRule AdadeltaOptions::rule = rule_of<AdadeltaRule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(rmsprop, RMSpropOptions);
+TAPIR_UPDATE_FORM(adadelta, AdadeltaOptions);
+
+}  // namespace tapir

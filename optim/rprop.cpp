@@ -45,3 +45,9 @@ struct RpropRule : Rule<RpropOptions> {
 constinit const OptimizerRule RpropOptions::rule = rule_of<RpropRule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(rprop, RpropOptions);
+
+}  // namespace tapir

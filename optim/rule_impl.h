@@ -18,6 +18,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/tensor.h"
 #include "tapir/ops/copy.h"
@@ -34,6 +35,7 @@ struct Slot {
     Tensor buffers[kMaxBuffers];  // undefined until the first step
     std::int64_t steps = 0;
     double number = 1;             // see Rule::number
+    Tensor progress;               // where the step was traced: steps and number, which graphs count on, too
     bool has_new_buffers = false;  // they have not been used in a step
 };
 
@@ -50,6 +52,7 @@ struct OptimizerOption {
     double (*get)(const void* options);
     bool (*set)(void* options, double value);  // false, and nothing done, where the member's type does not hold it
     Domain domain;
+    bool is_flag;
 };
 
 template <class Options, class T>
@@ -69,12 +72,13 @@ constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) 
                 member = static_cast<T>(value);
                 return true;
             },
-            domain};
+            domain, std::is_same_v<std::remove_reference_t<decltype(std::declval<Options&>().*Member)>, bool>};
 }
 
 /// What watchers are told of the update of one parameter: the inputs are the parameter, as it is afterwards, and its gradient; where
 /// is_sparse, the gradient's rows and their indices stand in the gradient's place. The outputs are the parameter and its buffers, in
-/// the rule's order.
+/// the rule's order. While a graph is traced, the inputs are the parameter, the dense gradient, the buffers, and the progress (Slot), the
+/// outputs the parameter, the buffers and the progress.
 struct UpdateFacts {
     std::int64_t steps;  // of this parameter, this one too
     double number;       // Slot::number before
@@ -144,6 +148,16 @@ inline constexpr OptimizerRule rule_of = [] {
     }
     return rule;
 }();
+
+/// An update as a graph runs it: of the inputs that a trace has told, new values.
+std::vector<Tensor> run_update(const OptimizerRule& rule, const void* options, const FormCall& x);
+/// The options, by their names.
+void update_fields(Fields& f, const OptimizerRule& rule, void* options);
+
+/// The form of an optimizer's row, which comes after its rule. The line must begin with it, as that of TAPIR_OP.
+#define TAPIR_UPDATE_FORM(op, Options)                                                                                      \
+    TAPIR_FORM(op, optim::UpdateAttrs<optim::Options>, optim::run_update(optim::Options::rule, &a.options, x),              \
+               optim::update_fields(f, optim::Options::rule, &a.options))
 
 /// For the samples of the rows: p after two steps with the gradient g.
 template <class Optimizer, class Options>

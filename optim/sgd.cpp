@@ -51,3 +51,9 @@ struct SGDRule : Rule<SGDOptions> {
 constinit const OptimizerRule SGDOptions::rule = rule_of<SGDRule>;
 
 }  // namespace tapir::optim
+
+namespace tapir {
+
+TAPIR_UPDATE_FORM(sgd, SGDOptions);
+
+}  // namespace tapir

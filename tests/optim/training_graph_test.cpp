@@ -1,0 +1,97 @@
+// A whole training step as one graph: loss, gradients and the optimizer's update. It goes on from where the program stands, with the
+// same tensors.
+#include <catch2/catch.hpp>
+
+#include "../fails.h"
+#include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+struct Net : nn::Module {
+    nn::Linear a{4, 8, {.bias = false}}, b{8, 3};  // a bias before the norm has no gradient, but rounding
+    nn::BatchNorm1d norm{8};
+    void members(nn::Members& m) override { m("a", a)("norm", norm)("b", b); }
+    Tensor forward(const Tensor& x) const { return b(relu(norm(a(x)))); }
+};
+
+template <class Optimizer>
+Tensor train_step(Net& net, Optimizer& optimizer, const Tensor& x, const Tensor& y) {
+    optimizer.zero_grad();
+    Tape tape;
+    const Tensor loss = cross_entropy(net.forward(x), y);
+    tape.backward(loss);
+    optimizer.step();
+    return loss;
+}
+
+void check_same_state(const Net& a, const Net& b) {
+    const NamedTensors mine = a.state_dict(), wanted = b.state_dict();
+    REQUIRE(mine.size() == wanted.size());
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        INFO(mine[i].name);
+        CHECK(allclose(mine[i].tensor.to(float64), wanted[i].tensor.to(float64), 1e-5, 1e-6));
+    }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a training step as a graph", "", optim::SGD, optim::Adam, optim::AdamW, optim::NAdam, optim::RMSprop, optim::Adagrad,
+                   optim::Rprop, optim::ASGD) {
+    manual_seed(1);
+    Net eager, traced;
+    traced.load_state_dict(eager.state_dict());
+    TestType eager_optimizer(eager.parameters(), {.lr = 0.05}), optimizer(traced.parameters(), {.lr = 0.05});
+    const auto batch = [](int n) { return std::pair{randn({n, 4}), randint(0, 3, {n})}; };
+    const auto [x, y] = batch(6);
+    train_step(eager, eager_optimizer, x, y);
+    Graph graph = trace([&](const Tensor& a, const Tensor& b) { return train_step(traced, optimizer, a, b); },
+                        {{"x", x, {"batch"}}, {"y", y, {"batch"}}}, {.outputs = {"loss"}});
+    INFO(graph.str());
+    check_same_state(traced, eager);  // the trace is a step, too
+    for (const int n : {6, 3, 9}) {
+        const auto [a, b] = batch(n);
+        const Tensor wanted = train_step(eager, eager_optimizer, a, b), got = graph.run({{"x", a}, {"y", b}}, {})[0];
+        CHECK(allclose(got, wanted));
+        check_same_state(traced, eager);
+    }
+    optimize(graph);
+    const auto [a, b] = batch(5);
+    CHECK(allclose(graph({a, b})[0], train_step(eager, eager_optimizer, a, b)));
+    check_same_state(traced, eager);
+    SECTION("the program goes on") {
+        const auto [c, d] = batch(4);
+        CHECK(allclose(train_step(traced, optimizer, c, d), train_step(eager, eager_optimizer, c, d)));
+        check_same_state(traced, eager);
+        const NamedTensors state = optimizer.state_dict(), wanted = eager_optimizer.state_dict();
+        REQUIRE(state.size() == wanted.size());
+        for (std::size_t i = 0; i < state.size(); ++i) {
+            INFO(state[i].name);
+            CHECK(allclose(state[i].tensor, wanted[i].tensor, 1e-5, 1e-6));
+        }
+    }
+    SECTION("from a file") {
+        const std::string path = "training_step.graph";
+        save_graph(path, graph);
+        const Graph loaded = load_graph(path);
+        const auto [c, d] = batch(4);
+        CHECK(allclose(loaded.run({{"x", c}, {"y", d}})[0], graph.run({{"x", c}, {"y", d}})[0]));
+        CHECK(allclose(loaded.run({{"x", c}, {"y", d}})[0], graph.run({{"x", c}, {"y", d}})[0]));
+        std::remove(path.c_str());
+    }
+    SECTION("what was there before comes back") {
+        const NamedTensors state = optimizer.state_dict();
+        NamedTensors weights;
+        for (const auto& [name, t] : traced.state_dict()) weights.push_back({name, t.clone()});
+        const auto [c, d] = batch(4);
+        const Tensor loss = graph.run({{"x", c}, {"y", d}})[0], next = graph.run({{"x", c}, {"y", d}})[0];
+        optimizer.load_state_dict(state);
+        traced.load_state_dict(weights);
+        CHECK(allclose(graph.run({{"x", c}, {"y", d}})[0], loss));
+        CHECK(allclose(graph.run({{"x", c}, {"y", d}})[0], next));
+    }
+}
