@@ -20,6 +20,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
@@ -272,8 +273,16 @@ static void write_progress(const Slot& slot, const Loc& loc) {
     mark_written(slot.progress, loc);
 }
 
+// Whether the trace itself has made the parameter: what is kept for it begins with each run of the graph then.
+static bool is_of_trace(const Slot& slot) { return detail::is_tracing() && slot.parameter.impl()->trace == detail::thread.trace; }
+
 static void make_progress(Slot& slot, const Loc& loc) {
     if (slot.progress.defined()) return;
+    if (is_of_trace(slot)) {
+        const detail::Muted told(false);
+        slot.progress = tensor({static_cast<double>(slot.steps), slot.number}, TensorOptions(float64, cpu), loc);
+        return;
+    }
     slot.progress = detail::make_empty({2}, float64, cpu, loc);
     make_state(slot.progress, slot, "progress");
     write_progress(slot, loc);
@@ -297,9 +306,14 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
             Tensor& buffer = slot.buffers[i];
             if (buffer.defined()) follow(buffer, slot.parameter.device(), compute);
             if (!names.of[i] || buffer.defined()) continue;
-            Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
-            buffer = made.fill_(rule_.initial_value(options, i), loc);
-            if (detail::is_tracing()) make_state(buffer, slot, names.of[i]);
+            if (is_of_trace(slot)) {
+                const detail::Muted told(false);
+                buffer = full(slot.parameter.shape(), rule_.initial_value(options, i), TensorOptions(compute, slot.parameter.device()), loc);
+            } else {
+                Tensor made = detail::make_empty_like(slot.parameter.impl(), compute, loc);
+                buffer = made.fill_(rule_.initial_value(options, i), loc);
+                if (detail::is_tracing()) make_state(buffer, slot, names.of[i]);
+            }
             slot.has_new_buffers = true;
         }
     }

@@ -331,7 +331,15 @@ TEST_CASE("random numbers in place are told by their own name, and cut the gradi
     CHECK(uniform.generator == &generator);
     CHECK(told_by<RandomFillAttrs>("normal", 1, [&] { x.normal_(3, 0.5); }).b == 0.5);
     CHECK(told_by<RandomFillAttrs>("bernoulli_fill", 1, [&] { x.bernoulli_(0.25); }).a == 0.25);
-    CHECK(told_by<Scalar>("fill", 1, [&] { x.fill_(3); }).as_int64() == 3);
+    struct : OpWatcher {  // a fill's number is an operand
+        void end(const RecordArgs& ran) override { number = ran.inputs[1]->item<double>(); }
+        double number = 0;
+    } filled;
+    {
+        const WatchScope watching(filled);
+        x.fill_(3);
+    }
+    CHECK(filled.number == 3);
     const Tensor w = ones({4}, float64).requires_grad_();
     for (const int which : {0, 1, 2}) {
         Tape tape;
