@@ -92,6 +92,8 @@ struct OpForm {
     /// Writes the result into a contiguous tensor of its shape and dtype, which may be one of the inputs of that shape and dtype, without
     /// checks or records; false: it cannot here. Null: it cannot at all.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
+    /// A bit for each result whose dimension 0 has a size that depends on the elements of the inputs, as nonzero's. Null: none has.
+    std::uint64_t (*data_sized)(const void* attrs) = nullptr;
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
@@ -121,6 +123,11 @@ constexpr OpForm random_form(OpForm form) {
     return form;
 }
 
+constexpr OpForm data_sized_form(OpForm form, std::uint64_t (*results)(const void*)) {
+    form.data_sized = results;
+    return form;
+}
+
 // What the call of an op gives goes where results belong.
 inline void put_results(Tensor* to, Tensor from) { to[0] = static_cast<Tensor&&>(from); }
 inline void put_results(Tensor* to, std::vector<Tensor> from) {
@@ -143,6 +150,14 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 #define TAPIR_RANDOM_FORM(op, Attrs, call, ...)  \
     extern const ::tapir::OpForm op##_form;      \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__))
+/// Of an op with results whose sizes depend on the elements of its inputs: a bit for each whose dimension 0 does.
+#define TAPIR_DATA_SIZED_FORM(op, Attrs, results, call, ...)                                                 \
+    extern const ::tapir::OpForm op##_form;                                                                  \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                  \
+        TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), [](const void* p) -> std::uint64_t {        \
+            [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                  \
+            return results;                                                                                  \
+        })
 /// The same as a value.
 #define TAPIR_TYPE(...) __VA_ARGS__
 #define TAPIR_FORM_OF(op, Attrs, call, ...)                                                            \

@@ -373,7 +373,7 @@ Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::co
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(bincount, int64_t, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
+TAPIR_DATA_SIZED_FORM(bincount, int64_t, 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
 TAPIR_FORM(histc, HistcCall, histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
 TAPIR_FORM(histogram, HistogramCall, detail::outputs(histogram_again(x, a)),
            f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)(

@@ -442,6 +442,6 @@ Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value, Loc loc) {
 
 TAPIR_PLAIN_FORM(where, where(x[0], x[1], x[2]));
 TAPIR_PLAIN_FORM(masked_fill, masked_fill(x[0], x[1], x[2]));
-TAPIR_PLAIN_FORM(nonzero, nonzero(x[0]));
+TAPIR_DATA_SIZED_FORM(nonzero, detail::NoAttrs, 1, nonzero(x[0]), static_cast<void>(f));
 
 }  // namespace tapir

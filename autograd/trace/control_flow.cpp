@@ -595,7 +595,14 @@ Tensors call_scan(const FormCall& x, const ScanAttrs& a) {
 }  // namespace
 
 TAPIR_FORM(cond, CondAttrs, call_cond(x, a), f("then_branch", a.then_branch)("else_branch", a.else_branch));
-TAPIR_FORM(while_loop, WhileAttrs, call_while(x, a), f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
+// The steps that are kept: as many as there were.
+static std::uint64_t data_sized(const WhileAttrs& a) {
+    const std::size_t carries = a.body ? a.body->outputs().size() : 0;
+    return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;
+}
+
+TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, data_sized(a), call_while(x, a),
+                      f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
 TAPIR_FORM(scan, ScanAttrs, call_scan(x, a),
            f("body", a.body)("carries", a.carries)("xs", a.xs)("reverse", a.reverse)("keep_steps", a.keep_steps));
 

@@ -1,78 +1,13 @@
-// Editing graphs: what needs to know what ops give.
+// Editing graphs.
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "tapir/autograd/trace/fit_impl.h"
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/make_impl.h"
-#include "tapir/core/thread_impl.h"
 
 namespace tapir {
-namespace {
-
-Tensor zeros_of(const Graph::Value& value, const DimSizes& sizes, const Loc& loc) {
-    if (value.kind == Graph::Kind::constant) return value.data;
-    Shape shape;
-    for (const SymInt& size : value.shape) shape.push_back(size.value(sizes, loc), loc);
-    Tensor zeros = detail::make_empty(shape, value.dtype, value.device, loc);
-    return zeros.fill_(0);
-}
-
-struct Made {
-    DType dtype;
-    Device device;
-    std::vector<SymInt> shape;
-};
-
-// What the op makes of such inputs: it is called with several sizes of the dimensions.
-std::vector<Made> results_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    std::set<std::string> names;
-    const auto note = [&](const SymInt& size) {
-        for (std::string& name : size.dims()) names.insert(std::move(name));
-    };
-    for (const Graph::Value* input : inputs) std::for_each(input->shape.begin(), input->shape.end(), note);
-    for (const auto& [name, attribute] : attributes.all()) {
-        if (const auto* size = std::get_if<SymInt>(&attribute)) note(*size);
-        if (const auto* sizes = std::get_if<std::vector<SymInt>>(&attribute)) std::for_each(sizes->begin(), sizes->end(), note);
-    }
-    DimSizes first;
-    std::int64_t next = 4;
-    for (const std::string& name : names) first[name] = next += 2;
-    const std::vector<DimSizes> samples = detail::samples_of(first);
-    const detail::PauseRecording pause;
-    const CallerScope caller(loc);
-    std::vector<std::vector<Tensor>> made;
-    for (const DimSizes& sizes : samples) {
-        std::vector<Tensor> arguments;
-        for (const Graph::Value* input : inputs) arguments.push_back(zeros_of(*input, sizes, loc));
-        std::vector<const Tensor*> addresses;
-        for (const Tensor& argument : arguments) addresses.push_back(&argument);
-        std::vector<Tensor> results(256);
-        const Attributes call = attributes.with(sizes, loc);
-        call.form().run({addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
-        while (!results.empty() && !results.back().defined()) results.pop_back();
-        made.push_back(std::move(results));
-    }
-    std::vector<Made> list;
-    for (std::size_t k = 0; k < made[0].size(); ++k) {
-        const Tensor& y = made[0][k];
-        Made result{y.dtype(), y.device(), {}};
-        for (int d = 0; d < y.dim(); ++d) {
-            std::vector<std::int64_t> values;
-            for (const auto& results : made) values.push_back(results[k].size(d));
-            const auto size = detail::fit(samples, values);
-            result.shape.push_back(size ? *size : SymInt::dim("unknown"));
-        }
-        list.push_back(std::move(result));
-    }
-    return list;
-}
-
-}  // namespace
-
 Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
                            const std::vector<std::pair<std::string, Attribute>>& attributes, Loc loc) {
     const OpForm* form = find_form(std::string(op).c_str());
@@ -83,14 +18,14 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
     for (const Value* input : inputs) {
         if (before) check_comes_before(input, before, "Graph::insert", loc);
     }
-    const std::vector<Made> made = results_of(all, inputs, loc);
+    const std::vector<detail::Inferred> made = detail::infer_results(all, inputs, loc);
     Node* node = append(*form, std::move(all), inputs);
     if (before) {
         node->loc = before->loc;
         node->module = before->module;
         node->module_call = before->module_call;
     }
-    for (const Made& result : made) add_result(node, result.dtype, result.device, result.shape);
+    for (const detail::Inferred& result : made) add_result(node, result.dtype, result.device, result.shape);
     std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(at), nodes_.end() - 1, nodes_.end());
     return node;
 }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
@@ -89,6 +90,7 @@ class Union {
         for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
         join_constants();
         join_shapes();
+        follow_data_sizes();
         return std::move(whole);
     }
 
@@ -241,6 +243,44 @@ class Union {
                 const std::optional<SymInt> joined = join(numbers);
                 all[0][v]->shape[d] = joined ? *joined : SymInt::dim(fmt::format("unknown_{}", unknown++));
             }
+        }
+    }
+    // What is made of results whose sizes depend on data has sizes that no sample tells: these are found by calling the ops.
+    void follow_data_sizes() {
+        Graph& whole = graphs_[0];
+        std::set<const Graph::Value*> depending;
+        int unknown = 0;
+        for (const auto& node : whole.nodes()) {
+            const Attributes& attributes = node->attributes;
+            const auto depends = [&](const Graph::Value* value) { return depending.count(value) > 0; };
+            const bool is_reached = std::any_of(node->inputs.begin(), node->inputs.end(), depends);
+            const std::uint64_t own = attributes.form().data_sized ? attributes.form().data_sized(attributes.data()) : 0;
+            if (!is_reached && own == 0) continue;
+            depending.insert(node->results.begin(), node->results.end());
+            for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
+                if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, unknown++));
+            }
+            if (own == 0) infer_again(*node);
+        }
+    }
+    void infer_again(Graph::Node& node) {
+        std::set<std::string> names;
+        for (const Graph::Value* input : node.inputs) {
+            for (const SymInt& size : input->shape) {
+                for (std::string& name : size.dims()) names.insert(std::move(name));
+            }
+        }
+        const auto has_graph = [](const auto& attribute) { return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second); };
+        const auto all = node.attributes.all();
+        if (names.size() > 6 || std::any_of(all.begin(), all.end(), has_graph)) return;  // a loop over zeros may have no end
+        try {
+            const std::vector<Inferred> made = infer_results(node.attributes, node.inputs, loc_);
+            for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;
+        } catch (const ValueError&) {  // zeros are not what it takes; then it is not known
+        } catch (const ShapeError& error) {
+            const std::string why = error.what();
+            fail<TapeError>(loc_, "trace: {}: sizes depend on data here, and for others than those of this run the op fails: {}", at_line(node),
+                            why.substr(why.find(": ") == std::string::npos ? 0 : why.find(": ") + 2));
         }
     }
     [[noreturn]] void fail_rank(const Graph::Value& value) {

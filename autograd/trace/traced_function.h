@@ -62,10 +62,12 @@ template <class Fn, int N = 0>
 constexpr int arity_of() {
     if constexpr (takes_list<Fn>) {
         return -1;
+    } else if constexpr (N > kMostArguments) {
+        static_assert(N <= kMostArguments, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+        return 0;
     } else if constexpr (takes<Fn, std::make_index_sequence<N>>) {
         return N;
     } else {
-        static_assert(N < kMostArguments, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
         return arity_of<Fn, N + 1>();
     }
 }

@@ -1,0 +1,16 @@
+// What an op gives, without its numbers.
+#pragma once
+
+#include "tapir/autograd/trace/graph.h"
+
+namespace tapir::detail {
+
+struct Inferred {
+    DType dtype;
+    Device device;
+    std::vector<SymInt> shape;  // a dimension "unknown" where no formula of the inputs' dimensions gives the size
+};
+/// The op is called on zeros, with several sizes of the named dimensions. Throws what it throws.
+std::vector<Inferred> infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
+
+}  // namespace tapir::detail
