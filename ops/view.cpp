@@ -243,9 +243,10 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
 }
 
 // reshape to a shape known to fit; strides: null for row-major ones.
-Tensor reshape_to(const In& x, const Shape& shape, const int64_t* strides) {
+// wish: what the program said, which may leave a size to be worked out.
+Tensor reshape_to(const In& x, const Shape& shape, const Shape& wish, const int64_t* strides) {
     Tensor view = detail::make_view(x.tensor.impl(), shape.rank(), shape.data(), strides, 0);
-    if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{reshape_op, {&x.tensor}}, shape);
+    if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{reshape_op, {&x.tensor}}, wish);
     return view;
 }
 
@@ -289,13 +290,13 @@ Tensor Tensor::view(const Shape& wish, Loc loc) const {
     Shape shape = wish;
     complete_shape("view", *this, shape, loc);
     if (impl_->is_contiguous()) [[likely]]
-        return reshape_to(In(*this, loc), shape, nullptr);
+        return reshape_to(In(*this, loc), shape, wish, nullptr);
     Shape strides;
     if (!view_strides(impl_, shape, strides)) {
         fail<ShapeError>(loc, "view: strides {} of shape {} do not allow {} without a copy; use reshape()", this->strides(),
                          this->shape(), shape);
     }
-    return reshape_to(In(*this, loc), shape, strides.data());
+    return reshape_to(In(*this, loc), shape, wish, strides.data());
 }
 
 Tensor reshape(In x, const Shape& wish) {
@@ -303,12 +304,12 @@ Tensor reshape(In x, const Shape& wish) {
     Shape shape = wish;
     complete_shape("reshape", x.tensor, shape, x.loc);
     if (x->is_contiguous()) [[likely]]
-        return reshape_to(x, shape, nullptr);
+        return reshape_to(x, shape, wish, nullptr);
     Shape strides;
-    if (view_strides(x.tensor.impl(), shape, strides)) return reshape_to(x, shape, strides.data());
+    if (view_strides(x.tensor.impl(), shape, strides)) return reshape_to(x, shape, wish, strides.data());
     const Tensor copy = clone(x);
     detail::begin_op("reshape", copy.impl(), x.loc);
-    return reshape_to(In(copy, x.loc), shape, nullptr);
+    return reshape_to(In(copy, x.loc), shape, wish, nullptr);
 }
 
 Tensor flatten(In x, Dim start_dim, Dim end_dim) {
@@ -389,7 +390,7 @@ Tensor squeeze(In x) {
         sizes.push_back(x->sizes[d]);
         strides.push_back(x->strides[d]);
     }
-    return reshape_to(x, sizes, strides.data());
+    return reshape_to(x, sizes, sizes, strides.data());
 }
 
 Tensor squeeze(In x, Dim dim) {
@@ -400,7 +401,7 @@ Tensor squeeze(In x, Dim dim) {
         sizes.erase(d);
         strides.erase(d);
     }
-    return reshape_to(x, sizes, strides.data());
+    return reshape_to(x, sizes, sizes, strides.data());
 }
 
 Tensor unsqueeze(In x, Dim dim) {
@@ -410,7 +411,7 @@ Tensor unsqueeze(In x, Dim dim) {
     const int64_t stride = d < sizes.rank() ? sizes.raw(d) * strides.raw(d) : 1;
     sizes.insert(d, 1, x.loc);
     strides.insert(d, stride, x.loc);
-    return reshape_to(x, sizes, strides.data());
+    return reshape_to(x, sizes, sizes, strides.data());
 }
 
 Tensor expand(In x, const Shape& wish) {

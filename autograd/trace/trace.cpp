@@ -14,6 +14,7 @@
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/reduce.h"
 
 namespace tapir::detail {
 namespace {
@@ -47,9 +48,21 @@ bool same_elements(const Tensor& a, const Tensor& b) {
     return x.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0;
 }
 
+using Backups = std::vector<std::pair<Tensor, Tensor>>;
+
+// What a run wrote is undone.
+void put_back(const Backups& backups, const Generator::State& state) {
+    default_generator().set_state(state);
+    const PauseRecording pause;
+    for (const auto& [tensor, copy] : backups) Tensor(tensor).copy_(copy);
+}
+
 struct Run {
     Graph graph;
-    std::vector<std::pair<Tensor, Tensor>> backups;
+    Backups backups;
+    Generator::State before;  // of the default generator
+
+    void undo() const { put_back(backups, before); }
 };
 
 Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors,
@@ -58,7 +71,8 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(inputs[i].name, tensors[i]);
     std::vector<Tensor> results;
     std::vector<Graph::Value*> values;
-    {
+    const Generator::State before = default_generator().state();
+    try {
         const TracerScope watching(tracer);
         const TracingScope tracing(number);
         results = fn(tensors);
@@ -66,8 +80,11 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
             if (!result.defined()) fail<ValueError>(loc, "trace: the function gave an undefined tensor");
             values.push_back(tracer.value_of(result, loc));
         }
+    } catch (...) {
+        put_back(tracer.take_backups(), before);
+        throw;
     }
-    Run run{tracer.finish(), tracer.take_backups()};
+    Run run{tracer.finish(), tracer.take_backups(), before};
     if (!options.outputs.empty() && options.outputs.size() != values.size()) {
         fail<ValueError>(loc, "trace: {} names of outputs for {} outputs", options.outputs.size(), values.size());
     }
@@ -76,6 +93,53 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
                              values[i], loc);
     }
     return run;
+}
+
+}  // namespace
+
+bool has_data_sizes(const Graph& graph) {
+    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
+        const OpForm& form = node->attributes.form();
+        return form.data_sized && form.data_sized(node->attributes.data()) != 0;
+    });
+}
+
+namespace {
+
+// The input with its smallest or its largest element in the place of the second half, so that what chooses elements chooses others.
+Tensor with_other_data(const Tensor& x, bool by_smallest) {
+    const PauseRecording pause;
+    Tensor other = x.detach().clone();
+    const std::int64_t count = other.numel();
+    if (count < 2) return other;
+    Tensor flat = other.reshape({count});
+    const Tensor values = flat.to(float64);
+    const std::int64_t from = (by_smallest ? argmin(values) : argmax(values)).item<std::int64_t>();
+    flat.narrow(0, count / 2, count - count / 2).copy_(flat.narrow(0, from, 1).clone().expand({count - count / 2}));
+    return other.requires_grad_(x.requires_grad());
+}
+
+// Of two runs on inputs of the same sizes: what differs was taken from sizes that depend on data. Empty: nothing was.
+std::string taken_from_data(const Graph& a, const Graph& b) {
+    if (a.nodes().size() != b.nodes().size() || a.constants().size() != b.constants().size()) return {};
+    const auto said = [&](const Graph::Node& node, const std::string& what, const std::string& one, const std::string& other) {
+        return fmt::format("{}: {} is {}, and {} with other data", at_line(node), what, one, other);
+    };
+    for (std::size_t n = 0; n < a.nodes().size(); ++n) {
+        const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
+        if (x.op != y.op) return {};
+        const auto mine = x.attributes.all(), others = y.attributes.all();
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+            const std::string one = to_string(mine[i].second), other = to_string(others[i].second);
+            if (one != other) return said(x, mine[i].first, one, other);
+        }
+    }
+    for (std::size_t c = 0; c < a.constants().size(); ++c) {
+        const Graph::Value &x = *a.constants()[c], &y = *b.constants()[c];
+        if (!x.shape.empty() || !y.shape.empty() || x.uses.empty() || same_elements(x.data, y.data)) continue;
+        return said(*x.uses[0].node, "an operand", x.data.str(), y.data.str());
+    }
+    return {};
 }
 
 // Several graphs of one program, for several sizes of its dimensions, as one.
@@ -276,11 +340,9 @@ class Union {
         try {
             const std::vector<Inferred> made = infer_results(node.attributes, node.inputs, loc_);
             for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;
-        } catch (const ValueError&) {  // zeros are not what it takes; then it is not known
-        } catch (const ShapeError& error) {
-            const std::string why = error.what();
-            fail<TapeError>(loc_, "trace: {}: sizes depend on data here, and for others than those of this run the op fails: {}", at_line(node),
-                            why.substr(why.find(": ") == std::string::npos ? 0 : why.find(": ") + 2));
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {  // it does not take zeros, or no other sizes: it will say so when it runs
         }
     }
     [[noreturn]] void fail_rank(const Graph::Value& value) {
@@ -325,14 +387,26 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
         std::vector<Tensor> tensors;
         for (const TraceInput& input : inputs) tensors.push_back(g == 0 ? input.tensor : resized(input.tensor, input.dims, samples[g]));
-        const Generator::State before = default_generator().state();
         Run run = run_once(fn, inputs, tensors, options, number, loc);
-        if (g > 0) {
-            default_generator().set_state(before);
-            const PauseRecording pause;
-            for (auto& [tensor, copy] : run.backups) tensor.copy_(copy, loc);
-        }
+        if (g > 0) run.undo();
         graphs[g] = std::move(run.graph);
+    }
+    for (const bool by_smallest : {true, false}) {  // is anything taken from sizes that depend on data?
+        if (!has_data_sizes(graphs[0])) break;
+        std::vector<Tensor> tensors;
+        for (const TraceInput& input : inputs) tensors.push_back(with_other_data(input.tensor, by_smallest));
+        std::string taken;
+        try {
+            const Run run = run_once(fn, inputs, tensors, options, number, loc);
+            run.undo();
+            taken = taken_from_data(graphs[0], run.graph);
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {  // the program does not take such data: then this is not known
+        }
+        if (taken.empty()) continue;
+        fail<TapeError>(loc, "trace: {}: a graph cannot hold what the program takes from a size that depends on data (of x[mask], nonzero, unique): "
+                        "choose with where() and sums instead", taken);
     }
     return Union(std::move(graphs), samples, loc).make();
 }

@@ -2,6 +2,7 @@
 // the graph of its gradient.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "samples.h"
 #include "tapir/autograd/trace/trace.h"
@@ -79,6 +80,8 @@ TEST_CASE("every op can be traced", "[ops]") {
 }
 
 TEST_CASE("the gradient of every op can be traced", "[ops]") {
+    // The gradient of as many elements as data says: sizes in it are numbers that the program took, which is refused.
+    const std::set<std::string> sized_by_data = {"index", "repeat_interleave"};
     for (const test::Call& call : test::all_calls()) {
         if (!call.differentiable) continue;
         INFO(call.name << ": " << call.torch);
@@ -88,6 +91,8 @@ TEST_CASE("the gradient of every op can be traced", "[ops]") {
             if (gradients(call, inputs).empty()) continue;
             check_trace([&](const std::vector<Tensor>& x) { return gradients(call, x); }, inputs);
         } catch (const Error& error) {
+            const bool is_refused = std::string(error.what()).find("a size that depends on data") != std::string::npos;
+            if (is_refused && sized_by_data.count(call.name.substr(0, call.name.find(' ')))) continue;
             FAIL_CHECK(error.what());
         }
     }

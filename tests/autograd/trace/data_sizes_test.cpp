@@ -50,11 +50,22 @@ TEST_CASE("their shapes say that they are not known") {
     CHECK_FALSE(graph.outputs()[0].value->shape[0].is_number());
 }
 
-TEST_CASE("a gradient through elements that data chooses") {
-    const Graph graph = trace([](const Tensor& x) { return sum(square(x[x > 0])); }, {{"x", kSamples[0]}});
-    const Graph gradient = grad(graph, {"output"}, {"x"});
-    INFO(gradient.str());
-    for (const Tensor& x : kSamples) CHECK(allclose(gradient({x})[1], where(x > 0, x * 2, zeros({4}))));
+TEST_CASE("a number that the program took from a size that depends on data is refused") {
+    const auto fn = [](const Tensor& x) { return sum(x[x > 0]) / static_cast<double>(x[x > 0].numel()); };
+    CHECK_THROWS_WITH(trace(fn, {{"x", kSamples[0]}}), Catch::Contains("div at data_sizes_test.cpp:") && Catch::Contains("with other data"));
+    const Graph graph = trace([](const Tensor& x) { return mean(x[x > 0]); }, {{"x", kSamples[0]}});  // the op takes it itself
+    for (const Tensor& x : {kSamples[0], kSamples[1]}) CHECK(allclose(graph({x})[0], mean(x[x > 0])));
+    CHECK_THROWS_AS(grad(graph, {"output"}, {"x"}), TapeError);
+}
+
+TEST_CASE("a trace that fails leaves everything as it was") {
+    const Tensor w = ones({3});
+    const auto fn = [&](const Tensor& x) {
+        Tensor(w).add_(1);
+        return x.sum().item<float>() > 0 ? x * w : x;
+    };
+    CHECK_THROWS_AS(trace(fn, {{"x", ones({3}), {"n"}}}), Error);
+    CHECK(equal(w, ones({3})));
 }
 
 TEST_CASE("a size that the program took from data is refused") {
