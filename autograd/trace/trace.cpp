@@ -381,9 +381,7 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     if (sizes.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes.size());
     const std::vector<DimSizes> samples = samples_of(sizes);
     std::vector<Graph> graphs(samples.size());
-    static std::uint16_t last_number = 0;
-    std::uint16_t number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
-    if (number == 0) number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+    const std::uint16_t number = next_trace();
     for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
         std::vector<Tensor> tensors;
         for (const TraceInput& input : inputs) tensors.push_back(g == 0 ? input.tensor : resized(input.tensor, input.dims, samples[g]));

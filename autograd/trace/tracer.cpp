@@ -26,6 +26,12 @@ TracerScope::~TracerScope() { current_tracer = outer_; }
 
 Tracer* Tracer::current() noexcept { return current_tracer; }
 
+std::uint16_t next_trace() noexcept {
+    static std::uint16_t last = 0;
+    const std::uint16_t number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+    return number ? number : __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
 Tracer::Tracer(const TraceOptions& options)
     : OpWatcher(/*calls_ops=*/false), named_(options.parameters), reads_(options.reads) {}
 

@@ -12,6 +12,9 @@
 
 namespace tapir::detail {
 
+/// The number of a new trace, for its TracingScope.
+std::uint16_t next_trace() noexcept;
+
 class Tracer : public OpWatcher {
  public:
     explicit Tracer(const TraceOptions& options);
@@ -39,6 +42,10 @@ class Tracer : public OpWatcher {
     void before_write(const Tensor& self) override;
     void read(const char* what, const Tensor& x, const Loc& caller) override;
     void end(const RecordArgs& ran) override;
+
+ protected:
+    const Graph& graph() const noexcept { return graph_; }
+    const Loc& last_line() const noexcept { return last_line_; }
 
  private:
     struct Seen {

@@ -1,0 +1,357 @@
+// Comparing a graph with its program, op by op.
+//
+// The program runs under a tracer of its own, so that there are two graphs, which are alike where it went the same way; of the
+// program's ops the results are kept. Then the first graph runs, node by node.
+#include "tapir/autograd/trace/check_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <unordered_map>
+
+#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/tracer_impl.h"
+#include "tapir/core/autocast_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/generator.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/module_name.h"
+#include "tapir/ops/compare.h"
+
+namespace tapir::detail {
+namespace {
+
+using Values = std::unordered_map<const Graph::Value*, Tensor>;
+
+// What the program did with these inputs.
+struct Ran {
+    Graph graph;
+    Values values;  // what its ops gave, and what it began with
+    std::vector<Tensor> outputs;
+    struct Read {
+        std::size_t node;  // before this one
+        std::string what;
+        Loc loc;
+    };
+    std::vector<Read> reads;
+};
+
+class CheckTracer : public Tracer {
+ public:
+    CheckTracer(const TraceOptions& options, Ran& ran) : Tracer(options), ran_(ran) {}
+
+    void end(const RecordArgs& op) override {
+        Tracer::end(op);
+        const PauseRecording pause;
+        for (int k = 0; k < op.output_count; ++k) {
+            const Tensor y = handle_of(op.outputs[k]);
+            ran_.values[value_of(y, op.loc)] = y.clone();  // it may be written to
+        }
+    }
+    void read(const char* what, const Tensor& x, const Loc& caller) override {
+        Tracer::read(what, x, caller);
+        ran_.reads.push_back({graph().nodes().size(), what, caller.line() ? caller : last_line()});
+    }
+
+ private:
+    Ran& ran_;
+};
+
+// Puts back what a program has written and drawn.
+class Undo {
+ public:
+    explicit Undo(Tracer& tracer) : tracer_(tracer) {}
+    ~Undo() {
+        default_generator().set_state(drawn_);
+        const PauseRecording pause;
+        for (auto& [tensor, copy] : tracer_.take_backups()) tensor.copy_(copy);
+    }
+    Undo(const Undo&) = delete;
+    Undo& operator=(const Undo&) = delete;
+
+ private:
+    Tracer& tracer_;
+    Generator::State drawn_ = default_generator().state();
+};
+
+Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc) {
+    TraceOptions options;
+    options.reads = TraceOptions::Reads::guard;
+    for (const Graph::Value* parameter : graph.parameters()) options.parameters.emplace_back(parameter->name, parameter->data);
+    Ran ran;
+    CheckTracer tracer(options, ran);
+    const Undo undo(tracer);
+    for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(graph.inputs()[i]->name, inputs[i]);
+    std::vector<Graph::Value*> values;
+    {
+        const WatchScope watching(tracer);
+        const TracingScope tracing(next_trace());
+        ran.outputs = fn.call(fn.function, inputs);
+        for (Tensor& output : ran.outputs) {
+            if (!output.defined()) fail<ValueError>(loc, "check_trace: the function gave an undefined tensor");
+            values.push_back(tracer.value_of(output, loc));
+            const PauseRecording pause;
+            output = output.clone();
+        }
+    }
+    ran.graph = tracer.finish();
+    // What it began with: what it wrote to these is undone.
+    for (std::size_t i = 0; i < inputs.size(); ++i) ran.values[ran.graph.inputs()[i]] = inputs[i];
+    for (const auto* list : {&ran.graph.parameters(), &ran.graph.constants()}) {
+        for (const Graph::Value* value : *list) ran.values[value] = value->data;
+    }
+    return ran;
+}
+
+std::string at_line(const Graph::Node& node) {
+    std::string text = node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
+    if (node.module) text += fmt::format(" (in {})", node.module->shown());
+    return text;
+}
+
+std::string type_of(const Tensor& x) { return fmt::format("{} {}", x.dtype(), x.shape()); }
+
+// How the graph's tensor differs from the program's; empty: it does not.
+std::string difference(const Tensor& graph, const Tensor& program, const CheckTraceOptions& options) {
+    if (graph.dtype() != program.dtype() || graph.shape() != program.shape()) {
+        return fmt::format("{} in the graph, {} in the program", type_of(graph), type_of(program));
+    }
+    if (graph.device() != program.device()) return fmt::format("on {} in the graph, on {} in the program", graph.device(), program.device());
+    if (graph.numel() == 0) return {};
+    const Tensor a = graph.to(cpu).contiguous(), b = program.to(cpu).contiguous();
+    if (allclose(a, b, options.rtol, options.atol, /*equal_nan=*/true)) return {};
+    // The element that is off by most.
+    const auto element = [](const Tensor& x, std::int64_t i) {
+        return load_double(x.dtype(), x.impl()->data + static_cast<std::size_t>(i) * itemsize(x.dtype()));
+    };
+    std::int64_t worst = 0, count = 0;
+    double most = -1;
+    for (std::int64_t i = 0; i < a.numel(); ++i) {
+        const double x = element(a, i), y = element(b, i), off = std::abs(x - y);
+        if (x == y || (std::isnan(x) && std::isnan(y)) || off <= options.atol + options.rtol * std::abs(y)) continue;
+        ++count;
+        const double size = std::isnan(off) ? HUGE_VAL : off;
+        if (size <= most) continue;
+        most = size;
+        worst = i;
+    }
+    const std::string values = fmt::format("{:.9g} in the graph, {:.9g} in the program", element(a, worst), element(b, worst));
+    if (a.numel() == 1) return values;
+    Shape at = a.shape();
+    std::int64_t rest = worst;
+    for (int d = at.rank(); d-- > 0;) {
+        at.raw(d) = rest % a.size(d);
+        rest /= a.size(d);
+    }
+    return fmt::format("{} of {} elements differ, element {} most: {}", count, a.numel(), at, values);
+}
+
+class Comparison {
+ public:
+    Comparison(const Graph& graph, const Ran& program, const std::vector<Tensor>& inputs, const CheckTraceOptions& options, const Loc& loc)
+        : graph_(graph), program_(program), options_(options), loc_(loc), sizes_(sizes_of_inputs(graph, inputs.data(), loc)) {
+        for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+            for (const Graph::Value* value : *list) values_[value] = value->data;
+        }
+        for (std::size_t i = 0; i < inputs.size(); ++i) values_[graph.inputs()[i]] = inputs[i];
+    }
+
+    CheckTraceResult run() {
+        const PauseRecording pause;
+        const PauseAutocast plain;
+        if (!options_.same_ops) {
+            const bool ok = run_all() && compare_ends();
+            if (!ok) compare_by_line();
+            return std::move(result_);
+        }
+        skip_numbers();
+        for (; at_ < graph_.nodes().size(); ++at_, ++theirs_) {
+            const Graph::Node& mine = *graph_.nodes()[at_];
+            if (theirs_ >= program_.graph.nodes().size()) {
+                differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", at_line(mine)) + after_reading());
+                return std::move(result_);
+            }
+            const Graph::Node& its = *program_.graph.nodes()[theirs_];
+            if (!compare_calls(mine, its) || !compute(mine) || !compare_results(mine, its)) return std::move(result_);
+        }
+        if (theirs_ < program_.graph.nodes().size()) {
+            const Graph::Node& its = *program_.graph.nodes()[theirs_];
+            differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", at_line(its)) + after_reading());
+            return std::move(result_);
+        }
+        compare_ends();
+        return std::move(result_);
+    }
+
+ private:
+    bool differs(const Loc& where, std::string message) {
+        result_ = {false, std::move(message), where};
+        return false;
+    }
+
+    // "; before, it read a value with item() at model.cpp:12"
+    std::string after_reading() const {
+        const Ran::Read* last = nullptr;
+        for (const Ran::Read& read : program_.reads) {
+            if (read.node <= theirs_) last = &read;
+        }
+        return last ? fmt::format("; before, the program read a value with {}() at {}", last->what, file_and_line(last->loc)) : "";
+    }
+
+    // Numbers that are computed from named dimensions: in the program they are operands.
+    void skip_numbers() {
+        for (; at_ < graph_.nodes().size() && graph_.nodes()[at_]->op == "number"; ++at_) compute(*graph_.nodes()[at_]);
+    }
+
+    // Whether the program calls the same op next, of the same operands; those that ops gave were compared before.
+    bool compare_calls(const Graph::Node& mine, const Graph::Node& its) {
+        if (mine.op != its.op || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
+            const bool same_op = mine.op == its.op;
+            return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", at_line(mine), at_line(its),
+                                                same_op ? ", of another number of operands" : "", after_reading()));
+        }
+        for (std::size_t i = 0; i < mine.inputs.size(); ++i) {
+            const Graph::Value *graphs = mine.inputs[i], *programs = its.inputs[i];
+            if (graphs->kind == Graph::Kind::input && programs->kind == Graph::Kind::input) {
+                if (graphs->name == programs->name) continue;
+                return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", at_line(its), i, graphs->name, programs->name));
+            }
+            const auto known = program_.values.find(programs);
+            if (known == program_.values.end() || programs->kind == Graph::Kind::result) continue;
+            const std::string how = difference(values_.at(graphs), known->second, options_);
+            if (how.empty()) continue;
+            const std::string which = graphs->kind == Graph::Kind::constant    ? "a constant of the graph"
+                                      : graphs->kind == Graph::Kind::parameter ? "the parameter " + graphs->name
+                                      : graphs->kind == Graph::Kind::input     ? "the input " + graphs->name
+                                                                               : "a result of an op in the graph";
+            return differs(its.loc, fmt::format("{}: operand {}, {}, is another one now: {}", at_line(its), i, which, how));
+        }
+        return true;
+    }
+
+    bool compute(const Graph::Node& node) {
+        std::vector<const Tensor*> arguments;
+        for (const Graph::Value* input : node.inputs) arguments.push_back(&values_.at(input));
+        std::vector<Tensor> results(256);
+        const CallerScope caller(node.loc.line() ? node.loc : loc_);
+        const Attributes attributes = node.attributes.with(sizes_, loc_);
+        attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results.data());
+        for (std::size_t k = 0; k < node.results.size(); ++k) {
+            const DType dtype = node.results[k]->dtype;
+            if (!results[k].defined()) fail<ValueError>(loc_, "check_trace: {} gave no result {}", at_line(node), k);
+            values_[node.results[k]] = results[k].dtype() == dtype ? results[k] : results[k].to(dtype);
+        }
+        return true;
+    }
+
+    std::string how_called(const Graph::Node& mine, const Graph::Node& its) const {
+        const auto list = mine.attributes.with(sizes_, loc_).all(), theirs = its.attributes.all();
+        for (std::size_t a = 0; a < list.size() && a < theirs.size(); ++a) {
+            const std::string here = to_string(list[a].second), there = to_string(theirs[a].second);
+            if (here != there && here.find("-1") == std::string::npos) {
+                return fmt::format("its {} is {} in the graph, {} in the program: ", list[a].first, here, there);
+            }
+        }
+        return {};
+    }
+
+    bool compare_results(const Graph::Node& mine, const Graph::Node& its) {
+        for (std::size_t k = 0; k < mine.results.size(); ++k) {
+            const auto known = program_.values.find(its.results[k]);
+            if (known == program_.values.end()) continue;  // a view that was made anew
+            const bool is_unset = mine.op.substr(0, 5) == "empty";
+            const Tensor& graphs = values_.at(mine.results[k]);
+            if (is_unset && type_of(graphs) == type_of(known->second)) {
+                values_[mine.results[k]] = known->second;
+                continue;
+            }
+            const std::string how = difference(graphs, known->second, options_);
+            if (how.empty()) continue;
+            const std::string which = mine.results.size() > 1 ? fmt::format("result {}: ", k) : "";
+            return differs(its.loc, fmt::format("{}: {}{}{}", at_line(its), how_called(mine, its), which, how));
+        }
+        return true;
+    }
+
+    bool run_all() {
+        for (const auto& node : graph_.nodes()) compute(*node);
+        return true;
+    }
+
+    bool compare_ends() {
+        if (graph_.outputs().size() != program_.outputs.size()) {
+            return differs({}, fmt::format("the graph has {} outputs, the program {}", graph_.outputs().size(), program_.outputs.size()));
+        }
+        for (std::size_t i = 0; i < program_.outputs.size(); ++i) {
+            const Graph::Output& output = graph_.outputs()[i];
+            const std::string how = difference(values_.at(output.value), program_.outputs[i], options_);
+            if (!how.empty()) return differs({}, fmt::format("the output {}: {}", output.name, how));
+        }
+        std::map<std::string, const Graph::Value*> written;
+        for (const Graph::Update& update : program_.graph.updates()) written[update.target->name] = update.value;
+        for (const Graph::Update& update : graph_.updates()) {
+            const auto its = written.find(update.target->name);
+            if (its == written.end()) return differs({}, fmt::format("the graph writes to {}, the program does not", update.target->name));
+            const auto known = program_.values.find(its->second);
+            written.erase(its);
+            if (known == program_.values.end()) continue;
+            const std::string how = difference(values_.at(update.value), known->second, options_);
+            if (!how.empty()) return differs({}, fmt::format("what is written to {}: {}", update.target->name, how));
+        }
+        for (const auto& [name, value] : written) return differs({}, fmt::format("the program writes to {}, the graph does not", name));
+        return true;
+    }
+
+    // Of the ops that both have, the first that differs: op, line and how many of these came before tell which belong together.
+    void compare_by_line() {
+        const std::string ends = result_.message;
+        std::map<std::string, std::vector<const Graph::Node*>> places;
+        for (const auto& node : program_.graph.nodes()) places[at_line(*node)].push_back(node.get());
+        std::map<std::string, std::size_t> seen;
+        for (const auto& node : graph_.nodes()) {
+            const std::string place = at_line(*node);
+            const auto found = places.find(place);
+            const std::size_t number = seen[place]++;
+            if (found == places.end() || number >= found->second.size()) continue;
+            const Graph::Node& its = *found->second[number];
+            if (node->results.size() != its.results.size() || compare_results(*node, its)) continue;
+            result_.message = fmt::format("{}; first at {}", ends, result_.message);
+            return;
+        }
+    }
+
+    const Graph& graph_;
+    const Ran& program_;
+    const CheckTraceOptions& options_;
+    const Loc& loc_;
+    DimSizes sizes_;
+    Values values_;
+    std::size_t at_ = 0, theirs_ = 0;  // the next nodes of the two
+    CheckTraceResult result_;
+};
+
+}  // namespace
+
+CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs,
+                             const CheckTraceOptions& options, const Loc& loc) {
+    if (is_tracing()) fail<TapeError>(loc, "check_trace: this thread is tracing");
+    if (inputs.size() != graph.inputs().size()) {
+        fail<ValueError>(loc, "check_trace: {} inputs given, the graph has {}", inputs.size(), graph.inputs().size());
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (!inputs[i].defined()) fail<ValueError>(loc, "check_trace: the input {} is undefined", graph.inputs()[i]->name);
+    }
+    sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
+    const Generator::State drawn = default_generator().state();
+    const Ran program = run_program(graph, fn, inputs, loc);
+    const struct Restore {
+        Generator::State state;
+        ~Restore() { default_generator().set_state(state); }
+    } restore{drawn};
+    CheckTraceResult result = Comparison(graph, program, inputs, options, loc).run();
+    if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
+    return result;
+}
+
+}  // namespace tapir::detail
