@@ -81,6 +81,7 @@ bool write(const Field& field, const Attribute& value, const Loc& loc) {
                 in<int64_t>(field) = number_or_0(*size);
             } else {
                 in<int>(field) = static_cast<int>(number_or_0(*size));
+                return in<int>(field) == number_or_0(*size);
             }
             return true;
         }
@@ -231,7 +232,10 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc, bool partly) 
             const int64_t number = s.value.value(sizes, loc);
             switch (field.kind) {
                 case Field::Kind::integer: in<int64_t>(field) = number; break;
-                case Field::Kind::integer32: in<int>(field) = static_cast<int>(number); break;
+                case Field::Kind::integer32:
+                    in<int>(field) = static_cast<int>(number);
+                    if (in<int>(field) != number) fail<ValueError>(loc, "{}: its {} cannot be {}", form_->op, s.name, number);
+                    break;
                 case Field::Kind::scalar: in<Scalar>(field) = number; break;
                 case Field::Kind::sizes: in<Shape>(field).raw(s.element) = number; break;
                 default: in<std::vector<int64_t>>(field)[static_cast<std::size_t>(s.element)] = number;

@@ -1,6 +1,7 @@
 // Editing graphs.
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -91,13 +92,15 @@ void Graph::check(Loc loc) const {
     for (const auto* list : {&inputs_, &parameters_, &constants_}) {
         for (const Value* value : *list) begin(value, nullptr);
     }
+    std::set<std::tuple<const Value*, const Node*, int>> noted;
+    for (const auto& value : values_) {
+        for (const Use& use : value->uses) noted.emplace(value.get(), use.node, use.input);
+    }
     for (const auto& node : nodes_) {
         for (std::size_t i = 0; i < node->inputs.size(); ++i) {
             const Value* input = node->inputs[i];
             if (!made.count(input)) fail<ValueError>(loc, "Graph::check: {} uses %{} before it is made", node->op, input->number);
-            const bool is_known = std::any_of(input->uses.begin(), input->uses.end(), [&](const Use& use) {
-                return use.node == node.get() && use.input == static_cast<int>(i);
-            });
+            const bool is_known = noted.count({input, node.get(), static_cast<int>(i)}) > 0;
             if (!is_known) fail<ValueError>(loc, "Graph::check: %{} does not know that {} uses it", input->number, node->op);
             ++uses;
         }

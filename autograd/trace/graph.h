@@ -24,6 +24,8 @@ namespace tapir {
 struct ModuleName;
 
 class Graph;
+/// graph_file.h
+Graph load_graph(const std::string& path, Loc loc);
 
 /// An attribute of a node: a number, which may depend on named dimensions, a real number, a flag, a dtype, a device, numbers, one of
 /// several names ("mean"), or a graph: a branch, the body of a loop.
@@ -208,6 +210,8 @@ class Graph {
 
  private:
     Value* add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape);
+    static Graph read(std::string_view text, const Inputs& data, bool makes_zeros, const Loc& loc);
+    friend Graph load_graph(const std::string& path, Loc loc);
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;
     void check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const;
     static void drop_use(Value* value, const Node* node, int input);

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/io/safetensors.h"
+#include "tapir/core/io/safetensors_impl.h"
 
 namespace tapir {
 namespace {
@@ -14,22 +15,21 @@ constexpr const char* kVersionKey = "tapir_graph_version";
 constexpr const char* kGraphKey = "tapir_graph";
 constexpr int kVersion = 1;
 
-std::string name_of(const Graph::Value& value) { return value.name.empty() ? fmt::format("%{}", value.number) : value.name; }
-
 }  // namespace
 
 void save_graph(const std::string& path, const Graph& graph, Loc loc) {
     NamedTensors tensors;
+    const detail::ValueNames name_of(graph);
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
         for (const Graph::Value* value : *list) tensors.push_back({name_of(*value), value->data});
     }
     for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});
-    save_safetensors(path, tensors, {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}}, loc);
+    io::save_safetensors("save_graph", path, tensors, {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}}, nullptr, loc);
 }
 
 Graph load_graph(const std::string& path, Loc loc) {
     FileMetadata metadata;
-    const NamedTensors tensors = load_safetensors(path, &metadata, loc);
+    const NamedTensors tensors = io::load_safetensors("load_graph", path, &metadata, loc);
     const auto entry = [&](const char* key) -> const std::string* {
         const auto found = std::find_if(metadata.begin(), metadata.end(), [&](const auto& word) { return word.first == key; });
         return found == metadata.end() ? nullptr : &found->second;
@@ -44,7 +44,7 @@ Graph load_graph(const std::string& path, Loc loc) {
     Graph::Inputs data;
     for (const NamedTensor& t : tensors) data.emplace_back(t.name, t.tensor);
     try {
-        Graph graph = Graph::parse(*text, data, loc);
+        Graph graph = Graph::read(*text, data, /*makes_zeros=*/false, loc);
         for (const Graph::Value* parameter : graph.parameters()) {
             if (is_floating(parameter->dtype)) Tensor(parameter->data).requires_grad_(true, loc);
         }

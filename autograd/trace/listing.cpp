@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
@@ -31,9 +31,11 @@ bool is_number(const Graph::Value& value) {
     return value.kind == Graph::Kind::constant && value.name.empty() && value.shape.empty() && value.device == cpu;
 }
 
-std::string reference(const Graph::Value& value) {
-    if (!value.name.empty()) return value.name;
-    return is_number(value) ? elements(value) : fmt::format("%{}", value.number);
+// "model.cpp:12", with quotes around a name of a file that needs them.
+std::string place(const Loc& loc) {
+    const std::string text = detail::file_and_line(loc);
+    const std::size_t colon = text.rfind(':');
+    return detail::quoted_name(std::string_view(text).substr(0, colon)) + text.substr(colon);
 }
 
 std::string type_of(const Graph::Value& value) {
@@ -44,6 +46,8 @@ std::string type_of(const Graph::Value& value) {
 
 std::string Graph::str() const {
     std::string text;
+    const detail::ValueNames names(*this);
+    const auto reference = [&](const Value& value) { return is_number(value) ? elements(value) : names(value); };
     const auto listed = [&](const char* what, const std::vector<Value*>& values) {
         for (const Value* value : values) {
             if (is_number(*value)) continue;  // stands where it is used
@@ -68,18 +72,18 @@ std::string Graph::str() const {
         for (const auto& [name, attribute] : node->attributes.all()) add(fmt::format("{}={}", name, to_string(attribute)));
         line += ")";
         if (node->loc.line() > 0) {
-            line += fmt::format("{}  # {}", std::string(line.size() < 80 ? 80 - line.size() : 0, ' '), detail::file_and_line(node->loc));
-            if (node->module) line += fmt::format(" {}", node->module->shown());
+            line += fmt::format("{}  # {}", std::string(line.size() < 80 ? 80 - line.size() : 0, ' '), place(node->loc));
+            if (node->module) line += " " + detail::quoted_name(node->module->shown());
         }
         text += line + "\n";
     }
     for (const Guard& guard : guards_) {
         text += fmt::format("guard {} = {}  # {}() at {}\n", reference(*guard.value),
                             guard.expected.numel() == 1 ? guard.expected.reshape({}).str() : "as traced", guard.what,
-                            detail::file_and_line(guard.loc));
+                            place(guard.loc));
     }
     for (const Update& update : updates_) text += fmt::format("update {} = {}\n", reference(*update.target), reference(*update.value));
-    for (const Output& output : outputs_) text += fmt::format("output {} = {}\n", output.name, reference(*output.value));
+    for (const Output& output : outputs_) text += fmt::format("output {} = {}\n", detail::quoted_name(output.name), reference(*output.value));
     return text;
 }
 

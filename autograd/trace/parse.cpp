@@ -1,10 +1,14 @@
 // Reading the text of a graph.
+//
+// It may come from anywhere: whatever it says, the result is a graph that is whole, or an error. Work and memory grow with the length of the
+// text, and nothing is allocated for sizes that only stand there (but by parse() for data that it is not given).
 #include <charconv>
-#include <cstdlib>
+#include <cmath>
 #include <map>
 #include <set>
+#include <unordered_map>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
@@ -62,6 +66,7 @@ class Line {
         return text_.substr(std::exchange(at_, text_.size()));
     }
     const Loc& loc() const { return loc_; }
+    int number() const { return number_; }
 
  private:
     std::string_view text_;
@@ -72,8 +77,8 @@ class Line {
 
 // The parts of "(a, b)" or "[a, b]".
 std::vector<std::string_view> parts_of(std::string_view list, Line& line) {
-    if (list.size() < 2) line.refuse("a list is missing");
-    Line inside(list.substr(1, list.size() - 2), 0, line.loc());
+    if (list.size() < 2 || (list[0] != '(' && list[0] != '[') || list.back() != (list[0] == '(' ? ')' : ']')) line.refuse("a list is missing");
+    Line inside(list.substr(1, list.size() - 2), line.number(), line.loc());
     std::vector<std::string_view> parts;
     while (!inside.at_end()) {
         parts.push_back(inside.until(","));
@@ -92,7 +97,10 @@ DType dtype_of_name(std::string_view text, const Line& line) {
 Device device_of_name(std::string_view text, const Line& line) {
     if (text == "cpu") return cpu;
     int index = 0;
-    if (text.substr(0, 5) == "cuda:" && std::from_chars(text.data() + 5, text.data() + text.size(), index).ec == std::errc()) return cuda(index);
+    if (text.substr(0, 5) == "cuda:") {
+        const auto parsed = std::from_chars(text.data() + 5, text.data() + text.size(), index);
+        if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && index >= 0 && index < 128) return cuda(index);
+    }
     line.refuse(fmt::format("{} is no device", text));
 }
 
@@ -103,10 +111,8 @@ std::vector<SymInt> sizes_of(std::string_view list, Line& line) {
 }
 
 bool is_real(std::string_view text, double& value) {
-    const std::string copy(text);
-    char* end = nullptr;
-    value = std::strtod(copy.c_str(), &end);
-    return !copy.empty() && *end == '\0' && copy.find_first_of("xXpP") == std::string::npos;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);  // in any locale
+    return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
 }
 
 struct Type {
@@ -126,20 +132,33 @@ Type type_of(Line& line, std::string_view ends) {
     return type;
 }
 
-// reals: the dtype of numbers that are not whole and name none.
-Tensor number_of(std::string_view text, Line& line, DType reals = float32) {
-    const std::size_t colon = text.find(':');
-    const std::string_view digits = text.substr(0, colon);
+// One element, "1.5", "true" or "7:uint8", of this dtype where it says none.
+void put_number(std::string_view text, DType dtype, void* to, const Line& line) {
     double real = 0;
     std::int64_t whole = 0;
-    const bool is_bool = digits == "true" || digits == "false";
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), whole);
-    const bool is_whole = parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size();
-    if (!is_bool && !is_whole && !is_real(digits, real)) return {};
-    const DType dtype = colon != std::string_view::npos ? dtype_of_name(text.substr(colon + 1), line)
-                                                        : is_bool ? bool_ : is_whole ? int64 : reals;
+    const bool is_bool = text == "true" || text == "false";
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), whole);
+    const bool is_whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+    const bool fits = is_floating(dtype) ? is_whole || is_real(text, real)
+                      : dtype == bool_   ? is_bool
+                                         : is_whole && (dtype != uint8 || (whole >= 0 && whole <= 255)) &&
+                                               (dtype != int32 || static_cast<std::int32_t>(whole) == whole);
+    if (!fits) line.refuse(fmt::format("{} is no element of dtype {}", text, dtype));
+    detail::store(dtype, to, is_bool ? Scalar(text == "true") : is_whole ? Scalar(whole) : Scalar(real));
+}
+
+// A constant that stands where it is used; undefined where it looks like none.
+Tensor number_of(std::string_view text, const Line& line) {
+    if (!detail::looks_like_number(text)) return {};
+    const std::size_t colon = text.find(':');
+    const std::string_view digits = text.substr(0, colon);
+    const bool is_whole = digits.find_first_not_of("-0123456789") == std::string_view::npos;
+    const DType dtype = colon != std::string_view::npos                ? dtype_of_name(text.substr(colon + 1), line)
+                        : digits == "true" || digits == "false"        ? bool_
+                        : is_whole                                     ? int64
+                                                                       : float32;
     Tensor number = detail::make_empty({}, dtype, cpu, Loc{});
-    detail::store(dtype, number.raw_data(), is_bool ? Scalar(digits == "true") : is_whole ? Scalar(whole) : Scalar(real));
+    put_number(digits, dtype, number.raw_data(), line);
     return number;
 }
 
@@ -208,46 +227,55 @@ std::vector<SymInt> sizes_of_tensor(const Tensor& x) {
 }
 
 // "model.cpp:12"
-Loc loc_of(std::string_view place) {
+Loc loc_of(std::string_view place, const Line& at) {
     const std::size_t colon = place.rfind(':');
-    if (colon == std::string_view::npos) return Loc{};
     unsigned line = 0;
-    std::from_chars(place.data() + colon + 1, place.data() + place.size(), line);
-    return detail::made_loc(place.substr(0, colon), "", line);
+    std::string file;
+    const bool is_whole = colon != std::string_view::npos && detail::unquote_name(place.substr(0, colon), file) &&
+                          std::from_chars(place.data() + colon + 1, place.data() + place.size(), line).ptr == place.data() + place.size();
+    if (!is_whole) at.refuse(fmt::format("{} is no line of a program", place));
+    return detail::made_loc(file, "", line);
 }
 
 Tensor elements_of(std::string_view list, const Type& type, Line& line) {
     Shape shape;
     for (const SymInt& size : type.shape) shape.push_back(size.number(line.loc()), line.loc());
+    if (list.empty()) return detail::make_empty(shape, type.dtype, cpu, line.loc()).fill_(0);
+    // "1.5" of no dimensions, else "[1.5, 2.5]"
+    const std::vector<std::string_view> parts = shape.rank() == 0 && list[0] != '[' ? std::vector{list.substr(0, list.find(':'))} : parts_of(list, line);
+    if (detail::checked_numel(shape, type.dtype, line.loc()) != static_cast<std::int64_t>(parts.size())) line.refuse("another number of elements");
     Tensor x = detail::make_empty(shape, type.dtype, cpu, line.loc());
-    if (list.empty()) return x.fill_(0);
-    const std::vector<std::string_view> parts = parts_of(list, line);
-    if (static_cast<std::int64_t>(parts.size()) != x.numel()) line.refuse("another number of elements");
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-        const Tensor number = number_of(parts[i], line, float64);
-        if (!number.defined()) line.refuse(fmt::format("{} is no number", parts[i]));
-        detail::store(type.dtype, x.impl()->data + i * itemsize(type.dtype),
-                      is_floating(number.dtype()) ? Scalar(number.item<double>()) : Scalar(number.item<std::int64_t>()));
-    }
+    for (std::size_t i = 0; i < parts.size(); ++i) put_number(parts[i], type.dtype, x.impl()->data + i * itemsize(type.dtype), line);
     return x;
 }
 
+constexpr int kMostValues = 1 << 22;  // a graph has fewer, and numbers of them are no larger
+
 }  // namespace
 
-Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
+Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) { return read(text, data, /*makes_zeros=*/data.empty(), loc); }
+
+Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, const Loc& loc) {
     Graph graph;
     std::map<std::string, Value*, std::less<>> values;
     std::set<const Value*> numbered;
+    std::unordered_map<std::string_view, Tensor> tensors;
+    for (const auto& [name, tensor] : data) tensors.emplace(name, tensor);
     const auto given = [&](std::string_view name) {
-        for (const auto& [own, tensor] : data) {
-            if (own == name) return tensor;
-        }
-        return Tensor();
+        const auto found = tensors.find(name);
+        return found == tensors.end() ? Tensor() : found->second;
     };
+    std::set<std::string> input_names, parameter_names, output_names;
+    std::set<const Value*> updated;
     Lines lines(text, loc);
     for (std::string logical; lines.next(logical);) {
         Line line(logical, lines.number, loc);
         if (line.at_end() || line.take("#")) continue;
+        const auto plain = [&](std::string_view written) {
+            std::string name;
+            if (!detail::unquote_name(written, name)) line.refuse(fmt::format("{} is no name", written));
+            return name;
+        };
         const auto value_of = [&](std::string_view name) -> Value* {
             const auto known = values.find(name);
             if (known != values.end()) return known->second;
@@ -266,7 +294,9 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             if (name.substr(0, 1) == "%") {
                 int own = 0;
                 const auto parsed = std::from_chars(name.data() + 1, name.data() + name.size(), own);
-                if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || own < 0) line.refuse("no name of a value");
+                if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || own < 0 || own >= kMostValues) {
+                    line.refuse(fmt::format("{} is no name of a value", name));
+                }
                 value->number = own;
                 numbered.insert(value);
             }
@@ -275,26 +305,34 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
         const bool is_input = line.take("input "), is_parameter = !is_input && line.take("parameter ");
         if (is_input || is_parameter || line.take("constant ")) {
             const std::string_view name = line.until(":");
+            const std::string own = plain(name);
+            const bool is_unnamed = name.substr(0, 1) == "%";
+            if (name.empty() || (is_unnamed && is_input)) line.refuse("a name is missing");
             line.expect(":");
             const Type type = type_of(line, "=#");
             const std::string_view list = line.take("=") ? line.until("#") : std::string_view();
             if (is_input) {
-                define(name, graph.add_input(std::string(name), type.dtype, type.shape, type.device, loc));
+                if (!input_names.insert(own).second) line.refuse(fmt::format("there is an input {} already", name));
+                define(name, graph.inputs_.emplace_back(graph.add_value(Kind::input, own, type.dtype, type.device, type.shape)));
                 continue;
             }
             Tensor tensor = given(name);
+            if (!tensor.defined() && !is_unnamed) tensor = given(own);
             if (tensor.defined()) {
-                if (tensor.dtype() != type.dtype || to_string(Attribute(sizes_of_tensor(tensor))) != to_string(Attribute(type.shape))) {
+                if (tensor.dtype() != type.dtype || sizes_of_tensor(tensor) != type.shape) {
                     line.refuse(fmt::format("{} is given as {} {}", name, tensor.dtype(), tensor.shape()));
                 }
-                tensor = tensor.to(type.device);
             } else {
-                if (!data.empty() && list.empty()) line.refuse(fmt::format("the elements of {} are missing", name));
-                tensor = elements_of(list, type, line).to(type.device);
+                if (list.empty() && !makes_zeros) line.refuse(fmt::format("the elements of {} are missing", name));
+                tensor = elements_of(list, type, line);
             }
-            const bool is_unnamed = name.substr(0, 1) == "%";
-            define(name, is_parameter ? graph.add_parameter(std::string(name), tensor, loc)
-                                      : graph.add_constant(tensor, is_unnamed ? std::string() : std::string(name), loc));
+            tensor = tensor.to(type.device);
+            if (is_parameter && !parameter_names.insert(own).second) line.refuse(fmt::format("there is a parameter {} already", name));
+            Value* value = graph.add_value(is_parameter ? Kind::parameter : Kind::constant, is_unnamed && !is_parameter ? std::string() : own, type.dtype,
+                                           type.device, type.shape);
+            value->data = tensor;
+            (is_parameter ? graph.parameters_ : graph.constants_).push_back(value);
+            define(name, value);
             continue;
         }
         const bool is_update = line.take("update ");
@@ -302,11 +340,15 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             const std::string_view name = line.until("=");
             line.expect("=");
             Value* value = value_of(line.until("#"));
-            if (is_update) {
-                graph.add_update(value_of(name), value, loc);
-            } else {
-                graph.add_output(std::string(name), value, loc);
+            if (!is_update) {
+                if (!output_names.insert(plain(name)).second) line.refuse(fmt::format("there is an output {} already", name));
+                graph.outputs_.push_back({plain(name), value});
+                continue;
             }
+            Value* target = value_of(name);
+            if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
+            if (!updated.insert(target).second) line.refuse(fmt::format("{} is written to already", name));
+            graph.updates_.push_back({target, value});
             continue;
         }
         if (line.take("guard ")) {
@@ -317,11 +359,12 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
             line.expect("#");
             const std::string what(line.until("("));
             line.expect("() at ");
-            graph.add_guard({value, expected, what, loc_of(line.rest())});
+            graph.add_guard({value, expected, what, loc_of(line.rest(), line)});
             continue;
         }
         std::vector<std::pair<std::string, Type>> results;
         do {
+            if (results.size() == 256) line.refuse("an op has at most 256 results");
             const std::string_view name = line.until(":");
             line.expect(":");
             results.emplace_back(std::string(name), type_of(line, ",="));
@@ -332,14 +375,16 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
         if (!form) line.refuse(fmt::format("there is no op {}", op));
         Attributes attributes(*form);
         std::vector<Value*> inputs;
+        std::set<std::string_view> set;
         const std::string_view call = line.until("#");
         for (const std::string_view part : parts_of(call, line)) {
-            const std::size_t equals = part.find('=');
+            const std::size_t equals = part.substr(0, 1) == "\"" ? std::string_view::npos : part.find('=');
             if (equals == std::string_view::npos) {
                 inputs.push_back(value_of(part));
                 continue;
             }
             const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
+            if (!set.insert(name).second) line.refuse(fmt::format("{} is given twice", name));
             const Attribute now = attributes.get(name, loc);
             double real = 0;
             const auto parsed = [&]() -> Attribute {
@@ -350,7 +395,7 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
                 }
                 if (std::holds_alternative<SymInt>(now)) return SymInt::parse(value, loc);
                 if (std::holds_alternative<double>(now) && is_real(value, real)) return real;
-                if (std::holds_alternative<bool>(now)) return value == "true";
+                if (std::holds_alternative<bool>(now) && (value == "true" || value == "false")) return value == "true";
                 if (std::holds_alternative<DType>(now)) return dtype_of_name(value, line);
                 if (std::holds_alternative<Device>(now)) return device_of_name(value, line);
                 if (std::holds_alternative<std::vector<SymInt>>(now)) return sizes_of(value, line);
@@ -362,8 +407,8 @@ Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) {
         }
         Node* node = graph.append(*form, std::move(attributes), inputs);
         if (line.take("#")) {
-            node->loc = loc_of(line.until(" "));
-            const std::string_view module = line.rest();
+            node->loc = loc_of(line.until(" "), line);
+            const std::string module = plain(line.rest());
             if (!module.empty()) node->module = detail::module_name(module, "");
         }
         for (const auto& [name, type] : results) define(name, graph.add_result(node, type.dtype, type.device, type.shape));

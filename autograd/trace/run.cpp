@@ -103,6 +103,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
             const Value* result = node->results[k];
             if (uses[at(result)] == 0) continue;
             Tensor& y = results[k];
+            if (!y.defined()) fail<ValueError>(loc, "graph: {} gives no result {}", node->op, k);
             // Numbers among the operands are tensors here, and may count for more in a promotion.
             values[at(result)] = y.dtype() == result->dtype ? std::move(y) : y.to(result->dtype);
         }

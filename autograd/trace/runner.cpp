@@ -150,6 +150,7 @@ void Plan::run_step(std::size_t s, State& state) const {
             if (step.results[k] < 0) continue;
             // Numbers among the operands are tensors here, and may count for more in a promotion.
             const DType dtype = step.node->results[k]->dtype;
+            if (!results[k].defined()) fail<ValueError>(step.node->loc, "graph: {} gives no result {}", step.node->op, k);
             slot(step.results[k]) = results[k].dtype() == dtype ? std::move(results[k]) : results[k].to(dtype);
         }
     }

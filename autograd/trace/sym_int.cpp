@@ -5,12 +5,24 @@
 #include <charconv>
 #include <set>
 
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 
 namespace tapir {
 namespace {
 
 std::int64_t floor_of(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
+
+std::int64_t sum_of(std::int64_t a, std::int64_t b) {
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(a, b, &sum)) fail<ValueError>(Loc{}, "{} + {} does not fit into 64 bits", a, b);
+    return sum;
+}
+std::int64_t product_of(std::int64_t a, std::int64_t b) {
+    std::int64_t product = 0;
+    if (__builtin_mul_overflow(a, b, &product)) fail<ValueError>(Loc{}, "{} * {} does not fit into 64 bits", a, b);
+    return product;
+}
 
 bool is_name_part(char c) noexcept { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
@@ -64,37 +76,37 @@ SymInt operator+(const SymInt& a, const SymInt& b) {
     SymInt sum = a;
     if (a.divisor_ != 1) {
         if (!b.is_number()) fail<ValueError>(Loc{}, "{} + {} is no size that a graph can hold", a.str(), b.str());
-        sum.after_ += b.constant_;
+        sum.after_ = sum_of(sum.after_, b.constant_);
         return sum;
     }
     for (const auto& [product, coefficient] : b.terms_) {
         std::int64_t& mine = sum.terms_[product];
-        mine += coefficient;
+        mine = sum_of(mine, coefficient);
         if (mine == 0) sum.terms_.erase(product);
     }
-    sum.constant_ += b.constant_;
+    sum.constant_ = sum_of(sum.constant_, b.constant_);
     return sum;
 }
 
 SymInt operator*(const SymInt& a, const SymInt& b) {
     if (a.divisor_ != 1 || b.divisor_ != 1) fail<ValueError>(Loc{}, "({}) * ({}) is no size that a graph can hold", a.str(), b.str());
-    SymInt result(a.constant_ * b.constant_);
+    SymInt result(product_of(a.constant_, b.constant_));
     const auto add = [&](SymInt::Product product, std::int64_t coefficient) {
         std::sort(product.begin(), product.end());
         std::int64_t& mine = result.terms_[product];
-        mine += coefficient;
+        mine = sum_of(mine, coefficient);
         if (mine == 0) result.terms_.erase(product);
     };
     for (const auto& [product, coefficient] : a.terms_) {
-        if (b.constant_ != 0) add(product, coefficient * b.constant_);
+        if (b.constant_ != 0) add(product, product_of(coefficient, b.constant_));
         for (const auto& [other, factor] : b.terms_) {
             SymInt::Product both = product;
             both.insert(both.end(), other.begin(), other.end());
-            add(both, coefficient * factor);
+            add(both, product_of(coefficient, factor));
         }
     }
     for (const auto& [product, coefficient] : b.terms_) {
-        if (a.constant_ != 0) add(product, coefficient * a.constant_);
+        if (a.constant_ != 0) add(product, product_of(coefficient, a.constant_));
     }
     return result;
 }
@@ -128,7 +140,15 @@ std::string SymInt::str() const {
             text += size == 1 ? what : fmt::format("{}*{}", size, what);
         }
     };
-    for (const auto& [product, coefficient] : terms_) add(coefficient, fmt::format("{}", fmt::join(product, "*")));
+    for (const auto& [product, coefficient] : terms_) {
+        std::string names;
+        for (const std::string& name : product) {
+            const bool is_plain = !name.empty() && !(name[0] >= '0' && name[0] <= '9') && std::all_of(name.begin(), name.end(), is_name_part);
+            const std::string quoted = is_plain ? std::string() : detail::quoted_name(name);
+            names += (names.empty() ? "" : "*") + (is_plain ? name : quoted[0] == '"' ? quoted : "\"" + quoted + "\"");
+        }
+        add(coefficient, names);
+    }
     if (terms_.empty() || constant_ != 0) add(constant_, "");
     if (divisor_ == 1) return text;
     text = fmt::format("({})//{}", text, divisor_);
@@ -171,7 +191,15 @@ class Parser {
     bool is_digit() const { return at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; }
     SymInt factor() {
         skip();
+        if (++factors_ > 1000) refuse();  // sums and products are copied factor by factor
         if (is_digit()) return number();
+        if (at_ < text_.size() && text_[at_] == '"') {
+            const std::size_t end = text_.find('"', at_ + 1);
+            std::string name;
+            if (end == std::string_view::npos || !detail::unquote_name(text_.substr(at_, end + 1 - at_), name)) refuse();
+            at_ = end + 1;
+            return SymInt::dim(std::move(name));
+        }
         const std::size_t begin = at_;
         while (at_ < text_.size() && is_name_part(text_[at_])) ++at_;
         if (begin == at_) refuse();
@@ -207,11 +235,16 @@ class Parser {
     std::string_view text_;
     const Loc& loc_;
     std::size_t at_ = 0;
-    int depth_ = 0;
+    int depth_ = 0, factors_ = 0;
 };
 
 }  // namespace
 
-SymInt SymInt::parse(std::string_view text, Loc loc) { return Parser(text, loc).all(); }
+SymInt SymInt::parse(std::string_view text, Loc loc) {
+    std::int64_t number = 0;  // the smallest is no negated one
+    const auto whole = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (whole.ec == std::errc() && whole.ptr == text.data() + text.size()) return number;
+    return Parser(text, loc).all();
+}
 
 }  // namespace tapir

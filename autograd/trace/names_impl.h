@@ -1,0 +1,30 @@
+// Names in the text of a graph.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tapir/autograd/trace/graph.h"
+
+namespace tapir::detail {
+
+/// A name as it stands in the text: as it is where it consists of letters, digits and _ . / - and is no number, else in quotes, with \x22 and
+/// the like for quotes, backslashes and what is no printable ASCII character or part of a longer one.
+std::string quoted_name(std::string_view name);
+/// What quoted_name() has made of it; of what has no quotes that itself. false: it is nothing that quoted_name() makes.
+bool unquote_name(std::string_view text, std::string& name);
+/// "true", "-1.5", "nan": what a constant of one element may look like.
+bool looks_like_number(std::string_view name) noexcept;
+
+/// What a value is called: by its name, where no value before it has that, else by its number, "%7".
+class ValueNames {
+ public:
+    explicit ValueNames(const Graph& graph);
+    std::string operator()(const Graph::Value& value) const;
+    bool is_named(const Graph::Value& value) const;
+
+ private:
+    std::vector<const Graph::Value*> unnamed_;  // sorted; they have names that others have, too
+};
+
+}  // namespace tapir::detail
