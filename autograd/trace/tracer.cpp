@@ -17,6 +17,17 @@ std::uint32_t version_of(const Tensor& x) noexcept { return __atomic_load_n(&x.i
 
 std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes + x->rank}; }
 
+// Parameters of two models may be called alike, and like an input: the later one becomes "weight_2".
+std::string free_name(const Graph& graph, const std::string& name) {
+    const auto is_it = [](const std::string& wanted) { return [&wanted](const Graph::Value* value) { return value->name == wanted; }; };
+    std::string own = name;
+    for (int number = 2;; ++number) {
+        const auto &inputs = graph.inputs(), &parameters = graph.parameters();
+        if (std::none_of(inputs.begin(), inputs.end(), is_it(own)) && std::none_of(parameters.begin(), parameters.end(), is_it(own))) return own;
+        own = fmt::format("{}_{}", name, number);
+    }
+}
+
 }  // namespace
 
 static constinit thread_local Tracer* current_tracer = nullptr;
@@ -78,11 +89,11 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     const AutogradMeta* meta = x.impl()->meta;
     Graph::Value* value;
     if (given != named_.end()) {
-        value = graph_.add_parameter(given->first, x, loc);
+        value = graph_.add_parameter(free_name(graph_, given->first), x, loc);
     } else if (meta && meta->name && *meta->name) {
-        value = graph_.add_parameter(meta->name, x, loc);
+        value = graph_.add_parameter(free_name(graph_, meta->name), x, loc);
     } else if (x.impl()->flags & TensorImpl::kRequiresGrad) {
-        value = graph_.add_parameter(fmt::format("parameter_{}", unnamed_++), x, loc);
+        value = graph_.add_parameter(free_name(graph_, fmt::format("parameter_{}", unnamed_++)), x, loc);
     } else {
         value = graph_.add_constant(x, {}, loc);
     }

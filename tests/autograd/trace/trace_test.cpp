@@ -58,3 +58,16 @@ TEST_CASE("writing in place makes new values") {
     const Tensor other = randn({3, 3});
     check_same(graph({other})[0], fn(other));
 }
+
+TEST_CASE("parameters of one name, and like an input, get names of their own") {
+    nn::Linear a(3, 3, false), b(3, 3, false);
+    optim::SGD names_a(a.parameters(), {.lr = 0.1}), names_b(b.parameters(), {.lr = 0.1});
+    const auto fn = [&](const Tensor& x) { return b(a(x)); };
+    const Graph graph = trace(fn, {{"weight", randn({2, 3})}});
+    INFO(graph.str());
+    REQUIRE(graph.parameters().size() == 2);
+    CHECK(graph.parameters()[0]->name == "weight_2");
+    CHECK(graph.parameters()[1]->name == "weight_3");
+    const Tensor x = randn({2, 3});
+    check_same(Graph::parse(graph.str(), {{"weight_2", a.weight}, {"weight_3", b.weight}})({x})[0], fn(x));
+}
