@@ -43,6 +43,7 @@ class CheckTracer : public Tracer {
 
     void end(const RecordArgs& op) override {
         Tracer::end(op);
+        if (is_tracing_part()) return;  // of a branch or a loop, which is told itself, too
         const PauseRecording pause;
         for (int k = 0; k < op.output_count; ++k) {
             const Tensor y = handle_of(op.outputs[k]);
@@ -51,6 +52,7 @@ class CheckTracer : public Tracer {
     }
     void read(const char* what, const Tensor& x, const Loc& caller) override {
         Tracer::read(what, x, caller);
+        if (is_tracing_part()) return;
         ran_.reads.push_back({graph().nodes().size(), what, caller.line() ? caller : last_line()});
     }
 
@@ -85,9 +87,10 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(graph.inputs()[i]->name, inputs[i]);
     std::vector<Graph::Value*> values;
     {
-        const WatchScope watching(tracer);
+        const TracerScope watching(tracer);
         const TracingScope tracing(next_trace());
-        ran.outputs = fn.call(fn.function, inputs);
+        check_arity("check_trace", fn, inputs.size(), loc);
+        ran.outputs = fn(inputs);
         for (Tensor& output : ran.outputs) {
             if (!output.defined()) fail<ValueError>(loc, "check_trace: the function gave an undefined tensor");
             values.push_back(tracer.value_of(output, loc));

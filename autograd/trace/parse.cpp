@@ -288,7 +288,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             std::size_t part = 0;
             const bool is_part = name.size() > 2 && name[0] == '{' && std::from_chars(name.data() + 1, name.data() + name.size(), part).ec == std::errc();
             if (!is_part || part >= lines.parts.size()) line.refuse(fmt::format("{} is no graph", name));
-            return std::make_shared<const Graph>(parse(lines.parts[part], {}, loc));
+            return std::make_shared<const Graph>(read(lines.parts[part], {}, makes_zeros, loc));
         };
         const auto define = [&](std::string_view name, Value* value) {
             if (name.substr(0, 1) == "%") {

@@ -46,6 +46,7 @@ class Tracer : public OpWatcher {
  protected:
     const Graph& graph() const noexcept { return graph_; }
     const Loc& last_line() const noexcept { return last_line_; }
+    bool is_tracing_part() const noexcept { return inner_ != nullptr; }
 
  private:
     struct Seen {

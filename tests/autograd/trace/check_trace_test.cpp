@@ -3,6 +3,7 @@
 
 #include "../../fails.h"
 #include "tapir/autograd/trace/check_trace.h"
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/tapir.h"
 
@@ -158,4 +159,13 @@ TEST_CASE("what a check is given has to fit") {
     };
     CHECK_THROWS_AS(check_trace(graph, fails, {ones({2, 3})}), int);
     CHECK(equal(total, zeros({3})));
+}
+
+TEST_CASE("branches and loops of a graph are one op each") {
+    const auto fn = [](const Tensor& x) {
+        return cond(x.sum() > 0, [](const Tensor& t) { return exp(t); }, [](const Tensor& t) { return tanh(t) * 2.0; }, {x})[0] + 1;
+    };
+    const Graph graph = trace(fn, {{"x", ones({3})}});
+    CHECK(check_trace(graph, fn, {ones({3}) * 2}).ok);
+    CHECK(check_trace(graph, fn, {-ones({3})}).ok);
 }
