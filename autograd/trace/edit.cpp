@@ -15,25 +15,54 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
     if (!form) fail<ValueError>(loc, "Graph::insert: there is no op {}", op);
     Attributes all(*form);
     for (const auto& [name, value] : attributes) all.set(name, value, loc);
-    const std::size_t at = before ? position(before, "Graph::insert", loc) : nodes_.size();
+    if (before) position(before, "Graph::insert", loc);
     for (const Value* input : inputs) {
+        check_is_here(input, "Graph::insert", loc);
         if (before) check_comes_before(input, before, "Graph::insert", loc);
     }
     const std::vector<detail::Inferred> made = detail::infer_results(all, inputs, loc);
-    Node* node = append(*form, std::move(all), inputs);
-    if (before) {
-        node->loc = before->loc;
-        node->module = before->module;
-        node->module_call = before->module_call;
-    }
+    Node* node = before ? append_before(before, *form, std::move(all), inputs) : append(*form, std::move(all), inputs);
+    if (!before) node->loc = loc;
     for (const detail::Inferred& result : made) add_result(node, result.dtype, result.device, result.shape);
-    std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(at), nodes_.end() - 1, nodes_.end());
     return node;
+}
+
+void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
+    position(node, "Graph::set_input", loc);
+    check_is_here(value, "Graph::set_input", loc);
+    if (input < 0 || input >= static_cast<int>(node->inputs.size())) {
+        fail<IndexError>(loc, "Graph::set_input: {} has {} inputs, there is no {}", node->op, node->inputs.size(), input);
+    }
+    check_comes_before(value, node, "Graph::set_input", loc);
+    Value*& place = node->inputs[static_cast<std::size_t>(input)];
+    if (place == value) return;
+    if (place->dtype != value->dtype || place->device != value->device || place->shape != value->shape) {
+        std::vector<Value*> inputs = node->inputs;
+        inputs[static_cast<std::size_t>(input)] = value;
+        const std::vector<detail::Inferred> made = detail::infer_results(node->attributes, inputs, loc);
+        for (std::size_t k = 0; k < node->results.size(); ++k) {
+            const Value& now = *node->results[k];
+            if (k >= made.size() || made[k].shape != now.shape) {
+                fail<ShapeError>(loc, "Graph::set_input: the result of {} would have shape {}, not {}", node->op,
+                                 k < made.size() ? to_string(Attribute(made[k].shape)) : "none", to_string(Attribute(now.shape)));
+            }
+            if (made[k].dtype != now.dtype && value->dtype != place->dtype) {
+                fail<DTypeError>(loc, "Graph::set_input: the result of {} would be {}, not {}", node->op, made[k].dtype, now.dtype);
+            }
+        }
+    }
+    changed();
+    value->uses.push_back({node, input});
+    drop_use(place, node, input);
+    place = value;
 }
 
 Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>& to, Loc loc) const {
     Graph part;
     part.next_ = next_;
+    for (const auto* list : {&from, &to}) {
+        for (const Value* value : *list) check_is_here(value, "Graph::extract", loc);
+    }
     std::unordered_map<const Value*, Value*> of;
     const auto name_of = [](const Value* value) { return value->name.empty() ? fmt::format("value_{}", value->number) : value->name; };
     for (const Value* value : from) {
@@ -96,7 +125,10 @@ void Graph::check(Loc loc) const {
     for (const auto& value : values_) {
         for (const Use& use : value->uses) noted.emplace(value.get(), use.node, use.input);
     }
+    std::uint64_t order = 0;
     for (const auto& node : nodes_) {
+        if (node->order <= order) fail<ValueError>(loc, "Graph::check: {} has another place than its order says", node->op);
+        order = node->order;
         for (std::size_t i = 0; i < node->inputs.size(); ++i) {
             const Value* input = node->inputs[i];
             if (!made.count(input)) fail<ValueError>(loc, "Graph::check: {} uses %{} before it is made", node->op, input->number);

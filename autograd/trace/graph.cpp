@@ -173,34 +173,68 @@ Graph::Value* Graph::add_constant(const Tensor& data, std::string name, Loc loc)
 }
 
 void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
-    changed();
+    check_is_here(constant, "Graph::make_parameter", loc);
     if (constant->kind != Kind::constant) fail<ValueError>(loc, "Graph::make_parameter: %{} is no constant", constant->number);
+    for (const Value* parameter : parameters_) {
+        if (parameter->name == name) fail<ValueError>(loc, "Graph::make_parameter: there is a parameter {} already", name);
+    }
+    changed();
     std::erase(constants_, constant);
     constant->kind = Kind::parameter;
     constant->name = std::move(name);
     parameters_.push_back(constant);
 }
 
-void Graph::add_output(std::string name, Value* value, Loc loc) {
+void Graph::make_constant(Value* parameter, Loc loc) {
+    check_is_here(parameter, "Graph::make_constant", loc);
+    if (parameter->kind != Kind::parameter) fail<ValueError>(loc, "Graph::make_constant: %{} is no parameter", parameter->number);
+    for (const Update& update : updates_) {
+        if (update.target == parameter) fail<ValueError>(loc, "Graph::make_constant: the graph writes to {}", parameter->name);
+    }
     changed();
+    std::erase(parameters_, parameter);
+    parameter->kind = Kind::constant;
+    constants_.push_back(parameter);
+}
+
+void Graph::add_output(std::string name, Value* value, Loc loc) {
+    check_is_here(value, "Graph::add_output", loc);
     for (const Output& output : outputs_) {
         if (output.name == name) fail<ValueError>(loc, "Graph::add_output: there is an output {} already", name);
     }
+    changed();
     outputs_.push_back({std::move(name), value});
 }
 
 void Graph::add_update(Value* target, Value* value, Loc loc) {
-    changed();
+    check_is_here(target, "Graph::add_update", loc);
+    check_is_here(value, "Graph::add_update", loc);
     if (target->kind != Kind::parameter && target->kind != Kind::input) {
         fail<ValueError>(loc, "Graph::add_update: only parameters and inputs are written to");
     }
+    changed();
     std::erase_if(updates_, [target](const Update& update) { return update.target == target; });
     updates_.push_back({target, value});
 }
 
+namespace {
+constexpr std::uint64_t kOrderStep = std::uint64_t{1} << 20;  // between neighbours: others fit in between
+}
+
+// The last node goes to another place.
+void Graph::move_last_to(std::size_t at) {
+    std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(at), nodes_.end() - 1, nodes_.end());
+    if (at + 1 == nodes_.size()) return;
+    const std::uint64_t before = at > 0 ? nodes_[at - 1]->order : 0, after = nodes_[at + 1]->order;
+    nodes_[at]->order = before + (after - before) / 2;
+    if (nodes_[at]->order != before) return;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i]->order = (i + 1) * kOrderStep;
+}
+
 Graph::Node* Graph::append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
     changed();
-    nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, nullptr, 0}));
+    const std::uint64_t order = (nodes_.empty() ? 0 : nodes_.back()->order) + kOrderStep;
+    nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, nullptr, 0, order}));
     Node* node = nodes_.back().get();
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i]->uses.push_back({node, static_cast<int>(i)});
     return node;
@@ -214,9 +248,19 @@ Graph::Value* Graph::add_result(Node* node, DType dtype, Device device, std::vec
     return value;
 }
 
+Graph::Node* Graph::append_before(Node* other, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
+    const std::size_t at = position(other, "Graph::append_before", Loc{});
+    Node* node = append(form, std::move(attributes), inputs);
+    node->loc = other->loc;
+    node->module = other->module;
+    node->module_call = other->module_call;
+    move_last_to(at);
+    return node;
+}
+
 void Graph::prepend(const OpForm& form, Attributes attributes, Value* constant) {
     Node* node = append(form, std::move(attributes), {});
-    std::rotate(nodes_.begin(), nodes_.end() - 1, nodes_.end());
+    move_last_to(0);
     std::erase(constants_, constant);
     constant->kind = Kind::result;
     constant->data = Tensor();
@@ -225,42 +269,48 @@ void Graph::prepend(const OpForm& form, Attributes attributes, Value* constant) 
 }
 
 std::size_t Graph::position(const Node* node, const char* what, const Loc& loc) const {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-        if (nodes_[i].get() == node) return i;
-    }
-    fail<ValueError>(loc, "{}: the node is not of this graph", what);
+    const auto is_before = [](const std::unique_ptr<Node>& one, std::uint64_t order) { return one->order < order; };
+    const auto place = node ? std::lower_bound(nodes_.begin(), nodes_.end(), node->order, is_before) : nodes_.end();
+    if (place == nodes_.end() || place->get() != node) fail<ValueError>(loc, "{}: the node is not of this graph", what);
+    return static_cast<std::size_t>(place - nodes_.begin());
 }
 
-void Graph::check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const {
-    if (!value->maker) return;
-    if (position(value->maker, what, loc) >= position(node, what, loc)) {
-        fail<ValueError>(loc, "{}: %{} is made after the {} that would use it", what, value->number, node->op);
+void Graph::check_is_here(const Value* value, const char* what, const Loc& loc) const {
+    const auto is_in = [value](const std::vector<Value*>& list) { return std::find(list.begin(), list.end(), value) != list.end(); };
+    if (!value) fail<ValueError>(loc, "{}: the value is null", what);
+    if (value->maker) {
+        position(value->maker, what, loc);
+    } else if (!is_in(inputs_) && !is_in(parameters_) && !is_in(constants_)) {
+        fail<ValueError>(loc, "{}: %{} is not of this graph", what, value->number);
     }
+}
+
+// Both are of this graph.
+void Graph::check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const {
+    if (!value->maker || value->maker->order < node->order) return;
+    fail<ValueError>(loc, "{}: %{} is made after the {} that would use it", what, value->number, node->op);
 }
 
 void Graph::drop_use(Value* value, const Node* node, int input) {
     std::erase_if(value->uses, [&](const Use& use) { return use.node == node && use.input == input; });
 }
 
-void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
-    changed();
-    if (input < 0 || input >= static_cast<int>(node->inputs.size())) {
-        fail<IndexError>(loc, "Graph::set_input: {} has {} inputs, there is no {}", node->op, node->inputs.size(), input);
-    }
-    check_comes_before(value, node, "Graph::set_input", loc);
-    Value*& place = node->inputs[static_cast<std::size_t>(input)];
-    value->uses.push_back({node, input});
-    drop_use(place, node, input);
-    if (place == value) value->uses.push_back({node, input});
-    place = value;
-}
-
 void Graph::replace(Value* old, Value* other, Loc loc) {
-    changed();
+    check_is_here(old, "Graph::replace", loc);
+    check_is_here(other, "Graph::replace", loc);
     if (old == other) return;
+    if (old->dtype != other->dtype) fail<DTypeError>(loc, "Graph::replace: %{} is {}, %{} is {}", old->number, old->dtype, other->number, other->dtype);
+    if (old->device != other->device) {
+        fail<DeviceError>(loc, "Graph::replace: %{} is on {}, %{} on {}", old->number, old->device, other->number, other->device);
+    }
+    if (old->shape != other->shape) {
+        fail<ShapeError>(loc, "Graph::replace: %{} has shape {}, %{} {}", old->number, to_string(Attribute(old->shape)), other->number,
+                         to_string(Attribute(other->shape)));
+    }
     for (const Use& use : old->uses) {
         if (use.node != other->maker) check_comes_before(other, use.node, "Graph::replace", loc);
     }
+    changed();
     std::vector<Use> kept;
     for (const Use& use : old->uses) {
         if (use.node == other->maker) {  // a function of the old value takes its place
@@ -309,7 +359,6 @@ int Graph::sweep(const std::vector<const Value*>& kept) {
 }
 
 void Graph::remove(Node* node, Loc loc) {
-    changed();
     const std::size_t at = position(node, "Graph::remove", loc);
     for (const Value* result : node->results) {
         bool is_used = !result->uses.empty();
@@ -318,6 +367,7 @@ void Graph::remove(Node* node, Loc loc) {
         for (const Guard& guard : guards_) is_used |= guard.value == result;
         if (is_used) fail<ValueError>(loc, "Graph::remove: %{}, a result of {}, is used", result->number, node->op);
     }
+    changed();
     for (std::size_t i = 0; i < node->inputs.size(); ++i) drop_use(node->inputs[i], node, static_cast<int>(i));
     const std::vector<Value*> results = node->results;
     nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(at));

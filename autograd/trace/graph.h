@@ -101,6 +101,7 @@ class Graph {
         Loc loc;                             // where the program called the op; line() == 0: not known
         const ModuleName* module = nullptr;  // for which module, and which of its calls
         std::uint32_t module_call = 0;
+        std::uint64_t order = 0;             // larger than that of each node before it; for Graph
     };
 
     struct Output {
@@ -156,6 +157,11 @@ class Graph {
     /// What str() gave, with these parameters and constants (those by number, "%7"); numbers and small constants are in the text itself, others that are
     /// not given are zeros. Throws ValueError with the line that is no listing of a graph.
     static Graph parse(std::string_view text, const Inputs& data = {}, Loc loc = Loc::current());
+    /// A drawing for a browser, for Graphviz: a box for each run of a module's nodes, inputs, parameters and constants apart, shapes at the
+    /// edges; what the pointer rests on tells more: lines, attributes, dtypes. Branches and bodies of loops are frames of their own.
+    ///     std::ofstream("graph.svg") << graph.to_svg();
+    std::string to_dot() const;
+    std::string to_svg() const;
 
     // --- Running ----------------------------------------------------------------------------------------------------------------
 
@@ -176,30 +182,45 @@ class Graph {
     Value* add_constant(const Tensor& data, std::string name = {}, Loc loc = Loc::current());
     /// A constant becomes a parameter: one that can be written to.
     void make_parameter(Value* constant, std::string name, Loc loc = Loc::current());
+    /// A parameter becomes a constant: what is computed from it can be computed once. Throws ValueError where it is written to.
+    void make_constant(Value* parameter, Loc loc = Loc::current());
     void add_output(std::string name, Value* value, Loc loc = Loc::current());
     void add_guard(Guard guard) {
         guards_.push_back(std::move(guard));
         changed();
     }
     void add_update(Value* target, Value* value, Loc loc = Loc::current());
-    /// A call of an op before another node; null: after all. The results' shapes and dtypes are worked out by a call. Throws
-    /// ValueError for an unknown op, and for inputs that are made later; else what the op throws.
+    // Each leaves the graph as it was where it throws. Values of other graphs are refused (ValueError).
+    //
+    //     Graph::Node* relu = graph.nodes()[1].get();
+    //     Graph::Node* gelu = graph.insert(relu, "gelu", {relu->inputs[0]});
+    //     graph.replace(relu->results[0], gelu->results[0]);
+    //     graph.remove(relu);
+
+    /// A call of an op before another node; null: after all. The results' shapes and dtypes are worked out by a call. It gets the line
+    /// and the module of the other node, or this line. Throws ValueError for an unknown op, and for inputs that are made later; else what
+    /// the op throws.
     Node* insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
                  const std::vector<std::pair<std::string, Attribute>>& attributes = {}, Loc loc = Loc::current());
-    /// Every use of `old` becomes one of `other`, outputs and updates too. Throws ValueError where a user comes before `other`.
+    /// Every use of `old` becomes one of `other`, outputs, updates and guards too; only the node that makes `other` keeps its own, so that
+    /// a function of a value can take its place. Throws ValueError where a user comes before `other`, DTypeError, DeviceError and ShapeError
+    /// where they are not alike.
     void replace(Value* old, Value* other, Loc loc = Loc::current());
-    /// One use. Throws ValueError where the value is made later.
+    /// One use: the node takes this value instead. Throws ValueError where the value is made later, IndexError where there is no such
+    /// input, ShapeError and DTypeError where the node's results would be others; else what the op throws.
     void set_input(Node* node, int input, Value* value, Loc loc = Loc::current());
     /// Throws ValueError where a result is still used.
     void remove(Node* node, Loc loc = Loc::current());
-    /// The graph between any values: `from` become its inputs, `to` its outputs, what else is needed stays as it is. Throws ValueError
-    /// where that leads to an input of this graph that is not among `from`.
+    /// The graph between any values: `from` become its inputs, `to` its outputs, what else is needed stays as it is. Values without a name
+    /// are called "value_7". Throws ValueError where that leads to an input of this graph that is not among `from`.
     Graph extract(const std::vector<Value*>& from, const std::vector<Value*>& to, Loc loc = Loc::current()) const;
 
     // --- For what makes graphs --------------------------------------------------------------------------------------------------
 
-    /// A node after all others, whose results are known already.
+    /// A node after all others, whose results are known already: add_result() is to follow.
     Node* append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs);
+    /// The same before another one, with its line and module.
+    Node* append_before(Node* other, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs);
     /// An op without inputs, before all others, takes the place of a constant.
     void prepend(const OpForm& form, Attributes attributes, Value* constant);
     Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
@@ -213,8 +234,10 @@ class Graph {
     static Graph read(std::string_view text, const Inputs& data, bool makes_zeros, const Loc& loc);
     friend Graph load_graph(const std::string& path, Loc loc);
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;
+    void check_is_here(const Value* value, const char* what, const Loc& loc) const;
     void check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const;
     static void drop_use(Value* value, const Node* node, int input);
+    void move_last_to(std::size_t at);
 
     std::vector<std::unique_ptr<Value>> values_;
     std::vector<std::unique_ptr<Node>> nodes_;

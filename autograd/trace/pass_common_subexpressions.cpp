@@ -1,10 +1,12 @@
 // Common subexpressions: nodes by what they compute, in the order in which they run.
-#include <cstring>
+#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 
 #include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -22,30 +24,50 @@ int join_constants(Graph& graph) {
         std::string bytes(static_cast<const char*>(x.raw_data()), x.nbytes());
         const auto [place, is_new] = known.try_emplace({value->dtype, to_string(Attribute(value->shape)) + to_string(Attribute(value->device)),
                                                         std::move(bytes)}, value);
-        if (is_new) continue;
+        if (is_new || rewrite::is_output(graph, value)) continue;
         graph.replace(value, place->second);
         ++changes;
     }
     return changes;
 }
 
+bool takes_operands_in_either_order(const std::string& op) {
+    return op == "add" || op == "mul" || op == "eq" || op == "ne" || op == "logical_and" || op == "logical_or";
+}
+
+// Equal for nodes that compute the same.
+std::string key_of(const Graph::Node& node) {
+    std::vector<int> inputs;
+    for (const Graph::Value* input : node.inputs) inputs.push_back(input->number);
+    if (takes_operands_in_either_order(node.op)) std::sort(inputs.begin(), inputs.end());
+    std::string key = node.op;
+    for (const int input : inputs) key += " %" + std::to_string(input);
+    for (const auto& [name, value] : node.attributes.all()) key += " " + name + "=" + to_string(value);
+    for (const Graph::Value* result : node.results) key += std::string(" ") + name(result->dtype);
+    return key;
+}
+
+// Sizes that follow from no formula are called otherwise in each place.
+bool is_alike(const Graph::Value& a, const Graph::Value& b) { return a.dtype == b.dtype && a.device == b.device && a.shape == b.shape; }
+
 }  // namespace
 
 int eliminate_common_subexpressions(Graph& graph) {
-    int changes = join_constants(graph);
-    std::map<std::string, Graph::Node*> known;
-    for (const auto& node : graph.nodes()) {
+    int changes = rewrite::in_nested(graph, eliminate_common_subexpressions) + join_constants(graph);
+    std::unordered_map<std::string, Graph::Node*> known;
+    std::vector<Graph::Node*> nodes;
+    for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+    for (Graph::Node* node : nodes) {
         if (node->attributes.form().is_random) continue;
-        std::string key = node->op;
-        for (const Graph::Value* input : node->inputs) key += " %" + std::to_string(input->number);
-        for (const auto& [name, value] : node->attributes.all()) key += " " + name + "=" + to_string(value);
-        const auto [place, is_new] = known.try_emplace(std::move(key), node.get());
+        const auto [place, is_new] = known.try_emplace(key_of(*node), node);
         if (is_new) continue;
         const Graph::Node& first = *place->second;
         for (std::size_t k = 0; k < node->results.size(); ++k) {
-            if (node->results[k]->uses.empty()) continue;
-            graph.replace(node->results[k], first.results[k]);
-            ++changes;
+            Graph::Value* result = node->results[k];
+            const bool is_needed = !result->uses.empty() || rewrite::is_output(graph, result);
+            // Two outputs stay two tensors.
+            if (!is_needed || !is_alike(*result, *first.results[k]) || (rewrite::is_output(graph, result) && node->inputs.empty())) continue;
+            changes += rewrite::take_place(graph, *node, result, first.results[k]);
         }
     }
     if (changes > 0) eliminate_dead_code(graph);

@@ -2,23 +2,54 @@
 //
 //     optimize(graph);
 //
-// Each changes the graph in place and gives how many changes it made. Sizes of inputs, outputs, and what is written to parameters stay.
+// Each changes the graph in place, the graphs within it too (branches, bodies of loops), and gives how many changes it made. The names,
+// shapes and dtypes of inputs and outputs and what is written to parameters stay, and so do guards and the order in which random numbers
+// are drawn. Beyond rounding means: the sign of zero, and what is near the ends of a dtype's range, may come out otherwise, as where a
+// sum of products overflows and the product of a sum does not. nan and infinities that an op gives stay: x * 0 is not 0.
 #pragma once
 
 #include "tapir/autograd/trace/graph.h"
 
 namespace tapir {
 
-/// Takes away what no output, update or guard needs.
+/// Takes away what no output, update or guard needs. Random ops stay: the numbers that others draw depend on them.
 int eliminate_dead_code(Graph& graph);
+
 /// One node for several of the same op, inputs and attributes; one constant for several of the same elements. Random ops stay.
 int eliminate_common_subexpressions(Graph& graph);
-/// Computes what depends on constants only, where the result has at most `most_elements`. Parameters are no constants: they may be trained.
+
+/// Computes what depends on constants only, where the result has at most `most_elements`. Parameters are no constants, since they may be
+/// trained: see freeze(). zeros(), full(), expand() of much stay, which are small as ops.
 int fold_constants(Graph& graph, std::int64_t most_elements = 1 << 20);
-/// Algebra: c*a + c*b -> c*(a + b), x*1, x/1, x + 0, x - 0, -(-x), pairs of transpose and permute, chains of reshape, reshape, expand, slice and to_dtype
-/// that change nothing, log(softmax(x)) -> log_softmax(x), pow(x, 2) -> square(x), pow(x, 0.5) -> sqrt(x), sums of one element.
+
+/// Algebra. What changes nothing goes: x*1, x/1, x + 0, x - 0, -(-x), transposes and permutations that undo each other, reshapes, expansions,
+/// conversions and copies that change nothing, where() of a constant mask. What comes in chains becomes one: transposes, reshapes, expansions,
+/// conversions, sums, numbers (x*2*3). And c*a + c*b -> c*(a + b), log(softmax(x)) -> log_softmax(x), pow(x, 2) -> square(x) and
+/// its like, sums of one element, of products with what is the same for all (sum(x*2) -> sum(x)*2), and of what was expanded.
 int simplify(Graph& graph);
-/// All of them, again and again until nothing changes.
-void optimize(Graph& graph);
+
+/// Element-wise ops are computed before their operands are expanded: exp(x.expand({n, 3})) -> exp(x).expand({n, 3}); operands that
+/// broadcast by themselves are not expanded first; numbers take the place of tensors that are full of one; and what is small is put
+/// together first: (x + a) + b -> x + (a + b), where a + b is smaller than x.
+int hoist_broadcasts(Graph& graph);
+
+/// Batch normalisation in evaluation mode behind a convolution or a linear layer becomes part of its weight and bias (Jacob et al. 2018,
+/// section 3.2), where weight and statistics are constants: of a model that is traced in evaluation mode with parameters, after freeze().
+/// with_parameters: also where they are parameters; the new weight is computed from them in each run then, and they can still be trained.
+/// That pays off where the images are larger than the weights.
+int fold_batch_norm(Graph& graph, bool with_parameters = false);
+
+/// For inference: parameters that the graph does not write to become constants, so that what is computed from them alone is computed once.
+/// Their names stay in listings. Gives how many; training the model they are from changes this graph no more.
+int freeze(Graph& graph);
+
+/// How many changes one pass has made.
+struct PassReport {
+    const char* pass;
+    int changes;
+};
+
+/// All of them but freeze(), in a fixed order, again and again until nothing changes. One line for each pass.
+std::vector<PassReport> optimize(Graph& graph);
 
 }  // namespace tapir

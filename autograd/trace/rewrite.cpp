@@ -1,0 +1,221 @@
+// What passes are made of.
+#include "tapir/autograd/trace/rewrite_impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <unordered_map>
+
+#include "tapir/autograd/trace/passes.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise_impl.h"
+
+namespace tapir::rewrite {
+namespace {
+
+// Ops whose result lies in their input's memory, or may.
+bool is_view(const Node& node) {
+    constexpr const char* views[] = {"reshape", "expand", "transpose", "permute", "select", "slice", "diagonal",
+                                     "part", "pieces", "windows", "to_dtype", "to_device"};
+    return std::any_of(std::begin(views), std::end(views), [&](const char* op) { return node.op == op; });
+}
+
+// Where the memory of a value comes from.
+const Value* memory_of(const Value* value) {
+    while (value->maker && is_view(*value->maker)) value = value->maker->inputs[0];
+    return value;
+}
+
+std::optional<double> number_in(const Attribute& attribute) {
+    if (const auto* size = std::get_if<SymInt>(&attribute)) {
+        return size->is_number() ? std::optional(static_cast<double>(size->number())) : std::nullopt;
+    }
+    if (const auto* real = std::get_if<double>(&attribute)) return *real;
+    if (const auto* flag = std::get_if<bool>(&attribute)) return *flag ? 1 : 0;
+    return std::nullopt;
+}
+
+// As an element of this dtype has it.
+std::optional<double> rounded(std::optional<double> number, DType dtype) {
+    if (!number) return number;
+    alignas(8) std::byte place[8];
+    detail::store(dtype, place, Scalar(*number));
+    return detail::load_double(dtype, place);
+}
+
+std::optional<double> number_in_constant(const Tensor& x) {
+    constexpr std::int64_t kLookedAt = 64;  // elements
+    if (x.numel() == 0 || x.numel() > kLookedAt || x.device() != cpu) return std::nullopt;
+    const detail::PauseRecording pause;
+    const Tensor flat = x.contiguous();
+    const auto* first = static_cast<const std::byte*>(flat.raw_data());
+    const std::size_t bytes = itemsize(x.dtype());
+    for (std::int64_t i = 1; i < x.numel(); ++i) {
+        if (std::memcmp(first, first + static_cast<std::size_t>(i) * bytes, bytes) != 0) return std::nullopt;
+    }
+    return detail::load_double(x.dtype(), first);
+}
+
+}  // namespace
+
+std::optional<double> number_of(const Value* value) {
+    constexpr int kLongest = 16;  // of a chain of views
+    for (int i = 0; i < kLongest; ++i) {
+        if (value->kind == Graph::Kind::constant) return number_in_constant(value->data);
+        const Node* node = value->maker;
+        if (!node) return std::nullopt;
+        if (node->op == "zeros" || node->op == "zeros_like") return 0;
+        if (node->op == "ones") return 1;
+        if (node->op == "full" || node->op == "full_like") return rounded(number_in(node->attributes.get("value")), value->dtype);
+        if (node->op == "number") {
+            const std::optional<double> number = number_in(node->attributes.get("value"));
+            return number && flag_of(*node, "is_reciprocal") ? rounded(1 / *number, value->dtype) : rounded(number, value->dtype);
+        }
+        const bool is_same = node->op == "clone" || ((is_view(*node) || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
+        if (!is_same) return std::nullopt;
+        value = node->inputs[0];
+    }
+    return std::nullopt;
+}
+
+bool is_known(const Sizes& shape) {
+    for (const SymInt& size : shape) {
+        for (const std::string& name : size.dims()) {
+            if (name.starts_with("unknown")) return false;
+        }
+    }
+    return true;
+}
+
+bool same_shape(const Value* a, const Value* b) { return a == b || (a->shape == b->shape && is_known(a->shape)); }
+bool same_type(const Value* a, const Value* b) { return a->dtype == b->dtype && a->device == b->device && same_shape(a, b); }
+
+std::optional<Sizes> broadcast(const Sizes& a, const Sizes& b) {
+    if (!is_known(a) || !is_known(b)) return std::nullopt;
+    const Sizes &longer = a.size() >= b.size() ? a : b, &shorter = a.size() >= b.size() ? b : a;
+    Sizes result = longer;
+    for (std::size_t d = 0; d < shorter.size(); ++d) {
+        SymInt& size = result[longer.size() - shorter.size() + d];
+        if (size == shorter[d] || shorter[d] == SymInt(1)) continue;
+        if (size != SymInt(1)) return std::nullopt;
+        size = shorter[d];
+    }
+    return result;
+}
+
+Node* made_by(const Value* value, const char* op) {
+    return value->maker && value->maker->op == op && value->maker->results.size() == 1 ? value->maker : nullptr;
+}
+
+bool is_output(const Graph& graph, const Value* value) {
+    const auto is_it = [value](const auto& of_graph) { return of_graph.value == value; };
+    return std::any_of(graph.outputs().begin(), graph.outputs().end(), is_it) || std::any_of(graph.updates().begin(), graph.updates().end(), is_it);
+}
+
+bool has_one_use(const Graph& graph, const Value* value) {
+    const auto is_guarded = [value](const Graph::Guard& guard) { return guard.value == value; };
+    return value->uses.size() == 1 && !is_output(graph, value) && std::none_of(graph.guards().begin(), graph.guards().end(), is_guarded);
+}
+
+bool is_elementwise(const Node& node) {
+    const OpForm* form = &node.attributes.form();
+    return !std::less<>()(form, elementwise_forms) && std::less<>()(form, elementwise_forms + kElementwiseOps) && node.results.size() == 1;
+}
+
+bool is_pointwise(const Node& node) {
+    return is_elementwise(node) || node.op == "where" || node.op == "masked_fill" || node.op == "to_dtype" || node.op == "clone";
+}
+
+Sizes sizes_of(const Node& node, const char* attribute) { return std::get<Sizes>(node.attributes.get(attribute)); }
+bool flag_of(const Node& node, const char* attribute) { return std::get<bool>(node.attributes.get(attribute)); }
+
+std::vector<int> dims_of(const Node& node, const char* attribute) {
+    std::vector<int> dims;
+    const auto rank = static_cast<std::int64_t>(node.inputs[0]->shape.size());
+    for (const SymInt& dim : sizes_of(node, attribute)) dims.push_back(static_cast<int>(dim.number() < 0 ? dim.number() + rank : dim.number()));
+    return dims;
+}
+
+std::vector<int> reduced_dims(const Node& node) {
+    std::vector<int> dims = dims_of(node, "dims");
+    if (dims.empty()) {
+        for (std::size_t d = 0; d < node.inputs[0]->shape.size(); ++d) dims.push_back(static_cast<int>(d));
+    }
+    return dims;
+}
+
+// --- Making -------------------------------------------------------------------------------------------------------------------
+
+Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, DType dtype,
+           Device device, Sizes shape) {
+    const OpForm& form = *find_form(op);
+    Attributes all(form);
+    for (const auto& [name, value] : attributes) all.set(name, value);
+    return graph.add_result(graph.append_before(&before, form, std::move(all), inputs), dtype, device, std::move(shape));
+}
+
+Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, const Value* like) {
+    return put(graph, before, op, inputs, attributes, like->dtype, like->device, like->shape);
+}
+
+Value* put_number(Graph& graph, double number, DType dtype) {
+    const detail::PauseRecording pause;
+    const Tensor data = detail::make_empty({}, dtype, cpu, Loc{});
+    detail::store(dtype, data.raw_data(), Scalar(number));
+    return graph.add_constant(data);
+}
+
+bool take_place(Graph& graph, Node& node, Value* result, Value* other) {
+    if (is_output(graph, result)) {
+        // A view of what the result was a view of already changes nothing.
+        const Value* memory = memory_of(other);
+        const bool is_own = memory->kind == Graph::Kind::result && !(memory == other && is_output(graph, other));
+        if (!is_own && memory_of(result) != memory) {
+            if (node.op == "clone") return false;
+            other = put(graph, node, "clone", {other}, {}, result);
+        }
+    }
+    graph.replace(result, other);
+    return true;
+}
+
+// --- Rules --------------------------------------------------------------------------------------------------------------------
+
+int apply_rules(Graph& graph, std::span<const Rule> rules) {
+    std::unordered_map<std::string_view, std::vector<const Rule*>> by_op;
+    for (const Rule& rule : rules) by_op[rule.op].push_back(&rule);
+    std::vector<Node*> nodes;
+    for (const auto& node : graph.nodes()) nodes.push_back(node.get());
+    int changes = 0;
+    for (Node* node : nodes) {
+        const auto known = by_op.find(node->op);
+        if (known == by_op.end() || node->results.size() != 1) continue;
+        for (const Rule* rule : known->second) {
+            Value* other = rule->apply(graph, *node);
+            if (!other || !take_place(graph, *node, node->results[0], other)) continue;
+            ++changes;
+            break;
+        }
+    }
+    if (changes > 0) eliminate_dead_code(graph);
+    return changes;
+}
+
+int in_nested(Graph& graph, const std::function<int(Graph&)>& pass) {
+    int changes = 0;
+    for (const auto& node : graph.nodes()) {
+        for (const auto& [name, attribute] : node->attributes.all()) {
+            const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&attribute);
+            if (!nested || !*nested) continue;
+            auto copy = std::make_shared<Graph>(**nested);
+            const int count = pass(*copy);
+            if (count == 0) continue;
+            node->attributes.set(name, std::shared_ptr<const Graph>(std::move(copy)));
+            changes += count;
+        }
+    }
+    return changes;
+}
+
+}  // namespace tapir::rewrite

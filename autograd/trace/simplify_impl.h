@@ -1,0 +1,15 @@
+// The groups of rules that simplify() is made of. Each goes over the graph once and gives how many rules have changed something.
+#pragma once
+
+#include "tapir/autograd/trace/rewrite_impl.h"
+
+namespace tapir::rewrite {
+
+/// Element-wise ops, softmax and dtypes.
+int simplify_arithmetic(Graph& graph);
+/// Transposes, reshapes, expansions, slices, and copies.
+int simplify_views(Graph& graph);
+/// Sums, means and their like.
+int simplify_reductions(Graph& graph);
+
+}  // namespace tapir::rewrite

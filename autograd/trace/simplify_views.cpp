@@ -1,0 +1,160 @@
+// Algebra of what moves elements and does not compute: transposes, reshapes, expansions, slices, copies.
+#include <algorithm>
+#include <numeric>
+
+#include "tapir/autograd/trace/simplify_impl.h"
+
+namespace tapir::rewrite {
+namespace {
+
+// What has the shape, dtype and device of its input, and the same elements in the same order.
+Value* nothing_changes(Graph&, Node& node) { return same_type(node.inputs[0], node.results[0]) ? node.inputs[0] : nullptr; }
+
+// --- Transposes ---------------------------------------------------------------------------------------------------------------
+
+// Which dimension of the input each one of the result is; none of another op.
+std::optional<std::vector<int>> order_of(const Node& node) {
+    if (node.op == "permute") return dims_of(node, "dims");
+    if (node.op != "transpose") return std::nullopt;
+    std::vector<int> order(node.results[0]->shape.size());
+    std::iota(order.begin(), order.end(), 0);
+    const std::vector<int> dims = dims_of(node, "dims");
+    if (!order.empty()) std::swap(order[static_cast<std::size_t>(dims[0])], order[static_cast<std::size_t>(dims[1])]);
+    return order;
+}
+
+// In sequence they are one permutation, which may be a transpose, or nothing.
+Value* transposes(Graph& graph, Node& node) {
+    std::vector<int> order = *order_of(node);
+    Value* x = node.inputs[0];
+    const std::optional<std::vector<int>> first = x->maker ? order_of(*x->maker) : std::nullopt;
+    if (first) {
+        for (int& d : order) d = (*first)[static_cast<std::size_t>(d)];
+        x = x->maker->inputs[0];
+    }
+    std::vector<int> moved;
+    for (std::size_t d = 0; d < order.size(); ++d) {
+        if (order[d] != static_cast<int>(d)) moved.push_back(static_cast<int>(d));
+    }
+    if (moved.empty()) return same_type(x, node.results[0]) ? x : nullptr;
+    if (!first && (node.op == "transpose" || moved.size() > 2)) return nullptr;
+    if (moved.size() == 2) return put(graph, node, "transpose", {x}, {{"dims", Sizes{moved[0], moved[1]}}}, node.results[0]);
+    return put(graph, node, "permute", {x}, {{"dims", Sizes(order.begin(), order.end())}}, node.results[0]);
+}
+
+// --- Reshapes -----------------------------------------------------------------------------------------------------------------
+
+// Of a reshape only the last counts.
+Value* reshapes(Graph& graph, Node& node) {
+    const Node* inner = made_by(node.inputs[0], "reshape");
+    if (!inner) return nullptr;
+    return put(graph, node, "reshape", {inner->inputs[0]}, node.attributes.all(), node.results[0]);
+}
+
+// A sum that keeps its dimensions of size 1, and a reshape that drops them, or the other way round.
+Value* reshape_of_reduction(Graph& graph, Node& node) {
+    Value* reduced = node.inputs[0];
+    const Node* inner = reduced->maker;
+    constexpr std::string_view reductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
+    if (!inner || inner->results.size() != 1 || std::find(std::begin(reductions), std::end(reductions), inner->op) == std::end(reductions)) return nullptr;
+    if (!has_one_use(graph, reduced) || inner->inputs[0]->shape.empty()) return nullptr;
+    const bool keepdim = flag_of(*inner, "keepdim");
+    Sizes shape;
+    const std::vector<int> dims = reduced_dims(*inner);
+    for (std::size_t d = 0; d < inner->inputs[0]->shape.size(); ++d) {
+        if (std::find(dims.begin(), dims.end(), static_cast<int>(d)) == dims.end()) {
+            shape.push_back(inner->inputs[0]->shape[d]);
+        } else if (!keepdim) {
+            shape.push_back(1);
+        }
+    }
+    if (!is_known(shape) || shape != node.results[0]->shape) return nullptr;
+    AttributeList attributes = inner->attributes.all();
+    for (auto& [name, value] : attributes) {
+        if (name == "keepdim") value = !keepdim;
+    }
+    return put(graph, node, inner->op.c_str(), {inner->inputs[0]}, attributes, node.results[0]);
+}
+
+// --- Expansions ---------------------------------------------------------------------------------------------------------------
+
+Value* expansions(Graph& graph, Node& node) {
+    const Node* inner = made_by(node.inputs[0], "expand");
+    if (!inner || !is_known(node.results[0]->shape)) return nullptr;
+    return put(graph, node, "expand", {inner->inputs[0]}, {{"shape", node.results[0]->shape}}, node.results[0]);
+}
+
+// By dimensions of size 1 only.
+Value* expansion_by_ones(Graph& graph, Node& node) {
+    const Sizes &shape = node.inputs[0]->shape, &expanded = node.results[0]->shape;
+    if (!is_known(shape) || !is_known(expanded) || expanded.size() <= shape.size()) return nullptr;
+    const auto added = expanded.end() - static_cast<std::ptrdiff_t>(shape.size());
+    const bool is_front = std::all_of(expanded.begin(), added, [](const SymInt& size) { return size == SymInt(1); });
+    if (!is_front || !std::equal(shape.begin(), shape.end(), added)) return nullptr;
+    return put(graph, node, "reshape", {node.inputs[0]}, {{"shape", expanded}}, node.results[0]);
+}
+
+// An expansion adds dimensions at the front by itself.
+Value* expansion_of_reshape(Graph& graph, Node& node) {
+    const Node* inner = made_by(node.inputs[0], "reshape");
+    if (!inner || !is_known(inner->inputs[0]->shape) || !is_known(node.results[0]->shape)) return nullptr;
+    const Sizes &shape = inner->inputs[0]->shape, &reshaped = node.inputs[0]->shape;
+    if (reshaped.size() <= shape.size()) return nullptr;
+    const auto added = reshaped.end() - static_cast<std::ptrdiff_t>(shape.size());
+    const bool is_front = std::all_of(reshaped.begin(), added, [](const SymInt& size) { return size == SymInt(1); });
+    if (!is_front || !std::equal(shape.begin(), shape.end(), added)) return nullptr;
+    return put(graph, node, "expand", {inner->inputs[0]}, {{"shape", node.results[0]->shape}}, node.results[0]);
+}
+
+// --- Slices -------------------------------------------------------------------------------------------------------------------
+
+Value* slices(Graph& graph, Node& node) {
+    return std::get<SymInt>(node.attributes.get("step")) == SymInt(1) ? nothing_changes(graph, node) : nullptr;
+}
+
+// --- Copies -------------------------------------------------------------------------------------------------------------------
+
+// A graph's values are never written to: each may be used in place of its copy.
+Value* overwritten(Graph& graph, Node& node) {
+    Value *source = node.inputs[1], *result = node.results[0];
+    if (source->device != result->device) return nullptr;
+    if (source->dtype != result->dtype) source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
+    if (same_shape(source, result)) return source;
+    if (!is_known(result->shape)) return nullptr;
+    return put(graph, node, "expand", {source}, {{"shape", result->shape}}, result);
+}
+
+// What is made like a tensor needs its shape only.
+Value* made_like(Graph& graph, Node& node) {
+    if (!is_known(node.results[0]->shape)) return nullptr;
+    const bool is_zeros = node.op == "zeros_like";
+    AttributeList attributes = node.attributes.all();
+    attributes.emplace_back("shape", node.results[0]->shape);
+    return put(graph, node, is_zeros ? "zeros" : "full", {}, attributes, node.results[0]);
+}
+
+constexpr Rule kRules[] = {
+    {"clone", nothing_changes},
+    {"to_dtype", nothing_changes},
+    {"to_device", nothing_changes},
+    {"copy", overwritten},
+    {"fill", overwritten},
+    {"zeros_like", made_like},
+    {"full_like", made_like},
+    {"transpose", transposes},
+    {"permute", transposes},
+    {"reshape", nothing_changes},
+    {"reshape", reshapes},
+    {"reshape", reshape_of_reduction},
+    {"expand", nothing_changes},
+    {"expand", expansions},
+    {"expand", expansion_by_ones},
+    {"expand", expansion_of_reshape},
+    {"slice", slices},
+};
+
+}  // namespace
+
+int simplify_views(Graph& graph) { return apply_rules(graph, kRules); }
+
+}  // namespace tapir::rewrite
