@@ -27,6 +27,10 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
         for (const Graph::Update& update : graph.updates()) wanted.push_back(update.value);
     }
     std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
+    // What draws numbers that nobody needs decides which ones the others get.
+    for (const auto& node : graph.nodes()) {
+        if (is_whole_ && node->attributes.form().is_random) needed.insert(node->results.begin(), node->results.end());
+    }
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
         const Graph::Node& node = *graph.nodes()[i];
         const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
