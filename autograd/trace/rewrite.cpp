@@ -27,6 +27,14 @@ const Value* memory_of(const Value* value) {
     return value;
 }
 
+// Whether several elements of a value lie in one place.
+bool is_expanded(const Value* value) {
+    for (; value->maker && is_view(*value->maker); value = value->maker->inputs[0]) {
+        if (value->maker->op == "expand") return true;
+    }
+    return false;
+}
+
 std::optional<double> number_in(const Attribute& attribute) {
     if (const auto* size = std::get_if<SymInt>(&attribute)) {
         return size->is_number() ? std::optional(static_cast<double>(size->number())) : std::nullopt;
@@ -171,7 +179,7 @@ bool take_place(Graph& graph, Node& node, Value* result, Value* other) {
         // A view of what the result was a view of already changes nothing.
         const Value* memory = memory_of(other);
         const bool is_own = memory->kind == Graph::Kind::result && !(memory == other && is_output(graph, other));
-        if (!is_own && memory_of(result) != memory) {
+        if ((!is_own && memory_of(result) != memory) || (is_expanded(other) && !is_expanded(result))) {
             if (node.op == "clone") return false;
             other = put(graph, node, "clone", {other}, {}, result);
         }

@@ -57,7 +57,7 @@ Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>
 Value* put_number(Graph& graph, double number, DType dtype);
 /// `other` takes the place of a node's result. Where that is an output or what is written to a parameter, and the other is memory that
 /// somebody else holds (of an input, a parameter, a constant, another output), a copy of it does: a pass must not make tensors
-/// share memory that the program has kept apart. False: nothing was to be done.
+/// share memory that the program has kept apart, or elements of one tensor. False: nothing was to be done.
 bool take_place(Graph& graph, Node& node, Value* result, Value* other);
 
 // --- Rules --------------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ Value* put_count(Graph& graph, Node& before, const Sizes& sizes, DType dtype) {
     return put(graph, before, "number", {}, {{"value", count}, {"dtype", computed}}, computed, cpu, {});
 }
 
-// Over what an expansion has added: a product, or for means and extremes nothing.
+// Of what was expanded: over what has been added a product, or for means and extremes nothing; over the rest before the expansion.
 Value* of_expansion(Graph& graph, Node& node) {
     const Node* expansion = made_by(node.inputs[0], "expand");
     const Value *wide = node.inputs[0], *result = node.results[0];
@@ -95,10 +95,10 @@ Value* of_expansion(Graph& graph, Node& node) {
             repeated.push_back(size);
         }
     }
-    if (repeated.empty()) return nullptr;
-    const bool is_sum = node.op == "sum";
+    if (repeated.empty() && computed.empty()) return nullptr;
+    const bool is_sum = node.op == "sum" && !repeated.empty();
     for (const SymInt& size : repeated) {
-        if (size.is_number() ? size.number() <= 0 : !is_sum) return nullptr;  // of nothing
+        if (size.is_number() ? size.number() <= 0 : node.op != "sum") return nullptr;  // of nothing
     }
     Value* count = is_sum ? put_count(graph, node, repeated, result->dtype) : nullptr;
     if (is_sum && !count) return nullptr;

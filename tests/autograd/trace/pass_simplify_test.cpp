@@ -222,6 +222,8 @@ TEST_CASE("sums, means and extremes") {
     becomes("tanh", [](const Tensor& x) { return tanh(x).expand({5, 3, 4}).mean({0}); });
     becomes("tanh amax", [](const Tensor& x) { return amax(tanh(x).expand({5, 3, 4}), {0, 2}, true).squeeze(0); });
     becomes("sum mul expand", [](const Tensor& x) { return x.sum({1}, true).expand({3, 6}).sum({1}, true).expand({3, 2}); });
+    becomes("tanh mean expand mul", [](const Tensor& x) { return tanh(x).expand({5, 3, 4}).mean({1}) * 2; });
+    becomes("tanh sum expand clone", [](const Tensor& x) { return tanh(x).expand({5, 3, 4}).sum({1}); });  // an output has elements of its own
     stays([](const Tensor& x) { return (exp(x) * x.sum({1}, true)).sum({0}); });
     stays([](const Tensor& x) { return amax(x.sum({1}), {0}); });
     stays([](const Tensor& x) { return x.sum({0}); }, ones({1, 3}, int32));  // gives int64
