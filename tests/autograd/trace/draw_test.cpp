@@ -1,0 +1,117 @@
+// Drawings of graphs.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "../../fails.h"
+#include "passes_check.h"
+#include "tapir/nn/nn.h"
+
+using namespace passes_check;
+
+namespace {
+
+std::size_t count(const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++n;
+    return n;
+}
+
+// A training step of two layers with a constant and a guard.
+Graph training_step() {
+    static nn::Sequential model(nn::Linear(3, 4), nn::ReLU(), nn::Linear(4, 2));
+    model.parameters();
+    const Tensor scale = tensor({1.0F, 2.0F});
+    TraceOptions options;
+    options.reads = TraceOptions::Reads::guard;
+    return trace(
+        [&](const Tensor& x) {
+            Tape tape;
+            const Tensor loss = mean(square(model(x) * scale));
+            std::vector<Tensor> leaves;
+            for (const Tensor& p : model.parameters()) leaves.push_back(p);
+            const std::vector<Tensor> gradients = tape.gradient(loss, leaves);
+            static_cast<void>(loss.item<float>() > 0);
+            NoGradScope off;
+            for (std::size_t i = 0; i < leaves.size(); ++i) leaves[i].sub_(gradients[i] * 0.1);
+            return loss;
+        },
+        {{"x", ones({5, 3})}}, options);
+}
+
+}  // namespace
+
+TEST_CASE("a graph as a drawing: boxes by module, values told apart") {
+    const Graph graph = training_step();
+    for (const std::string& drawing : {graph.to_svg(), graph.to_dot()}) {
+        INFO(drawing);
+        CHECK(count(drawing, "linear (5, 4)") == 1);
+        CHECK(count(drawing, "parameter 0.weight (4, 3)") == 2);  // of the layer, and of what updates it
+        CHECK(count(drawing, "constant %") >= 1);
+        CHECK(count(drawing, "mul 0.1 (4, 3)") == 1);  // numbers stand beside their op
+        CHECK(count(drawing, "draw_test.cpp:") >= graph.nodes().size() / 2);
+        CHECK(count(drawing, "item() at draw_test.cpp:") >= 1);
+        CHECK(count(drawing, "float32 (5, 4) = linear(x, 0.weight, 0.bias)") == 1);
+        CHECK(drawing.find("nan") == std::string::npos);
+    }
+    const std::string svg = graph.to_svg();
+    CHECK(count(svg, "class=\"p\">") == 0);
+    CHECK(count(svg, ">input<") == 1);
+    CHECK(count(svg, ">output<") == 1);
+    CHECK(count(svg, ">guard<") == 1);
+    CHECK(count(svg, ">update<") == 4);
+    CHECK(count(svg, "<text class=\"p\"") >= 4 + 4);
+    CHECK(count(svg, "<text class=\"c\"") >= 1);
+    // The layers are boxes in both directions.
+    CHECK(count(svg, ">0<title>Linear<") == 2);
+    CHECK(count(svg, ">2<title>Linear<") == 2);
+}
+
+TEST_CASE("boxes of a graph do not overlap, and each edge leads down") {
+    const std::string svg = training_step().to_svg();
+    struct Rect {
+        double x, y, width, height;
+    };
+    std::vector<Rect> rects;
+    for (std::size_t at = svg.find("<g><rect"); at != std::string::npos; at = svg.find("<g><rect", at + 1)) {
+        Rect r{};
+        REQUIRE(std::sscanf(svg.c_str() + at, "<g><rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"", &r.x, &r.y, &r.width, &r.height) == 4);
+        for (const Rect& b : rects) {
+            const bool apart = r.x >= b.x + b.width || b.x >= r.x + r.width || r.y >= b.y + b.height || b.y >= r.y + r.height;
+            CHECK(apart);
+        }
+        rects.push_back(r);
+    }
+    CHECK(rects.size() > 20);
+    std::size_t edges = 0;
+    for (std::size_t at = svg.find("<path d=\"M"); at != std::string::npos; at = svg.find("<path d=\"M", at + 1)) {
+        double x = 0, y = 0;
+        const std::size_t end = svg.find('"', at + 10), last = svg.rfind(' ', end);
+        if (svg.substr(end, 12).find("marker") == std::string::npos) continue;
+        REQUIRE(std::sscanf(svg.c_str() + at, "<path d=\"M%lf %lf", &x, &y) == 2);
+        CHECK(std::stod(svg.substr(last + 1)) > y);
+        ++edges;
+    }
+    CHECK(edges > 20);
+}
+
+TEST_CASE("names are escaped, and a graph of nothing is a drawing too") {
+    Graph graph;
+    CHECK(graph.to_svg().find("</svg>") != std::string::npos);
+    Graph::Value* x = graph.add_input("a<b>&\"c\"", float32, {2});
+    graph.add_output("out", x);
+    CHECK(graph.to_svg().find("a&lt;b&gt;&amp;") != std::string::npos);
+    CHECK(graph.to_svg().find("a<b>") == std::string::npos);
+    CHECK(graph.to_dot().find("a<b>&\\\"c\\\"") != std::string::npos);
+    CHECK(count(graph.to_dot(), " -> ") == 1);
+}
+
+TEST_CASE("a long graph is drawn up to a limit") {
+    Graph graph;
+    Graph::Value* value = graph.add_input("x", float32, {2});
+    const OpForm& form = *find_form("neg");
+    for (int i = 0; i < 10'500; ++i) value = graph.add_result(graph.append(form, Attributes(form), {value}), float32, {}, {2});
+    graph.add_output("y", value);
+    CHECK(count(graph.to_dot(), "and 501 more nodes") == 1);
+}
