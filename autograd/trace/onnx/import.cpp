@@ -1,0 +1,378 @@
+// load_onnx: the interpreter, traced on examples of the model's inputs.
+#include <algorithm>
+#include <filesystem>
+#include <unordered_set>
+
+#include "tapir/autograd/trace/onnx/import_impl.h"
+#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/core/autocast_impl.h"
+#include "tapir/core/io/file_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/stream.h"
+#include "tapir/ops/make.h"
+
+namespace tapir {
+namespace detail {
+namespace {
+
+constexpr std::int64_t kOldestIR = 3;
+constexpr std::size_t kMostNamed = 4;  // that trace() takes
+
+// Sizes that named dimensions are tried with: small ones, which are quick, and those that many strides leave something of.
+constexpr std::int64_t kTriedSizes[] = {2, 7, 32, 224};
+
+std::string joined(const std::vector<std::string>& parts) {
+    std::string text;
+    for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+    return text;
+}
+
+// Dimensions' names may stand in formulas.
+std::string dim_name(const std::string& name) {
+    const bool is_word = !name.empty() && !(name[0] >= '0' && name[0] <= '9');
+    std::string clean = is_word ? "" : "d";
+    for (const char c : name) clean += (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c : '_';
+    return clean;
+}
+
+const Tensor* find(const Graph::Inputs& tensors, const std::string& name) {
+    for (const auto& [key, tensor] : tensors) {
+        if (key == name) return &tensor;
+    }
+    return nullptr;
+}
+
+struct InputDim {
+    std::string name;  // "": of this size
+    std::int64_t size;
+};
+
+struct ModelInput {
+    std::string name;
+    int type = 0;
+    DType dtype = DType::float32;
+    std::vector<InputDim> dims;
+    Tensor example;  // undefined: made of the dims
+};
+
+class Loader {
+ public:
+    Loader(const onnx::ModelProto& model, const LoadOnnxOptions& options, const std::string& folder, const std::string& file, const Loc& loc)
+        : model_(model), options_(options), file_(file), loc_(loc), interpreter_(model, folder, file, loc) {}
+
+    Graph load() {
+        if (!model_.has_graph()) fail<FileError>(loc_, "load_onnx: {}: it has no graph", file_);
+        if (model_.ir_version() < kOldestIR) fail<FileError>(loc_, "load_onnx: {}: its IR version is {}; {} is the oldest", file_, model_.ir_version(), kOldestIR);
+        if (model_.opset_import_size() == 0) fail<FileError>(loc_, "load_onnx: {}: it names no opset", file_);
+        if (const std::vector<std::string> ops = interpreter_.unsupported(); !ops.empty()) {
+            fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));
+        }
+        find_buffers();
+        load_weights();
+        find_inputs();
+        check_options();
+        return try_sizes();
+    }
+
+ private:
+    // Running means and variances are no weights.
+    void find_buffers() {
+        std::unordered_set<std::string> others;
+        for (const onnx::NodeProto& node : model_.graph().node()) {
+            for (int i = 0; i < node.input_size(); ++i) {
+                const bool is_statistic = node.op_type() == "BatchNormalization" && node.domain().empty() && i >= 3;
+                (is_statistic ? buffers_ : others).insert(node.input(i));
+            }
+        }
+        for (const std::string& name : others) buffers_.erase(name);
+    }
+
+    void load_weights() {
+        std::unordered_set<std::string> frozen(options_.constants.begin(), options_.constants.end());
+        for (const onnx::TensorProto& proto : model_.graph().initializer()) {
+            if (proto.name().empty()) fail<FileError>(loc_, "load_onnx: {}: an initializer has no name", file_);
+            if (scope_.values.count(proto.name())) fail<FileError>(loc_, "load_onnx: {}: the initializer {} is there twice", file_, proto.name());
+            Tensor x = interpreter_.load(proto);
+            OnnxValuePtr value = onnx_constant(x, proto.data_type());
+            if (is_floating(x.dtype()) && !frozen.count(proto.name())) {
+                if (!buffers_.count(proto.name())) x.requires_grad_();
+                value->is_parameter = true;
+                value->tensor = x;
+                traced_.parameters.emplace_back(proto.name(), x);
+            }
+            scope_.values[proto.name()] = std::move(value);
+        }
+    }
+
+    void find_inputs() {
+        for (const onnx::ValueInfoProto& info : model_.graph().input()) {
+            if (scope_.values.count(info.name())) continue;  // an initializer is its value
+            if (info.name().empty()) fail<FileError>(loc_, "load_onnx: {}: an input has no name", file_);
+            if (const Tensor* known = find(options_.known, info.name())) {
+                const int type = info.type().has_tensor_type() ? info.type().tensor_type().elem_type() : 0;
+                if (type && dtype_for_onnx(type) != known->dtype()) {
+                    fail<DTypeError>(loc_, "load_onnx: {}: the input {} is of type {}, the value given is {}", file_, info.name(),
+                                     onnx_type_name(type), known->dtype());
+                }
+                scope_.values[info.name()] = onnx_constant(known->detach(), type);
+                continue;
+            }
+            add_input(info.name(), info.type(), /*is_optional=*/false);
+        }
+    }
+
+    void add_input(const std::string& name, const onnx::TypeProto& type, bool is_optional) {
+        if (type.has_tensor_type()) {
+            inputs_.push_back(tensor_input(name, type.tensor_type()));
+            slots_.push_back({name, {}, false, false});
+            slots_.back().inputs.push_back(inputs_.size() - 1);
+        } else if (type.has_sequence_type() && type.sequence_type().elem_type().has_tensor_type()) {
+            Slot slot{name, {}, true, false};
+            while (const Tensor* example = find(options_.examples, fmt::format("{}_{}", name, slot.inputs.size()))) {
+                ModelInput input = tensor_input(fmt::format("{}_{}", name, slot.inputs.size()), type.sequence_type().elem_type().tensor_type());
+                input.example = *example;
+                slot.inputs.push_back(inputs_.size());
+                inputs_.push_back(std::move(input));
+            }
+            slots_.push_back(std::move(slot));
+        } else if (type.has_optional_type() && !is_optional) {
+            const std::size_t before = slots_.size();
+            const bool is_given = type.optional_type().elem_type().has_sequence_type() || find(options_.examples, name);
+            if (is_given) {
+                add_input(name, type.optional_type().elem_type(), true);
+            } else {
+                slots_.push_back({name, {}, false, true});
+            }
+            (void)before;
+        } else {
+            fail<ValueError>(loc_, "load_onnx: {}: the input {} is of a type that Tapir has not", file_, name);
+        }
+    }
+
+    ModelInput tensor_input(const std::string& name, const onnx::TypeProto::Tensor& type) {
+        ModelInput input;
+        input.name = name;
+        input.type = type.elem_type();
+        const std::optional<DType> dtype = dtype_for_onnx(type.elem_type());
+        if (!dtype) {
+            fail<ValueError>(loc_, "load_onnx: {}: the input {} has elements of type {}, which Tapir has not", file_, name,
+                             onnx_type_name(type.elem_type()));
+        }
+        input.dtype = *dtype;
+        const Tensor* example = find(options_.examples, name);
+        if (example) {
+            if (example->dtype() != *dtype) {
+                fail<DTypeError>(loc_, "load_onnx: {}: the input {} is {}, its example {}", file_, name, *dtype, example->dtype());
+            }
+            input.example = example->detach();
+        }
+        if (!type.has_shape()) {
+            if (!example) {
+                fail<ValueError>(loc_, "load_onnx: {}: the model does not tell how many dimensions the input {} has: give an example in "
+                                 "LoadOnnxOptions::examples", file_, name);
+            }
+            for (const std::int64_t size : example->shape()) input.dims.push_back({"", size});
+            return input;
+        }
+        if (type.shape().dim_size() > kMaxRank) fail<FileError>(loc_, "load_onnx: {}: the input {} has {} dimensions", file_, name, type.shape().dim_size());
+        if (example && example->dim() != type.shape().dim_size()) {
+            fail<ShapeError>(loc_, "load_onnx: {}: the input {} has {} dimensions, its example {}", file_, name, type.shape().dim_size(), example->dim());
+        }
+        for (int d = 0; d < type.shape().dim_size(); ++d) {
+            const auto& dim = type.shape().dim(d);
+            if (dim.has_dim_value() && dim.dim_value() >= 0) {
+                if (dim.dim_value() > std::int64_t{1} << 40) fail<FileError>(loc_, "load_onnx: {}: the input {} has {} elements in a dimension", file_, name, dim.dim_value());
+                input.dims.push_back({"", dim.dim_value()});
+                continue;
+            }
+            std::string named = dim_name(dim.has_dim_param() && !dim.dim_param().empty() ? dim.dim_param() : fmt::format("{}_{}", name, d));
+            std::int64_t size = example ? example->size(d) : -1;
+            const auto given = [&](const std::string& key) {
+                const auto found = options_.sizes.find(key);
+                if (found == options_.sizes.end()) return false;
+                size = found->second;
+                return true;
+            };
+            if (given(named) || given(dim.dim_param())) named.clear();
+            if (!named.empty()) dims_.insert(named);
+            all_dims_.insert(dim.dim_param());
+            all_dims_.insert(dim_name(dim.dim_param()));
+            all_dims_.insert(fmt::format("{}_{}", name, d));
+            input.dims.push_back({named, size});
+        }
+        return input;
+    }
+
+    void check_options() {
+        const auto is_input = [&](const std::string& name) {
+            for (const onnx::ValueInfoProto& info : model_.graph().input()) {
+                if (info.name() == name) return true;
+            }
+            return std::any_of(inputs_.begin(), inputs_.end(), [&](const ModelInput& input) { return input.name == name; });
+        };
+        for (const auto* list : {&options_.known, &options_.examples}) {
+            for (const auto& [name, tensor] : *list) {
+                if (!is_input(name)) fail<ValueError>(loc_, "load_onnx: {}: it has no input {}", file_, name);
+                if (!tensor.defined()) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
+            }
+        }
+        for (const auto& [name, size] : options_.sizes) {
+            if (!all_dims_.count(name)) fail<ValueError>(loc_, "load_onnx: {}: none of its inputs has a dimension {}", file_, name);
+            if (size < 0) fail<ValueError>(loc_, "load_onnx: {}: the size {} of the dimension {}", file_, size, name);
+        }
+        if (dims_.size() > kMostNamed) {
+            fail<ValueError>(loc_, "load_onnx: {}: {} dimensions may differ in size, but a graph can have {}: {}: give sizes of others in "
+                             "LoadOnnxOptions::sizes", file_, dims_.size(), kMostNamed, joined({dims_.begin(), dims_.end()}));
+        }
+        interpreter_.set_named_dims(!dims_.empty());
+    }
+
+    // The model runs with examples of its inputs. That some sizes do not fit says nothing of others.
+    Graph try_sizes() {
+        const bool has_integers = std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) {
+            return !input.example.defined() && !is_floating(input.dtype);
+        });
+        const std::size_t size_count = dims_.empty() ? 1 : std::size(kTriedSizes);
+        for (std::size_t s = 0;; ++s) {
+            for (const int integer : {0, 1}) {
+                const bool is_last = s + 1 == size_count && (integer == 1 || !has_integers);
+                try {
+                    return trace_with(kTriedSizes[s], integer);
+                } catch (const OnnxNeedsValue&) {
+                    throw;
+                } catch (const ShapeError&) {
+                    if (is_last) throw;
+                } catch (const ValueError&) {
+                    if (is_last) throw;
+                } catch (const IndexError&) {
+                    if (is_last) throw;
+                } catch (const TapeError&) {
+                    if (is_last) throw;
+                }
+                if (!has_integers) break;
+            }
+        }
+    }
+
+    Graph trace_with(std::int64_t tried, int integer) {
+        DimSizes sizes;
+        for (const ModelInput& input : inputs_) {  // those that examples have
+            for (std::size_t d = 0; input.example.defined() && d < input.dims.size(); ++d) {
+                if (!input.dims[d].name.empty()) sizes.emplace(input.dims[d].name, input.example.size(static_cast<int>(d)));
+            }
+        }
+        std::vector<TraceInput> inputs;
+        for (const ModelInput& input : inputs_) {
+            TraceInput traced{input.name, input.example, {}};
+            Shape shape;
+            for (const InputDim& dim : input.dims) {
+                traced.dims.push_back(dim.name);
+                shape.push_back(dim.name.empty() ? dim.size : sizes.emplace(dim.name, tried).first->second);
+            }
+            if (!traced.tensor.defined()) {
+                traced.tensor = is_floating(input.dtype) || input.dtype == bool_ ? zeros(shape, {input.dtype, cpu}) : full(shape, integer, {input.dtype, cpu});
+            } else if (traced.tensor.shape() != shape) {
+                fail<ShapeError>(loc_, "load_onnx: {}: the example of the input {} has shape {}, not {}", file_, input.name, traced.tensor.shape(), shape);
+            }
+            inputs.push_back(std::move(traced));
+        }
+        const auto run = [&](const std::vector<Tensor>& x) { return run_model(x); };
+        return detail::trace(traced(run), inputs, traced_, loc_);
+    }
+
+    std::vector<Tensor> run_model(const std::vector<Tensor>& x) {
+        OnnxInterpreter::Scope scope = scope_;
+        for (auto& [name, value] : scope.values) {  // what the last run has made of them is not this run's
+            if (!value->is_parameter) value = std::make_shared<OnnxValue>(*value);
+        }
+        for (const Slot& slot : slots_) {
+            std::vector<OnnxValuePtr> values;
+            for (const std::size_t i : slot.inputs) {
+                values.push_back(onnx_value(x[i], inputs_[i].type));
+                values.back()->inputs = {slot.name};
+            }
+            if (slot.is_sequence || slot.is_none) {
+                auto value = std::make_shared<OnnxValue>();
+                value->kind = slot.is_none ? OnnxValue::Kind::none : OnnxValue::Kind::sequence;
+                value->elements = std::move(values);
+                scope.values[slot.name] = std::move(value);
+            } else {
+                scope.values[slot.name] = values[0];
+            }
+        }
+        const CallerScope caller(loc_);
+        const std::vector<OnnxValuePtr> results = interpreter_.run(model_.graph(), scope);
+        std::vector<Tensor> outputs;
+        traced_.outputs.clear();
+        const onnx::NodeProto none;
+        const OnnxCall call(interpreter_, none, results, scope, /*is_fold=*/false);
+        for (std::size_t k = 0; k < results.size(); ++k) {
+            const std::string& name = model_.graph().output(static_cast<int>(k)).name();
+            if (results[k]->kind == OnnxValue::Kind::tensor) {
+                traced_.outputs.push_back(name);
+                outputs.push_back(call.tensor(results[k]));
+                continue;
+            }
+            for (std::size_t i = 0; i < results[k]->elements.size(); ++i) {
+                if (results[k]->elements[i]->kind != OnnxValue::Kind::tensor) fail<ValueError>(loc_, "load_onnx: {}: the output {} is a sequence of sequences", file_, name);
+                traced_.outputs.push_back(fmt::format("{}_{}", name, i));
+                outputs.push_back(call.tensor(results[k]->elements[i]));
+            }
+        }
+        return outputs;
+    }
+
+    // What an input of the model is made of.
+    struct Slot {
+        std::string name;
+        std::vector<std::size_t> inputs;  // of the graph
+        bool is_sequence, is_none;
+    };
+
+    const onnx::ModelProto& model_;
+    const LoadOnnxOptions& options_;
+    const std::string& file_;
+    const Loc& loc_;
+    OnnxInterpreter interpreter_;
+    OnnxInterpreter::Scope scope_;
+    TraceOptions traced_;
+    std::unordered_set<std::string> buffers_;
+    std::vector<ModelInput> inputs_;
+    std::vector<Slot> slots_;
+    std::set<std::string> dims_, all_dims_;
+};
+
+Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& options, const std::string& folder, const std::string& file,
+                 const Loc& loc) {
+    if (is_tracing()) fail<TapeError>(loc, "load_onnx: this thread traces; load the model before");
+    onnx::ModelProto model;
+    if (size > std::size_t{1} << 31 || !model.ParseFromArray(bytes, static_cast<int>(std::min<std::size_t>(size, INT32_MAX)))) {
+        fail<FileError>(loc, "load_onnx: {}: it is no ONNX model, or is damaged", file);
+    }
+    const NoGradScope no_tape;
+    const PauseAutocast no_autocast;
+    const DeviceScope on_cpu(cpu);
+    return Loader(model, options, folder, file, loc).load();
+}
+
+}  // namespace
+}  // namespace detail
+
+Graph load_onnx(const std::string& path, const LoadOnnxOptions& options, Loc loc) {
+    std::string bytes;
+    {
+        const io::InputFile file("load_onnx", path, loc);
+        if (file.size() >= std::uint64_t{1} << 31) file.stop("is larger than a model can be, 2 GiB");
+        bytes.resize(file.size());
+        if (!bytes.empty()) file.read(0, bytes.data(), bytes.size());
+    }
+    return detail::load_model(bytes.data(), bytes.size(), options, std::filesystem::path(path).parent_path().string(), path, loc);
+}
+
+Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options, const std::string& folder, Loc loc) {
+    return detail::load_model(bytes.data(), bytes.size(), options, folder, "the model in memory", loc);
+}
+
+}  // namespace tapir

@@ -1,0 +1,237 @@
+// Reading ONNX: an interpreter that calls Tapir's ops, node by node, while they are traced. An operator is a function of its Call
+// and a row of a table, in the file of its subject: import_math.cpp, import_nn.cpp, ...
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tapir/autograd/trace/onnx/onnx.h"
+#include "tapir/autograd/trace/onnx/proto_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/make.h"
+
+namespace tapir::detail {
+
+struct OnnxValue;
+using OnnxValuePtr = std::shared_ptr<OnnxValue>;
+
+/// What a name stands for while a model is read.
+struct OnnxValue {
+    enum class Kind : std::uint8_t { tensor, sequence, none };  // none: an optional that is empty
+
+    Kind kind = Kind::tensor;
+    int type = 0;         // ONNX's element type; Tapir's dtype may be wider
+    Tensor tensor;        // that the trace knows; undefined: nobody has asked for it yet, see OnnxCall::x()
+    Tensor known;         // its elements, where they do not depend on inputs
+    bool is_parameter = false;   // known, but it may be trained
+    bool by_size = false;        // known, but it differs with the sizes of named dimensions
+    bool sized_by_data = false;  // its shape depends on elements
+    std::function<Tensor()> make;          // `tensor`, where known and by_size
+    std::vector<OnnxValuePtr> elements;    // of a sequence
+    std::set<std::string> inputs;          // of the model that it depends on
+
+    bool is_constant() const noexcept {
+        if (kind == Kind::tensor) return known.defined() && !is_parameter;
+        for (const OnnxValuePtr& element : elements) {
+            if (!element->is_constant()) return false;
+        }
+        return true;
+    }
+};
+
+/// A tensor of the model. folder: where files of weights may be. Throws FileError.
+Tensor tensor_of_onnx(const onnx::TensorProto& proto, const std::string& folder, const std::string& file, const Loc& loc);
+/// Tapir's dtype for an element type of ONNX, wider where it has none as narrow: int8, int16 and uint16 are int32, uint32 and uint64
+/// int64. Nothing for strings and complex numbers.
+std::optional<DType> dtype_for_onnx(int type) noexcept;
+/// Whether the dtype is wider than the type.
+bool is_widened(int type) noexcept;
+/// Integers of a wider dtype as those of the type would be: modulo 2^8, ...
+Tensor wrapped(const Tensor& x, int type);
+std::string onnx_type_name(int type);
+
+class OnnxCall;
+
+struct OnnxOp {
+    const char* name;
+    int since;  // the first opset in which it means what the function does
+    void (*run)(OnnxCall& call);
+    enum Flags : std::uint8_t {
+        kPlain = 0,
+        kImpure = 1,   // never computed while the model is read: it is random
+        kOwn = 2,      // looks at values itself: control flow, sequences
+        kWraps = 4,    // results that do not fit narrow integers are wrapped
+    };
+    int flags = kPlain;
+    const char* domain = "";
+};
+
+std::span<const OnnxOp> onnx_math_ops();
+std::span<const OnnxOp> onnx_logic_ops();
+std::span<const OnnxOp> onnx_shape_ops();
+std::span<const OnnxOp> onnx_index_ops();
+std::span<const OnnxOp> onnx_reduce_ops();
+std::span<const OnnxOp> onnx_nn_ops();
+std::span<const OnnxOp> onnx_pool_ops();
+std::span<const OnnxOp> onnx_recurrent_ops();
+std::span<const OnnxOp> onnx_loss_ops();
+std::span<const OnnxOp> onnx_make_ops();
+std::span<const OnnxOp> onnx_image_ops();
+std::span<const OnnxOp> onnx_quantize_ops();
+std::span<const OnnxOp> onnx_signal_ops();
+std::span<const OnnxOp> onnx_sequence_ops();
+std::span<const OnnxOp> onnx_control_ops();
+std::span<const OnnxOp> onnx_training_ops();
+/// The op's meaning in this opset; null where there is none.
+const OnnxOp* find_onnx_op(std::string_view domain, std::string_view name, std::int64_t opset);
+
+class OnnxInterpreter {
+ public:
+    struct Scope {
+        std::unordered_map<std::string, OnnxValuePtr> values;
+        const Scope* outer = nullptr;
+        const onnx::FunctionProto* function = nullptr;              // whose body it is
+        std::unordered_map<std::string, const onnx::AttributeProto*> attributes;  // of the function's call
+        OnnxValuePtr find(const std::string& name) const;
+    };
+
+    OnnxInterpreter(const onnx::ModelProto& model, std::string folder, std::string file, const Loc& loc);
+
+    /// "Foo (2 nodes)" for each op that there is none for, of all graphs and functions.
+    std::vector<std::string> unsupported() const;
+    void set_named_dims(bool has) noexcept { has_named_dims_ = has; }
+    bool has_named_dims() const noexcept { return has_named_dims_; }
+
+    /// Of the graph: initializers must be in the scope, or are added as constants.
+    std::vector<OnnxValuePtr> run(const onnx::GraphProto& graph, Scope& scope);
+    Tensor load(const onnx::TensorProto& proto) const { return tensor_of_onnx(proto, folder_, file_, loc_); }
+    const Loc& loc() const noexcept { return loc_; }
+    const onnx::ModelProto& model() const noexcept { return model_; }
+    std::int64_t opset(const std::string& domain, const Scope& scope) const;
+    const std::string& file() const noexcept { return file_; }
+
+ private:
+    friend class OnnxCall;
+    void run_node(const onnx::NodeProto& node, Scope& scope);
+    void run_op(const OnnxOp& op, const onnx::NodeProto& node, std::vector<OnnxValuePtr> inputs, Scope& scope);
+    void run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs, Scope& scope);
+    const onnx::FunctionProto* find_function(const onnx::NodeProto& node) const;
+    void count_unsupported(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, const onnx::FunctionProto* function,
+                           std::map<std::string, int>& counts) const;
+
+    const onnx::ModelProto& model_;
+    std::string folder_, file_;
+    const Loc& loc_;
+    bool has_named_dims_ = false;
+    int depth_ = 0;
+    std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
+    std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
+};
+
+/// A value of an input is needed while the model is read.
+class OnnxNeedsValue : public ValueError {
+    using ValueError::ValueError;
+};
+
+/// One node's call.
+class OnnxCall {
+ public:
+    /// is_fold: its operands are known, and so shall its results be.
+    OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs,
+             OnnxInterpreter::Scope& scope, bool is_fold);
+
+    // --- Operands ---------------------------------------------------------------------------------------------------------------
+
+    int count() const noexcept { return static_cast<int>(inputs_.size()); }
+    bool has(int i) const noexcept { return i < count() && inputs_[static_cast<std::size_t>(i)] != nullptr; }
+    const OnnxValuePtr& value(int i) const;
+    /// The operand; throws where there is none.
+    Tensor x(int i) const { return tensor(value(i)); }
+    /// Undefined where there is none.
+    Tensor maybe(int i) const { return has(i) ? x(i) : Tensor(); }
+    std::vector<Tensor> all() const;
+    /// As the trace knows it, or, in a fold, its elements.
+    Tensor tensor(const OnnxValuePtr& value) const;
+    Shape shape(int i) const;
+    std::int64_t size(int i, int dim) const { return shape(i)[dim]; }
+    int rank(int i) const { return shape(i).rank(); }
+    DType dtype(int i) const;
+    int type(int i) const { return value(i)->type; }
+    /// Its elements, which must be known: `what` it is, for the error.
+    Tensor known(int i, const char* what) const;
+    bool is_known(int i) const { return has(i) && value(i)->known.defined(); }
+    std::vector<std::int64_t> integers(int i, const char* what) const;
+    std::int64_t integer(int i, const char* what) const;
+    std::vector<double> reals(int i, const char* what) const;
+    double real(int i, const char* what) const;
+
+    // --- Attributes -------------------------------------------------------------------------------------------------------------
+
+    const onnx::AttributeProto* attribute(const char* name) const;
+    bool given(const char* name) const { return attribute(name) != nullptr; }
+    std::int64_t integer(const char* name, std::int64_t otherwise) const;
+    bool flag(const char* name, bool otherwise) const { return integer(name, otherwise ? 1 : 0) != 0; }
+    double real(const char* name, double otherwise) const;
+    std::string text(const char* name, const char* otherwise) const;
+    std::vector<std::int64_t> integers(const char* name) const;
+    std::vector<double> reals(const char* name) const;
+    std::vector<std::string> texts(const char* name) const;
+    Tensor constant(const char* name) const;
+    const onnx::GraphProto& graph(const char* name) const;
+    /// A dimension, counted from the front.
+    int axis(std::int64_t axis, int rank) const;
+    int axis(const char* name, std::int64_t otherwise, int rank) const { return axis(integer(name, otherwise), rank); }
+
+    std::int64_t opset() const noexcept { return opset_; }
+    const onnx::NodeProto& node() const noexcept { return node_; }
+    OnnxInterpreter& interpreter() const noexcept { return interpreter_; }
+    OnnxInterpreter::Scope& scope() const noexcept { return scope_; }
+    bool is_fold() const noexcept { return is_fold_; }
+    /// Whether this result is used.
+    bool wants(int i) const { return i < node_.output_size() && !node_.output(i).empty(); }
+
+    // --- Results, in order ------------------------------------------------------------------------------------------------------
+
+    /// type: ONNX's, where it is not that of the dtype, or of the first operand whose dtype it has.
+    void give(const Tensor& result, int type = 0);
+    /// Known, though operands are not: of shapes.
+    void give_known(const Tensor& result, bool by_size);
+    void give(OnnxValuePtr value) { results_.push_back(std::move(value)); }
+    void mark_sized_by_data() noexcept { sized_by_data_ = true; }
+    std::vector<OnnxValuePtr>& results() noexcept { return results_; }
+    bool is_sized_by_data() const noexcept { return sized_by_data_; }
+
+    /// Throws ValueError, with the node.
+    template <class... Args>
+    [[noreturn]] void stop(fmt::format_string<Args...> format, Args&&... args) const {
+        fail<ValueError>(interpreter_.loc(), "load_onnx: {}: {}", name(), fmt::format(format, std::forward<Args>(args)...));
+    }
+    /// "the node conv1 (Conv)"
+    std::string name() const;
+
+ private:
+    OnnxInterpreter& interpreter_;
+    const onnx::NodeProto& node_;
+    const std::vector<OnnxValuePtr>& inputs_;
+    OnnxInterpreter::Scope& scope_;
+    bool is_fold_;
+    bool sized_by_data_ = false;
+    std::int64_t opset_;
+    std::vector<OnnxValuePtr> results_;
+};
+
+std::string name_of_node(const onnx::NodeProto& node);
+OnnxValuePtr onnx_value(const Tensor& x, int type = 0);
+OnnxValuePtr onnx_constant(const Tensor& known, int type = 0);
+
+}  // namespace tapir::detail

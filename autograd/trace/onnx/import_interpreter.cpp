@@ -1,0 +1,444 @@
+// Going through a model's nodes. What depends only on constants and on shapes is computed at once, outside of the trace, so that
+// Reshape and its like are told numbers; where such a number is used as an operand, the trace gets the ops that make it.
+#include <algorithm>
+
+#include "tapir/autograd/trace/onnx/import_impl.h"
+#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/view.h"
+
+namespace tapir::detail {
+namespace {
+
+constexpr int kDeepest = 64;  // functions and branches inside each other
+
+// Numbers that differ with the sizes of dimensions: each is a constant of its own, for which the trace finds its formula.
+Tensor of_numbers(const Tensor& known) {
+    if (known.dim() == 0) return tensor(known.dtype() == bool_ ? Literal(known.item<bool>()) : is_floating(known.dtype()) ? Literal(known.item()) :
+                                        Literal(known.item<std::int64_t>()), known.dtype());
+    std::vector<Tensor> numbers;
+    std::vector<Tensor> elements;
+    {
+        const OutsideTrace outside;
+        const Tensor flat = reshape(known, {-1});
+        for (std::int64_t i = 0; i < flat.numel(); ++i) elements.push_back(select(flat, 0, i));
+    }
+    if (elements.empty()) return known;
+    for (const Tensor& element : elements) numbers.push_back(of_numbers(element));
+    const Tensor row = stack(numbers);
+    return known.dim() == 1 ? row : reshape(row, known.shape());
+}
+
+template <class E>
+[[noreturn]] void again(const E& error, const std::string& name, const Loc& loc) {
+    std::string what = error.what();
+    const std::string begins = file_and_line(error.where()) + ": ";
+    if (what.rfind(begins, 0) == 0) what.erase(0, begins.size());
+    if (what.rfind("load_onnx: ", 0) == 0) throw E(what, loc);
+    throw E(fmt::format("load_onnx: {}: {}", name, what), loc);
+}
+
+// What an op throws, with the node's name.
+template <class Fn>
+void named(const onnx::NodeProto& node, const Loc& loc, const Fn& fn) {
+    try {
+        fn();
+    } catch (const OnnxNeedsValue&) {
+        throw;
+    } catch (const ShapeError& error) {
+        again(error, name_of_node(node), loc);
+    } catch (const DTypeError& error) {
+        again(error, name_of_node(node), loc);
+    } catch (const IndexError& error) {
+        again(error, name_of_node(node), loc);
+    } catch (const ValueError& error) {
+        again(error, name_of_node(node), loc);
+    } catch (const TapeError& error) {
+        again(error, name_of_node(node), loc);
+    }
+}
+
+}  // namespace
+
+std::string name_of_node(const onnx::NodeProto& node) {
+    std::string op = node.domain().empty() ? node.op_type() : node.domain() + "." + node.op_type();
+    if (!node.name().empty()) return fmt::format("the node {} ({})", node.name(), op);
+    if (node.output_size() > 0) return fmt::format("the {} that makes {}", op, node.output(0));
+    return "a " + op;
+}
+
+OnnxValuePtr onnx_value(const Tensor& x, int type) {
+    auto value = std::make_shared<OnnxValue>();
+    value->tensor = x;
+    value->type = type ? type : onnx_type(x.dtype());
+    return value;
+}
+
+OnnxValuePtr onnx_constant(const Tensor& known, int type) {
+    auto value = std::make_shared<OnnxValue>();
+    value->known = known;
+    value->type = type ? type : onnx_type(known.dtype());
+    return value;
+}
+
+// --- Calls --------------------------------------------------------------------------------------------------------------------------
+
+OnnxCall::OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs,
+                   OnnxInterpreter::Scope& scope, bool is_fold)
+    : interpreter_(interpreter), node_(node), inputs_(inputs), scope_(scope), is_fold_(is_fold),
+      opset_(interpreter.opset(node.domain(), scope)) {}
+
+std::string OnnxCall::name() const { return name_of_node(node_); }
+
+const OnnxValuePtr& OnnxCall::value(int i) const {
+    if (!has(i)) stop("its operand {} is missing", i);
+    return inputs_[static_cast<std::size_t>(i)];
+}
+
+Tensor OnnxCall::tensor(const OnnxValuePtr& value) const {
+    if (value->kind != OnnxValue::Kind::tensor) stop("a sequence, or an optional that is empty, stands where it takes a tensor");
+    if (is_fold_) return value->known;
+    if (!value->tensor.defined()) {
+        if (value->make) {
+            value->tensor = value->make();
+        } else {
+            value->tensor = value->by_size ? of_numbers(value->known) : value->known;
+        }
+    }
+    return value->tensor;
+}
+
+std::vector<Tensor> OnnxCall::all() const {
+    std::vector<Tensor> tensors;
+    for (int i = 0; i < count(); ++i) tensors.push_back(x(i));
+    return tensors;
+}
+
+Shape OnnxCall::shape(int i) const {
+    const OnnxValuePtr& operand = value(i);
+    return operand->known.defined() ? operand->known.shape() : x(i).shape();
+}
+
+DType OnnxCall::dtype(int i) const {
+    const OnnxValuePtr& operand = value(i);
+    return operand->known.defined() ? operand->known.dtype() : x(i).dtype();
+}
+
+Tensor OnnxCall::known(int i, const char* what) const {
+    const OnnxValuePtr& operand = value(i);
+    if (operand->known.defined()) return operand->known;
+    std::string names;
+    for (const std::string& input : operand->inputs) names += (names.empty() ? "" : ", ") + input;
+    if (names.empty()) stop("its {} is computed from weights or drawn at random, but the graph needs to know it", what);
+    fail<OnnxNeedsValue>(interpreter_.loc(), "load_onnx: {}: its {} depends on the value of the input {}: a graph needs to know it. Give it in "
+                         "LoadOnnxOptions::known; the graph holds for this value then", name(), what, names);
+}
+
+std::vector<std::int64_t> OnnxCall::integers(int i, const char* what) const {
+    const Tensor values = known(i, what);
+    const OutsideTrace outside;
+    return values.to_vector<std::int64_t>();
+}
+
+std::int64_t OnnxCall::integer(int i, const char* what) const {
+    const std::vector<std::int64_t> values = integers(i, what);
+    if (values.size() != 1) stop("its {} has {} elements, not 1", what, values.size());
+    return values[0];
+}
+
+std::vector<double> OnnxCall::reals(int i, const char* what) const {
+    const Tensor values = known(i, what);
+    const OutsideTrace outside;
+    return values.to_vector<double>();
+}
+
+double OnnxCall::real(int i, const char* what) const {
+    const std::vector<double> values = reals(i, what);
+    if (values.size() != 1) stop("its {} has {} elements, not 1", what, values.size());
+    return values[0];
+}
+
+const onnx::AttributeProto* OnnxCall::attribute(const char* name) const {
+    for (const onnx::AttributeProto& attribute : node_.attribute()) {
+        if (attribute.name() != name) continue;
+        if (attribute.ref_attr_name().empty()) return &attribute;
+        const auto found = scope_.attributes.find(attribute.ref_attr_name());  // the function's own
+        return found == scope_.attributes.end() ? nullptr : found->second;
+    }
+    return nullptr;
+}
+
+std::int64_t OnnxCall::integer(const char* name, std::int64_t otherwise) const {
+    const onnx::AttributeProto* found = attribute(name);
+    return found ? found->i() : otherwise;
+}
+double OnnxCall::real(const char* name, double otherwise) const {
+    const onnx::AttributeProto* found = attribute(name);
+    return found ? static_cast<double>(found->f()) : otherwise;
+}
+std::string OnnxCall::text(const char* name, const char* otherwise) const {
+    const onnx::AttributeProto* found = attribute(name);
+    return found ? found->s() : otherwise;
+}
+std::vector<std::int64_t> OnnxCall::integers(const char* name) const {
+    const onnx::AttributeProto* found = attribute(name);
+    if (!found) return {};
+    return {found->ints().begin(), found->ints().end()};
+}
+std::vector<double> OnnxCall::reals(const char* name) const {
+    const onnx::AttributeProto* found = attribute(name);
+    if (!found) return {};
+    return {found->floats().begin(), found->floats().end()};
+}
+std::vector<std::string> OnnxCall::texts(const char* name) const {
+    const onnx::AttributeProto* found = attribute(name);
+    if (!found) return {};
+    return {found->strings().begin(), found->strings().end()};
+}
+Tensor OnnxCall::constant(const char* name) const {
+    const onnx::AttributeProto* found = attribute(name);
+    if (!found || !found->has_t()) stop("its attribute {} is missing", name);
+    auto [place, is_new] = interpreter_.constants_.try_emplace(&found->t());
+    if (is_new) {
+        const OutsideTrace outside;
+        place->second = interpreter_.load(found->t());
+    }
+    return place->second;
+}
+const onnx::GraphProto& OnnxCall::graph(const char* name) const {
+    const onnx::AttributeProto* found = attribute(name);
+    if (!found || !found->has_g()) stop("its attribute {} is missing", name);
+    return found->g();
+}
+
+int OnnxCall::axis(std::int64_t axis, int rank) const {
+    const std::int64_t from_front = axis < 0 ? axis + rank : axis;
+    if (from_front < 0 || from_front >= std::max(rank, 1)) stop("the dimension {} is none of {}", axis, rank);
+    return static_cast<int>(from_front);
+}
+
+void OnnxCall::give(const Tensor& result, int type) {
+    if (!result.defined()) return give(OnnxValuePtr());
+    auto value = is_fold_ ? onnx_constant(result, type) : onnx_value(result, type);
+    if (type == 0) {
+        for (const OnnxValuePtr& input : inputs_) {  // int8 + int8 is int8, though Tapir has int32
+            if (input && is_widened(input->type) && dtype_for_onnx(input->type) == result.dtype()) {
+                value->type = input->type;
+                break;
+            }
+        }
+    }
+    give(std::move(value));
+}
+
+void OnnxCall::give_known(const Tensor& result, bool by_size) {
+    auto value = onnx_constant(result);
+    value->by_size = by_size;
+    give(std::move(value));
+}
+
+// --- The interpreter ----------------------------------------------------------------------------------------------------------------
+
+OnnxValuePtr OnnxInterpreter::Scope::find(const std::string& name) const {
+    for (const Scope* scope = this; scope; scope = scope->outer) {
+        const auto found = scope->values.find(name);
+        if (found != scope->values.end()) return found->second;
+    }
+    return nullptr;
+}
+
+OnnxInterpreter::OnnxInterpreter(const onnx::ModelProto& model, std::string folder, std::string file, const Loc& loc)
+    : model_(model), folder_(std::move(folder)), file_(std::move(file)), loc_(loc) {}
+
+std::int64_t OnnxInterpreter::opset(const std::string& domain, const Scope& scope) const {
+    const auto find = [&](const auto& imports) -> std::int64_t {
+        for (const auto& import : imports) {
+            if (import.domain() == domain || (import.domain() == "ai.onnx" && domain.empty())) return import.version();
+        }
+        return 0;
+    };
+    if (scope.function) {
+        if (const std::int64_t version = find(scope.function->opset_import())) return version;
+    }
+    if (const std::int64_t version = find(model_.opset_import())) return version;
+    return 1;
+}
+
+const onnx::FunctionProto* OnnxInterpreter::find_function(const onnx::NodeProto& node) const {
+    for (const onnx::FunctionProto& function : model_.functions()) {
+        if (function.name() == node.op_type() && function.domain() == node.domain()) return &function;
+    }
+    return nullptr;
+}
+
+void OnnxInterpreter::count_unsupported(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                                        const onnx::FunctionProto* function, std::map<std::string, int>& counts) const {
+    Scope scope;
+    scope.function = function;
+    for (const onnx::NodeProto& node : nodes) {
+        if (!find_function(node) && !find_onnx_op(node.domain(), node.op_type(), opset(node.domain(), scope))) {
+            ++counts[node.domain().empty() ? node.op_type() : node.domain() + "." + node.op_type()];
+        }
+        for (const onnx::AttributeProto& attribute : node.attribute()) {
+            if (attribute.has_g()) count_unsupported(attribute.g().node(), function, counts);
+        }
+    }
+}
+
+std::vector<std::string> OnnxInterpreter::unsupported() const {
+    std::map<std::string, int> counts;
+    count_unsupported(model_.graph().node(), nullptr, counts);
+    for (const onnx::FunctionProto& function : model_.functions()) count_unsupported(function.node(), &function, counts);
+    std::vector<std::string> names;
+    for (const auto& [name, count] : counts) names.push_back(count == 1 ? name : fmt::format("{} ({} nodes)", name, count));
+    return names;
+}
+
+std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Scope& scope) {
+    for (const onnx::TensorProto& proto : graph.initializer()) {
+        if (scope.values.count(proto.name())) continue;
+        auto [place, is_new] = constants_.try_emplace(&proto);
+        if (is_new) {
+            const OutsideTrace outside;
+            place->second = load(proto);
+        }
+        scope.values[proto.name()] = onnx_constant(place->second, proto.data_type());
+    }
+    if (graph.sparse_initializer_size() > 0) fail<ValueError>(loc_, "load_onnx: {}: sparse tensors are not supported", file_);
+    for (const onnx::NodeProto& node : graph.node()) run_node(node, scope);
+    std::vector<OnnxValuePtr> outputs;
+    for (const onnx::ValueInfoProto& output : graph.output()) {
+        OnnxValuePtr value = scope.find(output.name());
+        if (!value) fail<FileError>(loc_, "load_onnx: {}: nothing makes the output {}", file_, output.name());
+        outputs.push_back(std::move(value));
+    }
+    return outputs;
+}
+
+void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
+    std::vector<OnnxValuePtr> inputs;
+    for (const std::string& name : node.input()) {
+        if (name.empty()) {
+            inputs.push_back(nullptr);
+            continue;
+        }
+        OnnxValuePtr value = scope.find(name);
+        if (!value) fail<FileError>(loc_, "load_onnx: {}: {} takes {}, which nothing before it makes", file_, name_of_node(node), name);
+        inputs.push_back(std::move(value));
+    }
+    if (++depth_ > kDeepest) fail<FileError>(loc_, "load_onnx: {}: functions or branches are more than {} deep", file_, kDeepest);
+    if (const onnx::FunctionProto* function = find_function(node)) {
+        run_function(*function, node, inputs, scope);
+    } else {
+        const OnnxOp* op = find_onnx_op(node.domain(), node.op_type(), opset(node.domain(), scope));
+        if (!op) fail<ValueError>(loc_, "load_onnx: {} is not supported", name_of_node(node));
+        run_op(*op, node, std::move(inputs), scope);
+    }
+    --depth_;
+}
+
+void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node,
+                                   const std::vector<OnnxValuePtr>& inputs, Scope& outer) {
+    Scope scope;
+    scope.function = &function;
+    for (const onnx::AttributeProto& attribute : node.attribute()) {
+        if (attribute.ref_attr_name().empty()) {
+            scope.attributes[attribute.name()] = &attribute;
+        } else if (const auto found = outer.attributes.find(attribute.ref_attr_name()); found != outer.attributes.end()) {
+            scope.attributes[attribute.name()] = found->second;
+        }
+    }
+    for (int i = 0; i < function.input_size() && i < static_cast<int>(inputs.size()); ++i) {
+        if (inputs[static_cast<std::size_t>(i)]) scope.values[function.input(i)] = inputs[static_cast<std::size_t>(i)];
+    }
+    for (const onnx::NodeProto& inner : function.node()) {
+        onnx::NodeProto* passed = nullptr;  // operands that the call leaves out are left out inside
+        for (int i = 0; i < inner.input_size(); ++i) {
+            const std::string& name = inner.input(i);
+            if (name.empty() || scope.find(name)) continue;
+            for (const std::string& parameter : function.input()) {
+                if (parameter != name) continue;
+                if (!passed) passed = &changed_.emplace_back(inner);
+                passed->set_input(i, "");
+            }
+        }
+        run_node(passed ? *passed : inner, scope);
+    }
+    for (int i = 0; i < function.output_size() && i < node.output_size(); ++i) {
+        if (node.output(i).empty()) continue;
+        OnnxValuePtr value = scope.find(function.output(i));
+        if (!value) fail<FileError>(loc_, "load_onnx: {}: nothing makes the output {} of the function {}", file_, function.output(i), function.name());
+        outer.values[node.output(i)] = std::move(value);
+    }
+}
+
+void OnnxInterpreter::run_op(const OnnxOp& op, const onnx::NodeProto& node, std::vector<OnnxValuePtr> inputs, Scope& scope) {
+    while (!inputs.empty() && !inputs.back()) inputs.pop_back();
+    bool is_constant = !(op.flags & (OnnxOp::kImpure | OnnxOp::kOwn)), by_size = false, sized_by_data = false;
+    std::set<std::string> from;
+    for (const OnnxValuePtr& input : inputs) {
+        if (!input) continue;
+        is_constant &= input->kind == OnnxValue::Kind::tensor && input->is_constant();
+        by_size |= input->by_size;
+        sized_by_data |= input->sized_by_data;
+        from.insert(input->inputs.begin(), input->inputs.end());
+    }
+    std::vector<OnnxValuePtr> results;
+    named(node, loc_, [&] {
+        if (!is_constant) {
+            OnnxCall call(*this, node, inputs, scope, /*is_fold=*/false);
+            op.run(call);
+            results = std::move(call.results());
+            sized_by_data |= call.is_sized_by_data();
+            return;
+        }
+        {
+            const OutsideTrace outside;
+            OnnxCall call(*this, node, inputs, scope, /*is_fold=*/true);
+            op.run(call);
+            results = std::move(call.results());
+        }
+        for (std::size_t k = 0; by_size && k < results.size(); ++k) {
+            if (!results[k]) continue;
+            results[k]->by_size = true;
+            if (results[k]->known.numel() <= 8) continue;  // numbers
+            Scope frame;  // the scope itself may be gone when it is made
+            frame.function = scope.function;
+            frame.attributes = scope.attributes;
+            results[k]->make = [this, &op, &node, inputs, frame, k]() mutable {
+                OnnxCall call(*this, node, inputs, frame, /*is_fold=*/false);
+                op.run(call);
+                return call.tensor(call.results()[k]);
+            };
+        }
+    });
+    for (std::size_t k = 0; k < results.size() && static_cast<int>(k) < node.output_size(); ++k) {
+        OnnxValuePtr& result = results[k];
+        const std::string& name = node.output(static_cast<int>(k));
+        if (name.empty() || !result) continue;
+        const bool is_made = std::find(inputs.begin(), inputs.end(), result) == inputs.end();
+        if (is_made && !result->known.defined()) {
+            if (!(op.flags & OnnxOp::kOwn)) {
+                if ((op.flags & OnnxOp::kWraps) && is_widened(result->type)) result->tensor = wrapped(result->tensor, result->type);
+                result->inputs = from;
+            } else {
+                result->inputs.insert(from.begin(), from.end());
+            }
+            result->sized_by_data |= sized_by_data;
+        } else if (is_made && (op.flags & OnnxOp::kWraps) && is_widened(result->type)) {
+            const OutsideTrace outside;
+            result->known = wrapped(result->known, result->type);
+        }
+        scope.values[name] = std::move(result);
+    }
+    for (const std::string& name : node.output()) {
+        if (!name.empty() && !scope.values.count(name)) {
+            fail<ValueError>(loc_, "load_onnx: {}: its result {} is not supported", name_of_node(node), name);
+        }
+    }
+}
+
+}  // namespace tapir::detail

@@ -1,0 +1,118 @@
+// ONNX ops that reduce, scan and normalise along dimensions.
+#include "tapir/autograd/trace/onnx/import_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
+namespace tapir::detail {
+namespace {
+
+using Call = OnnxCall;
+using std::int64_t;
+
+// Axes became an operand in opset 13 for ReduceSum and in 18 for the others.
+template <Tensor (*Fn)(const Tensor&, const Dims&, bool), int OperandSince>
+void reduce(Call& c) {
+    const Tensor x = c.x(0);
+    std::vector<int64_t> axes = c.opset() < OperandSince ? c.integers("axes") : c.has(1) ? c.integers(1, "axes") : std::vector<int64_t>();
+    if (axes.empty() && c.flag("noop_with_empty_axes", false)) return c.give(x.clone());
+    Dims dims;
+    if (axes.empty()) {
+        for (int d = 0; d < x.dim(); ++d) dims.push_back(d);
+    }
+    for (const int64_t axis : axes) dims.push_back(c.axis(axis, x.dim()));
+    c.give(x.dim() == 0 ? Fn(reshape(x, {1}), {0}, false) : Fn(x, dims, c.flag("keepdims", true)), c.type(0));
+}
+
+Tensor sum_of(const Tensor& x, const Dims& dims, bool keep) { return sum(x, dims, keep).to(x.dtype()); }
+Tensor mean_of(const Tensor& x, const Dims& dims, bool keep) {
+    if (is_floating(x.dtype())) return mean(x, dims, keep);
+    return mean(x.to(float64), dims, keep).to(x.dtype());
+}
+Tensor max_of(const Tensor& x, const Dims& dims, bool keep) { return amax(x, dims, keep); }
+Tensor min_of(const Tensor& x, const Dims& dims, bool keep) { return amin(x, dims, keep); }
+Tensor product_of(const Tensor& x, const Dims& dims, bool keep) {
+    Tensor result = x;
+    for (const int64_t d : dims) result = prod(result, d, true);
+    if (keep) return result.to(x.dtype());
+    Shape shape;
+    for (int d = 0; d < x.dim(); ++d) {
+        bool is_reduced = false;
+        for (const int64_t reduced : dims) is_reduced |= reduced == d;
+        if (!is_reduced) shape.push_back(x.size(d));
+    }
+    return reshape(result, shape).to(x.dtype());
+}
+Tensor l1_of(const Tensor& x, const Dims& dims, bool keep) { return sum_of(abs(x), dims, keep); }
+Tensor l2_of(const Tensor& x, const Dims& dims, bool keep) {
+    if (is_floating(x.dtype())) return norm(x, 2, dims, keep);
+    return norm(x.to(float64), 2, dims, keep).to(x.dtype());
+}
+Tensor squares_of(const Tensor& x, const Dims& dims, bool keep) { return sum_of(square(x), dims, keep); }
+Tensor log_sum_of(const Tensor& x, const Dims& dims, bool keep) { return log(sum(x, dims, keep)); }
+Tensor log_sum_exp_of(const Tensor& x, const Dims& dims, bool keep) { return logsumexp(x, dims, keep); }
+
+// Of equal extremes the first, or the last.
+template <bool IsMax>
+void arg_extreme(Call& c) {
+    const Tensor x = c.x(0);
+    const int axis = c.axis("axis", 0, x.dim());
+    const bool keep = c.flag("keepdims", true);
+    const auto first = [&](const Tensor& t) { return IsMax ? argmax(t, axis, keep) : argmin(t, axis, keep); };
+    c.give(c.flag("select_last_index", false) ? x.size(axis) - 1 - first(flip(x, {axis})) : first(x));
+}
+
+// Before opset 13 softmax and its like saw two dimensions: those before the axis, and those from it on.
+template <Tensor (*Fn)(In, Dim)>
+void along(Call& c) {
+    const Tensor x = c.x(0);
+    if (c.opset() >= 13) return c.give(Fn(x, c.axis("axis", -1, x.dim())));
+    const int axis = c.axis("axis", 1, x.dim());
+    if (axis == x.dim() - 1) return c.give(Fn(x, axis));
+    int64_t front = 1, back = 1;
+    for (int d = 0; d < x.dim(); ++d) (d < axis ? front : back) *= x.size(d);
+    c.give(reshape(Fn(reshape(x, {front, back}), 1), x.shape()));
+}
+Tensor hard_max(In x, Dim dim) {
+    const Tensor position = argmax(x, dim, true);
+    return scatter(zeros_like(x), dim, position, 1);
+}
+
+void cumulative_sum(Call& c) {
+    const int axis = c.axis(c.integer(1, "axis"), c.rank(0));
+    const Tensor x = c.x(0);
+    const bool reverse = c.flag("reverse", false);
+    Tensor sums = cumsum(reverse ? flip(x, {axis}) : x, axis).to(x.dtype());
+    if (c.flag("exclusive", false)) {  // one further
+        const Tensor last = narrow(sums, axis, 0, x.size(axis) - 1), none = zeros_like(narrow(sums, axis, 0, 1));
+        sums = cat({none, last}, axis);
+    }
+    c.give(reverse ? flip(sums, {axis}) : sums);
+}
+
+constexpr OnnxOp kOps[] = {
+    {"ReduceSum", 1, reduce<sum_of, 13>},
+    {"ReduceMean", 1, reduce<mean_of, 18>},
+    {"ReduceMax", 1, reduce<max_of, 18>},
+    {"ReduceMin", 1, reduce<min_of, 18>},
+    {"ReduceProd", 1, reduce<product_of, 18>},
+    {"ReduceL1", 1, reduce<l1_of, 18>},
+    {"ReduceL2", 1, reduce<l2_of, 18>},
+    {"ReduceSumSquare", 1, reduce<squares_of, 18>},
+    {"ReduceLogSum", 1, reduce<log_sum_of, 18>},
+    {"ReduceLogSumExp", 1, reduce<log_sum_exp_of, 18>},
+    {"ArgMax", 1, arg_extreme<true>},
+    {"ArgMin", 1, arg_extreme<false>},
+    {"Softmax", 1, along<softmax>},
+    {"LogSoftmax", 1, along<log_softmax>},
+    {"Hardmax", 1, along<hard_max>},
+    {"CumSum", 11, cumulative_sum},
+};
+
+}  // namespace
+
+std::span<const OnnxOp> onnx_reduce_ops() { return kOps; }
+
+}  // namespace tapir::detail

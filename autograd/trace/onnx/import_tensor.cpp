@@ -1,0 +1,225 @@
+// ONNX's tensors: elements in the model or beside it, in three ways of writing them.
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "tapir/autograd/trace/onnx/import_impl.h"
+#include "tapir/core/io/file_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+
+namespace tapir::detail {
+namespace {
+
+using onnx::TensorProto;
+
+struct Stored {
+    int type;
+    DType dtype;        // Tapir's
+    std::size_t bytes;  // an element's, in raw data
+    std::int64_t low, high;
+};
+constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
+// Those that Tapir has no dtype for.
+constexpr Stored kWidened[] = {
+    {TensorProto::INT8, DType::int32, 1, -128, 127},          {TensorProto::INT16, DType::int32, 2, -32768, 32767},
+    {TensorProto::UINT16, DType::int32, 2, 0, 65535},         {TensorProto::UINT32, DType::int64, 4, 0, 4294967295},
+    {TensorProto::UINT64, DType::int64, 8, 0, kHighest},
+};
+
+const Stored* widened(int type) noexcept {
+    for (const Stored& stored : kWidened) {
+        if (stored.type == type) return &stored;
+    }
+    return nullptr;
+}
+
+class Reader {
+ public:
+    Reader(const TensorProto& proto, const std::string& folder, const std::string& file, const Loc& loc)
+        : proto_(proto), folder_(folder), file_(file), loc_(loc) {}
+
+    Tensor read() const {
+        const std::optional<DType> dtype = dtype_for_onnx(proto_.data_type());
+        if (!dtype) stop(fmt::format("has elements of type {}, which Tapir has not", onnx_type_name(proto_.data_type())));
+        if (proto_.has_segment()) stop("is stored in segments");
+        if (proto_.dims_size() > kMaxRank) stop(fmt::format("has {} dimensions; tensors have up to {}", proto_.dims_size(), kMaxRank));
+        Shape shape;
+        std::int64_t count = 1;
+        for (const std::int64_t size : proto_.dims()) {
+            if (size < 0) stop(fmt::format("has a dimension of size {}", size));
+            shape.push_back(size);
+            if (__builtin_mul_overflow(count, size, &count)) stop("is too large");
+        }
+        const Stored* narrow = widened(proto_.data_type());
+        const std::size_t bytes = narrow ? narrow->bytes : itemsize(*dtype);
+        if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / 16) stop("is too large");
+        if (proto_.data_location() == TensorProto::EXTERNAL) return read_external(shape, *dtype, count, bytes);
+        if (proto_.has_raw_data()) {
+            const std::string& raw = proto_.raw_data();
+            if (raw.size() != static_cast<std::size_t>(count) * bytes) {
+                stop(fmt::format("has {} bytes of data; {} elements of {} have {}", raw.size(), count, onnx_type_name(proto_.data_type()),
+                                 static_cast<std::size_t>(count) * bytes));
+            }
+            return from_bytes(raw.data(), shape, *dtype, bytes);
+        }
+        return from_field(shape, *dtype, count);
+    }
+
+ private:
+    [[noreturn]] void stop(const std::string& problem) const {
+        fail<FileError>(loc_, "load_onnx: {}: the tensor {} {}", file_, proto_.name().empty() ? "of a node" : proto_.name(), problem);
+    }
+
+    Tensor from_bytes(const char* bytes, const Shape& shape, DType dtype, std::size_t size) const {
+        Tensor x = make_empty(shape, dtype, cpu, loc_);
+        const auto count = static_cast<std::size_t>(x.numel());
+        if (count == 0) return x;
+        if (const Stored* narrow = widened(proto_.data_type())) {
+            for (std::size_t i = 0; i < count; ++i) store(x, i, read_integer(bytes + i * size, *narrow));
+            return x;
+        }
+        std::memcpy(x.raw_data(), bytes, count * size);
+        if (dtype == bool_) {
+            auto* values = static_cast<unsigned char*>(x.raw_data());
+            for (std::size_t i = 0; i < count; ++i) values[i] = values[i] != 0;
+        }
+        return x;
+    }
+
+    std::int64_t read_integer(const char* at, const Stored& stored) const {
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, at, stored.bytes);
+        if (stored.low < 0) {
+            const int unused = 64 - static_cast<int>(8 * stored.bytes);
+            return static_cast<std::int64_t>(bits << unused) >> unused;
+        }
+        if (bits > static_cast<std::uint64_t>(kHighest)) stop("has an element above the largest of int64");
+        return static_cast<std::int64_t>(bits);
+    }
+
+    static void store(Tensor& x, std::size_t i, std::int64_t value) {
+        if (x.dtype() == int64) {
+            static_cast<std::int64_t*>(x.raw_data())[i] = value;
+        } else {
+            static_cast<std::int32_t*>(x.raw_data())[i] = static_cast<std::int32_t>(value);
+        }
+    }
+
+    void check_count(std::int64_t have, std::int64_t want) const {
+        if (have != want) stop(fmt::format("has {} elements of data, but {} by its shape", have, want));
+    }
+
+    template <class To, class Field>
+    Tensor copied(const Field& field, const Shape& shape, DType dtype, std::int64_t count) const {
+        check_count(field.size(), count);
+        Tensor x = make_empty(shape, dtype, cpu, loc_);
+        auto* to = static_cast<To*>(x.raw_data());
+        for (const auto value : field) *to++ = static_cast<To>(value);
+        return x;
+    }
+
+    Tensor from_field(const Shape& shape, DType dtype, std::int64_t count) const {
+        switch (proto_.data_type()) {
+            case TensorProto::FLOAT: return copied<float>(proto_.float_data(), shape, dtype, count);
+            case TensorProto::DOUBLE: return copied<double>(proto_.double_data(), shape, dtype, count);
+            case TensorProto::INT64: return copied<std::int64_t>(proto_.int64_data(), shape, dtype, count);
+            case TensorProto::UINT32:
+            case TensorProto::UINT64: return copied<std::int64_t>(proto_.uint64_data(), shape, dtype, count);
+            case TensorProto::UINT8: return copied<std::uint8_t>(proto_.int32_data(), shape, dtype, count);
+            case TensorProto::FLOAT16:
+            case TensorProto::BFLOAT16: return copied<std::uint16_t>(proto_.int32_data(), shape, dtype, count);
+            case TensorProto::BOOL: {
+                check_count(proto_.int32_data_size(), count);
+                Tensor x = make_empty(shape, dtype, cpu, loc_);
+                auto* to = static_cast<unsigned char*>(x.raw_data());
+                for (const std::int32_t value : proto_.int32_data()) *to++ = value != 0;
+                return x;
+            }
+            default: return copied<std::int32_t>(proto_.int32_data(), shape, dtype, count);
+        }
+    }
+
+    // A file beside the model; a model shall not read others.
+    Tensor read_external(const Shape& shape, DType dtype, std::int64_t count, std::size_t bytes) const {
+        namespace fs = std::filesystem;
+        std::string location;
+        std::uint64_t offset = 0, length = static_cast<std::uint64_t>(count) * bytes;
+        bool is_length_given = false;
+        for (const onnx::StringStringEntryProto& entry : proto_.external_data()) {
+            if (entry.key() == "location") location = entry.value();
+            if (entry.key() == "offset") offset = number(entry.value());
+            if (entry.key() == "length") {
+                is_length_given = true;
+                if (number(entry.value()) != length) stop(fmt::format("has {} bytes of data; by its shape {}", entry.value(), length));
+            }
+        }
+        const fs::path relative = location;
+        if (location.empty() || location.find('\0') != std::string::npos || relative.is_absolute()) {
+            stop(fmt::format("is in the file \"{}\", which is no path relative to the model's folder", location));
+        }
+        for (const fs::path& part : relative) {
+            if (part == "..") stop(fmt::format("is in the file {}, outside the model's folder", location));
+        }
+        std::error_code error;
+        const fs::path root = fs::weakly_canonical(folder_.empty() ? fs::path(".") : fs::path(folder_), error);
+        const fs::path path = fs::weakly_canonical(root / relative, error);
+        const auto [root_end, unused] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
+        if (error || root_end != root.end()) stop(fmt::format("is in the file {}, outside the model's folder", location));
+        const std::string name = path.string();
+        const io::InputFile file("load_onnx", name, loc_);
+        if (offset > file.size() || length > file.size() - offset) {
+            stop(fmt::format("is at {} bytes{} in the file {}, which has {} bytes", offset, is_length_given ? "" : fmt::format(", of {},", length),
+                             location, file.size()));
+        }
+        if (!widened(proto_.data_type()) && dtype != bool_) {
+            Tensor x = make_empty(shape, dtype, cpu, loc_);
+            if (length > 0) file.read(offset, x.raw_data(), length);
+            return x;
+        }
+        std::string raw(length, '\0');
+        if (length > 0) file.read(offset, raw.data(), length);
+        return from_bytes(raw.data(), shape, dtype, bytes);
+    }
+
+    std::uint64_t number(const std::string& text) const {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc() || end != text.data() + text.size()) stop(fmt::format("has \"{}\" for a number", text));
+        return value;
+    }
+
+    const TensorProto& proto_;
+    const std::string &folder_, &file_;
+    const Loc& loc_;
+};
+
+}  // namespace
+
+std::optional<DType> dtype_for_onnx(int type) noexcept {
+    if (const Stored* narrow = widened(type)) return narrow->dtype;
+    return dtype_of_onnx(type);
+}
+
+bool is_widened(int type) noexcept { return widened(type) != nullptr; }
+
+Tensor wrapped(const Tensor& x, int type) {
+    const Stored* narrow = widened(type);
+    if (!narrow || narrow->high == kHighest) return x;
+    const Tensor low_bits = bitwise_and(x, narrow->low < 0 ? narrow->high - narrow->low : narrow->high);
+    if (narrow->low == 0) return low_bits;
+    return bitwise_xor(low_bits, -narrow->low) + narrow->low;  // the sign's bit
+}
+
+std::string onnx_type_name(int type) {
+    return TensorProto::DataType_IsValid(type) ? TensorProto::DataType_Name(static_cast<TensorProto::DataType>(type)) : fmt::format("{}", type);
+}
+
+Tensor tensor_of_onnx(const TensorProto& proto, const std::string& folder, const std::string& file, const Loc& loc) {
+    return Reader(proto, folder, file, loc).read();
+}
+
+}  // namespace tapir::detail
