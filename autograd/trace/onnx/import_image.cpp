@@ -1,4 +1,355 @@
+// ONNX ops on images: resizing, sampling, regions, boxes.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include "tapir/autograd/trace/onnx/import_impl.h"
+#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/image.h"
+#include "tapir/ops/indexing.h"
+#include "tapir/ops/matmul.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/view.h"
+
 namespace tapir::detail {
-std::span<const OnnxOp> onnx_image_ops() { return {}; }
+namespace {
+
+using Call = OnnxCall;
+using std::int64_t;
+
+// --- Resize ---------------------------------------------------------------------------------------------------------------------------
+
+struct Resizing {
+    std::string mode = "nearest", coordinates = "half_pixel", nearest = "round_prefer_floor";
+    double cubic_a = -0.75, extrapolation = 0;
+    bool exclude_outside = false;
+};
+struct Axis {
+    int dim;
+    int64_t in, out;
+    double scale;
+    double roi_start = 0, roi_end = 1;
+};
+
+// Where in the operand the result's element i is.
+double position(Call& c, const Resizing& how, const Axis& axis, int64_t i) {
+    const auto at = static_cast<double>(i), in = static_cast<double>(axis.in), out = static_cast<double>(axis.out);
+    if (how.coordinates == "half_pixel") return (at + 0.5) / axis.scale - 0.5;
+    if (how.coordinates == "pytorch_half_pixel") return axis.out > 1 ? (at + 0.5) / axis.scale - 0.5 : 0;
+    if (how.coordinates == "align_corners") return axis.out > 1 ? at * (in - 1) / (out - 1) : 0;
+    if (how.coordinates == "asymmetric") return at / axis.scale;
+    if (how.coordinates == "tf_half_pixel_for_nn") return (at + 0.5) / axis.scale;
+    if (how.coordinates == "half_pixel_symmetric") return in / 2 * (1 - out / (in * axis.scale)) + (at + 0.5) / axis.scale - 0.5;
+    if (how.coordinates == "tf_crop_and_resize") {
+        if (axis.out == 1) return 0.5 * (axis.roi_start + axis.roi_end) * (in - 1);
+        return axis.roi_start * (in - 1) + at * (axis.roi_end - axis.roi_start) * (in - 1) / (out - 1);
+    }
+    c.stop("its coordinate_transformation_mode is \"{}\"", how.coordinates);
+}
+
+int64_t nearest_of(Call& c, const Resizing& how, double at) {
+    if (how.nearest == "floor") return static_cast<int64_t>(std::floor(at));
+    if (how.nearest == "ceil") return static_cast<int64_t>(std::ceil(at));
+    if (how.nearest == "round_prefer_floor") return static_cast<int64_t>(std::ceil(at - 0.5));
+    if (how.nearest == "round_prefer_ceil") return static_cast<int64_t>(std::floor(at + 0.5));
+    c.stop("its nearest_mode is \"{}\"", how.nearest);
+}
+
+// What the elements from floor(at) - count / 2 + 1 on count for. Cubic: Keys 1981.
+std::vector<double> weights_of(const Resizing& how, double fraction) {
+    if (how.mode == "linear") return {1 - fraction, fraction};
+    const double a = how.cubic_a;
+    const auto near = [&](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
+    const auto far = [&](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
+    return {far(1 + fraction), near(fraction), near(1 - fraction), far(2 - fraction)};
+}
+
+// Along one dimension any of these is a product with a matrix.
+Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) {
+    std::vector<double> matrix(static_cast<std::size_t>(axis.out * axis.in), 0), beyond(static_cast<std::size_t>(axis.out), 0);
+    bool is_beyond_any = false;
+    for (int64_t i = 0; i < axis.out; ++i) {
+        const double at = position(c, how, axis, i);
+        double* row = matrix.data() + i * axis.in;
+        if (how.coordinates == "tf_crop_and_resize" && (at < 0 || at > static_cast<double>(axis.in - 1))) {
+            beyond[static_cast<std::size_t>(i)] = how.extrapolation;
+            is_beyond_any = true;
+            continue;
+        }
+        if (how.mode == "nearest") {
+            row[std::clamp<int64_t>(nearest_of(c, how, at), 0, axis.in - 1)] = 1;
+            continue;
+        }
+        const double whole = std::floor(at);
+        const std::vector<double> weights = weights_of(how, at - whole);
+        const int64_t first = static_cast<int64_t>(whole) - static_cast<int64_t>(weights.size()) / 2 + 1;
+        double sum = 0;
+        for (std::size_t k = 0; k < weights.size(); ++k) {
+            const int64_t from = first + static_cast<int64_t>(k);
+            const bool is_outside = from < 0 || from >= axis.in;
+            if (is_outside && how.exclude_outside) continue;
+            row[std::clamp<int64_t>(from, 0, axis.in - 1)] += weights[k];
+            sum += weights[k];
+        }
+        if (how.exclude_outside && sum != 0) {
+            for (int64_t k = 0; k < axis.in; ++k) row[k] /= sum;
+        }
+    }
+    Tensor weight, constant;
+    const DType dtype = is_floating(x.dtype()) ? x.dtype() : float64;
+    {
+        const OutsideTrace outside;
+        weight = tensor(matrix, dtype).reshape({axis.out, axis.in});
+        if (is_beyond_any) constant = tensor(beyond, dtype);
+    }
+    // (..., in) x (in, out)
+    Tensor y = linear(transpose(x.to(dtype), axis.dim, -1), weight);
+    if (is_beyond_any) y = y + constant;
+    return transpose(y, axis.dim, -1).to(x.dtype());
+}
+
+// What PyTorch has too, which holds for any size.
+const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes, int rank, bool& align_corners) {
+    const auto spatial = static_cast<int>(axes.size());
+    if (rank != spatial + 2 || axes[0].dim != 2) return nullptr;
+    for (const Axis& axis : axes) {
+        if (axis.out < 2) return nullptr;
+    }
+    align_corners = how.coordinates == "align_corners";
+    const bool is_half = how.coordinates == "half_pixel" || how.coordinates == "pytorch_half_pixel";
+    if (how.mode == "nearest") return how.coordinates == "asymmetric" && how.nearest == "floor" ? "nearest" : nullptr;
+    if ((!align_corners && !is_half) || how.exclude_outside) return nullptr;
+    if (how.mode == "linear") return spatial == 1 ? "linear" : spatial == 2 ? "bilinear" : spatial == 3 ? "trilinear" : nullptr;
+    return how.mode == "cubic" && spatial == 2 && how.cubic_a == -0.75 ? "bicubic" : nullptr;
+}
+
+void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_scales) {
+    const Tensor x = c.x(0);
+    axes.erase(std::remove_if(axes.begin(), axes.end(), [&](const Axis& axis) {
+        return axis.in == axis.out && axis.scale == 1 && how.coordinates != "tf_crop_and_resize";
+    }), axes.end());
+    if (axes.empty()) return c.give(x.clone());
+    for (const Axis& axis : axes) {
+        if (axis.in < 1 || axis.out < 1) c.stop("a dimension of size {} becomes one of size {}", axis.in, axis.out);
+    }
+    std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.dim < b.dim; });
+    bool align_corners = false;
+    const char* mode = interpolation_of(how, axes, x.dim(), align_corners);
+    if (mode && is_floating(x.dtype())) {
+        InterpolateOptions options;
+        options.mode = mode;
+        options.align_corners = align_corners;
+        if (by_scales) {
+            const auto scale = [&](std::size_t i) { return axes[i].scale; };
+            options.scale_factor = axes.size() == 1   ? ScaleFactor{scale(0)}
+                                   : axes.size() == 2 ? ScaleFactor{scale(0), scale(1)}
+                                                      : ScaleFactor{scale(0), scale(1), scale(2)};
+        } else {
+            for (const Axis& axis : axes) options.size.push_back(axis.out);
+        }
+        return c.give(interpolate(x, options));
+    }
+    Tensor y = x;
+    for (const Axis& axis : axes) y = resized(c, y, how, axis);
+    c.give(y);
+}
+
+std::vector<Axis> by_scales(Call& c, const std::vector<double>& scales, const std::vector<int>& dims) {
+    if (scales.size() != dims.size()) c.stop("it has {} scales for {} dimensions", scales.size(), dims.size());
+    std::vector<Axis> axes;
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+        const int64_t in = c.shape(0).raw(dims[i]);
+        const auto scale = static_cast<double>(static_cast<float>(scales[i]));
+        if (!(scale > 0)) c.stop("a scale is {}", scale);
+        axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(static_cast<double>(in) * scale)), scale});
+    }
+    return axes;
+}
+
+void resize(Call& c) {
+    Resizing how;
+    how.mode = c.text("mode", "nearest");
+    how.coordinates = c.text("coordinate_transformation_mode", "half_pixel");
+    how.nearest = c.text("nearest_mode", "round_prefer_floor");
+    how.cubic_a = c.real("cubic_coeff_a", -0.75);
+    how.extrapolation = c.real("extrapolation_value", 0);
+    how.exclude_outside = c.flag("exclude_outside", false);
+    if (how.mode != "nearest" && how.mode != "linear" && how.mode != "cubic") c.stop("its mode is \"{}\"", how.mode);
+    if (c.flag("antialias", false)) c.stop("antialias is not supported");
+    if (c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.stop("keep_aspect_ratio_policy is not supported");
+    const int rank = c.rank(0);
+    std::vector<int> dims;
+    for (const int64_t axis : c.integers("axes")) dims.push_back(c.axis(axis, rank));
+    if (dims.empty()) {
+        dims.resize(static_cast<std::size_t>(rank));
+        std::iota(dims.begin(), dims.end(), 0);
+    }
+    const std::vector<double> scales = c.has(2) ? c.reals(2, "scales") : std::vector<double>();
+    std::vector<Axis> axes;
+    const bool scaled = !scales.empty();
+    if (scaled) {
+        axes = by_scales(c, scales, dims);
+    } else {
+        const std::vector<int64_t> sizes = c.integers(3, "sizes");
+        if (sizes.size() != dims.size()) c.stop("it has {} sizes for {} dimensions", sizes.size(), dims.size());
+        for (std::size_t i = 0; i < dims.size(); ++i) {
+            const int64_t in = c.shape(0).raw(dims[i]);
+            axes.push_back({dims[i], in, sizes[i], static_cast<double>(sizes[i]) / static_cast<double>(std::max<int64_t>(in, 1))});
+        }
+    }
+    if (how.coordinates == "tf_crop_and_resize") {
+        const std::vector<double> roi = c.reals(1, "roi");
+        if (roi.size() != 2 * dims.size()) c.stop("its roi has {} numbers for {} dimensions", roi.size(), dims.size());
+        for (std::size_t i = 0; i < dims.size(); ++i) {
+            axes[i].roi_start = roi[i];
+            axes[i].roi_end = roi[i + dims.size()];
+        }
+    }
+    give_resized(c, how, axes, scaled);
+}
+
+// Upsample, and Resize before opset 11: by scales, from each element's beginning.
+void upsample(Call& c) {
+    Resizing how;
+    how.mode = c.text("mode", "nearest");
+    how.coordinates = "asymmetric";
+    how.nearest = "floor";
+    if (how.mode == "bilinear") how.mode = "linear";
+    std::vector<int> dims(static_cast<std::size_t>(c.rank(0)));
+    std::iota(dims.begin(), dims.end(), 0);
+    give_resized(c, how, by_scales(c, c.given("scales") ? c.reals("scales") : c.reals(1, "scales"), dims), true);
+}
+
+// --- Sampling -------------------------------------------------------------------------------------------------------------------------
+
+// The 16 pixels around each place, weighed by Keys' cubic with a = -0.75.
+Tensor sample_cubic(const Tensor& x, const Tensor& grid, GridSampleOptions options) {
+    const auto height = static_cast<double>(x.size(2)), width = static_cast<double>(x.size(3));
+    const bool corners = options.align_corners;
+    const auto pixel = [&](const Tensor& g, double size) { return corners ? (g + 1) * ((size - 1) / 2) : ((g + 1) * size - 1) * 0.5; };
+    const auto grid_of = [&](const Tensor& p, double size) { return corners ? p * (2 / std::max(size - 1, 1.0)) - 1 : (p * 2 + 1) * (1 / size) - 1; };
+    const Tensor px = pixel(select(grid, -1, 0), width), py = pixel(select(grid, -1, 1), height);
+    const Tensor fx = floor(px), fy = floor(py);
+    const auto weights = [](const Tensor& t) {
+        const double a = -0.75;
+        const auto near = [&](const Tensor& d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
+        const auto far = [&](const Tensor& d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
+        return std::vector<Tensor>{far(t + 1), near(t), near(1 - t), far(2 - t)};
+    };
+    const std::vector<Tensor> wx = weights(px - fx), wy = weights(py - fy);
+    options.mode = "nearest";
+    Tensor sum;
+    for (int i = 0; i < 4; ++i) {
+        for (int k = 0; k < 4; ++k) {
+            const Tensor place = stack({grid_of(fx + (k - 1), width), grid_of(fy + (i - 1), height)}, -1);
+            const Tensor weight = unsqueeze(wy[static_cast<std::size_t>(i)] * wx[static_cast<std::size_t>(k)], 1);
+            const Tensor part = grid_sample(x, place, options) * weight;
+            sum = sum.defined() ? sum + part : part;
+        }
+    }
+    return sum;
+}
+
+void grid_sample_op(Call& c) {
+    GridSampleOptions options;
+    const std::string mode = c.text("mode", "bilinear"), padding = c.text("padding_mode", "zeros");
+    options.align_corners = c.flag("align_corners", false);
+    options.padding_mode = padding.c_str();
+    if (mode == "bicubic" || mode == "cubic") return c.give(sample_cubic(c.x(0), c.x(1), options));
+    options.mode = mode == "nearest" ? "nearest" : "bilinear";
+    if (mode != "nearest" && mode != "bilinear" && mode != "linear") c.stop("its mode is \"{}\"", mode);
+    c.give(grid_sample(c.x(0), c.x(1), options));
+}
+
+// Averages of samples in the cells of regions.
+void roi_align(Call& c) {
+    const Tensor x = c.x(0), rois = c.x(1);
+    if (c.text("mode", "avg") != "avg") c.stop("its mode is \"{}\"; avg is supported", c.text("mode", ""));
+    const int64_t height = c.integer("output_height", 1), width = c.integer("output_width", 1), ratio = c.integer("sampling_ratio", 0);
+    if (ratio < 1) c.stop("sampling_ratio 0, by which the number of samples depends on data, is not supported");
+    const double scale = c.real("spatial_scale", 1);
+    const bool half = c.opset() >= 16 && c.text("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+    const int64_t n = rois.size(0);
+    const auto side = [&](int begin, int64_t cells, int64_t size) {
+        const double offset = half ? 0.5 : 0;
+        const Tensor start = select(rois, 1, begin) * scale - offset, end = select(rois, 1, begin + 2) * scale - offset;
+        Tensor length = end - start;
+        if (!half) length = clamp_min(length, 1);
+        const Tensor step = (arange(cells * ratio, int64).to(x.dtype()) + 0.5) / static_cast<double>(cells * ratio);
+        const Tensor at = reshape(start, {n, 1}) + reshape(length, {n, 1}) * step;  // (n, cells * ratio), in pixels
+        const Tensor inside = logical_and(at >= -1, at <= static_cast<double>(size));
+        const Tensor grid = (clamp(at, 0, static_cast<double>(size - 1)) * 2 + 1) / static_cast<double>(size) - 1;
+        return std::pair(grid, inside);
+    };
+    const auto [gy, in_y] = side(1, height, x.size(2));
+    const auto [gx, in_x] = side(0, width, x.size(3));
+    const Shape whole{n, height * ratio, width * ratio};
+    const Tensor grid = stack({expand(reshape(gx, {n, 1, -1}), whole), expand(reshape(gy, {n, -1, 1}), whole)}, -1);
+    const Tensor inside = logical_and(reshape(in_x, {n, 1, 1, -1}), reshape(in_y, {n, 1, -1, 1})).to(x.dtype());
+    GridSampleOptions options;
+    options.padding_mode = "border";
+    const Tensor samples = grid_sample(index_select(x, 0, c.x(2)), grid, options) * inside;  // (n, channels, ...)
+    c.give(mean(reshape(samples, {n, x.size(1), height, ratio, width, ratio}), {3, 5}));
+}
+
+// --- Boxes ----------------------------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kMostBoxes = 2000;  // for each of which the graph has a few ops
+
+// All batches and classes at once: boxes by falling scores, each of which, if it is still there, takes away those after it that it
+// covers.
+void non_max_suppression(Call& c) {
+    const Tensor boxes = c.x(0), scores = c.x(1);  // (batch, n, 4), (batch, classes, n)
+    const int64_t most = c.has(2) ? c.integer(2, "max_output_boxes_per_class") : 0;
+    const double iou_threshold = c.has(3) ? c.real(3, "iou_threshold") : 0;
+    if (boxes.dim() != 3 || scores.dim() != 3) c.stop("boxes of shape {}, scores of shape {}", boxes.shape(), scores.shape());
+    const int64_t batch = scores.size(0), classes = scores.size(1), n = scores.size(2);
+    if (n > kMostBoxes) c.stop("{} boxes; up to {} are supported", n, kMostBoxes);
+    const auto part = [&](int i) { return select(boxes, 2, i); };
+    Tensor y1, x1, y2, x2;
+    if (c.flag("center_point_box", false)) {
+        const Tensor half_w = part(2) / 2, half_h = part(3) / 2;
+        x1 = part(0) - half_w, x2 = part(0) + half_w, y1 = part(1) - half_h, y2 = part(1) + half_h;
+    } else {  // any two opposite corners
+        y1 = minimum(part(0), part(2)), y2 = maximum(part(0), part(2));
+        x1 = minimum(part(1), part(3)), x2 = maximum(part(1), part(3));
+    }
+    const ValuesIndices sorted = sort(scores, 2, /*descending=*/true);
+    const auto in_order = [&](const Tensor& side) { return gather(expand(unsqueeze(side, 1), {batch, classes, n}), 2, sorted.indices); };
+    y1 = in_order(y1), x1 = in_order(x1), y2 = in_order(y2), x2 = in_order(x2);
+    const auto against = [](const Tensor& a, bool is_row) { return unsqueeze(a, is_row ? -1 : -2); };
+    const auto overlap = [&](const Tensor& low, const Tensor& high) {
+        return clamp_min(minimum(against(high, true), against(high, false)) - maximum(against(low, true), against(low, false)), 0);
+    };
+    const Tensor area = (y2 - y1) * (x2 - x1), common = overlap(y1, y2) * overlap(x1, x2);
+    const Tensor all_area = against(area, true) + against(area, false) - common;
+    const Tensor covers = logical_and(all_area > 0, common > all_area * iou_threshold);  // (batch, classes, n, n)
+    Tensor kept = c.has(4) ? sorted.values > c.real(4, "score_threshold") : ones({batch, classes, n}, bool_);
+    for (int64_t i = 0; i + 1 < n; ++i) {
+        const Tensor taken = logical_and(narrow(select(covers, 2, i), 2, i + 1, n - i - 1), narrow(kept, 2, i, 1));
+        kept = cat({narrow(kept, 2, 0, i + 1), logical_and(narrow(kept, 2, i + 1, n - i - 1), logical_not(taken))}, 2);
+    }
+    kept = logical_and(kept, cumsum(kept.to(int64), 2) <= most);
+    const Tensor places = nonzero(kept);  // (found, 3)
+    const Tensor flat = select(places, 1, 0) * (classes * n) + select(places, 1, 1) * n + select(places, 1, 2);
+    const Tensor box = index_select(reshape(sorted.indices, {-1}), 0, flat);
+    c.mark_sized_by_data();
+    c.give(cat({narrow(places, 1, 0, 2), unsqueeze(box, 1)}, 1));
+}
+
+constexpr OnnxOp kOps[] = {
+    {"Resize", 10, upsample},
+    {"Resize", 11, resize},
+    {"Upsample", 7, upsample},
+    {"GridSample", 16, grid_sample_op},
+    {"RoiAlign", 10, roi_align},
+    {"NonMaxSuppression", 10, non_max_suppression},
+};
+
+}  // namespace
+
+std::span<const OnnxOp> onnx_image_ops() { return kOps; }
+
 }  // namespace tapir::detail

@@ -140,7 +140,9 @@ class OnnxInterpreter {
 
 /// A value of an input is needed while the model is read.
 class OnnxNeedsValue : public ValueError {
-    using ValueError::ValueError;
+ public:
+    OnnxNeedsValue(const std::string& message, std::set<std::string> names, const Loc& loc) : ValueError(message, loc), inputs(std::move(names)) {}
+    std::set<std::string> inputs;
 };
 
 /// One node's call.

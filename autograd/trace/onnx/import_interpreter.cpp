@@ -133,8 +133,9 @@ Tensor OnnxCall::known(int i, const char* what) const {
     std::string names;
     for (const std::string& input : operand->inputs) names += (names.empty() ? "" : ", ") + input;
     if (names.empty()) stop("its {} is computed from weights or drawn at random, but the graph needs to know it", what);
-    fail<OnnxNeedsValue>(interpreter_.loc(), "load_onnx: {}: its {} depends on the value of the input {}: a graph needs to know it. Give it in "
-                         "LoadOnnxOptions::known; the graph holds for this value then", name(), what, names);
+    throw OnnxNeedsValue(fmt::format("load_onnx: {}: its {} depends on the value of the input {}: a graph needs to know it. Give it in "
+                                     "LoadOnnxOptions::known; the graph holds for this value then", name(), what, names),
+                         operand->inputs, interpreter_.loc());
 }
 
 std::vector<std::int64_t> OnnxCall::integers(int i, const char* what) const {
