@@ -121,6 +121,12 @@ class Loader {
             }
             add_input(info.name(), info.type(), /*is_optional=*/false);
         }
+        for (ModelInput& input : inputs_) {
+            for (InputDim& dim : input.dims) {
+                if (dim.size >= 0 && fixed_.count(dim.name)) dim.name.clear();
+            }
+        }
+        for (const std::string& name : fixed_) dims_.erase(name);
     }
 
     void add_input(const std::string& name, const onnx::TypeProto& type, bool is_optional) {
@@ -133,19 +139,21 @@ class Loader {
             while (const Tensor* example = find(options_.examples, fmt::format("{}_{}", name, slot.inputs.size()))) {
                 ModelInput input = tensor_input(fmt::format("{}_{}", name, slot.inputs.size()), type.sequence_type().elem_type().tensor_type());
                 input.example = *example;
+                for (std::size_t d = 0; d < input.dims.size(); ++d) {  // elements may differ in size, also where it has a name
+                    fixed_.insert(input.dims[d].name);
+                    input.dims[d] = {"", example->size(static_cast<int>(d))};
+                }
                 slot.inputs.push_back(inputs_.size());
                 inputs_.push_back(std::move(input));
             }
             slots_.push_back(std::move(slot));
         } else if (type.has_optional_type() && !is_optional) {
-            const std::size_t before = slots_.size();
             const bool is_given = type.optional_type().elem_type().has_sequence_type() || find(options_.examples, name);
             if (is_given) {
                 add_input(name, type.optional_type().elem_type(), true);
             } else {
                 slots_.push_back({name, {}, false, true});
             }
-            (void)before;
         } else {
             fail<ValueError>(loc_, "load_onnx: {}: the input {} is of a type that Tapir has not", file_, name);
         }
@@ -341,7 +349,7 @@ class Loader {
     std::unordered_set<std::string> buffers_;
     std::vector<ModelInput> inputs_;
     std::vector<Slot> slots_;
-    std::set<std::string> dims_, all_dims_;
+    std::set<std::string> dims_, all_dims_, fixed_;
 };
 
 Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& options, const std::string& folder, const std::string& file,

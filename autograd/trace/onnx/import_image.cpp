@@ -334,9 +334,9 @@ void non_max_suppression(Call& c) {
     kept = logical_and(kept, cumsum(kept.to(int64), 2) <= most);
     const Tensor places = nonzero(kept);  // (found, 3)
     const Tensor flat = select(places, 1, 0) * (classes * n) + select(places, 1, 1) * n + select(places, 1, 2);
-    const Tensor box = index_select(reshape(sorted.indices, {-1}), 0, flat);
+    const Tensor box = index_select(reshape(sorted.indices, {-1, 1}), 0, flat);
     c.mark_sized_by_data();
-    c.give(cat({narrow(places, 1, 0, 2), unsqueeze(box, 1)}, 1));
+    c.give(cat({narrow(places, 1, 0, 2), box}, 1));
 }
 
 constexpr OnnxOp kOps[] = {

@@ -16,7 +16,7 @@ int tensors(Call& c, int each) {
 
 void adagrad(Call& c) {
     const int n = tensors(c, 3);
-    const double norm = c.real("norm_coefficient", 0), decay = c.real("decay_factor", 0), eps = c.real("epsilon", 0);
+    const double norm = c.real("norm_coefficient", 0), decay = c.real("decay_factor", 0), eps = c.real("epsilon", 1e-6);
     const Tensor rate = c.x(0) / (1 + c.x(1).to(c.dtype(0)) * decay);
     std::vector<Tensor> new_x, new_h;
     for (int i = 0; i < n; ++i) {
@@ -31,7 +31,7 @@ void adagrad(Call& c) {
 void adam(Call& c) {
     const int n = tensors(c, 4);
     const double alpha = c.real("alpha", 0.9), beta = c.real("beta", 0.999), norm = c.real("norm_coefficient", 0),
-                 norm_post = c.real("norm_coefficient_post", 0), eps = c.real("epsilon", 0);
+                 norm_post = c.real("norm_coefficient_post", 0), eps = c.real("epsilon", 1e-6);
     const Tensor rate = c.x(0), t = c.x(1).to(c.dtype(0));
     // Corrected for the zeros that the averages began with, after the first step.
     const Tensor corrected = rate * sqrt(1 - pow(beta, t)) / (1 - pow(alpha, t)), adjusted = where(c.x(1) > 0, corrected, rate);

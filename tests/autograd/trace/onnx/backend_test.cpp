@@ -112,7 +112,12 @@ Outcome run_case(const fs::path& folder) {
                 const fs::path path = data / ("input_" + std::to_string(file++) + ".pb");
                 if (is_weight.count(info.name()) && !fs::exists(path)) continue;
                 const std::vector<Data> given = read_data(path, info.name(), info.type());
-                const bool is_plain = info.type().has_tensor_type() && info.type().tensor_type().has_shape();
+                bool is_plain = info.type().has_tensor_type() && info.type().tensor_type().has_shape();
+                for (int d = 0; d < info.type().tensor_type().shape().dim_size(); ++d) {
+                    const auto& dim = info.type().tensor_type().shape().dim(d);
+                    is_plain &= dim.has_dim_value();
+                    if (dim.has_dim_param()) options.sizes[dim.dim_param()] = given[0].tensor.size(d);
+                }
                 if (!is_plain) {
                     for (const Data& part : given) options.examples.emplace_back(part.name, part.tensor);
                 }
