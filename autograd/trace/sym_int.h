@@ -40,8 +40,15 @@ class SymInt {
     /// Rounded down; by > 0. Only of polynomials: throws ValueError for what is a quotient already.
     SymInt floor_div(std::int64_t by, Loc loc = Loc::current()) const;
 
- private:
     using Product = std::vector<std::string>;  // of dimensions, sorted; one may come more than once
+    /// (coefficient * product + ... + constant) // divisor + after
+    struct Parts {
+        const std::map<Product, std::int64_t>& terms;
+        std::int64_t constant, divisor, after;
+    };
+    Parts parts() const noexcept { return {terms_, constant_, divisor_, after_}; }
+
+ private:
     std::map<Product, std::int64_t> terms_;    // without zeros
     std::int64_t constant_ = 0;
     std::int64_t divisor_ = 1;                 // (terms + constant) // divisor + after

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tapir/autograd/trace/graph.h"
@@ -39,5 +40,24 @@ Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Lo
 /// The same from memory. folder: where files of weights are; empty: there are none.
 Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options = {}, const std::string& folder = {},
                             Loc loc = Loc::current());
+
+// --- Writing ------------------------------------------------------------------------------------------------------------------------
+
+struct OnnxOptions {
+    /// The version of ONNX's operators: 17 to 23.
+    int opset = 17;
+    /// The weights go into a file beside the model, PATH.data, but for those of less than 1 KiB. Models above 2 GiB need it.
+    bool external_data = false;
+    /// Of the model, as keys and values.
+    std::vector<std::pair<std::string, std::string>> metadata = {};
+    std::string graph_name = "graph";
+    std::string doc = {};
+};
+
+/// Writes the graph as an ONNX model: inputs, outputs, parameters and named dimensions keep their names; each node says in its
+/// doc_string which line of the program it comes from, and for which module. What the program wrote to ("updates", as of running
+/// means) becomes further outputs, "NAME.updated". An op is one operator or a few (autograd/onnx_form.h).
+/// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, and FileError.
+void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options = {}, Loc loc = Loc::current());
 
 }  // namespace tapir

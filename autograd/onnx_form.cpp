@@ -1,0 +1,439 @@
+// Writing ops as ONNX: what the forms are given to write with.
+#include "tapir/autograd/onnx_form.h"
+
+#include <cmath>
+#include <string_view>
+#include <unordered_map>
+
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/make.h"
+
+namespace tapir {
+
+using std::int64_t;
+
+#define TAPIR_ONNX_NAME(name) extern const OnnxForm name##_onnx;
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_ONNX_NAME
+const OnnxForm* elementwise_onnx(std::string_view op);  // ops/elementwise_onnx.cpp
+
+const OnnxForm* find_onnx(const char* op) {
+    static const auto* forms = [] {
+        return new std::unordered_map<std::string_view, const OnnxForm*>{  // never freed: used until the program ends
+#define TAPIR_ONNX_NAME(name) {#name, &name##_onnx},
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_ONNX_NAME
+        };
+    }();
+    const auto found = forms->find(op);
+    return found == forms->end() ? elementwise_onnx(op) : found->second;
+}
+
+// --- OnnxCall ---------------------------------------------------------------------------------------------------------------------
+
+OnnxCall::OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, std::vector<Info> input_infos,
+                   std::vector<Info> results)
+    : builder_(builder), attributes_(attributes), inputs_(std::move(inputs)), infos_(std::move(input_infos)), results_(std::move(results)) {}
+
+void OnnxCall::refuse(const std::string& why) const { throw OnnxRefusal{why}; }
+
+const OnnxValue& OnnxCall::operator[](int i) const {
+    if (i >= count()) refuse(fmt::format("it has {} inputs, and needs number {}", count(), i));
+    return inputs_[static_cast<std::size_t>(i)];
+}
+
+const OnnxCall::Info& OnnxCall::input(int i) const {
+    (*this)[i];
+    return infos_[static_cast<std::size_t>(i)];
+}
+
+OnnxValues OnnxCall::from(int i) const { return {inputs_.begin() + i, inputs_.end()}; }
+
+std::int64_t OnnxCall::integer(const char* name) const {
+    const SymInt number = size(name);
+    if (!number.is_number()) refuse(fmt::format("{} = {} depends on named dimensions", name, number.str()));
+    return number.number();
+}
+
+std::vector<int64_t> OnnxCall::integers(const char* name) const {
+    std::vector<int64_t> numbers;
+    for (const SymInt& number : sizes(name)) {
+        if (!number.is_number()) refuse(fmt::format("{} = {} depends on named dimensions", name, number.str()));
+        numbers.push_back(number.number());
+    }
+    return numbers;
+}
+
+double OnnxCall::real(const char* name) const {
+    const Attribute value = attributes_.get(name);
+    if (const auto* number = std::get_if<SymInt>(&value)) {
+        if (!number->is_number()) refuse(fmt::format("{} = {} depends on named dimensions", name, number->str()));
+        return static_cast<double>(number->number());
+    }
+    if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+    return std::get<double>(value);
+}
+
+bool OnnxCall::flag(const char* name) const { return std::get<bool>(attributes_.get(name)); }
+DType OnnxCall::dtype_named(const char* name) const { return std::get<DType>(attributes_.get(name)); }
+std::string OnnxCall::choice(const char* name) const { return std::get<std::string>(attributes_.get(name)); }
+SymInt OnnxCall::size(const char* name) const { return std::get<SymInt>(attributes_.get(name)); }
+std::vector<SymInt> OnnxCall::sizes(const char* name) const { return std::get<std::vector<SymInt>>(attributes_.get(name)); }
+std::shared_ptr<const Graph> OnnxCall::graph(const char* name) const {
+    return std::get<std::shared_ptr<const Graph>>(attributes_.get(name));
+}
+
+// --- Nodes ------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor scalar_tensor(Scalar number, DType dtype) {
+    if (is_floating(dtype)) return full({}, number.as_double(), dtype);
+    if (dtype == bool_) return full({}, number.as_double() != 0, dtype);
+    return full({}, number.as_int64(), dtype);
+}
+
+// A value that a node can take: a number as a constant of this dtype.
+OnnxValue lowered(OnnxBuilder& builder, const OnnxValue& value, DType dtype) {
+    return value.is_number() ? builder.constant(scalar_tensor(value.number(), dtype)) : value;
+}
+
+OnnxValue add_node(OnnxBuilder& builder, const char* op, DType dtype, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) {
+    OnnxValues given;
+    for (const OnnxValue& input : inputs) {
+        given.push_back(input.is_number() ? lowered(builder, input, input.builder() ? input.dtype() : dtype) : input);
+    }
+    return builder.add(op, given, attributes, {dtype})[0];
+}
+
+OnnxBuilder& builder_of(const OnnxValue& a, const OnnxValue& b = {}, const OnnxValue& c = {}) {
+    for (const OnnxValue* value : {&a, &b, &c}) {
+        if (value->builder()) return *value->builder();
+    }
+    fail<ValueError>(Loc{}, "onnx: numbers alone are no values");
+}
+
+// The dtype that two operands meet in: that of the one that is no number.
+DType common(const OnnxValue& a, const OnnxValue& b) {
+    if (!a.is_number()) return a.dtype();
+    if (!b.is_number()) return b.dtype();
+    return a.builder() ? a.dtype() : b.dtype();
+}
+
+OnnxValue binary(const char* op, const OnnxValue& a, const OnnxValue& b) {
+    OnnxBuilder& builder = builder_of(a, b);
+    const DType dtype = common(a, b);
+    return builder.add(op, {lowered(builder, cast(a, dtype), dtype), lowered(builder, cast(b, dtype), dtype)}, {}, {dtype})[0];
+}
+
+OnnxValue comparison(const char* op, const OnnxValue& a, const OnnxValue& b) {
+    OnnxBuilder& builder = builder_of(a, b);
+    const DType dtype = common(a, b);
+    return builder.add(op, {lowered(builder, cast(a, dtype), dtype), lowered(builder, cast(b, dtype), dtype)}, {}, {bool_})[0];
+}
+
+OnnxValue logical(const char* op, const OnnxValue& a, const OnnxValue& b) {
+    OnnxBuilder& builder = builder_of(a, b);
+    return builder.add(op, {lowered(builder, cast(a, bool_), bool_), lowered(builder, cast(b, bool_), bool_)}, {}, {bool_})[0];
+}
+
+OnnxValue unary(const char* op, const OnnxValue& x) {
+    OnnxBuilder& builder = builder_of(x);
+    return builder.add(op, {lowered(builder, x, x.dtype())}, {}, {x.dtype()})[0];
+}
+
+bool is_integer(const OnnxValue& x) { return !is_floating(x.dtype()); }
+
+}  // namespace
+
+OnnxValue OnnxCall::node(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes) const {
+    return node(op, inputs.empty() ? result_dtype() : inputs[0].dtype(), inputs, attributes);
+}
+
+OnnxValue OnnxCall::node(const char* op, DType dtype, const OnnxValues& inputs, const OnnxAttributes& attributes) const {
+    return add_node(builder_, op, dtype, inputs, attributes);
+}
+
+OnnxValues OnnxCall::nodes(const char* op, const std::vector<DType>& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes) const {
+    OnnxValues given;
+    for (const OnnxValue& input : inputs) given.push_back(lowered(builder_, input, input.builder() ? input.dtype() : dtypes[0]));
+    return builder_.add(op, given, attributes, dtypes);
+}
+
+OnnxValue OnnxCall::scalar(Scalar number, DType dtype) const { return builder_.constant(scalar_tensor(number, dtype)); }
+
+OnnxValue OnnxCall::ints(const std::vector<int64_t>& numbers) const {
+    return builder_.constant(tensor(numbers));
+}
+
+OnnxValue OnnxCall::sizes(const std::vector<SymInt>& sizes) const {
+    std::vector<int64_t> numbers;
+    for (const SymInt& size : sizes) {
+        if (size.is_number()) numbers.push_back(size.number());
+    }
+    if (numbers.size() == sizes.size()) return ints(numbers);
+    OnnxValues parts;
+    for (std::size_t i = 0; i < sizes.size();) {  // numbers that come together are one constant
+        numbers.clear();
+        for (; i < sizes.size() && sizes[i].is_number(); ++i) numbers.push_back(sizes[i].number());
+        if (!numbers.empty()) parts.push_back(ints(numbers));
+        if (i < sizes.size()) parts.push_back(size_1d(sizes[i++]));
+    }
+    return parts.size() == 1 ? parts[0] : concat(parts, 0);
+}
+
+OnnxValue OnnxCall::size_0d(const SymInt& size) const {
+    return size.is_number() ? scalar(size.number(), int64) : squeeze(size_1d(size), {0});
+}
+
+OnnxValue OnnxCall::size_as(const SymInt& size, DType dtype) const {
+    return size.is_number() ? scalar(size.number(), dtype) : cast(size_0d(size), dtype);
+}
+
+OnnxValue OnnxCall::cast(const OnnxValue& x, DType dtype) const { return tapir::cast(x, dtype); }
+
+OnnxValue OnnxCall::reshape(const OnnxValue& x, const std::vector<SymInt>& shape) const {
+    int unknown = 0, zeros = 0;
+    for (const SymInt& size : shape) {
+        unknown += !size.is_number();
+        zeros += size == SymInt(0);
+    }
+    if (unknown == 1 && zeros == 0) {  // what is left
+        std::vector<int64_t> numbers;
+        for (const SymInt& size : shape) numbers.push_back(size.is_number() ? size.number() : -1);
+        return node("Reshape", x.dtype(), {x, ints(numbers)});
+    }
+    const OnnxAttributes attributes = unknown + zeros > 0 ? OnnxAttributes{{"allowzero", 1}} : OnnxAttributes{};
+    return node("Reshape", x.dtype(), {x, sizes(shape)}, attributes);
+}
+
+OnnxValue OnnxCall::reshape(const OnnxValue& x, const OnnxValue& shape) const { return node("Reshape", x.dtype(), {x, shape}); }
+OnnxValue OnnxCall::expand(const OnnxValue& x, const std::vector<SymInt>& shape) const { return node("Expand", x.dtype(), {x, sizes(shape)}); }
+OnnxValue OnnxCall::permute(const OnnxValue& x, const std::vector<int64_t>& dims) const {
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d] != static_cast<int64_t>(d)) return node("Transpose", x.dtype(), {x}, {{"perm", dims}});
+    }
+    return x;
+}
+
+OnnxValue OnnxCall::matrix_transpose(const OnnxValue& x, int rank) const {
+    std::vector<int64_t> dims;
+    for (int d = 0; d < rank; ++d) dims.push_back(d < rank - 2 ? d : 2 * rank - 3 - d);
+    return permute(x, dims);
+}
+
+OnnxValue OnnxCall::unsqueeze(const OnnxValue& x, const std::vector<int64_t>& dims) const {
+    return dims.empty() ? x : node("Unsqueeze", x.dtype(), {x, ints(dims)});
+}
+OnnxValue OnnxCall::squeeze(const OnnxValue& x, const std::vector<int64_t>& dims) const {
+    return dims.empty() ? x : node("Squeeze", x.dtype(), {x, ints(dims)});
+}
+
+OnnxValue OnnxCall::slice(const OnnxValue& x, int dim, const SymInt& start, const SymInt& end, int64_t step) const {
+    return node("Slice", x.dtype(), {x, sizes({start}), sizes({end}), ints({dim}), ints({step})});
+}
+
+OnnxValue OnnxCall::gather(const OnnxValue& x, const OnnxValue& indices, int dim) const {
+    return node("Gather", x.dtype(), {x, indices.is_number() ? scalar(indices.number(), int64) : indices}, {{"axis", dim}});
+}
+
+OnnxValue OnnxCall::concat(const OnnxValues& x, int dim) const { return node("Concat", x[0].dtype(), x, {{"axis", dim}}); }
+
+OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const std::vector<int64_t>& dims, bool keepdim) const {
+    if (dims.empty()) return x;  // a 0-d tensor
+    const bool is_operand = opset() >= 18 || std::string_view(op) == "ReduceSum";
+    if (is_operand) return node(op, x.dtype(), {x, ints(dims)}, {{"keepdims", keepdim}});
+    return node(op, x.dtype(), {x}, {{"axes", dims}, {"keepdims", keepdim}});
+}
+
+OnnxValue OnnxCall::shape_of(const OnnxValue& x) const { return node("Shape", int64, {x}); }
+OnnxValue OnnxCall::range(const SymInt& count) const {
+    return node("Range", int64, {scalar(0, int64), size_0d(count), scalar(1, int64)});
+}
+
+OnnxValue OnnxCall::filled(const std::vector<SymInt>& shape, Scalar number, DType dtype) const {
+    return node("Expand", dtype, {scalar(number, dtype), sizes(shape)});
+}
+
+OnnxValue OnnxCall::where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b) const { return tapir::where(condition, a, b); }
+
+// --- Values as numbers ------------------------------------------------------------------------------------------------------------
+
+OnnxValue cast(const OnnxValue& a, DType dtype) {
+    if (a.is_number()) return a.builder() ? OnnxValue(*a.builder(), a.number(), dtype) : a;
+    if (a.dtype() == dtype || a.is_left_out()) return a;
+    return builder_of(a).add("Cast", {a}, {{"to", static_cast<int64_t>(dtype)}}, {dtype})[0];  // the builder knows ONNX's number
+}
+
+OnnxValue operator+(const OnnxValue& a, const OnnxValue& b) { return binary("Add", a, b); }
+OnnxValue operator-(const OnnxValue& a, const OnnxValue& b) { return binary("Sub", a, b); }
+OnnxValue operator*(const OnnxValue& a, const OnnxValue& b) { return binary("Mul", a, b); }
+OnnxValue operator/(const OnnxValue& a, const OnnxValue& b) { return binary("Div", a, b); }
+OnnxValue operator-(const OnnxValue& a) { return unary("Neg", a); }
+OnnxValue operator<(const OnnxValue& a, const OnnxValue& b) { return comparison("Less", a, b); }
+OnnxValue operator<=(const OnnxValue& a, const OnnxValue& b) { return comparison("LessOrEqual", a, b); }
+OnnxValue operator>(const OnnxValue& a, const OnnxValue& b) { return comparison("Greater", a, b); }
+OnnxValue operator>=(const OnnxValue& a, const OnnxValue& b) { return comparison("GreaterOrEqual", a, b); }
+OnnxValue operator==(const OnnxValue& a, const OnnxValue& b) { return comparison("Equal", a, b); }
+OnnxValue operator!=(const OnnxValue& a, const OnnxValue& b) {
+    if (!a.is_number() && a.dtype() == bool_ && b.is_number() && b.number().as_double() == 0) return a;
+    return !(a == b);
+}
+OnnxValue operator&(const OnnxValue& a, const OnnxValue& b) { return logical("And", a, b); }
+OnnxValue operator|(const OnnxValue& a, const OnnxValue& b) { return logical("Or", a, b); }
+OnnxValue operator^(const OnnxValue& a, const OnnxValue& b) { return logical("Xor", a, b); }
+OnnxValue operator!(const OnnxValue& a) { return unary("Not", cast(a, bool_)); }
+
+OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b) {
+    OnnxBuilder& builder = builder_of(condition, a, b);
+    const DType dtype = a.is_number() && b.is_number() && !a.builder() && !b.builder() ? builder.number_dtype : common(a, b);
+    return builder.add("Where", {lowered(builder, cast(condition, bool_), bool_), lowered(builder, cast(a, dtype), dtype),
+                                 lowered(builder, cast(b, dtype), dtype)}, {}, {dtype})[0];
+}
+
+OnnxValue abs(const OnnxValue& x) { return unary("Abs", x); }
+OnnxValue sign(const OnnxValue& x) { return unary("Sign", x); }
+OnnxValue square(const OnnxValue& x) { return x * x; }
+OnnxValue sqrt(const OnnxValue& x) { return unary("Sqrt", x); }
+OnnxValue rsqrt(const OnnxValue& x) { return unary("Reciprocal", sqrt(x)); }
+OnnxValue floor(const OnnxValue& x) { return is_integer(x) ? x : unary("Floor", x); }
+OnnxValue ceil(const OnnxValue& x) { return is_integer(x) ? x : unary("Ceil", x); }
+OnnxValue round(const OnnxValue& x) { return is_integer(x) ? x : unary("Round", x); }
+OnnxValue trunc(const OnnxValue& x) { return is_integer(x) ? x : where(x < 0, ceil(x), floor(x)); }
+OnnxValue exp(const OnnxValue& x) { return unary("Exp", x); }
+OnnxValue exp2(const OnnxValue& x) { return pow(2, x); }
+OnnxValue log(const OnnxValue& x) { return unary("Log", x); }
+OnnxValue log2(const OnnxValue& x) { return log(x) / 0.69314718055994530942; }
+OnnxValue log10(const OnnxValue& x) { return log(x) / 2.30258509299404568402; }
+// Exact near 0, after W. Kahan: the error of u is that of its logarithm.
+OnnxValue expm1(const OnnxValue& x) {
+    const OnnxValue u = exp(x), near = where(u == 1, x, (u - 1) * x / log(u));
+    return where(abs(x) < 1, near, u - 1);
+}
+OnnxValue log1p(const OnnxValue& x) {
+    const OnnxValue u = x + 1, near = where(u == 1, x, log(u) * x / (u - 1));
+    return where(abs(x) < 1, near, log(u));
+}
+OnnxValue sin(const OnnxValue& x) { return unary("Sin", x); }
+OnnxValue cos(const OnnxValue& x) { return unary("Cos", x); }
+OnnxValue tan(const OnnxValue& x) { return unary("Tan", x); }
+OnnxValue asin(const OnnxValue& x) { return unary("Asin", x); }
+OnnxValue acos(const OnnxValue& x) { return unary("Acos", x); }
+OnnxValue atan(const OnnxValue& x) { return unary("Atan", x); }
+OnnxValue sinh(const OnnxValue& x) { return unary("Sinh", x); }
+OnnxValue cosh(const OnnxValue& x) { return unary("Cosh", x); }
+OnnxValue tanh(const OnnxValue& x) { return unary("Tanh", x); }
+OnnxValue asinh(const OnnxValue& x) { return unary("Asinh", x); }
+OnnxValue acosh(const OnnxValue& x) { return unary("Acosh", x); }
+OnnxValue atanh(const OnnxValue& x) { return unary("Atanh", x); }
+OnnxValue erf(const OnnxValue& x) { return unary("Erf", x); }
+OnnxValue erfc(const OnnxValue& x) { return 1 - erf(x); }
+OnnxValue sigmoid(const OnnxValue& x) { return unary("Sigmoid", x); }
+OnnxValue softplus(const OnnxValue& x) { return where(x > 20, x, log1p(exp(x))); }
+
+// S. Winitzki's approximation, made exact by Newton's method.
+OnnxValue erfinv(const OnnxValue& x) {
+    constexpr double a = 0.147, pi = 3.14159265358979323846;
+    const OnnxValue l = log(1 - x * x), h = l * 0.5 + 2 / (pi * a);
+    OnnxValue y = sign(x) * sqrt(sqrt(h * h - l / a) - h);
+    for (int i = 0; i < 3; ++i) y = y - (erf(y) - x) * exp(y * y) * (std::sqrt(pi) / 2);
+    return where(abs(x) == 1, x * INFINITY, y);
+}
+
+namespace {
+
+// log(gamma(z)) and its derivative for z >= 8, by their asymptotic series.
+OnnxValue stirling(const OnnxValue& z) {
+    const OnnxValue r = 1 / z, r2 = r * r;
+    const OnnxValue series = r * (r2 * (r2 * (r2 * (-1.0 / 1680) + 1.0 / 1260) - 1.0 / 360) + 1.0 / 12);
+    return (z - 0.5) * log(z) - z + 0.91893853320467274178 + series;
+}
+OnnxValue stirling_slope(const OnnxValue& z) {
+    const OnnxValue r = 1 / z, r2 = r * r;
+    return log(z) - r * 0.5 - r2 * (r2 * (r2 * (r2 * (-1.0 / 240) + 1.0 / 252) - 1.0 / 120) + 1.0 / 12);
+}
+constexpr double kPi = 3.14159265358979323846;
+
+}  // namespace
+
+OnnxValue lgamma(const OnnxValue& x) {
+    const OnnxValue is_left = x < 0.5, z = where(is_left, 1 - x, x);  // reflected
+    const OnnxValue is_small = z < 8, small = where(is_small, z, 1);
+    OnnxValue product = small;
+    for (int k = 1; k < 8; ++k) product = product * (small + k);
+    const OnnxValue y = stirling(where(is_small, z + 8, z)) - where(is_small, log(product), 0);
+    const OnnxValue whole = where(is_left & (x == floor(x)), INFINITY, 0);
+    return where(is_left, std::log(kPi) - log(abs(sin((x - floor(x)) * kPi))) - y, y) + whole;
+}
+
+OnnxValue digamma(const OnnxValue& x) {
+    const OnnxValue is_left = x < 0.5, z = where(is_left, 1 - x, x);
+    const OnnxValue is_small = z < 8, small = where(is_small, z, 1);
+    OnnxValue sum = 1 / small;
+    for (int k = 1; k < 8; ++k) sum = sum + 1 / (small + k);
+    const OnnxValue y = stirling_slope(where(is_small, z + 8, z)) - where(is_small, sum, 0);
+    const OnnxValue reflected = y - kPi / tan((x - floor(x)) * kPi);
+    const OnnxValue at_whole = where(x == 0, -INFINITY, NAN);
+    return where(is_left, where(x == floor(x), at_whole, reflected), y);
+}
+
+// (-1)^(n+1) n! times the sum of (x + k)^-(n+1), by the first terms and Euler-Maclaurin's formula for the others. x > 0.
+OnnxValue polygamma(const OnnxValue& x, double n) {
+    if (n == 0) return digamma(x);
+    if (n < 0 || n != std::floor(n)) return x * NAN;
+    const double s = n + 1;
+    constexpr int terms = 8;
+    OnnxValue sum = pow(x, -s);
+    for (int k = 1; k < terms; ++k) sum = sum + pow(x + k, -s);
+    const OnnxValue z = x + terms;
+    sum = sum + pow(z, 1 - s) / (s - 1) + pow(z, -s) * 0.5;
+    const double bernoulli[] = {1.0 / 6, -1.0 / 30, 1.0 / 42, -1.0 / 30, 5.0 / 66};
+    double factor = s, factorial = 2;
+    for (int k = 0; k < 5; ++k) {  // B(2k) / (2k)! * s (s+1) ... (s + 2k - 2) * z^-(s + 2k - 1)
+        sum = sum + pow(z, -(s + 2 * k + 1)) * (bernoulli[k] / factorial * factor);
+        factor *= (s + 2 * k + 1) * (s + 2 * k + 2);
+        factorial *= (2 * k + 3) * (2 * k + 4);
+    }
+    return sum * (std::fmod(n, 2) == 1 ? std::tgamma(s) : -std::tgamma(s));
+}
+
+OnnxValue is_infinite(const OnnxValue& x) {
+    if (is_integer(x)) return x != x;
+    return builder_of(x).add("IsInf", {lowered(builder_of(x), x, x.dtype())}, {}, {bool_})[0];
+}
+OnnxValue is_finite(const OnnxValue& x) { return is_integer(x) ? x == x : abs(x) < INFINITY; }
+
+OnnxValue pow(const OnnxValue& a, const OnnxValue& b) { return binary("Pow", a, b); }
+
+OnnxValue atan2(const OnnxValue& a, const OnnxValue& b) {
+    const OnnxValue y = atan(a / b);
+    const OnnxValue turned = where(b < 0, where(a < 0, y - kPi, y + kPi), y);
+    return where((a == 0) & (b == 0), 0, turned);
+}
+OnnxValue hypot(const OnnxValue& a, const OnnxValue& b) {
+    const OnnxValue p = abs(a), q = abs(b), larger = where(p < q, q, p), smaller = where(p < q, p, q);
+    const OnnxValue ratio = where(larger == 0, 0, smaller / larger);
+    return where(is_infinite(larger), larger, larger * sqrt(ratio * ratio + 1));
+}
+OnnxValue copysign(const OnnxValue& a, const OnnxValue& b) {
+    const OnnxValue is_negative = where(b == 0, 1 / b, b) < 0;
+    return where(is_negative, -abs(a), abs(a));
+}
+OnnxValue fmod(const OnnxValue& a, const OnnxValue& b) {
+    OnnxBuilder& builder = builder_of(a, b);
+    const DType dtype = common(a, b);
+    return builder.add("Mod", {lowered(builder, a, dtype), lowered(builder, b, dtype)}, {{"fmod", 1}}, {dtype})[0];
+}
+OnnxValue remainder(const OnnxValue& a, const OnnxValue& b) {
+    const DType dtype = common(a, b);
+    if (!is_floating(dtype)) return binary("Mod", a, b);
+    const OnnxValue r = fmod(a, b);
+    return where((r != 0) & ((r < 0) ^ (b < 0)), r + b, r);
+}
+OnnxValue floor_divide(const OnnxValue& a, const OnnxValue& b) {
+    if (!is_floating(common(a, b))) return (a - remainder(a, b)) / b;
+    return where(b == 0, a / b, round((a - remainder(a, b)) / b));
+}
+
+}  // namespace tapir

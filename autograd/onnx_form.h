@@ -1,0 +1,296 @@
+// OnnxForm: how an op is written as ONNX. Each op says it beside its row and its form, in one line or by a function:
+//
+//     TAPIR_ONNX(softmax, x.node("Softmax", {x[0]}, {{"axis", x.integer("dim")}}));
+//
+// x is the call that is being written (OnnxCall): its operands, its attributes by their names, and what makes nodes. Values can be
+// computed with as numbers are: `x[0] * 0.5 + 1.0` makes Mul and Add. Element-wise ops need no line: they are written as the operator
+// that their row names, or from the expression of their row (ops/elementwise_onnx.cpp).
+//
+// What follows knows nothing of protobuf; autograd/trace/onnx implements OnnxBuilder.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tapir/autograd/trace/sym_int.h"
+#include "tapir/core/tensor.h"
+
+namespace tapir {
+
+class Attributes;
+class Graph;
+class OnnxBuilder;
+
+/// A value of the ONNX graph that is being written: its name and dtype; or a number, which takes the dtype of what it meets.
+class OnnxValue {
+ public:
+    /// An optional operand that is left out.
+    OnnxValue() = default;
+    OnnxValue(double number) : number_(number), is_number_(true) {}          // NOLINT: implicit by design
+    OnnxValue(int number) : number_(number), is_number_(true) {}             // NOLINT
+    OnnxValue(std::int64_t number) : number_(number), is_number_(true) {}    // NOLINT
+    OnnxValue(OnnxBuilder& builder, std::string name, DType dtype) : builder_(&builder), name_(std::move(name)), dtype_(dtype) {}
+    /// A 0-d constant of the graph.
+    OnnxValue(OnnxBuilder& builder, Scalar number, DType dtype) : builder_(&builder), dtype_(dtype), number_(number), is_number_(true) {}
+
+    bool is_left_out() const noexcept { return !is_number_ && name_.empty(); }
+    bool is_number() const noexcept { return is_number_; }
+    Scalar number() const noexcept { return number_; }
+    const std::string& name() const noexcept { return name_; }
+    DType dtype() const noexcept { return dtype_; }
+    /// Null: a plain number.
+    OnnxBuilder* builder() const noexcept { return builder_; }
+
+ private:
+    OnnxBuilder* builder_ = nullptr;
+    std::string name_;
+    DType dtype_ = DType::float32;
+    Scalar number_ = 0.0;
+    bool is_number_ = false;
+};
+
+using OnnxValues = std::vector<OnnxValue>;
+
+/// An attribute of an ONNX operator.
+struct OnnxAttribute {
+    enum class Kind : std::uint8_t { integer, real, text, integers, reals, graph };
+
+    OnnxAttribute(const char* key, int value) : name(key), kind(Kind::integer), integer(value) {}
+    OnnxAttribute(const char* key, bool value) : name(key), kind(Kind::integer), integer(value) {}
+    OnnxAttribute(const char* key, std::int64_t value) : name(key), kind(Kind::integer), integer(value) {}
+    OnnxAttribute(const char* key, double value) : name(key), kind(Kind::real), real(value) {}
+    OnnxAttribute(const char* key, const char* value) : name(key), kind(Kind::text), text(value) {}
+    OnnxAttribute(const char* key, std::vector<std::int64_t> value) : name(key), kind(Kind::integers), integers(std::move(value)) {}
+    OnnxAttribute(const char* key, std::vector<double> value) : name(key), kind(Kind::reals), reals(std::move(value)) {}
+    /// A subgraph: a number that OnnxBuilder::end_graph() gave.
+    static OnnxAttribute graph(const char* key, int number) {
+        OnnxAttribute attribute(key, number);
+        attribute.kind = Kind::graph;
+        return attribute;
+    }
+
+    const char* name;
+    Kind kind;
+    std::int64_t integer = 0;
+    double real = 0;
+    std::string text;
+    std::vector<std::int64_t> integers;
+    std::vector<double> reals;
+};
+using OnnxAttributes = std::vector<OnnxAttribute>;
+
+/// Makes the nodes of an ONNX graph.
+class OnnxBuilder {
+ public:
+    virtual ~OnnxBuilder() = default;
+
+    virtual int opset() const noexcept = 0;
+    /// Of a choice between numbers.
+    DType number_dtype = DType::float32;
+    /// A node; the dtypes are those of its results. Operands that are numbers are to have been given a dtype.
+    virtual OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const std::vector<DType>& dtypes) = 0;
+    /// A constant.
+    virtual OnnxValue constant(const Tensor& data) = 0;
+    /// A size as an int64 tensor of shape (1,), computed from the shapes of the graph's inputs where it depends on named dimensions.
+    virtual OnnxValue size(const SymInt& size) = 0;
+
+    // Subgraphs: nodes that are made from begin_graph() to end_graph() are in them; values from outside can be used by their names.
+    virtual void begin_graph() = 0;
+    /// An input of the subgraph.
+    virtual OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape) = 0;
+    /// Gives its number for OnnxAttribute::graph.
+    virtual int end_graph(const OnnxValues& outputs) = 0;
+    /// The nodes of a graph whose inputs are these; gives its outputs.
+    virtual OnnxValues write(const Graph& graph, const OnnxValues& inputs) = 0;
+};
+
+/// One call of an op, being written.
+class OnnxCall {
+ public:
+    struct Info {
+        DType dtype;
+        const std::vector<SymInt>* shape;
+    };
+
+    OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, std::vector<Info> input_infos, std::vector<Info> results);
+
+    // --- Operands and results ---------------------------------------------------------------------------------------------------
+
+    int count() const noexcept { return static_cast<int>(inputs_.size()); }
+    /// Throws ValueError where there is none.
+    const OnnxValue& operator[](int i) const;
+    DType dtype(int i = 0) const { return input(i).dtype; }
+    const std::vector<SymInt>& shape(int i = 0) const { return *input(i).shape; }
+    int rank(int i = 0) const { return static_cast<int>(shape(i).size()); }
+    int result_count() const noexcept { return static_cast<int>(results_.size()); }
+    DType result_dtype(int i = 0) const { return results_[static_cast<std::size_t>(i)].dtype; }
+    const std::vector<SymInt>& result_shape(int i = 0) const { return *results_[static_cast<std::size_t>(i)].shape; }
+    /// Operands i and later.
+    OnnxValues from(int i) const;
+    /// An operand in the dtype of the result; a number too.
+    OnnxValue as_result(int i) const { return cast((*this)[i], result_dtype()); }
+
+    // --- Attributes: as the op's form names them --------------------------------------------------------------------------------
+
+    /// Refused where it depends on named dimensions.
+    std::int64_t integer(const char* name) const;
+    std::vector<std::int64_t> integers(const char* name) const;
+    double real(const char* name) const;
+    bool flag(const char* name) const;
+    DType dtype_named(const char* name) const;
+    std::string choice(const char* name) const;
+    SymInt size(const char* name) const;
+    std::vector<SymInt> sizes(const char* name) const;
+    std::shared_ptr<const Graph> graph(const char* name) const;
+
+    // --- Making values ----------------------------------------------------------------------------------------------------------
+
+    OnnxBuilder& builder() const noexcept { return builder_; }
+    int opset() const noexcept { return builder_.opset(); }
+    /// One result, of the dtype of the first operand, or of this one.
+    OnnxValue node(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
+    OnnxValue node(const char* op, DType dtype, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
+    OnnxValues nodes(const char* op, const std::vector<DType>& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
+    /// A number as a 0-d tensor.
+    OnnxValue scalar(Scalar number, DType dtype) const;
+    OnnxValue constant(const Tensor& data) const { return builder_.constant(data); }
+    /// int64, 1-d.
+    OnnxValue ints(const std::vector<std::int64_t>& numbers) const;
+    OnnxValue sizes(const std::vector<SymInt>& sizes) const;
+    /// A size as an int64 tensor of shape (1,), or 0-d, or as a 0-d tensor of a dtype.
+    OnnxValue size_1d(const SymInt& size) const { return builder_.size(size); }
+    OnnxValue size_0d(const SymInt& size) const;
+    OnnxValue size_as(const SymInt& size, DType dtype) const;
+
+    OnnxValue cast(const OnnxValue& x, DType dtype) const;
+    OnnxValue reshape(const OnnxValue& x, const std::vector<SymInt>& shape) const;
+    OnnxValue reshape(const OnnxValue& x, const OnnxValue& shape) const;
+    OnnxValue expand(const OnnxValue& x, const std::vector<SymInt>& shape) const;
+    OnnxValue permute(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
+    /// The last two dimensions of a value of this rank.
+    OnnxValue matrix_transpose(const OnnxValue& x, int rank) const;
+    OnnxValue unsqueeze(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
+    OnnxValue squeeze(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
+    /// Start, end and step as Python's; kEnd: to the end.
+    static constexpr std::int64_t kEnd = INT64_MAX;
+    OnnxValue slice(const OnnxValue& x, int dim, const SymInt& start, const SymInt& end, std::int64_t step = 1) const;
+    OnnxValue gather(const OnnxValue& x, const OnnxValue& indices, int dim) const;
+    OnnxValue concat(const OnnxValues& x, int dim) const;
+    /// "ReduceSum", ... over these dimensions.
+    OnnxValue reduce(const char* op, const OnnxValue& x, const std::vector<std::int64_t>& dims, bool keepdim) const;
+    OnnxValue shape_of(const OnnxValue& x) const;
+    /// 0, 1, ... : int64.
+    OnnxValue range(const SymInt& count) const;
+    /// A tensor of this shape, of one number.
+    OnnxValue filled(const std::vector<SymInt>& shape, Scalar number, DType dtype) const;
+    OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b) const;
+
+    /// "cannot": what the op has no ONNX for, in this case; the graph is refused with the op's line and these words.
+    [[noreturn]] void refuse(const std::string& why) const;
+
+ private:
+    const Info& input(int i) const;
+
+    OnnxBuilder& builder_;
+    const Attributes& attributes_;
+    OnnxValues inputs_;
+    std::vector<Info> infos_, results_;
+};
+
+// What OnnxCall::refuse throws; save_onnx() gathers these.
+struct OnnxRefusal {
+    std::string why;
+};
+
+struct OnnxForm {
+    const char* op;
+    OnnxValues (*write)(const OnnxCall& x);
+};
+
+/// How this op is written, or null.
+const OnnxForm* find_onnx(const char* op);
+
+// --- Values as numbers ------------------------------------------------------------------------------------------------------------
+
+OnnxValue operator+(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator-(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator*(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator/(const OnnxValue& a, const OnnxValue& b);  // of integers: as ONNX's Div
+OnnxValue operator-(const OnnxValue& a);
+OnnxValue operator<(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator<=(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator>(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator>=(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator==(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator!=(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator&(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator|(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator^(const OnnxValue& a, const OnnxValue& b);
+OnnxValue operator!(const OnnxValue& a);
+OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b);
+OnnxValue cast(const OnnxValue& a, DType dtype);
+
+OnnxValue abs(const OnnxValue& x);
+OnnxValue sign(const OnnxValue& x);
+OnnxValue square(const OnnxValue& x);
+OnnxValue sqrt(const OnnxValue& x);
+OnnxValue rsqrt(const OnnxValue& x);
+OnnxValue floor(const OnnxValue& x);
+OnnxValue ceil(const OnnxValue& x);
+OnnxValue round(const OnnxValue& x);
+OnnxValue trunc(const OnnxValue& x);
+OnnxValue exp(const OnnxValue& x);
+OnnxValue exp2(const OnnxValue& x);
+OnnxValue expm1(const OnnxValue& x);
+OnnxValue log(const OnnxValue& x);
+OnnxValue log2(const OnnxValue& x);
+OnnxValue log10(const OnnxValue& x);
+OnnxValue log1p(const OnnxValue& x);
+OnnxValue sin(const OnnxValue& x);
+OnnxValue cos(const OnnxValue& x);
+OnnxValue tan(const OnnxValue& x);
+OnnxValue asin(const OnnxValue& x);
+OnnxValue acos(const OnnxValue& x);
+OnnxValue atan(const OnnxValue& x);
+OnnxValue sinh(const OnnxValue& x);
+OnnxValue cosh(const OnnxValue& x);
+OnnxValue tanh(const OnnxValue& x);
+OnnxValue asinh(const OnnxValue& x);
+OnnxValue acosh(const OnnxValue& x);
+OnnxValue atanh(const OnnxValue& x);
+OnnxValue erf(const OnnxValue& x);
+OnnxValue erfc(const OnnxValue& x);
+OnnxValue erfinv(const OnnxValue& x);
+OnnxValue lgamma(const OnnxValue& x);
+OnnxValue digamma(const OnnxValue& x);
+OnnxValue polygamma(const OnnxValue& x, double n);
+OnnxValue sigmoid(const OnnxValue& x);
+OnnxValue softplus(const OnnxValue& x);
+OnnxValue is_infinite(const OnnxValue& x);
+OnnxValue is_finite(const OnnxValue& x);
+OnnxValue pow(const OnnxValue& a, const OnnxValue& b);
+OnnxValue atan2(const OnnxValue& a, const OnnxValue& b);
+OnnxValue hypot(const OnnxValue& a, const OnnxValue& b);
+OnnxValue copysign(const OnnxValue& a, const OnnxValue& b);
+OnnxValue fmod(const OnnxValue& a, const OnnxValue& b);
+OnnxValue remainder(const OnnxValue& a, const OnnxValue& b);
+OnnxValue floor_divide(const OnnxValue& a, const OnnxValue& b);
+
+namespace detail {
+inline OnnxValues onnx_values(OnnxValue value) { return {std::move(value)}; }
+inline OnnxValues onnx_values(OnnxValues values) { return values; }
+}  // namespace detail
+
+}  // namespace tapir
+
+/// Says how an op is written: of x, a call, its result or the list of its results. The line must begin with TAPIR_ONNX(NAME, as that
+/// of TAPIR_OP.
+#define TAPIR_ONNX(op, ...)                                \
+    extern const ::tapir::OnnxForm op##_onnx;              \
+    constexpr ::tapir::OnnxForm op##_onnx = {              \
+        #op, [](const ::tapir::OnnxCall& x) { return ::tapir::detail::onnx_values(__VA_ARGS__); }}

@@ -1,0 +1,473 @@
+// Writing graphs as ONNX models.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tapir/autograd/onnx_form.h"
+#include "tapir/autograd/trace/onnx/onnx.h"
+#include "tapir/autograd/trace/onnx/proto_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/io/file_impl.h"
+#include "tapir/core/module_name.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/make.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+constexpr int kLeastOpset = 17, kLastOpset = 23;
+constexpr int64_t kLeastExternal = 1024;  // bytes: smaller ones stay in the model
+constexpr int64_t kAlignment = 4096;      // of tensors in the file beside, so that it can be mapped
+
+// The version of the format that came with these operators.
+int ir_version(int opset) { return opset <= 18 ? 8 : opset <= 20 ? 9 : opset <= 22 ? 10 : 11; }
+
+/// A file beside the model, of the bytes of large tensors.
+class External {
+ public:
+    External(const std::string& path, const Loc& loc)
+        : name_(std::filesystem::path(path).filename().string() + ".data"), path_(path + ".data"), file_("save_onnx", path_, loc) {}
+
+    void add(const Tensor& data, onnx::TensorProto& proto) {
+        const int64_t bytes = data.numel() * static_cast<int64_t>(itemsize(data.dtype()));
+        const std::string padding(static_cast<std::size_t>((kAlignment - at_ % kAlignment) % kAlignment), '\0');
+        file_.write(padding.data(), padding.size());
+        at_ += static_cast<int64_t>(padding.size());
+        file_.write(data.raw_data(), static_cast<std::size_t>(bytes));
+        proto.set_data_location(onnx::TensorProto::EXTERNAL);
+        const auto entry = [&](const char* key, const std::string& value) {
+            auto* pair = proto.add_external_data();
+            pair->set_key(key);
+            pair->set_value(value);
+        };
+        entry("location", name_);
+        entry("offset", fmt::format("{}", at_));
+        entry("length", fmt::format("{}", bytes));
+        at_ += bytes;
+    }
+    void commit() { file_.commit(); }
+
+ private:
+    std::string name_, path_;
+    io::AtomicFile file_;
+    int64_t at_ = 0;
+};
+
+void put_tensor(onnx::TensorProto& proto, const std::string& name, const Tensor& tensor, External* external) {
+    const Tensor data = tensor.detach().to(Device()).contiguous();
+    proto.set_name(name);
+    proto.set_data_type(detail::onnx_type(data.dtype()));
+    for (const int64_t size : data.shape()) proto.add_dims(size);
+    const int64_t bytes = data.numel() * static_cast<int64_t>(itemsize(data.dtype()));
+    if (external && bytes >= kLeastExternal) return external->add(data, proto);
+    proto.set_raw_data(data.raw_data(), static_cast<std::size_t>(bytes));
+}
+
+void put_type(onnx::ValueInfoProto& info, const std::string& name, DType dtype, const std::vector<SymInt>* shape) {
+    info.set_name(name);
+    auto* type = info.mutable_type()->mutable_tensor_type();
+    type->set_elem_type(detail::onnx_type(dtype));
+    if (!shape) return;
+    auto* sizes = type->mutable_shape();
+    for (const SymInt& size : *shape) {
+        auto* dim = sizes->add_dim();
+        if (size.is_number()) {
+            dim->set_dim_value(size.number());
+        } else {
+            dim->set_dim_param(size.str());
+        }
+    }
+}
+
+Scalar number_of(const Tensor& x) {
+    if (is_floating(x.dtype())) return x.item<double>();
+    return x.dtype() == bool_ ? Scalar(x.item<bool>()) : Scalar(x.item<int64_t>());
+}
+
+class Writer final : public OnnxBuilder {
+ public:
+    Writer(const Graph& graph, const OnnxOptions& options, External* external) : graph_(graph), options_(options), external_(external) {}
+
+    /// Gives what could not be written, a line each.
+    std::vector<std::string> write_model(onnx::ModelProto& model) {
+        model.set_ir_version(ir_version(options_.opset));
+        model.set_producer_name("Tapir");
+        model.set_producer_version("0.1.0");
+        model.set_doc_string(options_.doc);
+        model.add_opset_import()->set_version(options_.opset);
+        for (const auto& [key, value] : options_.metadata) {
+            auto* pair = model.add_metadata_props();
+            pair->set_key(key);
+            pair->set_value(value);
+        }
+        main_ = model.mutable_graph();
+        current_ = main_;
+        main_->set_name(options_.graph_name);
+        for (const auto* list : {&graph_.inputs(), &graph_.parameters(), &graph_.constants()}) {
+            for (const Graph::Value* value : *list) {
+                if (!value->name.empty()) taken_.insert(value->name);
+            }
+        }
+        for (const Graph::Output& output : graph_.outputs()) taken_.insert(output.name);
+        for (const Graph::Value* value : graph_.inputs()) {
+            put_type(*main_->add_input(), value->name, value->dtype, &value->shape);
+            bind(value, OnnxValue(*this, value->name, value->dtype));
+        }
+        OnnxValues none;
+        write_values(graph_);
+        std::unordered_set<std::string> produced;
+        for (const auto& node : main_->node()) produced.insert(node.output().begin(), node.output().end());
+        for (const Graph::Output& output : graph_.outputs()) put_output(output.name, output.value, produced);
+        for (const Graph::Update& update : graph_.updates()) put_output(fresh(update.target->name + ".updated"), update.value, produced);
+        rename(*main_);
+        put_value_infos();
+        return std::move(refused_);
+    }
+
+    // --- OnnxBuilder ------------------------------------------------------------------------------------------------------------
+
+    int opset() const noexcept override { return options_.opset; }
+
+    OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const std::vector<DType>& dtypes) override {
+        auto* node = current_->add_node();
+        node->set_op_type(op);
+        node->set_name(fmt::format("{}_{}", op, node_count_++));
+        node->set_doc_string(doc_);
+        for (const OnnxValue& input : inputs) node->add_input(input.name());
+        while (node->input_size() > 0 && node->input(node->input_size() - 1).empty()) node->mutable_input()->RemoveLast();
+        OnnxValues results;
+        for (const DType dtype : dtypes) {
+            results.emplace_back(*this, fresh_number(), dtype);
+            node->add_output(results.back().name());
+        }
+        for (const OnnxAttribute& attribute : attributes) put_attribute(*node, attribute);
+        return results;
+    }
+
+    OnnxValue constant(const Tensor& data) override {
+        const Tensor flat = data.contiguous();
+        const int64_t bytes = flat.numel() * static_cast<int64_t>(itemsize(flat.dtype()));
+        std::string key = fmt::format("{} {} ", name_of(flat.dtype()), flat.shape());
+        key.append(static_cast<const char*>(flat.raw_data()), static_cast<std::size_t>(bytes));
+        auto [place, is_new] = constants_.try_emplace(key);
+        if (is_new) {
+            place->second = fresh("constant");
+            put_tensor(*main_->add_initializer(), place->second, flat, external_);
+        }
+        return OnnxValue(*this, place->second, flat.dtype());
+    }
+
+    OnnxValue size(const SymInt& size) override {
+        if (size.is_number()) return ints({size.number()});
+        const std::string text = size.str();
+        for (auto scope = sizes_.rbegin(); scope != sizes_.rend(); ++scope) {
+            const auto known = scope->find(text);
+            if (known != scope->end()) return known->second;
+        }
+        const auto parts = size.parts();
+        OnnxValue sum;
+        const auto add_term = [&](const OnnxValue& term) { sum = sum.is_left_out() ? term : sum + term; };
+        for (const auto& [product, coefficient] : parts.terms) {
+            OnnxValue term;
+            for (const std::string& name : product) term = term.is_left_out() ? dim(name) : term * dim(name);
+            add_term(coefficient == 1 ? term : term * ints({coefficient}));
+        }
+        if (parts.constant != 0) add_term(ints({parts.constant}));
+        if (parts.divisor != 1) {
+            const OnnxValue by = ints({parts.divisor});
+            sum = floor_divide(sum, by);
+        }
+        if (parts.after != 0) sum = sum + ints({parts.after});
+        sizes_.back().emplace(text, sum);
+        return sum;
+    }
+
+    void begin_graph() override {
+        stack_.push_back(current_);
+        open_.push_back(std::make_unique<onnx::GraphProto>());
+        current_ = open_.back().get();
+        sizes_.emplace_back();
+    }
+
+    OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape) override {
+        const std::string name = fresh("input");
+        put_type(*current_->add_input(), name, dtype, shape);
+        return OnnxValue(*this, name, dtype);
+    }
+
+    int end_graph(const OnnxValues& outputs) override {
+        std::unordered_set<std::string> own;
+        for (const auto& node : current_->node()) own.insert(node.output().begin(), node.output().end());
+        for (const OnnxValue& output : outputs) {
+            OnnxValue value = output;
+            if (!own.erase(value.name())) value = add("Identity", {value}, {}, {value.dtype()})[0];  // what is made elsewhere, or given twice
+            put_type(*current_->add_output(), value.name(), value.dtype(), nullptr);
+        }
+        current_->set_name(fmt::format("graph_{}", graph_count_));
+        graphs_.emplace(graph_count_, std::move(open_.back()));
+        open_.pop_back();
+        current_ = stack_.back();
+        stack_.pop_back();
+        sizes_.pop_back();
+        return graph_count_++;
+    }
+
+    OnnxValues write(const Graph& graph, const OnnxValues& inputs) override {
+        for (std::size_t i = 0; i < graph.inputs().size(); ++i) {
+            const Graph::Value* value = graph.inputs()[i];
+            if (i >= inputs.size()) throw OnnxRefusal{fmt::format("a graph has {} inputs, and is given {}", graph.inputs().size(), inputs.size())};
+            bind(value, inputs[i]);
+        }
+        write_values(graph);
+        OnnxValues outputs;
+        for (const Graph::Output& output : graph.outputs()) outputs.push_back(lowered(output.value));
+        return outputs;
+    }
+
+ private:
+    OnnxValue ints(const std::vector<int64_t>& numbers) { return constant(tensor(numbers)); }
+
+    // A name that nothing has yet.
+    std::string fresh(const std::string& wish) {
+        if (taken_.insert(wish).second) return wish;
+        for (;;) {
+            std::string name = fmt::format("{}_{}", wish, ++suffix_);
+            if (taken_.insert(name).second) return name;
+        }
+    }
+    std::string fresh_number() {
+        for (;;) {
+            std::string name = fmt::format("v{}", value_count_++);
+            if (taken_.insert(name).second) return name;
+        }
+    }
+
+    void bind(const Graph::Value* value, const OnnxValue& to) {
+        values_[value] = to;
+        for (std::size_t d = 0; d < value->shape.size(); ++d) {  // a place where the size of a dimension can be read
+            const SymInt& size = value->shape[d];
+            if (size.is_number() || to.is_number() || size.dims().size() != 1 || !(size == SymInt::dim(size.dims()[0]))) continue;
+            dims_.try_emplace(size.dims()[0], to, static_cast<int>(d), static_cast<int>(sizes_.size()));
+        }
+    }
+
+    // The size of a named dimension: shape (1,).
+    OnnxValue dim(const std::string& name) {
+        for (auto scope = sizes_.rbegin(); scope != sizes_.rend(); ++scope) {
+            const auto known = scope->find(name);
+            if (known != scope->end()) return known->second;
+        }
+        const auto found = dims_.find(name);
+        if (found == dims_.end()) throw OnnxRefusal{fmt::format("no input has the size {}", name)};
+        const auto& [value, axis, depth] = found->second;
+        const OnnxValue shape = add("Shape", {value}, {}, {DType::int64})[0];
+        const OnnxValue size = add("Gather", {shape, ints({axis})}, {{"axis", 0}}, {DType::int64})[0];
+        sizes_.back().emplace(name, size);
+        return size;
+    }
+
+    const OnnxValue& value_of(const Graph::Value* value) { return values_.at(value); }
+    OnnxValue lowered(const Graph::Value* value) {
+        const OnnxValue& known = value_of(value);
+        return known.is_number() ? constant(value->data.detach().to(Device())) : known;
+    }
+
+    void put_attribute(onnx::NodeProto& node, const OnnxAttribute& from) {
+        auto* attribute = node.add_attribute();
+        attribute->set_name(from.name);
+        switch (from.kind) {
+            case OnnxAttribute::Kind::integer: {
+                int64_t value = from.integer;
+                if (std::strcmp(from.name, "to") == 0 || std::strcmp(from.name, "dtype") == 0) value = detail::onnx_type(static_cast<DType>(value));
+                attribute->set_i(value);
+                return attribute->set_type(onnx::AttributeProto::INT);
+            }
+            case OnnxAttribute::Kind::real:
+                attribute->set_f(static_cast<float>(from.real));
+                return attribute->set_type(onnx::AttributeProto::FLOAT);
+            case OnnxAttribute::Kind::text:
+                attribute->set_s(from.text);
+                return attribute->set_type(onnx::AttributeProto::STRING);
+            case OnnxAttribute::Kind::integers:
+                for (const int64_t value : from.integers) attribute->add_ints(value);
+                return attribute->set_type(onnx::AttributeProto::INTS);
+            case OnnxAttribute::Kind::reals:
+                for (const double value : from.reals) attribute->add_floats(static_cast<float>(value));
+                return attribute->set_type(onnx::AttributeProto::FLOATS);
+            case OnnxAttribute::Kind::graph: {
+                const auto made = graphs_.find(static_cast<int>(from.integer));
+                *attribute->mutable_g() = std::move(*made->second);
+                graphs_.erase(made);
+                return attribute->set_type(onnx::AttributeProto::GRAPH);
+            }
+        }
+    }
+
+    // The parameters, constants and nodes of a graph.
+    void write_values(const Graph& graph) {
+        for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+            for (const Graph::Value* value : *list) {
+                if (value->kind == Graph::Kind::constant && value->shape.empty() && value->device == Device()) {
+                    bind(value, OnnxValue(*this, number_of(value->data), value->dtype));
+                    continue;
+                }
+                const std::string name = &graph == &graph_ && !value->name.empty() ? value->name
+                                                                                  : fresh(value->name.empty() ? "constant" : value->name);
+                put_tensor(*main_->add_initializer(), name, value->data, external_);
+                bind(value, OnnxValue(*this, name, value->dtype));
+            }
+        }
+        for (const auto& node : graph.nodes()) write_node(*node);
+    }
+
+    static std::string where(const Graph::Node& node) {
+        std::string text = node.loc.line() ? detail::file_and_line(node.loc) : std::string();
+        if (node.module && *node.module->shown()) text += fmt::format("{}{}", text.empty() ? "" : " ", node.module->shown());
+        return text;
+    }
+
+    void write_node(const Graph::Node& node) {
+        const std::string outer = std::exchange(doc_, where(node));
+        number_dtype = node.results.empty() ? DType::float32 : node.results[0]->dtype;
+        try {
+            const OnnxForm* form = find_onnx(node.op.c_str());
+            if (!form) throw OnnxRefusal{""};
+            OnnxValues inputs;
+            std::vector<OnnxCall::Info> infos, results;
+            for (const Graph::Value* input : node.inputs) {
+                inputs.push_back(value_of(input));
+                infos.push_back({input->dtype, &input->shape});
+            }
+            for (const Graph::Value* result : node.results) results.push_back({result->dtype, &result->shape});
+            const OnnxCall call(*this, node.attributes, std::move(inputs), std::move(infos), std::move(results));
+            const OnnxValues values = form->write(call);
+            if (values.size() < node.results.size()) throw OnnxRefusal{fmt::format("{} of {} results", values.size(), node.results.size())};
+            for (std::size_t i = 0; i < node.results.size(); ++i) {
+                const Graph::Value* result = node.results[i];
+                OnnxValue value = values[i];
+                if (value.is_left_out()) {
+                    if (!result->uses.empty()) throw OnnxRefusal{fmt::format("result {} has no form", i)};
+                    value = call.scalar(0, result->dtype);
+                }
+                if (value.is_number()) value = call.scalar(value.number(), result->dtype);
+                bind(result, cast(value, result->dtype));
+            }
+        } catch (const OnnxRefusal& refusal) {
+            refused_.push_back(fmt::format("{} ({}){}{}", node.op, where(node), refusal.why.empty() ? "" : ": ", refusal.why));
+            for (const Graph::Value* result : node.results) bind(result, OnnxValue(*this, fresh_number(), result->dtype));
+        }
+        doc_ = outer;
+    }
+
+    void put_output(const std::string& name, const Graph::Value* value, std::unordered_set<std::string>& produced) {
+        OnnxValue made = lowered(value);
+        if (produced.erase(made.name())) {
+            renamed_.emplace(made.name(), name);
+        } else {  // an input, a parameter, or what is an output already
+            auto* node = main_->add_node();
+            node->set_op_type("Identity");
+            node->set_name(fmt::format("Identity_{}", node_count_++));
+            node->add_input(made.name());
+            node->add_output(name);
+        }
+        put_type(*main_->add_output(), name, value->dtype, &value->shape);
+    }
+
+    void rename(onnx::GraphProto& graph) const {
+        if (renamed_.empty()) return;
+        const auto change = [&](std::string* name) {
+            const auto found = renamed_.find(*name);
+            if (found != renamed_.end()) *name = found->second;
+        };
+        for (auto& node : *graph.mutable_node()) {
+            for (auto& name : *node.mutable_input()) change(&name);
+            for (auto& name : *node.mutable_output()) change(&name);
+            for (auto& attribute : *node.mutable_attribute()) {
+                if (attribute.has_g()) rename(*attribute.mutable_g());
+            }
+        }
+    }
+
+    // The shapes of the values of the main graph: for who looks at the model.
+    void put_value_infos() {
+        std::unordered_set<std::string> known;
+        for (const auto& input : main_->input()) known.insert(input.name());
+        for (const auto& output : main_->output()) known.insert(output.name());
+        for (const auto& node : graph_.nodes()) {
+            for (const Graph::Value* result : node->results) {
+                const auto made = values_.find(result);
+                if (made == values_.end() || made->second.is_number()) continue;
+                const auto renamed = renamed_.find(made->second.name());
+                const std::string& name = renamed == renamed_.end() ? made->second.name() : renamed->second;
+                if (made->second.dtype() != result->dtype || constant_names().count(name) || !known.insert(name).second) continue;
+                put_type(*main_->add_value_info(), name, result->dtype, &result->shape);
+            }
+        }
+    }
+    const std::unordered_set<std::string>& constant_names() {
+        if (initializer_names_.empty()) {
+            for (const auto& initializer : main_->initializer()) initializer_names_.insert(initializer.name());
+        }
+        return initializer_names_;
+    }
+
+    static const char* name_of(DType dtype) { return tapir::name(dtype); }
+
+    const Graph& graph_;
+    const OnnxOptions& options_;
+    External* external_;
+    onnx::GraphProto* main_ = nullptr;
+    onnx::GraphProto* current_ = nullptr;
+    std::vector<onnx::GraphProto*> stack_;
+    std::vector<std::unique_ptr<onnx::GraphProto>> open_;
+    std::map<int, std::unique_ptr<onnx::GraphProto>> graphs_;
+    std::unordered_map<const Graph::Value*, OnnxValue> values_;
+    std::unordered_map<std::string, std::tuple<OnnxValue, int, int>> dims_;
+    std::vector<std::unordered_map<std::string, OnnxValue>> sizes_{1};  // of each open graph
+    std::unordered_map<std::string, std::string> constants_;            // by their bytes
+    std::unordered_set<std::string> taken_, initializer_names_;
+    std::unordered_map<std::string, std::string> renamed_;
+    std::vector<std::string> refused_;
+    std::string doc_;
+    int node_count_ = 0, value_count_ = 0, graph_count_ = 0, suffix_ = 0;
+};
+
+}  // namespace
+
+void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options, Loc loc) {
+    if (options.opset < kLeastOpset || options.opset > kLastOpset) {
+        fail<ValueError>(loc, "save_onnx: opset is to be {} to {}, got {}", kLeastOpset, kLastOpset, options.opset);
+    }
+    if (!graph.guards().empty()) {
+        std::string lines;
+        for (const Graph::Guard& guard : graph.guards()) lines += fmt::format("\n  {} ({})", guard.what, detail::file_and_line(guard.loc));
+        fail<ValueError>(loc, "save_onnx: the graph holds for some values only, which ONNX cannot check:{}", lines);
+    }
+    onnx::ModelProto model;
+    std::unique_ptr<External> external;
+    if (options.external_data) external = std::make_unique<External>(path, loc);
+    const std::vector<std::string> refused = Writer(graph, options, external.get()).write_model(model);
+    if (!refused.empty()) {
+        std::string lines;
+        std::unordered_set<std::string> seen;
+        for (const std::string& line : refused) {
+            if (seen.insert(line).second) lines += "\n  " + line;
+        }
+        fail<ValueError>(loc, "save_onnx: these ops cannot be written as ONNX:{}", lines);
+    }
+    if (model.ByteSizeLong() > INT32_MAX) {
+        fail<ValueError>(loc, "save_onnx: {}: a model of {} bytes is too large for one file; see OnnxOptions::external_data", path, model.ByteSizeLong());
+    }
+    const std::string bytes = model.SerializeAsString();
+    io::AtomicFile file("save_onnx", path, loc);
+    file.write(bytes.data(), bytes.size());
+    if (external) external->commit();
+    file.commit();
+}
+
+}  // namespace tapir
