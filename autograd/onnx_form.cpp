@@ -78,6 +78,17 @@ double OnnxCall::real(const char* name) const {
 bool OnnxCall::flag(const char* name) const { return std::get<bool>(attributes_.get(name)); }
 DType OnnxCall::dtype_named(const char* name) const { return std::get<DType>(attributes_.get(name)); }
 std::string OnnxCall::choice(const char* name) const { return std::get<std::string>(attributes_.get(name)); }
+Scalar OnnxCall::number(const char* name) const {
+    const Attribute value = attributes_.get(name);
+    if (const auto* real = std::get_if<double>(&value)) return *real;
+    if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+    return integer(name);
+}
+OnnxValue OnnxCall::number_as(const char* name, DType dtype) const {
+    const Attribute value = attributes_.get(name);
+    if (const auto* size = std::get_if<SymInt>(&value)) return size_as(*size, dtype);
+    return scalar(number(name), dtype);
+}
 SymInt OnnxCall::size(const char* name) const { return std::get<SymInt>(attributes_.get(name)); }
 std::vector<SymInt> OnnxCall::sizes(const char* name) const { return std::get<std::vector<SymInt>>(attributes_.get(name)); }
 std::shared_ptr<const Graph> OnnxCall::graph(const char* name) const {
@@ -208,7 +219,7 @@ OnnxValue OnnxCall::reshape(const OnnxValue& x, const std::vector<SymInt>& shape
     return node("Reshape", x.dtype(), {x, sizes(shape)}, attributes);
 }
 
-OnnxValue OnnxCall::reshape(const OnnxValue& x, const OnnxValue& shape) const { return node("Reshape", x.dtype(), {x, shape}); }
+OnnxValue OnnxCall::reshape_to(const OnnxValue& x, const OnnxValue& shape) const { return node("Reshape", x.dtype(), {x, shape}); }
 OnnxValue OnnxCall::expand(const OnnxValue& x, const std::vector<SymInt>& shape) const { return node("Expand", x.dtype(), {x, sizes(shape)}); }
 OnnxValue OnnxCall::permute(const OnnxValue& x, const std::vector<int64_t>& dims) const {
     for (std::size_t d = 0; d < dims.size(); ++d) {
@@ -245,6 +256,12 @@ OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const std::vector
     const bool is_operand = opset() >= 18 || std::string_view(op) == "ReduceSum";
     if (is_operand) return node(op, x.dtype(), {x, ints(dims)}, {{"keepdims", keepdim}});
     return node(op, x.dtype(), {x}, {{"axes", dims}, {"keepdims", keepdim}});
+}
+
+OnnxValue OnnxCall::reduce_all(const char* op, const OnnxValue& x, int rank) const {
+    std::vector<int64_t> dims;
+    for (int d = 0; d < rank; ++d) dims.push_back(d);
+    return reduce(op, x, dims, false);
 }
 
 OnnxValue OnnxCall::shape_of(const OnnxValue& x) const { return node("Shape", int64, {x}); }

@@ -96,6 +96,8 @@ class OnnxBuilder {
     virtual OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const std::vector<DType>& dtypes) = 0;
     /// A constant.
     virtual OnnxValue constant(const Tensor& data) = 0;
+    /// What is being written has shapes that depend on data: the model does not state them.
+    virtual void note_data_dependent() = 0;
     /// A size as an int64 tensor of shape (1,), computed from the shapes of the graph's inputs where it depends on named dimensions.
     virtual OnnxValue size(const SymInt& size) = 0;
 
@@ -144,6 +146,10 @@ class OnnxCall {
     bool flag(const char* name) const;
     DType dtype_named(const char* name) const;
     std::string choice(const char* name) const;
+    /// A number of any kind.
+    Scalar number(const char* name) const;
+    /// The same as a 0-d tensor of this dtype; it may depend on named dimensions.
+    OnnxValue number_as(const char* name, DType dtype) const;
     SymInt size(const char* name) const;
     std::vector<SymInt> sizes(const char* name) const;
     std::shared_ptr<const Graph> graph(const char* name) const;
@@ -169,7 +175,7 @@ class OnnxCall {
 
     OnnxValue cast(const OnnxValue& x, DType dtype) const;
     OnnxValue reshape(const OnnxValue& x, const std::vector<SymInt>& shape) const;
-    OnnxValue reshape(const OnnxValue& x, const OnnxValue& shape) const;
+    OnnxValue reshape_to(const OnnxValue& x, const OnnxValue& shape) const;
     OnnxValue expand(const OnnxValue& x, const std::vector<SymInt>& shape) const;
     OnnxValue permute(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
     /// The last two dimensions of a value of this rank.
@@ -184,6 +190,8 @@ class OnnxCall {
     /// "ReduceSum", ... over these dimensions.
     OnnxValue reduce(const char* op, const OnnxValue& x, const std::vector<std::int64_t>& dims, bool keepdim) const;
     OnnxValue shape_of(const OnnxValue& x) const;
+    /// Over all dimensions.
+    OnnxValue reduce_all(const char* op, const OnnxValue& x, int rank) const;
     /// 0, 1, ... : int64.
     OnnxValue range(const SymInt& count) const;
     /// A tensor of this shape, of one number.

@@ -68,7 +68,7 @@ void put_tensor(onnx::TensorProto& proto, const std::string& name, const Tensor&
     proto.set_raw_data(data.raw_data(), static_cast<std::size_t>(bytes));
 }
 
-void put_type(onnx::ValueInfoProto& info, const std::string& name, DType dtype, const std::vector<SymInt>* shape) {
+void put_type(onnx::ValueInfoProto& info, const std::string& name, DType dtype, const std::vector<SymInt>* shape, bool rank_only = false) {
     info.set_name(name);
     auto* type = info.mutable_type()->mutable_tensor_type();
     type->set_elem_type(detail::onnx_type(dtype));
@@ -76,6 +76,7 @@ void put_type(onnx::ValueInfoProto& info, const std::string& name, DType dtype, 
     auto* sizes = type->mutable_shape();
     for (const SymInt& size : *shape) {
         auto* dim = sizes->add_dim();
+        if (rank_only) continue;
         if (size.is_number()) {
             dim->set_dim_value(size.number());
         } else {
@@ -118,12 +119,12 @@ class Writer final : public OnnxBuilder {
             put_type(*main_->add_input(), value->name, value->dtype, &value->shape);
             bind(value, OnnxValue(*this, value->name, value->dtype));
         }
-        OnnxValues none;
         write_values(graph_);
         std::unordered_set<std::string> produced;
         for (const auto& node : main_->node()) produced.insert(node.output().begin(), node.output().end());
         for (const Graph::Output& output : graph_.outputs()) put_output(output.name, output.value, produced);
         for (const Graph::Update& update : graph_.updates()) put_output(fresh(update.target->name + ".updated"), update.value, produced);
+        remove_unused();
         rename(*main_);
         put_value_infos();
         return std::move(refused_);
@@ -161,6 +162,8 @@ class Writer final : public OnnxBuilder {
         }
         return OnnxValue(*this, place->second, flat.dtype());
     }
+
+    void note_data_dependent() override { is_data_dependent_ = true; }
 
     OnnxValue size(const SymInt& size) override {
         if (size.is_number()) return ints({size.number()});
@@ -319,6 +322,7 @@ class Writer final : public OnnxBuilder {
                 const std::string name = &graph == &graph_ && !value->name.empty() ? value->name
                                                                                   : fresh(value->name.empty() ? "constant" : value->name);
                 put_tensor(*main_->add_initializer(), name, value->data, external_);
+                if (value->kind == Graph::Kind::parameter) parameters_.insert(name);
                 bind(value, OnnxValue(*this, name, value->dtype));
             }
         }
@@ -333,6 +337,7 @@ class Writer final : public OnnxBuilder {
 
     void write_node(const Graph::Node& node) {
         const std::string outer = std::exchange(doc_, where(node));
+        is_data_dependent_ = std::any_of(node.inputs.begin(), node.inputs.end(), [&](const Graph::Value* v) { return unsure_.count(v) > 0; });
         number_dtype = node.results.empty() ? DType::float32 : node.results[0]->dtype;
         try {
             const OnnxForm* form = find_onnx(node.op.c_str());
@@ -361,6 +366,7 @@ class Writer final : public OnnxBuilder {
             refused_.push_back(fmt::format("{} ({}){}{}", node.op, where(node), refusal.why.empty() ? "" : ": ", refusal.why));
             for (const Graph::Value* result : node.results) bind(result, OnnxValue(*this, fresh_number(), result->dtype));
         }
+        if (is_data_dependent_) unsure_.insert(node.results.begin(), node.results.end());
         doc_ = outer;
     }
 
@@ -375,7 +381,41 @@ class Writer final : public OnnxBuilder {
             node->add_input(made.name());
             node->add_output(name);
         }
-        put_type(*main_->add_output(), name, value->dtype, &value->shape);
+        put_type(*main_->add_output(), name, value->dtype, &value->shape, unsure_.count(value) > 0);
+    }
+
+    static void note_used(const onnx::NodeProto& node, std::unordered_set<std::string>& used) {
+        used.insert(node.input().begin(), node.input().end());
+        for (const auto& attribute : node.attribute()) {
+            if (!attribute.has_g()) continue;
+            for (const auto& inner : attribute.g().node()) note_used(inner, used);
+            for (const auto& output : attribute.g().output()) used.insert(output.name());
+        }
+    }
+
+    // Nodes and constants that lead to no output: results of ops that nobody reads.
+    void remove_unused() {
+        std::unordered_set<std::string> used;
+        for (const auto& output : main_->output()) used.insert(output.name());
+        for (const auto& [name, output] : renamed_) used.insert(name);
+        std::vector<bool> kept(static_cast<std::size_t>(main_->node_size()));
+        for (int i = main_->node_size(); i-- > 0;) {
+            const auto& node = main_->node(i);
+            const bool is_used = std::any_of(node.output().begin(), node.output().end(), [&](const auto& name) { return used.count(name) > 0; });
+            kept[static_cast<std::size_t>(i)] = is_used;
+            if (is_used) note_used(node, used);
+        }
+        int count = 0;
+        for (int i = 0; i < main_->node_size(); ++i) {
+            if (kept[static_cast<std::size_t>(i)]) main_->mutable_node()->SwapElements(count++, i);
+        }
+        main_->mutable_node()->DeleteSubrange(count, main_->node_size() - count);
+        count = 0;
+        for (int i = 0; i < main_->initializer_size(); ++i) {
+            const std::string& name = main_->initializer(i).name();
+            if (used.count(name) || parameters_.count(name)) main_->mutable_initializer()->SwapElements(count++, i);
+        }
+        main_->mutable_initializer()->DeleteSubrange(count, main_->initializer_size() - count);
     }
 
     void rename(onnx::GraphProto& graph) const {
@@ -401,7 +441,7 @@ class Writer final : public OnnxBuilder {
         for (const auto& node : graph_.nodes()) {
             for (const Graph::Value* result : node->results) {
                 const auto made = values_.find(result);
-                if (made == values_.end() || made->second.is_number()) continue;
+                if (made == values_.end() || made->second.is_number() || unsure_.count(result)) continue;
                 const auto renamed = renamed_.find(made->second.name());
                 const std::string& name = renamed == renamed_.end() ? made->second.name() : renamed->second;
                 if (made->second.dtype() != result->dtype || constant_names().count(name) || !known.insert(name).second) continue;
@@ -430,8 +470,10 @@ class Writer final : public OnnxBuilder {
     std::unordered_map<std::string, std::tuple<OnnxValue, int, int>> dims_;
     std::vector<std::unordered_map<std::string, OnnxValue>> sizes_{1};  // of each open graph
     std::unordered_map<std::string, std::string> constants_;            // by their bytes
-    std::unordered_set<std::string> taken_, initializer_names_;
+    std::unordered_set<std::string> taken_, initializer_names_, parameters_;
     std::unordered_map<std::string, std::string> renamed_;
+    std::unordered_set<const Graph::Value*> unsure_;  // whose shapes depend on data
+    bool is_data_dependent_ = false;
     std::vector<std::string> refused_;
     std::string doc_;
     int node_count_ = 0, value_count_ = 0, graph_count_ = 0, suffix_ = 0;

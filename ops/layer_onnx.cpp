@@ -1,0 +1,433 @@
+// How matmul.cpp, convolution.cpp, pooling.cpp, the norms and the gates of recurrent cells are written as ONNX.
+#include <algorithm>
+
+#include "tapir/autograd/onnx_form.h"
+#include "tapir/ops/make.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+std::size_t at(int64_t d) { return static_cast<std::size_t>(d); }
+
+OnnxValue linear_of(const OnnxCall& x) {
+    const OnnxValue input = x.as_result(0), weight = x.as_result(1);
+    if (x.rank(0) == 2 && x.rank(1) == 2 && is_floating(x.result_dtype()) && (x.count() < 3 || x.rank(2) == 1)) {
+        OnnxValues operands = {input, weight};
+        if (x.count() > 2) operands.push_back(x.as_result(2));
+        return x.node("Gemm", operands, {{"transB", 1}});
+    }
+    const OnnxValue y = x.node("MatMul", {input, x.matrix_transpose(weight, x.rank(1))});
+    return x.count() > 2 ? y + x.as_result(2) : y;
+}
+
+// --- Convolutions -----------------------------------------------------------------------------------------------------------------
+
+// One number for each spatial dimension.
+std::vector<int64_t> spatial(const OnnxCall& x, const char* name, int dims) {
+    std::vector<int64_t> numbers = x.integers(name);
+    if (numbers.size() == 1) numbers.resize(at(dims), numbers[0]);
+    return numbers;
+}
+// Before the elements, then after them.
+std::vector<int64_t> pads_of(const OnnxCall& x, int dims) {
+    std::vector<int64_t> pads = spatial(x, "padding", dims);
+    if (pads.size() == at(dims)) pads.insert(pads.end(), pads.begin(), pads.begin() + dims);
+    return pads;
+}
+
+// ONNX's Conv takes no negative padding: that is cut off before.
+OnnxValue cropped(const OnnxCall& x, OnnxValue v, std::vector<int64_t>& pads, int dims) {
+    for (int d = 0; d < dims; ++d) {
+        const int64_t before = std::max<int64_t>(0, -pads[at(d)]), after = std::max<int64_t>(0, -pads[at(dims + d)]);
+        if (before > 0 || after > 0) v = x.slice(v, 2 + d, before, after > 0 ? -after : OnnxCall::kEnd);
+        pads[at(d)] = std::max<int64_t>(0, pads[at(d)]);
+        pads[at(dims + d)] = std::max<int64_t>(0, pads[at(dims + d)]);
+    }
+    return v;
+}
+
+OnnxValue convolution_of(const OnnxCall& x) {
+    const int dims = x.rank() - 2;
+    std::vector<int64_t> pads = pads_of(x, dims);
+    OnnxValues operands = {cropped(x, x[0], pads, dims), x[1]};
+    if (x.count() > 2) operands.push_back(x[2]);
+    return x.node("Conv", operands, {{"strides", spatial(x, "stride", dims)}, {"pads", pads}, {"dilations", spatial(x, "dilation", dims)},
+                                     {"group", x.integer("groups")}});
+}
+
+OnnxValue conv_transpose_of(const OnnxCall& x) {
+    const int dims = x.rank() - 2;
+    std::vector<int64_t> pads = pads_of(x, dims), output = spatial(x, "output_padding", dims);
+    const std::vector<int64_t> stride = spatial(x, "stride", dims), dilation = spatial(x, "dilation", dims);
+    std::vector<int64_t> more(at(2 * dims), 0);  // zeros around the result that ConvTranspose cannot make itself
+    bool any = false;
+    for (int d = 0; d < dims; ++d) {
+        for (const int side : {0, dims}) {
+            int64_t& pad = pads[at(side + d)];
+            more[at(side + d)] = std::max<int64_t>(0, -pad);
+            pad = std::max<int64_t>(0, pad);
+        }
+        if (output[at(d)] >= std::max(stride[at(d)], dilation[at(d)]) || more[at(dims + d)] > 0) {
+            more[at(dims + d)] += output[at(d)];
+            output[at(d)] = 0;
+        }
+        any = any || more[at(d)] > 0 || more[at(dims + d)] > 0;
+    }
+    OnnxValues operands = {x[0], x[1]};
+    if (x.count() > 2 && !any) operands.push_back(x[2]);
+    OnnxValue y = x.node("ConvTranspose", operands, {{"strides", stride}, {"pads", pads}, {"dilations", dilation}, {"output_padding", output},
+                                                    {"group", x.integer("groups")}});
+    if (!any) return y;
+    std::vector<int64_t> around = {0, 0};
+    around.insert(around.end(), more.begin(), more.begin() + dims);
+    around.insert(around.end(), {0, 0});
+    around.insert(around.end(), more.begin() + dims, more.end());
+    y = x.node("Pad", {y, x.ints(around)});
+    if (x.count() < 3) return y;
+    std::vector<int64_t> after;
+    for (int d = 0; d < dims; ++d) after.push_back(1 + d);
+    return y + x.unsqueeze(x[2], after);
+}
+
+// The gradient of a convolution's weight is one itself: of x, whose batch becomes the channels, with g as the weight.
+OnnxValue conv_weight_of(const OnnxCall& x) {
+    const int dims = x.rank() - 2;
+    const int64_t groups = x.integer("groups");
+    const auto kernel = spatial(x, "kernel_size", dims);
+    std::vector<int64_t> pads = pads_of(x, dims);
+    const int64_t each = x.shape()[1].number() / groups;
+    const OnnxValue input = cropped(x, x[0], pads, dims);
+    std::vector<int64_t> swap = {1, 0}, order = {2, 1, 0};
+    for (int d = 0; d < dims; ++d) {
+        swap.push_back(2 + d);
+        order.push_back(3 + d);
+    }
+    OnnxValue images;
+    if (groups == 1) {
+        images = x.permute(input, swap);
+    } else {  // (n, groups, each, ...) -> (each, groups * n, ...)
+        const OnnxValue shape = x.shape_of(input), sizes = x.slice(shape, 0, 2, OnnxCall::kEnd), n = x.slice(shape, 0, 0, 1);
+        const OnnxValue split = x.node("Reshape", {input, x.concat({n, x.ints({groups, each}), sizes}, 0)});
+        images = x.node("Reshape", {x.permute(split, order), x.concat({x.ints({each}), n * x.ints({groups}), sizes}, 0)});
+    }
+    OnnxValue y = x.node("Conv", {images, x.permute(x[1], swap)},
+                         {{"strides", spatial(x, "dilation", dims)}, {"pads", pads}, {"dilations", spatial(x, "stride", dims)}, {"group", groups}});
+    for (int d = 0; d < dims; ++d) y = x.slice(y, 2 + d, 0, kernel[at(d)]);
+    return x.permute(y, swap);
+}
+
+// --- Pooling ----------------------------------------------------------------------------------------------------------------------
+
+// Windows along one dimension: of out[i], the elements from begin[i] to end[i], of which padding is none, and how many count.
+struct Windows {
+    int64_t in, out, kernel, stride, pad, dilation;
+    bool is_adaptive;
+    int64_t begin(int64_t i) const { return is_adaptive ? i * in / out : i * stride - pad; }
+    int64_t end(int64_t i) const { return is_adaptive ? ((i + 1) * in + out - 1) / out : i * stride - pad + dilation * (kernel - 1) + 1; }
+};
+
+struct Pool {
+    int dims;
+    std::vector<Windows> windows;
+    bool is_adaptive = false, has_known_sizes = true;
+
+    // in, out: the spatial sizes of what is pooled and of the result.
+    Pool(const OnnxCall& x, const std::vector<SymInt>& in, const std::vector<SymInt>& out, bool has_dilation)
+        : dims(static_cast<int>(in.size()) - 2) {
+        is_adaptive = !x.sizes("output_size").empty();
+        std::vector<int64_t> kernel, stride, pad, dilation;
+        if (!is_adaptive) {
+            kernel = spatial(x, "kernel_size", dims);
+            stride = spatial(x, "stride", dims);
+            if (stride.empty()) stride = kernel;
+            pad = spatial(x, "padding", dims);
+            dilation = has_dilation ? spatial(x, "dilation", dims) : std::vector<int64_t>(at(dims), 1);
+        }
+        for (int d = 0; d < dims; ++d) {
+            const SymInt i = in[at(2 + d)], o = out[at(2 + d)];
+            has_known_sizes = has_known_sizes && i.is_number() && o.is_number();
+            Windows w{i.is_number() ? i.number() : 0, o.is_number() ? o.number() : 0, 1, 1, 0, 1, is_adaptive};
+            if (!is_adaptive) {
+                w.kernel = kernel[at(d)];
+                w.stride = stride[at(d)];
+                w.pad = pad[at(d)];
+                w.dilation = dilation[at(d)];
+            } else if (i.is_number() && o.is_number() && o.number() > 0 && i.number() % o.number() == 0) {
+                w.kernel = w.stride = i.number() / o.number();
+                w.is_adaptive = false;
+            }
+            windows.push_back(w);
+        }
+    }
+    bool is_regular() const {
+        return std::none_of(windows.begin(), windows.end(), [](const Windows& w) { return w.is_adaptive; });
+    }
+    // At the end beyond what is there, so that as many windows fit.
+    int64_t end_pad(int d) const {
+        const Windows& w = windows[at(d)];
+        return std::max(w.pad, (w.out - 1) * w.stride + w.dilation * (w.kernel - 1) + 1 - w.in - w.pad);
+    }
+    OnnxAttributes attributes(const OnnxCall& x) const {
+        std::vector<int64_t> kernel, stride, pads;
+        for (const Windows& w : windows) {
+            kernel.push_back(w.kernel);
+            stride.push_back(w.stride);
+            pads.push_back(w.pad);
+        }
+        for (int d = 0; d < dims; ++d) pads.push_back(has_known_sizes ? end_pad(d) : windows[at(d)].pad);
+        OnnxAttributes list = {{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
+        if (!has_known_sizes && x.flag("ceil_mode")) list.emplace_back("ceil_mode", 1);
+        return list;
+    }
+};
+
+void need_sizes(const OnnxCall& x, const Pool& pool) {
+    if (!pool.has_known_sizes) x.refuse("of images whose sizes are named dimensions");
+}
+
+OnnxValues max_pool_of(const OnnxCall& x) {
+    const Pool pool(x, x.shape(), x.result_shape(), true);
+    if (pool.is_regular()) {
+        OnnxAttributes attributes = pool.attributes(x);
+        std::vector<int64_t> dilations;
+        for (const Windows& w : pool.windows) dilations.push_back(w.dilation);
+        attributes.emplace_back("dilations", dilations);
+        OnnxValues found = x.nodes("MaxPool", {x.dtype(), int64}, {x[0]}, attributes);
+        SymInt plane = 1;  // ONNX counts through all images
+        for (int d = 0; d < pool.dims; ++d) plane = plane * x.shape()[at(2 + d)];
+        return {found[0], x.node("Mod", {found[1], x.size_0d(plane)})};
+    }
+    // Each window as a mask over its image: (out, in) for each dimension.
+    need_sizes(x, pool);
+    OnnxValue is_in;
+    int64_t elements = 1;
+    for (int d = 0; d < pool.dims; ++d) {
+        const Windows& w = pool.windows[at(d)];
+        std::vector<int64_t> numbers;
+        for (int64_t o = 0; o < w.out; ++o) {
+            for (int64_t i = 0; i < w.in; ++i) numbers.push_back(i >= w.begin(o) && i < w.end(o) && (i - w.begin(o)) % w.dilation == 0);
+        }
+        Shape shape;
+        for (int e = 0; e < pool.dims; ++e) shape.push_back(e == d ? w.out : 1);
+        for (int e = 0; e < pool.dims; ++e) shape.push_back(e == d ? w.in : 1);
+        const OnnxValue mask = x.constant(tensor(numbers).to(bool_).reshape(shape));
+        is_in = is_in.is_left_out() ? mask : is_in & mask;
+        elements *= w.in;
+    }
+    std::vector<int64_t> front;
+    for (int d = 0; d < pool.dims; ++d) front.push_back(2 + d);
+    const OnnxValue seen = where(is_in, x.unsqueeze(x[0], front), -__builtin_inf());  // (n, c, out ..., in ...)
+    std::vector<SymInt> flat = x.result_shape();
+    flat.push_back(elements);
+    const OnnxValue lines = x.reshape(seen, flat);
+    const int last = static_cast<int>(flat.size()) - 1;
+    return {x.reduce("ReduceMax", lines, {last}, false), x.node("ArgMax", int64, {lines}, {{"axis", last}, {"keepdims", 0}})};
+}
+
+// The matrix of averages along a dimension: (out, in), divided by what counts there.
+Tensor averages(const Windows& w, bool counts_padding, bool divides) {
+    std::vector<double> m(at(w.out * w.in));
+    for (int64_t o = 0; o < w.out; ++o) {
+        int64_t count = 0;
+        for (int64_t i = w.begin(o); i < w.end(o); ++i) {
+            const bool is_inside = i >= 0 && i < w.in;
+            if (is_inside) m[at(o * w.in + i)] = 1;
+            count += is_inside || (counts_padding && i < w.in + w.pad);
+        }
+        for (int64_t i = 0; i < w.in; ++i) m[at(o * w.in + i)] /= divides ? static_cast<double>(std::max<int64_t>(count, 1)) : 1;
+    }
+    return tensor(m).reshape({w.out, w.in});
+}
+
+// Averages are a product with a matrix for each dimension; their gradient is one with the transposed matrices.
+OnnxValue averaged(const OnnxCall& x, const Pool& pool, bool is_gradient) {
+    need_sizes(x, pool);
+    const int64_t divisor = x.integer("divisor_override");
+    const bool counts_padding = x.flag("count_include_pad");
+    const int rank = 2 + pool.dims;
+    OnnxValue y = x[0];
+    for (int d = 0; d < pool.dims; ++d) {
+        const Tensor m = averages(pool.windows[at(d)], counts_padding, divisor == 0).to(x.dtype());
+        std::vector<int64_t> order;
+        for (int k = 0; k < rank; ++k) order.push_back(k == rank - 1 ? 2 + d : k == 2 + d ? rank - 1 : k);
+        const OnnxValue matrix = x.constant((is_gradient ? m : m.t()).contiguous());
+        y = x.permute(x.node("MatMul", {x.permute(y, order), matrix}), order);
+    }
+    return divisor == 0 ? y : y / static_cast<double>(divisor);
+}
+
+OnnxValue avg_pool_of(const OnnxCall& x) {
+    const Pool pool(x, x.shape(), x.result_shape(), false);
+    bool is_plain = pool.is_regular() && x.integer("divisor_override") == 0;
+    const bool counts_padding = x.flag("count_include_pad");
+    for (int d = 0; d < pool.dims && is_plain && pool.has_known_sizes; ++d) {
+        // Windows that reach beyond the padding are divided by less.
+        is_plain = !counts_padding || pool.end_pad(d) == pool.windows[at(d)].pad;
+    }
+    const auto sizes = x.sizes("output_size");
+    if (pool.is_adaptive && std::all_of(sizes.begin(), sizes.end(), [](const SymInt& size) { return size == SymInt(1); })) {
+        return x.node("GlobalAveragePool", {x[0]});
+    }
+    if (!is_plain) return averaged(x, pool, false);
+    OnnxAttributes attributes = pool.attributes(x);
+    attributes.emplace_back("count_include_pad", counts_padding);
+    return x.node("AveragePool", {x[0]}, attributes);
+}
+
+OnnxValue avg_pool_gradient_of(const OnnxCall& x) { return averaged(x, Pool(x, x.result_shape(), x.shape(), false), true); }
+
+// --- Norms ------------------------------------------------------------------------------------------------------------------------
+
+// The next operand, where there is one.
+OnnxValue next(const OnnxCall& x, const char* has, int& i) { return x.flag(has) ? x[i++] : OnnxValue(); }
+
+// (channels,) beside the dimensions that follow.
+OnnxValue beside(const OnnxCall& x, const OnnxValue& channels) {
+    std::vector<int64_t> after;
+    for (int d = 2; d < x.rank(); ++d) after.push_back(d - 1);
+    return x.unsqueeze(channels, after);
+}
+
+OnnxValues batch_norm_of(const OnnxCall& x) {
+    int i = 1;
+    const OnnxValue mean = next(x, "has_running_mean", i), var = next(x, "has_running_var", i), weight = next(x, "has_weight", i),
+                    bias = next(x, "has_bias", i);
+    const DType dtype = x.dtype();
+    const SymInt channels = x.shape()[1];
+    const double eps = x.real("eps");
+    if (!x.flag("training")) {
+        const OnnxValue scale = weight.is_left_out() ? x.filled({channels}, 1, dtype) : weight;
+        const OnnxValue shift = bias.is_left_out() ? x.filled({channels}, 0, dtype) : bias;
+        const OnnxValue y = x.node("BatchNormalization", {x[0], scale, shift, mean, var}, {{"epsilon", eps}});
+        const OnnxValue rstd = 1 / sqrt(x.cast(var, x.result_dtype(1)) + eps);
+        return {y, x.concat({x.unsqueeze(x.cast(mean, x.result_dtype(1)), {0}), x.unsqueeze(rstd, {0})}, 0)};
+    }
+    std::vector<int64_t> dims;
+    SymInt n = 1;
+    for (int d = 0; d < x.rank(); ++d) {
+        if (d == 1) continue;
+        dims.push_back(d);
+        n = n * x.shape()[at(d)];
+    }
+    const OnnxValue center = x.reduce("ReduceMean", x[0], dims, true), away = x[0] - center;
+    const OnnxValue spread = x.reduce("ReduceMean", away * away, dims, true);
+    OnnxValue y = away / sqrt(spread + eps);
+    if (!weight.is_left_out()) y = y * beside(x, x.cast(weight, dtype));
+    if (!bias.is_left_out()) y = y + beside(x, x.cast(bias, dtype));
+    OnnxValues results = {y};
+    const double momentum = x.real("momentum");
+    const auto moved = [&](const OnnxValue& old, const OnnxValue& now) {
+        return old * (1 - momentum) + x.cast(x.reshape(now, {channels}), old.dtype()) * momentum;
+    };
+    if (!mean.is_left_out()) results.push_back(moved(mean, center));
+    if (!var.is_left_out()) {
+        const OnnxValue count = x.size_as(n, dtype);
+        results.push_back(moved(var, spread * (count / (count - 1))));
+    }
+    return results;
+}
+
+// The last dimensions, as many as normalized_shape has.
+std::vector<int64_t> last_dims(const OnnxCall& x) {
+    std::vector<int64_t> dims;
+    const int count = static_cast<int>(x.sizes("normalized_shape").size());
+    for (int d = x.rank() - count; d < x.rank(); ++d) dims.push_back(d);
+    return dims;
+}
+
+OnnxValue layer_norm_of(const OnnxCall& x) {
+    int i = 1;
+    const OnnxValue weight = next(x, "has_weight", i), bias = next(x, "has_bias", i);
+    OnnxValues operands = {x[0], weight.is_left_out() ? x.filled(x.sizes("normalized_shape"), 1, x.dtype()) : x.cast(weight, x.dtype())};
+    if (!bias.is_left_out()) operands.push_back(x.cast(bias, x.dtype()));
+    return x.node("LayerNormalization", operands, {{"axis", -static_cast<int>(last_dims(x).size())}, {"epsilon", x.real("eps")}});
+}
+
+OnnxValue rms_norm_of(const OnnxCall& x) {
+    double eps = x.real("eps");
+    if (eps < 0) eps = x.dtype() == DType::float64 ? 0x1p-52 : x.dtype() == DType::float32 ? 0x1p-23 : x.dtype() == DType::float16 ? 0x1p-10 : 0x1p-7;
+    const OnnxValue y = x[0] / sqrt(x.reduce("ReduceMean", x[0] * x[0], last_dims(x), true) + eps);
+    return x.count() > 1 ? y * x.cast(x[1], x.dtype()) : y;
+}
+
+OnnxValue group_norm_of(const OnnxCall& x) {
+    int i = 1;
+    const OnnxValue weight = next(x, "has_weight", i), bias = next(x, "has_bias", i);
+    const SymInt groups = x.integer("num_groups");
+    SymInt rest = 1;
+    for (int d = 2; d < x.rank(); ++d) rest = rest * x.shape()[at(d)];
+    const SymInt each = SymInt(x.shape()[1].number() / x.integer("num_groups")) * rest;
+    const OnnxValue grouped = x.reshape(x[0], {x.shape()[0], groups, each});
+    const OnnxValue away = grouped - x.reduce("ReduceMean", grouped, {2}, true);
+    const OnnxValue normal = away / sqrt(x.reduce("ReduceMean", away * away, {2}, true) + x.real("eps"));
+    OnnxValue y = x.reshape(normal, x.shape());
+    if (!weight.is_left_out()) y = y * beside(x, x.cast(weight, x.dtype()));
+    if (!bias.is_left_out()) y = y + beside(x, x.cast(bias, x.dtype()));
+    return y;
+}
+
+// --- Gates ------------------------------------------------------------------------------------------------------------------------
+
+OnnxValue block(const OnnxCall& x, const OnnxValue& source, int rank, int64_t number, const SymInt& width) {
+    return x.slice(source, rank - 1, SymInt(number) * width, SymInt(number + 1) * width);
+}
+
+// layouts: of each source, how many blocks it has, and which is the input gate, the first forget gate, one or no step to the next
+// child's, the output gate, the update; -1: in another source.
+OnnxValues lstm_gates_of(const OnnxCall& x) {
+    const int children = static_cast<int>(x.integer("children")), sources = x.count() - children;
+    const auto layouts = x.integers("layouts");
+    const SymInt width = x.result_shape().back();
+    const auto gate = [&](int g) {  // i, f_1 ... f_n, o, u
+        OnnxValue sum;
+        for (int s = 0; s < sources; ++s) {
+            const int64_t* layout = layouts.data() + 6 * s;
+            const int64_t number = g == 0              ? layout[1]
+                                   : g == children + 1 ? layout[4]
+                                   : g == children + 2 ? layout[5]
+                                   : layout[2] < 0     ? -1
+                                                       : layout[2] + (g - 1) * layout[3];
+            if (number < 0) continue;
+            const OnnxValue part = block(x, x[s], x.rank(s), number, width);
+            sum = sum.is_left_out() ? part : sum + part;
+        }
+        return sum;
+    };
+    OnnxValue c = sigmoid(gate(0)) * tanh(gate(children + 2));
+    for (int k = 0; k < children; ++k) c = c + sigmoid(gate(1 + k)) * x[sources + k];
+    return {sigmoid(gate(children + 1)) * tanh(c), c};
+}
+
+OnnxValue gru_gates_of(const OnnxCall& x) {
+    const SymInt width = x.result_shape().back();
+    const auto of_x = [&](int k) { return block(x, x[0], x.rank(0), k, width); };
+    const auto of_h = [&](int k) { return block(x, x[1], x.rank(1), k, width); };
+    const OnnxValue reset = sigmoid(of_x(0) + of_h(0)), update = sigmoid(of_x(1) + of_h(1));
+    const OnnxValue fresh = tanh(of_x(2) + reset * of_h(2));
+    return (1 - update) * fresh + update * x[2];
+}
+
+}  // namespace
+
+TAPIR_ONNX(matmul, x.node("MatMul", {x.as_result(0), x.as_result(1)}));
+TAPIR_ONNX(linear, linear_of(x));
+
+TAPIR_ONNX(convolution, convolution_of(x));
+TAPIR_ONNX(conv_transpose, conv_transpose_of(x));
+TAPIR_ONNX(conv_weight, conv_weight_of(x));
+
+TAPIR_ONNX(max_pool, max_pool_of(x));
+TAPIR_ONNX(avg_pool, avg_pool_of(x));
+TAPIR_ONNX(avg_pool_gradient, avg_pool_gradient_of(x));
+
+TAPIR_ONNX(batch_norm, batch_norm_of(x));
+TAPIR_ONNX(layer_norm, layer_norm_of(x));
+TAPIR_ONNX(rms_norm, rms_norm_of(x));
+TAPIR_ONNX(group_norm, group_norm_of(x));
+
+TAPIR_ONNX(lstm_gates, lstm_gates_of(x));
+TAPIR_ONNX(gru_gates, gru_gates_of(x));
+
+}  // namespace tapir
