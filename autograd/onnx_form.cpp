@@ -381,7 +381,7 @@ OnnxValue lgamma(const OnnxValue& x) {
     for (int k = 1; k < 8; ++k) product = product * (small + k);
     const OnnxValue y = stirling(where(is_small, z + 8, z)) - where(is_small, log(product), 0);
     const OnnxValue whole = where(is_left & (x == floor(x)), INFINITY, 0);
-    return where(is_left, std::log(kPi) - log(abs(sin((x - floor(x)) * kPi))) - y, y) + whole;
+    return where(is_infinite(x), INFINITY, where(is_left, std::log(kPi) - log(abs(sin((x - floor(x)) * kPi))) - y, y) + whole);
 }
 
 OnnxValue digamma(const OnnxValue& x) {
@@ -391,7 +391,7 @@ OnnxValue digamma(const OnnxValue& x) {
     for (int k = 1; k < 8; ++k) sum = sum + 1 / (small + k);
     const OnnxValue y = stirling_slope(where(is_small, z + 8, z)) - where(is_small, sum, 0);
     const OnnxValue reflected = y - kPi / tan((x - floor(x)) * kPi);
-    const OnnxValue at_whole = where(x == 0, -INFINITY, NAN);
+    const OnnxValue at_whole = where(x == 0, -1 / x, NAN);
     return where(is_left, where(x == floor(x), at_whole, reflected), y);
 }
 
@@ -412,7 +412,8 @@ OnnxValue polygamma(const OnnxValue& x, double n) {
         factor *= (s + 2 * k + 1) * (s + 2 * k + 2);
         factorial *= (2 * k + 3) * (2 * k + 4);
     }
-    return sum * (std::fmod(n, 2) == 1 ? std::tgamma(s) : -std::tgamma(s));
+    const OnnxValue y = sum * (std::fmod(n, 2) == 1 ? std::tgamma(s) : -std::tgamma(s));
+    return where((x <= 0) & (x == floor(x)), std::fmod(n, 2) == 1 ? INFINITY : NAN, y);
 }
 
 OnnxValue is_infinite(const OnnxValue& x) {
@@ -423,19 +424,23 @@ OnnxValue is_finite(const OnnxValue& x) { return is_integer(x) ? x == x : abs(x)
 
 OnnxValue pow(const OnnxValue& a, const OnnxValue& b) { return binary("Pow", a, b); }
 
+namespace {
+OnnxValue is_negative(const OnnxValue& x) { return where(x == 0, 1 / x, x) < 0; }  // -0 too
+}  // namespace
+
 OnnxValue atan2(const OnnxValue& a, const OnnxValue& b) {
-    const OnnxValue y = atan(a / b);
-    const OnnxValue turned = where(b < 0, where(a < 0, y - kPi, y + kPi), y);
-    return where((a == 0) & (b == 0), 0, turned);
+    const OnnxValue up = abs(a), across = abs(b);
+    const OnnxValue angle = where(up == across, where(up == 0, 0, kPi / 4), atan(up / across));
+    const OnnxValue turned = where(is_negative(b), kPi - angle, angle);
+    return where(is_negative(a), -turned, turned);
 }
 OnnxValue hypot(const OnnxValue& a, const OnnxValue& b) {
     const OnnxValue p = abs(a), q = abs(b), larger = where(p < q, q, p), smaller = where(p < q, p, q);
     const OnnxValue ratio = where(larger == 0, 0, smaller / larger);
-    return where(is_infinite(larger), larger, larger * sqrt(ratio * ratio + 1));
+    return where(is_infinite(p) | is_infinite(q), INFINITY, larger * sqrt(ratio * ratio + 1));
 }
 OnnxValue copysign(const OnnxValue& a, const OnnxValue& b) {
-    const OnnxValue is_negative = where(b == 0, 1 / b, b) < 0;
-    return where(is_negative, -abs(a), abs(a));
+    return where(is_negative(b), -abs(a), abs(a));
 }
 OnnxValue fmod(const OnnxValue& a, const OnnxValue& b) {
     OnnxBuilder& builder = builder_of(a, b);
@@ -450,7 +455,8 @@ OnnxValue remainder(const OnnxValue& a, const OnnxValue& b) {
 }
 OnnxValue floor_divide(const OnnxValue& a, const OnnxValue& b) {
     if (!is_floating(common(a, b))) return (a - remainder(a, b)) / b;
-    return where(b == 0, a / b, round((a - remainder(a, b)) / b));
+    const OnnxValue rest = fmod(a, b), whole = (a - rest) / b;
+    return where(b == 0, a / b, round(where((rest != 0) & ((rest < 0) ^ (b < 0)), whole - 1, whole)));
 }
 
 }  // namespace tapir

@@ -15,13 +15,14 @@ using V = OnnxValue;
 using enum ElementTypes;
 
 // The operators of which an attribute, or a difference to Tapir's op, keeps the rows that name them from being written so.
-bool is_alike(std::string_view op, std::string_view onnx, DType dtype) {
-    for (const std::string_view other : {"Clip", "HardSigmoid", "Shrink", "Mod", "PRelu", "Celu", "Softplus", "And", "Or", "Xor", "Not", "BitShift"}) {
+bool is_alike(std::string_view onnx, DType dtype) {
+    for (const std::string_view other : {"Clip", "HardSigmoid", "Shrink", "Mod", "PRelu", "Celu", "Softplus", "And", "Or", "Xor", "Not", "BitShift",
+                                         "Sign", "HardSwish"}) {
         if (onnx == other) return false;
     }
     if (onnx == "IsNaN" || onnx == "IsInf") return is_floating(dtype);
-    if (onnx == "Pow" || onnx == "Floor" || onnx == "Ceil" || onnx == "Round" || onnx == "Relu" || onnx == "Sign") return is_floating(dtype);
-    return op != "round_decimals";
+    if (onnx == "Pow" || onnx == "Floor" || onnx == "Ceil" || onnx == "Round" || onnx == "Relu") return is_floating(dtype);
+    return true;
 }
 
 // What ONNX runtimes compute in: they have few ops of small integers.
@@ -116,7 +117,7 @@ V apply(const Row& row, const OnnxCall& x) {
     if (row.name == "softplus" && x.real("beta") == 1 && x.real("threshold") == 20) return x.node("Softplus", {v[0]});
     if (row.name == "logsigmoid") return -x.node("Softplus", {-v[0]});
     if (row.name == "parametric_relu" && is_floating(dtype) && x.shape(0) == x.result_shape()) return x.node("PRelu", {v[0], v[1]});
-    if (row.onnx.name && !row.params[0] && is_alike(row.name, row.onnx.name, dtype)) {
+    if (row.onnx.name && !row.params[0] && is_alike(row.onnx.name, dtype)) {
         return x.node(row.onnx.name, row.to_bool ? bool_ : dtype, v);
     }
     double params[2] = {};

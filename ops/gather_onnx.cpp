@@ -119,7 +119,10 @@ OnnxValue masked_fill_of(const OnnxCall& x) { return where(full_value(x, 1), x.a
 OnnxValue embedding_of(const OnnxCall& x) { return x.gather(x[1], x.cast(full_value(x, 0), int64), 0); }
 OnnxValue one_hot_of(const OnnxCall& x) {
     const OnnxValue values = x.concat({x.cast(x.ints({0}), x.result_dtype()), x.cast(x.ints({1}), x.result_dtype())}, 0);
-    return x.node("OneHot", x.result_dtype(), {x.cast(full_value(x, 0), int64), x.size_0d(x.result_shape().back()), values}, {{"axis", -1}});
+    const OnnxValue classes = x.cast(full_value(x, 0), int64);
+    const OnnxValue y = x.node("OneHot", x.result_dtype(), {x.rank() == 0 ? x.unsqueeze(classes, {0}) : classes, x.size_0d(x.result_shape().back()), values},
+                               {{"axis", -1}});
+    return x.rank() == 0 ? x.squeeze(y, {0}) : y;
 }
 
 // Of the table, the rows, the bag that each row goes to, and weights of the rows.

@@ -9,11 +9,13 @@ namespace {
 
 using std::int64_t;
 
-// What is reduced: of `dims`, those that there are.
+// What is reduced: of `dims`, those that there are; none: all.
 std::vector<int64_t> dims_of(const OnnxCall& x) {
     std::vector<int64_t> dims;
-    for (const int64_t d : x.integers("dims")) {
-        if (d < x.rank()) dims.push_back(d);
+    const std::vector<int64_t> given = x.integers("dims");
+    for (int64_t d = 0; given.empty() && d < x.rank(); ++d) dims.push_back(d);
+    for (const int64_t d : given) {
+        if (d < x.rank()) dims.push_back(d < 0 ? d + x.rank() : d);
     }
     return dims;
 }
