@@ -8,6 +8,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -298,7 +299,46 @@ Tensor stack(TensorList tensors, Dim dim) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(cat, int, cat(x.list(), a), f("dim", a));
-TAPIR_FORM(stack, int, stack(x.list(), a), f("dim", a));
+namespace {
+
+// Both: the operands are runs that follow each other. What is large is left to the ops themselves, which share it out.
+bool join_into(const FormCall& x, const Tensor& out, bool stacked) {
+    constexpr std::int64_t most_bytes = 1 << 20;
+    const TensorImpl* y = out.impl();
+    int dim = *static_cast<const int*>(x.attrs);
+    if (dim < 0) dim += y->rank;
+    if (dim < 0 || dim >= y->rank || y->device != cpu) return false;
+    const auto item = static_cast<int64_t>(itemsize(y->dtype));
+    if (y->numel * item >= most_bytes) return false;
+    const int64_t inner = y->strides[dim] * item, row = y->sizes[dim] * inner;
+    int64_t outer = 1, joined = 0;
+    for (int d = 0; d < dim; ++d) outer *= y->sizes[d];
+    for (int i = 0; i < x.count; ++i) {
+        const TensorImpl* t = x[i].impl();
+        const bool is_run = t->numel == 0 || stacked || (t->rank == y->rank && t->numel * item == outer * t->sizes[dim] * inner);
+        if (!detail::is_plain(t, y->dtype) || !is_run || (stacked && t->numel * item != outer * inner)) return false;
+        joined += t->numel * item;
+    }
+    if (joined != y->numel * item) return false;
+    int64_t start = 0;
+    for (int i = 0; i < x.count; ++i) {
+        const TensorImpl* t = x[i].impl();
+        if (t->numel == 0) continue;
+        const int64_t bytes = stacked ? inner : t->sizes[dim] * inner;
+        const std::byte* from = t->data;
+        std::byte* to = y->data + start;
+        for (int64_t k = 0; k < outer; ++k, from += bytes, to += row) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+        start += bytes;
+    }
+    return true;
+}
+
+bool cat_into(const FormCall& x, const Tensor& out) { return join_into(x, out, /*stacked=*/false); }
+bool stack_into(const FormCall& x, const Tensor& out) { return join_into(x, out, /*stacked=*/true); }
+
+}  // namespace
+
+TAPIR_INTO_FORM(cat, int, cat(x.list(), a), cat_into, f("dim", a));
+TAPIR_INTO_FORM(stack, int, stack(x.list(), a), stack_into, f("dim", a));
 
 }  // namespace tapir

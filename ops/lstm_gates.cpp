@@ -10,6 +10,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -455,8 +456,37 @@ std::vector<Tensor> lstm_gates_of(const FormCall& x, const Call& a) {
     return both(lstm_step("lstm_gates", from, sources, children, a.children, loc));
 }
 
+bool lstm_gates_into(const FormCall& x, const Tensor& out) {
+    const Call& a = *static_cast<const Call*>(x.attrs);
+    const int sources = x.count - a.children;
+    const TensorImpl *h = out.impl(), *c = (&out)[1].impl();
+    const DType dtype = h->dtype;
+    bool fits = a.children >= 0 && a.children <= kMaxFusedChildren && sources >= 1 && sources <= kMaxSources &&
+                std::ssize(a.layouts) == 6 * sources && (dtype == float32 || dtype == float64) && detail::is_plain(c, dtype) && h->rank > 0 &&
+                h->sizes[h->rank - 1] > 0 && c->numel == h->numel;
+    if (!fits) return false;
+    const int64_t width = h->sizes[h->rank - 1];
+    Step step{{}, sources, a.children, h->numel / width, width};
+    GateSource from[kMaxSources];
+    const void* places[kMaxSources + kMaxFusedChildren];
+    for (int i = 0; i < x.count; ++i) {
+        const TensorImpl* operand = x[i].impl();
+        int64_t blocks = 1;
+        if (i < sources) {
+            from[i].layout = step.layouts[i] = layout_of(a.layouts.data() + 6 * i, a.children);
+            blocks = step.layouts[i].blocks;
+        }
+        if (!detail::is_plain(operand, dtype) || operand->numel != step.rows * width * blocks) return false;
+        places[i] = operand->data;
+    }
+    if (!have_gates(from, sources, a.children)) return false;
+    if (step.rows == 0) return true;
+    with_element_type(dtype, [&]<class T>() { run<T>(step, places, out, (&out)[1], Tensor()); });
+    return true;
+}
+
 }  // namespace
 
-TAPIR_FORM(lstm_gates, Call, lstm_gates_of(x, a), f("children", a.children)("layouts", a.layouts));
+TAPIR_INTO_FORM(lstm_gates, Call, lstm_gates_of(x, a), lstm_gates_into, f("children", a.children)("layouts", a.layouts));
 
 }  // namespace tapir

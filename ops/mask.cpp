@@ -3,12 +3,14 @@
 #include <cstring>
 
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/view.h"
@@ -440,8 +442,37 @@ Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value, Loc loc) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PLAIN_FORM(where, where(x[0], x[1], x[2]));
-TAPIR_PLAIN_FORM(masked_fill, masked_fill(x[0], x[1], x[2]));
+namespace {
+
+bool can_choose(const Tensor& mask, const Tensor& a, const Tensor& b, const Tensor& out) {
+    const TensorImpl* y = out.impl();
+    if (y->device != cpu || mask.dtype() != bool_) return false;
+    for (const Tensor* t : {&mask, &a, &b}) {
+        if (t->impl()->device != cpu || (t != &mask && t->impl()->dtype != y->dtype) || t->impl()->rank > y->rank) return false;
+    }
+    Shape shape = out.shape();
+    for (const Tensor* t : {&mask, &a, &b}) {
+        if (!detail::do_broadcast(shape, t->shape()) || broadcast_shapes(shape, t->shape()).numel() != y->numel) return false;
+    }
+    return true;
+}
+
+bool where_into(const FormCall& x, const Tensor& out) {
+    if (x.count != 3 || !can_choose(x[0], x[1], x[2], out)) return false;
+    choose(out, x[0], x[1], x[2]);
+    return true;
+}
+
+bool masked_fill_into(const FormCall& x, const Tensor& out) {
+    if (x.count != 3 || !can_choose(x[1], x[2], x[0], out)) return false;
+    choose(out, x[1], x[2], x[0]);
+    return true;
+}
+
+}  // namespace
+
+TAPIR_INTO_FORM(where, detail::NoAttrs, where(x[0], x[1], x[2]), where_into, static_cast<void>(f));
+TAPIR_INTO_FORM(masked_fill, detail::NoAttrs, masked_fill(x[0], x[1], x[2]), masked_fill_into, static_cast<void>(f));
 TAPIR_DATA_SIZED_FORM(nonzero, detail::NoAttrs, 1, nonzero(x[0]), static_cast<void>(f));
 
 }  // namespace tapir

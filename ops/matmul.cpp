@@ -10,6 +10,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/gemm_impl.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/matmul_impl.h"
 #include "tapir/ops/reduce.h"
@@ -553,7 +554,48 @@ Tensor Tensor::addmm(const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PLAIN_FORM(matmul, matmul(x[0], x[1]));
-TAPIR_PLAIN_FORM(linear, x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1]));
+namespace {
+
+// Of float32 and float64: what is multiplied without a conversion.
+bool can_multiply(const Tensor& a, const Tensor& b, const Tensor& out) noexcept {
+    const TensorImpl *x = a.impl(), *y = b.impl(), *z = out.impl();
+    const bool is_here = x->device == cpu && y->device == cpu && z->device == cpu;
+    return is_here && (z->dtype == float32 || z->dtype == float64) && x->dtype == z->dtype && y->dtype == z->dtype;
+}
+
+bool matmul_into(const FormCall& x, const Tensor& out) {
+    if (x.count != 2 || !can_multiply(x[0], x[1], out)) return false;
+    const TensorImpl *a = x[0].impl(), *b = x[1].impl(), *y = out.impl();
+    if (a->rank == 0 || b->rank == 0) return false;
+    const int64_t m = a->rank == 1 ? 1 : a->sizes[a->rank - 2], k = a->sizes[a->rank - 1];
+    const int64_t n = b->rank == 1 ? 1 : b->sizes[b->rank - 1], k2 = b->rank == 1 ? b->sizes[0] : b->sizes[b->rank - 2];
+    if (k != k2) return false;
+    if (a->rank == 2 && b->rank == 2) {
+        if (y->numel != m * n) return false;
+        if (y->numel > 0) multiply({y->dtype, m, n, k, a->data, a->strides[0], a->strides[1], b->data, b->strides[0], b->strides[1], y->data, n}, cpu);
+        return true;
+    }
+    const Shape of_a(a->sizes, std::max(a->rank - 2, 0)), of_b(b->sizes, std::max(b->rank - 2, 0));
+    if (!detail::do_broadcast(of_a, of_b) || broadcast_shapes(of_a, of_b).numel() * m * n != y->numel) return false;
+    multiply_all(out, x[0], x[1], m, n, k);
+    return true;
+}
+
+bool linear_into(const FormCall& x, const Tensor& out) {
+    if (x.count < 2 || x.count > 3 || !can_multiply(x[0], x[1], out)) return false;
+    const TensorImpl *in = x[0].impl(), *w = x[1].impl(), *y = out.impl();
+    const TensorImpl* b = x.count > 2 ? x[2].impl() : nullptr;
+    if (!in->is_contiguous() || w->rank != 2 || in->rank == 0 || in->sizes[in->rank - 1] != w->sizes[1] || w->sizes[1] == 0) return false;
+    if (b && !(detail::is_plain(b, y->dtype) && b->rank == 1 && b->sizes[0] == w->sizes[0])) return false;
+    const int64_t k = w->sizes[1], n = w->sizes[0], rows = in->numel / k;
+    if (y->numel != rows * n) return false;
+    if (y->numel > 0) multiply({y->dtype, rows, n, k, in->data, k, 1, w->data, w->strides[1], w->strides[0], y->data, n, b ? b->data : nullptr}, cpu);
+    return true;
+}
+
+}  // namespace
+
+TAPIR_INTO_FORM(matmul, detail::NoAttrs, matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
+TAPIR_INTO_FORM(linear, detail::NoAttrs, (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into, static_cast<void>(f));
 
 }  // namespace tapir

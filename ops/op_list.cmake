@@ -1,6 +1,6 @@
 # Writes OUT, one NAME(op) a line and sorted, from the lines of DIR/ops/*.cpp, DIR/optim/*.cpp and DIR/autograd/trace/*.cpp that
 # begin with MACRO(op, for TAPIR_OP, which becomes TAPIR_OP_NAME(op), for TAPIR_FORM, TAPIR_PLAIN_FORM, TAPIR_RANDOM_FORM,
-# TAPIR_DATA_SIZED_FORM and TAPIR_UPDATE_FORM, which become TAPIR_FORM_NAME(op), and for TAPIR_ONNX, which becomes TAPIR_ONNX_NAME(op).
+# TAPIR_INTO_FORM, TAPIR_DATA_SIZED_FORM and TAPIR_UPDATE_FORM, which become TAPIR_FORM_NAME(op), and for TAPIR_ONNX, which becomes TAPIR_ONNX_NAME(op).
 file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp ${DIR}/autograd/trace/*.cpp)
 # Those of TAPIR_OP are listed where TAPIR_OP_NAME is defined, and so on.
 set(lines "// Made by ops/op_list.cmake from the TAPIR_OP, TAPIR_FORM and TAPIR_ONNX lines of ops, optim and autograd/trace.\n")
@@ -8,7 +8,7 @@ foreach(kind OP FORM ONNX)
     set(names)
     foreach(source ${sources})
         file(READ ${source} text)
-        string(REGEX MATCHALL "(^|\n)TAPIR_(PLAIN_|RANDOM_|DATA_SIZED_|UPDATE_)?${kind}\\([ \t\n]*[A-Za-z_0-9]+" found "${text}")
+        string(REGEX MATCHALL "(^|\n)TAPIR_(PLAIN_|RANDOM_|INTO_|DATA_SIZED_|UPDATE_)?${kind}\\([ \t\n]*[A-Za-z_0-9]+" found "${text}")
         foreach(op ${found})
             string(REGEX REPLACE ".*[^A-Za-z_0-9]" "" name "${op}")
             if(DEFINED seen_${kind}_${name})

@@ -8,6 +8,7 @@
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/reduce_impl.h"
 #include "tapir/ops/view.h"
 
@@ -581,8 +582,33 @@ Tensor Tensor::norm(double p, const Dims& dims, Flag keepdim, Loc loc) const {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(sum, Over, sum(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(mean, Over, mean(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+namespace {
+
+bool reduced_into(const FormCall& x, const Tensor& out, Finish finish) {
+    const TensorImpl *in = x[0].impl(), *y = out.impl();
+    const Over given = *static_cast<const Over*>(x.attrs), o{given.dims ? given.dims : (1u << in->rank) - 1, given.keepdim};
+    if (in->device != cpu || y->device != cpu || in->dtype != y->dtype || !is_floating(in->dtype) || in->numel == 0 || (o.dims >> in->rank)) return false;
+    const std::int64_t count = reduced_numel(in, o);
+    if (y->numel * count != in->numel) return false;
+    if (finish == Finish::none && y->numel == 1 && in->dtype == float32 && in->is_contiguous() && in->numel < kParallelWork) {
+        const auto* elements = static_cast<const float*>(static_cast<void*>(in->data));
+        *static_cast<float*>(static_cast<void*>(y->data)) = static_cast<float>(kernels::sum_floats(elements, in->numel));
+        return true;
+    }
+    Plan plan{Reduction::sum, compute_type(in->dtype)};
+    plan.finish = finish;
+    plan.divisor = static_cast<double>(count);
+    run(in, o, plan, y);
+    return true;
+}
+
+bool sum_into(const FormCall& x, const Tensor& out) { return reduced_into(x, out, Finish::none); }
+bool mean_into(const FormCall& x, const Tensor& out) { return reduced_into(x, out, Finish::divide); }
+
+}  // namespace
+
+TAPIR_INTO_FORM(sum, Over, sum(x[0], dims_of(a), a.keepdim), sum_into, over_fields(f, a));
+TAPIR_INTO_FORM(mean, Over, mean(x[0], dims_of(a), a.keepdim), mean_into, over_fields(f, a));
 TAPIR_FORM(amax, Over, amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(amin, Over, amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(all, Over, all(x[0], dims_of(a), a.keepdim), over_fields(f, a));

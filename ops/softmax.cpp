@@ -8,6 +8,7 @@
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/softmax.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
@@ -243,8 +244,25 @@ Tensor Tensor::logsumexp(const Dims& dims, Flag keepdim, Loc loc) const { return
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(softmax, SoftmaxAttrs, softmax(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(log_softmax, SoftmaxAttrs, log_softmax(x[0], a.dim), f("dim", a.dim));
+namespace {
+
+bool softmax_along_into(const FormCall& x, const Tensor& out, bool log) {
+    const TensorImpl *in = x[0].impl(), *y = out.impl();
+    SoftmaxAttrs attrs = *static_cast<const SoftmaxAttrs*>(x.attrs);
+    const int range = std::max<int>(in->rank, 1);
+    if (attrs.dim < 0) attrs.dim += range;
+    if (attrs.dim < 0 || attrs.dim >= range || on_gpu(in) || !has_kernel(in) || !detail::is_plain(in, y->dtype) || y->numel != in->numel) return false;
+    run_softmax(x[0], Tensor(), out, {attrs.dim}, log);
+    return true;
+}
+
+bool softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false); }
+bool log_softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true); }
+
+}  // namespace
+
+TAPIR_INTO_FORM(softmax, SoftmaxAttrs, softmax(x[0], a.dim), softmax_into, f("dim", a.dim));
+TAPIR_INTO_FORM(log_softmax, SoftmaxAttrs, log_softmax(x[0], a.dim), log_softmax_into, f("dim", a.dim));
 TAPIR_FORM(causal_softmax, SoftmaxAttrs, causal_softmax(x[0], a.first_query), f("first_query", a.first_query));
 TAPIR_FORM(logsumexp, Over, logsumexp(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 

@@ -25,7 +25,7 @@ Graph::Graph(Graph&& other) noexcept
       next_(other.next_) {
     other.changed();
 }
-Graph::~Graph() = default;
+Graph::~Graph() { changed(); }
 
 Graph& Graph::operator=(Graph other) noexcept {
     values_.swap(other.values_);

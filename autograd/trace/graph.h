@@ -9,6 +9,7 @@
 // pointers to them hold until they are removed, and while the graph lives (it can be moved; a copy has its own).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ namespace tapir {
 
 struct ModuleName;
 
+class CompiledGraph;
 class Graph;
 /// graph_file.h
 Graph load_graph(const std::string& path, Loc loc);
@@ -174,6 +176,8 @@ class Graph {
     /// recorded. Memory is used again from run to run; several threads may run a graph at once. Throws ValueError for unknown names and
     /// missing inputs, and as above.
     std::vector<Tensor> run(const Inputs& inputs, const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;
+    /// The same made ready, to be called with tensors in order (compiled_graph.h).
+    CompiledGraph compile(const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;
 
     // --- Editing ----------------------------------------------------------------------------------------------------------------
 
@@ -250,7 +254,7 @@ class Graph {
     // How it is run, made at the first run.
     struct Plans;
     void changed() noexcept;
-    mutable std::shared_ptr<Plans> plans_;
+    mutable std::atomic<Plans*> plans_{nullptr};
 };
 
 }  // namespace tapir

@@ -2,103 +2,336 @@
 #include "tapir/autograd/trace/runner_impl.h"
 
 #include <algorithm>
+#include <climits>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/elementwise_impl.h"
 
 namespace tapir {
 namespace detail {
+namespace {
+
+constexpr int kOutside = -1;           // a root: an input, a parameter or a constant
+constexpr int kToTheEnd = INT_MAX;     // a last use
+constexpr std::size_t kMostFrames = 8;  // that nobody uses, of one plan
+constexpr std::size_t kMostResults = 256;
+
+std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
+
+// Whether its result may lie where one of its operands does.
+bool runs_in_place(const OpForm& form) noexcept {
+    return std::any_of(elementwise_forms, elementwise_forms + kElementwiseOps, [&](const OpForm& other) { return &other == &form; });
+}
+
+// What a tensor must be for its place to be found in a frame.
+struct Geometry {
+    Shape shape;
+    DType dtype = float32;
+    Device device;
+    bool is_defined = false, is_contiguous = false;
+
+    Geometry() = default;
+    explicit Geometry(const Tensor& x) {
+        if (!x.defined()) return;
+        shape = x.shape();
+        dtype = x.dtype();
+        device = x.device();
+        is_defined = true;
+        is_contiguous = x.is_contiguous();
+    }
+    bool has_shape_of(const TensorImpl* x) const noexcept {
+        if (x->rank != shape.rank()) return false;
+        for (int d = 0; d < x->rank; ++d) {
+            if (x->sizes[d] != shape.raw(d)) return false;
+        }
+        return true;
+    }
+    std::size_t bytes() const { return static_cast<std::size_t>(shape.numel()) * itemsize(dtype); }
+};
+
+// Free places in a block that grows.
+class Places {
+ public:
+    std::size_t take(std::size_t bytes) {
+        auto best = free_.end();
+        for (auto place = free_.begin(); place != free_.end(); ++place) {
+            if (place->bytes >= bytes && (best == free_.end() || place->bytes < best->bytes)) best = place;
+        }
+        if (best == free_.end()) {
+            if (!free_.empty() && free_.back().begin + free_.back().bytes == size_) {
+                const std::size_t begin = free_.back().begin;
+                free_.pop_back();
+                size_ = begin + bytes;
+                return begin;
+            }
+            size_ += bytes;
+            return size_ - bytes;
+        }
+        const std::size_t begin = best->begin;
+        best->begin += bytes;
+        best->bytes -= bytes;
+        if (best->bytes == 0) free_.erase(best);
+        return begin;
+    }
+    void give_back(std::size_t begin, std::size_t bytes) {
+        auto after = std::find_if(free_.begin(), free_.end(), [&](const Place& place) { return place.begin > begin; });
+        after = free_.insert(after, {begin, bytes});
+        if (const auto next = after + 1; next != free_.end() && after->begin + after->bytes == next->begin) {
+            after->bytes += next->bytes;
+            free_.erase(next);
+        }
+        if (after == free_.begin()) return;
+        if (const auto before = after - 1; before->begin + before->bytes == after->begin) {
+            before->bytes += after->bytes;
+            free_.erase(after);
+        }
+    }
+    std::size_t size() const noexcept { return size_; }
+
+ private:
+    struct Place {
+        std::size_t begin, bytes;
+    };
+    std::vector<Place> free_;  // by where they begin
+    std::size_t size_ = 0;
+};
+
+// A result that leaves the graph: the tensors of the last two runs, one of which may be written to again. Two, since a program
+// may give a run what the last one gave it.
+struct Outgoing {
+    int slot;
+    Tensor last[2];
+};
+
+// Whether nobody would see that it is written to.
+bool is_forgotten(const Tensor& t, const Geometry& as) noexcept {
+    if (!t.defined()) return false;
+    const TensorImpl* x = t.impl();
+    return only_owner(t) && !x->meta && !(x->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) && x->dtype == as.dtype &&
+           x->device == as.device && as.has_shape_of(x);
+}
+
+}  // namespace
+
+// A step of a frame.
+struct Plan::Call {
+    FormCall call;
+    bool (*into)(const FormCall&, const Tensor&);  // null: its results are made
+    const Step* step;
+    Tensor* results;
+    std::vector<int> dead = {};  // slots to be emptied after it
+    bool is_view = false;        // of what lies in the block: once made, it stays
+    bool is_made = false;
+};
+
+struct Plan::Frame {
+    std::vector<Geometry> given;            // by the graph's inputs
+    std::vector<Tensor> slots;              // results
+    std::vector<const Tensor*> where;       // of each slot: here, in the graph, or among the inputs
+    std::vector<const Tensor*> arguments;   // of all calls
+    std::vector<std::pair<std::size_t, int>> input_arguments;  // places in it, and which input belongs there
+    std::vector<Call> calls;
+    std::vector<Attributes> resolved;       // those that depend on sizes
+    std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs
+    std::vector<TensorImpl*> held;          // parameters and constants, as they were when updates were planned
+    bool is_learned = false, writes_directly = false;
+    std::vector<int> roots;                 // of each slot: whose elements it shows; itself, kOutside
+    std::vector<Geometry> seen;             // of each slot
+    std::vector<bool> is_placed;            // in the block
+    std::vector<int> loose;                 // slots to be emptied at the end
+    std::vector<Outgoing> outgoing;
+    std::vector<int> tail_inputs;           // inputs that updates read directly
+    std::vector<bool> is_written;           // of each update
+    Tensor block;
+};
 
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     : graph_(graph), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
     std::vector<const Graph::Value*> wanted;
     if (is_whole_) {
-        for (const Graph::Output& output : graph.outputs()) wanted.push_back(output.value);
+        for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);
     } else {
-        for (const std::string& name : outputs_) wanted.push_back(graph.value(name, loc));
+        for (const std::string& name : outputs_) wanted.push_back(graph_.value(name, loc));
     }
     const std::size_t result_count = wanted.size();
-    for (const Graph::Guard& guard : graph.guards()) wanted.push_back(guard.value);
+    for (const Graph::Guard& guard : graph_.guards()) wanted.push_back(guard.value);
+    const std::unordered_set<const Graph::Value*> seen(wanted.begin(), wanted.end());  // by others than updates
     if (is_whole_) {
-        for (const Graph::Update& update : graph.updates()) wanted.push_back(update.value);
+        for (const Graph::Update& update : graph_.updates()) wanted.push_back(update.value);
     }
     std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
-    // What draws numbers that nobody needs decides which ones the others get.
-    for (const auto& node : graph.nodes()) {
-        if (is_whole_ && node->attributes.form().is_random) needed.insert(node->results.begin(), node->results.end());
-    }
-    for (std::size_t i = graph.nodes().size(); i-- > 0;) {
-        const Graph::Node& node = *graph.nodes()[i];
+    for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
+        const Graph::Node& node = *graph_.nodes()[i];
         const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
         if (std::any_of(node.results.begin(), node.results.end(), is_needed)) needed.insert(node.inputs.begin(), node.inputs.end());
     }
     std::unordered_map<const Graph::Value*, int> slots;
-    const auto slot_of = [&](const Graph::Value* value) {
-        if (!needed.count(value)) return -1;
-        const auto [place, is_new] = slots.try_emplace(value, slot_count_);
-        if (is_new) ++slot_count_;
-        return place->second;
+    const auto add_slot = [&](const Graph::Value* value) {
+        slots[value] = slot_count_;
+        last_use_.push_back(-1);
+        return slot_count_++;
     };
-    for (const Graph::Value* value : graph.inputs()) input_slots_.push_back(slot_of(value));
+    for (const Graph::Value* value : graph_.inputs()) input_slots_.push_back(needed.count(value) ? add_slot(value) : -1);
+    // Who holds the tensors: a program may put others there.
+    std::unordered_map<int, const Graph::Value*> originals;
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) originals[value->number] = value;
+    }
+    for (const auto* list : {&graph_.parameters(), &graph_.constants()}) {
         for (const Graph::Value* value : *list) {
-            if (const int slot = slot_of(value); slot >= 0) held_.emplace_back(slot, value);
+            if (!needed.count(value)) continue;
+            const auto original = originals.find(value->number);
+            held_.emplace_back(add_slot(value), original == originals.end() ? value : original->second);
         }
     }
-    std::unordered_map<int, std::size_t> last_use;
-    for (const auto& node : graph.nodes()) {
-        if (std::none_of(node->results.begin(), node->results.end(), [&](const Graph::Value* v) { return needed.count(v) > 0; })) continue;
-        Step step{node.get(), {}, {}, {}};
-        for (const Graph::Value* input : node->inputs) {
-            step.inputs.push_back(slot_of(input));
-            if (input->kind == Graph::Kind::result) last_use[step.inputs.back()] = steps_.size();
+    // An element-wise op that does nothing but say what a parameter shall be writes there itself, after all others, which see the
+    // parameter as it was.
+    std::unordered_map<const Graph::Node*, int> tail;
+    std::unordered_map<const Graph::Value*, int> targets;
+    for (const Graph::Update& update : graph_.updates()) ++targets[update.target];
+    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
+        const Graph::Update& update = graph_.updates()[i];
+        const Graph::Node* node = update.value->maker;
+        const auto is_target = [&](const Graph::Value* value) { return value != update.target && targets.count(value) > 0; };
+        const auto same_value = [&](const Graph::Update& other) { return other.value == update.value; };
+        if (!node || !runs_in_place(node->attributes.form()) || update.target->kind != Graph::Kind::parameter || targets[update.target] > 1 ||
+            !update.value->uses.empty() || seen.count(update.value) || std::any_of(node->inputs.begin(), node->inputs.end(), is_target) ||
+            std::count_if(graph_.updates().begin(), graph_.updates().end(), same_value) > 1) {
+            continue;
         }
-        for (const Graph::Value* result : node->results) {
-            step.results.push_back(slot_of(result));
-            if (step.results.back() >= 0) last_use.emplace(step.results.back(), steps_.size());
-        }
-        steps_.push_back(std::move(step));
+        tail[node] = static_cast<int>(i);
     }
-    for (const Graph::Value* value : wanted) last_use.erase(slots.at(value));
-    for (const auto& [slot, at] : last_use) steps_[at].dead.push_back(slot);
-    for (Step& step : steps_) {
-        if (step.results.size() != 1 || !step.node->attributes.form().into) continue;
-        const Graph::Value& result = *step.node->results[0];
-        for (std::size_t i = 0; i < step.inputs.size() && step.reusable < 0; ++i) {
-            const Graph::Value& input = *step.node->inputs[i];
-            const bool is_alike = input.dtype == result.dtype && input.device == result.device && input.shape == result.shape;
-            if (is_alike && std::find(step.dead.begin(), step.dead.end(), step.inputs[i]) != step.dead.end()) step.reusable = step.inputs[i];
+    for (const bool is_tail : {false, true}) {
+        if (is_tail) tail_ = steps_.size();
+        for (const auto& node : graph_.nodes()) {
+            const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
+            if (std::none_of(node->results.begin(), node->results.end(), is_needed)) continue;
+            const auto writes = tail.find(node.get());
+            if ((writes != tail.end()) != is_tail) continue;
+            Step step{node.get(), {}, slot_count_, {}, is_tail ? writes->second : -1};
+            const int number = static_cast<int>(steps_.size());
+            for (const Graph::Value* input : node->inputs) {
+                step.inputs.push_back(slots.at(input));
+                last_use_[at(step.inputs.back())] = number;
+            }
+            for (const Graph::Value* result : node->results) last_use_[at(add_slot(result))] = number;
+            steps_.push_back(std::move(step));
+        }
+    }
+    for (const Graph::Value* value : wanted) last_use_[at(slots.at(value))] = kToTheEnd;
+    for (const Step& step : steps_) {
+        if (step.update >= 0) last_use_[at(step.first_result)] = static_cast<int>(&step - steps_.data());
+        for (std::size_t k = 0; k < step.node->results.size(); ++k) {
+            const int slot = step.first_result + static_cast<int>(k), last = last_use_[at(slot)];
+            if (last != kToTheEnd) steps_[at(last)].dead.push_back(slot);
         }
     }
     for (std::size_t i = 0; i < result_count; ++i) result_slots_.push_back(slots.at(wanted[i]));
-    for (std::size_t i = 0; i < graph.guards().size(); ++i) guard_slots_.emplace_back(slots.at(graph.guards()[i].value), static_cast<int>(i));
-    for (std::size_t i = 0; is_whole_ && i < graph.updates().size(); ++i) {
-        update_slots_.emplace_back(slots.at(graph.updates()[i].value), static_cast<int>(i));
+    for (std::size_t i = 0; i < graph_.guards().size(); ++i) guard_slots_.emplace_back(slots.at(graph_.guards()[i].value), static_cast<int>(i));
+    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
+        const Graph::Value* target = graph_.updates()[i].target;
+        update_slots_.push_back(slots.at(graph_.updates()[i].value));
+        const auto input = std::find(graph_.inputs().begin(), graph_.inputs().end(), target);
+        const auto original = originals.find(target->number);
+        targets_.emplace_back(original == originals.end() ? target : original->second,
+                              input == graph_.inputs().end() ? -1 : static_cast<int>(input - graph_.inputs().begin()));
     }
 }
 
-std::unique_ptr<Plan::State> Plan::take_state() {
+Plan::~Plan() { delete ready_.load(); }
+
+std::vector<int> Plan::needed_inputs() const {
+    std::vector<int> list;
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+        if (input_slots_[i] >= 0) list.push_back(static_cast<int>(i));
+    }
+    return list;
+}
+
+// --- Frames ----------------------------------------------------------------------------------------------------------------------
+
+bool Plan::fits(const Frame& frame, const Tensor* given) const noexcept {
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+        const Geometry& as = frame.given[i];
+        if (given[i].defined() != as.is_defined) return false;
+        const TensorImpl* x = given[i].impl();
+        if (x && (x->dtype != as.dtype || x->device != as.device || !as.has_shape_of(x))) return false;
+    }
+    return true;
+}
+
+std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* given, const Loc& loc) {
+    std::unique_ptr<Frame> frame(ready_.exchange(nullptr, std::memory_order_acq_rel));
+    if (frame && fits(*frame, given)) return frame;
     {
         const std::lock_guard lock(mutex_);
-        if (!idle_.empty()) {
-            std::unique_ptr<State> state = std::move(idle_.back());
-            idle_.pop_back();
-            return state;
+        if (frame) idle_.push_back(std::move(frame));
+        const auto found = std::find_if(idle_.rbegin(), idle_.rend(), [&](const auto& other) { return fits(*other, given); });
+        if (found != idle_.rend()) {
+            frame = std::move(*found);
+            idle_.erase(std::next(found).base());
+            return frame;
         }
+        if (idle_.size() >= kMostFrames) idle_.erase(idle_.begin());
     }
-    auto state = std::make_unique<State>();
-    state->slots.resize(static_cast<std::size_t>(slot_count_));
-    for (const Step& step : steps_) {
-        std::vector<const Tensor*> arguments;
-        for (const int slot : step.inputs) arguments.push_back(&state->slots[static_cast<std::size_t>(slot)]);
-        state->arguments.push_back(std::move(arguments));
-    }
-    return state;
+    return make_frame(given, loc);
 }
+
+void Plan::give_back(std::unique_ptr<Frame> frame) {
+    std::unique_ptr<Frame> other(ready_.exchange(frame.release(), std::memory_order_acq_rel));
+    if (!other) return;
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(other));
+}
+
+std::size_t Plan::planned_bytes() {
+    std::unique_ptr<Frame> frame(ready_.exchange(nullptr));
+    std::size_t bytes = frame && frame->block.defined() ? frame->block.nbytes() : 0;
+    if (frame) give_back(std::move(frame));
+    const std::lock_guard lock(mutex_);
+    for (const auto& idle : idle_) bytes += idle->block.defined() ? idle->block.nbytes() : 0;
+    return bytes;
+}
+
+std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* given, const Loc& loc) const {
+    const DimSizes sizes = sizes_of_inputs(graph_, given, loc);
+    auto frame = std::make_unique<Frame>();
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) frame->given.emplace_back(given[i]);
+    frame->slots.resize(at(slot_count_));
+    for (Tensor& slot : frame->slots) frame->where.push_back(&slot);
+    std::vector<int> input_of(at(slot_count_), -1);
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+        if (input_slots_[i] >= 0) input_of[at(input_slots_[i])] = static_cast<int>(i);
+    }
+    for (const auto& [slot, value] : held_) {
+        frame->where[at(slot)] = &value->data;
+        frame->held.push_back(nullptr);
+    }
+    std::size_t count = 0;
+    for (const Step& step : steps_) count += step.inputs.size();
+    frame->arguments.reserve(count);
+    frame->resolved.reserve(steps_.size());
+    for (const Step& step : steps_) {
+        const Attributes& attributes = step.node->attributes;
+        if (attributes.is_symbolic()) frame->resolved.push_back(attributes.with(sizes, step.node->loc.line() ? step.node->loc : loc));
+        const void* data = attributes.is_symbolic() ? frame->resolved.back().data() : attributes.data();
+        const FormCall call{frame->arguments.data() + frame->arguments.size(), static_cast<int>(step.inputs.size()), data};
+        for (const int slot : step.inputs) {
+            if (input_of[at(slot)] >= 0) frame->input_arguments.emplace_back(frame->arguments.size(), input_of[at(slot)]);
+            frame->arguments.push_back(frame->where[at(slot)]);
+        }
+        frame->calls.push_back({call, nullptr, &step, frame->slots.data() + step.first_result, step.dead});
+    }
+    return frame;
+}
+
+// --- Looking at a first run ------------------------------------------------------------------------------------------------------
 
 void Plan::check_inputs(const Tensor* given, const Loc& loc) const {
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
@@ -106,99 +339,276 @@ void Plan::check_inputs(const Tensor* given, const Loc& loc) const {
     }
 }
 
-// What depends on the inputs' shapes.
-void Plan::prepare(State& state, const Tensor* given, const Loc& loc) const {
-    const DimSizes sizes = sizes_of_inputs(graph_, given, loc);
-    state.resolved.clear();
-    state.resolved.reserve(steps_.size());
-    state.attrs.clear();
-    state.shapes.clear();
-    for (const Step& step : steps_) {
-        const Attributes& attributes = step.node->attributes;
-        if (attributes.is_symbolic()) {
-            state.resolved.push_back(attributes.with(sizes, step.node->loc.line() ? step.node->loc : loc));
-            state.attrs.push_back(state.resolved.back().data());
+// Makes the results.
+void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
+    const Graph::Node& node = *call.step->node;
+    const CallerScope caller(node.loc.line() ? node.loc : loc);  // errors speak of the program that was traced
+    node.attributes.form().run(call.call, frame.made.data());
+    for (std::size_t k = 0; k < node.results.size(); ++k) {
+        // Numbers among the operands are tensors here, and may count for more in a promotion.
+        Tensor& y = frame.made[k];
+        const DType dtype = node.results[k]->dtype;
+        if (!y.defined() || y.dtype() == dtype) {
+            call.results[k] = std::move(y);
         } else {
-            state.attrs.push_back(attributes.data());
+            call.results[k] = y.to(dtype);
+            y = Tensor();
         }
-        Shape shape;
-        bool is_known = attributes.form().into != nullptr;
-        for (const SymInt& size : step.node->results[0]->shape) {
-            for (const std::string& name : size.dims()) is_known &= sizes.count(name) > 0;
-            if (is_known) shape.push_back(size.value(sizes, loc), loc);
-        }
-        if (!is_known) shape = Shape(std::int64_t{-1});
-        state.shapes.push_back(shape);
     }
-    state.given.clear();
-    for (std::size_t i = 0; i < input_slots_.size(); ++i) state.given.push_back(given[i].defined() ? given[i].shape() : Shape());
 }
 
-void Plan::run_step(std::size_t s, State& state) const {
-    const Step& step = steps_[s];
-    const OpForm& form = step.node->attributes.form();
-    const FormCall call{state.arguments[s].data(), static_cast<int>(state.arguments[s].size()), state.attrs[s]};
-    const auto slot = [&](int i) -> Tensor& { return state.slots[static_cast<std::size_t>(i)]; };
-    bool is_done = false;
-    if (form.into && step.results.size() == 1 && !(state.shapes[s].rank() == 1 && state.shapes[s].raw(0) == -1)) {
-        const Graph::Value& result = *step.node->results[0];
-        const bool is_reused = step.reusable >= 0 && only_owner(slot(step.reusable));
-        Tensor out = is_reused ? slot(step.reusable) : make_empty(state.shapes[s], result.dtype, result.device, step.node->loc);
-        is_done = form.into(call, out);
-        if (is_done) slot(step.results[0]) = std::move(out);
+void Plan::run_first(Frame& frame, const Loc& loc) const {
+    frame.roots.assign(at(slot_count_), kOutside);
+    frame.seen.resize(at(slot_count_));
+    for (std::size_t s = 0; s < tail_; ++s) {
+        Call& call = frame.calls[s];
+        run_op(call, frame, loc);
+        for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
+            const int slot = call.step->first_result + static_cast<int>(k);
+            const Tensor& y = call.results[k];
+            frame.roots[at(slot)] = slot;
+            frame.seen[at(slot)] = Geometry(y);
+            for (std::size_t i = 0; i < call.step->inputs.size(); ++i) {
+                if (y.shares_storage(*call.call.inputs[i])) frame.roots[at(slot)] = frame.roots[at(call.step->inputs[i])];
+            }
+        }
+        for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
     }
-    if (!is_done) {
-        Tensor results[256];
-        form.run(call, results);
-        for (std::size_t k = 0; k < step.results.size(); ++k) {
-            if (step.results[k] < 0) continue;
-            // Numbers among the operands are tensors here, and may count for more in a promotion.
-            const DType dtype = step.node->results[k]->dtype;
-            if (!results[k].defined()) fail<ValueError>(step.node->loc, "graph: {} gives no result {}", step.node->op, k);
-            slot(step.results[k]) = results[k].dtype() == dtype ? std::move(results[k]) : results[k].to(dtype);
+}
+
+// --- Laying out memory -----------------------------------------------------------------------------------------------------------
+
+void Plan::lay_out(Frame& frame) const {
+    const int step_count = static_cast<int>(steps_.size());
+    std::vector<int> end(at(slot_count_), -1);  // when the elements of a root are needed last
+    for (int slot = 0; slot < slot_count_; ++slot) {
+        const int root = frame.roots[at(slot)];
+        if (root >= 0) end[at(root)] = std::max(end[at(root)], std::min(last_use_[at(slot)], step_count));
+    }
+    std::vector<bool> leaves(at(slot_count_), false);
+    for (const int slot : result_slots_) {
+        if (frame.roots[at(slot)] >= 0) leaves[at(frame.roots[at(slot)])] = true;
+    }
+    frame.is_placed.assign(at(slot_count_), false);
+    Places places;
+    std::vector<std::size_t> begin(at(slot_count_), 0);
+    const auto room = [&](int slot) { return (std::max<std::size_t>(frame.seen[at(slot)].bytes(), 1) + kAlignment - 1) / kAlignment * kAlignment; };
+    std::vector<std::vector<int>> ends(at(step_count + 1));  // roots in the block, by when they are needed last
+    for (std::size_t s = 0; s < tail_; ++s) {
+        Call& call = frame.calls[s];
+        const Graph::Node& node = *call.step->node;
+        const int count = static_cast<int>(node.results.size());
+        bool can = node.attributes.form().into != nullptr && count > 0;
+        for (int k = 0; can && k < count; ++k) {
+            const int slot = call.step->first_result + k;
+            const Geometry& y = frame.seen[at(slot)];
+            can = frame.roots[at(slot)] == slot && y.is_defined && y.is_contiguous && y.device == cpu && y.dtype == node.results[at(k)]->dtype;
+        }
+        if (can) call.into = node.attributes.form().into;
+        for (int k = 0; can && k < count; ++k) {
+            const int slot = call.step->first_result + k;
+            if (leaves[at(slot)]) {
+                frame.outgoing.push_back({slot, {}});
+                continue;
+            }
+            int taken = -1;  // the operand in whose place it comes
+            for (std::size_t i = 0; runs_in_place(node.attributes.form()) && i < call.step->inputs.size() && taken < 0; ++i) {
+                const int input = call.step->inputs[i];
+                const Geometry &x = frame.seen[at(input)], &y = frame.seen[at(slot)];
+                if (!frame.is_placed[at(input)] || end[at(input)] != static_cast<int>(s) || x.dtype != y.dtype || !(x.shape == y.shape)) continue;
+                const auto is_other_view = [&](int other) { return other != input && frame.roots[at(other)] == input; };
+                if (std::none_of(call.step->inputs.begin(), call.step->inputs.end(), is_other_view)) taken = input;
+            }
+            if (taken >= 0) {
+                begin[at(slot)] = begin[at(taken)];
+                std::erase(ends[s], taken);
+            } else {
+                begin[at(slot)] = places.take(room(slot));
+            }
+            frame.is_placed[at(slot)] = true;
+            ends[at(end[at(slot)])].push_back(slot);
+        }
+        for (const int root : ends[s]) places.give_back(begin[at(root)], room(root));
+    }
+    if (places.size() > 0) {
+        frame.block = make_empty(Shape(static_cast<std::int64_t>(places.size())), uint8, Device(), Loc{});
+        for (int slot = 0; slot < slot_count_; ++slot) {
+            if (!frame.is_placed[at(slot)]) continue;
+            const Geometry& y = frame.seen[at(slot)];
+            const auto offset = static_cast<std::int64_t>(begin[at(slot)]);
+            frame.slots[at(slot)] = make_view(frame.block.impl(), y.shape.rank(), y.shape.data(), nullptr, offset);
+            TensorImpl* impl = frame.slots[at(slot)].impl();
+            impl->dtype = y.dtype;
+            impl->flags &= static_cast<std::uint8_t>(~TensorImpl::kView);
         }
     }
-    for (const int dead : step.dead) slot(dead) = Tensor();
+    std::vector<bool> stays = frame.is_placed;
+    for (std::size_t s = 0; s < tail_; ++s) {
+        Call& call = frame.calls[s];
+        const auto is_placed = [&](int slot) { return frame.roots[at(slot)] >= 0 && frame.is_placed[at(frame.roots[at(slot)])]; };
+        const int count = static_cast<int>(call.step->node->results.size());
+        call.is_view = !call.into && !call.step->inputs.empty() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_placed);
+        for (int k = 0; k < count; ++k) call.is_view = call.is_view && is_placed(call.step->first_result + k);
+        for (int k = 0; call.is_view && k < count; ++k) stays[at(call.step->first_result + k)] = true;
+    }
+    for (Call& call : frame.calls) {
+        std::erase_if(call.dead, [&](int slot) { return stays[at(slot)]; });
+        for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
+            const int slot = call.step->first_result + static_cast<int>(k);
+            if (!stays[at(slot)]) frame.loose.push_back(slot);
+        }
+    }
+    plan_updates(frame);
+    frame.is_learned = true;
+}
+
+// Whether the last steps may write to parameters directly: nothing that they read, but the parameter itself, lies in memory that is written.
+void Plan::plan_updates(Frame& frame) const {
+    for (std::size_t i = 0; i < held_.size(); ++i) frame.held[i] = held_[i].second->data.impl();
+    frame.tail_inputs.clear();
+    frame.writes_directly = tail_ < steps_.size();
+    const auto is_outside = [&](int slot) { return frame.roots[at(slot)] == kOutside; };
+    std::vector<bool> is_tail(update_slots_.size(), false);
+    std::vector<const Tensor*> targets;
+    for (std::size_t s = tail_; s < steps_.size(); ++s) {
+        is_tail[at(steps_[s].update)] = true;
+        const Tensor* place = &targets_[at(steps_[s].update)].first->data;
+        const bool fits = place->is_contiguous() && place->device() == cpu && place->dtype() == steps_[s].node->results[0]->dtype;
+        frame.writes_directly = frame.writes_directly && fits;
+        targets.push_back(place);
+    }
+    for (std::size_t i = 0; i < update_slots_.size(); ++i) {
+        if (!is_tail[i] && is_outside(update_slots_[i])) frame.writes_directly = false;
+    }
+    for (std::size_t s = tail_; frame.writes_directly && s < steps_.size(); ++s) {
+        Call& call = frame.calls[s];
+        for (std::size_t i = 0; i < call.step->inputs.size(); ++i) {
+            const int slot = call.step->inputs[i];
+            if (!is_outside(slot)) continue;
+            const auto input = std::find(input_slots_.begin(), input_slots_.end(), slot);
+            if (input != input_slots_.end()) {
+                frame.tail_inputs.push_back(static_cast<int>(input - input_slots_.begin()));
+                continue;
+            }
+            const Tensor* x = call.call.inputs[i];
+            if (x == targets[s - tail_]) continue;
+            const auto overlaps = [&](const Tensor* target) { return x->shares_storage(*target); };
+            const bool is_view_of_outside = frame.where[at(slot)] == &frame.slots[at(slot)];
+            if (is_view_of_outside || std::any_of(targets.begin(), targets.end(), overlaps)) frame.writes_directly = false;
+        }
+    }
+    for (std::size_t i = 0; i < targets.size() && frame.writes_directly; ++i) {
+        for (std::size_t k = 0; k < i; ++k) frame.writes_directly = frame.writes_directly && !targets[i]->shares_storage(*targets[k]);
+    }
+}
+
+// --- Running ---------------------------------------------------------------------------------------------------------------------
+
+void Plan::run_steps(Frame& frame, const Loc& loc) const {
+    for (Outgoing& out : frame.outgoing) {
+        const Geometry& as = frame.seen[at(out.slot)];
+        if (!is_forgotten(out.last[0], as)) {
+            std::swap(out.last[0], out.last[1]);
+            if (!is_forgotten(out.last[0], as)) out.last[0] = make_empty(as.shape, as.dtype, as.device, loc);
+        }
+        out.last[0].impl()->node = {};
+        frame.slots[at(out.slot)] = out.last[0];
+    }
+    const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
+    bool is_as_seen = true;
+    for (std::size_t s = 0; s < tail_; ++s) {
+        Call& call = frame.calls[s];
+        if (call.is_made) continue;
+        if (call.into && call.into(call.call, call.results[0])) [[likely]] {
+            for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
+            continue;
+        }
+        call.into = nullptr;
+        run_op(call, frame, loc);
+        for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
+            const int slot = call.step->first_result + static_cast<int>(k), root = frame.roots[at(slot)];
+            Tensor& y = call.results[k];
+            const Geometry& as = frame.seen[at(slot)];
+            is_as_seen = is_as_seen && y.defined() == as.is_defined && (!as.is_defined || as.has_shape_of(y.impl()));
+            if (!y.defined() || y.impl()->storage != block || y.numel() == 0) continue;
+            // A view, where it was none in the first run, or one of something else: what it shows may be overwritten.
+            const bool is_known = root >= 0 && root != slot && frame.is_placed[at(root)] && y.raw_data() >= frame.slots[at(root)].raw_data() &&
+                                  y.impl()->data < frame.slots[at(root)].impl()->data + frame.seen[at(root)].bytes();
+            if (!is_known) y = y.clone();
+        }
+        if (!is_as_seen) {  // sizes that depend on data: what follows is made as it comes
+            for (Call& other : frame.calls) {
+                other.into = nullptr;
+                other.is_view = other.is_made = false;
+            }
+            frame.writes_directly = false;
+        }
+        call.is_made = call.is_view;
+        for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
+    }
+}
+
+void Plan::write_updates(Frame& frame, const Tensor* given, const Loc& loc) const {
+    const auto target_of = [&](int update) -> const Tensor& {
+        const auto& [value, input] = targets_[at(update)];
+        return input >= 0 ? given[input] : value->data;
+    };
+    bool directly = frame.writes_directly;
+    for (const int input : frame.tail_inputs) {
+        for (std::size_t s = tail_; directly && s < steps_.size(); ++s) directly = !given[input].shares_storage(target_of(steps_[s].update));
+    }
+    frame.is_written.assign(update_slots_.size(), false);
+    for (std::size_t s = tail_; s < steps_.size(); ++s) {
+        Call& call = frame.calls[s];
+        if (directly) {
+            const Tensor& target = target_of(call.step->update);
+            if (call.step->node->attributes.form().into(call.call, target)) {
+                mark_written(target, call.step->node->loc);
+                frame.is_written[at(call.step->update)] = true;
+                continue;
+            }
+        }
+        run_op(call, frame, loc);
+    }
+    for (std::size_t i = 0; i < update_slots_.size(); ++i) {
+        if (frame.is_written[i]) continue;
+        Tensor target = target_of(static_cast<int>(i));
+        target.copy_(*frame.where[at(update_slots_[i])], loc);
+    }
 }
 
 void Plan::run(const Tensor* given, Tensor* results, const Loc& loc) {
     check_inputs(given, loc);
     const PauseRecording pause;
     const PauseAutocast plain;
-    std::unique_ptr<State> state = take_state();
-    bool is_prepared = state->given.size() == input_slots_.size() && !state->attrs.empty();
-    for (std::size_t i = 0; i < input_slots_.size() && is_prepared; ++i) {
-        is_prepared = given[i].defined() ? given[i].shape() == state->given[i] && given[i].dtype() == graph_.inputs()[i]->dtype : true;
-    }
-    if (!is_prepared) prepare(*state, given, loc);
-    const auto slot = [&](int i) -> Tensor& { return state->slots[static_cast<std::size_t>(i)]; };
-    for (const auto& [place, value] : held_) slot(place) = value->data;
+    std::unique_ptr<Frame> taken = take_frame(given, loc);  // an error leaves it behind
+    Frame& frame = *taken;
+    for (const auto& [place, input] : frame.input_arguments) frame.arguments[place] = &given[input];
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-        if (input_slots_[i] >= 0) slot(input_slots_[i]) = given[i];
+        if (input_slots_[i] >= 0) frame.where[at(input_slots_[i])] = &given[i];
     }
-    for (std::size_t s = 0; s < steps_.size(); ++s) {
-        const Loc& line = steps_[s].node->loc;
-        const CallerScope caller(line.line() ? line : loc);
-        run_step(s, *state);
+    if (frame.is_learned) {
+        bool is_changed = false;
+        for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i] != held_[i].second->data.impl();
+        if (is_changed) plan_updates(frame);
+        run_steps(frame, loc);
+    } else {
+        run_first(frame, loc);
     }
-    for (const auto& [place, i] : guard_slots_) check_guard(graph_.guards()[static_cast<std::size_t>(i)], slot(place), loc);
+    for (const auto& [slot, i] : guard_slots_) check_guard(graph_.guards()[at(i)], *frame.where[at(slot)], loc);
+    const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     for (std::size_t i = 0; i < result_slots_.size(); ++i) {
-        const Tensor& y = slot(result_slots_[i]);
-        results[i] = y;
+        const Tensor& y = *frame.where[at(result_slots_[i])];
+        results[i] = block && y.defined() && y.impl()->storage == block ? y.clone() : y;
     }
-    for (const auto& [place, i] : update_slots_) {
-        const Graph::Value& target = *graph_.updates()[static_cast<std::size_t>(i)].target;
-        Tensor written = target.data;
-        if (target.kind == Graph::Kind::input) {
-            for (std::size_t k = 0; k < graph_.inputs().size(); ++k) {
-                if (graph_.inputs()[k] == &target) written = given[k];
-            }
-        }
-        written.copy_(slot(place), loc);
+    if (!update_slots_.empty()) write_updates(frame, given, loc);
+    if (frame.is_learned) {
+        for (const int slot : frame.loose) frame.slots[at(slot)] = Tensor();
+    } else {
+        for (Tensor& t : frame.slots) t = Tensor();
+        lay_out(frame);
     }
-    for (Tensor& t : state->slots) t = Tensor();
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(state));
+    give_back(std::move(taken));
 }
 
 }  // namespace detail
@@ -210,10 +620,13 @@ struct Graph::Plans {
     std::vector<std::unique_ptr<detail::Plan>> plans;  // by outputs
 };
 
-void Graph::changed() noexcept { plans_.reset(); }
+void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
 
 std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::string>& outputs, Loc loc) const {
-    std::vector<Tensor> given(inputs_.size());
+    constexpr std::size_t few = 16;
+    Tensor some[few];
+    std::vector<Tensor> many(inputs_.size() > few ? inputs_.size() : 0);
+    Tensor* given = inputs_.size() > few ? many.data() : some;
     for (const auto& [name, tensor] : inputs) {
         const auto place = std::find_if(inputs_.begin(), inputs_.end(), [&](const Value* value) { return value->name == name; });
         if (place == inputs_.end()) {
@@ -221,12 +634,12 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
             for (const Value* value : inputs_) names += (names.empty() ? "" : ", ") + value->name;
             fail<ValueError>(loc, "Graph::run: there is no input {}; there are {}", name, names);
         }
-        given[static_cast<std::size_t>(place - inputs_.begin())] = tensor;
+        given[place - inputs_.begin()] = tensor;
     }
-    std::shared_ptr<Plans> plans = std::atomic_load(&plans_);
+    Plans* plans = plans_.load(std::memory_order_acquire);
     if (!plans) {
-        auto fresh = std::make_shared<Plans>();
-        if (std::atomic_compare_exchange_strong(&plans_, &plans, fresh)) plans = fresh;
+        auto fresh = std::make_unique<Plans>();
+        if (plans_.compare_exchange_strong(plans, fresh.get())) plans = fresh.release();
     }
     detail::Plan* plan = nullptr;
     {
@@ -240,7 +653,52 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         }
     }
     std::vector<Tensor> results(plan->result_count());
-    plan->run(given.data(), results.data(), loc);
+    plan->run(given, results.data(), loc);
+    return results;
+}
+
+// --- CompiledGraph ---------------------------------------------------------------------------------------------------------------
+
+struct CompiledGraph::State {
+    Graph graph;  // a copy, for its names
+    detail::Plan plan;
+    std::vector<int> inputs;
+    std::vector<std::string> input_names;
+
+    State(const Graph& from, const std::vector<std::string>& outputs, const Loc& loc)
+        : graph(from), plan(graph, outputs, loc), inputs(plan.needed_inputs()) {
+        for (const int i : inputs) input_names.push_back(graph.inputs()[static_cast<std::size_t>(i)]->name);
+    }
+};
+
+CompiledGraph Graph::compile(const std::vector<std::string>& outputs, Loc loc) const {
+    return CompiledGraph(std::make_shared<CompiledGraph::State>(*this, outputs, loc));
+}
+
+const std::vector<std::string>& CompiledGraph::inputs() const noexcept { return state_->input_names; }
+std::size_t CompiledGraph::output_count() const noexcept { return state_->plan.result_count(); }
+std::size_t CompiledGraph::planned_bytes() const { return state_->plan.planned_bytes(); }
+
+void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const {
+    const std::vector<int>& places = state_->inputs;
+    if (input_count != places.size()) {
+        fail<ValueError>(loc, "CompiledGraph: {} inputs given, it has {}: {}", input_count, places.size(), fmt::join(state_->input_names, ", "));
+    }
+    if (count != output_count()) fail<ValueError>(loc, "CompiledGraph: {} outputs asked for, it has {}", count, output_count());
+    constexpr std::size_t few = 16;
+    Tensor some[few];
+    const std::size_t all = state_->graph.inputs().size();
+    std::vector<Tensor> many(all > few ? all : 0);
+    Tensor* given = all > few ? many.data() : some;
+    for (std::size_t i = 0; i < input_count; ++i) given[places[i]] = *inputs[i];
+    state_->plan.run(given, outputs, loc);
+}
+
+std::vector<Tensor> CompiledGraph::operator()(const std::vector<Tensor>& inputs, Loc loc) const {
+    std::vector<const Tensor*> addresses;
+    for (const Tensor& x : inputs) addresses.push_back(&x);
+    std::vector<Tensor> results(output_count());
+    run(addresses.data(), addresses.size(), results.data(), results.size(), loc);
     return results;
 }
 

@@ -1,6 +1,14 @@
 // What a graph is run with: its nodes as steps over numbered slots.
+//
+// A plan runs in frames. A frame belongs to one thread at a time, and to inputs of certain shapes. Its first run calls the ops as
+// the program did, and looks at what they gave: what is a view of what, when it is needed last. Then the memory is laid out: each
+// result that an op can write into a given place (OpForm::into) has its place in one block, where others lie whose time does not overlap
+// with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
+// From then on a step is one call of a kernel's driver, without a check, and a view of what lies in the block is not even made again.
+// Steps that cannot write into a given place make their results as ever.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -8,48 +16,62 @@
 
 namespace tapir::detail {
 
-/// Steps of the nodes that some outputs need. Several threads may run it at once: each takes a State.
+/// Steps of the nodes that some outputs need. Several threads may run it at once: each takes a Frame.
 class Plan {
  public:
     /// outputs: names; empty: all outputs, and updates are written. Throws ValueError for unknown ones.
     Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc);
+    ~Plan();
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
 
     const std::vector<std::string>& outputs() const noexcept { return outputs_; }
     /// given: by the graph's inputs, undefined where they are not needed.
     void run(const Tensor* given, Tensor* results, const Loc& loc);
     std::size_t result_count() const noexcept { return result_slots_.size(); }
+    /// Which of the graph's inputs are needed.
+    std::vector<int> needed_inputs() const;
+    /// Of the blocks in which results lie, all frames together.
+    std::size_t planned_bytes();
 
  private:
     struct Step {
         const Graph::Node* node;
-        std::vector<int> inputs, results;  // slots; -1: a result that nobody needs
-        std::vector<int> dead;             // slots that are not needed after it
-        int reusable = -1;                 // of these one of the result's shape and dtype
+        std::vector<int> inputs;  // slots
+        int first_result;         // the slots of its results follow each other
+        std::vector<int> dead;    // slots of results that are not needed after it
+        int update = -1;          // it is run after all others, and writes this update's target
     };
-    struct State {
-        std::vector<Tensor> slots;
-        std::vector<std::vector<const Tensor*>> arguments;  // of each step
-        std::vector<Attributes> resolved;                   // those that depend on sizes, in the order of steps
-        std::vector<const void*> attrs;                     // of each step
-        std::vector<Shape> shapes;                          // of each step's first result, where it is known
-        std::vector<Shape> given;                           // for which these hold
-    };
-    std::unique_ptr<State> take_state();
-    void prepare(State& state, const Tensor* given, const Loc& loc) const;
+    struct Frame;
+    struct Call;
+    std::unique_ptr<Frame> take_frame(const Tensor* given, const Loc& loc);
+    void give_back(std::unique_ptr<Frame> frame);
+    std::unique_ptr<Frame> make_frame(const Tensor* given, const Loc& loc) const;
+    bool fits(const Frame& frame, const Tensor* given) const noexcept;
     void check_inputs(const Tensor* given, const Loc& loc) const;
-    void run_step(std::size_t s, State& state) const;
+    void lay_out(Frame& frame) const;
+    void plan_updates(Frame& frame) const;
+    void run_op(Call& call, Frame& frame, const Loc& loc) const;
+    void run_first(Frame& frame, const Loc& loc) const;
+    void run_steps(Frame& frame, const Loc& loc) const;
+    void write_updates(Frame& frame, const Tensor* given, const Loc& loc) const;
 
-    const Graph& graph_;
+    const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;
     bool is_whole_;
     std::vector<Step> steps_;
-    std::vector<int> input_slots_;  // -1: not needed
+    std::size_t tail_;                // steps from here on write updates
+    std::vector<int> input_slots_;    // -1: not needed
     std::vector<int> result_slots_;
-    std::vector<std::pair<int, const Graph::Value*>> held_;  // parameters and constants
-    std::vector<std::pair<int, int>> guard_slots_, update_slots_;  // slot, and which
+    std::vector<std::pair<int, const Graph::Value*>> held_;  // parameters and constants: slot, and who has the tensor
+    std::vector<std::pair<int, int>> guard_slots_;           // slot, and which
+    std::vector<int> update_slots_;                          // of each update
+    std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is
+    std::vector<int> last_use_;                              // of each slot: a step
     int slot_count_ = 0;
+    std::atomic<Frame*> ready_{nullptr};  // the frame that was used last
     std::mutex mutex_;
-    std::vector<std::unique_ptr<State>> idle_;
+    std::vector<std::unique_ptr<Frame>> idle_;
 };
 
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.

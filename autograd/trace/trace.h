@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/autograd/trace/traced_function.h"
 

@@ -1,0 +1,62 @@
+// CompiledGraph: a graph made ready to be run often: called with tensors in order, without names, and without an allocation once it
+// has seen inputs of these shapes (as long as what it gave is let go before the run after the next one).
+//
+//     const auto run = graph.compile({"logits"});
+//     Tensor logits = run(x);
+//     const auto [h, c] = cell.compile().call<2>(x, h0, c0);
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tapir/autograd/trace/graph.h"
+
+namespace tapir {
+
+/// Made by Graph::compile(). What is done to the graph later does not change it; it shares the parameters' tensors. Copies speak
+/// of the same; several threads may call it at once. Nothing is recorded.
+class CompiledGraph {
+ public:
+    /// The only output. Throws ValueError where there are several, for another number of inputs, and for undefined ones; ShapeError and
+    /// DTypeError for those that the graph was not made for.
+    Tensor operator()(In x) const {
+        Tensor y;
+        const Tensor* const inputs[] = {&x.tensor};
+        run(inputs, 1, &y, 1, x.loc);
+        return y;
+    }
+    Tensor operator()(In a, In b) const {
+        Tensor y;
+        const Tensor* const inputs[] = {&a.tensor, &b.tensor};
+        run(inputs, 2, &y, 1, a.loc);
+        return y;
+    }
+    /// As many outputs: const auto [h, c] = run.call<2>(x, h0, c0);
+    template <std::size_t Count, class... More>
+    std::array<Tensor, Count> call(In x, const More&... more) const {
+        std::array<Tensor, Count> outputs;
+        const Tensor* const inputs[] = {&x.tensor, &static_cast<const Tensor&>(more)...};
+        run(inputs, 1 + sizeof...(More), outputs.data(), Count, x.loc);
+        return outputs;
+    }
+    /// Any number of inputs and outputs.
+    std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
+
+    /// The names of the inputs that are to be given, in order: those that the outputs need.
+    const std::vector<std::string>& inputs() const noexcept;
+    std::size_t output_count() const noexcept;
+    /// Of the memory in which the results within it lie, for all shapes that it has seen and keeps.
+    std::size_t planned_bytes() const;
+
+ private:
+    friend class Graph;
+    struct State;
+    explicit CompiledGraph(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+    void run(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const;
+
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace tapir

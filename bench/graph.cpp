@@ -1,0 +1,196 @@
+// graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training steps with
+// one). Both take turns, and a row has the best of each: what other programs do to this machine makes runs only slower. Beside
+// the times: calls of malloc of one warm run, and the most memory that one takes beside what is there
+// before it, of the compiled graph with the memory that it has planned and keeps.
+#include <tapir/autograd/trace/trace.h>
+#include <tapir/core/allocator.h>
+#include <tapir/core/parallel.h>
+#include <tapir/tapir.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+namespace {
+std::int64_t malloc_calls = 0;
+}
+
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+
+void* malloc(std::size_t n) {
+    ++malloc_calls;
+    return __libc_malloc(n);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t n) {
+    ++malloc_calls;
+    return __libc_memalign(alignment, n);
+}
+}
+
+using namespace tapir;
+
+namespace {
+
+template <class T>
+void keep(const T& value) {
+    asm volatile("" : : "r"(&value) : "memory");
+}
+
+double now() { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+const char* only = nullptr;
+int rounds = 60;
+
+struct Cost {
+    double us = 1e30;
+    std::int64_t mallocs = 0, peak = 0;
+};
+
+using Work = std::function<void()>;
+
+double time_of(const Work& work, int calls) {
+    const double begin = now();
+    for (int i = 0; i < calls; ++i) work();
+    return (now() - begin) / calls;
+}
+
+void row(const char* name, const Work& eager, const Work& graph, const Work& positional, const CompiledGraph* ready) {
+    if (only && !std::strstr(name, only)) return;
+    const Work* works[] = {&eager, &graph, &positional};
+    Cost costs[3];
+    int calls = 0;
+    for (int k = 0; k < 3; ++k) {
+        for (int i = 0; i < 5; ++i) (*works[k])();
+        const std::int64_t before = malloc_calls;
+        (*works[k])();
+        costs[k].mallocs = malloc_calls - before;
+        reset_peak_memory();
+        const std::int64_t live = memory_stats().live_bytes;
+        (*works[k])();
+        costs[k].peak = memory_stats().peak_bytes - live;
+    }
+    calls = static_cast<int>(std::clamp(2000 / std::max(time_of(eager, 5), 0.01), 1.0, 20000.0));
+    for (int i = 0; i < rounds; ++i) {
+        for (int k = 0; k < 3; ++k) costs[k].us = std::min(costs[k].us, time_of(*works[k], calls));
+    }
+    std::printf("%-30s %10.3f %10.3f %10.3f %7.2f %7.2f %5lld %5lld %5lld %11lld %11lld\n", name, costs[0].us, costs[1].us, costs[2].us,
+                costs[0].us / costs[1].us, costs[0].us / costs[2].us, static_cast<long long>(costs[0].mallocs),
+                static_cast<long long>(costs[1].mallocs), static_cast<long long>(costs[2].mallocs), static_cast<long long>(costs[0].peak),
+                static_cast<long long>(costs[2].peak) + static_cast<long long>(ready->planned_bytes()));
+}
+
+// A function of tensors, called and run; `eager` is the call as a program would write it, `compiled` the same of the compiled graph.
+template <class Eager, class Compiled>
+void forward(const char* name, const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& x,
+             const Eager& eager, const Compiled& compiled) {
+    if (only && !std::strstr(name, only)) return;
+    std::vector<TraceInput> inputs;
+    Graph::Inputs named;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        inputs.push_back({"x" + std::to_string(i), x[i]});
+        named.emplace_back("x" + std::to_string(i), x[i]);
+    }
+    const Graph graph = trace(fn, inputs);
+    const std::vector<Tensor> a = fn(x), b = graph.run(named);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        if (!allclose(a[i], b[i])) std::printf("%s: differs\n", name);
+    }
+    const NoGradScope no_grad;
+    const CompiledGraph ready = graph.compile();
+    row(name, [&] { keep(eager()); }, [&] { keep(graph.run(named)); }, [&] { keep(compiled(ready)); }, &ready);
+}
+
+void mlp(const char* name, const std::vector<std::int64_t>& widths, std::int64_t batch) {
+    const nn::Linear first(widths[0], widths[1]), second(widths[1], widths[2]);
+    const Tensor x = randn({batch, widths[0]});
+    const auto model = [&](const Tensor& t) { return second(relu(first(t))); };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{model(t[0])}; }, {x}, [&] { return model(x); },
+            [&](const CompiledGraph& run) { return run(x); });
+}
+
+void tree_cell(const char* name, std::int64_t hidden, std::int64_t batch) {
+    const nn::NaryTreeLSTMCell cell(hidden, hidden);
+    std::vector<Tensor> x;
+    for (int i = 0; i < 4; ++i) x.push_back(batch > 1 ? randn({batch, hidden}) : randn({hidden}));
+    const LSTMState left{x[0], x[1]}, right{x[2], x[3]};
+    forward(name, [&](const std::vector<Tensor>& t) {
+        const LSTMState state = cell({t[0], t[1]}, {t[2], t[3]});
+        return std::vector<Tensor>{state.h, state.c};
+    }, x, [&] { return cell(left, right); }, [&](const CompiledGraph& run) { return run.call<2>(x[0], x[1], x[2], x[3]); });
+}
+
+// A tree of leaves 0 to n - 1, halved again and again.
+void tree(const char* name, std::int64_t hidden, std::int64_t leaves) {
+    const nn::NaryTreeLSTMCell cell(hidden, hidden);
+    const std::function<LSTMState(const Tensor&, std::int64_t, std::int64_t)> encode = [&](const Tensor& x, std::int64_t from, std::int64_t to) {
+        if (to - from == 1) return cell(x[from]);
+        const std::int64_t middle = (from + to) / 2;
+        return cell(encode(x, from, middle), encode(x, middle, to));
+    };
+    const Tensor x = randn({leaves, hidden});
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{encode(t[0], 0, leaves).h}; }, {x},
+            [&] { return encode(x, 0, leaves).h; }, [&](const CompiledGraph& run) { return run(x); });
+}
+
+void chain(const char* name, const Shape& shape) {
+    const Tensor x = randn(shape), y = randn(shape);
+    const auto f = [](const Tensor& a, const Tensor& b) { return tanh(a * b + 1) * sigmoid(a - b) + a * 0.5; };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
+            [&](const CompiledGraph& run) { return run(x, y); });
+}
+
+// The whole step: forward, gradients, and what plain SGD does with them.
+void training(const char* name, const std::vector<std::int64_t>& widths, std::int64_t batch) {
+    if (only && !std::strstr(name, only)) return;
+    const nn::Linear first(widths[0], widths[1]), second(widths[1], widths[2]);
+    const std::vector<Tensor> parameters = {first.weight, first.bias, second.weight, second.bias};
+    const auto step = [&](const Tensor& x, const Tensor& labels) {
+        Tape tape;
+        const Tensor loss = cross_entropy(second(relu(first(x))), labels);
+        const std::vector<Tensor> gradients = tape.gradient(loss, parameters);
+        const NoGradScope no_grad;
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            Tensor parameter = parameters[i];
+            parameter.sub_(gradients[i] * 1e-6);
+        }
+        return loss;
+    };
+    const Tensor x = randn({batch, widths[0]}), labels = randint(0, widths[2], {batch});
+    const Graph graph = trace(step, {{"x", x}, {"labels", labels}});
+    const CompiledGraph ready = graph.compile();
+    row(name, [&] { keep(step(x, labels)); }, [&] { keep(graph.run({{"x", x}, {"labels", labels}})); }, [&] { keep(ready(x, labels)); }, &ready);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc > 1) rounds = std::atoi(argv[1]);
+    if (argc > 2) only = argv[2];
+    if (const char* threads = std::getenv("THREADS")) set_num_threads(std::atoi(threads));
+    else set_num_threads(1);
+    std::printf("%-30s %10s %10s %10s %7s %7s %17s %23s\n", "us", "eager", "run", "compiled", "ratio", "ratio", "mallocs of each",
+                "peak bytes, eager, graph");
+    mlp("mlp 32-32-8, batch 1", {32, 32, 8}, 1);
+    mlp("mlp 784-128-10, batch 1", {784, 128, 10}, 1);
+    mlp("mlp 784-128-10, batch 32", {784, 128, 10}, 32);
+    mlp("mlp 784-128-10, batch 256", {784, 128, 10}, 256);
+    tree_cell("tree cell 32, one node", 32, 1);
+    tree_cell("tree cell 150, one node", 150, 1);
+    tree_cell("tree cell 168, one node", 168, 1);
+    tree_cell("tree cell 150, 25 nodes", 150, 25);
+    tree_cell("tree cell 168, 25 nodes", 168, 25);
+    tree("tree 32, 16 leaves", 32, 16);
+    tree("tree 150, 16 leaves", 150, 16);
+    chain("8 element-wise ops, 64", {64});
+    chain("8 element-wise ops, 64 Ki", {65536});
+    chain("8 element-wise ops, 4 Mi", {4, 1048576});
+    training("step 32-32-8, batch 1", {32, 32, 8}, 1);
+    training("step 32-32-8, batch 16", {32, 32, 8}, 16);
+    training("step 784-128-10, batch 32", {784, 128, 10}, 32);
+    training("step 784-256-10, batch 64", {784, 256, 10}, 64);
+}

@@ -1,0 +1,25 @@
+// Forms of ops that can write their results into given places (OpForm::into): what planned memory is used with.
+#pragma once
+
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/device.h"
+
+namespace tapir::detail {
+
+constexpr OpForm with_into(OpForm form, bool (*into)(const FormCall&, const Tensor&)) {
+    form.into = into;
+    return form;
+}
+
+/// Whether a kernel of this dtype can be given the tensor as it is.
+inline bool is_plain(const TensorImpl* x, DType dtype) noexcept {
+    return x->is_contiguous() && x->device.type == DeviceType::cpu && x->dtype == dtype;
+}
+
+}  // namespace tapir::detail
+
+/// As TAPIR_FORM, with a function bool (const FormCall&, const Tensor& out). Where the op has several results, `out` is the first of as
+/// many that follow each other. They overlap with none of the operands.
+#define TAPIR_INTO_FORM(op, Attrs, call, into, ...)  \
+    extern const ::tapir::OpForm op##_form;          \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), into)
