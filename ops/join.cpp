@@ -301,34 +301,45 @@ Tensor stack(TensorList tensors, Dim dim) {
 
 namespace {
 
-// Both: the operands are runs that follow each other. What is large is left to the ops themselves, which share it out.
+// What is large is left to the ops themselves, which share it out.
 bool join_into(const FormCall& x, const Tensor& out, bool stacked) {
     constexpr std::int64_t most_bytes = 1 << 20;
     const TensorImpl* y = out.impl();
     int dim = *static_cast<const int*>(x.attrs);
     if (dim < 0) dim += y->rank;
-    if (dim < 0 || dim >= y->rank || y->device != cpu) return false;
     const auto item = static_cast<int64_t>(itemsize(y->dtype));
-    if (y->numel * item >= most_bytes) return false;
-    const int64_t inner = y->strides[dim] * item, row = y->sizes[dim] * inner;
+    if (dim < 0 || dim >= y->rank || y->device != cpu || y->numel * item >= most_bytes) return false;
     int64_t outer = 1, joined = 0;
     for (int d = 0; d < dim; ++d) outer *= y->sizes[d];
     for (int i = 0; i < x.count; ++i) {
         const TensorImpl* t = x[i].impl();
-        const bool is_run = t->numel == 0 || stacked || (t->rank == y->rank && t->numel * item == outer * t->sizes[dim] * inner);
-        if (!detail::is_plain(t, y->dtype) || !is_run || (stacked && t->numel * item != outer * inner)) return false;
-        joined += t->numel * item;
+        if (t->dtype != y->dtype || t->device != cpu || (t->numel > 0 && t->rank + stacked != y->rank)) return false;
+        for (int d = 0, own = 0; t->numel > 0 && d < y->rank; ++d) {
+            if (d == dim) {
+                joined += stacked ? 1 : t->sizes[own];
+                own += !stacked;
+            } else if (t->sizes[own++] != y->sizes[d]) {
+                return false;
+            }
+        }
     }
-    if (joined != y->numel * item) return false;
+    if (y->numel > 0 && joined != y->sizes[dim]) return false;
+    const int64_t inner = y->strides[dim], row = y->sizes[dim] * inner * item;
     int64_t start = 0;
     for (int i = 0; i < x.count; ++i) {
         const TensorImpl* t = x[i].impl();
         if (t->numel == 0) continue;
-        const int64_t bytes = stacked ? inner : t->sizes[dim] * inner;
-        const std::byte* from = t->data;
-        std::byte* to = y->data + start;
-        for (int64_t k = 0; k < outer; ++k, from += bytes, to += row) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-        start += bytes;
+        const int64_t length = (stacked ? 1 : t->sizes[dim]) * inner;
+        if (t->is_contiguous()) {
+            const std::byte* from = t->data;
+            std::byte* to = y->data + start * item;
+            for (int64_t k = 0; k < outer; ++k, from += length * item, to += row) std::memcpy(to, from, static_cast<std::size_t>(length * item));
+        } else {
+            Shape strides = out.strides();
+            if (stacked) strides.erase(dim);
+            copy_elements(detail::make_view(y, {t->sizes, t->rank}, strides, start), x[i]);
+        }
+        start += length;
     }
     return true;
 }

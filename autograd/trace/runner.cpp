@@ -504,6 +504,23 @@ void Plan::plan_updates(Frame& frame) const {
 
 // --- Running ---------------------------------------------------------------------------------------------------------------------
 
+// Its results do not lie in the block any more, and views of them do not stay.
+void Plan::make_loose(Call& call, Frame& frame) const {
+    call.into = nullptr;
+    for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
+        const int slot = call.step->first_result + static_cast<int>(k);
+        if (!frame.is_placed[at(slot)]) continue;
+        frame.is_placed[at(slot)] = false;
+        frame.loose.push_back(slot);
+        for (Call& other : frame.calls) {
+            const auto shows = [&](int input) { return frame.roots[at(input)] == slot; };
+            if (!other.is_view || std::none_of(other.step->inputs.begin(), other.step->inputs.end(), shows)) continue;
+            other.is_view = other.is_made = false;
+            for (std::size_t i = 0; i < other.step->node->results.size(); ++i) frame.loose.push_back(other.step->first_result + static_cast<int>(i));
+        }
+    }
+}
+
 void Plan::run_steps(Frame& frame, const Loc& loc) const {
     for (Outgoing& out : frame.outgoing) {
         const Geometry& as = frame.seen[at(out.slot)];
@@ -523,7 +540,7 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
             for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
             continue;
         }
-        call.into = nullptr;
+        if (call.into) make_loose(call, frame);
         run_op(call, frame, loc);
         for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
             const int slot = call.step->first_result + static_cast<int>(k), root = frame.roots[at(slot)];

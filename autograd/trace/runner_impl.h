@@ -52,6 +52,7 @@ class Plan {
     void lay_out(Frame& frame) const;
     void plan_updates(Frame& frame) const;
     void run_op(Call& call, Frame& frame, const Loc& loc) const;
+    void make_loose(Call& call, Frame& frame) const;
     void run_first(Frame& frame, const Loc& loc) const;
     void run_steps(Frame& frame, const Loc& loc) const;
     void write_updates(Frame& frame, const Tensor* given, const Loc& loc) const;
