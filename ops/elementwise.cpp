@@ -412,7 +412,24 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
 }  // namespace
 
 bool into(const ElementwiseOp& op, const FormCall& x, const Tensor& out) {
-    if (x.count != op.operands || on_gpu(out)) return false;
+    if (x.count != op.operands) return false;
+    const TensorImpl* y = out.impl();
+    if (computed_directly(y->dtype) && !op.to_bool) {  // the short way
+        const void* data[3];
+        bool alike = is_plain(y);
+        for (int k = 0; k < x.count; ++k) {
+            const TensorImpl* operand = x.inputs[k]->impl();
+            alike = alike && operand->dtype == y->dtype && is_plain(operand) && same_sizes(operand, y);
+            data[k] = operand->data;
+        }
+        const Loop loop = alike ? quick_loop(op.index, kernels::compute_of(y->dtype)) : nullptr;
+        if (loop) {
+            const auto size = static_cast<unsigned>(itemsize(y->dtype));
+            if (y->numel > 0) run_plain(loop, y->numel, y->data, size, data, size, x.count, static_cast<const double*>(x.attrs));
+            return true;
+        }
+    }
+    if (on_gpu(out)) return false;
     // A number beside tensors is of the dtype that they are computed in, or smaller.
     const DType dtype = compute_dtype(op, result_type(x.inputs, x.count));
     const Compute compute = kernels::compute_of(dtype);

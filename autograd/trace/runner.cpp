@@ -29,6 +29,12 @@ bool runs_in_place(const OpForm& form) noexcept {
     return std::any_of(elementwise_forms, elementwise_forms + kElementwiseOps, [&](const OpForm& other) { return &other == &form; });
 }
 
+#if __has_include(<sys/single_threaded.h>)
+bool has_one_thread() noexcept { return __libc_single_threaded; }
+#else
+bool has_one_thread() noexcept { return false; }
+#endif
+
 // What a tensor must be for its place to be found in a frame.
 struct Geometry {
     Shape shape;
@@ -256,18 +262,26 @@ std::vector<int> Plan::needed_inputs() const {
 
 // --- Frames ----------------------------------------------------------------------------------------------------------------------
 
-bool Plan::fits(const Frame& frame, const Tensor* given) const noexcept {
+bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
         const Geometry& as = frame.given[i];
-        if (given[i].defined() != as.is_defined) return false;
-        const TensorImpl* x = given[i].impl();
+        const TensorImpl* x = given[i] ? given[i]->impl() : nullptr;
+        if ((x != nullptr) != as.is_defined) return false;
         if (x && (x->dtype != as.dtype || x->device != as.device || !as.has_shape_of(x))) return false;
     }
     return true;
 }
 
-std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* given, const Loc& loc) {
-    std::unique_ptr<Frame> frame(ready_.exchange(nullptr, std::memory_order_acq_rel));
+// An atomic instruction is spent only where there are several threads.
+Plan::Frame* Plan::exchange_ready(Frame* frame) noexcept {
+    if (!has_one_thread()) return ready_.exchange(frame, std::memory_order_acq_rel);
+    Frame* was = ready_.load(std::memory_order_relaxed);
+    ready_.store(frame, std::memory_order_relaxed);
+    return was;
+}
+
+std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, const Loc& loc) {
+    std::unique_ptr<Frame> frame(exchange_ready(nullptr));
     if (frame && fits(*frame, given)) return frame;
     {
         const std::lock_guard lock(mutex_);
@@ -284,14 +298,14 @@ std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* given, const Loc& lo
 }
 
 void Plan::give_back(std::unique_ptr<Frame> frame) {
-    std::unique_ptr<Frame> other(ready_.exchange(frame.release(), std::memory_order_acq_rel));
+    std::unique_ptr<Frame> other(exchange_ready(frame.release()));
     if (!other) return;
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(other));
 }
 
 std::size_t Plan::planned_bytes() {
-    std::unique_ptr<Frame> frame(ready_.exchange(nullptr));
+    std::unique_ptr<Frame> frame(exchange_ready(nullptr));
     std::size_t bytes = frame && frame->block.defined() ? frame->block.nbytes() : 0;
     if (frame) give_back(std::move(frame));
     const std::lock_guard lock(mutex_);
@@ -299,10 +313,12 @@ std::size_t Plan::planned_bytes() {
     return bytes;
 }
 
-std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* given, const Loc& loc) const {
-    const DimSizes sizes = sizes_of_inputs(graph_, given, loc);
+std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const Loc& loc) const {
+    std::vector<Tensor> inputs;
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) inputs.push_back(given[i] ? *given[i] : Tensor());
+    const DimSizes sizes = sizes_of_inputs(graph_, inputs.data(), loc);
     auto frame = std::make_unique<Frame>();
-    for (std::size_t i = 0; i < input_slots_.size(); ++i) frame->given.emplace_back(given[i]);
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) frame->given.emplace_back(inputs[i]);
     frame->slots.resize(at(slot_count_));
     for (Tensor& slot : frame->slots) frame->where.push_back(&slot);
     std::vector<int> input_of(at(slot_count_), -1);
@@ -333,9 +349,9 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* given, const Loc& lo
 
 // --- Looking at a first run ------------------------------------------------------------------------------------------------------
 
-void Plan::check_inputs(const Tensor* given, const Loc& loc) const {
+void Plan::check_inputs(const Tensor* const* given, const Loc& loc) const {
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-        if (input_slots_[i] >= 0 && !given[i].defined()) fail<ValueError>(loc, "graph: the input {} is needed", graph_.inputs()[i]->name);
+        if (input_slots_[i] >= 0 && !(given[i] && given[i]->defined())) fail<ValueError>(loc, "graph: the input {} is needed", graph_.inputs()[i]->name);
     }
 }
 
@@ -565,14 +581,14 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
     }
 }
 
-void Plan::write_updates(Frame& frame, const Tensor* given, const Loc& loc) const {
+void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const {
     const auto target_of = [&](int update) -> const Tensor& {
         const auto& [value, input] = targets_[at(update)];
-        return input >= 0 ? given[input] : value->data;
+        return input >= 0 && given[input] ? *given[input] : value->data;
     };
     bool directly = frame.writes_directly;
     for (const int input : frame.tail_inputs) {
-        for (std::size_t s = tail_; directly && s < steps_.size(); ++s) directly = !given[input].shares_storage(target_of(steps_[s].update));
+        for (std::size_t s = tail_; directly && s < steps_.size(); ++s) directly = !given[input]->shares_storage(target_of(steps_[s].update));
     }
     frame.is_written.assign(update_slots_.size(), false);
     for (std::size_t s = tail_; s < steps_.size(); ++s) {
@@ -594,15 +610,15 @@ void Plan::write_updates(Frame& frame, const Tensor* given, const Loc& loc) cons
     }
 }
 
-void Plan::run(const Tensor* given, Tensor* results, const Loc& loc) {
+void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     check_inputs(given, loc);
     const PauseRecording pause;
     const PauseAutocast plain;
     std::unique_ptr<Frame> taken = take_frame(given, loc);  // an error leaves it behind
     Frame& frame = *taken;
-    for (const auto& [place, input] : frame.input_arguments) frame.arguments[place] = &given[input];
+    for (const auto& [place, input] : frame.input_arguments) frame.arguments[place] = given[input];
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-        if (input_slots_[i] >= 0) frame.where[at(input_slots_[i])] = &given[i];
+        if (input_slots_[i] >= 0) frame.where[at(input_slots_[i])] = given[i];
     }
     if (frame.is_learned) {
         bool is_changed = false;
@@ -640,10 +656,7 @@ struct Graph::Plans {
 void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
 
 std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::string>& outputs, Loc loc) const {
-    constexpr std::size_t few = 16;
-    Tensor some[few];
-    std::vector<Tensor> many(inputs_.size() > few ? inputs_.size() : 0);
-    Tensor* given = inputs_.size() > few ? many.data() : some;
+    detail::Given given(inputs_.size());
     for (const auto& [name, tensor] : inputs) {
         const auto place = std::find_if(inputs_.begin(), inputs_.end(), [&](const Value* value) { return value->name == name; });
         if (place == inputs_.end()) {
@@ -651,7 +664,7 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
             for (const Value* value : inputs_) names += (names.empty() ? "" : ", ") + value->name;
             fail<ValueError>(loc, "Graph::run: there is no input {}; there are {}", name, names);
         }
-        given[place - inputs_.begin()] = tensor;
+        given.data[place - inputs_.begin()] = &tensor;
     }
     Plans* plans = plans_.load(std::memory_order_acquire);
     if (!plans) {
@@ -670,7 +683,7 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         }
     }
     std::vector<Tensor> results(plan->result_count());
-    plan->run(given, results.data(), loc);
+    plan->run(given.data, results.data(), loc);
     return results;
 }
 
@@ -702,13 +715,10 @@ void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Te
         fail<ValueError>(loc, "CompiledGraph: {} inputs given, it has {}: {}", input_count, places.size(), fmt::join(state_->input_names, ", "));
     }
     if (count != output_count()) fail<ValueError>(loc, "CompiledGraph: {} outputs asked for, it has {}", count, output_count());
-    constexpr std::size_t few = 16;
-    Tensor some[few];
-    const std::size_t all = state_->graph.inputs().size();
-    std::vector<Tensor> many(all > few ? all : 0);
-    Tensor* given = all > few ? many.data() : some;
-    for (std::size_t i = 0; i < input_count; ++i) given[places[i]] = *inputs[i];
-    state_->plan.run(given, outputs, loc);
+    if (places.size() == state_->graph.inputs().size()) return state_->plan.run(inputs, outputs, loc);
+    detail::Given given(state_->graph.inputs().size());
+    for (std::size_t i = 0; i < input_count; ++i) given.data[places[i]] = inputs[i];
+    state_->plan.run(given.data, outputs, loc);
 }
 
 std::vector<Tensor> CompiledGraph::operator()(const std::vector<Tensor>& inputs, Loc loc) const {

@@ -26,8 +26,8 @@ class Plan {
     Plan& operator=(const Plan&) = delete;
 
     const std::vector<std::string>& outputs() const noexcept { return outputs_; }
-    /// given: by the graph's inputs, undefined where they are not needed.
-    void run(const Tensor* given, Tensor* results, const Loc& loc);
+    /// given: by the graph's inputs, null where they are not needed.
+    void run(const Tensor* const* given, Tensor* results, const Loc& loc);
     std::size_t result_count() const noexcept { return result_slots_.size(); }
     /// Which of the graph's inputs are needed.
     std::vector<int> needed_inputs() const;
@@ -44,18 +44,19 @@ class Plan {
     };
     struct Frame;
     struct Call;
-    std::unique_ptr<Frame> take_frame(const Tensor* given, const Loc& loc);
+    Frame* exchange_ready(Frame* frame) noexcept;
+    std::unique_ptr<Frame> take_frame(const Tensor* const* given, const Loc& loc);
     void give_back(std::unique_ptr<Frame> frame);
-    std::unique_ptr<Frame> make_frame(const Tensor* given, const Loc& loc) const;
-    bool fits(const Frame& frame, const Tensor* given) const noexcept;
-    void check_inputs(const Tensor* given, const Loc& loc) const;
+    std::unique_ptr<Frame> make_frame(const Tensor* const* given, const Loc& loc) const;
+    bool fits(const Frame& frame, const Tensor* const* given) const noexcept;
+    void check_inputs(const Tensor* const* given, const Loc& loc) const;
     void lay_out(Frame& frame) const;
     void plan_updates(Frame& frame) const;
     void run_op(Call& call, Frame& frame, const Loc& loc) const;
     void make_loose(Call& call, Frame& frame) const;
     void run_first(Frame& frame, const Loc& loc) const;
     void run_steps(Frame& frame, const Loc& loc) const;
-    void write_updates(Frame& frame, const Tensor* given, const Loc& loc) const;
+    void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
     const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;
@@ -73,6 +74,24 @@ class Plan {
     std::atomic<Frame*> ready_{nullptr};  // the frame that was used last
     std::mutex mutex_;
     std::vector<std::unique_ptr<Frame>> idle_;
+};
+
+/// Tensors by number, not there at first.
+struct Given {
+    static constexpr std::size_t kFew = 16;
+    const Tensor* few[kFew];
+    std::vector<const Tensor*> many;
+    const Tensor** data = few;
+
+    explicit Given(std::size_t count) {
+        if (count > kFew) {
+            many.resize(count);
+            data = many.data();
+        }
+        for (std::size_t i = 0; i < count; ++i) data[i] = nullptr;
+    }
+    Given(const Given&) = delete;
+    Given& operator=(const Given&) = delete;
 };
 
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
