@@ -332,6 +332,62 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
     }
 }
 
+// Depth first, so that nodes stay in order where they can.
+void Graph::sort_nodes() {
+    std::unordered_map<const Node*, std::size_t> number;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) number[nodes_[i].get()] = i;
+    std::vector<std::unique_ptr<Node>> sorted;
+    std::vector<bool> is_begun(nodes_.size(), false);
+    std::vector<std::pair<std::size_t, std::size_t>> path;  // a node, and how many of its inputs were looked at
+    for (std::size_t first = 0; first < nodes_.size(); ++first) {
+        if (is_begun[first]) continue;
+        path.emplace_back(first, 0);
+        is_begun[first] = true;
+        while (!path.empty()) {
+            auto& [at, looked_at] = path.back();
+            if (looked_at == nodes_[at]->inputs.size()) {
+                sorted.push_back(std::move(nodes_[at]));
+                path.pop_back();
+                continue;
+            }
+            const Node* maker = nodes_[at]->inputs[looked_at++]->maker;
+            if (!maker) continue;
+            const std::size_t before = number.at(maker);
+            if (is_begun[before]) continue;
+            is_begun[before] = true;
+            path.emplace_back(before, 0);
+        }
+    }
+    nodes_ = std::move(sorted);
+}
+
+Graph::Node* Graph::join(const std::vector<Node*>& nodes, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs,
+                         const std::vector<Value*>& results) {
+    const std::unordered_set<const Node*> old(nodes.begin(), nodes.end());
+    const Node* last = nodes.back();
+    Node* node = append(form, std::move(attributes), inputs);
+    node->loc = last->loc;
+    node->module = last->module;
+    node->module_call = last->module_call;
+    for (const Node* part : nodes) {
+        for (std::size_t i = 0; i < part->inputs.size(); ++i) drop_use(part->inputs[i], part, static_cast<int>(i));
+    }
+    std::unordered_set<const Value*> gone;
+    for (const Node* part : nodes) gone.insert(part->results.begin(), part->results.end());
+    for (Value* result : results) {
+        gone.erase(result);
+        result->maker = node;
+        result->place = static_cast<int>(node->results.size());
+        node->results.push_back(result);
+    }
+    const auto at = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& other) { return other.get() == last; });
+    std::rotate(at, nodes_.end() - 1, nodes_.end());
+    std::erase_if(nodes_, [&](const auto& other) { return old.count(other.get()) > 0; });
+    std::erase_if(values_, [&](const auto& value) { return gone.count(value.get()) > 0; });
+    sort_nodes();
+    return node;
+}
+
 int Graph::sweep(const std::vector<const Value*>& kept) {
     changed();
     std::unordered_set<const Value*> needed(kept.begin(), kept.end());

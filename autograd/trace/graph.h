@@ -228,6 +228,10 @@ class Graph {
     /// An op without inputs, before all others, takes the place of a constant.
     void prepend(const OpForm& form, Attributes attributes, Value* constant);
     Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
+    /// One node takes the place of several: these results of theirs become its own, in this order, and the others are gone. Nodes move
+    /// where they must, so that each comes after what it needs; the caller knows that there is such an order.
+    Node* join(const std::vector<Node*>& nodes, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs,
+               const std::vector<Value*>& results);
     /// Takes away what leads to none of these, constants too, and gives how many nodes that were.
     int sweep(const std::vector<const Value*>& kept);
     /// Throws ValueError, with what is wrong, where the graph is not whole: for tests of passes.
@@ -239,6 +243,7 @@ class Graph {
     friend Graph load_graph(const std::string& path, Loc loc);
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;
     void check_is_here(const Value* value, const char* what, const Loc& loc) const;
+    void sort_nodes();
     void check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const;
     static void drop_use(Value* value, const Node* node, int input);
     void move_last_to(std::size_t at);

@@ -8,6 +8,8 @@
 // sum of products overflows and the product of a sum does not. nan and infinities that an op gives stay: x * 0 is not 0.
 #pragma once
 
+#include <functional>
+
 #include "tapir/autograd/trace/graph.h"
 
 namespace tapir {
@@ -51,5 +53,10 @@ struct PassReport {
 
 /// All of them but freeze(), in a fixed order, again and again until nothing changes. One line for each pass.
 std::vector<PassReport> optimize(Graph& graph);
+
+/// One `fused` node for element-wise ops of one shape and dtype that work on each other's results: they run as one pass over memory, with
+/// the same numbers. What runs a graph does this itself (Graph::run, Graph::compile); it is no part of optimize().
+/// takes: which nodes; null: all.
+int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 
 }  // namespace tapir

@@ -8,10 +8,12 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/trace/compiled_graph.h"
+#include "tapir/autograd/trace/passes.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/fused_impl.h"
 
 namespace tapir {
 namespace detail {
@@ -25,8 +27,26 @@ constexpr std::size_t kMostResults = 256;
 std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
 
 // Whether its result may lie where one of its operands does.
-bool runs_in_place(const OpForm& form) noexcept {
-    return std::any_of(elementwise_forms, elementwise_forms + kElementwiseOps, [&](const OpForm& other) { return &other == &form; });
+bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form); }
+
+// What runs: the graph with element-wise ops put together, of those that are needed.
+Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
+    std::unordered_set<const Graph::Value*> needed;
+    for (const std::string& name : outputs) needed.insert(graph.value(name, loc));
+    for (const Graph::Guard& guard : graph.guards()) needed.insert(guard.value);
+    if (outputs.empty()) {
+        for (const Graph::Output& output : graph.outputs()) needed.insert(output.value);
+        for (const Graph::Update& update : graph.updates()) needed.insert(update.value);
+    }
+    std::unordered_set<const Graph::Node*> nodes;
+    for (std::size_t i = graph.nodes().size(); i-- > 0;) {
+        const Graph::Node& node = *graph.nodes()[i];
+        if (std::none_of(node.results.begin(), node.results.end(), [&](const Graph::Value* value) { return needed.count(value) > 0; })) continue;
+        needed.insert(node.inputs.begin(), node.inputs.end());
+        nodes.insert(&node);
+    }
+    fuse_elementwise(graph, [&](const Graph::Node& node) { return nodes.count(&node) > 0; });
+    return graph;
 }
 
 #if __has_include(<sys/single_threaded.h>)
@@ -158,7 +178,7 @@ struct Plan::Frame {
 };
 
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
-    : graph_(graph), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
+    : graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
     std::vector<const Graph::Value*> wanted;
     if (is_whole_) {
         for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);
@@ -206,7 +226,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
         const Graph::Node* node = update.value->maker;
         const auto is_target = [&](const Graph::Value* value) { return value != update.target && targets.count(value) > 0; };
         const auto same_value = [&](const Graph::Update& other) { return other.value == update.value; };
-        if (!node || !runs_in_place(node->attributes.form()) || update.target->kind != Graph::Kind::parameter || targets[update.target] > 1 ||
+        if (!node || node->results.size() != 1 || !runs_in_place(node->attributes.form()) || update.target->kind != Graph::Kind::parameter || targets[update.target] > 1 ||
             !update.value->uses.empty() || seen.count(update.value) || std::any_of(node->inputs.begin(), node->inputs.end(), is_target) ||
             std::count_if(graph_.updates().begin(), graph_.updates().end(), same_value) > 1) {
             continue;

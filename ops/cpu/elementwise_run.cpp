@@ -5,6 +5,7 @@
 #endif
 
 #include "tapir/ops/kernels/elementwise.h"
+#include "tapir/ops/kernels/fused.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -212,7 +213,8 @@ bool is_repeated(const i64* sizes, const i64* strides, int rank) {
     return true;
 }
 
-void gather(const Operand& operand, const ElementwiseArgs& args, i64 position, i64 count, DType compute, std::byte* to) {
+template <class Args>  // ElementwiseArgs or FusedArgs
+void gather(const Operand& operand, const Args& args, i64 position, i64 count, DType compute, std::byte* to) {
     Cursor cursor(args.sizes, operand.strides, args.rank, position);
     const ConvertLoop loop = convert_loops[static_cast<int>(operand.dtype)][static_cast<int>(compute)];
     const auto* base = static_cast<const std::byte*>(operand.data);
@@ -331,6 +333,54 @@ void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
         } else {
             args.loop(padded, result, in, args.kernel.params);
             scatter(result, loop_out, args, position, count);
+        }
+    }
+}
+
+// --- Fused ops -----------------------------------------------------------------------------------------------------------
+
+void run_fused(const FusedArgs& args, i64 begin, i64 end) {
+    using Way = FusedArgs::Way;
+    constexpr i64 tile_bytes = 2048;
+    alignas(64) std::byte buffers[FusedArgs::kMostRegisters][tile_bytes];
+    const DType compute = stored_as(args.compute);
+    const i64 size = size_of(compute), tile = tile_bytes / size;
+    const void* place[FusedArgs::kMostRegisters];
+    for (int k = 0; k < FusedArgs::kMostRegisters; ++k) place[k] = buffers[k];
+    const i64 most = smaller(tile, (end - begin + kLanes - 1) / kLanes * kLanes);
+    for (int k = 0; k < args.inputs; ++k) {
+        if (args.way[k] == Way::repeated) convert(compute, args.in[k].data, 0, compute, buffers[k], 1, most);
+    }
+    for (i64 position = begin; position < end; position += tile) {
+        const i64 count = smaller(tile, end - position), padded = (count + kLanes - 1) / kLanes * kLanes;
+        const bool is_whole = padded == count;
+        for (int k = 0; k < args.inputs; ++k) {
+            if (args.way[k] == Way::repeated) continue;
+            const std::byte* from = static_cast<const std::byte*>(args.in[k].data) + position * size;
+            if (args.way[k] == Way::linear && is_whole) {
+                place[k] = from;
+                continue;
+            }
+            place[k] = buffers[k];
+            if (args.way[k] == Way::linear) {
+                std::memcpy(buffers[k], from, static_cast<std::size_t>(count * size));
+            } else {
+                gather(args.in[k], args, position, count, compute, buffers[k]);
+            }
+            if (!is_whole) convert(compute, buffers[k], 0, compute, buffers[k] + count * size, 1, padded - count);
+        }
+        const bool is_direct = is_whole && !args.overlaps;
+        for (int i = 0; i < args.outputs; ++i) {
+            place[args.out_register[i]] = is_direct ? static_cast<std::byte*>(args.out[i]) + position * size : buffers[args.out_register[i]];
+        }
+        for (int s = 0; s < args.step_count; ++s) {
+            const FusedStep& step = args.steps[s];
+            const void* in[3];
+            for (int k = 0; k < step.count; ++k) in[k] = place[step.in[k]];
+            step.loop(padded, const_cast<void*>(place[step.out]), in, step.params);
+        }
+        for (int i = 0; !is_direct && i < args.outputs; ++i) {
+            std::memcpy(static_cast<std::byte*>(args.out[i]) + position * size, buffers[args.out_register[i]], static_cast<std::size_t>(count * size));
         }
     }
 }

@@ -1,0 +1,178 @@
+// Fusion: element-wise ops of one shape and dtype that work on each other's results become one node.
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tapir/autograd/trace/passes.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/fused_impl.h"
+
+namespace tapir {
+namespace {
+
+using Value = Graph::Value;
+using Node = Graph::Node;
+
+bool is_number(const Value* value) { return value->kind == Graph::Kind::constant && value->data.numel() == 1 && value->device == cpu; }
+
+// Of what runs as a loop over numbers of one dtype.
+bool can_fuse(const Node& node) {
+    const int op = elementwise_index(node.attributes.form());
+    if (op < 0 || node.results.size() != 1) return false;
+    const Value& result = *node.results[0];
+    if (result.device != cpu || (result.dtype != float32 && result.dtype != float64 && result.dtype != int32 && result.dtype != int64)) return false;
+    if (!elementwise::loop_without_checks(static_cast<Elementwise>(op), kernels::compute_of(result.dtype))) return false;
+    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Value* input) {
+        return (input->dtype == result.dtype && input->device == cpu) || (is_number(input) && is_floating(input->dtype) <= is_floating(result.dtype));
+    });
+}
+
+struct Group {
+    std::vector<Node*> nodes;  // in order
+};
+
+struct Edges {
+    std::vector<Value*> inputs, outputs;
+    std::size_t numbers = 0;
+};
+
+class Fusion {
+ public:
+    Fusion(Graph& graph, const std::function<bool(const Node&)>& takes) : graph_(graph) {
+        for (const auto& node : graph.nodes()) {
+            position_[node.get()] = static_cast<int>(position_.size());
+            if (!can_fuse(*node) || (takes && !takes(*node))) continue;
+            group_[node.get()] = groups_.size();
+            groups_.push_back({{node.get()}});
+        }
+        for (const Graph::Output& output : graph.outputs()) kept_.insert(output.value);
+        for (const Graph::Update& update : graph.updates()) kept_.insert(update.value);
+        for (const Graph::Guard& guard : graph.guards()) kept_.insert(guard.value);
+    }
+
+    int run() {
+        std::vector<Node*> nodes;
+        for (const auto& node : graph_.nodes()) nodes.push_back(node.get());
+        for (Node* node : nodes) {
+            for (Value* input : node->inputs) {
+                if (input->maker) try_merge(input->maker, node);
+            }
+        }
+        int changes = 0;
+        for (Group& group : groups_) {
+            if (group.nodes.size() < 2) continue;
+            fuse(group);
+            ++changes;
+        }
+        return changes;
+    }
+
+ private:
+    bool are_alike(const Node* a, const Node* b) const {
+        const Value &x = *a->results[0], &y = *b->results[0];
+        return x.dtype == y.dtype && x.shape == y.shape;
+    }
+
+    Edges edges_of(const std::vector<Node*>& nodes) const {
+        const std::unordered_set<const Node*> within(nodes.begin(), nodes.end());
+        Edges edges;
+        std::unordered_set<const Value*> seen;
+        for (const Node* node : nodes) {
+            for (Value* input : node->inputs) {
+                if ((input->maker && within.count(input->maker)) || !seen.insert(input).second) continue;
+                if (is_number(input)) ++edges.numbers;
+                else edges.inputs.push_back(input);
+            }
+            Value* result = node->results[0];
+            const auto is_outside = [&](const Graph::Use& use) { return !within.count(use.node); };
+            if (kept_.count(result) || std::any_of(result->uses.begin(), result->uses.end(), is_outside)) edges.outputs.push_back(result);
+        }
+        return edges;
+    }
+
+    // Whether something that is not of these nodes, but for which they would be one, lies between two of them.
+    bool has_way_out_and_back(const std::vector<Node*>& nodes) const {
+        const std::unordered_set<const Node*> within(nodes.begin(), nodes.end());
+        const int first = position_.at(nodes.front());
+        std::vector<const Node*> open;
+        std::unordered_set<const Node*> seen;
+        const auto look_at = [&](const Node* node, bool from_within) {
+            for (const Value* input : node->inputs) {
+                if (!input->maker || (from_within && within.count(input->maker))) continue;
+                if (seen.insert(input->maker).second) open.push_back(input->maker);
+            }
+        };
+        for (const Node* node : nodes) look_at(node, true);
+        while (!open.empty()) {
+            const Node* node = open.back();
+            open.pop_back();
+            if (within.count(node)) return true;
+            const auto group = group_.find(node);
+            if (group != group_.end() && groups_[group->second].nodes.size() > 1) {
+                for (const Node* member : groups_[group->second].nodes) look_at(member, false);
+            } else if (position_.at(node) > first) {
+                look_at(node, false);
+            }
+        }
+        return false;
+    }
+
+    void try_merge(const Node* producer, const Node* consumer) {
+        const auto a = group_.find(producer), b = group_.find(consumer);
+        if (a == group_.end() || b == group_.end() || a->second == b->second || !are_alike(producer, consumer)) return;
+        std::vector<Node*> both = groups_[a->second].nodes;
+        both.insert(both.end(), groups_[b->second].nodes.begin(), groups_[b->second].nodes.end());
+        if (both.size() > kMostFusedOps) return;
+        std::sort(both.begin(), both.end(), [&](const Node* x, const Node* y) { return position_.at(x) < position_.at(y); });
+        const Edges edges = edges_of(both);
+        if (edges.inputs.size() + edges.numbers > kMostFusedInputs || edges.outputs.size() > kMostFusedOutputs) return;
+        if (has_way_out_and_back(both)) return;
+        const std::size_t from = a->second, to = b->second;
+        for (const Node* node : groups_[from].nodes) group_[node] = to;
+        groups_[from].nodes.clear();
+        groups_[to].nodes = std::move(both);
+    }
+
+    void fuse(Group& group) {
+        const Edges edges = edges_of(group.nodes);
+        const DType dtype = group.nodes[0]->results[0]->dtype;
+        const detail::PauseRecording pause;
+        auto body = std::make_shared<Graph>();
+        std::unordered_map<const Value*, Value*> of;
+        for (const Value* input : edges.inputs) {
+            const std::string name = input->name.empty() ? "v" + std::to_string(input->number) : input->name;
+            of[input] = body->add_input(name, input->dtype, input->shape, input->device);
+        }
+        for (const Node* node : group.nodes) {
+            std::vector<Value*> inputs;
+            for (const Value* input : node->inputs) {
+                Value*& here = of[input];
+                if (!here) here = body->add_constant(input->dtype == dtype ? input->data : input->data.to(dtype));
+                inputs.push_back(here);
+            }
+            Node* inner = body->append(node->attributes.form(), node->attributes, inputs);
+            inner->loc = node->loc;
+            inner->module = node->module;
+            inner->module_call = node->module_call;
+            const Value& result = *node->results[0];
+            of[node->results[0]] = body->add_result(inner, result.dtype, result.device, result.shape);
+        }
+        for (const Value* output : edges.outputs) body->add_output("v" + std::to_string(output->number), of.at(output));
+        const OpForm* form = find_form("fused");
+        Attributes attributes(*form);
+        attributes.set("body", std::shared_ptr<const Graph>(std::move(body)));
+        graph_.join(group.nodes, *form, std::move(attributes), edges.inputs, edges.outputs);
+    }
+
+    Graph& graph_;
+    std::unordered_map<const Node*, int> position_;
+    std::unordered_map<const Node*, std::size_t> group_;
+    std::vector<Group> groups_;
+    std::unordered_set<const Value*> kept_;  // that others see
+};
+
+}  // namespace
+
+int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>& takes) { return Fusion(graph, takes).run(); }
+
+}  // namespace tapir

@@ -1,0 +1,25 @@
+// Element-wise ops that are run as one.
+#pragma once
+
+#include "tapir/ops/kernels/elementwise.h"
+
+namespace tapir {
+
+struct OpForm;
+
+namespace elementwise {
+
+/// The loop of an op that looks at nothing but its numbers; null where it does, and where the op does not have the type.
+kernels::Loop loop_without_checks(Elementwise op, kernels::Compute compute);
+
+}  // namespace elementwise
+
+/// The op of this form, -1: it is no element-wise one.
+int elementwise_index(const OpForm& form) noexcept;
+/// Whether this is the form of `fused`.
+bool is_fused_form(const OpForm& form) noexcept;
+
+/// What fits one `fused` node.
+inline constexpr int kMostFusedOps = 32, kMostFusedInputs = 16, kMostFusedOutputs = 8;
+
+}  // namespace tapir
