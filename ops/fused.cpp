@@ -37,7 +37,7 @@ struct Program {
     bool is_good = false;
     DType dtype = float32;
     std::vector<FusedStep> steps;
-    std::vector<Tensor> constants;  // inputs after the graph's own
+    std::vector<Tensor> constants;  // inputs after the graph's own: tiles of a number each
     std::size_t inputs = 0;
     std::vector<std::uint8_t> outputs;
 
@@ -56,7 +56,9 @@ struct Program {
         }
         for (const Graph::Value* constant : body.constants()) {
             if (constant->dtype != dtype || constant->data.numel() != 1 || constant->device != cpu) return;
-            constants.push_back(constant->data);
+            const std::int64_t tile = FusedArgs::kTileBytes / static_cast<std::int64_t>(itemsize(dtype));
+            constants.push_back(detail::make_empty(Shape(tile), dtype, Device(), Loc{}));
+            copy_elements(constants.back(), constant->data.reshape({1}));
             registers[constant] = next++;
         }
         if (next > FusedArgs::kMostInputs || !body.parameters().empty()) return;
@@ -127,20 +129,20 @@ struct FusedAttrs {
 constexpr std::int64_t kParallelSteps = 64 * 1024;  // elements times ops: below, waking threads costs more than it gains
 
 // The outputs' dimensions, merged where they lie behind each other in every operand.
-void set_geometry(FusedArgs& args, const TensorImpl* y, const TensorImpl* const* in) {
+void set_geometry(FusedArgs& args, const TensorImpl* y, const TensorImpl* const* in, int inputs) {
     args.rank = 0;
     for (int d = 0; d < y->rank; ++d) {
         if (y->sizes[d] == 1) continue;
         std::int64_t strides[FusedArgs::kMostInputs];
         bool merge = args.rank > 0;
-        for (int k = 0; k < args.inputs; ++k) {
+        for (int k = 0; k < inputs; ++k) {
             const int own = d - (y->rank - in[k]->rank);
             strides[k] = own < 0 || in[k]->sizes[own] == 1 ? 0 : in[k]->strides[own];
             merge = merge && args.in[k].strides[args.rank - 1] == strides[k] * y->sizes[d];
         }
         if (!merge) args.sizes[args.rank++] = 1;
         args.sizes[args.rank - 1] *= y->sizes[d];
-        for (int k = 0; k < args.inputs; ++k) args.in[k].strides[args.rank - 1] = strides[k];
+        for (int k = 0; k < inputs; ++k) args.in[k].strides[args.rank - 1] = strides[k];
     }
 }
 
@@ -176,7 +178,13 @@ bool fused_into(const FormCall& x, const Tensor& out) {
     const TensorImpl* in[FusedArgs::kMostInputs];
     bool is_linear = true;
     for (int k = 0; k < args.inputs; ++k) {
-        const TensorImpl* operand = in[k] = k < x.count ? x.inputs[k]->impl() : program.constants[static_cast<std::size_t>(k - x.count)].impl();
+        if (k >= x.count) {
+            in[k] = nullptr;
+            args.in[k].data = program.constants[static_cast<std::size_t>(k - x.count)].raw_data();
+            args.way[k] = FusedArgs::Way::filled;
+            continue;
+        }
+        const TensorImpl* operand = in[k] = x.inputs[k]->impl();
         if (operand->dtype != program.dtype || operand->device.type != DeviceType::cpu || !broadcasts_to(operand, y)) return false;
         args.in[k].data = operand->data;
         args.in[k].dtype = program.dtype;
@@ -186,7 +194,9 @@ bool fused_into(const FormCall& x, const Tensor& out) {
         for (int i = 0; i < args.outputs; ++i) args.overlaps = args.overlaps || args.out[i] == operand->data;
     }
     if (y->numel == 0) return true;
-    if (!is_linear) set_geometry(args, y, in);
+    // What the last step writes nobody reads after.
+    if (args.outputs == 1 && program.steps.back().out == program.outputs[0]) args.overlaps = false;
+    if (!is_linear) set_geometry(args, y, in, x.count);
     const std::int64_t grain = kParallelSteps / args.step_count + 1;
     if (y->numel < 2 * grain || num_threads() == 1) {
         kernels::run_fused(args, 0, y->numel);
@@ -196,10 +206,33 @@ bool fused_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
+// Op by op, in whatever shape the operands have: sizes that depend on data are not those of the trace.
 std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
     const Loc loc = Loc::current();
-    if (!a.body) fail<ValueError>(loc, "fused: there is no body");
-    return (*a.body)(x.list(), loc);
+    if (!a.body || a.body->inputs().size() != static_cast<std::size_t>(x.count)) {
+        fail<ValueError>(loc, "fused: {} operands do not fit {}", x.count, a.body ? "the body" : "a body that is not there");
+    }
+    std::unordered_map<const Graph::Value*, Tensor> values;
+    for (int i = 0; i < x.count; ++i) values[a.body->inputs()[static_cast<std::size_t>(i)]] = x[i];
+    for (const auto* list : {&a.body->constants(), &a.body->parameters()}) {
+        for (const Graph::Value* value : *list) values[value] = value->data;
+    }
+    const detail::ModuleRestore restore;
+    for (const auto& node : a.body->nodes()) {
+        if (node->results.size() != 1 || elementwise_index(node->attributes.form()) < 0) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op);
+        const CallerScope caller(node->loc.line() ? node->loc : loc);
+        detail::thread.module = node->module;
+        detail::thread.module_call = node->module_call;
+        std::vector<const Tensor*> arguments;
+        for (const Graph::Value* input : node->inputs) arguments.push_back(&values.at(input));
+        Tensor y[2];
+        node->attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), node->attributes.data()}, y);
+        const DType dtype = node->results[0]->dtype;
+        values[node->results[0]] = y[0].dtype() == dtype ? y[0] : y[0].to(dtype);
+    }
+    std::vector<Tensor> results;
+    for (const Graph::Output& output : a.body->outputs()) results.push_back(values.at(output.value));
+    return results;
 }
 
 }  // namespace

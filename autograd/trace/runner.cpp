@@ -23,6 +23,7 @@ constexpr int kOutside = -1;           // a root: an input, a parameter or a con
 constexpr int kToTheEnd = INT_MAX;     // a last use
 constexpr std::size_t kMostFrames = 8;  // that nobody uses, of one plan
 constexpr std::size_t kMostResults = 256;
+constexpr std::size_t kMostConstantBytes = 64 * 1024;  // that a step keeps
 
 std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
 
@@ -54,6 +55,12 @@ bool has_one_thread() noexcept { return __libc_single_threaded; }
 #else
 bool has_one_thread() noexcept { return false; }
 #endif
+
+// Loops and branches, which may draw random numbers.
+bool has_graph(const Graph::Node& node) {
+    const auto all = node.attributes.all();
+    return std::any_of(all.begin(), all.end(), [](const auto& one) { return std::holds_alternative<std::shared_ptr<const Graph>>(one.second); });
+}
 
 // What a tensor must be for its place to be found in a frame.
 struct Geometry {
@@ -152,7 +159,7 @@ struct Plan::Call {
     const Step* step;
     Tensor* results;
     std::vector<int> dead = {};  // slots to be emptied after it
-    bool is_view = false;        // of what lies in the block: once made, it stays
+    bool stays = false;          // once made: views of what lies in the block, and what depends on constants only
     bool is_made = false;
 };
 
@@ -426,6 +433,8 @@ void Plan::lay_out(Frame& frame) const {
         if (frame.roots[at(slot)] >= 0) leaves[at(frame.roots[at(slot)])] = true;
     }
     frame.is_placed.assign(at(slot_count_), false);
+    std::vector<bool> is_constant(at(slot_count_), false);
+    for (const auto& [slot, value] : held_) is_constant[at(slot)] = value->kind == Graph::Kind::constant;
     Places places;
     std::vector<std::size_t> begin(at(slot_count_), 0);
     const auto room = [&](int slot) { return (std::max<std::size_t>(frame.seen[at(slot)].bytes(), 1) + kAlignment - 1) / kAlignment * kAlignment; };
@@ -435,6 +444,20 @@ void Plan::lay_out(Frame& frame) const {
         const Graph::Node& node = *call.step->node;
         const int count = static_cast<int>(node.results.size());
         bool can = node.attributes.form().into != nullptr && count > 0;
+        // What depends on nothing but constants is made once more.
+        const auto is_fixed = [&](int slot) { return is_constant[at(slot)]; };
+        std::size_t bytes = 0;
+        bool is_known = !node.attributes.form().is_random && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
+        for (int k = 0; k < count; ++k) {
+            const int slot = call.step->first_result + k;
+            is_known = is_known && !(frame.roots[at(slot)] >= 0 && leaves[at(frame.roots[at(slot)])]);
+            bytes += frame.seen[at(slot)].bytes();
+        }
+        if (is_known && bytes <= kMostConstantBytes && !has_graph(node)) {
+            call.stays = true;
+            for (int k = 0; k < count; ++k) is_constant[at(call.step->first_result + k)] = true;
+            continue;
+        }
         for (int k = 0; can && k < count; ++k) {
             const int slot = call.step->first_result + k;
             const Geometry& y = frame.seen[at(slot)];
@@ -451,7 +474,8 @@ void Plan::lay_out(Frame& frame) const {
             for (std::size_t i = 0; runs_in_place(node.attributes.form()) && i < call.step->inputs.size() && taken < 0; ++i) {
                 const int input = call.step->inputs[i];
                 const Geometry &x = frame.seen[at(input)], &y = frame.seen[at(slot)];
-                if (!frame.is_placed[at(input)] || end[at(input)] != static_cast<int>(s) || x.dtype != y.dtype || !(x.shape == y.shape)) continue;
+                const bool ends_here = std::find(ends[s].begin(), ends[s].end(), input) != ends[s].end();  // and its place is not taken yet
+                if (!ends_here || x.dtype != y.dtype || !(x.shape == y.shape)) continue;
                 const auto is_other_view = [&](int other) { return other != input && frame.roots[at(other)] == input; };
                 if (std::none_of(call.step->inputs.begin(), call.step->inputs.end(), is_other_view)) taken = input;
             }
@@ -483,9 +507,11 @@ void Plan::lay_out(Frame& frame) const {
         Call& call = frame.calls[s];
         const auto is_placed = [&](int slot) { return frame.roots[at(slot)] >= 0 && frame.is_placed[at(frame.roots[at(slot)])]; };
         const int count = static_cast<int>(call.step->node->results.size());
-        call.is_view = !call.into && !call.step->inputs.empty() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_placed);
-        for (int k = 0; k < count; ++k) call.is_view = call.is_view && is_placed(call.step->first_result + k);
-        for (int k = 0; call.is_view && k < count; ++k) stays[at(call.step->first_result + k)] = true;
+        if (!call.stays && !call.into && !call.step->inputs.empty()) {
+            call.stays = std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_placed);
+            for (int k = 0; k < count; ++k) call.stays = call.stays && is_placed(call.step->first_result + k);
+        }
+        for (int k = 0; call.stays && k < count; ++k) stays[at(call.step->first_result + k)] = true;
     }
     for (Call& call : frame.calls) {
         std::erase_if(call.dead, [&](int slot) { return stays[at(slot)]; });
@@ -550,8 +576,8 @@ void Plan::make_loose(Call& call, Frame& frame) const {
         frame.loose.push_back(slot);
         for (Call& other : frame.calls) {
             const auto shows = [&](int input) { return frame.roots[at(input)] == slot; };
-            if (!other.is_view || std::none_of(other.step->inputs.begin(), other.step->inputs.end(), shows)) continue;
-            other.is_view = other.is_made = false;
+            if (!other.stays || std::none_of(other.step->inputs.begin(), other.step->inputs.end(), shows)) continue;
+            other.stays = other.is_made = false;
             for (std::size_t i = 0; i < other.step->node->results.size(); ++i) frame.loose.push_back(other.step->first_result + static_cast<int>(i));
         }
     }
@@ -592,11 +618,11 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
         if (!is_as_seen) {  // sizes that depend on data: what follows is made as it comes
             for (Call& other : frame.calls) {
                 other.into = nullptr;
-                other.is_view = other.is_made = false;
+                other.stays = other.is_made = false;
             }
             frame.writes_directly = false;
         }
-        call.is_made = call.is_view;
+        call.is_made = call.stays;
         for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
     }
 }
@@ -643,7 +669,10 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     if (frame.is_learned) {
         bool is_changed = false;
         for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i] != held_[i].second->data.impl();
-        if (is_changed) plan_updates(frame);
+        if (is_changed) {  // others took their places
+            plan_updates(frame);
+            for (Call& call : frame.calls) call.is_made = false;
+        }
         run_steps(frame, loc);
     } else {
         run_first(frame, loc);

@@ -339,9 +339,21 @@ void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
 
 // --- Fused ops -----------------------------------------------------------------------------------------------------------
 
+namespace {
+
+template <class T>
+void repeat(const void* from, void* to, i64 n) {
+    const T x = *static_cast<const T*>(from);
+    auto* y = static_cast<T*>(to);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = x;
+}
+
+}  // namespace
+
 void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     using Way = FusedArgs::Way;
-    constexpr i64 tile_bytes = 2048;
+    constexpr i64 tile_bytes = FusedArgs::kTileBytes;
     alignas(64) std::byte buffers[FusedArgs::kMostRegisters][tile_bytes];
     const DType compute = stored_as(args.compute);
     const i64 size = size_of(compute), tile = tile_bytes / size;
@@ -349,13 +361,19 @@ void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     for (int k = 0; k < FusedArgs::kMostRegisters; ++k) place[k] = buffers[k];
     const i64 most = smaller(tile, (end - begin + kLanes - 1) / kLanes * kLanes);
     for (int k = 0; k < args.inputs; ++k) {
-        if (args.way[k] == Way::repeated) convert(compute, args.in[k].data, 0, compute, buffers[k], 1, most);
+        if (args.way[k] == Way::filled) place[k] = args.in[k].data;
+        if (args.way[k] != Way::repeated) continue;
+        if (size == 4) {
+            repeat<std::uint32_t>(args.in[k].data, buffers[k], most);
+        } else {
+            repeat<std::uint64_t>(args.in[k].data, buffers[k], most);
+        }
     }
     for (i64 position = begin; position < end; position += tile) {
         const i64 count = smaller(tile, end - position), padded = (count + kLanes - 1) / kLanes * kLanes;
         const bool is_whole = padded == count;
         for (int k = 0; k < args.inputs; ++k) {
-            if (args.way[k] == Way::repeated) continue;
+            if (args.way[k] == Way::repeated || args.way[k] == Way::filled) continue;
             const std::byte* from = static_cast<const std::byte*>(args.in[k].data) + position * size;
             if (args.way[k] == Way::linear && is_whole) {
                 place[k] = from;

@@ -14,7 +14,8 @@ struct FusedStep {
 
 struct FusedArgs {
     static constexpr int kMostInputs = 24, kMostOutputs = 8, kMostRegisters = 40;
-    enum class Way : std::uint8_t { linear, repeated, strided };
+    static constexpr std::int64_t kTileBytes = 2048;
+    enum class Way : std::uint8_t { linear, repeated, strided, filled };  // filled: one tile of the same number
 
     Compute compute;
     const FusedStep* steps;
@@ -25,7 +26,7 @@ struct FusedArgs {
     int outputs;
     void* out[kMostOutputs];       // contiguous
     std::uint8_t out_register[kMostOutputs];
-    bool overlaps;                 // an output lies where an input does
+    bool overlaps;                 // an output lies where an input does that is read after it was written
     std::int64_t numel;
     int rank;
     std::int64_t sizes[8];         // of the outputs
