@@ -359,6 +359,7 @@ void Graph::sort_nodes() {
         }
     }
     nodes_ = std::move(sorted);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i]->order = (i + 1) * kOrderStep;
 }
 
 Graph::Node* Graph::join(const std::vector<Node*>& nodes, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs,

@@ -58,5 +58,8 @@ std::vector<PassReport> optimize(Graph& graph);
 /// the same numbers. What runs a graph does this itself (Graph::run, Graph::compile); it is no part of optimize().
 /// takes: which nodes; null: all.
 int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
+/// One product for several with the same matrix, each of few rows, that do not need each other's results: the matrix is read once. The
+/// results are views of its rows, the same up to rounding. Done by what runs a graph, too.
+int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 
 }  // namespace tapir

@@ -46,7 +46,9 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
         needed.insert(node.inputs.begin(), node.inputs.end());
         nodes.insert(&node);
     }
-    fuse_elementwise(graph, [&](const Graph::Node& node) { return nodes.count(&node) > 0; });
+    const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
+    fuse_elementwise(graph, is_needed);
+    batch_products(graph, is_needed);
     return graph;
 }
 
