@@ -201,6 +201,10 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
         for (const Graph::Update& update : graph_.updates()) wanted.push_back(update.value);
     }
     std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
+    // What draws numbers that nobody needs decides which ones the others get.
+    for (const auto& node : graph_.nodes()) {
+        if (is_whole_ && node->attributes.form().is_random) needed.insert(node->results.begin(), node->results.end());
+    }
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
         const Graph::Node& node = *graph_.nodes()[i];
         const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
@@ -393,7 +397,8 @@ void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
         // Numbers among the operands are tensors here, and may count for more in a promotion.
         Tensor& y = frame.made[k];
         const DType dtype = node.results[k]->dtype;
-        if (!y.defined() || y.dtype() == dtype) {
+        if (!y.defined()) fail<ValueError>(node.loc.line() ? node.loc : loc, "graph: {} gives no result {}", node.op, k);
+        if (y.dtype() == dtype) {
             call.results[k] = std::move(y);
         } else {
             call.results[k] = y.to(dtype);

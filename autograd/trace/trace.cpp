@@ -70,12 +70,13 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
     Tracer tracer(options);
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(inputs[i].name, tensors[i]);
     std::vector<Tensor> results;
+    std::vector<std::string> names;
     std::vector<Graph::Value*> values;
     const Generator::State before = default_generator().state();
     try {
         const TracerScope watching(tracer);
         const TracingScope tracing(number);
-        results = fn(tensors);
+        results = fn(tensors, &names);
         for (const Tensor& result : results) {
             if (!result.defined()) fail<ValueError>(loc, "trace: the function gave an undefined tensor");
             values.push_back(tracer.value_of(result, loc));
@@ -89,8 +90,9 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
         fail<ValueError>(loc, "trace: {} names of outputs for {} outputs", options.outputs.size(), values.size());
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
-        run.graph.add_output(!options.outputs.empty() ? options.outputs[i] : values.size() == 1 ? "output" : fmt::format("output_{}", i),
-                             values[i], loc);
+        const bool is_number = names[i].empty() || (names[i][0] >= '0' && names[i][0] <= '9');
+        if (is_number) names[i] = names[i].empty() ? "output" : "output_" + names[i];
+        run.graph.add_output(options.outputs.empty() ? names[i] : options.outputs[i], values[i], loc);
     }
     return run;
 }

@@ -26,7 +26,8 @@ struct TraceInput {
 };
 
 struct TraceOptions {
-    /// What outputs are called, in order; else "output", or "output_0", "output_1", ...
+    /// What outputs are called, in order. Else a single one is "output", those of a list, pair, tuple or struct are "output_0", "output_1",
+    /// ..., "output_1_0" in one of these in another, and those of a map go by their names.
     std::vector<std::string> outputs = {};
     /// Tensors that the graph shall keep as parameters under these names, beside those that require gradients (which have their
     /// names from their model). Buffers, such as running means, can be given here.
