@@ -180,6 +180,17 @@ std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
     return list;
 }
 
+bool Attributes::is_random() const {
+    bool draws = form_->is_random;
+    each_field(*form_, data_, [&](const Field& field) {
+        if (field.kind != Field::Kind::graph) return;
+        const auto& graph = in<std::shared_ptr<const Graph>>(field);
+        if (!graph) return;
+        for (const auto& node : graph->nodes()) draws |= node->attributes.is_random();
+    });
+    return draws;
+}
+
 void Attributes::each(const std::function<void(const Field&)>& visit) { each_field(*form_, data_, visit); }
 
 Attribute Attributes::get(std::string_view name, Loc loc) const {

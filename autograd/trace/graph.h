@@ -57,6 +57,8 @@ class Attributes {
     void set(std::string_view name, const Attribute& value, Loc loc = Loc::current());
     /// Whether some depend on named dimensions.
     bool is_symbolic() const noexcept { return !symbolic_.empty(); }
+    /// Whether the op draws random numbers, or one in a graph that is an attribute does.
+    bool is_random() const;
     /// With numbers in their places. Throws ValueError where a size is missing; partly: what depends on it stays then.
     Attributes with(const DimSizes& sizes, const Loc& loc, bool partly = false) const;
     /// What the form takes; is_symbolic() to be false.

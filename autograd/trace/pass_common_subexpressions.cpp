@@ -7,6 +7,7 @@
 
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
+#include "tapir/core/format.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -42,7 +43,10 @@ std::string key_of(const Graph::Node& node) {
     if (takes_operands_in_either_order(node.op)) std::sort(inputs.begin(), inputs.end());
     std::string key = node.op;
     for (const int input : inputs) key += " %" + std::to_string(input);
-    for (const auto& [name, value] : node.attributes.all()) key += " " + name + "=" + to_string(value);
+    for (const auto& [name, value] : node.attributes.all()) {
+        const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&value);
+        key += " " + name + "=" + (nested ? fmt::format("{}", static_cast<const void*>(nested->get())) : to_string(value));
+    }
     for (const Graph::Value* result : node.results) key += std::string(" ") + name(result->dtype);
     return key;
 }
@@ -58,7 +62,7 @@ int eliminate_common_subexpressions(Graph& graph) {
     std::vector<Graph::Node*> nodes;
     for (const auto& node : graph.nodes()) nodes.push_back(node.get());
     for (Graph::Node* node : nodes) {
-        if (node->attributes.form().is_random) continue;
+        if (node->attributes.is_random()) continue;
         const auto [place, is_new] = known.try_emplace(key_of(*node), node);
         if (is_new) continue;
         const Graph::Node& first = *place->second;

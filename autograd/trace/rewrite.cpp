@@ -96,6 +96,19 @@ bool is_known(const Sizes& shape) {
     return true;
 }
 
+bool is_given(const Graph& graph, const Sizes& shape) {
+    const auto is_dim_of_input = [&](const std::string& name) {
+        const SymInt dim = SymInt::dim(name);
+        return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Value* input) {
+            return std::find(input->shape.begin(), input->shape.end(), dim) != input->shape.end();
+        });
+    };
+    return std::all_of(shape.begin(), shape.end(), [&](const SymInt& size) {
+        const std::vector<std::string> names = size.dims();
+        return std::all_of(names.begin(), names.end(), is_dim_of_input);
+    });
+}
+
 bool same_shape(const Value* a, const Value* b) { return a == b || (a->shape == b->shape && is_known(a->shape)); }
 bool same_type(const Value* a, const Value* b) { return a->dtype == b->dtype && a->device == b->device && same_shape(a, b); }
 

@@ -21,8 +21,10 @@ using Sizes = std::vector<SymInt>;
 
 /// The number that all elements of a value are, where that is known: of constants, zeros(), full(), and views of these.
 std::optional<double> number_of(const Value* value);
-/// Whether all its sizes follow from those of the inputs.
+/// Whether a formula of dimensions, which may depend on data, gives each size.
 bool is_known(const Sizes& shape);
+/// Whether attributes can say it: its dimensions are those of inputs, which each run knows from the start.
+bool is_given(const Graph& graph, const Sizes& shape);
 /// The same shape in every run. What is not known is not the same.
 bool same_shape(const Value* a, const Value* b);
 /// The same, and the same dtype and device.

@@ -38,6 +38,9 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
     if (outputs.empty()) {
         for (const Graph::Output& output : graph.outputs()) needed.insert(output.value);
         for (const Graph::Update& update : graph.updates()) needed.insert(update.value);
+        for (const auto& node : graph.nodes()) {
+            if (node->attributes.is_random()) needed.insert(node->results.begin(), node->results.end());
+        }
     }
     std::unordered_set<const Graph::Node*> nodes;
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
@@ -203,7 +206,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
     // What draws numbers that nobody needs decides which ones the others get.
     for (const auto& node : graph_.nodes()) {
-        if (is_whole_ && node->attributes.form().is_random) needed.insert(node->results.begin(), node->results.end());
+        if (is_whole_ && node->attributes.is_random()) needed.insert(node->results.begin(), node->results.end());
     }
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
         const Graph::Node& node = *graph_.nodes()[i];

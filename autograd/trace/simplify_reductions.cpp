@@ -29,7 +29,7 @@ Value* reshaped(Graph& graph, Node& before, Value* x, const Sizes& shape) {
 // Over dimensions of size 1 only.
 Value* of_one_element(Graph& graph, Node& node) {
     const Value *x = node.inputs[0], *result = node.results[0];
-    if (x->dtype != result->dtype || !is_known(result->shape)) return nullptr;
+    if (x->dtype != result->dtype || !is_given(graph, result->shape)) return nullptr;
     for (const int d : reduced_dims(node)) {
         if (x->shape[static_cast<std::size_t>(d)] != SymInt(1)) return nullptr;
     }
@@ -58,7 +58,7 @@ Value* in_sequence(Graph& graph, Node& node) {
     std::sort(dims.begin(), dims.end());
     const Sizes shape = reduced(x->shape, x->shape.size(), dims, keepdim);
     const AttributeList attributes = {{"dims", Sizes(dims.begin(), dims.end())}, {"keepdim", keepdim}};
-    if (!is_known(result->shape)) return nullptr;
+    if (!is_given(graph, result->shape)) return nullptr;
     Value* both = put(graph, node, node.op.c_str(), {inner->inputs[0]}, attributes, result->dtype, result->device, shape);
     return reshaped(graph, node, both, result->shape);
 }
@@ -80,7 +80,7 @@ Value* put_count(Graph& graph, Node& before, const Sizes& sizes, DType dtype) {
 Value* of_expansion(Graph& graph, Node& node) {
     const Node* expansion = made_by(node.inputs[0], "expand");
     const Value *wide = node.inputs[0], *result = node.results[0];
-    if (!expansion || !is_known(wide->shape) || wide->dtype != result->dtype || wide->dtype == bool_) return nullptr;
+    if (!expansion || !is_given(graph, wide->shape) || wide->dtype != result->dtype || wide->dtype == bool_) return nullptr;
     Value* x = expansion->inputs[0];
     const std::size_t rank = wide->shape.size(), added = rank - x->shape.size();
     std::vector<int> computed;  // dimensions of x that are left to reduce
@@ -129,7 +129,7 @@ Value* of_product(Graph& graph, Node& node) {
         if (side == 0 && inner->op == "div") break;
         Value *x = inner->inputs[static_cast<std::size_t>(1 - side)], *w = inner->inputs[static_cast<std::size_t>(side)];
         const bool is_number = w->kind == Graph::Kind::constant && w->shape.empty();
-        if (!same_type(x, product) || (w->dtype != product->dtype && !is_number) || !is_known(w->shape)) continue;
+        if (!same_type(x, product) || (w->dtype != product->dtype && !is_number) || !is_given(graph, w->shape)) continue;
         const bool is_same = std::all_of(dims.begin(), dims.end(), [&](int dim) {
             const auto from_end = rank - static_cast<std::size_t>(dim);
             return from_end > w->shape.size() || w->shape[w->shape.size() - from_end] == SymInt(1);

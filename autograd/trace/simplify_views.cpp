@@ -80,14 +80,14 @@ Value* reshape_of_reduction(Graph& graph, Node& node) {
 
 Value* expansions(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], "expand");
-    if (!inner || !is_known(node.results[0]->shape)) return nullptr;
+    if (!inner || !is_given(graph, node.results[0]->shape)) return nullptr;
     return put(graph, node, "expand", {inner->inputs[0]}, {{"shape", node.results[0]->shape}}, node.results[0]);
 }
 
 // By dimensions of size 1 only.
 Value* expansion_by_ones(Graph& graph, Node& node) {
     const Sizes &shape = node.inputs[0]->shape, &expanded = node.results[0]->shape;
-    if (!is_known(shape) || !is_known(expanded) || expanded.size() <= shape.size()) return nullptr;
+    if (!is_known(shape) || !is_given(graph, expanded) || expanded.size() <= shape.size()) return nullptr;
     const auto added = expanded.end() - static_cast<std::ptrdiff_t>(shape.size());
     const bool is_front = std::all_of(expanded.begin(), added, [](const SymInt& size) { return size == SymInt(1); });
     if (!is_front || !std::equal(shape.begin(), shape.end(), added)) return nullptr;
@@ -97,7 +97,7 @@ Value* expansion_by_ones(Graph& graph, Node& node) {
 // An expansion adds dimensions at the front by itself.
 Value* expansion_of_reshape(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], "reshape");
-    if (!inner || !is_known(inner->inputs[0]->shape) || !is_known(node.results[0]->shape)) return nullptr;
+    if (!inner || !is_known(inner->inputs[0]->shape) || !is_given(graph, node.results[0]->shape)) return nullptr;
     const Sizes &shape = inner->inputs[0]->shape, &reshaped = node.inputs[0]->shape;
     if (reshaped.size() <= shape.size()) return nullptr;
     const auto added = reshaped.end() - static_cast<std::ptrdiff_t>(shape.size());
@@ -117,16 +117,15 @@ Value* slices(Graph& graph, Node& node) {
 // A graph's values are never written to: each may be used in place of its copy.
 Value* overwritten(Graph& graph, Node& node) {
     Value *source = node.inputs[1], *result = node.results[0];
-    if (source->device != result->device) return nullptr;
+    if (source->device != result->device || (!same_shape(source, result) && !is_given(graph, result->shape))) return nullptr;
     if (source->dtype != result->dtype) source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
     if (same_shape(source, result)) return source;
-    if (!is_known(result->shape)) return nullptr;
     return put(graph, node, "expand", {source}, {{"shape", result->shape}}, result);
 }
 
 // What is made like a tensor needs its shape only.
 Value* made_like(Graph& graph, Node& node) {
-    if (!is_known(node.results[0]->shape)) return nullptr;
+    if (!is_given(graph, node.results[0]->shape)) return nullptr;
     const bool is_zeros = node.op == "zeros_like";
     AttributeList attributes = node.attributes.all();
     attributes.emplace_back("shape", node.results[0]->shape);

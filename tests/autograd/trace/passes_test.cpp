@@ -2,6 +2,7 @@
 #include <random>
 
 #include "passes_check.h"
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
 
 using namespace passes_check;
@@ -53,7 +54,7 @@ class Program {
 
     Tensor step() {
         const Tensor a = any(), b = any();
-        switch (number(34)) {
+        switch (number(36)) {
             case 0: return a + b;
             case 1: return a * b;
             case 2: return a - b;
@@ -93,6 +94,10 @@ class Program {
             case 29: return 1 / sqrt(abs(a) + 1) + b / (abs(a) + 1) + a / (abs(a) + 1);
             case 30: return a * 2 * 3 * 0.125;
             case 31: return whole().mean({0}, true).reshape({3, 4}) + whole().sum({2}).unsqueeze(2) * 0.1;
+            case 33: return cond(mean(a) > 0, [&] { return a * 1 + b + dropout(b, 0.5); }, [&] { return -(-a) - b * 1; });
+            case 34: return while_loop([](const Tensor& n, const Tensor&) { return n < 3; },
+                                       [&](const Tensor& n, const Tensor& y) { return std::pair(n + 1, tanh((y * 1 + 0) * 2 * 0.25 + b * 0.1).expand(y.shape())); },
+                                       {zeros({}, int64), whole() + b})[1];
             case 32: return layer_norm(whole(), {4}) * 0.1 + whole().clone();
             default: {
                 Tensor c = zeros({batch_, 3, 4}, float64);
@@ -210,6 +215,49 @@ TEST_CASE("gradients of random programs are the same after all passes") {
         check_same(ran(passed, x, true), ran(gradient, x, true), program.rtol() * 10, program.rtol() * 0.1);
         check_same(ran(passed, x, false), ran(gradient, x, false), program.rtol() * 10, program.rtol() * 0.1);
     }
+}
+
+TEST_CASE("passes look into branches and bodies of loops") {
+    const auto fn = [](const Tensor& x) {
+        const Tensor y = cond(x.sum() > 0, [&] { return (x * 1 + 0) * 2; }, [&] { return -(-x) + log(softmax(x, 0)); });
+        return while_loop([](const Tensor& n, const Tensor&) { return n + 0 < 3; },
+                          [](const Tensor& n, const Tensor& h) { return std::pair(n + 1, tanh(h) * 1 + tanh(h)); }, {zeros({}, int64), y})[1];
+    };
+    Graph graph = trace(fn, {{"x", ones({3}, float64), {"n"}}});
+    const Graph before = graph;
+    const auto nested = [](const Graph& of) {
+        std::string ops;
+        for (const auto& node : of.nodes()) {
+            for (const auto& [name, attribute] : node->attributes.all()) {
+                const auto* inner = std::get_if<std::shared_ptr<const Graph>>(&attribute);
+                if (inner) ops += name + ": " + ops_of(**inner) + "; ";
+            }
+        }
+        return ops;
+    };
+    CHECK(nested(before) == "then_branch: mul add mul; else_branch: softmax log neg neg add; condition: add lt; body: tanh tanh mul add add; ");
+    optimize(graph);
+    CHECK(nested(graph) == "then_branch: mul; else_branch: log_softmax add; condition: lt; body: tanh add add; ");
+    CHECK(nested(before).size() > nested(graph).size());  // a copy has its own
+    for (const std::int64_t n : {2, 3, 5}) {
+        check_same_graphs(graph, before, {rand({n}, float64)});
+        check_same_graphs(graph, before, {-rand({n}, float64)});
+    }
+    CHECK(read_again(graph).str() == graph.str());
+    for (const std::string& drawing : {graph.to_svg(), graph.to_dot()}) CHECK(drawing.find("then_branch of cond") != std::string::npos);
+}
+
+TEST_CASE("sizes that depend on data are in no attribute") {
+    Graph graph = trace(
+        [](const Tensor& x) {
+            const Tensor found = nonzero(x > 0).to(float64) * 1;  // (any, 1)
+            return std::vector<Tensor>{(found + zeros_like(found)).sum({0}, true).expand({1, 1}) * 2, exp(found * 2) - ones_like(found), found.t().t() + 0};
+        },
+        {{"x", tensor({1.0, -1.0, 2.0}, float64), {"n"}}});
+    const Graph before = graph;
+    optimize(graph);
+    check_same_graphs(graph, before, {tensor({1.0, -1.0, 2.0}, float64)});
+    check_same_graphs(graph, before, {tensor({-1.0, -1.0, -1.0, 3.0, 5.0}, float64)});
 }
 
 TEST_CASE("optimize reports what each pass has done, and writes to the same parameters") {
