@@ -31,6 +31,8 @@ constexpr Pattern kPatterns[] = {
     {"neg(sub(x, y))", "sub(y, x)", Pattern::once},
     {"mul(neg(x), neg(y))", "mul(x, y)"},
     {"div(neg(x), neg(y))", "div(x, y)"},
+    {"add(mul(neg(x), y), z)", "sub(z, mul(x, y))", Pattern::once},
+    {"sub(z, mul(neg(x), y))", "add(z, mul(x, y))", Pattern::once},
     {"abs(neg(x))", "abs(x)", Pattern::reals},
     {"square(neg(x))", "square(x)"},
     {"square(abs(x))", "square(x)"},
@@ -105,6 +107,41 @@ Value* numbers_together(Graph& graph, Node& node) {
     return nullptr;
 }
 
+// A number in the dtype that an op of this dtype computes in.
+Value* put_factor(Graph& graph, double number, DType dtype) {
+    return put_number(graph, number, dtype == float16 || dtype == bfloat16 ? float32 : dtype);
+}
+
+// x + x -> x * 2, which the rules for numbers know.
+Value* twice(Graph& graph, Node& node) {
+    const Value* result = node.results[0];
+    if (node.inputs[0] != node.inputs[1] || result->dtype == bool_ || !same_type(node.inputs[0], result)) return nullptr;
+    return put(graph, node, "mul", {node.inputs[0], put_factor(graph, 2, result->dtype)}, {}, result);
+}
+
+// -x * 2 and -(x * 2) -> x * -2
+Value* sign_of_number(Graph& graph, Node& node) {
+    const Value* result = node.results[0];
+    if (!is_floating(result->dtype)) return nullptr;
+    const bool is_inside = node.op == "mul";
+    const std::size_t count = is_inside ? 2 : 1;
+    for (std::size_t i = 0; i < count; ++i) {
+        Value* between = node.inputs[i];
+        Node* inner = made_by(between, is_inside ? "neg" : "mul");
+        if (!inner || !has_one_use(graph, between) || !same_type(between, result)) continue;
+        const Node& product = is_inside ? node : *inner;
+        for (const std::size_t place : {0, 1}) {
+            const Value* operand = product.inputs[place];
+            const std::optional<double> number = operand->kind == Graph::Kind::constant && operand->shape.empty() ? number_of(operand) : std::nullopt;
+            if (!number || !is_floating(operand->dtype)) continue;
+            Value* x = is_inside ? inner->inputs[0] : inner->inputs[1 - place];
+            if (x->dtype != result->dtype) continue;
+            return put(graph, node, "mul", {x, put_number(graph, -*number, operand->dtype)}, {}, result);
+        }
+    }
+    return nullptr;
+}
+
 // where(mask, 1, 0)
 Value* mask_as_numbers(Graph& graph, Node& node) {
     const Value* result = node.results[0];
@@ -138,7 +175,10 @@ Value* conversions(Graph& graph, Node& node) {
 
 constexpr Rule kRules[] = {
     {"mul", numbers_together},
+    {"mul", sign_of_number},
+    {"neg", sign_of_number},
     {"add", numbers_together},
+    {"add", twice},
     {"where", mask_as_numbers},
     {"to_dtype", conversions},
 };

@@ -84,6 +84,17 @@ Value* expansions(Graph& graph, Node& node) {
     return put(graph, node, "expand", {inner->inputs[0]}, {{"shape", node.results[0]->shape}}, node.results[0]);
 }
 
+// Of one element any shape is an expansion.
+Value* reshape_of_expansion(Graph& graph, Node& node) {
+    const Node* inner = made_by(node.inputs[0], "expand");
+    if (!inner || !is_given(graph, node.results[0]->shape)) return nullptr;
+    Value* x = inner->inputs[0];
+    const bool is_one = std::all_of(x->shape.begin(), x->shape.end(), [](const SymInt& size) { return size == SymInt(1); });
+    if (!is_one) return nullptr;
+    if (!x->shape.empty()) x = put(graph, node, "reshape", {x}, {{"shape", Sizes()}}, x->dtype, x->device, {});
+    return put(graph, node, "expand", {x}, {{"shape", node.results[0]->shape}}, node.results[0]);
+}
+
 // By dimensions of size 1 only.
 Value* expansion_by_ones(Graph& graph, Node& node) {
     const Sizes &shape = node.inputs[0]->shape, &expanded = node.results[0]->shape;
@@ -145,6 +156,7 @@ constexpr Rule kRules[] = {
     {"reshape", nothing_changes},
     {"reshape", reshapes},
     {"reshape", reshape_of_reduction},
+    {"reshape", reshape_of_expansion},
     {"expand", nothing_changes},
     {"expand", expansions},
     {"expand", expansion_by_ones},
