@@ -6,6 +6,7 @@
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/outside_trace_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/io/file_impl.h"
@@ -287,7 +288,9 @@ class Loader {
             inputs.push_back(std::move(traced));
         }
         const auto run = [&](const std::vector<Tensor>& x) { return run_model(x); };
-        return detail::trace(traced(run), inputs, traced_, loc_);
+        Graph graph = detail::trace(traced(run), inputs, traced_, loc_);
+        eliminate_dead_code(graph);
+        return graph;
     }
 
     std::vector<Tensor> run_model(const std::vector<Tensor>& x) {

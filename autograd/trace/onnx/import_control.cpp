@@ -1,8 +1,13 @@
-// ONNX's control flow. What is decided by values that are known is decided while the model is read.
+// ONNX's control flow. What is decided by values that are known is decided while the model is read: branches are chosen, short loops are
+// written out. The rest becomes cond, while_loop and scan.
 #include <algorithm>
 
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/ops/arrange.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
 
@@ -12,7 +17,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-constexpr int64_t kMostTurns = 10'000;  // of a loop that is written out
+constexpr int64_t kMostTurns = 32;  // of a loop that is written out
 
 OnnxInterpreter::Scope inside(Call& c) {
     OnnxInterpreter::Scope inner;
@@ -22,10 +27,37 @@ OnnxInterpreter::Scope inside(Call& c) {
     return inner;
 }
 
+// The results of a body, as tensors of this trace. types: what ONNX calls their elements.
+std::vector<Tensor> tensors_of(Call& c, const std::vector<OnnxValuePtr>& values, std::vector<int>& types) {
+    std::vector<Tensor> tensors;
+    types.clear();
+    for (const OnnxValuePtr& value : values) {
+        const Tensor x = c.tensor(value);
+        // A result that is an operand as it is: the branch gives one of its own.
+        tensors.push_back(value->known.defined() && !value->by_size ? x : x.clone());
+        types.push_back(value->type);
+    }
+    return tensors;
+}
+
 void if_op(Call& c) {
-    const bool condition = c.integer(0, "condition") != 0;
-    OnnxInterpreter::Scope inner = inside(c);
-    for (OnnxValuePtr& value : c.interpreter().run(c.graph(condition ? "then_branch" : "else_branch"), inner)) c.give(std::move(value));
+    if (c.is_known(0)) {
+        const bool condition = c.integer(0, "condition") != 0;
+        OnnxInterpreter::Scope inner = inside(c);
+        for (OnnxValuePtr& value : c.interpreter().run(c.graph(condition ? "then_branch" : "else_branch"), inner)) c.give(std::move(value));
+        return;
+    }
+    std::vector<int> types;
+    const auto branch = [&](const char* name) {
+        return [&c, &types, name] {
+            const OnnxInterpreter::Body body(c.interpreter());
+            OnnxInterpreter::Scope inner = inside(c);
+            return tensors_of(c, c.interpreter().run(c.graph(name), inner), types);
+        };
+    };
+    const Tensor condition = c.x(0);
+    const std::vector<Tensor> results = cond(condition.dim() == 0 ? condition : reshape(condition, {}), branch("then_branch"), branch("else_branch"));
+    for (std::size_t k = 0; k < results.size(); ++k) c.give(results[k], types[k]);
 }
 
 // Stacked along a new first dimension, or joined.
@@ -55,41 +87,171 @@ OnnxValuePtr joined(Call& c, const std::vector<OnnxValuePtr>& parts, const onnx:
     return onnx_value(stack(tensors, axis), parts[0]->type);
 }
 
+// Whether a body hands on the condition that it is given, or gives one that always holds, and that at the beginning does.
+bool always_goes_on(Call& c, const onnx::GraphProto& body) {
+    if (!c.is_known(1) || c.integer(1, "condition") == 0) return false;
+    std::string name = body.output(0).name();
+    for (int n = body.node_size(); n-- > 0;) {
+        const onnx::NodeProto& node = body.node(n);
+        if (node.output_size() != 1 || node.output(0) != name) continue;
+        if (node.op_type() == "Constant" && node.attribute_size() == 1 && node.attribute(0).has_t()) {
+            const OutsideTrace outside;
+            const Tensor value = c.interpreter().load(node.attribute(0).t());
+            return value.numel() == 1 && value.reshape({}).item<bool>();
+        }
+        if (node.op_type() != "Identity" || node.input_size() != 1) return false;
+        name = node.input(0);
+    }
+    if (body.input_size() > 1 && name == body.input(1).name()) return true;
+    const OnnxValuePtr outer = c.scope().find(name);
+    if (!outer || !outer->is_constant() || outer->known.numel() != 1) return false;
+    const OutsideTrace outside;
+    return outer->known.reshape({}).item<bool>();
+}
+
+struct LoopParts {
+    const onnx::GraphProto& body;
+    int carried, scanned;
+};
+
+// A body's next turn. Its operands are the turn, a condition that holds, and the state.
+std::vector<OnnxValuePtr> turn_of(Call& c, const LoopParts& loop, OnnxValuePtr turn, const std::vector<OnnxValuePtr>& state) {
+    OnnxInterpreter::Scope inner = inside(c);
+    inner.values[loop.body.input(0).name()] = std::move(turn);
+    {
+        const OutsideTrace outside;
+        inner.values[loop.body.input(1).name()] = onnx_constant(full({}, true, bool_));
+    }
+    for (int i = 0; i < loop.carried; ++i) inner.values[loop.body.input(i + 2).name()] = state[static_cast<std::size_t>(i)];
+    return c.interpreter().run(loop.body, inner);
+}
+
+// As many turns as are known, while the condition, if it counts, is known to hold. False where it is not known: nothing is given then.
+bool write_out(Call& c, const LoopParts& loop, int64_t times, bool has_condition) {
+    bool goes_on = !has_condition || c.integer(1, "condition") != 0;
+    std::vector<OnnxValuePtr> state;
+    for (int i = 0; i < loop.carried; ++i) state.push_back(c.value(i + 2));
+    std::vector<std::vector<OnnxValuePtr>> collected(static_cast<std::size_t>(loop.scanned));
+    for (int64_t turn = 0; turn < times && goes_on; ++turn) {
+        if (turn == kMostTurns) return false;
+        OnnxValuePtr number;
+        {
+            const OutsideTrace outside;
+            number = onnx_constant(full({}, turn, int64));
+        }
+        std::vector<OnnxValuePtr> results = turn_of(c, loop, number, state);
+        if (has_condition) {  // else the body's counts for nothing
+            if (!results[0]->known.defined()) return false;
+            const std::vector<OnnxValuePtr> condition{results[0]};
+            goes_on = OnnxCall(c.interpreter(), c.node(), condition, c.scope(), false).integer(0, "condition to go on") != 0;
+        }
+        for (int i = 0; i < loop.carried; ++i) state[static_cast<std::size_t>(i)] = std::move(results[static_cast<std::size_t>(i) + 1]);
+        for (std::size_t k = 0; k < collected.size(); ++k) collected[k].push_back(std::move(results[k + static_cast<std::size_t>(loop.carried) + 1]));
+    }
+    for (OnnxValuePtr& value : state) c.give(std::move(value));
+    for (std::size_t k = 0; k < collected.size(); ++k) {
+        const int place = loop.carried + static_cast<int>(k);
+        c.give(c.wants(place) ? joined(c, collected[k], loop.body.output(place + 1), 0) : OnnxValuePtr());
+    }
+    return true;
+}
+
+std::vector<OnnxValuePtr> values_of(const std::vector<Tensor>& tensors, std::size_t first, const std::vector<int>& types) {
+    std::vector<OnnxValuePtr> values;
+    for (std::size_t i = 0; i < types.size(); ++i) values.push_back(onnx_value(tensors[first + i], types[i]));
+    return values;
+}
+
+// A known number of turns: a scan along it.
+void scan_turns(Call& c, const LoopParts& loop, const std::vector<Tensor>& state, const std::vector<int>& types) {
+    std::vector<int> result_types;
+    const auto step = [&](const std::vector<Tensor>& x) {
+        const OnnxInterpreter::Body inside_body(c.interpreter());
+        std::vector<OnnxValuePtr> results = turn_of(c, loop, onnx_value(x.back()), values_of(x, 0, types));
+        results.erase(results.begin());
+        return tensors_of(c, results, result_types);
+    };
+    const Tensor turns = arange(c.integer(0, "trip count"), int64);
+    const ScanResult result = scan(step, state, {turns});
+    for (std::size_t i = 0; i < result.carry.size(); ++i) c.give(result.carry[i], types[i]);
+    for (std::size_t k = 0; k < result.outputs.size(); ++k) c.give(result.outputs[k], result_types[state.size() + k]);
+}
+
+// As long as a condition holds that data decides.
+void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const std::vector<int>& types, bool has_times, bool has_condition) {
+    if (loop.scanned > 0) {
+        c.known(has_condition ? 1 : 0, "number of turns, of a loop that collects what its turns give,");
+        c.stop("a loop that collects what its turns give, whose condition depends on data, is not supported");
+    }
+    const auto flat = [](const Tensor& x) { return x.dim() == 0 ? x : reshape(x, {}); };
+    const Tensor times = has_times ? flat(c.x(0)) : Tensor();
+    state.insert(state.begin(), has_condition ? flat(c.x(1)) : full({}, true, bool_));
+    state.insert(state.begin(), zeros({}, int64));
+    const auto goes_on = [&](const std::vector<Tensor>& x) -> Tensor { return has_times ? logical_and(x[1], x[0] < times) : x[1].clone(); };
+    const auto body = [&](const std::vector<Tensor>& x) {
+        const OnnxInterpreter::Body inside_body(c.interpreter());
+        std::vector<int> unused;
+        std::vector<Tensor> next = tensors_of(c, turn_of(c, loop, onnx_value(x[0]), values_of(x, 2, types)), unused);
+        next[0] = has_condition ? flat(next[0]) : x[1].clone();
+        next.insert(next.begin(), x[0] + 1);
+        return next;
+    };
+    const std::vector<Tensor> end = while_loop(goes_on, body, std::move(state));
+    for (std::size_t i = 2; i < end.size(); ++i) c.give(end[i], types[i - 2]);
+}
+
 void loop_op(Call& c) {
     const onnx::GraphProto& body = c.graph("body");
     const int carried = c.node().input_size() - 2, outputs = body.output_size();
     if (carried < 0 || body.input_size() != carried + 2 || outputs < carried + 1) c.stop("its body has {} inputs and {} outputs", body.input_size(), outputs);
+    const LoopParts loop{body, carried, outputs - carried - 1};
     const bool has_times = c.has(0), has_condition = c.has(1);
-    const int64_t times = has_times ? c.integer(0, "trip count") : INT64_MAX;
-    bool goes_on = !has_condition || c.integer(1, "condition") != 0;
-    std::vector<OnnxValuePtr> state;
-    for (int i = 0; i < carried; ++i) state.push_back(c.value(i + 2));
-    std::vector<std::vector<OnnxValuePtr>> collected(static_cast<std::size_t>(outputs - carried - 1));
-    for (int64_t turn = 0; turn < times && goes_on; ++turn) {
-        if (turn == kMostTurns) c.stop("it runs more than {} times, which is too often to be written out", kMostTurns);
-        OnnxInterpreter::Scope inner = inside(c);
-        {
-            const OutsideTrace outside;
-            inner.values[body.input(0).name()] = onnx_constant(full({}, turn, int64));
-            inner.values[body.input(1).name()] = onnx_constant(full({}, true, bool_));
-        }
-        for (int i = 0; i < carried; ++i) inner.values[body.input(i + 2).name()] = state[static_cast<std::size_t>(i)];
-        std::vector<OnnxValuePtr> results = c.interpreter().run(body, inner);
-        const std::vector<OnnxValuePtr> condition{results[0]};
-        if (has_condition) {  // else the body's counts for nothing
-            const OnnxCall next(c.interpreter(), c.node(), condition, c.scope(), false);
-            goes_on = next.integer(0, "condition to go on") != 0;
-        }
-        for (int i = 0; i < carried; ++i) state[static_cast<std::size_t>(i)] = std::move(results[static_cast<std::size_t>(i) + 1]);
-        for (std::size_t k = 0; k < collected.size(); ++k) collected[k].push_back(std::move(results[k + static_cast<std::size_t>(carried) + 1]));
+    if (!has_times && !has_condition) c.stop("it has no end");
+    const bool knows_times = !has_times || (c.is_known(0) && !c.value(0)->by_size), knows_condition = !has_condition || c.is_known(1);
+    const int64_t times = !has_times ? INT64_MAX : knows_times ? c.integer(0, "trip count") : 0;
+    if (knows_times && knows_condition && (!has_times || has_condition || times <= kMostTurns) && write_out(c, loop, times, has_condition)) return;
+    std::vector<Tensor> state;
+    std::vector<int> types;
+    for (int i = 0; i < carried; ++i) {
+        if (c.value(i + 2)->kind != OnnxValue::Kind::tensor) c.stop("it carries a sequence or an optional, and runs too long to be written out");
+        state.push_back(c.x(i + 2));
+        types.push_back(c.type(i + 2));
     }
-    for (OnnxValuePtr& value : state) c.give(std::move(value));
-    for (std::size_t k = 0; k < collected.size(); ++k) {
-        if (!c.wants(carried + static_cast<int>(k))) {
-            c.give(OnnxValuePtr());
+    if (c.is_known(0) && has_times && (!has_condition || always_goes_on(c, body))) return scan_turns(c, loop, state, types);
+    loop_while(c, loop, std::move(state), types, has_times, has_condition);
+}
+
+// Sequences along dimension 0 from their beginnings, for scan(); what it gives goes back to where ONNX has it.
+void scan_along(Call& c, const onnx::GraphProto& body, int carried, const std::vector<int64_t>& in_axes, const std::vector<int64_t>& out_axes,
+                const std::vector<int64_t>& in_back, const std::vector<int64_t>& out_back) {
+    const auto at = [](const std::vector<int64_t>& list, std::size_t i) { return i < list.size() ? list[i] : 0; };
+    std::vector<Tensor> state, xs;
+    std::vector<int> types, result_types;
+    for (int i = 0; i < c.count(); ++i) {
+        const auto k = static_cast<std::size_t>(i - carried);
+        Tensor x = c.x(i);
+        types.push_back(c.type(i));
+        if (i < carried) {
+            state.push_back(x);
             continue;
         }
-        c.give(joined(c, collected[k], body.output(carried + 1 + static_cast<int>(k)), 0));
+        const int axis = c.axis(at(in_axes, k), x.dim());
+        if (axis != 0) x = movedim(x, axis, 0);
+        xs.push_back(at(in_back, k) ? flip(x, {0}) : x);
+    }
+    const auto step = [&](const std::vector<Tensor>& x) {
+        const OnnxInterpreter::Body inside_body(c.interpreter());
+        OnnxInterpreter::Scope inner = inside(c);
+        for (std::size_t i = 0; i < x.size(); ++i) inner.values[body.input(static_cast<int>(i)).name()] = onnx_value(x[i], types[i]);
+        return tensors_of(c, c.interpreter().run(body, inner), result_types);
+    };
+    const ScanResult result = scan(step, state, xs);
+    for (std::size_t i = 0; i < result.carry.size(); ++i) c.give(result.carry[i], result_types[i]);
+    for (std::size_t k = 0; k < result.outputs.size(); ++k) {
+        Tensor y = result.outputs[k];
+        if (at(out_back, k)) y = flip(y, {0});
+        const int axis = c.axis(at(out_axes, k), y.dim());
+        c.give(axis == 0 ? y : movedim(y, 0, axis), result_types[state.size() + k]);
     }
 }
 
@@ -105,6 +267,8 @@ void scan_op(Call& c) {
     const std::vector<int64_t> in_axes = c.integers("scan_input_axes"), out_axes = c.integers("scan_output_axes");
     const std::vector<int64_t> in_back = is_old ? c.integers("directions") : c.integers("scan_input_directions");
     const std::vector<int64_t> out_back = is_old ? std::vector<int64_t>() : c.integers("scan_output_directions");
+    const auto turns = [&] { return c.size(carried, c.axis(in_axes.empty() ? 0 : in_axes[0], c.rank(carried))); };
+    if (!is_old && (c.interpreter().has_named_dims() || turns() > kMostTurns)) return scan_along(c, body, carried, in_axes, out_axes, in_back, out_back);
     const auto at = [](const std::vector<int64_t>& list, int i) { return static_cast<std::size_t>(i) < list.size() ? list[static_cast<std::size_t>(i)] : 0; };
     const int64_t batch = is_old ? c.size(first, 0) : 1;
     std::vector<std::vector<Tensor>> all_results(static_cast<std::size_t>(outputs));  // of each entry of the batch

@@ -105,6 +105,18 @@ class OnnxInterpreter {
         OnnxValuePtr find(const std::string& name) const;
     };
 
+    /// While it lives the nodes of a branch or a loop are run, whose tensors are none of the graph around it.
+    class Body {
+     public:
+        explicit Body(OnnxInterpreter& interpreter) noexcept : interpreter_(interpreter) { ++interpreter_.bodies_; }
+        ~Body() { --interpreter_.bodies_; }
+        Body(const Body&) = delete;
+        Body& operator=(const Body&) = delete;
+
+     private:
+        OnnxInterpreter& interpreter_;
+    };
+
     OnnxInterpreter(const onnx::ModelProto& model, std::string folder, std::string file, const Loc& loc);
 
     /// "Foo (2 nodes)" for each op that there is none for, of all graphs and functions.
@@ -133,7 +145,7 @@ class OnnxInterpreter {
     std::string folder_, file_;
     const Loc& loc_;
     bool has_named_dims_ = false;
-    int depth_ = 0;
+    int depth_ = 0, bodies_ = 0;
     std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
     std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
 };

@@ -101,14 +101,11 @@ const OnnxValuePtr& OnnxCall::value(int i) const {
 Tensor OnnxCall::tensor(const OnnxValuePtr& value) const {
     if (value->kind != OnnxValue::Kind::tensor) stop("a sequence, or an optional that is empty, stands where it takes a tensor");
     if (is_fold_) return value->known;
-    if (!value->tensor.defined()) {
-        if (value->make) {
-            value->tensor = value->make();
-        } else {
-            value->tensor = value->by_size ? of_numbers(value->known) : value->known;
-        }
-    }
-    return value->tensor;
+    if (value->tensor.defined()) return value->tensor;
+    const Tensor made = value->make ? value->make() : value->by_size ? of_numbers(value->known) : value->known;
+    // What was made in a branch or a body is not there outside of it.
+    if (interpreter_.bodies_ == 0 || !value->by_size) value->tensor = made;
+    return made;
 }
 
 std::vector<Tensor> OnnxCall::all() const {
@@ -330,7 +327,13 @@ void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
         if (!value) fail<FileError>(loc_, "load_onnx: {}: {} takes {}, which nothing before it makes", file_, name_of_node(node), name);
         inputs.push_back(std::move(value));
     }
-    if (++depth_ > kDeepest) fail<FileError>(loc_, "load_onnx: {}: functions or branches are more than {} deep", file_, kDeepest);
+    struct Depth {
+        explicit Depth(int& depth) noexcept : depth_(depth) { ++depth_; }
+        ~Depth() { --depth_; }
+        int& depth_;
+    };
+    const Depth deeper(depth_);
+    if (depth_ > kDeepest) fail<FileError>(loc_, "load_onnx: {}: functions or branches are more than {} deep", file_, kDeepest);
     if (const onnx::FunctionProto* function = find_function(node)) {
         run_function(*function, node, inputs, scope);
     } else {
@@ -338,7 +341,6 @@ void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
         if (!op) fail<ValueError>(loc_, "load_onnx: {} is not supported", name_of_node(node));
         run_op(*op, node, std::move(inputs), scope);
     }
-    --depth_;
 }
 
 void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node,

@@ -1,6 +1,7 @@
-// ONNX's recurrent layers, step by step: the number of steps is fixed.
+// ONNX's recurrent layers: few steps are written out, many, or a number that may differ from run to run, are a scan.
 #include <algorithm>
 
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -14,6 +15,8 @@ namespace {
 
 using Call = OnnxCall;
 using std::int64_t;
+
+constexpr int64_t kMostSteps = 32;  // that are written out
 
 // --- Activations by name --------------------------------------------------------------------------------------------------------------
 
@@ -91,6 +94,35 @@ class Layer {
     }
     bool has_default_activations() const { return is_default_ && clip == 0; }
 
+    // Beyond its end a sequence's state stays, and its outputs are 0. lives: (batch,), or undefined where all are of one length.
+    static std::pair<State, Tensor> ended(State next, const State& before, const Tensor& lives, bool has_c) {
+        if (!lives.defined()) return {next, next.h};
+        const Tensor column = unsqueeze(lives, 1), output = where(column, next.h, zeros_like(next.h));
+        next.h = where(column, next.h, before.h);
+        if (has_c) next.c = where(column, next.c, before.c);
+        return {next, output};
+    }
+
+    // The same for any number of steps. Adds the outputs (steps, batch, hidden) to `all`.
+    template <class Step>
+    State scan_along(const Tensor& inputs, const State& first, bool has_c, bool goes_back, const Step& step, std::vector<Tensor>& all) const {
+        std::vector<Tensor> init{first.h}, xs{inputs};
+        if (has_c) init.push_back(first.c);
+        if (lengths.defined()) xs.push_back(arange(inputs.size(0), int64));
+        const auto combine = [&](const std::vector<Tensor>& t) {
+            const State before{t[0], has_c ? t[1] : Tensor()};
+            const Tensor lives = lengths.defined() ? lengths > t.back() : Tensor();
+            auto [next, output] = ended(step(t[init.size()], before), before, lives, has_c);
+            std::vector<Tensor> results{next.h};
+            if (has_c) results.push_back(next.c);
+            results.push_back(output.is_same(next.h) ? output.clone() : output);
+            return results;
+        };
+        const ScanResult result = scan(combine, init, xs, {.reverse = goes_back});
+        all.push_back(result.outputs[0]);
+        return {result.carry[0], has_c ? result.carry[1] : Tensor()};
+    }
+
     // step(x of a time (batch, gates * hidden), state) for all times; gives Y, Y_h and, of an LSTM, Y_c.
     template <class Step>
     void run(bool has_c, const Step& step_of) const {
@@ -100,17 +132,17 @@ class Layer {
             const auto step = step_of(d);
             State state{first_state(5, d), has_c ? first_state(6, d) : Tensor()};
             const Tensor inputs = linear(x, select(w, 0, d), bias_of(d, 0));
+            const bool goes_back = is_reverse_ || d == 1;
+            if (call.interpreter().has_named_dims() || steps > kMostSteps) {
+                const State last = scan_along(inputs, state, has_c, goes_back, step, all);
+                last_h.push_back(last.h);
+                last_c.push_back(last.c);
+                continue;
+            }
             std::vector<Tensor> outputs(static_cast<std::size_t>(steps));
             for (int64_t i = 0; i < steps; ++i) {
-                const int64_t t = is_reverse_ || d == 1 ? steps - 1 - i : i;
-                State next = step(select(inputs, 0, t), state);
-                Tensor output = next.h;
-                if (lengths.defined()) {  // beyond its end a sequence's state stays, and its outputs are 0
-                    const Tensor lives = unsqueeze(lengths > t, 1);
-                    output = where(lives, next.h, zeros_like(next.h));
-                    next.h = where(lives, next.h, state.h);
-                    if (has_c) next.c = where(lives, next.c, state.c);
-                }
+                const int64_t t = goes_back ? steps - 1 - i : i;
+                auto [next, output] = ended(step(select(inputs, 0, t), state), state, lengths.defined() ? lengths > t : Tensor(), has_c);
                 outputs[static_cast<std::size_t>(t)] = output;
                 state = std::move(next);
             }

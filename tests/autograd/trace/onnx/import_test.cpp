@@ -1,0 +1,441 @@
+// load_onnx: models made here become graphs that run, differentiate and train; what is no model is refused.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "../../../fails.h"
+#include "../../../nn/data/files.h"
+#include "models.h"
+#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/onnx/onnx.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+using models::Model;
+
+namespace {
+
+void check_close(const Tensor& a, const Tensor& b, double tolerance = 1e-6) {
+    REQUIRE(a.shape() == b.shape());
+    CHECK(a.dtype() == b.dtype());
+    CHECK(allclose(a, b, tolerance, tolerance));
+}
+
+// Runs it in both ways.
+Tensor first(const Graph& graph, const std::vector<Tensor>& x) {
+    const Tensor y = graph(x)[0];
+    Graph::Inputs named;
+    for (std::size_t i = 0; i < x.size(); ++i) named.emplace_back(graph.inputs()[i]->name, x[i]);
+    check_close(graph.run(named)[0], y, 0);
+    return y;
+}
+
+constexpr int kInt64 = onnx::TensorProto::INT64, kDouble = onnx::TensorProto::DOUBLE, kBool = onnx::TensorProto::BOOL;
+
+Tensor ints(const std::vector<std::int64_t>& values) { return tensor(values, int64); }
+
+Model perceptron(const Tensor& w1, const Tensor& b1, const Tensor& w2) {
+    Model model;
+    const int type = w1.dtype() == float64 ? kDouble : onnx::TensorProto::FLOAT;
+    model.input("x", {"batch", "4"}, type).weight("w1", w1).weight("b1", b1).weight("w2", w2);
+    model.node("Gemm", {"x", "w1", "b1"}, {"h"}).set("transB", 1);
+    model.node("Tanh", {"h"}, {"a"});
+    model.node("MatMul", {"a", "w2"}, {"y"});
+    model.output("y", {"batch", "2"}, type);
+    return model;
+}
+
+}  // namespace
+
+TEST_CASE("a model is loaded, with its names, for any size of its named dimensions") {
+    manual_seed(1);
+    const Tensor w1 = randn({5, 4}), b1 = randn({5}), w2 = randn({5, 2});
+    const files::TemporaryFolder folder;
+    const std::string path = folder.write("model.onnx", perceptron(w1, b1, w2).bytes()).string();
+    const Graph graph = load_onnx(path);
+    INFO(graph.str());
+    REQUIRE(graph.parameters().size() == 3);
+    CHECK(graph.value("w1")->data.requires_grad());
+    CHECK(graph.outputs()[0].name == "y");
+    CHECK(graph.dims() == std::vector<std::string>{"batch"});
+    CHECK(graph.nodes().size() == 3);
+    for (const int n : {1, 3, 8}) {
+        const Tensor x = randn({n, 4});
+        check_close(first(graph, {x}), matmul(tanh(linear(x, w1, b1)), w2));
+    }
+    FAILS(ShapeError, "the input x has shape (2, 3)", graph({randn({2, 3})}));
+}
+
+TEST_CASE("a loaded model differentiates, and learns") {
+    manual_seed(2);
+    const auto of = [](const Shape& shape) { return randn(shape, float64); };
+    const Graph graph = load_onnx_from_memory(perceptron(of({5, 4}), of({5}), of({5, 2})).bytes());
+    std::vector<Tensor> weights;
+    for (const Graph::Value* value : graph.parameters()) weights.push_back(value->data);
+    const Tensor x = of({6, 4}).requires_grad_(), want = of({6, 2});
+    std::vector<Tensor> leaves{x};
+    leaves.insert(leaves.end(), weights.begin(), weights.end());
+    CHECK(gradcheck([&](const std::vector<Tensor>&) { return sum(square(graph({x})[0])); }, leaves));
+    const Graph gradients = grad(graph, {"y"}, {"x", "w1"});
+    {
+        Tape tape;
+        const std::vector<Tensor> wanted = tape.gradient(sum(graph({x})[0]), {x, graph.value("w1")->data});
+        const std::vector<Tensor> got = gradients.run({{"x", x.detach()}});
+        check_close(got[got.size() - 2], wanted[0]);
+        check_close(got.back(), wanted[1]);
+    }
+    optim::SGD sgd(weights, {.lr = 0.05});
+    double before = 0, loss = 0;
+    for (int step = 0; step < 30; ++step) {
+        Tape tape;
+        const Tensor now = mse_loss(graph({x.detach()})[0], want);
+        loss = now.item();
+        if (step == 0) before = loss;
+        sgd.zero_grad();
+        tape.backward(now);
+        sgd.step();
+    }
+    CHECK(loss < 0.7 * before);
+    check_close(graph.run({{"x", x.detach()}})[0], graph({x.detach()})[0]);  // of the weights as they are now
+}
+
+TEST_CASE("weights can stay constants, and running statistics are no weights") {
+    Model model;
+    model.input("x", {"n", "2", "3"}).weight("scale", ones({2})).weight("bias", zeros({2})).weight("mean", tensor({1.0f, 2.0f}));
+    model.weight("var", tensor({4.0f, 9.0f})).weight("factor", full({}, 2.0));
+    model.node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"h"}).set("epsilon", 0.0);
+    model.node("Mul", {"h", "factor"}, {"y"});
+    model.output("y");
+    const Graph graph = load_onnx_from_memory(model.bytes(), {.constants = {"factor"}});
+    CHECK(graph.value("scale")->data.requires_grad());
+    CHECK_FALSE(graph.value("mean")->data.requires_grad());
+    CHECK(graph.parameters().size() == 4);
+    const Tensor x = randn({2, 2, 3});
+    check_close(first(graph, {x}), (x - tensor({1.0f, 2.0f}).reshape({2, 1})) / tensor({2.0f, 3.0f}).reshape({2, 1}) * 2, 1e-5);
+}
+
+TEST_CASE("shapes are computed while the model is read, and stay formulas") {
+    Model model;
+    model.input("x", {"batch", "time", "6"});
+    model.node("Shape", {"x"}, {"shape"});
+    model.node("Constant", {}, {"zero"}).set("value", full({}, 0, int64));
+    model.node("Constant", {}, {"one"}).set("value", full({}, 1, int64));
+    model.node("Gather", {"shape", "zero"}, {"b"});
+    model.node("Gather", {"shape", "one"}, {"t"});
+    model.node("Constant", {}, {"first"}).set("value", ints({0}));
+    model.node("Unsqueeze", {"b", "first"}, {"b1"});
+    model.node("Unsqueeze", {"t", "first"}, {"t1"});
+    model.node("Constant", {}, {"heads"}).set("value", ints({2, 3}));
+    model.node("Concat", {"b1", "t1", "heads"}, {"split"}).set("axis", 0);
+    model.node("Reshape", {"x", "split"}, {"h"});
+    model.node("Range", {"zero", "t", "one"}, {"positions"});  // as an operand, and of any length
+    model.node("Cast", {"positions"}, {"p"}).set("to", onnx::TensorProto::FLOAT);
+    model.node("Constant", {}, {"last"}).set("value", ints({1, 2}));
+    model.node("Unsqueeze", {"p", "last"}, {"p3"});
+    model.node("Add", {"h", "p3"}, {"moved"});
+    model.node("Cast", {"t"}, {"length"}).set("to", onnx::TensorProto::FLOAT);
+    model.node("Div", {"moved", "length"}, {"y"});
+    model.output("y");
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    INFO(graph.str());
+    CHECK(graph.dims() == std::vector<std::string>{"batch", "time"});
+    for (const auto& [b, t] : {std::pair{1, 5}, {3, 2}, {4, 30}}) {
+        const Tensor x = randn({b, t, 6});
+        check_close(first(graph, {x}), (x.reshape({b, t, 2, 3}) + arange(t, float32).reshape({t, 1, 1})) / t);
+    }
+    // A dimension that is given is no formula.
+    const Graph fixed = load_onnx_from_memory(model.bytes(), {.sizes = {{"time", 4}}});
+    CHECK(fixed.dims() == std::vector<std::string>{"batch"});
+    CHECK_THROWS_AS(fixed({randn({2, 5, 6})}), ShapeError);
+}
+
+TEST_CASE("all ops that are not supported are listed at once") {
+    Model model;
+    model.input("x", {"3"}, onnx::TensorProto::FLOAT);
+    model.node("Foo", {"x"}, {"a"});
+    model.node("Foo", {"a"}, {"b"});
+    model.node("Bar", {"b"}, {"c"}).domain("com.example");
+    auto branch = model.node("If", {"c"}, {"y"}).graph("then_branch");
+    models::add_node(branch, "Inside", {"x"}, {"z"});
+    model.output("y");
+    FAILS_IN(ValueError, "load_onnx: the model in memory: ", "these ops are not supported: Foo (2 nodes), Inside, com.example.Bar",
+             load_onnx_from_memory(model.bytes()));
+}
+
+TEST_CASE("an input that decides on shapes is to be given") {
+    Model model;
+    model.input("x", {"2", "6"}).input("shape", {"2"}, kInt64);
+    model.node("Reshape", {"x", "shape"}, {"y"}).name("fold");
+    model.output("y");
+    FAILS_IN(ValueError, "load_onnx: the node fold (Reshape): ", "its shape depends on the value of the input shape",
+             load_onnx_from_memory(model.bytes()));
+    const Graph graph = load_onnx_from_memory(model.bytes(), {.known = {{"shape", ints({3, -1})}}});
+    REQUIRE(graph.inputs().size() == 1);
+    CHECK(first(graph, {ones({2, 6})}).shape() == Shape{3, 4});
+    FAILS_IN(DTypeError, "load_onnx: ", "the input shape is of type INT64, the value given is float32",
+             load_onnx_from_memory(model.bytes(), {.known = {{"shape", ones({2})}}}));
+    FAILS_IN(ValueError, "load_onnx: ", "it has no input z", load_onnx_from_memory(model.bytes(), {.known = {{"z", ones({2})}}}));
+    FAILS_IN(ValueError, "load_onnx: ", "none of its inputs has a dimension time", load_onnx_from_memory(model.bytes(), {.sizes = {{"time", 4}}}));
+    FAILS_IN(ShapeError, "load_onnx: the node fold (Reshape): reshape: ", "do not fit",
+             load_onnx_from_memory(model.bytes(), {.known = {{"shape", ints({5, 5})}}}));
+}
+
+TEST_CASE("functions of a model are read as their nodes") {
+    Model model;
+    auto* function = model.proto.add_functions();
+    function->set_name("Scaled");
+    function->set_domain("own");
+    function->add_opset_import()->set_version(17);
+    function->add_input("a");
+    function->add_input("limit");
+    function->add_output("result");
+    function->add_attribute("slope");
+    models::add_node(function, "LeakyRelu", {"a"}, {"b"}).refer("alpha", "slope", onnx::AttributeProto::FLOAT);
+    models::add_node(function, "Clip", {"b", "", "limit"}, {"result"});
+    model.input("x", {"3"}).weight("most", full({}, 1.5));
+    model.node("Scaled", {"x", "most"}, {"h"}).domain("own").set("slope", 0.5);
+    model.node("Scaled", {"h"}, {"y"}).domain("own").set("slope", 0.25);  // without the second operand
+    model.output("y");
+    const Tensor x = tensor({-4.0f, 1.0f, 8.0f});
+    check_close(first(load_onnx_from_memory(model.bytes()), {x}), tensor({-0.5f, 1.0f, 1.5f}));
+    // One that calls itself has no end.
+    models::add_node(function, "Scaled", {"a"}, {"c"}).domain("own");
+    FAILS_IN(FileError, "load_onnx: ", "more than 64 deep", load_onnx_from_memory(model.bytes()));
+}
+
+TEST_CASE("branches and loops that data decides stay branches and loops") {
+    SECTION("If") {
+        Model model;
+        model.input("x", {"3"}).weight("w", tensor({2.0f, 3.0f, 4.0f}));
+        model.node("ReduceSum", {"x"}, {"sum"}).set("keepdims", 0);
+        model.node("Constant", {}, {"zero"}).set("value", full({}, 0.0));
+        model.node("Greater", {"sum", "zero"}, {"positive"});
+        auto node = model.node("If", {"positive"}, {"y"});
+        auto* yes = node.graph("then_branch");
+        models::add_node(yes, "Mul", {"x", "w"}, {"a"});
+        models::set_type(yes->add_output(), "a", 1, {"3"});
+        auto* no = node.graph("else_branch");
+        models::add_node(no, "Neg", {"x"}, {"b"});
+        models::set_type(no->add_output(), "b", 1, {"3"});
+        model.output("y");
+        const Graph graph = load_onnx_from_memory(model.bytes());
+        INFO(graph.str());
+        const Tensor x = tensor({1.0f, 2.0f, 3.0f});
+        check_close(first(graph, {x}), tensor({2.0f, 6.0f, 12.0f}));
+        check_close(first(graph, {-x}), x);
+        Tape tape;
+        const Tensor w = graph.value("w")->data;
+        check_close(tape.gradient(sum(graph({x})[0]), {w})[0], x);
+    }
+    SECTION("Loop") {
+        Model model;  // doubled as long as the sum is below a limit
+        model.input("x", {"2"}).input("limit", {}).weight("most", full({}, 100, int64));
+        model.node("Constant", {}, {"yes"}).set("value", full({}, true, bool_));
+        auto* body = model.node("Loop", {"most", "yes", "x"}, {"y"}).graph("body");
+        models::set_type(body->add_input(), "i", kInt64, {});
+        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "v", 1, {"2"});
+        models::add_node(body, "Add", {"v", "v"}, {"next"});
+        models::add_node(body, "ReduceSum", {"next"}, {"sum"}).set("keepdims", 0);
+        models::add_node(body, "Less", {"sum", "limit"}, {"goes"});
+        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "next", 1, {"2"});
+        model.output("y");
+        const Graph graph = load_onnx_from_memory(model.bytes());
+        INFO(graph.str());
+        const Tensor x = tensor({1.0f, 2.0f});
+        check_close(first(graph, {x, full({}, 10.0)}), x * 4);
+        check_close(first(graph, {x, full({}, 1000.0)}), x * 512);
+    }
+    SECTION("a Loop over a named dimension, and a Scan") {
+        Model model;
+        model.input("x", {"time", "2"});
+        model.node("Shape", {"x"}, {"shape"});
+        model.node("Constant", {}, {"zero"}).set("value", full({}, 0, int64));
+        model.node("Gather", {"shape", "zero"}, {"steps"});
+        model.node("Constant", {}, {"start"}).set("value", zeros({2}));
+        auto* body = model.node("Loop", {"steps", "", "start"}, {"end", "all"}).graph("body");
+        models::set_type(body->add_input(), "i", kInt64, {});
+        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "h", 1, {"2"});
+        models::add_node(body, "Gather", {"x", "i"}, {"row"});
+        models::add_node(body, "Add", {"h", "row"}, {"next"});
+        models::add_node(body, "Identity", {"going"}, {"goes"});
+        models::add_node(body, "Identity", {"next"}, {"kept"});
+        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "next", 1, {"2"});
+        models::set_type(body->add_output(), "kept", 1, {"2"});
+        auto scan = model.node("Scan", {"start", "all"}, {"last", "sums"}).set("num_scan_inputs", 1);
+        scan.set("scan_input_directions", std::vector<std::int64_t>{1});
+        auto* step = scan.graph("body");
+        models::set_type(step->add_input(), "s", 1, {"2"});
+        models::set_type(step->add_input(), "r", 1, {"2"});
+        models::add_node(step, "Add", {"s", "r"}, {"t"});
+        models::add_node(step, "Identity", {"t"}, {"u"});
+        models::set_type(step->add_output(), "t", 1, {"2"});
+        models::set_type(step->add_output(), "u", 1, {"2"});
+        model.output("sums").output("end");
+        const Graph graph = load_onnx_from_memory(model.bytes());
+        INFO(graph.str());
+        for (const int steps : {1, 4, 50}) {
+            const Tensor x = randn({steps, 2}), all = cumsum(x, 0);
+            check_close(first(graph, {x}), cumsum(flip(all, {0}), 0), 1e-4);
+            check_close(graph({x})[1], all[-1], 1e-4);
+        }
+    }
+}
+
+TEST_CASE("recurrent layers, of a fixed length and of any") {
+    manual_seed(3);
+    nn::LSTM lstm(3, 4, {.num_layers = 1});
+    // PyTorch's gates are i, f, g, o, ONNX's i, o, f, g.
+    const auto rows = [](const Tensor& x) { return cat({x.narrow(0, 0, 4), x.narrow(0, 12, 4), x.narrow(0, 4, 8)}, 0).detach(); };
+    const auto named = lstm.named_parameters();
+    const auto find = [&](const std::string& part) {
+        for (const auto& [name, p] : named) {
+            if (name.find(part) != std::string::npos) return p;
+        }
+        FAIL("no parameter " << part);
+        return Tensor();
+    };
+    for (const std::string time : {"5", "time", "40"}) {
+        Model model;
+        model.input("x", {time, "2", "3"});
+        model.weight("w", rows(find("weight_ih")).unsqueeze(0)).weight("r", rows(find("weight_hh")).unsqueeze(0));
+        model.weight("b", cat({rows(find("bias_ih")), rows(find("bias_hh"))}, 0).unsqueeze(0));
+        model.node("LSTM", {"x", "w", "r", "b"}, {"y", "h", "c"}).set("hidden_size", 4);
+        model.output("y").output("h").output("c");
+        const Graph graph = load_onnx_from_memory(model.bytes());
+        const auto is_scan = [](const auto& node) { return node->op == "scan"; };
+        CHECK(std::any_of(graph.nodes().begin(), graph.nodes().end(), is_scan) == (time != "5"));  // few steps are written out
+        for (const int steps : {5, 40, 7}) {
+            if (time != "time" && time != std::to_string(steps)) continue;
+            const Tensor x = randn({steps, 2, 3});
+            const auto [y, state] = lstm(x);
+            check_close(first(graph, {x}), y.unsqueeze(1), 1e-5);
+            check_close(graph({x})[2].reshape({2, 4}), state.c.reshape({2, 4}), 1e-5);
+        }
+    }
+}
+
+TEST_CASE("sequences are their tensors") {
+    Model model;
+    model.input("x", {"6"});
+    model.node("Constant", {}, {"sizes"}).set("value", ints({1, 2, 3}));
+    model.node("SplitToSequence", {"x", "sizes"}, {"parts"});
+    model.node("Constant", {}, {"last"}).set("value", full({}, -1, int64));
+    model.node("SequenceAt", {"parts", "last"}, {"tail"});
+    model.node("SequenceInsert", {"parts", "tail"}, {"more"});
+    model.node("ConcatFromSequence", {"more"}, {"y"}).set("axis", 0);
+    model.output("y");
+    const Tensor x = arange(6, float32);
+    check_close(first(load_onnx_from_memory(model.bytes()), {x}), cat({x, x.narrow(0, 3, 3)}));
+}
+
+TEST_CASE("integers that Tapir has not are wider, and wrap as theirs do") {
+    Model model;
+    model.input("x", {"3"}, onnx::TensorProto::INT8);
+    model.node("Add", {"x", "x"}, {"y"});
+    model.node("Cast", {"y"}, {"z"}).set("to", onnx::TensorProto::UINT16);
+    model.output("y").output("z");
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    const Tensor x = tensor({100, -100, 5}, int32);
+    CHECK(equal(first(graph, {x}), tensor({-56, 56, 10}, int32)));
+    CHECK(equal(graph({x})[1], tensor({65480, 56, 10}, int32)));
+}
+
+TEST_CASE("weights may be in files beside the model, not elsewhere") {
+    const files::TemporaryFolder folder;
+    const Tensor w = randn({3});
+    Model model;
+    model.input("x", {"3"}).weight("w", w);
+    model.node("Mul", {"x", "w"}, {"y"});
+    model.output("y");
+    auto* proto = model.proto.mutable_graph()->mutable_initializer(0);
+    const std::string bytes = "...." + proto->raw_data();
+    proto->clear_raw_data();
+    proto->set_data_location(onnx::TensorProto::EXTERNAL);
+    const auto set = [&](const std::string& location, const std::string& offset, const std::string& length = "12") {
+        proto->clear_external_data();
+        for (const auto& [key, value] : {std::pair{std::string("location"), location}, {"offset", offset}, {"length", length}}) {
+            auto* entry = proto->add_external_data();
+            entry->set_key(key);
+            entry->set_value(value);
+        }
+        return folder.write("model.onnx", model.bytes()).string();
+    };
+    std::filesystem::create_directories(folder.path() / "inside");
+    folder.write("inside/weights.bin", bytes);
+    const Tensor x = randn({3});
+    check_close(load_onnx(set("inside/weights.bin", "4"))({x})[0], x * w);
+    const auto refused = [&](const std::string& path, const std::string& text) {
+        INFO(text);
+        FAILS_IN(FileError, "load_onnx: ", text, load_onnx(path));
+    };
+    refused(set("inside/weights.bin", "8"), "is at 8 bytes in the file inside/weights.bin, which has 16 bytes");
+    refused(set("inside/weights.bin", "18446744073709551615"), "which has 16 bytes");
+    refused(set("inside/weights.bin", "-1"), "has \"-1\" for a number");
+    refused(set("inside/weights.bin", "4", "13"), "has 13 bytes of data; by its shape 12");
+    refused(set("../weights.bin", "4"), "is in the file ../weights.bin, outside the model's folder");
+    refused(set("inside/../../weights.bin", "4"), "outside the model's folder");
+    refused(set("/etc/passwd", "0"), "which is no path relative to the model's folder");
+    refused(set("", "0"), "which is no path relative to the model's folder");
+    refused(set("missing.bin", "0"), "missing.bin");
+    std::filesystem::create_symlink("/etc/passwd", folder.path() / "link");
+    refused(set("link", "0"), "outside the model's folder");
+    refused(set("inside", "0"), "inside");
+}
+
+TEST_CASE("what is no model is refused") {
+    const files::TemporaryFolder folder;
+    FAILS_IN(FileError, "load_onnx: ", "missing.onnx", load_onnx((folder.path() / "missing.onnx").string()));
+    FAILS_IN(FileError, "load_onnx: ", "it is no ONNX model, or is damaged", load_onnx(folder.write("text.onnx", "not a model").string()));
+    FAILS_IN(FileError, "load_onnx: ", "it has no graph", load_onnx_from_memory(""));
+    const auto refused = [](const std::string& text, const auto& change) {
+        INFO(text);
+        Model model = perceptron(ones({5, 4}), ones({5}), ones({5, 2}));
+        change(model.proto);
+        FAILS_IN(FileError, "load_onnx: ", text, load_onnx_from_memory(model.bytes()));
+    };
+    refused("its IR version is 1; 3 is the oldest", [](auto& proto) { proto.set_ir_version(1); });
+    refused("it names no opset", [](auto& proto) { proto.clear_opset_import(); });
+    refused("has 80 bytes of data; 4000000000000 elements of FLOAT have 16000000000000",
+            [](auto& proto) { proto.mutable_graph()->mutable_initializer(0)->set_dims(0, 1'000'000'000'000); });
+    refused("is too large", [](auto& proto) {
+        for (int i = 0; i < 2; ++i) proto.mutable_graph()->mutable_initializer(0)->set_dims(i, 1'000'000'000'000);
+    });
+    refused("has a dimension of size -4", [](auto& proto) { proto.mutable_graph()->mutable_initializer(0)->set_dims(1, -4); });
+    refused("has 20 dimensions; tensors have up to 8", [](auto& proto) {
+        for (int i = 0; i < 18; ++i) proto.mutable_graph()->mutable_initializer(0)->add_dims(1);
+    });
+    refused("the initializer w1 is there twice", [](auto& proto) { *proto.mutable_graph()->add_initializer() = proto.graph().initializer(0); });
+    refused("takes h, which nothing before it makes", [](auto& proto) { proto.mutable_graph()->mutable_node(0)->set_output(0, "other"); });
+    refused("nothing makes the output z", [](auto& proto) { proto.mutable_graph()->mutable_output(0)->set_name("z"); });
+    refused("has elements of type STRING, which Tapir has not",
+            [](auto& proto) { proto.mutable_graph()->mutable_initializer(0)->set_data_type(onnx::TensorProto::STRING); });
+}
+
+TEST_CASE("a damaged model is an error or a graph, never more") {
+    const std::string good = perceptron(ones({5, 4}), ones({5}), ones({5, 2})).bytes();
+    int errors = 0, graphs = 0;
+    const auto attempt = [&](const std::string& bytes) {
+        try {
+            const Graph graph = load_onnx_from_memory(bytes);
+            graph.check();
+            ++graphs;
+        } catch (const Error&) {  // of any kind: a change may ask for an op or a shape that cannot be
+            ++errors;
+        }
+    };
+    for (std::size_t size = 0; size < good.size(); size += 3) attempt(good.substr(0, size));
+    CHECK(graphs == 0);
+    for (std::size_t at = 0; at < good.size(); ++at) {
+        for (const int change : {1, 16, 128}) {
+            std::string bytes = good;
+            bytes[at] = static_cast<char>(bytes[at] ^ change);
+            attempt(bytes);
+        }
+    }
+    CHECK(errors > 500);
+    CHECK(graphs > 100);  // in a weight, a name, ...
+}
