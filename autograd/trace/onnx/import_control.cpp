@@ -47,6 +47,9 @@ void if_op(Call& c) {
         for (OnnxValuePtr& value : c.interpreter().run(c.graph(condition ? "then_branch" : "else_branch"), inner)) c.give(std::move(value));
         return;
     }
+    for (const onnx::ValueInfoProto& output : c.graph("then_branch").output()) {
+        if (!output.type().has_tensor_type()) c.known(0, "condition, between sequences or optionals,");
+    }
     std::vector<int> types;
     const auto branch = [&](const char* name) {
         return [&c, &types, name] {
@@ -162,6 +165,12 @@ std::vector<OnnxValuePtr> values_of(const std::vector<Tensor>& tensors, std::siz
     return values;
 }
 
+// Throws where the values that decide on the number of turns are inputs' that are not known.
+void require_known(Call& c, const char* why) {
+    if (c.has(0)) c.known(0, fmt::format("trip count, {}", why).c_str());
+    if (c.has(1)) c.known(1, fmt::format("condition, {}", why).c_str());
+}
+
 // A known number of turns: a scan along it.
 void scan_turns(Call& c, const LoopParts& loop, const std::vector<Tensor>& state, const std::vector<int>& types) {
     std::vector<int> result_types;
@@ -180,7 +189,7 @@ void scan_turns(Call& c, const LoopParts& loop, const std::vector<Tensor>& state
 // As long as a condition holds that data decides.
 void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const std::vector<int>& types, bool has_times, bool has_condition) {
     if (loop.scanned > 0) {
-        c.known(has_condition ? 1 : 0, "number of turns, of a loop that collects what its turns give,");
+        require_known(c, "of a loop that collects what its turns give,");
         c.stop("a loop that collects what its turns give, whose condition depends on data, is not supported");
     }
     const auto flat = [](const Tensor& x) { return x.dim() == 0 ? x : reshape(x, {}); };
@@ -213,7 +222,10 @@ void loop_op(Call& c) {
     std::vector<Tensor> state;
     std::vector<int> types;
     for (int i = 0; i < carried; ++i) {
-        if (c.value(i + 2)->kind != OnnxValue::Kind::tensor) c.stop("it carries a sequence or an optional, and runs too long to be written out");
+        if (c.value(i + 2)->kind != OnnxValue::Kind::tensor) {
+            require_known(c, "of a loop that carries a sequence or an optional,");
+            c.stop("it carries a sequence or an optional, and runs too long to be written out");
+        }
         state.push_back(c.x(i + 2));
         types.push_back(c.type(i + 2));
     }
