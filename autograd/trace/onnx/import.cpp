@@ -1,5 +1,6 @@
 // load_onnx: the interpreter, traced on examples of the model's inputs.
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <unordered_set>
 
@@ -244,25 +245,31 @@ class Loader {
             return !input.example.defined() && !is_floating(input.dtype);
         });
         const std::size_t size_count = dims_.empty() ? 1 : std::size(kTriedSizes);
-        for (std::size_t s = 0;; ++s) {
-            for (const int integer : {0, 1}) {
-                const bool is_last = s + 1 == size_count && (integer == 1 || !has_integers);
+        std::exception_ptr best;  // of the attempt that came furthest
+        std::int64_t furthest = -1;
+        for (std::size_t s = 0; s < size_count; ++s) {
+            for (int integer = 0; integer < (has_integers ? 2 : 1); ++integer) {
+                const auto failed = [&] {
+                    if (interpreter_.nodes_run() <= furthest) return;
+                    furthest = interpreter_.nodes_run();
+                    best = std::current_exception();
+                };
                 try {
                     return trace_with(kTriedSizes[s], integer);
                 } catch (const OnnxNeedsValue&) {
                     throw;
                 } catch (const ShapeError&) {
-                    if (is_last) throw;
+                    failed();
                 } catch (const ValueError&) {
-                    if (is_last) throw;
+                    failed();
                 } catch (const IndexError&) {
-                    if (is_last) throw;
+                    failed();
                 } catch (const TapeError&) {
-                    if (is_last) throw;
+                    failed();
                 }
-                if (!has_integers) break;
             }
         }
+        std::rethrow_exception(best);
     }
 
     Graph trace_with(std::int64_t tried, int integer) {
@@ -314,6 +321,7 @@ class Loader {
             }
         }
         const CallerScope caller(loc_);
+        interpreter_.count_from_here();
         const std::vector<OnnxValuePtr> results = interpreter_.run(model_.graph(), scope);
         std::vector<Tensor> outputs;
         traced_.outputs.clear();

@@ -131,6 +131,9 @@ class OnnxInterpreter {
     const onnx::ModelProto& model() const noexcept { return model_; }
     std::int64_t opset(const std::string& domain, const Scope& scope) const;
     const std::string& file() const noexcept { return file_; }
+    /// Nodes since the last run of the model began.
+    std::int64_t nodes_run() const noexcept { return nodes_run_; }
+    void count_from_here() noexcept { nodes_run_ = 0; }
 
  private:
     friend class OnnxCall;
@@ -146,6 +149,7 @@ class OnnxInterpreter {
     const Loc& loc_;
     bool has_named_dims_ = false;
     int depth_ = 0, bodies_ = 0;
+    std::int64_t nodes_run_ = 0;
     std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
     std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
 };

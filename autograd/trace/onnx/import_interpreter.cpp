@@ -32,6 +32,21 @@ Tensor of_numbers(const Tensor& known) {
     return known.dim() == 1 ? row : reshape(row, known.shape());
 }
 
+// Whether a result that differs with sizes has as many elements for each, so that they can be numbers; else the op is traced.
+bool is_of_numbers(const OnnxOp& op, const std::vector<OnnxValuePtr>& inputs, const Tensor& result) {
+    for (const OnnxValuePtr& input : inputs) {
+        if (input && input->make) return false;
+    }
+    if (result.dim() > 1 || result.numel() > 8) return false;
+    const std::string_view name = op.name;
+    if (is_floating(result.dtype())) return name == "Cast";  // whole: others may have no formula
+    for (const std::string_view keeps : {"Gather", "Concat", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Add", "Sub", "Mul", "Div", "Mod",
+                                         "Min", "Max", "Neg", "ReduceProd", "ReduceSum", "Where", "Equal"}) {
+        if (name == keeps) return true;
+    }
+    return false;
+}
+
 template <class E>
 [[noreturn]] void again(const E& error, const std::string& name, const Loc& loc) {
     std::string what = error.what();
@@ -333,6 +348,7 @@ void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
         int& depth_;
     };
     const Depth deeper(depth_);
+    ++nodes_run_;
     if (depth_ > kDeepest) fail<FileError>(loc_, "load_onnx: {}: functions or branches are more than {} deep", file_, kDeepest);
     if (const onnx::FunctionProto* function = find_function(node)) {
         run_function(*function, node, inputs, scope);
@@ -407,7 +423,7 @@ void OnnxInterpreter::run_op(const OnnxOp& op, const onnx::NodeProto& node, std:
         for (std::size_t k = 0; by_size && k < results.size(); ++k) {
             if (!results[k]) continue;
             results[k]->by_size = true;
-            if (results[k]->known.numel() <= 8) continue;  // numbers
+            if (is_of_numbers(op, inputs, results[k]->known)) continue;
             Scope frame;  // the scope itself may be gone when it is made
             frame.function = scope.function;
             frame.attributes = scope.attributes;

@@ -1,6 +1,7 @@
 // load_onnx: models made here become graphs that run, differentiate and train; what is no model is refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
 
 #include "../../../fails.h"
@@ -134,14 +135,16 @@ TEST_CASE("shapes are computed while the model is read, and stay formulas") {
     model.node("Unsqueeze", {"p", "last"}, {"p3"});
     model.node("Add", {"h", "p3"}, {"moved"});
     model.node("Cast", {"t"}, {"length"}).set("to", onnx::TensorProto::FLOAT);
-    model.node("Div", {"moved", "length"}, {"y"});
+    model.node("Div", {"moved", "length"}, {"scaled"});
+    model.node("Sqrt", {"length"}, {"root"});
+    model.node("Mul", {"scaled", "root"}, {"y"});
     model.output("y");
     const Graph graph = load_onnx_from_memory(model.bytes());
     INFO(graph.str());
     CHECK(graph.dims() == std::vector<std::string>{"batch", "time"});
     for (const auto& [b, t] : {std::pair{1, 5}, {3, 2}, {4, 30}}) {
         const Tensor x = randn({b, t, 6});
-        check_close(first(graph, {x}), (x.reshape({b, t, 2, 3}) + arange(t, float32).reshape({t, 1, 1})) / t);
+        check_close(first(graph, {x}), (x.reshape({b, t, 2, 3}) + arange(t, float32).reshape({t, 1, 1})) / std::sqrt(t), 1e-5);
     }
     // A dimension that is given is no formula.
     const Graph fixed = load_onnx_from_memory(model.bytes(), {.sizes = {{"time", 4}}});
