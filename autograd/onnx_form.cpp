@@ -364,7 +364,7 @@ namespace {
 OnnxValue stirling(const OnnxValue& z) {
     const OnnxValue r = 1 / z, r2 = r * r;
     const OnnxValue series = r * (r2 * (r2 * (r2 * (-1.0 / 1680) + 1.0 / 1260) - 1.0 / 360) + 1.0 / 12);
-    return (z - 0.5) * log(z) - z + 0.91893853320467274178 + series;
+    return (z - 0.5) * (log(z) - 1) + (0.91893853320467274178 - 0.5) + series;
 }
 OnnxValue stirling_slope(const OnnxValue& z) {
     const OnnxValue r = 1 / z, r2 = r * r;
@@ -435,7 +435,7 @@ OnnxValue atan2(const OnnxValue& a, const OnnxValue& b) {
     return where(is_negative(a), -turned, turned);
 }
 OnnxValue hypot(const OnnxValue& a, const OnnxValue& b) {
-    const OnnxValue p = abs(a), q = abs(b), larger = where(p < q, q, p), smaller = where(p < q, p, q);
+    const OnnxValue p = abs(a), q = abs(b), is_q = (p < q) | (q != q), larger = where(is_q, q, p), smaller = where(is_q, p, q);
     const OnnxValue ratio = where(larger == 0, 0, smaller / larger);
     return where(is_infinite(p) | is_infinite(q), INFINITY, larger * sqrt(ratio * ratio + 1));
 }

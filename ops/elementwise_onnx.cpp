@@ -77,8 +77,20 @@ V bits(const char* op, const OnnxCall& x) {
     const DType dtype = x.result_dtype();
     const OnnxValues v = operands(x, dtype);
     if (dtype == bool_) return op[7] == 'A' ? v[0] & v[1] : op[7] == 'O' ? v[0] | v[1] : v[0] ^ v[1];
-    if (x.opset() < 18) x.refuse(std::string(op) + " is an operator from opset 18 on");
-    return x.node(op, {v[0], v[1]});
+    if (x.opset() >= 18) return x.node(op, {v[0], v[1]});
+    // Bit by bit, along a new last dimension.
+    std::vector<std::int64_t> powers;
+    for (int k = 0; k < 63; ++k) powers.push_back(std::int64_t{1} << k);
+    const V low = x.ints(powers);
+    const auto bits_of = [&](const V& t, int rank) {
+        const V each = x.unsqueeze(x.cast(t, int64), {rank});
+        return x.concat({remainder(floor_divide(each, low), 2), x.cast(each < 0, int64)}, rank);
+    };
+    powers.push_back(INT64_MIN);
+    const int rank = static_cast<int>(x.result_shape().size());
+    const V a = x.expand(v[0], x.result_shape()), b = x.expand(v[1], x.result_shape()), p = bits_of(a, rank), q = bits_of(b, rank);
+    const V both = op[7] == 'A' ? p * q : op[7] == 'O' ? x.node("Max", {p, q}) : abs(p - q);
+    return x.reduce("ReduceSum", both * x.ints(powers), {rank}, false);
 }
 
 // In int64, where the power does not leave it.

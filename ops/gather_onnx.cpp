@@ -50,16 +50,25 @@ OnnxValue scatter(const OnnxCall& x, const OnnxValue& self, const OnnxValue& sou
 }
 
 // The largest or smallest of what goes to each place, `least` where nothing does: in opset 17 of all pairs of places and elements.
-OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, const OnnxValue& source, bool largest, const OnnxValue& least) {
+OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, OnnxValue source, bool largest, const OnnxValue& least) {
     if (x.opset() >= 18) return scatter(x, self, source, largest ? "max" : "min");
     const int dim = static_cast<int>(x.integer("dim")), rank = x.rank();
-    for (int d = 0; d < rank; ++d) {
-        if (d != dim && !(x.shape()[at(d)] == x.shape(1)[at(d)])) x.refuse("of an index that is smaller than self it needs opset 18");
-    }
     const OnnxValue count = x.size_0d(rank == 0 ? SymInt(1) : x.shape()[at(dim)]);
     OnnxValue index = x.cast(full_value(x, 1), int64);
     if (rank == 0) return x.node(largest ? "Max" : "Min", {self, source});
     index = where(index < 0, index + count, index);
+    std::vector<SymInt> pads(at(2 * rank), SymInt(0));
+    bool is_smaller = false;
+    for (int d = 0; d < rank; ++d) {
+        if (d == dim || x.shape()[at(d)] == x.shape(1)[at(d)]) continue;
+        pads[at(rank + d)] = x.shape()[at(d)] + SymInt(-1) * x.shape(1)[at(d)];
+        is_smaller = true;
+    }
+    if (is_smaller) {
+        const OnnxValue widths = x.sizes(pads);
+        index = x.node("Pad", {index, widths, x.scalar(0, int64)});
+        source = x.node("Pad", {source, widths, least});
+    }
     std::vector<int64_t> after;
     for (int d = dim + 1; d <= rank; ++d) after.push_back(d - dim);
     const OnnxValue places = x.unsqueeze(x.range(x.shape()[at(dim)]), after);

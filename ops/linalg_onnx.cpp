@@ -23,10 +23,11 @@ OnnxValue identity(const OnnxCall& x, const SymInt& n, DType dtype) { return x.c
 // Loops `count` times: body(k, states) gives the next states and what is gathered, a list each. Gives the last states, then what was
 // gathered, along a new first dimension.
 template <class Body>
-OnnxValues loop(const OnnxCall& x, const OnnxValue& count, const OnnxValues& begun, int gathered, const Body& body) {
+OnnxValues loop(const OnnxCall& x, const OnnxValue& count, const OnnxValues& begun, const Body& body) {
     OnnxBuilder& builder = x.builder();
     builder.begin_graph();
-    const OnnxValue k = builder.graph_input(int64, nullptr), goes_on = builder.graph_input(bool_, nullptr);
+    const std::vector<SymInt> scalar;
+    const OnnxValue k = builder.graph_input(int64, &scalar), goes_on = builder.graph_input(bool_, &scalar);
     OnnxValues states;
     std::vector<DType> dtypes;
     for (const OnnxValue& state : begun) states.push_back(builder.graph_input(state.dtype(), nullptr));
@@ -34,7 +35,6 @@ OnnxValues loop(const OnnxCall& x, const OnnxValue& count, const OnnxValues& beg
     for (const OnnxValue& result : results) dtypes.push_back(result.dtype());
     results.insert(results.begin(), goes_on);
     const int graph = builder.end_graph(results);
-    static_cast<void>(gathered);
     OnnxValues inputs = {count, x.scalar(true, bool_)};
     inputs.insert(inputs.end(), begun.begin(), begun.end());
     return x.nodes("Loop", dtypes, inputs, {OnnxAttribute::graph("body", graph)});
@@ -54,7 +54,7 @@ OnnxValue gathered_rows(const OnnxCall& x, const OnnxValue& list, int rank, bool
 OnnxValues eliminated(const OnnxCall& x, const OnnxValue& whole, int rank, const SymInt& n) {
     const DType dtype = whole.dtype();
     const OnnxValue used = x.reduce("ReduceSum", whole, {rank - 1}, false) * 0;  // (batch ..., n): which rows were pivots
-    const OnnxValues done = loop(x, x.size_0d(n), {whole, used}, 2, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
+    const OnnxValues done = loop(x, x.size_0d(n), {whole, used}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue column = x.gather(state[0], k, rank - 1);
         const OnnxValue score = where(state[1] > 0, -1, abs(column));
         const OnnxValue best = x.node("ArgMax", int64, {score}, {{"axis", rank - 2}, {"keepdims", 1}});
@@ -113,7 +113,7 @@ OnnxValues slogdet_of(const OnnxCall& x) {
 OnnxValue cholesky_of(const OnnxCall& x) {
     const int rank = x.rank();
     const SymInt n = rows_of(x.shape());
-    const OnnxValues done = loop(x, x.size_0d(n), {x[0]}, 1, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
+    const OnnxValues done = loop(x, x.size_0d(n), {x[0]}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue column = x.gather(state[0], k, rank - 1);
         const OnnxValue below = where(x.range(n) >= k, column, 0);
         const OnnxValue pivot = x.unsqueeze(x.gather(column, k, rank - 2), {rank - 2});
@@ -130,7 +130,7 @@ OnnxValues reflected(const OnnxCall& x, const OnnxValue& a, const std::vector<Sy
     const DType dtype = a.dtype();
     const SymInt count = m.is_number() && n.is_number() ? SymInt(std::min(m.number(), n.number())) : n;
     const OnnxValue one = x.expand(identity(x, m, dtype), with(batch_of(shape), {m, m}));
-    return loop(x, x.size_0d(count), {one, a}, 0, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
+    return loop(x, x.size_0d(count), {one, a}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue i = x.range(m), column = x.gather(state[1], k, rank - 1);
         const OnnxValue v = where(i >= k, column, 0);
         const OnnxValue rest = x.reduce("ReduceSum", square(where(i > k, column, 0)), {rank - 2}, true);
@@ -192,7 +192,7 @@ OnnxValues eigen_of(const OnnxCall& x) {
     const OnnxValue lower = x.node("Trilu", {x[0], x.scalar(0, int64)}, {{"upper", 0}}), strict = x.node("Trilu", {x[0], x.scalar(-1, int64)}, {{"upper", 0}});
     const OnnxValue a = lower + x.matrix_transpose(strict, rank), one = identity(x, n, dtype);
     const OnnxValue all = x.expand(one, x.shape());
-    const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, 0, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
+    const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0), q = x.gather(pairs.second, i, 0);
         const auto element = [&](const OnnxValue& r, const OnnxValue& c) { return x.gather(x.gather(state[0], r, rank - 2), c, rank - 2); };
         const OnnxValue between = element(p, q), is_done = between == 0;
@@ -219,7 +219,7 @@ OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const std::vector<Sym
     const DType dtype = a.dtype();
     const Pairs pairs(x, n);
     const OnnxValue one = identity(x, n, dtype), all = x.expand(one, with(batch_of(shape), {n, n}));
-    const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, 0, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
+    const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0), q = x.gather(pairs.second, i, 0);
         const OnnxValue u = x.gather(state[0], p, rank - 1), v = x.gather(state[0], q, rank - 1);
         const auto dot = [&](const OnnxValue& r, const OnnxValue& s) { return x.reduce("ReduceSum", r * s, {rank - 2}, false); };

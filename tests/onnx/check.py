@@ -32,7 +32,7 @@ def problem(case, is_random):
         got = session.run(None, {i.name: given[i.name] for i in session.get_inputs()})
     except Exception as error:
         return "onnxruntime: " + str(error)
-    wanted = read(data, "output")
+    wanted, exact = read(data, "output"), read(data, "exact")
     if len(got) != len(wanted):
         return f"numbers: {len(got)} outputs, not {len(wanted)}"
     for i, (a, b) in enumerate(zip(got, wanted)):
@@ -46,8 +46,12 @@ def problem(case, is_random):
             continue
         scale = np.max(np.abs(b[np.isfinite(b)]), initial=1e-3)
         tolerance = 2e-3 if a.dtype == np.float16 else 1e-4
-        if not np.allclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1) * 0.3, equal_nan=True):
-            k = np.argmin(np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1) * 0.3, equal_nan=True))
+        near = np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1) * 0.3, equal_nan=True)
+        if exact and exact[i].shape == b.shape:  # of ill-conditioned problems: no worse than what rounding does to Tapir
+            with np.errstate(all="ignore"):
+                near |= np.abs(a - exact[i]) <= 10 * np.max(np.abs(b - exact[i]), initial=0, where=np.isfinite(b) & np.isfinite(exact[i]))
+        if not near.all():
+            k = np.argmin(near)
             return f"numbers: output {i} differs: {a.ravel()[k]} not {b.ravel()[k]} at {k}: {a.ravel()[:4]} {b.ravel()[:4]}"
     return ""
 
