@@ -1,4 +1,7 @@
-"""check.py FOLDER [-v]: the models that write.cpp has written, checked by onnx.checker and run by onnxruntime: the same numbers."""
+"""check.py FOLDER...: the models that ops.cpp and models.cpp have written, checked by onnx.checker and run by onnxruntime: the same numbers.
+
+Fails for each call that is not the same and is not in KNOWN, and for each in KNOWN that is the same by now.
+"""
 import collections
 import pathlib
 import sys
@@ -7,8 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+# What is not as Tapir has it: (op, forward or gradient) -> why, and where that is
+KNOWN = {
+    ("parametric_relu", "forward"): "PRelu gives 0 for 0 * inf and 0 * nan, which are nan",
+}
+
 ort.set_default_logger_severity(4)
-folder, verbose = pathlib.Path(sys.argv[1]), "-v" in sys.argv
 
 
 def read(data, what):
@@ -16,6 +23,28 @@ def read(data, what):
     while (path := data / f"{what}_{len(arrays)}.npy").exists():
         arrays.append(np.load(path))
     return arrays
+
+
+def difference(got, wanted, exact):
+    if len(got) < len(wanted):
+        return f"{len(got)} outputs, not {len(wanted)}"
+    for i, (a, b) in enumerate(zip(got, wanted)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {i} is {a.dtype}{a.shape}, not {b.dtype}{b.shape}"
+        if a.dtype == bool or np.issubdtype(a.dtype, np.integer):
+            if not np.array_equal(a, b):
+                return f"output {i} differs: {a.ravel()[:6]}, not {b.ravel()[:6]}"
+            continue
+        tolerance = 1e-4
+        scale = np.max(np.abs(b[np.isfinite(b)]), initial=1e-3)
+        near = np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1) * 0.3, equal_nan=True)
+        if exact and exact[i].shape == b.shape:  # of ill-conditioned problems: no worse than what rounding does to Tapir
+            with np.errstate(all="ignore"):
+                near |= np.abs(a - exact[i]) <= 10 * np.max(np.abs(b - exact[i]), initial=0, where=np.isfinite(b) & np.isfinite(exact[i]))
+        if not near.all():
+            k = np.argmin(near)
+            return f"output {i} differs: {a.ravel()[k]}, not {b.ravel()[k]} at {k}: {a.ravel()[:4]} {b.ravel()[:4]}"
+    return ""
 
 
 def problem(case, is_random):
@@ -27,51 +56,45 @@ def problem(case, is_random):
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         session = ort.InferenceSession(str(case / "model.onnx"), options, providers=["CPUExecutionProvider"])
-        data = case / "test_data_set_0"
-        given = {f"x{i}": x for i, x in enumerate(read(data, "input"))}
-        got = session.run(None, {i.name: given[i.name] for i in session.get_inputs()})
+        for data in sorted(case.glob("test_data_set_*")):
+            given = dict(zip([i.name for i in session.get_inputs()], read(data, "input")))
+            got = session.run(None, given)
+            wanted = read(data, "output")
+            if is_random:
+                got = [np.zeros_like(a) for a in got]
+                wanted = [np.zeros_like(a) for a in wanted]
+            if what := difference(got, wanted, [] if is_random else read(data, "exact")):
+                return f"numbers: {data.name}: {what}"
     except Exception as error:
         return "onnxruntime: " + str(error)
-    wanted, exact = read(data, "output"), read(data, "exact")
-    if len(got) != len(wanted):
-        return f"numbers: {len(got)} outputs, not {len(wanted)}"
-    for i, (a, b) in enumerate(zip(got, wanted)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"numbers: output {i} is {a.dtype}{a.shape}, not {b.dtype}{b.shape}"
-        if is_random or a.size == 0:
-            continue
-        if a.dtype == bool or np.issubdtype(a.dtype, np.integer):
-            if not np.array_equal(a, b):
-                return f"numbers: output {i} differs: {a.ravel()[:6]} not {b.ravel()[:6]}"
-            continue
-        scale = np.max(np.abs(b[np.isfinite(b)]), initial=1e-3)
-        tolerance = 2e-3 if a.dtype == np.float16 else 1e-4
-        near = np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 1) * 0.3, equal_nan=True)
-        if exact and exact[i].shape == b.shape:  # of ill-conditioned problems: no worse than what rounding does to Tapir
-            with np.errstate(all="ignore"):
-                near |= np.abs(a - exact[i]) <= 10 * np.max(np.abs(b - exact[i]), initial=0, where=np.isfinite(b) & np.isfinite(exact[i]))
-        if not near.all():
-            k = np.argmin(near)
-            return f"numbers: output {i} differs: {a.ravel()[k]} not {b.ravel()[k]} at {k}: {a.ravel()[:4]} {b.ravel()[:4]}"
     return ""
 
 
-counts = collections.Counter()
-per_op = collections.defaultdict(lambda: collections.Counter())
-rows = [line.rstrip("\n").split("\t") for line in open(folder / "ops.tsv")]
-failures = []
-for name, op, kind, state, what, result in rows:
-    if state in ("ok", "random"):
-        result = problem(folder / name, state == "random")
-        state = result.split(":")[0] if result else "ok"
-    counts[kind, state] += 1
-    per_op[op, kind][state] += 1
-    if state != "ok":
-        failures.append((op, kind, name, state, what, result))
-for op, kind, name, state, what, result in failures:
-    print(f"{name}  [{what}]\n    {result[:600 if verbose else 240]}")
-for kind in ("forward", "gradient"):
-    ops = [op for (op, k) in per_op if k == kind]
-    good = [op for op in ops if set(per_op[op, kind]) == {"ok"}]
-    print(kind, "calls:", {state: n for (k, state), n in counts.items() if k == kind}, f"ops: {len(good)} of {len(ops)}")
-sys.exit(1 if failures else 0)
+bad = 0
+for folder in map(pathlib.Path, sys.argv[1:]):
+    counts = collections.defaultdict(collections.Counter)
+    states = collections.defaultdict(set)
+    known = set()
+    for line in open(folder / "table.tsv"):
+        name, op, kind, state, what, result = line.rstrip("\n").split("\t")
+        if state in ("ok", "random"):
+            result = problem(folder / name, state == "random")
+            state = result.split(":")[0] if result else "ok"
+        counts[kind][state] += 1
+        states[kind, op].add(state)
+        if state == "ok":
+            continue
+        if (op, kind) in KNOWN:
+            known.add((op, kind))
+            continue
+        bad += 1
+        print(f"{name}  [{what}]\n    {result[:400]}")
+    for kind, of_kind in counts.items():
+        ops = [op for k, op in states if k == kind]
+        good = [op for op in ops if states[kind, op] == {"ok"}]
+        print(f"{kind}: calls {dict(of_kind)}; all calls of {len(good)} of {len(ops)} agree")
+    for op, kind in KNOWN.keys() - known:
+        if (kind, op) in states:
+            bad += 1
+            print(f"{op}, {kind}, is the same by now: take it out of KNOWN")
+sys.exit(1 if bad else 0)

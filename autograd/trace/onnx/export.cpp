@@ -217,6 +217,7 @@ class Writer final : public OnnxBuilder {
         current_ = stack_.back();
         stack_.pop_back();
         sizes_.pop_back();
+        std::erase_if(dims_, [&](const auto& known) { return std::get<2>(known.second) > static_cast<int>(sizes_.size()); });  // of the subgraph
         return graph_count_++;
     }
 

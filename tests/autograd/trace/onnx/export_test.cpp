@@ -1,0 +1,229 @@
+// What save_onnx() writes, as protobuf: names, shapes, doc strings, constants, external data, metadata; and what it refuses. That other
+// runtimes compute the same is tests/onnx's part.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "../../../nn/data/files.h"
+#include "tapir/autograd/onnx_form.h"
+#include "tapir/autograd/op.h"
+#include "tapir/autograd/op_form.h"
+#include "tapir/autograd/trace/control_flow.h"
+#include "tapir/autograd/trace/onnx/onnx.h"
+#include "tapir/autograd/trace/onnx/proto_impl.h"
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Saved {
+    files::TemporaryFolder folder;
+    std::string path = (folder.path() / "model.onnx").string();
+    ::onnx::ModelProto model;
+
+    explicit Saved(const Graph& graph, const OnnxOptions& options = {}) {
+        save_onnx(path, graph, options);
+        std::ifstream file(path, std::ios::binary);
+        REQUIRE(model.ParseFromIstream(&file));
+    }
+    std::vector<std::string> ops() const {
+        std::vector<std::string> list;
+        for (const auto& node : model.graph().node()) list.push_back(node.op_type());
+        return list;
+    }
+    const ::onnx::NodeProto& node(const std::string& op) const {
+        for (const auto& each : model.graph().node()) {
+            if (each.op_type() == op) return each;
+        }
+        FAIL("no " << op);
+        throw;
+    }
+    const ::onnx::TensorProto& initializer(const std::string& name) const {
+        for (const auto& each : model.graph().initializer()) {
+            if (each.name() == name) return each;
+        }
+        FAIL("no initializer " << name);
+        throw;
+    }
+};
+
+std::vector<std::string> sizes_of(const ::onnx::ValueInfoProto& value) {
+    std::vector<std::string> sizes;
+    for (const auto& dim : value.type().tensor_type().shape().dim()) {
+        sizes.push_back(dim.has_dim_param() ? dim.dim_param() : dim.has_dim_value() ? std::to_string(dim.dim_value()) : "?");
+    }
+    return sizes;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a model keeps names, named dimensions, weights and lines", "[onnx]") {
+    nn::Sequential net(nn::Linear(3, 4), relu, nn::Linear(4, 2));
+    const Graph graph = trace(net, {{"x", ones({5, 3}), {"batch"}}}, {.outputs = {"scores"}});
+    const Saved saved(graph, {.metadata = {{"author", "me"}}, .graph_name = "net", .doc = "a network"});
+    const auto& model = saved.model;
+    CHECK(model.producer_name() == "Tapir");
+    CHECK(model.doc_string() == "a network");
+    CHECK(model.ir_version() == 8);
+    REQUIRE(model.opset_import_size() == 1);
+    CHECK(model.opset_import(0).version() == 17);
+    REQUIRE(model.metadata_props_size() == 1);
+    CHECK(model.metadata_props(0).key() == "author");
+    CHECK(model.metadata_props(0).value() == "me");
+    CHECK(model.graph().name() == "net");
+    REQUIRE(model.graph().input_size() == 1);
+    CHECK(model.graph().input(0).name() == "x");
+    CHECK(sizes_of(model.graph().input(0)) == Names{"batch", "3"});
+    REQUIRE(model.graph().output_size() == 1);
+    CHECK(model.graph().output(0).name() == "scores");
+    CHECK(sizes_of(model.graph().output(0)) == Names{"batch", "2"});
+    CHECK(saved.ops() == Names{"Gemm", "Relu", "Gemm"});
+    CHECK(model.graph().node(2).output(0) == "scores");
+    CHECK_THAT(model.graph().node(0).doc_string(), Contains("0"));  // the module
+    std::set<std::string> names;
+    for (const auto& node : model.graph().node()) CHECK(names.insert(node.name()).second);
+    const auto& weight = saved.initializer("0.weight");
+    CHECK(weight.data_type() == ::onnx::TensorProto::FLOAT);
+    REQUIRE(weight.dims_size() == 2);
+    CHECK(weight.dims(0) == 4);
+    const Tensor expected = net.parameters()[0].detach();
+    REQUIRE(weight.raw_data().size() == 48);
+    CHECK(std::memcmp(weight.raw_data().data(), expected.raw_data(), 48) == 0);
+}
+
+TEST_CASE("each node says the line that it comes from", "[onnx]") {
+    const int line = __LINE__ + 1;
+    const Graph graph = trace([](const Tensor& x) { return exp(x) + 1; }, {{"x", ones({2})}});
+    const Saved saved(graph);
+    for (const auto& node : saved.model.graph().node()) {
+        CHECK_THAT(node.doc_string(), Contains("export_test.cpp:" + std::to_string(line)));
+    }
+    CHECK(saved.ops() == Names{"Exp", "Add"});
+}
+
+TEST_CASE("formulas of named dimensions are computed in the model", "[onnx]") {
+    const Graph graph = trace([](const Tensor& x) { return zeros({x.size(0) * 2 + 1, x.size(1)}) + x.sum(); }, {{"x", ones({2, 3}), {"batch", "time"}}});
+    const Saved saved(graph);
+    const auto ops = saved.ops();
+    const auto count = [&](const char* op) { return std::count(ops.begin(), ops.end(), op); };
+    CHECK(count("Shape") == 2);
+    CHECK(count("Mul") == 1);
+    CHECK(count("Concat") == 1);
+    CHECK(sizes_of(saved.model.graph().output(0)) == Names{"2*batch + 1", "time"});
+}
+
+TEST_CASE("large weights can be in a file beside the model", "[onnx]") {
+    const Tensor w = randn({64, 64}).requires_grad_(), b = randn({64}).requires_grad_();
+    const Graph graph = trace([&](const Tensor& x) { return matmul(x, w) + b; }, {{"x", ones({2, 64})}}, {.parameters = {{"w", w}, {"b", b}}});
+    const Saved saved(graph, {.external_data = true});
+    const auto& large = saved.initializer("w");
+    CHECK(large.data_location() == ::onnx::TensorProto::EXTERNAL);
+    CHECK(large.raw_data().empty());
+    CHECK(saved.initializer("b").raw_data().size() == 256);  // small
+    std::map<std::string, std::string> where;
+    for (const auto& entry : large.external_data()) where[entry.key()] = entry.value();
+    CHECK(where["location"] == "model.onnx.data");
+    CHECK(where["length"] == std::to_string(64 * 64 * 4));
+    CHECK(std::stoll(where["offset"]) % 4096 == 0);
+    std::ifstream file(saved.path + ".data", std::ios::binary);
+    file.seekg(std::stoll(where["offset"]));
+    std::string bytes(64 * 64 * 4, '\0');
+    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    CHECK(file.gcount() == 64 * 64 * 4);
+    CHECK(std::memcmp(bytes.data(), w.detach().raw_data(), bytes.size()) == 0);
+}
+
+TEST_CASE("what the program writes to becomes outputs", "[onnx]") {
+    nn::BatchNorm1d norm(3);
+    const Graph graph = trace(norm, {{"x", randn({4, 3})}}, {.parameters = {{"running_mean", norm.running_mean}, {"running_var", norm.running_var}}});
+    const Saved saved(graph);
+    Names names;
+    for (const auto& output : saved.model.graph().output()) names.push_back(output.name());
+    CHECK(std::count(names.begin(), names.end(), "running_mean.updated") == 1);
+    CHECK(std::count(names.begin(), names.end(), "running_var.updated") == 1);
+}
+
+TEST_CASE("an input or a parameter can be an output, and one value two", "[onnx]") {
+    const Graph graph = trace(
+        [](const Tensor& x) {
+            const Tensor y = x * 2;
+            return std::vector<Tensor>{x, y, y};
+        },
+        {{"x", ones({2})}}, {.outputs = {"same", "double", "again"}});
+    const Saved saved(graph);
+    CHECK(saved.ops() == Names{"Mul", "Identity", "Identity"});
+    CHECK(saved.node("Mul").output(0) == "double");
+}
+
+TEST_CASE("control flow is If, Loop and Scan", "[onnx]") {
+    const Tensor w = ones({3, 3});
+    const Graph graph = trace(
+        [&](const Tensor& x) {
+            const Tensor y = cond(x.sum() > 0, [&] { return x * 2; }, [&] { return matmul(x, w); });
+            return while_loop([](const Tensor& i, const Tensor&) { return i < 3; }, [](const Tensor& i, const Tensor& h) { return std::pair{i + 1, h * 2}; },
+                              {tensor(0), y});
+        },
+        {{"x", ones({2, 3})}});
+    const Saved saved(graph);
+    const auto& branch = saved.node("If");
+    REQUIRE(branch.attribute_size() == 2);
+    CHECK(branch.attribute(0).name() == "then_branch");
+    CHECK(branch.attribute(0).g().node(0).op_type() == "Mul");
+    CHECK(branch.attribute(1).g().node(0).op_type() == "MatMul");
+    CHECK(branch.attribute(1).g().input_size() == 0);  // what it uses is visible by name
+    const auto& loop = saved.node("Loop");
+    CHECK(loop.input(0).empty());
+    CHECK(loop.attribute(0).g().input_size() == 4);   // iteration, condition, i, h
+    CHECK(loop.attribute(0).g().output_size() == 3);  // condition, i, h
+}
+
+TEST_CASE("all that cannot be written is refused at once, by line", "[onnx]") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    const int line = __LINE__ + 3;
+    const Graph graph = trace(
+        [](const Tensor& x) {
+            const Tensor y = adaptive_max_pool2d(x, {3, 3});
+            return adaptive_avg_pool2d(x, {3, 5}).sum() + y.sum();
+        },
+        {{"x", ones({1, 1, 7, 8}), {"", "", "height"}}});
+    try {
+        save_onnx(path, graph);
+        FAIL("written");
+    } catch (const ValueError& error) {
+        CHECK_THAT(error.what(), Contains("export_test.cpp"));
+        CHECK_THAT(error.what(), Contains("save_onnx: these ops cannot be written as ONNX:"));
+        CHECK_THAT(error.what(), Contains("max_pool (") && Contains("export_test.cpp:" + std::to_string(line)));
+        CHECK_THAT(error.what(), Contains("avg_pool (") && Contains("export_test.cpp:" + std::to_string(line + 1)));
+    }
+    CHECK(!std::filesystem::exists(path));
+}
+
+TEST_CASE("versions that are not known, guards, and paths that cannot be written are refused", "[onnx]") {
+    const Graph graph = trace([](const Tensor& x) { return x + 1; }, {{"x", ones({2})}});
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    CHECK_THROWS_WITH(save_onnx(path, graph, {.opset = 16}), Contains("save_onnx: opset is to be 17 to 23, got 16"));
+    CHECK_THROWS_WITH(save_onnx(path, graph, {.opset = 24}), Contains("got 24"));
+    CHECK_THROWS_AS(save_onnx((folder.path() / "none" / "model.onnx").string(), graph), FileError);
+    const Graph guarded = trace([](const Tensor& x) { return x.sum().item() > 0 ? x : -x; }, {{"x", ones({2})}}, {.reads = TraceOptions::Reads::guard});
+    CHECK_THROWS_WITH(save_onnx(path, guarded), Contains("save_onnx: the graph holds for some values only, which ONNX cannot check:") && Contains("item (") && Contains("export_test.cpp"));
+    CHECK(!std::filesystem::exists(path));
+}
+
+TEST_CASE("every op of the table says how it is written", "[onnx]") {
+    // Those without: what is never seen itself, and constants of a trace.
+    std::string missing;
+    for (const OpInfo* op : all_ops()) {
+        if (find_form(op->name) && !find_onnx(op->name)) missing += std::string(missing.empty() ? "" : " ") + op->name;
+    }
+    CHECK(missing == "");
+}

@@ -1,0 +1,252 @@
+// models FOLDER: writes the models of the examples, layers, control flow and a step of training as ONNX models, with inputs of the sizes
+// that they were traced with, and of others, for check.py.
+#include <cmath>
+
+#include "tapir/autograd/trace/control_flow.h"
+#include "write.h"
+
+using namespace tapir;
+using namespace onnx_test;
+
+namespace {
+
+std::ofstream table;
+fs::path root;
+
+// inputs: what is traced; others: inputs of other sizes.
+void write_model(const std::string& name, const Program& fn, const std::vector<TraceInput>& inputs, const std::vector<std::vector<Tensor>>& others = {},
+                 const OnnxOptions& options = {}, const TraceOptions& trace_options = {}) {
+    const fs::path folder = root / name;
+    std::string state = "ok", result = "ok";
+    try {
+        fs::create_directories(folder);
+        const NoGradScope off;
+        std::vector<std::vector<Tensor>> sets = {{}};
+        for (const TraceInput& input : inputs) sets[0].push_back(input.tensor);
+        sets.insert(sets.end(), others.begin(), others.end());
+        const Graph graph = trace(fn, inputs, trace_options);
+        std::ofstream(folder / "graph.txt") << graph.str();
+        save_onnx((folder / "model.onnx").string(), graph, options);
+        for (std::size_t i = 0; i < sets.size(); ++i) write_data(folder / ("test_data_set_" + std::to_string(i)), fn, sets[i], false);
+    } catch (const Error& error) {
+        state = "refused";
+        result = error.what();
+    }
+    note(table, folder, name, "model", state, name, result);
+}
+
+template <class Model>
+Program of(const Model& model) {
+    return [&model](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {model(x[0])}; };
+}
+
+// examples/cifar
+struct CifarNet : nn::Module {
+    nn::Conv2d conv1{3, 64, 5, {.padding = 2}}, conv2{64, 64, 5, {.padding = 2}};
+    nn::Linear local3{64 * 6 * 6, 384}, local4{384, 192}, softmax_linear{192, 10};
+    nn::MaxPool2d pool{3, {.stride = 2, .padding = 1}};
+    nn::LocalResponseNorm norm{9, 0.001, 0.75, 1};
+    void members(nn::Members& m) override {
+        m("conv1", conv1)("conv2", conv2)("local3", local3)("local4", local4)("softmax_linear", softmax_linear);
+    }
+    Tensor forward(const Tensor& x) const {
+        const Tensor first = norm(pool(relu(conv1(x)))), second = pool(norm(relu(conv2(first))));
+        return softmax_linear(relu(local4(relu(local3(second.flatten(1))))));
+    }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+// examples/char_rnn
+struct CharRnn : nn::Module {
+    nn::Embedding embedding{30, 16};
+    nn::LSTM lstm{16, 24, {.num_layers = 2}};
+    nn::Linear out{24, 30};
+    void members(nn::Members& m) override { m("embedding", embedding)("lstm", lstm)("out", out); }
+    std::vector<Tensor> run(const std::vector<Tensor>& x) const {
+        auto [output, last] = lstm(embedding(x[0]), LSTMState{x[1], x[2]});
+        return {out(output), last.h, last.c};
+    }
+};
+
+// examples/transformer
+struct Transformer : nn::Module {
+    nn::Embedding embedding{30, 16, {.sparse = false}};
+    Tensor positions = (0.02 * randn({20, 16})).detach().requires_grad_();
+    nn::TransformerEncoder layers{16, 4, 2, {.dim_feedforward = 64, .dropout = 0.1, .activation = nn::TransformerActivation::gelu, .batch_first = true, .norm_first = true},
+                                  /*final_norm=*/true};
+    nn::Linear out{16, 30};
+    void members(nn::Members& m) override { m("embedding", embedding)("positions", positions)("layers", layers)("out", out); }
+    Tensor operator()(const Tensor& codes) const {
+        return out(layers(embedding(codes) + positions.narrow(0, 0, codes.shape()[1]), {.is_causal = true}));
+    }
+};
+
+void images() {
+    nn::Sequential softmax(nn::Flatten(), nn::Linear(784, 10));
+    nn::Sequential mlp(nn::Flatten(), nn::Linear(784, 256), relu, nn::Dropout(0.2), nn::Linear(256, 128), relu, nn::Linear(128, 10));
+    nn::Sequential lenet(nn::Conv2d(1, 32, 5, {.padding = 2}), relu, nn::MaxPool2d(2), nn::Conv2d(32, 64, 5, {.padding = 2}), relu, nn::MaxPool2d(2),
+                         nn::Flatten(), nn::Dropout(0.3), nn::Linear(64 * 7 * 7, 128), relu, nn::Linear(128, 10));
+    for (nn::Sequential* model : {&softmax, &mlp, &lenet}) model->eval();
+    const TraceInput input{"image", randn({2, 1, 28, 28}), {"batch"}};
+    const std::vector<std::vector<Tensor>> others = {{randn({5, 1, 28, 28})}, {randn({1, 1, 28, 28})}};
+    write_model("softmax", of(softmax), {input}, others);
+    write_model("mlp", of(mlp), {input}, others, {.external_data = true});
+    write_model("lenet", of(lenet), {input}, others, {.opset = 18});
+    CifarNet cifar;
+    write_model("cifar", of(cifar), {{"image", randn({2, 3, 24, 24}), {"batch"}}}, {{randn({3, 3, 24, 24})}});
+
+    nn::Sequential norms(nn::Conv2d(3, 8, 3), nn::BatchNorm2d(8), relu, nn::GroupNorm(2, 8), nn::AvgPool2d(2), nn::AdaptiveAvgPool2d(1), nn::Flatten());
+    norms.eval();
+    write_model("norms", of(norms), {{"image", randn({2, 3, 12, 12}), {"batch"}}}, {{randn({4, 3, 12, 12})}}, {.opset = 21});
+    nn::Sequential any_size(nn::Conv2d(3, 4, 3, {.stride = 2, .padding = 1}), relu, nn::MaxPool2d(2), nn::Conv2d(4, 2, 1));
+    write_model("any_size", of(any_size), {{"image", randn({2, 3, 16, 16}), {"batch", "", "height", ""}}}, {{randn({1, 3, 32, 16})}});
+}
+
+void sequences() {
+    CharRnn char_rnn;
+    const auto states = [](std::int64_t batch) { return randn({2, batch, 24}); };
+    write_model("char_rnn", [&](const std::vector<Tensor>& x) { return char_rnn.run(x); },
+                {{"codes", randint(0, 30, {4, 2}), {"", "batch"}}, {"h", states(2), {"", "batch"}}, {"c", states(2), {"", "batch"}}},
+                {{randint(0, 30, {4, 5}), states(5), states(5)}});
+    nn::GRU gru(6, 8, {.batch_first = true, .bidirectional = true});
+    write_model("gru", [&](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {gru(x[0]).output}; },
+                {{"x", randn({2, 3, 6}), {"batch"}}}, {{randn({4, 3, 6})}});
+    nn::RNNCell cell(2, 8);
+    nn::Linear out(8, 1);
+    write_model("sequence_rnn",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    Tensor h = zeros({x[0].size(1), 8});
+                    for (const Tensor& step : x[0].unbind(0)) h = cell(step, h);
+                    return {out(h)};
+                },
+                {{"x", randn({5, 3, 2}), {"", "batch"}}}, {{randn({5, 2, 2})}});
+    Transformer transformer;
+    transformer.eval();
+    write_model("transformer", of(transformer), {{"codes", randint(0, 30, {2, 7}), {"batch", "time"}}}, {{randint(0, 30, {3, 11})}, {randint(0, 30, {1, 4})}});
+}
+
+void trees() {
+    nn::NaryTreeLSTMCell binary(4, 6);
+    nn::ChildSumTreeLSTMCell child_sum(4, 6);
+    const auto state = [](std::int64_t n) { return randn({n, 6}); };
+    write_model("tree_leaf", [&](const std::vector<Tensor>& x) { const LSTMState s = binary(x[0]); return std::vector<Tensor>{s.h, s.c}; },
+                {{"x", randn({3, 4}), {"nodes"}}}, {{randn({5, 4})}});
+    const auto names = [&](std::int64_t n) {
+        return std::vector<TraceInput>{{"left_h", state(n), {"nodes"}}, {"left_c", state(n), {"nodes"}}, {"right_h", state(n), {"nodes"}}, {"right_c", state(n), {"nodes"}}};
+    };
+    write_model("tree_node", [&](const std::vector<Tensor>& x) { const LSTMState s = binary({x[0], x[1]}, {x[2], x[3]}); return std::vector<Tensor>{s.h, s.c}; },
+                names(3), {{state(1), state(1), state(1), state(1)}});
+    write_model("child_sum_node",
+                [&](const std::vector<Tensor>& x) { const LSTMState s = child_sum(x[4], {{x[0], x[1]}, {x[2], x[3]}}); return std::vector<Tensor>{s.h, s.c}; },
+                {{"left_h", state(3)}, {"left_c", state(3)}, {"right_h", state(3)}, {"right_c", state(3)}, {"x", randn({3, 4})}});
+    // ((0 1) (2 (3 4))): a tree of a given shape
+    nn::Embedding embedding(20, 4);
+    nn::Linear classify(6, 5);
+    write_model("tree",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    std::vector<LSTMState> words;
+                    for (int i = 0; i < 5; ++i) words.push_back(binary(embedding(x[0][i])));
+                    return {log_softmax(classify(binary(binary(words[0], words[1]), binary(words[2], binary(words[3], words[4]))).h), -1)};
+                },
+                {{"words", tensor({3, 7, 1, 0, 19})}}, {{tensor({1, 1, 2, 3, 5})}});
+    // Any binary tree in postfix order: node k is a word, or made of the nodes left[k] and right[k], by while_loop.
+    write_model("any_tree",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    const Tensor words = x[0], left = x[1], right = x[2], is_leaf = x[3];
+                    const Tensor count = tensor(words.size(0));
+                    const std::vector<Tensor> end = while_loop(
+                        [&](const std::vector<Tensor>& s) { return s[0] < count; },
+                        [&](const std::vector<Tensor>& s) -> std::vector<Tensor> {
+                            const Tensor k = reshape(s[0], {1}), l = index_select(left, 0, k), r = index_select(right, 0, k);
+                            const LSTMState leaf = binary(embedding(index_select(words, 0, k)));
+                            const LSTMState node = binary({index_select(s[1], 0, l), index_select(s[2], 0, l)}, {index_select(s[1], 0, r), index_select(s[2], 0, r)});
+                            const Tensor is = reshape(index_select(is_leaf, 0, k), {1, 1});
+                            return {s[0] + 1, index_add(s[1], 0, k, where(is, leaf.h, node.h)), index_add(s[2], 0, k, where(is, leaf.c, node.c))};
+                        },
+                        {tensor(0), zeros({words.size(0), 6}), zeros({words.size(0), 6})});
+                    return {classify(end[1][-1])};
+                },
+                {{"words", tensor({3, 7, 0, 1, 0})}, {"left", tensor({0, 0, 0, 0, 2})}, {"right", tensor({0, 0, 1, 0, 3})},
+                 {"is_leaf", tensor({true, true, false, true, false})}},
+                {{tensor({4, 2, 9, 0, 0}), tensor({0, 0, 0, 1, 0}), tensor({0, 0, 0, 2, 3}), tensor({true, true, true, false, false})}});
+}
+
+void others() {
+    nn::Sequential field(nn::Linear(2, 64), nn::Tanh(), nn::Linear(64, 2));
+    write_model("neural_ode",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    Tensor y = x[0];
+                    const double h = 0.1;
+                    for (int i = 0; i < 3; ++i) {
+                        const Tensor a = field(y), b = field(y + a * (h / 2)), c = field(y + b * (h / 2)), d = field(y + c * h);
+                        y = y + (a + 2 * b + 2 * c + d) * (h / 6);
+                    }
+                    return {y};
+                },
+                {{"x", randn({3, 2}), {"batch"}}}, {{randn({7, 2})}});
+    nn::Sequential policy(nn::Linear(4, 64), nn::Tanh(), nn::Linear(64, 2));
+    write_model("cartpole", [&](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {softmax(policy(x[0]), -1), argmax(policy(x[0]), -1)}; },
+                {{"state", randn({1, 4}), {"batch"}}}, {{randn({6, 4})}});
+}
+
+void control_flow() {
+    const Tensor w = randn({3, 3});
+    write_model("cond",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    return {cond(x[0].sum() > 0, [&] { return matmul(x[0], w); }, [&] { return -x[0] * 2; })};
+                },
+                {{"x", ones({2, 3}), {"batch"}}}, {{-ones({4, 3})}});
+    write_model("while_loop",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    return while_loop([](const Tensor& i, const Tensor& h) { return (i < 10) & (h.abs().sum() > 0.5); },
+                                      [&](const Tensor& i, const Tensor& h) { return std::pair{i + 1, tanh(matmul(h, w)) * 0.9}; }, {tensor(0), x[0]});
+                },
+                {{"x", randn({2, 3}), {"batch"}}}, {{randn({1, 3})}, {zeros({2, 3})}});
+    for (const bool reverse : {false, true}) {
+        write_model(reverse ? "scan_reverse" : "scan",
+                    [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                        const ScanResult r = scan([&](const Tensor& h, const Tensor& step) { const Tensor next = tanh(matmul(h, w) + step); return std::pair{next, next * 2}; },
+                                                  {x[0]}, {x[1]}, {.dim = 1, .reverse = reverse});
+                        return {r.carry[0], r.outputs[0]};
+                    },
+                    {{"h", randn({2, 3}), {"batch"}}, {"x", randn({2, 5, 3}), {"batch", "time"}}}, {{randn({3, 3}), randn({3, 2, 3})}});
+    }
+    write_model("scan_gradient",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    Tape tape;
+                    const Tensor h = x[0].detach().clone().requires_grad_();
+                    const ScanResult r = scan([&](const Tensor& now, const Tensor& step) { const Tensor next = tanh(matmul(now, w) + step); return std::pair{next, next * 2}; }, {h}, {x[1]});
+                    return tape.gradient(r.outputs[0].square().sum(), std::vector<Tensor>{h});
+                },
+                {{"h", randn({2, 3})}, {"x", randn({4, 2, 3})}});
+}
+
+void training() {
+    nn::Sequential net(nn::Linear(4, 8), nn::BatchNorm1d(8), relu, nn::Linear(8, 3));
+    const auto parameters = net.parameters();
+    write_model("training_step",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    Tape tape;
+                    const Tensor loss = cross_entropy(net(x[0]), x[1]);
+                    std::vector<Tensor> results = {loss};
+                    const std::vector<Tensor> grads = tape.gradient(loss, parameters);
+                    for (std::size_t i = 0; i < grads.size(); ++i) results.push_back(parameters[i].detach() - 0.1 * grads[i]);
+                    return results;
+                },
+                {{"x", randn({6, 4}), {"batch"}}, {"target", randint(0, 3, {6}), {"batch"}}}, {{randn({9, 4}), randint(0, 3, {9})}});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    root = argc > 1 ? argv[1] : "onnx_models";
+    fs::create_directories(root);
+    table.open(root / "table.tsv");
+    manual_seed(3);
+    images();
+    sequences();
+    trees();
+    others();
+    control_flow();
+    training();
+}

@@ -1,0 +1,90 @@
+// ops FOLDER [OPSET [NAME]]: writes the graph of each example call of each op (or of the op NAME), and of its gradient, as an ONNX model
+// with inputs and what Tapir makes of them, for check.py. A folder for each, as in ONNX's backend tests: model.onnx, test_data_set_0.
+#include <cstdio>
+
+#include "../ops/samples.h"
+#include "write.h"
+
+using namespace tapir;
+using namespace onnx_test;
+
+namespace {
+
+std::ofstream table;
+int opset = 17;
+
+bool is_random(const Graph& graph) {
+    for (const auto& node : graph.nodes()) {
+        if (node->attributes.form().is_random) return true;
+    }
+    return false;
+}
+
+void write_model(const fs::path& folder, const std::string& op, const char* kind, const std::string& what, const Program& fn,
+                 const std::vector<Tensor>& inputs) {
+    fs::create_directories(folder);
+    manual_seed(5);
+    std::vector<TraceInput> named;
+    for (std::size_t i = 0; i < inputs.size(); ++i) named.push_back({"x" + std::to_string(i), inputs[i]});
+    Graph graph;
+    try {
+        graph = trace(fn, named);
+    } catch (const Error& error) {
+        return note(table, folder, op, kind, "untraced", what, error.what());
+    }
+    const bool random = is_random(graph);
+    std::ofstream(folder / "graph.txt") << graph.str();
+    try {
+        write_data(folder / "test_data_set_0", fn, inputs, /*has_exact=*/!random);
+        save_onnx((folder / "model.onnx").string(), graph, {.opset = opset});
+    } catch (const Error& error) {
+        return note(table, folder, op, kind, "refused", what, error.what());
+    }
+    note(table, folder, op, kind, random ? "random" : "ok", what);
+}
+
+// The gradients of a sum of all results, each element with another weight.
+std::vector<Tensor> gradients(const test::Call& call, const std::vector<Tensor>& inputs) {
+    Tape tape;
+    std::vector<Tensor> leaves, sources;
+    for (const Tensor& x : inputs) {
+        leaves.push_back(is_floating(x.dtype()) ? x.clone().requires_grad_() : x);
+        if (is_floating(x.dtype())) sources.push_back(leaves.back());
+    }
+    Tensor total;
+    for (const Tensor& y : call.run(leaves)) {
+        if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
+        const Tensor part = sum(y * cos(y.detach()));
+        total = total.defined() ? total + part : part;
+    }
+    if (!total.defined()) return {};
+    return tape.gradient(total, sources);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const fs::path folder = argc > 1 ? argv[1] : "onnx_ops";
+    if (argc > 2) opset = std::atoi(argv[2]);
+    const std::string only = argc > 3 ? argv[3] : "";
+    fs::create_directories(folder);
+    table.open(folder / "table.tsv");
+    int number = 0;
+    for (const test::Call& call : test::all_calls()) {
+        ++number;
+        if (!only.empty() && call.op->name != only) continue;
+        std::vector<Tensor> inputs = test::make_inputs(call);
+        for (Tensor& x : inputs) {
+            if (x.dtype() == float64) x = x.to(float32);
+        }
+        char name[200];
+        std::snprintf(name, sizeof name, "%04d_%s", number, call.op->name);
+        const std::string what = call.inputs + ": " + (call.code.empty() ? call.op->name : call.code);
+        write_model(folder / name, call.op->name, "forward", what, call.run, inputs);
+        if (!call.differentiable) continue;
+        manual_seed(5);
+        if (gradients(call, inputs).empty()) continue;
+        write_model(folder / (std::string(name) + "_gradient"), call.op->name, "gradient", what,
+                    [&](const std::vector<Tensor>& x) { return gradients(call, x); }, inputs);
+    }
+}
