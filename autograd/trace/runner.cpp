@@ -55,12 +55,6 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
     return graph;
 }
 
-#if __has_include(<sys/single_threaded.h>)
-bool has_one_thread() noexcept { return __libc_single_threaded; }
-#else
-bool has_one_thread() noexcept { return false; }
-#endif
-
 // Loops and branches, which may draw random numbers.
 bool has_graph(const Graph::Node& node) {
     const auto all = node.attributes.all();
@@ -140,11 +134,11 @@ class Places {
     std::size_t size_ = 0;
 };
 
-// A result that leaves the graph: the tensors of the last two runs, one of which may be written to again. Two, since a program
-// may give a run what the last one gave it.
+// A result that leaves the graph: the tensors of the last two runs, in the slot and here, one of which may be written to again. Two, since a
+// program may give a run what the last one gave it.
 struct Outgoing {
     int slot;
-    Tensor last[2];
+    Tensor other;
 };
 
 // Whether nobody would see that it is written to.
@@ -286,7 +280,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     }
 }
 
-Plan::~Plan() { delete ready_.load(); }
+Plan::~Plan() = default;
 
 std::vector<int> Plan::needed_inputs() const {
     std::vector<int> list;
@@ -308,17 +302,13 @@ bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
     return true;
 }
 
-// An atomic instruction is spent only where there are several threads.
-Plan::Frame* Plan::exchange_ready(Frame* frame) noexcept {
-    if (!has_one_thread()) return ready_.exchange(frame, std::memory_order_acq_rel);
-    Frame* was = ready_.load(std::memory_order_relaxed);
-    ready_.store(frame, std::memory_order_relaxed);
-    return was;
-}
-
-std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, const Loc& loc) {
-    std::unique_ptr<Frame> frame(exchange_ready(nullptr));
-    if (frame && fits(*frame, given)) return frame;
+// The frame that is at hand costs one atomic instruction; others are for other shapes, and for several threads at once.
+std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, bool& holds_place, const Loc& loc) {
+    holds_place = !is_taken_.exchange(true, std::memory_order_acquire);
+    if (holds_place && at_hand_ && fits(*at_hand_, given)) [[likely]]
+        return std::move(at_hand_);
+    std::unique_ptr<Frame> frame;
+    if (holds_place) frame = std::move(at_hand_);
     {
         const std::lock_guard lock(mutex_);
         if (frame) idle_.push_back(std::move(frame));
@@ -330,22 +320,34 @@ std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, const 
         }
         if (idle_.size() >= kMostFrames) idle_.erase(idle_.begin());
     }
-    return make_frame(given, loc);
+    try {
+        return make_frame(given, loc);
+    } catch (...) {
+        if (holds_place) is_taken_.store(false, std::memory_order_release);
+        throw;
+    }
 }
 
-void Plan::give_back(std::unique_ptr<Frame> frame) {
-    std::unique_ptr<Frame> other(exchange_ready(frame.release()));
-    if (!other) return;
+void Plan::give_back(std::unique_ptr<Frame> frame, bool holds_place) {
+    if (holds_place) {
+        at_hand_ = std::move(frame);
+        is_taken_.store(false, std::memory_order_release);
+        return;
+    }
+    if (!frame) return;
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(other));
+    idle_.push_back(std::move(frame));
 }
 
 std::size_t Plan::planned_bytes() {
-    std::unique_ptr<Frame> frame(exchange_ready(nullptr));
-    std::size_t bytes = frame && frame->block.defined() ? frame->block.nbytes() : 0;
-    if (frame) give_back(std::move(frame));
+    std::size_t bytes = 0;
+    const auto add = [&](const std::unique_ptr<Frame>& frame) { bytes += frame && frame->block.defined() ? frame->block.nbytes() : 0; };
+    if (!is_taken_.exchange(true, std::memory_order_acquire)) {
+        add(at_hand_);
+        is_taken_.store(false, std::memory_order_release);
+    }
     const std::lock_guard lock(mutex_);
-    for (const auto& idle : idle_) bytes += idle->block.defined() ? idle->block.nbytes() : 0;
+    std::for_each(idle_.begin(), idle_.end(), add);
     return bytes;
 }
 
@@ -513,6 +515,7 @@ void Plan::lay_out(Frame& frame) const {
         }
     }
     std::vector<bool> stays = frame.is_placed;
+    for (const Outgoing& out : frame.outgoing) stays[at(out.slot)] = true;
     for (std::size_t s = 0; s < tail_; ++s) {
         Call& call = frame.calls[s];
         const auto is_placed = [&](int slot) { return frame.roots[at(slot)] >= 0 && frame.is_placed[at(frame.roots[at(slot)])]; };
@@ -596,12 +599,12 @@ void Plan::make_loose(Call& call, Frame& frame) const {
 void Plan::run_steps(Frame& frame, const Loc& loc) const {
     for (Outgoing& out : frame.outgoing) {
         const Geometry& as = frame.seen[at(out.slot)];
-        if (!is_forgotten(out.last[0], as)) {
-            std::swap(out.last[0], out.last[1]);
-            if (!is_forgotten(out.last[0], as)) out.last[0] = make_empty(as.shape, as.dtype, as.device, loc);
+        Tensor& last = frame.slots[at(out.slot)];
+        if (!is_forgotten(last, as)) {
+            last.swap(out.other);
+            if (!is_forgotten(last, as)) last = make_empty(as.shape, as.dtype, as.device, loc);
         }
-        out.last[0].impl()->node = {};
-        frame.slots[at(out.slot)] = out.last[0];
+        last.impl()->node = {};
     }
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     bool is_as_seen = true;
@@ -666,17 +669,34 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
     }
 }
 
+// Holds a frame while it runs; one that an error left behind is gone.
+struct Plan::Taken {
+    Plan& plan;
+    bool holds_place = false;
+    std::unique_ptr<Frame> frame;
+    bool is_good = false;
+
+    Taken(Plan& of, const Tensor* const* given, const Loc& loc) : plan(of), frame(of.take_frame(given, holds_place, loc)) {}
+    ~Taken() {
+        if (!is_good) frame.reset();
+        plan.give_back(std::move(frame), holds_place);
+    }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+};
+
 void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     check_inputs(given, loc);
     const PauseRecording pause;
     const PauseAutocast plain;
-    std::unique_ptr<Frame> taken = take_frame(given, loc);  // an error leaves it behind
-    Frame& frame = *taken;
+    Taken taken(*this, given, loc);
+    Frame& frame = *taken.frame;
     for (const auto& [place, input] : frame.input_arguments) frame.arguments[place] = given[input];
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
         if (input_slots_[i] >= 0) frame.where[at(input_slots_[i])] = given[i];
     }
-    if (frame.is_learned) {
+    const bool was_learned = frame.is_learned;
+    if (was_learned) {
         bool is_changed = false;
         for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i] != held_[i].second->data.impl();
         if (is_changed) {  // others took their places
@@ -694,13 +714,13 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
         results[i] = block && y.defined() && y.impl()->storage == block ? y.clone() : y;
     }
     if (!update_slots_.empty()) write_updates(frame, given, loc);
-    if (frame.is_learned) {
+    if (was_learned) {
         for (const int slot : frame.loose) frame.slots[at(slot)] = Tensor();
     } else {
         for (Tensor& t : frame.slots) t = Tensor();
         lay_out(frame);
     }
-    give_back(std::move(taken));
+    taken.is_good = true;
 }
 
 }  // namespace detail

@@ -44,9 +44,9 @@ class Plan {
     };
     struct Frame;
     struct Call;
-    Frame* exchange_ready(Frame* frame) noexcept;
-    std::unique_ptr<Frame> take_frame(const Tensor* const* given, const Loc& loc);
-    void give_back(std::unique_ptr<Frame> frame);
+    struct Taken;
+    std::unique_ptr<Frame> take_frame(const Tensor* const* given, bool& holds_place, const Loc& loc);
+    void give_back(std::unique_ptr<Frame> frame, bool holds_place);
     std::unique_ptr<Frame> make_frame(const Tensor* const* given, const Loc& loc) const;
     bool fits(const Frame& frame, const Tensor* const* given) const noexcept;
     void check_inputs(const Tensor* const* given, const Loc& loc) const;
@@ -71,7 +71,8 @@ class Plan {
     std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is
     std::vector<int> last_use_;                              // of each slot: a step
     int slot_count_ = 0;
-    std::atomic<Frame*> ready_{nullptr};  // the frame that was used last
+    std::atomic<bool> is_taken_{false};
+    std::unique_ptr<Frame> at_hand_;  // of who set is_taken_: the frame that was used last
     std::mutex mutex_;
     std::vector<std::unique_ptr<Frame>> idle_;
 };
