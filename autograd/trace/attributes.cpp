@@ -1,9 +1,11 @@
 // The attributes of a node: the op's own struct, and what in it depends on named dimensions.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 
 namespace tapir {
@@ -202,7 +204,13 @@ Attribute Attributes::get(std::string_view name, Loc loc) const {
     fail<ValueError>(loc, "{} has no attribute {}; it has {}", form_->op, name, names.empty() ? "none" : names);
 }
 
+namespace {
+std::atomic<std::uint64_t> edits{0};
+}
+std::uint64_t detail::attribute_edits() noexcept { return edits.load(std::memory_order_relaxed); }
+
 void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
+    edits.fetch_add(1, std::memory_order_relaxed);
     bool is_known = false, fits = false;
     each_field(*form_, data_, [&](const Field& field) {
         if (name != field.name) return;

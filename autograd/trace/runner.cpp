@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kOutside = -1;           // a root: an input, a parameter or a constant
 constexpr int kToTheEnd = INT_MAX;     // a last use
-constexpr std::size_t kMostFrames = 8;  // that nobody uses, of one plan
+constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
 constexpr std::size_t kMostResults = 256;
 constexpr std::size_t kMostConstantBytes = 64 * 1024;  // that a step keeps
 
@@ -29,6 +29,15 @@ std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
 
 // Whether its result may lie where one of its operands does.
 bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form); }
+
+std::string attributes_of(const Graph& graph) {
+    std::string text;
+    for (const auto& node : graph.nodes()) {
+        for (const auto& [name, value] : node->attributes.all()) text += name + "=" + to_string(value) + " ";
+        text += "\n";
+    }
+    return text;
+}
 
 // What runs: the graph with element-wise ops put together, of those that are needed.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
@@ -172,7 +181,7 @@ struct Plan::Frame {
     std::vector<Attributes> resolved;       // those that depend on sizes
     std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs
     std::vector<TensorImpl*> held;          // parameters and constants, as they were when updates were planned
-    bool is_learned = false, writes_directly = false;
+    bool is_learned = false, is_laid_out = false, writes_directly = false;
     std::vector<int> roots;                 // of each slot: whose elements it shows; itself, kOutside
     std::vector<Geometry> seen;             // of each slot
     std::vector<bool> is_placed;            // in the block
@@ -184,7 +193,7 @@ struct Plan::Frame {
 };
 
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
-    : graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
+    : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
     std::vector<const Graph::Value*> wanted;
     if (is_whole_) {
         for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);
@@ -281,6 +290,15 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
 }
 
 Plan::~Plan() = default;
+
+bool Plan::is_of(const Graph& graph) {
+    const std::uint64_t edits = attribute_edits();
+    if (edits == edits_) [[likely]]
+        return true;
+    if (attributes_ != attributes_of(graph)) return false;
+    edits_ = edits;
+    return true;
+}
 
 std::vector<int> Plan::needed_inputs() const {
     std::vector<int> list;
@@ -534,7 +552,7 @@ void Plan::lay_out(Frame& frame) const {
         }
     }
     plan_updates(frame);
-    frame.is_learned = true;
+    frame.is_laid_out = true;
 }
 
 // Whether the last steps may write to parameters directly: nothing that they read, but the parameter itself, lies in memory that is written.
@@ -697,6 +715,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     }
     const bool was_learned = frame.is_learned;
     if (was_learned) {
+        if (!frame.is_laid_out) lay_out(frame);  // worth it once the same sizes come again
         bool is_changed = false;
         for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i] != held_[i].second->data.impl();
         if (is_changed) {  // others took their places
@@ -718,7 +737,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
         for (const int slot : frame.loose) frame.slots[at(slot)] = Tensor();
     } else {
         for (Tensor& t : frame.slots) t = Tensor();
-        lay_out(frame);
+        frame.is_learned = true;
     }
     taken.is_good = true;
 }
@@ -756,7 +775,7 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         for (const auto& known : plans->plans) {
             if (known->outputs() == outputs) plan = known.get();
         }
-        if (!plan) {
+        if (!plan || !plan->is_of(*this)) {  // another one stays, since a thread may be running it
             plans->plans.push_back(std::make_unique<detail::Plan>(*this, outputs, loc));
             plan = plans->plans.back().get();
         }

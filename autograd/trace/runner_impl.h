@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "tapir/autograd/trace/graph.h"
 
@@ -33,6 +34,8 @@ class Plan {
     std::vector<int> needed_inputs() const;
     /// Of the blocks in which results lie, all frames together.
     std::size_t planned_bytes();
+    /// Whether the graph's attributes are those that it was made of.
+    bool is_of(const Graph& graph);
 
  private:
     struct Step {
@@ -58,6 +61,8 @@ class Plan {
     void run_steps(Frame& frame, const Loc& loc) const;
     void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
+    std::uint64_t edits_ = 0;  // attribute_edits() when they were seen to be the same
+    std::string attributes_;
     const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;
     bool is_whole_;
@@ -94,6 +99,9 @@ struct Given {
     Given(const Given&) = delete;
     Given& operator=(const Given&) = delete;
 };
+
+/// How often attributes were set, of any node: a plan made before may be of others.
+std::uint64_t attribute_edits() noexcept;
 
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
