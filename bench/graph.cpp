@@ -144,6 +144,14 @@ void chain(const char* name, const Shape& shape) {
             [&](const CompiledGraph& run) { return run(x, y); });
 }
 
+// The mean of squared differences, written out.
+void squared_error(const char* name, std::int64_t n) {
+    const Tensor x = randn({n}), y = randn({n});
+    const auto f = [](const Tensor& a, const Tensor& b) { return mean(square(a - b)); };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
+            [&](const CompiledGraph& run) { return run(x, y); });
+}
+
 // The whole step: forward, gradients, and what plain SGD does with them.
 void training(const char* name, const std::vector<std::int64_t>& widths, std::int64_t batch) {
     if (only && !std::strstr(name, only)) return;
@@ -189,6 +197,9 @@ int main(int argc, char** argv) {
     chain("8 element-wise ops, 64", {64});
     chain("8 element-wise ops, 64 Ki", {65536});
     chain("8 element-wise ops, 4 Mi", {4, 1048576});
+    squared_error("squared error, 64", 64);
+    squared_error("squared error, 64 Ki", 65536);
+    squared_error("squared error, 4 Mi", 4194304);
     training("step 32-32-8, batch 1", {32, 32, 8}, 1);
     training("step 32-32-8, batch 16", {32, 32, 8}, 16);
     training("step 784-128-10, batch 32", {784, 128, 10}, 32);

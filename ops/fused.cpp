@@ -1,4 +1,5 @@
-// fused: element-wise ops of one shape and dtype as one pass (autograd/trace/pass_fuse.cpp puts them together). What it does is a graph,
+// fused: element-wise ops of one shape and dtype as one pass (autograd/trace/pass_fuse.cpp puts them together); fused_reduce: the same
+// with a sum or a mean of it all, which never lies in memory. What it does is a graph,
 // its attribute; where a tape records, or a kernel cannot do it, the ops of that graph are called.
 #include "tapir/ops/fused_impl.h"
 
@@ -8,12 +9,16 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/cpu/gemm.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/kernels/fused.h"
 #include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce_impl.h"
 
 namespace tapir {
 
@@ -40,6 +45,7 @@ struct Program {
     std::vector<Tensor> constants;  // inputs after the graph's own: tiles of a number each
     std::size_t inputs = 0;
     std::vector<std::uint8_t> outputs;
+    int register_count = 0;
 
     explicit Program(const Graph& body) : of(&body) {
         const auto& nodes = body.nodes();
@@ -100,6 +106,7 @@ struct Program {
             if (!output.value->maker) return;
             outputs.push_back(static_cast<std::uint8_t>(registers.at(output.value)));
         }
+        register_count = next;
         std::vector<std::uint8_t> sorted = outputs;
         std::sort(sorted.begin(), sorted.end());
         is_good = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -128,58 +135,54 @@ struct FusedAttrs {
 
 constexpr std::int64_t kParallelSteps = 64 * 1024;  // elements times ops: below, waking threads costs more than it gains
 
+struct Sizes {
+    const std::int64_t* sizes;
+    int rank;
+    std::int64_t numel;
+};
+
 // The outputs' dimensions, merged where they lie behind each other in every operand.
-void set_geometry(FusedArgs& args, const TensorImpl* y, const TensorImpl* const* in, int inputs) {
+void set_geometry(FusedArgs& args, const Sizes& y, const TensorImpl* const* in, int inputs) {
     args.rank = 0;
-    for (int d = 0; d < y->rank; ++d) {
-        if (y->sizes[d] == 1) continue;
+    for (int d = 0; d < y.rank; ++d) {
+        if (y.sizes[d] == 1) continue;
         std::int64_t strides[FusedArgs::kMostInputs];
         bool merge = args.rank > 0;
         for (int k = 0; k < inputs; ++k) {
-            const int own = d - (y->rank - in[k]->rank);
+            const int own = d - (y.rank - in[k]->rank);
             strides[k] = own < 0 || in[k]->sizes[own] == 1 ? 0 : in[k]->strides[own];
-            merge = merge && args.in[k].strides[args.rank - 1] == strides[k] * y->sizes[d];
+            merge = merge && args.in[k].strides[args.rank - 1] == strides[k] * y.sizes[d];
         }
         if (!merge) args.sizes[args.rank++] = 1;
-        args.sizes[args.rank - 1] *= y->sizes[d];
+        args.sizes[args.rank - 1] *= y.sizes[d];
         for (int k = 0; k < inputs; ++k) args.in[k].strides[args.rank - 1] = strides[k];
     }
 }
 
-bool broadcasts_to(const TensorImpl* x, const TensorImpl* y) noexcept {
-    if (x->rank > y->rank) return false;
+bool broadcasts_to(const TensorImpl* x, const Sizes& y) noexcept {
+    if (x->rank > y.rank) return false;
     for (int d = 0; d < x->rank; ++d) {
         const std::int64_t size = x->sizes[d];
-        if (size != 1 && size != y->sizes[y->rank - x->rank + d]) return false;
+        if (size != 1 && size != y.sizes[y.rank - x->rank + d]) return false;
     }
     return true;
 }
 
-bool fused_into(const FormCall& x, const Tensor& out) {
-    const FusedAttrs& attrs = *static_cast<const FusedAttrs*>(x.attrs);
-    if (!attrs.body) return false;
-    const Program& program = attrs.ready();
-    if (!program.is_good || static_cast<std::size_t>(x.count) != program.inputs) return false;
-    const TensorImpl* y = out.impl();
-    FusedArgs args;
+// All but where the outputs are; false: a kernel cannot do it.
+bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, const Sizes& y) {
     args.compute = kernels::compute_of(program.dtype);
     args.steps = program.steps.data();
     args.step_count = static_cast<int>(program.steps.size());
     args.inputs = x.count + static_cast<int>(program.constants.size());
     args.outputs = static_cast<int>(program.outputs.size());
+    args.registers = program.register_count;
     args.overlaps = false;
-    args.numel = y->numel;
-    for (int i = 0; i < args.outputs; ++i) {
-        const TensorImpl* result = (&out)[i].impl();
-        if (!detail::is_plain(result, program.dtype) || result->numel != y->numel) return false;
-        args.out[i] = result->data;
-        args.out_register[i] = program.outputs[static_cast<std::size_t>(i)];
-    }
+    args.numel = y.numel;
+    for (int i = 0; i < args.outputs; ++i) args.out_register[i] = program.outputs[static_cast<std::size_t>(i)];
     const TensorImpl* in[FusedArgs::kMostInputs];
     bool is_linear = true;
     for (int k = 0; k < args.inputs; ++k) {
         if (k >= x.count) {
-            in[k] = nullptr;
             args.in[k].data = program.constants[static_cast<std::size_t>(k - x.count)].raw_data();
             args.way[k] = FusedArgs::Way::filled;
             continue;
@@ -189,20 +192,166 @@ bool fused_into(const FormCall& x, const Tensor& out) {
         args.in[k].data = operand->data;
         args.in[k].dtype = program.dtype;
         args.way[k] = operand->numel == 1 ? FusedArgs::Way::repeated
-                      : operand->is_contiguous() && operand->numel == y->numel ? FusedArgs::Way::linear : FusedArgs::Way::strided;
+                      : operand->is_contiguous() && operand->numel == y.numel ? FusedArgs::Way::linear : FusedArgs::Way::strided;
         is_linear = is_linear && args.way[k] != FusedArgs::Way::strided;
-        for (int i = 0; i < args.outputs; ++i) args.overlaps = args.overlaps || args.out[i] == operand->data;
     }
-    if (y->numel == 0) return true;
-    // What the last step writes nobody reads after.
-    if (args.outputs == 1 && program.steps.back().out == program.outputs[0]) args.overlaps = false;
     if (!is_linear) set_geometry(args, y, in, x.count);
+    return true;
+}
+
+void run_all(const FusedArgs& args) {
     const std::int64_t grain = kParallelSteps / args.step_count + 1;
-    if (y->numel < 2 * grain || num_threads() == 1) {
-        kernels::run_fused(args, 0, y->numel);
-    } else {
-        parallel_for(y->numel, grain, [&](std::int64_t begin, std::int64_t end) { kernels::run_fused(args, begin, end); });
+    if (args.numel < 2 * grain || num_threads() == 1) return kernels::run_fused(args, 0, args.numel);
+    parallel_for(args.numel, grain, [&](std::int64_t begin, std::int64_t end) { kernels::run_fused(args, begin, end); });
+}
+
+// Null: there is none for these operands.
+const Program* program_of(const FusedAttrs& attrs, const FormCall& x) {
+    if (!attrs.body) return nullptr;
+    const Program& program = attrs.ready();
+    return program.is_good && static_cast<std::size_t>(x.count) == program.inputs ? &program : nullptr;
+}
+
+bool fused_into(const FormCall& x, const Tensor& out) {
+    const Program* program = program_of(*static_cast<const FusedAttrs*>(x.attrs), x);
+    const TensorImpl* y = out.impl();
+    FusedArgs args;
+    if (!program || !set_inputs(args, *program, x, {y->sizes, y->rank, y->numel})) return false;
+    for (int i = 0; i < args.outputs; ++i) {
+        const TensorImpl* result = (&out)[i].impl();
+        if (!detail::is_plain(result, program->dtype) || result->numel != y->numel) return false;
+        args.out[i] = result->data;
+        for (int k = 0; k < x.count; ++k) args.overlaps = args.overlaps || result->data == args.in[k].data;
     }
+    // What the last step writes nobody reads after.
+    if (args.outputs == 1 && program->steps.back().out == program->outputs[0]) args.overlaps = false;
+    if (y->numel > 0) run_all(args);
+    return true;
+}
+
+// --- With a sum or a mean at the end -------------------------------------------------------------------------------------------
+
+enum class FusedReduction : std::uint8_t { sum, mean };
+
+struct FusedReduceAttrs {
+    FusedAttrs body;
+    FusedReduction reduction = FusedReduction::sum;
+    reduction::Over over{};
+};
+
+// Elements (rows, columns) without gaps, as reductions want to see them.
+TensorImpl matrix(void* elements, DType dtype, std::int64_t rows, std::int64_t columns) noexcept {
+    TensorImpl x;
+    x.dtype = dtype;
+    x.rank = 2;
+    x.flags = TensorImpl::kContiguous;
+    x.data = static_cast<std::byte*>(elements);
+    x.numel = rows * columns;
+    x.sizes[0] = rows;
+    x.sizes[1] = x.strides[0] = columns;
+    x.strides[1] = 1;
+    return x;
+}
+
+// What the operands broadcast to; false: they do not.
+bool broadcast_all(const FormCall& x, std::int64_t (&sizes)[kMaxRank], int& rank) noexcept {
+    rank = 0;
+    for (int k = 0; k < x.count; ++k) rank = std::max<int>(rank, x.inputs[k]->impl()->rank);
+    std::fill_n(sizes, rank, 1);
+    for (int k = 0; k < x.count; ++k) {
+        const TensorImpl* t = x.inputs[k]->impl();
+        for (int d = 0; d < t->rank; ++d) {
+            std::int64_t& size = sizes[rank - t->rank + d];
+            if (t->sizes[d] == 1 || t->sizes[d] == size) continue;
+            if (size != 1) return false;
+            size = t->sizes[d];
+        }
+    }
+    return true;
+}
+
+// The elements are computed a part at a time, into memory that stays in the cache, and reduced there: in the order in which the
+// reduction of the whole tensor would add them.
+bool fused_reduce_into(const FormCall& x, const Tensor& out) {
+    constexpr std::int64_t chunk = 16 * 1024, part = 64 * 1024;  // elements; the latter is where reductions cut
+    const FusedReduceAttrs& attrs = *static_cast<const FusedReduceAttrs*>(x.attrs);
+    const Program* program = program_of(attrs.body, x);
+    if (!program || program->outputs.size() != 1 || !is_floating(program->dtype) || !detail::is_plain(out.impl(), program->dtype)) return false;
+    std::int64_t all_sizes[kMaxRank];
+    Sizes sizes{all_sizes, 0, 1};
+    if (!broadcast_all(x, all_sizes, sizes.rank)) return false;
+    for (int d = 0; d < sizes.rank; ++d) sizes.numel *= all_sizes[d];
+    FusedArgs args;
+    if (sizes.numel == 0 || !set_inputs(args, *program, x, sizes)) return false;
+    const std::uint32_t all = (1u << sizes.rank) - 1;
+    const std::uint32_t dims = attrs.over.dims ? attrs.over.dims : all;
+    if (dims & ~all) return false;
+    std::int64_t count = 1;
+    bool is_last = true;  // the last dimensions are those that are reduced
+    for (int d = 0; d < sizes.rank; ++d) {
+        if (dims >> d & 1) count *= sizes.sizes[d];
+        is_last = is_last && !((dims >> d & 1) && d + 1 < sizes.rank && !(dims >> (d + 1) & 1));
+    }
+    const std::int64_t rows = sizes.numel / count;
+    if (out.impl()->numel != rows) return false;
+    const DType dtype = program->dtype;
+    const reduction::Plan plan{kernels::Reduction::sum, reduction::compute_type(dtype)};
+    reduction::Plan last = plan;
+    if (attrs.reduction == FusedReduction::mean) last.finish = kernels::Finish::divide;
+    last.divisor = static_cast<double>(count);
+    const auto item = static_cast<std::int64_t>(itemsize(dtype));
+    const auto room = [&](std::int64_t elements) { return kernels::gemm_workspace(static_cast<std::size_t>(elements * item)); };  // the thread's
+    const auto compute = [&](void* scratch, std::int64_t begin, std::int64_t end) {
+        FusedArgs own = args;
+        own.out[0] = static_cast<std::byte*>(scratch) - begin * item;
+        kernels::run_fused(own, begin, end);
+    };
+    const auto reduce = [&](void* from, DType from_dtype, std::int64_t lines, std::int64_t columns, const reduction::Plan& how, void* to, DType to_dtype) {
+        const TensorImpl in = matrix(from, from_dtype, lines, columns), result = matrix(to, to_dtype, lines, 1);
+        reduction::run(&in, {2, false}, how, &result);
+    };
+    if (rows == 1 && sizes.numel < 2 * part) {
+        void* scratch = room(sizes.numel);
+        args.out[0] = scratch;
+        run_all(args);
+        if (last.finish == kernels::Finish::none && dtype == float32 && sizes.numel < reduction::kParallelWork) {
+            *static_cast<float*>(out.raw_data()) = static_cast<float>(kernels::sum_floats(static_cast<const float*>(scratch), sizes.numel));
+        } else {
+            reduce(scratch, dtype, 1, sizes.numel, last, out.raw_data(), dtype);
+        }
+        return true;
+    }
+    if (rows == 1) {
+        const std::int64_t parts = (sizes.numel + part - 1) / part;
+        const Tensor partial = detail::make_empty(Shape(parts), plan.compute, Device(), Loc{});
+        const auto size = static_cast<std::int64_t>(itemsize(plan.compute));
+        reduction::share_out(parts, part, [&](std::int64_t from, std::int64_t to) {
+            void* scratch = room(part);
+            for (std::int64_t i = from; i < to; ++i) {
+                const std::int64_t begin = i * part, end = std::min(begin + part, sizes.numel);
+                compute(scratch, begin, end);
+                reduce(scratch, dtype, 1, end - begin, plan, static_cast<std::byte*>(partial.raw_data()) + i * size, plan.compute);
+            }
+        });
+        reduce(partial.raw_data(), plan.compute, 1, parts, last, out.raw_data(), dtype);
+        return true;
+    }
+    if (is_last && count > 1 && count <= part && (rows > 64 || sizes.numel < 2 * part)) {
+        const std::int64_t together = std::max<std::int64_t>(1, chunk / count);
+        reduction::share_out(rows, count * args.step_count, [&](std::int64_t from, std::int64_t to) {
+            void* scratch = room(std::min(together, to - from) * count);
+            for (std::int64_t row = from; row < to; row += together) {
+                const std::int64_t now = std::min(together, to - row);
+                compute(scratch, row * count, (row + now) * count);
+                reduce(scratch, dtype, now, count, last, static_cast<std::byte*>(out.raw_data()) + row * item, dtype);
+            }
+        });
+        return true;
+    }
+    const Tensor whole = detail::make_empty(all_sizes, sizes.rank, sizes.numel, dtype, Device(), Loc{});
+    args.out[0] = whole.raw_data();
+    run_all(args);
+    reduction::run(whole.impl(), {dims, false}, last, out.impl());
     return true;
 }
 
@@ -237,7 +386,19 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
 
 }  // namespace
 
+namespace {
+
+Tensor fused_reduce_of(const FormCall& x, const FusedReduceAttrs& a) {
+    const Tensor y = fused_of(x, a.body)[0];
+    const Dims dims = reduction::dims_of(a.over);
+    return a.reduction == FusedReduction::sum ? sum(y, dims, a.over.keepdim) : mean(y, dims, a.over.keepdim);
+}
+
+}  // namespace
+
 TAPIR_INTO_FORM(fused, FusedAttrs, fused_of(x, a), fused_into, f("body", a.body));
+TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, fused_reduce_of(x, a), fused_reduce_into, f("reduction", a.reduction, {"sum", "mean"});
+                reduction::over_fields(f, a.over); f("body", a.body.body));
 
 bool is_fused_form(const OpForm& form) noexcept { return &form == &fused_form; }
 

@@ -1,4 +1,5 @@
-// Fusion: element-wise ops of one shape and dtype that work on each other's results become one node.
+// Fusion: element-wise ops of one shape and dtype that work on each other's results become one node, and a sum or a mean at their end
+// with them.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -60,9 +61,7 @@ class Fusion {
         }
         int changes = 0;
         for (Group& group : groups_) {
-            if (group.nodes.size() < 2) continue;
-            fuse(group);
-            ++changes;
+            if (!group.nodes.empty()) changes += fuse(group);
         }
         return changes;
     }
@@ -133,9 +132,8 @@ class Fusion {
         groups_[to].nodes = std::move(both);
     }
 
-    void fuse(Group& group) {
-        const Edges edges = edges_of(group.nodes);
-        const DType dtype = group.nodes[0]->results[0]->dtype;
+    std::shared_ptr<const Graph> body_of(const std::vector<Node*>& nodes, const Edges& edges) const {
+        const DType dtype = nodes[0]->results[0]->dtype;
         const detail::PauseRecording pause;
         auto body = std::make_shared<Graph>();
         std::unordered_map<const Value*, Value*> of;
@@ -143,7 +141,7 @@ class Fusion {
             const std::string name = input->name.empty() ? "v" + std::to_string(input->number) : input->name;
             of[input] = body->add_input(name, input->dtype, input->shape, input->device);
         }
-        for (const Node* node : group.nodes) {
+        for (const Node* node : nodes) {
             std::vector<Value*> inputs;
             for (const Value* input : node->inputs) {
                 Value*& here = of[input];
@@ -158,10 +156,41 @@ class Fusion {
             of[node->results[0]] = body->add_result(inner, result.dtype, result.device, result.shape);
         }
         for (const Value* output : edges.outputs) body->add_output("v" + std::to_string(output->number), of.at(output));
-        const OpForm* form = find_form("fused");
+        return body;
+    }
+
+    // A sum or a mean of the only result that nothing else needs.
+    Node* reduction_of(const Edges& edges) const {
+        if (edges.outputs.size() != 1) return nullptr;
+        const Value* result = edges.outputs[0];
+        if (kept_.count(result) || result->uses.size() != 1 || !is_floating(result->dtype)) return nullptr;
+        Node* user = result->uses[0].node;
+        if ((user->op != "sum" && user->op != "mean") || user->attributes.is_symbolic()) return nullptr;
+        // Over the last dimensions, or all: others need the whole tensor first.
+        const auto dims = std::get<std::vector<SymInt>>(user->attributes.get("dims"));
+        for (std::size_t i = 0; i < dims.size(); ++i) {
+            if (dims[i].number() != static_cast<std::int64_t>(result->shape.size() - dims.size() + i)) return nullptr;
+        }
+        return user;
+    }
+
+    bool fuse(Group& group) {
+        const Edges edges = edges_of(group.nodes);
+        Node* reduction = reduction_of(edges);
+        if (group.nodes.size() < 2 && !reduction) return false;
+        const OpForm* form = find_form(reduction ? "fused_reduce" : "fused");
         Attributes attributes(*form);
-        attributes.set("body", std::shared_ptr<const Graph>(std::move(body)));
-        graph_.join(group.nodes, *form, std::move(attributes), edges.inputs, edges.outputs);
+        attributes.set("body", body_of(group.nodes, edges));
+        std::vector<Node*> nodes = group.nodes;
+        std::vector<Value*> results = edges.outputs;
+        if (reduction) {
+            for (const auto& [name, value] : reduction->attributes.all()) attributes.set(name, value);
+            attributes.set("reduction", reduction->op);
+            nodes.push_back(reduction);
+            results = {reduction->results[0]};
+        }
+        graph_.join(nodes, *form, std::move(attributes), edges.inputs, results);
+        return true;
     }
 
     Graph& graph_;

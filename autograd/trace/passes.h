@@ -55,7 +55,7 @@ struct PassReport {
 std::vector<PassReport> optimize(Graph& graph);
 
 /// One `fused` node for element-wise ops of one shape and dtype that work on each other's results: they run as one pass over memory, with
-/// the same numbers. What runs a graph does this itself (Graph::run, Graph::compile); it is no part of optimize().
+/// the same numbers. One `fused_reduce` where a sum or a mean is all that their result is needed for. What runs a graph does this itself (Graph::run, Graph::compile); it is no part of optimize().
 /// takes: which nodes; null: all.
 int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 /// One product for several with the same matrix, each of few rows, that do not need each other's results: the matrix is read once. The

@@ -213,8 +213,8 @@ bool is_repeated(const i64* sizes, const i64* strides, int rank) {
     return true;
 }
 
-template <class Args>  // ElementwiseArgs or FusedArgs
-void gather(const Operand& operand, const Args& args, i64 position, i64 count, DType compute, std::byte* to) {
+template <class OneOperand, class Args>  // of ElementwiseArgs or FusedArgs
+void gather(const OneOperand& operand, const Args& args, i64 position, i64 count, DType compute, std::byte* to) {
     Cursor cursor(args.sizes, operand.strides, args.rank, position);
     const ConvertLoop loop = convert_loops[static_cast<int>(operand.dtype)][static_cast<int>(compute)];
     const auto* base = static_cast<const std::byte*>(operand.data);
@@ -358,7 +358,7 @@ void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     const DType compute = stored_as(args.compute);
     const i64 size = size_of(compute), tile = tile_bytes / size;
     const void* place[FusedArgs::kMostRegisters];
-    for (int k = 0; k < FusedArgs::kMostRegisters; ++k) place[k] = buffers[k];
+    for (int k = 0; k < args.registers; ++k) place[k] = buffers[k];
     const i64 most = smaller(tile, (end - begin + kLanes - 1) / kLanes * kLanes);
     for (int k = 0; k < args.inputs; ++k) {
         if (args.way[k] == Way::filled) place[k] = args.in[k].data;

@@ -12,6 +12,12 @@ struct FusedStep {
     std::uint8_t count, in[3], out;  // registers
 };
 
+struct FusedOperand {
+    const void* data;
+    DType dtype;
+    std::int64_t strides[8];  // in elements; 0 repeats
+};
+
 struct FusedArgs {
     static constexpr int kMostInputs = 24, kMostOutputs = 8, kMostRegisters = 40;
     static constexpr std::int64_t kTileBytes = 2048;
@@ -20,8 +26,9 @@ struct FusedArgs {
     Compute compute;
     const FusedStep* steps;
     int step_count;
-    int inputs;                    // the first registers
-    Operand in[kMostInputs];       // strides by the sizes below
+    int registers;
+    int inputs;                    // the first of them
+    FusedOperand in[kMostInputs];  // strides by the sizes below
     Way way[kMostInputs];
     int outputs;
     void* out[kMostOutputs];       // contiguous

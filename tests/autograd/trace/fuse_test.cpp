@@ -123,6 +123,51 @@ TEMPLATE_TEST_CASE("fused numbers are those of the ops", "", float, double) {
     }
 }
 
+TEMPLATE_TEST_CASE("a sum or a mean at the end is that of the ops", "", float, double) {
+    const DType dtype = std::is_same_v<TestType, float> ? float32 : float64;
+    manual_seed(11);
+    const int threads = num_threads();
+    const std::vector<std::pair<Shape, Dims>> cases = {
+        {{5}, {}}, {{3, 4}, {}}, {{3, 4}, {1}}, {{3, 4}, {0}}, {{2, 3, 37}, {1, 2}}, {{2, 3, 37}, {0, 2}}, {{2, 3, 37}, {1}}, {{1, 7}, {0}},
+        {{}, {}}, {{0, 3}, {}}, {{0, 3}, {1}}, {{4, 0}, {1}}, {{40, 1000}, {1}}, {{40, 1000}, {}}, {{40, 1000}, {0}}, {{33000}, {}},
+        {{300, 1001}, {}}, {{300, 1001}, {1}}, {{3, 100001}, {1}}, {{100, 3000}, {0}}, {{70, 3001}, {1}}, {{5, 1}, {1}}};
+    for (const auto& [shape, dims] : cases) {
+        for (const bool is_mean : {false, true}) {
+            INFO(shape << " over " << dims << (is_mean ? ", mean" : ", sum"));
+            const auto fn = [&, s = shape, d = dims](const Tensor& x, const Tensor& y) {
+                const Tensor all = square(x - y) * 0.75 + x;
+                return is_mean ? mean(all, d, s.rank() > 1) : sum(all, d);
+            };
+            const Tensor x = randn(shape, {dtype}), y = shape.rank() > 1 ? randn({shape.back()}, {dtype}) : randn({}, {dtype});
+            Graph graph = trace(fn, {{"x", x}, {"y", y}});
+            Graph fused = graph;
+            CHECK(fuse_elementwise(fused) == 1);
+            fused.check();
+            bool is_last = true;
+            for (int i = 0; i < dims.rank(); ++i) is_last &= dims[i] == shape.rank() - dims.rank() + i;
+            CHECK(ops_of(fused) == (is_last ? "fused_reduce" : is_mean ? "fused mean" : "fused sum"));
+            const Tensor wanted = fn(x, y);
+            CHECK(allclose(fused({x, y})[0], wanted, 0, 0, true));
+            for (int i = 0; i < 4; ++i) {
+                set_num_threads(i == 3 ? 2 : 1);
+                const Tensor got = graph.run({{"x", x}, {"y", y}})[0];
+                set_num_threads(threads);
+                CHECK(got.shape() == wanted.shape());
+                CHECK(allclose(got, wanted, 0, 0, true));
+            }
+        }
+    }
+}
+
+TEST_CASE("a sum whose operand is needed elsewhere stays") {
+    Graph graph = trace([](const Tensor& x) {
+        const Tensor y = tanh(x) + 1;
+        return std::vector<Tensor>{sum(y), y};
+    }, {{"x", randn({3})}});
+    CHECK(fuse_elementwise(graph) == 1);
+    CHECK(ops_of(graph) == "fused sum");
+}
+
 TEST_CASE("large fused ops are shared out") {
     manual_seed(9);
     const auto fn = [](const Tensor& x, const Tensor& row) { return tanh(x * 2 + row) * x - row; };
