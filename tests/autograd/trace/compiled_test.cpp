@@ -1,5 +1,6 @@
 // Graphs that are run again and again: in memory that is laid out once, where results of earlier runs must not be touched.
 #include <catch2/catch.hpp>
+#include <set>
 #include <thread>
 
 #include "../../fails.h"
@@ -94,6 +95,8 @@ TEST_CASE("every op runs in planned memory", "[ops]") {
 }
 
 TEST_CASE("the gradient of every op runs in planned memory", "[ops]") {
+    // The gradient of as many elements as data says is refused by the tracer (see traced_test.cpp).
+    const std::set<std::string> sized_by_data = {"index", "repeat_interleave"};
     for (const test::Call& call : test::all_calls()) {
         if (!call.differentiable) continue;
         INFO(call.name << ": " << call.torch);
@@ -103,6 +106,8 @@ TEST_CASE("the gradient of every op runs in planned memory", "[ops]") {
             if (gradients(call, inputs).empty()) continue;
             check_runs([&](const std::vector<Tensor>& x) { return gradients(call, x); }, inputs);
         } catch (const Error& error) {
+            const bool is_refused = std::string(error.what()).find("a size that depends on data") != std::string::npos;
+            if (is_refused && sized_by_data.count(call.name.substr(0, call.name.find(' ')))) continue;
             FAIL_CHECK(error.what());
         }
     }
@@ -138,7 +143,7 @@ TEST_CASE("a compiled graph outlives its graph, and what is done to it") {
         Graph graph = small_mlp();
         wanted = graph({x})[0];
         CompiledGraph ready = graph.compile();
-        graph.replace(graph.outputs()[0].value, graph.inputs()[0]);
+        graph = trace([](const Tensor& t) { return t; }, {{"x", x}});
         return ready;
     }();
     for (int i = 0; i < 3; ++i) CHECK(equal(run(x), wanted));
