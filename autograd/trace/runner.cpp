@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -14,6 +16,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
+#include "tapir/ops/parallel_impl.h"
 
 namespace tapir {
 namespace detail {
@@ -169,6 +172,7 @@ struct Plan::Call {
     std::vector<int> dead = {};  // slots to be emptied after it
     bool stays = false;          // once made: views of what lies in the block, and what depends on constants only
     bool is_made = false;
+    bool is_done = false;        // at once with others
 };
 
 struct Plan::Frame {
@@ -187,6 +191,8 @@ struct Plan::Frame {
     std::vector<bool> is_placed;            // in the block
     std::vector<int> loose;                 // slots to be emptied at the end
     std::vector<Outgoing> outgoing;
+    std::vector<int> order;                 // of the calls but those of updates
+    std::vector<int> stages;                // where each begins in it: calls of one stage may run at once
     std::vector<int> tail_inputs;           // inputs that updates read directly
     std::vector<bool> is_written;           // of each update
     Tensor block;
@@ -449,14 +455,134 @@ void Plan::run_first(Frame& frame, const Loc& loc) const {
     }
 }
 
+// --- What may run at once --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Steps that take less than this one after the other, since waking a thread takes microseconds. As a product that is shared out, which
+// those that take long are (ops/gemm.cpp).
+std::atomic<std::int64_t> least_parallel_ns{15'000};
+constexpr std::int64_t kSharedOutNs = 60'000;
+
+}  // namespace
+
+void set_least_parallel_ns(std::int64_t ns) noexcept { least_parallel_ns = ns; }
+
+// In the order of the program, but that steps which are worth a thread each and do not need each other come together.
+void Plan::schedule(Frame& frame) const {
+    frame.order.resize(tail_);
+    frame.stages.resize(tail_);
+    for (std::size_t s = 0; s < tail_; ++s) frame.order[s] = frame.stages[s] = static_cast<int>(s);
+    if (num_threads() == 1) return;
+    std::vector<int> maker(at(slot_count_), -1), missing(tail_, 0);
+    std::vector<std::vector<int>> users(tail_);
+    std::vector<bool> is_worth(tail_, false);
+    int worth = 0, last_random = -1;
+    for (std::size_t s = 0; s < tail_; ++s) {
+        const Graph::Node& node = *steps_[s].node;
+        std::int64_t results = 0;
+        for (std::size_t k = 0; k < node.results.size(); ++k) {
+            const int slot = steps_[s].first_result + static_cast<int>(k);
+            maker[at(slot)] = static_cast<int>(s);
+            if (frame.seen[at(slot)].is_defined) results += frame.seen[at(slot)].shape.numel();
+        }
+        const auto after = [&](int other) {
+            users[at(other)].push_back(static_cast<int>(s));
+            ++missing[s];
+        };
+        for (const int input : steps_[s].inputs) {
+            if (maker[at(input)] >= 0) after(maker[at(input)]);
+        }
+        // Random numbers are drawn in the order of the program, which a branch or a loop may do, too.
+        if (node.attributes.form().is_random || has_graph(node)) {
+            if (last_random >= 0) after(last_random);
+            last_random = static_cast<int>(s);
+        }
+        if (!node.attributes.form().into) continue;
+        // About how long it takes on one thread of a 2020s core.
+        std::int64_t elements = results;
+        for (std::size_t i = 0; i < steps_[s].inputs.size(); ++i) elements += numel_of(frame, steps_[s].inputs[i]);
+        std::int64_t ns = elements / 4;
+        if ((node.op == "linear" || node.op == "matmul") && steps_[s].inputs.size() >= 2) {
+            const std::int64_t rows = std::max<std::int64_t>(numel_of(frame, steps_[s].inputs[0]), 1), matrix = numel_of(frame, steps_[s].inputs[1]);
+            // results = rows * n and rows * k, n * k elements: their product's root is rows * n * k.
+            ns = std::max(static_cast<std::int64_t>(std::sqrt(static_cast<double>(results) * static_cast<double>(rows) * static_cast<double>(matrix))) / 70,
+                          elements / 8);
+        }
+        is_worth[s] = ns >= least_parallel_ns.load() && ns < kSharedOutNs;
+        worth += is_worth[s];
+    }
+    if (worth < 2) return;
+    std::vector<int> order, stages;
+    std::set<int> ready, large;  // large: of those that are worth a thread
+    for (std::size_t s = 0; s < tail_; ++s) {
+        if (missing[s] == 0) (is_worth[s] ? large : ready).insert(static_cast<int>(s));
+    }
+    bool any = false;
+    while (!ready.empty() || !large.empty()) {
+        std::vector<int> now;
+        if (!ready.empty()) {
+            now.push_back(*ready.begin());
+            ready.erase(ready.begin());
+        } else {
+            now.assign(large.begin(), large.end());
+            large.clear();
+        }
+        any = any || now.size() > 1;
+        stages.push_back(static_cast<int>(order.size()));
+        for (const int s : now) {
+            order.push_back(s);
+            for (const int user : users[at(s)]) {
+                if (--missing[at(user)] == 0) (is_worth[at(user)] ? large : ready).insert(user);
+            }
+        }
+    }
+    if (!any) return;
+    frame.order = std::move(order);
+    frame.stages = std::move(stages);
+}
+
+std::int64_t Plan::numel_of(const Frame& frame, int slot) const {
+    const Geometry& seen = frame.seen[at(slot)];
+    if (seen.is_defined) return seen.shape.numel();
+    const Tensor* x = frame.where[at(slot)];
+    return x && x->defined() ? x->numel() : 0;
+}
+
 // --- Laying out memory -----------------------------------------------------------------------------------------------------------
 
 void Plan::lay_out(Frame& frame) const {
-    const int step_count = static_cast<int>(steps_.size());
-    std::vector<int> end(at(slot_count_), -1);  // when the elements of a root are needed last
+    schedule(frame);
+    const int stage_count = static_cast<int>(frame.stages.size());
+    std::vector<int> stage_of(steps_.size(), stage_count), position(steps_.size(), static_cast<int>(steps_.size()));
+    const auto stage_end = [&](int stage) { return stage + 1 < stage_count ? frame.stages[at(stage + 1)] : static_cast<int>(frame.order.size()); };
+    for (int stage = 0; stage < stage_count; ++stage) {
+        for (int i = frame.stages[at(stage)]; i < stage_end(stage); ++i) {
+            stage_of[at(frame.order[at(i)])] = stage;
+            position[at(frame.order[at(i)])] = stage_end(stage) - 1;  // what it needs is needed until all of its stage have run
+        }
+    }
+    std::vector<int> end(at(slot_count_), -1);       // the stage in which the elements of a root are needed last
+    std::vector<int> last(at(slot_count_), -1);      // where in the order a slot is
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+        const auto use = [&](int slot) {
+            last[at(slot)] = std::max(last[at(slot)], position[s]);
+            if (const int root = frame.roots[at(slot)]; root >= 0) end[at(root)] = std::max(end[at(root)], stage_of[s]);
+        };
+        for (const int slot : steps_[s].inputs) use(slot);
+        for (std::size_t k = 0; k < steps_[s].node->results.size(); ++k) use(steps_[s].first_result + static_cast<int>(k));
+    }
     for (int slot = 0; slot < slot_count_; ++slot) {
         const int root = frame.roots[at(slot)];
-        if (root >= 0) end[at(root)] = std::max(end[at(root)], std::min(last_use_[at(slot)], step_count));
+        if (last_use_[at(slot)] == kToTheEnd && root >= 0) end[at(root)] = stage_count;
+    }
+    for (std::size_t s = 0; s < tail_; ++s) frame.calls[s].dead.clear();
+    for (std::size_t s = 0; s < tail_; ++s) {
+        for (std::size_t k = 0; k < steps_[s].node->results.size(); ++k) {
+            const int slot = steps_[s].first_result + static_cast<int>(k);
+            const int where = last[at(slot)];
+            if (last_use_[at(slot)] != kToTheEnd && where < static_cast<int>(tail_)) frame.calls[at(frame.order[at(where)])].dead.push_back(slot);
+        }
     }
     std::vector<bool> leaves(at(slot_count_), false);
     for (const int slot : result_slots_) {
@@ -468,9 +594,15 @@ void Plan::lay_out(Frame& frame) const {
     Places places;
     std::vector<std::size_t> begin(at(slot_count_), 0);
     const auto room = [&](int slot) { return (std::max<std::size_t>(frame.seen[at(slot)].bytes(), 1) + kAlignment - 1) / kAlignment * kAlignment; };
-    std::vector<std::vector<int>> ends(at(step_count + 1));  // roots in the block, by when they are needed last
-    for (std::size_t s = 0; s < tail_; ++s) {
-        Call& call = frame.calls[s];
+    std::vector<std::vector<int>> ends(at(stage_count + 1));  // roots in the block, by the stage in which they are needed last
+    for (std::size_t i = 0; i < tail_; ++i) {
+        const int s = frame.order[i], stage = stage_of[at(s)];
+        const bool is_alone = stage_end(stage) - frame.stages[at(stage)] == 1;
+        const bool is_last_of_stage = static_cast<int>(i) + 1 == stage_end(stage);
+        const auto leave = [&] {
+            for (std::size_t k = 0; is_last_of_stage && k < ends[at(stage)].size(); ++k) places.give_back(begin[at(ends[at(stage)][k])], room(ends[at(stage)][k]));
+        };
+        Call& call = frame.calls[at(s)];
         const Graph::Node& node = *call.step->node;
         const int count = static_cast<int>(node.results.size());
         bool can = node.attributes.form().into != nullptr && count > 0;
@@ -486,6 +618,7 @@ void Plan::lay_out(Frame& frame) const {
         if (is_known && bytes <= kMostConstantBytes && !has_graph(node)) {
             call.stays = true;
             for (int k = 0; k < count; ++k) is_constant[at(call.step->first_result + k)] = true;
+            leave();
             continue;
         }
         for (int k = 0; can && k < count; ++k) {
@@ -501,24 +634,24 @@ void Plan::lay_out(Frame& frame) const {
                 continue;
             }
             int taken = -1;  // the operand in whose place it comes
-            for (std::size_t i = 0; runs_in_place(node.attributes.form()) && i < call.step->inputs.size() && taken < 0; ++i) {
-                const int input = call.step->inputs[i];
+            for (std::size_t n = 0; is_alone && runs_in_place(node.attributes.form()) && n < call.step->inputs.size() && taken < 0; ++n) {
+                const int input = call.step->inputs[n];
                 const Geometry &x = frame.seen[at(input)], &y = frame.seen[at(slot)];
-                const bool ends_here = std::find(ends[s].begin(), ends[s].end(), input) != ends[s].end();  // and its place is not taken yet
+                const bool ends_here = std::find(ends[at(stage)].begin(), ends[at(stage)].end(), input) != ends[at(stage)].end();  // and its place is not taken yet
                 if (!ends_here || x.dtype != y.dtype || !(x.shape == y.shape)) continue;
                 const auto is_other_view = [&](int other) { return other != input && frame.roots[at(other)] == input; };
                 if (std::none_of(call.step->inputs.begin(), call.step->inputs.end(), is_other_view)) taken = input;
             }
             if (taken >= 0) {
                 begin[at(slot)] = begin[at(taken)];
-                std::erase(ends[s], taken);
+                std::erase(ends[at(stage)], taken);
             } else {
                 begin[at(slot)] = places.take(room(slot));
             }
             frame.is_placed[at(slot)] = true;
             ends[at(end[at(slot)])].push_back(slot);
         }
-        for (const int root : ends[s]) places.give_back(begin[at(root)], room(root));
+        leave();
     }
     if (places.size() > 0) {
         frame.block = make_empty(Shape(static_cast<std::int64_t>(places.size())), uint8, Device(), Loc{});
@@ -614,6 +747,20 @@ void Plan::make_loose(Call& call, Frame& frame) const {
     }
 }
 
+// What cannot be done this way is left to be made.
+void Plan::run_at_once(Frame& frame, std::size_t from, std::size_t to) const {
+    parallel_for(static_cast<std::int64_t>(to - from) * 64, 64, [&](std::int64_t begin, std::int64_t end) {  // it cuts at multiples of 64
+        for (std::int64_t k = begin / 64; k < end / 64; ++k) {
+            Call& call = frame.calls[at(frame.order[from + static_cast<std::size_t>(k)])];
+            if (call.into && !call.is_made) call.is_done = call.into(call.call, call.results[0]);
+        }
+    });
+    for (std::size_t i = from; i < to; ++i) {
+        Call& call = frame.calls[at(frame.order[i])];
+        if (call.into && !call.is_made && !call.is_done) make_loose(call, frame);
+    }
+}
+
 void Plan::run_steps(Frame& frame, const Loc& loc) const {
     for (Outgoing& out : frame.outgoing) {
         const Geometry& as = frame.seen[at(out.slot)];
@@ -626,10 +773,19 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
     }
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     bool is_as_seen = true;
-    for (std::size_t s = 0; s < tail_; ++s) {
-        Call& call = frame.calls[s];
+    std::size_t together = 0;  // before this place in the order, calls have run at once
+    for (std::size_t i = 0, stage = 0; i < tail_; ++i) {
+        if (i >= together) {
+            while (stage < frame.stages.size() && at(frame.stages[stage]) <= i) ++stage;
+            const std::size_t stage_end = stage < frame.stages.size() ? at(frame.stages[stage]) : tail_;
+            if (stage_end > i + 1) {
+                run_at_once(frame, i, stage_end);
+                together = stage_end;
+            }
+        }
+        Call& call = frame.calls[at(frame.order[i])];
         if (call.is_made) continue;
-        if (call.into && call.into(call.call, call.results[0])) [[likely]] {
+        if (call.into && (i < together || call.into(call.call, call.results[0]))) [[likely]] {
             for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
             continue;
         }

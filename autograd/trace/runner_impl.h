@@ -5,7 +5,8 @@
 // result that an op can write into a given place (OpForm::into) has its place in one block, where others lie whose time does not overlap
 // with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
 // From then on a step is one call of a kernel's driver, without a check, and a view of what lies in the block is not even made again.
-// Steps that cannot write into a given place make their results as ever.
+// Steps that cannot write into a given place make their results as ever. Steps that are worth a thread each, and do not need each other, run
+// at once.
 #pragma once
 
 #include <atomic>
@@ -53,7 +54,10 @@ class Plan {
     std::unique_ptr<Frame> make_frame(const Tensor* const* given, const Loc& loc) const;
     bool fits(const Frame& frame, const Tensor* const* given) const noexcept;
     void check_inputs(const Tensor* const* given, const Loc& loc) const;
+    void schedule(Frame& frame) const;
+    std::int64_t numel_of(const Frame& frame, int slot) const;
     void lay_out(Frame& frame) const;
+    void run_at_once(Frame& frame, std::size_t from, std::size_t to) const;
     void plan_updates(Frame& frame) const;
     void run_op(Call& call, Frame& frame, const Loc& loc) const;
     void make_loose(Call& call, Frame& frame) const;
@@ -99,6 +103,9 @@ struct Given {
     Given(const Given&) = delete;
     Given& operator=(const Given&) = delete;
 };
+
+/// From how many nanoseconds on steps are run at once, where they do not need each other and there are threads; for tests.
+void set_least_parallel_ns(std::int64_t ns) noexcept;
 
 /// How often attributes were set, of any node: a plan made before may be of others.
 std::uint64_t attribute_edits() noexcept;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <functional>
 
+#include "tapir/autograd/trace/trace.h"
 #include "tapir/core/parallel.h"
 #include "tapir/tapir.h"
 
@@ -132,4 +133,36 @@ TEST_CASE("backward does not call malloc for each op") {
         x.zero_grad();
     };
     CHECK(calls_when_warm([&] { step(500); }) - calls_when_warm([&] { step(5); }) == 0);
+}
+
+TEST_CASE("a compiled graph does not call malloc") {
+    const int threads = num_threads();
+    set_num_threads(1);
+    manual_seed(1);
+    Tensor w = randn({4, 4}).requires_grad_(), b = randn({4}).requires_grad_();
+    const Tensor x = randn({3, 4}), labels = tensor({0, 1, 2});
+    const CompiledGraph forward = trace([&](const Tensor& t) {
+        const Tensor h = relu(linear(t, w, b));
+        return log_softmax(cat({h * 2 + 1, h.narrow(1, 1, 2)}, 1), 1);
+    }, {{"x", x}}).compile();
+    const CompiledGraph step = trace([&](const Tensor& t, const Tensor& y) {
+        Tape tape;
+        const Tensor loss = cross_entropy(linear(t, w, b), y);
+        const std::vector<Tensor> g = tape.gradient(loss, {w, b});
+        const NoGradScope no_grad;
+        w.sub_(g[0] * 0.01);
+        b.sub_(g[1] * 0.01);
+        return loss;
+    }, {{"x", x}, {"y", labels}}).compile();
+    CHECK(calls_when_warm([&] {
+              for (int i = 0; i < 3; ++i) forward(x);
+          }) == 0);
+    CHECK(calls_when_warm([&] {
+              for (int i = 0; i < 3; ++i) step(x, labels);
+          }) == 0);
+    Tensor held;
+    CHECK(calls_when_warm([&] {
+              for (int i = 0; i < 3; ++i) held = forward(x);
+          }) == 0);
+    set_num_threads(threads);
 }

@@ -5,7 +5,9 @@
 
 #include "../../fails.h"
 #include "../../ops/samples.h"
+#include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/core/parallel.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -75,6 +77,19 @@ std::vector<Tensor> gradients(const test::Call& call, const std::vector<Tensor>&
     return tape.gradient(total, sources);
 }
 
+// While it lives every step that can is run beside others.
+struct AllAtOnce {
+    const int threads = num_threads();
+    AllAtOnce() {
+        set_num_threads(3);
+        tapir::detail::set_least_parallel_ns(0);
+    }
+    ~AllAtOnce() {
+        set_num_threads(threads);
+        tapir::detail::set_least_parallel_ns(15'000);
+    }
+};
+
 Graph small_mlp() {
     manual_seed(3);
     const Tensor w = randn({6, 4}).requires_grad_(), b = randn({6}).requires_grad_(), v = randn({3, 6}).requires_grad_();
@@ -110,6 +125,52 @@ TEST_CASE("the gradient of every op runs in planned memory", "[ops]") {
             if (is_refused && sized_by_data.count(call.name.substr(0, call.name.find(' ')))) continue;
             FAIL_CHECK(error.what());
         }
+    }
+}
+
+TEST_CASE("the gradient of every op runs with steps at once", "[ops]") {
+    const AllAtOnce all;
+    for (const test::Call& call : test::all_calls()) {
+        if (!call.differentiable) continue;
+        INFO(call.name << ": " << call.torch);
+        try {
+            const std::vector<Tensor> inputs = test::make_inputs(call);
+            manual_seed(5);
+            if (gradients(call, inputs).empty()) continue;
+            check_runs([&](const std::vector<Tensor>& x) { return gradients(call, x); }, inputs);
+        } catch (const Error& error) {
+            FAIL_CHECK(error.what());
+        }
+    }
+}
+
+TEST_CASE("branches that run at once give what they gave one after the other") {
+    manual_seed(8);
+    const Tensor w = randn({24, 24}).requires_grad_(), v = randn({24, 24}).requires_grad_();
+    const auto fn = [=](const Tensor& x) {
+        Tensor a = x, b = x * 2, c = dropout(x, 0.5);
+        for (int i = 0; i < 5; ++i) {
+            a = tanh(matmul(a, w));
+            b = softmax(matmul(b, v), 1) + a;
+            c = cat({relu(c + dropout(b, 0.5)), a.t()}, 1).narrow(1, i, 24);
+        }
+        return std::vector<Tensor>{a, b, c, a.t()};
+    };
+    const Tensor x = randn({24, 24});
+    manual_seed(9);
+    const Graph graph = trace(fn, {{"x", x}});
+    std::vector<std::vector<Tensor>> got, wanted;
+    for (int i = 0; i < 4; ++i) {
+        manual_seed(static_cast<std::uint64_t>(i));
+        wanted.push_back(graph({x}));
+    }
+    const AllAtOnce all;
+    for (int i = 0; i < 4; ++i) {
+        manual_seed(static_cast<std::uint64_t>(i));
+        got.push_back(graph.run({{"x", x}}));
+    }
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        for (std::size_t k = 0; k < 4; ++k) CHECK(allclose(got[i][k], wanted[i][k], 1e-5, 1e-6));
     }
 }
 
