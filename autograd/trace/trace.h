@@ -41,15 +41,53 @@ struct TraceOptions {
 namespace detail {
 
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc);
+
+/// A module as a function: its operator(), or its forward(), called from that line.
+template <class Module>
+class ModuleFunction {
+ public:
+    ModuleFunction(Module& module, const Loc& loc) : module_(module), loc_(loc) {}
+
+    template <class... X>
+        requires(sizeof...(X) > 0 && (std::is_same_v<X, Tensor> && ...))
+    auto operator()(const X&... x) const
+        requires requires(Module& m, const Loc& loc) { m(In(x, loc)...); } || requires(Module& m, const Loc& loc) { m.forward(In(x, loc)...); } ||
+                 requires(Module& m) { m(x...); } || requires(Module& m) { m.forward(x...); }
+    {
+        if constexpr (requires { module_(In(x, loc_)...); }) {
+            return module_(In(x, loc_)...);
+        } else if constexpr (requires { module_.forward(In(x, loc_)...); }) {
+            return module_.forward(In(x, loc_)...);
+        } else if constexpr (requires { module_(x...); }) {
+            return module_(x...);
+        } else {
+            return module_.forward(x...);
+        }
+    }
+
+ private:
+    Module& module_;
+    const Loc& loc_;
+};
+
 }  // namespace detail
 
 /// Runs fn, a function of tensors or a module, on these inputs, and gives the graph of what it did: a tensor that required gradients
-/// is a parameter, any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs
+/// is a parameter, as are a module's parameters and buffers, by their names; any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs
 /// of other sizes (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs.
 /// Throws ValueError for inputs that are undefined or of the same name, TapeError for what cannot be kept, and what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
-    return detail::trace(detail::traced(fn), inputs, options, loc);
+    if constexpr (requires { fn.named_parameters(); fn.named_buffers(); }) {
+        TraceOptions named = options;
+        for (const auto& list : {fn.named_parameters(), fn.named_buffers()}) {
+            for (const auto& [name, tensor] : list) named.parameters.emplace_back(name, tensor);
+        }
+        detail::ModuleFunction call(fn, loc);
+        return detail::trace(detail::traced(call), inputs, named, loc);
+    } else {
+        return detail::trace(detail::traced(fn), inputs, options, loc);
+    }
 }
 
 }  // namespace tapir
