@@ -5,7 +5,6 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "tapir/autograd/trace/draws_impl.h"
 #include "tapir/autograd/trace/passes.h"
 
 namespace tapir {
@@ -18,7 +17,7 @@ constexpr std::int64_t kMostRows = 16;          // of one operand: with more, th
 constexpr std::int64_t kMostTogether = 64;      // rows: more gain nothing, and their results take memory
 constexpr std::int64_t kLeastMatrix = 32 * 32;  // elements
 
-using Key = std::tuple<std::string, const Value*, const Value*, DType, std::size_t, std::int64_t, int>;  // op, matrix, bias, dtype, rank, columns, draws
+using Key = std::tuple<std::string, const Value*, const Value*, DType, std::size_t, std::int64_t>;  // op, matrix, bias, dtype, rank, columns
 
 std::int64_t number_at(const Value* value, std::size_t d) { return value->shape[d].is_number() ? value->shape[d].number() : -1; }
 
@@ -34,7 +33,7 @@ bool key_of(const Node& node, Key& key) {
     }
     const std::int64_t rows = x->shape.size() == 1 ? 1 : number_at(x, 0);
     if (rows > kMostRows || number_at(w, 0) * number_at(w, 1) < kLeastMatrix) return false;
-    key = {node.op, w, b, x->dtype, x->shape.size(), number_at(x, x->shape.size() - 1), 0};
+    key = {node.op, w, b, x->dtype, x->shape.size(), number_at(x, x->shape.size() - 1)};
     return x->dtype == w->dtype && x->device == w->device;
 }
 
@@ -103,13 +102,11 @@ std::map<int, std::vector<Node*>> by_depth(const Graph& graph, const std::vector
 }  // namespace
 
 int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& takes) {
-    const auto draws = detail::draws_before(graph);
     std::map<Key, std::vector<Node*>> groups;
     std::vector<Key> keys;  // in order
     for (const auto& node : graph.nodes()) {
         Key key;
         if ((takes && !takes(*node)) || !key_of(*node, key)) continue;
-        std::get<6>(key) = draws.at(node.get());
         std::vector<Node*>& group = groups[key];
         if (group.empty()) keys.push_back(key);
         group.push_back(node.get());

@@ -4,7 +4,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "tapir/autograd/trace/draws_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/fused_impl.h"
@@ -40,7 +39,7 @@ struct Edges {
 
 class Fusion {
  public:
-    Fusion(Graph& graph, const std::function<bool(const Node&)>& takes) : graph_(graph), draws_(detail::draws_before(graph)) {
+    Fusion(Graph& graph, const std::function<bool(const Node&)>& takes) : graph_(graph) {
         for (const auto& node : graph.nodes()) {
             position_[node.get()] = static_cast<int>(position_.size());
             if (!can_fuse(*node) || (takes && !takes(*node))) continue;
@@ -119,10 +118,7 @@ class Fusion {
 
     void try_merge(const Node* producer, const Node* consumer) {
         const auto a = group_.find(producer), b = group_.find(consumer);
-        if (a == group_.end() || b == group_.end() || a->second == b->second || !are_alike(producer, consumer) ||
-            draws_.at(producer) != draws_.at(consumer)) {
-            return;
-        }
+        if (a == group_.end() || b == group_.end() || a->second == b->second || !are_alike(producer, consumer)) return;
         std::vector<Node*> both = groups_[a->second].nodes;
         both.insert(both.end(), groups_[b->second].nodes.begin(), groups_[b->second].nodes.end());
         if (both.size() > kMostFusedOps) return;
@@ -169,7 +165,7 @@ class Fusion {
         const Value* result = edges.outputs[0];
         if (kept_.count(result) || result->uses.size() != 1 || !is_floating(result->dtype)) return nullptr;
         Node* user = result->uses[0].node;
-        if ((user->op != "sum" && user->op != "mean") || user->attributes.is_symbolic() || draws_.at(user) != draws_.at(result->maker)) return nullptr;
+        if ((user->op != "sum" && user->op != "mean") || user->attributes.is_symbolic()) return nullptr;
         // Over the last dimensions, or all: others need the whole tensor first.
         const auto dims = std::get<std::vector<SymInt>>(user->attributes.get("dims"));
         for (std::size_t i = 0; i < dims.size(); ++i) {
@@ -198,7 +194,6 @@ class Fusion {
     }
 
     Graph& graph_;
-    std::unordered_map<const Node*, int> draws_;  // before each
     std::unordered_map<const Node*, int> position_;
     std::unordered_map<const Node*, std::size_t> group_;
     std::vector<Group> groups_;
