@@ -184,6 +184,7 @@ std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
 
 bool Attributes::is_random() const {
     bool draws = form_->is_random;
+    if (draws || form_->attr_bytes == 0) return draws;
     each_field(*form_, data_, [&](const Field& field) {
         if (field.kind != Field::Kind::graph) return;
         const auto& graph = in<std::shared_ptr<const Graph>>(field);

@@ -332,8 +332,15 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
     }
 }
 
-// Depth first, so that nodes stay in order where they can.
+// Depth first, so that nodes stay in order where they can. Those that draw random numbers always do: each waits for the one before.
 void Graph::sort_nodes() {
+    std::unordered_map<const Node*, const Node*> draws_before;
+    const Node* last = nullptr;
+    for (const auto& node : nodes_) {
+        if (!node->attributes.is_random()) continue;
+        draws_before[node.get()] = last;
+        last = node.get();
+    }
     std::unordered_map<const Node*, std::size_t> number;
     for (std::size_t i = 0; i < nodes_.size(); ++i) number[nodes_[i].get()] = i;
     std::vector<std::unique_ptr<Node>> sorted;
@@ -345,12 +352,19 @@ void Graph::sort_nodes() {
         is_begun[first] = true;
         while (!path.empty()) {
             auto& [at, looked_at] = path.back();
-            if (looked_at == nodes_[at]->inputs.size()) {
+            const std::size_t inputs = nodes_[at]->inputs.size();
+            if (looked_at > inputs) {
                 sorted.push_back(std::move(nodes_[at]));
                 path.pop_back();
                 continue;
             }
-            const Node* maker = nodes_[at]->inputs[looked_at++]->maker;
+            const Node* maker = nullptr;
+            if (looked_at < inputs) {
+                maker = nodes_[at]->inputs[looked_at]->maker;
+            } else if (const auto draws = draws_before.find(nodes_[at].get()); draws != draws_before.end()) {
+                maker = draws->second;
+            }
+            ++looked_at;
             if (!maker) continue;
             const std::size_t before = number.at(maker);
             if (is_begun[before]) continue;

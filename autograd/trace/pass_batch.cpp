@@ -87,12 +87,14 @@ void batch(Graph& graph, const std::vector<Node*>& nodes) {
 std::map<int, std::vector<Node*>> by_depth(const Graph& graph, const std::vector<Node*>& members) {
     std::unordered_map<const Node*, int> depth;
     std::map<int, std::vector<Node*>> levels;
+    int of_last_draw = 0;  // random numbers are drawn in the order of the program
     for (const auto& node : graph.nodes()) {
         const bool is_member = std::find(members.begin(), members.end(), node.get()) != members.end();
         int most = 0;
         for (const Value* input : node->inputs) {
             if (input->maker) most = std::max(most, depth.at(input->maker));
         }
+        if (node->attributes.is_random()) of_last_draw = most = std::max(most, of_last_draw);
         depth[node.get()] = most + is_member;
         if (is_member) levels[most].push_back(node.get());
     }

@@ -40,8 +40,13 @@ struct Edges {
 class Fusion {
  public:
     Fusion(Graph& graph, const std::function<bool(const Node&)>& takes) : graph_(graph) {
+        Node* last_draw = nullptr;
         for (const auto& node : graph.nodes()) {
             position_[node.get()] = static_cast<int>(position_.size());
+            if (node->attributes.is_random()) {
+                if (last_draw) draws_before_[node.get()] = last_draw;
+                last_draw = node.get();
+            }
             if (!can_fuse(*node) || (takes && !takes(*node))) continue;
             group_[node.get()] = groups_.size();
             groups_.push_back({{node.get()}});
@@ -100,6 +105,8 @@ class Fusion {
                 if (!input->maker || (from_within && within.count(input->maker))) continue;
                 if (seen.insert(input->maker).second) open.push_back(input->maker);
             }
+            const auto draws = draws_before_.find(node);  // random numbers are drawn in the order of the program
+            if (draws != draws_before_.end() && seen.insert(draws->second).second) open.push_back(draws->second);
         };
         for (const Node* node : nodes) look_at(node, true);
         while (!open.empty()) {
@@ -195,6 +202,7 @@ class Fusion {
 
     Graph& graph_;
     std::unordered_map<const Node*, int> position_;
+    std::unordered_map<const Node*, Node*> draws_before_;
     std::unordered_map<const Node*, std::size_t> group_;
     std::vector<Group> groups_;
     std::unordered_set<const Value*> kept_;  // that others see
