@@ -5,7 +5,7 @@
 // its source has it, and the tree is seen where "cell" is opened. A module without parameters (a dropout) is nothing
 // that its runs share: they are the boxes dropout, dropout_1, ..., each in its own place.
 //
-// A record knows the innermost module only, and the number of that module's run. Numbers grow with each run's begin, so that
+// A record, and a node of a traced graph, knows the innermost module only, and the number of that module's run. Numbers grow with each run's begin, so that
 // the run of an enclosing module is its last one that began before.
 #include "tapir/nn/summary/graph_impl.h"
 
@@ -21,6 +21,8 @@
 
 #include "tapir/autograd/listing_impl.h"
 #include "tapir/autograd/log_impl.h"
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/own_lines_impl.h"
@@ -74,52 +76,59 @@ int data_type(DType dtype) {  // as types.proto numbers them
     return 0;
 }
 
-class Graph {
+// A node, wherever it comes from.
+struct Entry {
+    std::string op;                        // "Parameter", "Input", or what an op is called
+    std::string leaf;                      // of what no op made: its name; "" for others
+    bool is_leaf = false;
+    const ModuleName* module = nullptr;
+    std::uint32_t module_call = 0;
+    std::vector<std::pair<std::size_t, int>> inputs = {};  // entries, and which of their outputs
+    std::vector<std::pair<std::vector<std::int64_t>, DType>> outputs = {};  // shapes, -1 for sizes that differ from run to run
+    Device device = {};
+    std::vector<std::pair<const char*, std::string>> texts = {};
+};
+
+class Drawn {
  public:
-    explicit Graph(const Tape& tape) : log_(tape.log()), begin_(log_.records.size() - tape.size()) {
+    explicit Drawn(const std::vector<Entry>& entries) : entries_(entries) {
         note_modules();
-        scopes_.assign(log_.records.size(), &root_);
-        for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            const Record& record = *log_.records[i];
-            if (!is_leaf(i) && record.module) scopes_[i] = scope_of(*record.module, record.module_call);
+        scopes_.assign(entries.size(), &root_);
+        for (std::size_t i = 0; i < entries.size(); ++i) {
+            if (!entries[i].is_leaf && entries[i].module) scopes_[i] = scope_of(*entries[i].module, entries[i].module_call);
         }
         name_scopes(root_);
-        names_.resize(log_.records.size());
-        for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            if (is_leaf(i)) names_[i] = leaf_name(*log_.records[i]);
+        names_.resize(entries.size());
+        for (std::size_t i = 0; i < entries.size(); ++i) {
+            if (entries[i].is_leaf) names_[i] = leaf_name(entries[i]);
         }
-        for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            if (!is_leaf(i) && !is_extra(i)) names_[i] = unique(scopes_[i]->name + node_name(log_.records[i]->op->name));
+        for (std::size_t i = 0; i < entries.size(); ++i) {
+            if (!entries[i].is_leaf) names_[i] = unique(scopes_[i]->name + node_name(entries[i].leaf.empty() ? entries[i].op : entries[i].leaf));
         }
     }
 
     Message message() const {
         Message graph;
-        for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            if (!is_extra(i)) graph.message(1, node(i));
-        }
+        for (std::size_t i = 0; i < entries_.size(); ++i) graph.message(1, node(i));
         Message versions;
         versions.number(1, 22);  // of TensorFlow, which made graphs so
         return graph.message(4, versions);
     }
 
  private:
-    bool is_leaf(std::size_t i) const { return log_.records[i]->flags & Record::kLeaf; }
-    bool is_extra(std::size_t i) const { return log_.records[i]->flags & Record::kExtra; }
-
     void note_modules() {
-        for (std::size_t i = begin_; i < log_.records.size(); ++i) {
-            const Record& record = *log_.records[i];
-            if (is_leaf(i)) {
-                std::string_view name = listing::parameter_name(record);
+        for (const Entry& entry : entries_) {
+            if (entry.is_leaf) {
+                if (entry.op != "Parameter") continue;
+                std::string_view name = entry.leaf;
                 knows_places_ = knows_places_ || !name.empty();
                 for (std::size_t dot = name.rfind('.'); dot != name.npos; dot = name.rfind('.')) {
                     name = name.substr(0, dot);
                     with_parameters_.emplace(name);
                 }
-            } else if (record.module) {
-                knows_places_ = knows_places_ || *record.module->path;
-                runs_[record.module->path].insert(record.module_call);
+            } else if (entry.module) {
+                knows_places_ = knows_places_ || *entry.module->path;
+                runs_[entry.module->path].insert(entry.module_call);
             }
         }
     }
@@ -173,9 +182,9 @@ class Graph {
     }
 
     // A parameter's box is its module's; below one with several runs it stands beside them.
-    std::string leaf_name(const Record& record) {
-        const std::string_view path = listing::parameter_name(record);
-        if (path.empty()) return unique("input");
+    std::string leaf_name(const Entry& entry) {
+        const std::string_view path = entry.leaf;
+        if (entry.op != "Parameter") return unique(path.empty() ? "input" : node_name(path));
         const std::vector<std::string_view> parts = parts_of(path);
         const Scope* scope = &root_;
         std::string name;
@@ -206,39 +215,32 @@ class Graph {
     }
 
     Message node(std::size_t i) const {
-        const Record& record = *log_.records[i];
+        const Entry& entry = entries_[i];
         Message node;
         node.text(1, names_[i]);
-        node.text(2, is_leaf(i) ? (*listing::parameter_name(record) ? "Parameter" : "Input") : record.op->name);
-        for (int k = 0; k < record.input_count; ++k) {
-            std::size_t input = record.inputs()[k];
-            if (input == kNoValue || input < begin_) continue;
-            int output = 0;
-            for (; is_extra(input); --input) ++output;
+        node.text(2, entry.op);
+        for (const auto& [input, output] : entry.inputs) {
             node.text(3, output == 0 ? names_[input] : fmt::format("{}:{}", names_[input], output));
         }
-        node.text(4, record.device.type == DeviceType::cuda ? fmt::format("/device:GPU:{}", record.device.index) : "/device:CPU:0");
+        node.text(4, entry.device.type == DeviceType::cuda ? fmt::format("/device:GPU:{}", entry.device.index) : "/device:CPU:0");
         Message shapes, types;
-        std::size_t output = i;
-        do {
+        for (const auto& [sizes, dtype] : entry.outputs) {
             Message shape;
-            for (const std::int64_t size : log_.records[output]->shape()) {
+            for (const std::int64_t size : sizes) {
                 Message dimension;
                 dimension.number(1, size);
                 shape.message(2, dimension);
             }
             shapes.message(7, shape);
-            types.number(6, data_type(log_.records[output]->dtype));
-        } while (++output < log_.records.size() && is_extra(output));
+            types.number(6, data_type(dtype));
+        }
         Message all_shapes, all_types;
         add_attribute(node, "_output_shapes", all_shapes.message(1, shapes));
         add_attribute(node, "dtype", all_types.message(1, types));
-        const auto add_text = [&](const char* key, const std::string& text) {
+        for (const auto& [key, text] : entry.texts) {
             Message value;
             if (!text.empty()) add_attribute(node, key, value.text(2, text));
-        };
-        add_text("line", listing::place(tapir::detail::users_line(record.loc)));
-        add_text("module", is_leaf(i) ? "" : listing::module(record));
+        }
         return node;
     }
 
@@ -248,20 +250,117 @@ class Graph {
         node.message(5, entry);
     }
 
-    const Log& log_;
-    std::size_t begin_;
+    const std::vector<Entry>& entries_;
     bool knows_places_ = false;  // paths that are empty are the model's
     std::set<std::string, std::less<>> with_parameters_;  // paths of modules
     std::map<std::string, std::set<std::uint32_t>, std::less<>> runs_;  // by the module's path
     Scope root_;
-    std::vector<const Scope*> scopes_;  // by record
-    std::vector<std::string> names_;    // by record
+    std::vector<const Scope*> scopes_;  // by entry
+    std::vector<std::string> names_;    // by entry
     std::map<std::string, int> used_;
     std::set<std::string> taken_;
 };
 
+std::vector<Entry> entries_of(const Tape& tape) {
+    const Log& log = tape.log();
+    const std::size_t begin = log.records.size() - tape.size();
+    std::vector<Entry> entries;
+    std::vector<std::pair<std::size_t, int>> place(log.records.size());  // its entry, and which of the outputs
+    for (std::size_t i = begin; i < log.records.size(); ++i) {
+        const Record& record = *log.records[i];
+        const Shape shape = record.shape();
+        const std::pair<std::vector<std::int64_t>, DType> output{{shape.begin(), shape.end()}, record.dtype};
+        if (record.flags & Record::kExtra) {
+            place[i] = {entries.size() - 1, place[i - 1].second + 1};
+            entries.back().outputs.push_back(output);
+            continue;
+        }
+        const bool is_leaf = record.flags & Record::kLeaf;
+        const char* name = is_leaf ? listing::parameter_name(record) : "";
+        Entry entry{is_leaf ? (*name ? "Parameter" : "Input") : record.op->name, name, is_leaf, record.module, record.module_call};
+        for (int k = 0; k < record.input_count; ++k) {
+            const std::size_t input = record.inputs()[k];
+            if (input != kNoValue && input >= begin) entry.inputs.push_back(place[input]);
+        }
+        entry.outputs.push_back(output);
+        entry.device = record.device;
+        entry.texts = {{"line", listing::place(tapir::detail::users_line(record.loc))}, {"module", is_leaf ? "" : listing::module(record)}};
+        place[i] = {entries.size(), 0};
+        entries.push_back(std::move(entry));
+    }
+    return entries;
+}
+
+class EntriesOfGraph {
+ public:
+    std::vector<Entry> of(const Graph& graph) {
+        for (const Graph::Value* value : graph.inputs()) add_leaf("Input", *value);
+        for (const Graph::Value* value : graph.parameters()) add_leaf("Parameter", *value);
+        for (const Graph::Value* value : graph.constants()) {
+            if (!value->shape.empty()) add_leaf("Constant", *value);  // numbers are in what calls them
+        }
+        for (const auto& node : graph.nodes()) add_node(*node);
+        for (const Graph::Update& update : graph.updates()) add_end("Update", "update_" + update.target->name, *update.value);
+        for (const Graph::Output& output : graph.outputs()) add_end("Output", output.name, *output.value);
+        return std::move(entries_);
+    }
+
+ private:
+    static std::pair<std::vector<std::int64_t>, DType> type_of(const Graph::Value& value) {
+        std::vector<std::int64_t> sizes;
+        for (const SymInt& size : value.shape) sizes.push_back(size.is_number() ? size.number() : -1);
+        return {sizes, value.dtype};
+    }
+    static std::string shape_of(const Graph::Value& value) { return to_string(Attribute(value.shape)); }
+
+    void add_leaf(const char* op, const Graph::Value& value) {
+        place_[&value] = {entries_.size(), 0};
+        const std::string name = value.name.empty() ? fmt::format("constant_{}", value.number) : value.name;
+        entries_.push_back({op, name, true, nullptr, 0, {}, {type_of(value)}, value.device, {{"shape", shape_of(value)}}});
+    }
+    void add_inputs(Entry& entry, const Graph::Value& value) {
+        if (const auto place = place_.find(&value); place != place_.end()) entry.inputs.push_back(place->second);
+    }
+    void add_node(const Graph::Node& node) {
+        Entry entry{node.op, "", false, node.module, node.module_call};
+        std::string shape, attributes, numbers;
+        for (const Graph::Value* input : node.inputs) {
+            add_inputs(entry, *input);
+            const bool is_number = input->kind == Graph::Kind::constant && input->shape.empty();
+            if (is_number) numbers += (numbers.empty() ? "" : ", ") + input->data.str();
+        }
+        for (std::size_t k = 0; k < node.results.size(); ++k) {
+            place_[node.results[k]] = {entries_.size(), static_cast<int>(k)};
+            entry.outputs.push_back(type_of(*node.results[k]));
+            shape += (shape.empty() ? "" : ", ") + shape_of(*node.results[k]);
+            entry.device = node.results[k]->device;
+        }
+        for (const auto& [name, value] : node.attributes.all()) attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", name, to_string(value));
+        entry.texts = {{"line", node.loc.line() > 0 ? tapir::detail::file_and_line(node.loc) : ""}, {"module", node.module ? node.module->shown() : ""},
+                       {"shape", shape}, {"numbers", numbers}, {"attributes", attributes}};
+        entries_.push_back(std::move(entry));
+    }
+    void add_end(const char* op, const std::string& name, const Graph::Value& value) {
+        Entry entry{op, name, false};
+        add_inputs(entry, value);
+        entry.outputs.push_back(type_of(value));
+        entry.texts = {{"shape", shape_of(value)}};
+        entries_.push_back(std::move(entry));
+    }
+
+    std::vector<Entry> entries_;
+    std::map<const Graph::Value*, std::pair<std::size_t, int>> place_;
+};
+
 }  // namespace
 
-Message graph_of(const Tape& tape) { return Graph(tape).message(); }
+Message graph_of(const Tape& tape) {
+    const std::vector<Entry> entries = entries_of(tape);
+    return Drawn(entries).message();
+}
+Message graph_of(const Graph& graph) {
+    const std::vector<Entry> entries = EntriesOfGraph().of(graph);
+    return Drawn(entries).message();
+}
 
 }  // namespace tapir::summary

@@ -220,6 +220,12 @@ void SummaryWriter::add_graph(const Tape& tape, Loc loc) {
     of_writer(impl_, "add_graph", loc).add("add_graph", event, loc);
 }
 
+void SummaryWriter::add_graph(const Graph& graph, Loc loc) {
+    Message event;
+    event.real(1, summary::now()).message(4, summary::graph_of(graph));
+    of_writer(impl_, "add_graph", loc).add("add_graph", event, loc);
+}
+
 void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model, In x)) {
     of_writer(impl_, "add_graph", x.loc);
     check_defined("add_graph", "input", x.tensor, x.loc);

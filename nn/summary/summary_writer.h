@@ -34,6 +34,10 @@
 #include "tapir/core/tensor.h"
 #include "tapir/nn/module.h"
 
+namespace tapir {
+class Graph;
+}
+
 namespace tapir::nn {
 
 struct SummaryWriterOptions {
@@ -97,6 +101,8 @@ class SummaryWriter {
     /// The tape's records as a graph: boxes of modules, shapes at the edges, lines of the program among the attributes. It may be the tape
     /// of a training step, before or after its backward pass; of one tree rather than of a batch of them.
     void add_graph(const Tape& tape, Loc loc = Loc::current());
+    /// A graph that was traced: writer.add_graph(trace(...)). Sizes of named dimensions are shown as "?", their names are among the attributes.
+    void add_graph(const Graph& graph, Loc loc = Loc::current());
     /// What model(x) or model.forward(x) records. It runs here, in eval mode, and on no tape of yours.
     template <class M>
         requires std::is_base_of_v<Module, M>

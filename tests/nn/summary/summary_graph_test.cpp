@@ -8,11 +8,11 @@
 
 #include "reader.h"
 #include "../../fails.h"
+#include "tapir/autograd/trace/trace.h"
 #include "tapir/nn/summary/summary_writer.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
-using events::Fields;
 
 namespace {
 
@@ -25,25 +25,25 @@ struct Node {
     std::map<std::string, std::string> texts;
 };
 
-struct Graph {
+struct Drawn {
     std::map<std::string, Node> nodes;
     Strings names;  // in order
 
-    explicit Graph(const Fields& event) {
-        const Fields graph(event.text(4));
+    explicit Drawn(const events::Fields& event) {
+        const events::Fields graph(event.text(4));
         CHECK(graph.message(4).integer(1) > 0);
         for (const events::Field& field : graph.all(1)) {
-            const Fields fields(field.bytes);
+            const events::Fields fields(field.bytes);
             Node node;
             node.op = fields.text(2);
             for (const events::Field& input : fields.all(3)) node.inputs.push_back(input.bytes);
             for (const events::Field& entry : fields.all(5)) {
-                const Fields attribute(entry.bytes);
+                const events::Fields attribute(entry.bytes);
                 if (attribute.text(1) == "_output_shapes") {
                     for (const events::Field& shape : attribute.message(2).message(1).all(7)) {
                         std::string text;
-                        for (const events::Field& dim : Fields(shape.bytes).all(2)) {
-                            text += (text.empty() ? "" : "x") + std::to_string(Fields(dim.bytes).integer(1));
+                        for (const events::Field& dim : events::Fields(shape.bytes).all(2)) {
+                            text += (text.empty() ? "" : "x") + std::to_string(events::Fields(dim.bytes).integer(1));
                         }
                         node.shapes.push_back(text);
                     }
@@ -70,13 +70,13 @@ struct Graph {
 };
 
 template <class Add>
-Graph graph_of(const Add& add) {
+Drawn graph_of(const Add& add) {
     const files::TemporaryFolder folder;
     nn::SummaryWriter writer(folder.path().string());
     add(writer);
-    const std::vector<Fields> events = events::events_in(folder.path());
+    const std::vector<events::Fields> events = events::events_in(folder.path());
     REQUIRE(events.size() == 1);
-    return Graph(events[0]);
+    return Drawn(events[0]);
 }
 
 struct LeNet : nn::Module {
@@ -118,7 +118,7 @@ struct Tree : nn::Module {
 
 TEST_CASE("a model's graph has its modules for boxes") {
     LeNet model;
-    const Graph graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, zeros({2, 1, 28, 28})); });
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, zeros({2, 1, 28, 28})); });
     CHECK(model.is_training());
     CHECK(model.dropout.is_training());
     CHECK(graph["input"].op == "Input");
@@ -133,6 +133,41 @@ TEST_CASE("a model's graph has its modules for boxes") {
     CHECK(graph["second/linear"].shapes == Strings{"2x10"});
     CHECK(graph.count("dropout") == 0);  // eval mode
     CHECK(model.first.weight.grad().defined() == false);
+}
+
+TEST_CASE("a traced graph has the same boxes, and its parameters, constants, updates and outputs") {
+    LeNet model;
+    model.parameters();
+    model.eval();
+    const Tensor scale = full({10}, 2.0F);
+    Tensor calls = zeros({});
+    TraceOptions options;
+    options.parameters = {{"calls", calls}};
+    options.outputs = {"logits"};
+    const tapir::Graph traced = trace(
+        [&](const Tensor& x) {
+            NoGradScope off;
+            calls.add_(1);
+            return model.forward(x * 0.5) * scale;
+        },
+        {{"image", zeros({2, 1, 28, 28}), {"batch"}}}, options);
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(traced); });
+    CHECK(graph["image"].op == "Input");
+    CHECK(graph["image"].shapes == Strings{"-1x1x28x28"});
+    CHECK(graph["image"].texts.at("shape") == "(batch, 1, 28, 28)");
+    CHECK(graph["first/weight"].op == "Parameter");
+    CHECK(graph["mul"].inputs == Strings{"image"});
+    CHECK(graph["mul"].texts.at("numbers") == "0.5");
+    CHECK(graph["first/convolution"].inputs == Strings{"mul", "first/weight", "first/bias"});
+    CHECK(graph["first/convolution"].shapes == Strings{"-1x4x28x28"});
+    CHECK(graph["first/convolution"].texts.at("line").find("summary_graph_test.cpp:") == 0);
+    CHECK(graph["first/convolution"].texts.at("attributes").find("padding=(2, 2)") != std::string::npos);
+    CHECK(graph["second/linear"].shapes == Strings{"-1x10"});
+    CHECK(graph.count("constant_") == 1);
+    CHECK(graph["logits"].op == "Output");
+    CHECK(graph["logits"].inputs == Strings{"mul_1"});
+    CHECK(graph["update_calls"].op == "Update");
+    CHECK(graph["update_calls"].inputs == Strings{"add"});
 }
 
 TEST_CASE("a tape's graph is the same before and after its backward pass") {
@@ -156,7 +191,7 @@ TEST_CASE("a tape's graph is the same before and after its backward pass") {
 TEST_CASE("a module that runs often is one box, with a box for each run") {
     Tree model;
     (void)model.parameters();
-    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) {
         const Tape tape;
         (void)model.encode(2);
         writer.add_graph(tape);
@@ -179,7 +214,7 @@ TEST_CASE("a module that runs often is one box, with a box for each run") {
 TEST_CASE("ops outside of modules, several outputs, and modules that nobody has named") {
     const Tensor w = ones({2, 3}).requires_grad_();
     const nn::Linear one(3, 3), two(3, 3);
-    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) {
         const Tape tape;
         const auto [values, indices] = max(w + 1 + 2, 1);
         const std::vector<Tensor> parts = unbind(two(one(w)));
@@ -201,7 +236,7 @@ TEST_CASE("a tape within a tape has its own records only") {
     const Tensor w = ones({2}).requires_grad_();
     const Tape outer;
     const Tensor x = w * 2;
-    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) {
         const Tape inner;
         (void)exp(x);
         writer.add_graph(inner);
@@ -217,7 +252,7 @@ TEST_CASE("names of parameters with odd characters, and two of one name") {
         Tensor forward(const Tensor& x) { return parts.at("a/b c")(x) + parts.at("a_b_c")(x); }
     };
     Odd model;
-    const Graph graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, ones({1, 2})); });
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, ones({1, 2})); });
     CHECK(graph.count("a_b_c/") >= 6);
     FAILS_IN(ValueError, "add_graph: ", "undefined", graph_of([&](nn::SummaryWriter& writer) { writer.add_graph(model, Tensor()); }));
 }
@@ -249,7 +284,7 @@ TEST_CASE("a model's graph leaves the caller's tape as it was") {
     Tape tape;
     model.weight = w * 2;
     const std::string before = tape.str();
-    const Graph graph = graph_of([&](nn::SummaryWriter& writer) {
+    const Drawn graph = graph_of([&](nn::SummaryWriter& writer) {
         CHECK_THROWS_AS(writer.add_graph(model, ones({3, 2})), std::runtime_error);
         writer.add_graph(model, ones({1, 2}));
     });
@@ -292,7 +327,7 @@ struct Owned : nn::Module {
 
 template <class M>
 void check_line(const M& run, int line) {
-    const Graph graph = graph_of(run);
+    const Drawn graph = graph_of(run);
     CHECK(graph.nodes.size() == 4);
     for (const auto& [name, node] : graph.nodes) {
         INFO(name);
@@ -315,7 +350,7 @@ TEST_CASE("a model's graph names the caller's line") {
     FAILS(ShapeError, "linear: ", writer.add_graph(linear, ones({2, 5})));
     FAILS(ShapeError, "linear: ", writer.add_graph(layers, ones({2, 5})));
     writer.add_graph(linear, ones({2, 3})); const int line = __LINE__;
-    const Graph graph(events::events_in(folder.path()).at(0));
+    const Drawn graph(events::events_in(folder.path()).at(0));
     for (const auto& [name, node] : graph.nodes) CHECK(node.texts.at("line") == "summary_graph_test.cpp:" + std::to_string(line));
     CHECK(graph.nodes.size() == 4);
     writer.add_graph(generic, ones({2}));
@@ -330,6 +365,6 @@ TEST_CASE("a model's graph names the caller's line") {
     check_line([&](nn::SummaryWriter& w) { w.add_graph(located, ones({2, 3})); }, __LINE__);
     FAILS(ShapeError, "linear: ", writer.add_graph(located, ones({2, 5})));
     Owned owned;  // its own lines stay
-    const Graph own = graph_of([&](nn::SummaryWriter& w) { w.add_graph(owned, ones({2, 3})); });
+    const Drawn own = graph_of([&](nn::SummaryWriter& w) { w.add_graph(owned, ones({2, 3})); });
     CHECK(own["layer/linear"].texts.at("line") == "summary_graph_test.cpp:" + std::to_string(kOwnLine));
 }
