@@ -375,17 +375,17 @@ constexpr double kPi = 3.14159265358979323846;
 }  // namespace
 
 OnnxValue lgamma(const OnnxValue& x) {
-    const OnnxValue is_left = x < 0.5, z = where(is_left, 1 - x, x);  // reflected
+    const OnnxValue is_left = x < 0, z = where(is_left, 1 - x, x);  // reflected
     const OnnxValue is_small = z < 8, small = where(is_small, z, 1);
     OnnxValue product = small;
     for (int k = 1; k < 8; ++k) product = product * (small + k);
     const OnnxValue y = stirling(where(is_small, z + 8, z)) - where(is_small, log(product), 0);
-    const OnnxValue whole = where(is_left & (x == floor(x)), INFINITY, 0);
-    return where(is_infinite(x), INFINITY, where(is_left, std::log(kPi) - log(abs(sin((x - floor(x)) * kPi))) - y, y) + whole);
+    const OnnxValue is_pole = is_infinite(x) | ((x <= 0) & (x == floor(x)));
+    return where(is_pole, INFINITY, where(is_left, std::log(kPi) - log(abs(sin((x - floor(x)) * kPi))) - y, y));
 }
 
 OnnxValue digamma(const OnnxValue& x) {
-    const OnnxValue is_left = x < 0.5, z = where(is_left, 1 - x, x);
+    const OnnxValue is_left = x <= 0, z = where(is_left, 1 - x, x);
     const OnnxValue is_small = z < 8, small = where(is_small, z, 1);
     OnnxValue sum = 1 / small;
     for (int k = 1; k < 8; ++k) sum = sum + 1 / (small + k);

@@ -380,6 +380,12 @@ OnnxValues lstm_gates_of(const OnnxCall& x) {
     const int children = static_cast<int>(x.integer("children")), sources = x.count() - children;
     const auto layouts = x.integers("layouts");
     const SymInt width = x.result_shape().back();
+    OnnxValues rows;
+    for (int s = 0; s < sources; ++s) {  // (..., blocks, width) as (..., blocks * width)
+        std::vector<SymInt> shape = x.result_shape();
+        shape.back() = SymInt(layouts[at(6 * s)]) * width;
+        rows.push_back(x.shape(s) == shape ? x[s] : x.reshape(x[s], shape));
+    }
     const auto gate = [&](int g) {  // i, f_1 ... f_n, o, u
         OnnxValue sum;
         for (int s = 0; s < sources; ++s) {
@@ -390,7 +396,7 @@ OnnxValues lstm_gates_of(const OnnxCall& x) {
                                    : layout[2] < 0     ? -1
                                                        : layout[2] + (g - 1) * layout[3];
             if (number < 0) continue;
-            const OnnxValue part = block(x, x[s], x.rank(s), number, width);
+            const OnnxValue part = block(x, rows[at(s)], static_cast<int>(x.result_shape().size()), number, width);
             sum = sum.is_left_out() ? part : sum + part;
         }
         return sum;
