@@ -49,6 +49,8 @@ const OpInfo& CustomFunction::row_named(const char* name) {
 
 const OpInfo& CustomFunction::row_of(const char* signature) { return row_named(detail::interned(type_in(signature))); }
 
+bool CustomFunction::is_traced() noexcept { return detail::is_tracing(); }
+
 Tensor FunctionContext::saved(int i, Loc loc) const {
     if (i < 0 || i >= static_cast<int>(saved_.size())) {
         fail<IndexError>(loc, "FunctionContext::saved: there is no tensor {} of {}", i, saved_.size());

@@ -13,6 +13,10 @@
 //
 // forward runs unrecorded; a Profiler sees its ops one by one. backward gets the gradient of each output (zeros where none came)
 // and returns one for each input, undefined for none; it is recorded when higher-order gradients are asked for: write it with ops.
+// A graph (trace.h) holds the ops that forward calls, and those of backward where a gradient is traced. A function whose forward looks at
+// elements cannot be traced so; `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, takes its place there (with the
+// gradient of these ops).
+//
 // Tapes, profiles and errors call the function "Clip", as its type, or what a `static constexpr const char* name` of it says.
 #pragma once
 
@@ -53,6 +57,8 @@ struct CustomFunction {
     static const OpInfo& row_named(const char* name);
     static const OpInfo& row_of(const char* signature);
     static void rule(class Backward& b);
+    /// Whether what is called becomes part of a graph.
+    static bool is_traced() noexcept;
 };
 
 template <class Self>
@@ -63,6 +69,9 @@ struct Function {
     }
     /// Any number of outputs.
     static std::vector<Tensor> apply_many(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
+        if constexpr (requires { Self::symbolic(inputs); }) {
+            if (CustomFunction::is_traced()) return as_list(Self::symbolic(inputs));
+        }
         return CustomFunction::apply(
             row(),
             [](FunctionContext& context, const std::vector<Tensor>& x) { return as_list(Self::forward(context, x)); },

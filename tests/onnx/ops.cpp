@@ -1,6 +1,9 @@
 // ops FOLDER [OPSET [NAME]]: writes the graph of each example call of each op (or of the op NAME), and of its gradient, as an ONNX model
 // with inputs and what Tapir makes of them, for check.py. A folder for each, as in ONNX's backend tests: model.onnx, test_data_set_0.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <set>
 
 #include "../ops/samples.h"
 #include "write.h"
@@ -21,21 +24,38 @@ bool is_random(const Graph& graph) {
 }
 
 void write_model(const fs::path& folder, const std::string& op, const char* kind, const std::string& what, const Program& fn,
-                 const std::vector<Tensor>& inputs) {
+                 const std::vector<Tensor>& inputs, std::int64_t named_size = -1) {
     fs::create_directories(folder);
     manual_seed(5);
     std::vector<TraceInput> named;
-    for (std::size_t i = 0; i < inputs.size(); ++i) named.push_back({"x" + std::to_string(i), inputs[i]});
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        named.push_back({"x" + std::to_string(i), inputs[i]});
+        for (const std::int64_t size : inputs[i].shape()) named.back().dims.push_back(size == named_size ? "n" : "");
+    }
     Graph graph;
     try {
         graph = trace(fn, named);
     } catch (const Error& error) {
+        if (named_size >= 0) return fs::remove_all(folder), void();  // it is of this size
         return note(table, folder, op, kind, "untraced", what, error.what());
     }
     const bool random = is_random(graph);
     std::ofstream(folder / "graph.txt") << graph.str();
     try {
         write_data(folder / "test_data_set_0", fn, inputs, /*has_exact=*/!random);
+        if (named_size >= 0) {
+            std::vector<Tensor> larger = inputs;
+            for (Tensor& x : larger) {
+                for (int d = 0; d < x.dim(); ++d) {
+                    if (x.size(d) == named_size) x = index_select(x, d, remainder(arange(named_size + 3), named_size));
+                }
+            }
+            try {
+                write_data(folder / "test_data_set_1", fn, larger, /*has_exact=*/!random);
+            } catch (const Error&) {
+                return fs::remove_all(folder), void();
+            }
+        }
         save_onnx((folder / "model.onnx").string(), graph, {.opset = opset});
     } catch (const Error& error) {
         return note(table, folder, op, kind, "refused", what, error.what());
@@ -81,6 +101,33 @@ int main(int argc, char** argv) {
         std::snprintf(name, sizeof name, "%04d_%s", number, call.op->name);
         const std::string what = call.inputs + ": " + (call.code.empty() ? call.op->name : call.code);
         write_model(folder / name, call.op->name, "forward", what, call.run, inputs);
+        if (const char* more = std::getenv("ONNX_MORE")) {
+            if (std::string(more) == "variants") {
+                for (const test::Variant& variant : test::variants(call)) {
+                    std::vector<Tensor> given = variant.inputs;
+                    for (Tensor& x : given) {
+                        if (x.dtype() == float64) x = x.to(float32);
+                    }
+                    try {
+                        call.run(given);
+                    } catch (const Error&) {
+                        continue;
+                    }
+                    std::string word = variant.name;
+                    std::replace(word.begin(), word.end(), ' ', '_');
+                    write_model(folder / (std::string(name) + "_" + word), call.op->name, variant.name.find('>') == std::string::npos ? "variant" : "empty", variant.name + " " + what, call.run, given);
+                }
+            } else {
+                std::set<std::int64_t> sizes;
+                for (const Tensor& x : inputs) {
+                    for (const std::int64_t size : x.shape()) sizes.insert(size);
+                }
+                for (const std::int64_t size : sizes) {
+                    if (size > 1) write_model(folder / (std::string(name) + "_n" + std::to_string(size)), call.op->name, "named", what, call.run, inputs, size);
+                }
+            }
+            continue;
+        }
         if (!call.differentiable) continue;
         manual_seed(5);
         if (gradients(call, inputs).empty()) continue;

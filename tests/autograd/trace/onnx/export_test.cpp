@@ -208,6 +208,49 @@ TEST_CASE("all that cannot be written is refused at once, by line", "[onnx]") {
     CHECK(!std::filesystem::exists(path));
 }
 
+namespace {
+
+struct OfOps : Function<OfOps> {
+    static Tensor forward(FunctionContext& context, const std::vector<Tensor>& x) {
+        context.save({x[0]});
+        return exp(x[0]) * 2;
+    }
+    static std::vector<Tensor> backward(FunctionContext& context, const std::vector<Tensor>& g) { return {g[0] * exp(context.saved(0)) * 2}; }
+};
+struct OfElements : Function<OfElements> {
+    static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return full({}, x[0].to_vector<double>()[0] * 3, x[0].dtype()); }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 3}; }
+};
+struct WithSymbolic : Function<WithSymbolic> {
+    static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return full({}, x[0].to_vector<double>()[0] * 3, x[0].dtype()); }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 3}; }
+    static Tensor symbolic(const std::vector<Tensor>& x) { return sum(x[0]) * 3; }
+};
+
+}  // namespace
+
+TEST_CASE("a custom function is written as its ops, or as its symbolic form", "[onnx]") {
+    const auto traced = [](auto fn) { return trace(fn, {{"x", ones({1})}}); };
+    CHECK(Saved(traced([](const Tensor& x) { return OfOps::apply({x}); })).ops() == Names{"Exp", "Mul"});
+    CHECK(Saved(traced([](const Tensor& x) { return WithSymbolic::apply({x}); })).ops() == Names{"ReduceSum", "Mul"});
+    CHECK(WithSymbolic::apply({full({1}, 2.0)}).item() == 6);
+    const int line = __LINE__ + 1;
+    const auto call = [&] { traced([](const Tensor& x) { return OfElements::apply({x}); }); };
+    try {
+        call();
+        FAIL("traced");
+    } catch (const TapeError& error) {
+        CHECK_THAT(error.what(), Contains("export_test.cpp:" + std::to_string(line)) || Contains("to_vector"));
+    }
+    const Graph gradient = traced([](const Tensor& x) {
+        Tape tape;
+        const Tensor leaf = x.clone().requires_grad_();
+        return tape.gradient(OfOps::apply({leaf}).sum(), std::vector<Tensor>{leaf});
+    });
+    const auto ops = Saved(gradient).ops();
+    CHECK(std::count(ops.begin(), ops.end(), "Exp") == 1);  // backward's; forward's leads to no output
+}
+
 TEST_CASE("versions that are not known, guards, and paths that cannot be written are refused", "[onnx]") {
     const Graph graph = trace([](const Tensor& x) { return x + 1; }, {{"x", ones({2})}});
     const files::TemporaryFolder folder;
