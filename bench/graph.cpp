@@ -1,4 +1,4 @@
-// graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training steps with
+// [THREADS=n] bench_graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training steps with
 // one). Both take turns, and a row has the best of each: what other programs do to this machine makes runs only slower. Beside
 // the times: calls of malloc of one warm run, and the most memory that one takes beside what is there
 // before it, of the compiled graph with the memory that it has planned and keeps.
@@ -137,6 +137,23 @@ void tree(const char* name, std::int64_t hidden, std::int64_t leaves) {
             [&] { return encode(x, 0, leaves).h; }, [&](const CompiledGraph& run) { return run(x); });
 }
 
+// Towers beside each other, of products that are too small to be shared out themselves (THREADS=2 bench_graph 20 towers).
+void towers(const char* name, std::int64_t width, std::int64_t batch) {
+    std::vector<nn::Linear> layers;
+    for (int i = 0; i < 8; ++i) layers.emplace_back(width, width);
+    const Tensor x = randn({batch, width});
+    const auto f = [&](const Tensor& t) {
+        Tensor sum;
+        for (std::size_t i = 0; i < 4; ++i) {
+            const Tensor y = layers[2 * i + 1](relu(layers[2 * i](t)));
+            sum = sum.defined() ? sum + y : y;
+        }
+        return sum;
+    };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0])}; }, {x}, [&] { return f(x); },
+            [&](const CompiledGraph& run) { return run(x); });
+}
+
 void chain(const char* name, const Shape& shape) {
     const Tensor x = randn(shape), y = randn(shape);
     const auto f = [](const Tensor& a, const Tensor& b) { return tanh(a * b + 1) * sigmoid(a - b) + a * 0.5; };
@@ -194,6 +211,9 @@ int main(int argc, char** argv) {
     tree_cell("tree cell 168, 25 nodes", 168, 25);
     tree("tree 32, 16 leaves", 32, 16);
     tree("tree 150, 16 leaves", 150, 16);
+    towers("4 towers 256, batch 32", 256, 32);
+    towers("4 towers 256, batch 64", 256, 64);
+    towers("4 towers 512, batch 32", 512, 32);
     chain("8 element-wise ops, 64", {64});
     chain("8 element-wise ops, 64 Ki", {65536});
     chain("8 element-wise ops, 4 Mi", {4, 1048576});

@@ -2,6 +2,7 @@
 #include "tapir/autograd/trace/runner_impl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cmath>
 #include <set>
@@ -193,6 +194,10 @@ struct Plan::Frame {
     std::vector<Outgoing> outgoing;
     std::vector<int> order;                 // of the calls but those of updates
     std::vector<int> stages;                // where each begins in it: calls of one stage may run at once
+    // Whether that is faster is tried: a machine may have others to do.
+    int tries = 0;
+    bool runs_at_once = false, is_faster_at_once = false;
+    double seconds[2][2] = {};              // the best two, one after the other and at once
     std::vector<int> tail_inputs;           // inputs that updates read directly
     std::vector<bool> is_written;           // of each update
     Tensor block;
@@ -778,7 +783,7 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
         if (i >= together) {
             while (stage < frame.stages.size() && at(frame.stages[stage]) <= i) ++stage;
             const std::size_t stage_end = stage < frame.stages.size() ? at(frame.stages[stage]) : tail_;
-            if (stage_end > i + 1) {
+            if (stage_end > i + 1 && frame.runs_at_once) {
                 run_at_once(frame, i, stage_end);
                 together = stage_end;
             }
@@ -812,6 +817,28 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
         call.is_made = call.stays;
         for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
     }
+}
+
+// Of many runs the first few take turns, and the others go the way that was faster, until one of them is not.
+void Plan::run_or_try(Frame& frame, const Loc& loc) const {
+    constexpr int period = 256, tries = 8;
+    const int now = frame.tries;
+    frame.tries = (now + 1) % period;
+    const bool is_forced = least_parallel_ns.load(std::memory_order_relaxed) == 0;  // by a test
+    frame.runs_at_once = is_forced || (now < tries ? now % 2 == 1 : frame.is_faster_at_once);
+    if (now >= tries && !frame.runs_at_once) return run_steps(frame, loc);
+    const auto begin = std::chrono::steady_clock::now();
+    run_steps(frame, loc);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (now < 2) frame.seconds[now][0] = frame.seconds[now][1] = seconds;
+    // The best two of each way: one run may have had luck.
+    double(&best)[2] = frame.seconds[now % 2];
+    if (now < tries && now >= 2) {
+        if (now < 4 || seconds < best[1]) best[1] = seconds;
+        if (best[1] < best[0]) std::swap(best[0], best[1]);
+    }
+    if (now + 1 == tries) frame.is_faster_at_once = frame.seconds[1][1] < 0.95 * frame.seconds[0][1];
+    if (now >= tries && seconds > frame.seconds[0][1]) frame.is_faster_at_once = false;
 }
 
 void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const {
@@ -878,7 +905,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
             plan_updates(frame);
             for (Call& call : frame.calls) call.is_made = false;
         }
-        run_steps(frame, loc);
+        frame.stages.size() < tail_ ? run_or_try(frame, loc) : run_steps(frame, loc);
     } else {
         run_first(frame, loc);
     }

@@ -62,6 +62,7 @@ class Plan {
     void run_op(Call& call, Frame& frame, const Loc& loc) const;
     void make_loose(Call& call, Frame& frame) const;
     void run_first(Frame& frame, const Loc& loc) const;
+    void run_or_try(Frame& frame, const Loc& loc) const;
     void run_steps(Frame& frame, const Loc& loc) const;
     void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
@@ -104,7 +105,8 @@ struct Given {
     Given& operator=(const Given&) = delete;
 };
 
-/// From how many nanoseconds on steps are run at once, where they do not need each other and there are threads; for tests.
+/// From how many nanoseconds on steps are run at once, where they do not need each other and there are threads; 0, for tests: always, without a
+/// trial of whether that is faster.
 void set_least_parallel_ns(std::int64_t ns) noexcept;
 
 /// How often attributes were set, of any node: a plan made before may be of others.
