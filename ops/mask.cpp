@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -446,13 +445,13 @@ namespace {
 
 bool can_choose(const Tensor& mask, const Tensor& a, const Tensor& b, const Tensor& out) {
     const TensorImpl* y = out.impl();
-    if (y->device != cpu || mask.dtype() != bool_) return false;
+    if (y->device != cpu || mask.impl()->dtype != bool_) return false;
     for (const Tensor* t : {&mask, &a, &b}) {
-        if (t->impl()->device != cpu || (t != &mask && t->impl()->dtype != y->dtype) || t->impl()->rank > y->rank) return false;
-    }
-    Shape shape = out.shape();
-    for (const Tensor* t : {&mask, &a, &b}) {
-        if (!detail::do_broadcast(shape, t->shape()) || broadcast_shapes(shape, t->shape()).numel() != y->numel) return false;
+        const TensorImpl* x = t->impl();
+        if (x->device != cpu || (t != &mask && x->dtype != y->dtype) || x->rank > y->rank) return false;
+        for (int d = 0; d < x->rank; ++d) {
+            if (x->sizes[d] != 1 && x->sizes[d] != y->sizes[y->rank - x->rank + d]) return false;
+        }
     }
     return true;
 }

@@ -304,10 +304,10 @@ Plan::~Plan() = default;
 
 bool Plan::is_of(const Graph& graph) {
     const std::uint64_t edits = attribute_edits();
-    if (edits == edits_) [[likely]]
+    if (edits == edits_.load(std::memory_order_relaxed)) [[likely]]
         return true;
     if (attributes_ != attributes_of(graph)) return false;
-    edits_ = edits;
+    edits_.store(edits, std::memory_order_relaxed);
     return true;
 }
 
@@ -932,6 +932,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
 struct Graph::Plans {
     std::mutex mutex;
     std::vector<std::unique_ptr<detail::Plan>> plans;  // by outputs
+    std::atomic<detail::Plan*> last{nullptr};          // that was run
 };
 
 void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
@@ -952,8 +953,9 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         auto fresh = std::make_unique<Plans>();
         if (plans_.compare_exchange_strong(plans, fresh.get())) plans = fresh.release();
     }
-    detail::Plan* plan = nullptr;
-    {
+    detail::Plan* plan = plans->last.load(std::memory_order_acquire);
+    if (!plan || plan->outputs() != outputs || !plan->is_of(*this)) {
+        plan = nullptr;
         const std::lock_guard lock(plans->mutex);
         for (const auto& known : plans->plans) {
             if (known->outputs() == outputs) plan = known.get();
@@ -962,6 +964,7 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
             plans->plans.push_back(std::make_unique<detail::Plan>(*this, outputs, loc));
             plan = plans->plans.back().get();
         }
+        plans->last.store(plan, std::memory_order_release);
     }
     std::vector<Tensor> results(plan->result_count());
     plan->run(given.data, results.data(), loc);
