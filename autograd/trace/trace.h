@@ -42,6 +42,9 @@ namespace detail {
 
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc);
 
+template <class Fn>
+inline constexpr bool is_module = requires(Fn& fn) { fn.named_parameters(); fn.named_buffers(); };
+
 /// A module as a function: its operator(), or its forward(), called from that line.
 template <class Module>
 class ModuleFunction {
@@ -78,7 +81,7 @@ class ModuleFunction {
 /// Throws ValueError for inputs that are undefined or of the same name, TapeError for what cannot be kept, and what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
-    if constexpr (requires { fn.named_parameters(); fn.named_buffers(); }) {
+    if constexpr (detail::is_module<Fn>) {
         TraceOptions named = options;
         for (const auto& list : {fn.named_parameters(), fn.named_buffers()}) {
             for (const auto& [name, tensor] : list) named.parameters.emplace_back(name, tensor);
