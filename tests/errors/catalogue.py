@@ -33,9 +33,10 @@ UNREACHED = {
 
 OF_SAMPLES = ("table_test", "watched_test")
 
-# The calls that throw: fail<Type>(loc, format, ...), and the functions through which the readers of files throw a FileError
-# and CheckFinite its NonFiniteError, whose message is a sum of words and fmt::format()s.
-CALL = re.compile(r"\bfail<(\w+)>\(|\b(?:stop|fail_at|source\.fail|tell)\(")
+# The calls that throw: fail<Type>(loc, format, ...), and the functions through which the readers of files throw a FileError,
+# CheckFinite its NonFiniteError and the reader of ONNX a ValueError, whose message is a sum of words and fmt::format()s.
+CALL = re.compile(r"\bfail<(\w+)>\(|\b(?:stop|fail_at|source\.fail|tell|reject)\(")
+KINDS = {"tell(": "NonFiniteError", "reject(": "ValueError"}
 # What kernels find is thrown later, by cuda/context.cpp.
 FAULT = re.compile(r'\bOpenFault (?:\w+)\(([^;"]*)("(?:[^"\\]|\\.)*")\)|\b(char) k\w*Fault\[\] = ("(?:[^"\\]|\\.)*");')
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -114,8 +115,7 @@ def formats_of(path):
             expression = re.sub(r"\([^()]*\?[^()]*\)", "", expression)  # (one ? word : another) is anything
             for choice in re.split(r" [?:] ", expression):
                 groups = re.findall(r'"(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*', choice)
-                kind = "NonFiniteError" if call[0] == "tell(" else "FileError"
-                made = Format(file, kind, [words(g) for g in groups], False)
+                made = Format(file, KINDS.get(call[0], "FileError"), [words(g) for g in groups], False)
                 if made.weight > 4:  # others hand on what they are given
                     found.setdefault((made.kind, made.shown), made)
             continue

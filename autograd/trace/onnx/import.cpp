@@ -71,6 +71,11 @@ class Loader {
         if (const std::vector<std::string> ops = interpreter_.unsupported(); !ops.empty()) {
             fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));
         }
+        for (const auto* list : {&options_.known, &options_.examples}) {
+            for (const auto& [name, tensor] : *list) {
+                if (!tensor.defined()) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
+            }
+        }
         find_buffers();
         load_weights();
         find_inputs();
@@ -225,7 +230,6 @@ class Loader {
         for (const auto* list : {&options_.known, &options_.examples}) {
             for (const auto& [name, tensor] : *list) {
                 if (!is_input(name)) fail<ValueError>(loc_, "load_onnx: {}: it has no input {}", file_, name);
-                if (!tensor.defined()) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
             }
         }
         for (const auto& [name, size] : options_.sizes) {

@@ -67,7 +67,7 @@ void if_op(Call& c) {
 OnnxValuePtr joined(Call& c, const std::vector<OnnxValuePtr>& parts, const onnx::ValueInfoProto& info, int axis) {
     if (parts.empty()) {
         const std::optional<DType> dtype = dtype_for_onnx(info.type().tensor_type().elem_type());
-        if (!dtype) c.stop("the type of its result {} is not known", info.name());
+        if (!dtype) c.reject("the type of its result {} is not known", info.name());
         Shape shape{0};
         for (const auto& dim : info.type().tensor_type().shape().dim()) shape.push_back(dim.dim_value());
         const OutsideTrace outside;
@@ -190,7 +190,7 @@ void scan_turns(Call& c, const LoopParts& loop, const std::vector<Tensor>& state
 void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const std::vector<int>& types, bool has_times, bool has_condition) {
     if (loop.scanned > 0) {
         require_known(c, "of a loop that collects what its turns give,");
-        c.stop("a loop that collects what its turns give, whose condition depends on data, is not supported");
+        c.reject("a loop that collects what its turns give, whose condition depends on data, is not supported");
     }
     const auto flat = [](const Tensor& x) { return x.dim() == 0 ? x : reshape(x, {}); };
     const Tensor times = has_times ? flat(c.x(0)) : Tensor();
@@ -212,10 +212,10 @@ void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const
 void loop_op(Call& c) {
     const onnx::GraphProto& body = c.graph("body");
     const int carried = c.node().input_size() - 2, outputs = body.output_size();
-    if (carried < 0 || body.input_size() != carried + 2 || outputs < carried + 1) c.stop("its body has {} inputs and {} outputs", body.input_size(), outputs);
+    if (carried < 0 || body.input_size() != carried + 2 || outputs < carried + 1) c.reject("its body has {} inputs and {} outputs", body.input_size(), outputs);
     const LoopParts loop{body, carried, outputs - carried - 1};
     const bool has_times = c.has(0), has_condition = c.has(1);
-    if (!has_times && !has_condition) c.stop("it has no end");
+    if (!has_times && !has_condition) c.reject("it has no end");
     const bool knows_times = !has_times || (c.is_known(0) && !c.value(0)->by_size), knows_condition = !has_condition || c.is_known(1);
     const int64_t times = !has_times ? INT64_MAX : knows_times ? c.integer(0, "trip count") : 0;
     if (knows_times && knows_condition && (!has_times || has_condition || times <= kMostTurns) && write_out(c, loop, times, has_condition)) return;
@@ -224,7 +224,7 @@ void loop_op(Call& c) {
     for (int i = 0; i < carried; ++i) {
         if (c.value(i + 2)->kind != OnnxValue::Kind::tensor) {
             require_known(c, "of a loop that carries a sequence or an optional,");
-            c.stop("it carries a sequence or an optional, and runs too long to be written out");
+            c.reject("it carries a sequence or an optional, and runs too long to be written out");
         }
         state.push_back(c.x(i + 2));
         types.push_back(c.type(i + 2));
@@ -274,8 +274,8 @@ void scan_op(Call& c) {
     const int first = is_old ? 1 : 0;
     const auto scanned = static_cast<int>(c.integer("num_scan_inputs", 0));
     const int carried = c.node().input_size() - first - scanned, outputs = body.output_size();
-    if (scanned < 1 || carried < 0 || outputs < carried || body.input_size() != carried + scanned) c.stop("its body has {} inputs and {} outputs", body.input_size(), outputs);
-    if (is_old && c.has(0)) c.stop("lengths of sequences are not supported");
+    if (scanned < 1 || carried < 0 || outputs < carried || body.input_size() != carried + scanned) c.reject("its body has {} inputs and {} outputs", body.input_size(), outputs);
+    if (is_old && c.has(0)) c.reject("lengths of sequences are not supported");
     const std::vector<int64_t> in_axes = c.integers("scan_input_axes"), out_axes = c.integers("scan_output_axes");
     const std::vector<int64_t> in_back = is_old ? c.integers("directions") : c.integers("scan_input_directions");
     const std::vector<int64_t> out_back = is_old ? std::vector<int64_t>() : c.integers("scan_output_directions");
@@ -294,10 +294,10 @@ void scan_op(Call& c) {
         for (int i = 0; i < scanned; ++i) {
             sources.push_back(entry(c.x(first + carried + i)));
             const int64_t length = sources.back().size(c.axis(at(in_axes, i), sources.back().dim()));
-            if (steps >= 0 && length != steps) c.stop("its sequences have lengths {} and {}", steps, length);
+            if (steps >= 0 && length != steps) c.reject("its sequences have lengths {} and {}", steps, length);
             steps = length;
         }
-        if (steps > kMostTurns) c.stop("it runs more than {} times, which is too often to be written out", kMostTurns);
+        if (steps > kMostTurns) c.reject("it runs more than {} times, which is too often to be written out", kMostTurns);
         std::vector<std::vector<OnnxValuePtr>> collected(static_cast<std::size_t>(outputs - carried));
         for (int64_t turn = 0; turn < steps; ++turn) {
             OnnxInterpreter::Scope inner = inside(c);

@@ -46,7 +46,7 @@ double position(Call& c, const Resizing& how, const Axis& axis, int64_t i) {
         if (axis.out == 1) return 0.5 * (axis.roi_start + axis.roi_end) * (in - 1);
         return axis.roi_start * (in - 1) + at * (axis.roi_end - axis.roi_start) * (in - 1) / (out - 1);
     }
-    c.stop("its coordinate_transformation_mode is \"{}\"", how.coordinates);
+    c.reject("its coordinate_transformation_mode is \"{}\"", how.coordinates);
 }
 
 int64_t nearest_of(Call& c, const Resizing& how, double at) {
@@ -54,7 +54,7 @@ int64_t nearest_of(Call& c, const Resizing& how, double at) {
     if (how.nearest == "ceil") return static_cast<int64_t>(std::ceil(at));
     if (how.nearest == "round_prefer_floor") return static_cast<int64_t>(std::ceil(at - 0.5));
     if (how.nearest == "round_prefer_ceil") return static_cast<int64_t>(std::floor(at + 0.5));
-    c.stop("its nearest_mode is \"{}\"", how.nearest);
+    c.reject("its nearest_mode is \"{}\"", how.nearest);
 }
 
 // What the elements from floor(at) - count / 2 + 1 on count for. Cubic: Keys 1981.
@@ -132,7 +132,7 @@ void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_
     }), axes.end());
     if (axes.empty()) return c.give(x.clone());
     for (const Axis& axis : axes) {
-        if (axis.in < 1 || axis.out < 1) c.stop("a dimension of size {} becomes one of size {}", axis.in, axis.out);
+        if (axis.in < 1 || axis.out < 1) c.reject("a dimension of size {} becomes one of size {}", axis.in, axis.out);
     }
     std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.dim < b.dim; });
     bool align_corners = false;
@@ -157,12 +157,12 @@ void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_
 }
 
 std::vector<Axis> by_scales(Call& c, const std::vector<double>& scales, const std::vector<int>& dims) {
-    if (scales.size() != dims.size()) c.stop("it has {} scales for {} dimensions", scales.size(), dims.size());
+    if (scales.size() != dims.size()) c.reject("it has {} scales for {} dimensions", scales.size(), dims.size());
     std::vector<Axis> axes;
     for (std::size_t i = 0; i < dims.size(); ++i) {
         const int64_t in = c.shape(0).raw(dims[i]);
         const auto scale = static_cast<double>(static_cast<float>(scales[i]));
-        if (!(scale > 0)) c.stop("a scale is {}", scale);
+        if (!(scale > 0)) c.reject("a scale is {}", scale);
         axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(static_cast<double>(in) * scale)), scale});
     }
     return axes;
@@ -176,9 +176,9 @@ void resize(Call& c) {
     how.cubic_a = c.real("cubic_coeff_a", -0.75);
     how.extrapolation = c.real("extrapolation_value", 0);
     how.exclude_outside = c.flag("exclude_outside", false);
-    if (how.mode != "nearest" && how.mode != "linear" && how.mode != "cubic") c.stop("its mode is \"{}\"", how.mode);
-    if (c.flag("antialias", false)) c.stop("antialias is not supported");
-    if (c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.stop("keep_aspect_ratio_policy is not supported");
+    if (how.mode != "nearest" && how.mode != "linear" && how.mode != "cubic") c.reject("its mode is \"{}\"", how.mode);
+    if (c.flag("antialias", false)) c.reject("antialias is not supported");
+    if (c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.reject("keep_aspect_ratio_policy is not supported");
     const int rank = c.rank(0);
     std::vector<int> dims;
     for (const int64_t axis : c.integers("axes")) dims.push_back(c.axis(axis, rank));
@@ -193,7 +193,7 @@ void resize(Call& c) {
         axes = by_scales(c, scales, dims);
     } else {
         const std::vector<int64_t> sizes = c.integers(3, "sizes");
-        if (sizes.size() != dims.size()) c.stop("it has {} sizes for {} dimensions", sizes.size(), dims.size());
+        if (sizes.size() != dims.size()) c.reject("it has {} sizes for {} dimensions", sizes.size(), dims.size());
         for (std::size_t i = 0; i < dims.size(); ++i) {
             const int64_t in = c.shape(0).raw(dims[i]);
             axes.push_back({dims[i], in, sizes[i], static_cast<double>(sizes[i]) / static_cast<double>(std::max<int64_t>(in, 1))});
@@ -201,7 +201,7 @@ void resize(Call& c) {
     }
     if (how.coordinates == "tf_crop_and_resize") {
         const std::vector<double> roi = c.reals(1, "roi");
-        if (roi.size() != 2 * dims.size()) c.stop("its roi has {} numbers for {} dimensions", roi.size(), dims.size());
+        if (roi.size() != 2 * dims.size()) c.reject("its roi has {} numbers for {} dimensions", roi.size(), dims.size());
         for (std::size_t i = 0; i < dims.size(); ++i) {
             axes[i].roi_start = roi[i];
             axes[i].roi_end = roi[i + dims.size()];
@@ -259,16 +259,16 @@ void grid_sample_op(Call& c) {
     options.padding_mode = padding.c_str();
     if (mode == "bicubic" || mode == "cubic") return c.give(sample_cubic(c.x(0), c.x(1), options));
     options.mode = mode == "nearest" ? "nearest" : "bilinear";
-    if (mode != "nearest" && mode != "bilinear" && mode != "linear") c.stop("its mode is \"{}\"", mode);
+    if (mode != "nearest" && mode != "bilinear" && mode != "linear") c.reject("its mode is \"{}\"", mode);
     c.give(grid_sample(c.x(0), c.x(1), options));
 }
 
 // Averages of samples in the cells of regions.
 void roi_align(Call& c) {
     const Tensor x = c.x(0), rois = c.x(1);
-    if (c.text("mode", "avg") != "avg") c.stop("its mode is \"{}\"; avg is supported", c.text("mode", ""));
+    if (c.text("mode", "avg") != "avg") c.reject("its mode is \"{}\"; avg is supported", c.text("mode", ""));
     const int64_t height = c.integer("output_height", 1), width = c.integer("output_width", 1), ratio = c.integer("sampling_ratio", 0);
-    if (ratio < 1) c.stop("sampling_ratio 0, by which the number of samples depends on data, is not supported");
+    if (ratio < 1) c.reject("sampling_ratio 0, by which the number of samples depends on data, is not supported");
     const double scale = c.real("spatial_scale", 1);
     const bool half = c.opset() >= 16 && c.text("coordinate_transformation_mode", "half_pixel") == "half_pixel";
     const int64_t n = rois.size(0);
@@ -304,9 +304,9 @@ void non_max_suppression(Call& c) {
     const Tensor boxes = c.x(0), scores = c.x(1);  // (batch, n, 4), (batch, classes, n)
     const int64_t most = c.has(2) ? c.integer(2, "max_output_boxes_per_class") : 0;
     const double iou_threshold = c.has(3) ? c.real(3, "iou_threshold") : 0;
-    if (boxes.dim() != 3 || scores.dim() != 3) c.stop("boxes of shape {}, scores of shape {}", boxes.shape(), scores.shape());
+    if (boxes.dim() != 3 || scores.dim() != 3) c.reject("boxes of shape {}, scores of shape {}", boxes.shape(), scores.shape());
     const int64_t batch = scores.size(0), classes = scores.size(1), n = scores.size(2);
-    if (n > kMostBoxes) c.stop("{} boxes; up to {} are supported", n, kMostBoxes);
+    if (n > kMostBoxes) c.reject("{} boxes; up to {} are supported", n, kMostBoxes);
     const auto part = [&](int i) { return select(boxes, 2, i); };
     Tensor y1, x1, y2, x2;
     if (c.flag("center_point_box", false)) {

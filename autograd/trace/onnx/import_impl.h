@@ -231,7 +231,7 @@ class OnnxCall {
 
     /// Throws ValueError, with the node.
     template <class... Args>
-    [[noreturn]] void stop(fmt::format_string<Args...> format, Args&&... args) const {
+    [[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) const {
         fail<ValueError>(interpreter_.loc(), "load_onnx: {}: {}", name(), fmt::format(format, std::forward<Args>(args)...));
     }
     /// "the node conv1 (Conv)"

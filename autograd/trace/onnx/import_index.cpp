@@ -31,7 +31,7 @@ void gather_op(Call& c) {
     if (c.is_known(1) && c.rank(1) == 0 && !c.value(1)->by_size) {  // one slice
         const Tensor x = c.x(0);
         int64_t i = c.integer(1, "indices");
-        if (i < -size || i >= size) c.stop("the index {} for a dimension of size {}", i, size);
+        if (i < -size || i >= size) c.reject("the index {} for a dimension of size {}", i, size);
         return c.give(select(x, axis, i < 0 ? i + size : i));
     }
     const Tensor x = c.x(0), index = from_front(c, 1, size);
@@ -78,9 +78,9 @@ Flat flattened(const Tensor& x, int batch, int k) {
 void gather_nd(Call& c) {
     const Tensor x = c.x(0), indices = c.x(1);
     const int batch = static_cast<int>(c.integer("batch_dims", 0));
-    if (indices.dim() < 1 || batch < 0 || batch >= indices.dim()) c.stop("indices of shape {}, {} batch dimensions", indices.shape(), batch);
+    if (indices.dim() < 1 || batch < 0 || batch >= indices.dim()) c.reject("indices of shape {}, {} batch dimensions", indices.shape(), batch);
     const int k = static_cast<int>(indices.size(-1));
-    if (k < 1 || batch + k > x.dim()) c.stop("indices of shape {} for an operand of shape {}", indices.shape(), x.shape());
+    if (k < 1 || batch + k > x.dim()) c.reject("indices of shape {} for an operand of shape {}", indices.shape(), x.shape());
     const Flat flat = flattened(x, batch, k);
     std::vector<int64_t> sizes;
     for (int d = 0; d < k; ++d) sizes.push_back(x.size(batch + d));
@@ -102,7 +102,7 @@ const char* reduction_of(Call& c) {
     if (word == "mul") return "prod";
     if (word == "max") return "amax";
     if (word == "min") return "amin";
-    c.stop("its reduction is \"{}\"", word);
+    c.reject("its reduction is \"{}\"", word);
 }
 
 void scatter_elements(Call& c) {
@@ -115,7 +115,7 @@ void scatter_elements(Call& c) {
 void scatter_nd(Call& c) {
     const Tensor x = c.x(0), indices = c.x(1), updates = c.x(2);
     const int k = indices.dim() < 1 ? 0 : static_cast<int>(indices.size(-1));
-    if (k < 1 || k > x.dim()) c.stop("indices of shape {} for an operand of shape {}", indices.shape(), x.shape());
+    if (k < 1 || k > x.dim()) c.reject("indices of shape {} for an operand of shape {}", indices.shape(), x.shape());
     const Flat flat = flattened(x, 0, k);
     std::vector<int64_t> sizes;
     for (int d = 0; d < k; ++d) sizes.push_back(x.size(d));

@@ -109,12 +109,12 @@ OnnxCall::OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, co
 std::string OnnxCall::name() const { return name_of_node(node_); }
 
 const OnnxValuePtr& OnnxCall::value(int i) const {
-    if (!has(i)) stop("its operand {} is missing", i);
+    if (!has(i)) reject("its operand {} is missing", i);
     return inputs_[static_cast<std::size_t>(i)];
 }
 
 Tensor OnnxCall::tensor(const OnnxValuePtr& value) const {
-    if (value->kind != OnnxValue::Kind::tensor) stop("a sequence, or an optional that is empty, stands where it takes a tensor");
+    if (value->kind != OnnxValue::Kind::tensor) reject("a sequence, or an optional that is empty, stands where it takes a tensor");
     if (is_fold_) return value->known;
     if (value->tensor.defined()) return value->tensor;
     const Tensor made = value->make ? value->make() : value->by_size ? of_numbers(value->known) : value->known;
@@ -144,7 +144,7 @@ Tensor OnnxCall::known(int i, const char* what) const {
     if (operand->known.defined()) return operand->known;
     std::string names;
     for (const std::string& input : operand->inputs) names += (names.empty() ? "" : ", ") + input;
-    if (names.empty()) stop("its {} is computed from weights or drawn at random, but the graph needs to know it", what);
+    if (names.empty()) reject("its {} is computed from weights or drawn at random, but the graph needs to know it", what);
     throw OnnxNeedsValue(fmt::format("load_onnx: {}: its {} depends on the value of the input {}: a graph needs to know it. Give it in "
                                      "LoadOnnxOptions::known; the graph holds for this value then", name(), what, names),
                          operand->inputs, interpreter_.loc());
@@ -158,7 +158,7 @@ std::vector<std::int64_t> OnnxCall::integers(int i, const char* what) const {
 
 std::int64_t OnnxCall::integer(int i, const char* what) const {
     const std::vector<std::int64_t> values = integers(i, what);
-    if (values.size() != 1) stop("its {} has {} elements, not 1", what, values.size());
+    if (values.size() != 1) reject("its {} has {} elements, not 1", what, values.size());
     return values[0];
 }
 
@@ -170,7 +170,7 @@ std::vector<double> OnnxCall::reals(int i, const char* what) const {
 
 double OnnxCall::real(int i, const char* what) const {
     const std::vector<double> values = reals(i, what);
-    if (values.size() != 1) stop("its {} has {} elements, not 1", what, values.size());
+    if (values.size() != 1) reject("its {} has {} elements, not 1", what, values.size());
     return values[0];
 }
 
@@ -213,7 +213,7 @@ std::vector<std::string> OnnxCall::texts(const char* name) const {
 }
 Tensor OnnxCall::constant(const char* name) const {
     const onnx::AttributeProto* found = attribute(name);
-    if (!found || !found->has_t()) stop("its attribute {} is missing", name);
+    if (!found || !found->has_t()) reject("its attribute {} is missing", name);
     auto [place, is_new] = interpreter_.constants_.try_emplace(&found->t());
     if (is_new) {
         const OutsideTrace outside;
@@ -223,13 +223,13 @@ Tensor OnnxCall::constant(const char* name) const {
 }
 const onnx::GraphProto& OnnxCall::graph(const char* name) const {
     const onnx::AttributeProto* found = attribute(name);
-    if (!found || !found->has_g()) stop("its attribute {} is missing", name);
+    if (!found || !found->has_g()) reject("its attribute {} is missing", name);
     return found->g();
 }
 
 int OnnxCall::axis(std::int64_t axis, int rank) const {
     const std::int64_t from_front = axis < 0 ? axis + rank : axis;
-    if (from_front < 0 || from_front >= std::max(rank, 1)) stop("the dimension {} is none of {}", axis, rank);
+    if (from_front < 0 || from_front >= std::max(rank, 1)) reject("the dimension {} is none of {}", axis, rank);
     return static_cast<int>(from_front);
 }
 

@@ -20,7 +20,7 @@ Tensor negative_likelihood(Call& c, const Tensor& log_probs, const Tensor& targe
     const std::string reduction = c.text("reduction", "mean");
     options.reduction = reduction == "none" ? Reduction::none : reduction == "sum" ? Reduction::sum : Reduction::mean;
     if (log_probs.dim() < 2 || targets.dim() != log_probs.dim() - 1) {
-        c.stop("targets of shape {} for an operand of shape {}", targets.shape(), log_probs.shape());
+        c.reject("targets of shape {} for an operand of shape {}", targets.shape(), log_probs.shape());
     }
     // As lines (N * ..., classes).
     Dims last;

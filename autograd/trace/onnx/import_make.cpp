@@ -22,7 +22,7 @@ void constant_op(Call& c) {
     if (c.given("value_int")) return c.give(full({}, c.integer("value_int", 0), int64));
     if (c.given("value_floats")) return c.give(tensor(c.reals("value_floats"), float32));
     if (c.given("value_ints")) return c.give(tensor(c.integers("value_ints"), int64));
-    c.stop("it is a sparse tensor or strings, which are not supported");
+    c.reject("it is a sparse tensor or strings, which are not supported");
 }
 
 // Made in a way that a graph can hold, also where the shape has named dimensions.
@@ -43,14 +43,14 @@ void constant_of_shape(Call& c) {
     const Shape shape = c.integers(0, "shape");
     if (!c.given("value")) return c.give(zeros(shape, float32));
     const Tensor value = c.constant("value");
-    if (value.numel() != 1) c.stop("its value has {} elements", value.numel());
+    if (value.numel() != 1) c.reject("its value has {} elements", value.numel());
     c.give(filled(shape, value), c.attribute("value")->t().data_type());
 }
 
 void range(Call& c) {
     const DType dtype = c.dtype(0);
     const double start = c.real(0, "start"), limit = c.real(1, "limit"), step = c.real(2, "delta");
-    if (step == 0) c.stop("its delta is 0");
+    if (step == 0) c.reject("its delta is 0");
     const double count = std::ceil((limit - start) / step);
     if (!(count > 0)) return c.give(zeros({0}, dtype), c.type(0));
     if (is_floating(dtype)) return c.give(arange(static_cast<int64_t>(count), int64).to(dtype) * step + start, c.type(0));
@@ -61,13 +61,13 @@ DType dtype_given(Call& c, DType otherwise) {
     if (!c.given("dtype")) return otherwise;
     const auto type = static_cast<int>(c.integer("dtype", 0));
     const std::optional<DType> dtype = dtype_for_onnx(type);
-    if (!dtype) c.stop("there is no type {} in Tapir", onnx_type_name(type));
+    if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
     return *dtype;
 }
 
 void eye_like(Call& c) {
     const Shape shape = c.shape(0);
-    if (shape.rank() != 2) c.stop("its operand has shape {}", shape);
+    if (shape.rank() != 2) c.reject("its operand has shape {}", shape);
     const int64_t k = c.integer("k", 0);
     const Tensor row = reshape(arange(shape.raw(0), int64), {-1, 1}) + k, column = reshape(arange(shape.raw(1), int64), {1, -1});
     const int type = static_cast<int>(c.integer("dtype", c.type(0)));

@@ -56,7 +56,7 @@ void modulo(Call& c) {
 template <Tensor (*Fn)(In, In)>
 Tensor folded(Call& c) {
     const std::vector<Tensor> all = c.all();
-    if (all.empty()) c.stop("it has no operands");
+    if (all.empty()) c.reject("it has no operands");
     Tensor result = all[0];
     for (std::size_t i = 1; i < all.size(); ++i) result = Fn(result, all[i]);
     return all.size() == 1 ? result.clone() : result;
@@ -89,7 +89,7 @@ void bit_shift(Call& c) {
     const std::string direction = c.text("direction", "");
     if (direction == "LEFT") return c.give(bitwise_left_shift(x, by));
     if (direction == "RIGHT") return c.give(bitwise_right_shift(x, by));
-    c.stop("its direction is \"{}\"", direction);
+    c.reject("its direction is \"{}\"", direction);
 }
 
 // --- Activations --------------------------------------------------------------------------------------------------------------------

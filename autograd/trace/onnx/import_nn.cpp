@@ -16,14 +16,14 @@ namespace tapir::detail {
 OnnxWindow onnx_window(OnnxCall& c, const Shape& sizes, std::vector<std::int64_t> kernel) {
     OnnxWindow window;
     window.dims = sizes.rank() - 2;
-    if (window.dims < 1 || window.dims > 3) c.stop("its operand has shape {}: 1, 2 or 3 spatial dimensions are supported", sizes);
+    if (window.dims < 1 || window.dims > 3) c.reject("its operand has shape {}: 1, 2 or 3 spatial dimensions are supported", sizes);
     const auto count = static_cast<std::size_t>(window.dims);
     const auto list = [&](const char* name, std::int64_t otherwise) {
         std::vector<std::int64_t> values = c.integers(name);
         if (values.empty()) values.assign(count, otherwise);
-        if (values.size() != count) c.stop("it has {} {} for {} dimensions", values.size(), name, count);
+        if (values.size() != count) c.reject("it has {} {} for {} dimensions", values.size(), name, count);
         for (const std::int64_t value : values) {
-            if (value < 1 || value > 1 << 30) c.stop("{} of {}", name, value);
+            if (value < 1 || value > 1 << 30) c.reject("{} of {}", name, value);
         }
         return values;
     };
@@ -32,7 +32,7 @@ OnnxWindow onnx_window(OnnxCall& c, const Shape& sizes, std::vector<std::int64_t
     window.dilation = list("dilations", 1);
     std::vector<std::int64_t> pads = c.integers("pads");
     if (pads.empty()) pads.assign(2 * count, 0);
-    if (pads.size() != 2 * count) c.stop("it has {} pads for {} dimensions", pads.size(), count);
+    if (pads.size() != 2 * count) c.reject("it has {} pads for {} dimensions", pads.size(), count);
     window.before.assign(pads.begin(), pads.begin() + window.dims);
     window.after.assign(pads.begin() + window.dims, pads.end());
     const std::string automatic = c.text("auto_pad", "NOTSET");
@@ -87,7 +87,7 @@ std::vector<int64_t> kernel_of(const Tensor& w) {
 void conv(Call& c) {
     Tensor x = c.x(0);
     const Tensor w = c.x(1);
-    if (w.dim() != x.dim()) c.stop("a weight of shape {} for an operand of shape {}", w.shape(), x.shape());
+    if (w.dim() != x.dim()) c.reject("a weight of shape {} for an operand of shape {}", w.shape(), x.shape());
     OnnxWindow window = onnx_window(c, x.shape(), kernel_of(w));
     if (!window.is_symmetric()) {
         x = pad(x, window.widths());
@@ -98,13 +98,13 @@ void conv(Call& c) {
 
 void conv_transpose(Call& c) {
     const Tensor x = c.x(0), w = c.x(1);
-    if (w.dim() != x.dim()) c.stop("a weight of shape {} for an operand of shape {}", w.shape(), x.shape());
+    if (w.dim() != x.dim()) c.reject("a weight of shape {} for an operand of shape {}", w.shape(), x.shape());
     const std::string automatic = c.text("auto_pad", "NOTSET");
     OnnxWindow window = onnx_window(c, x.shape(), kernel_of(w));
     const auto count = static_cast<std::size_t>(window.dims);
     std::vector<int64_t> more = c.integers("output_padding");
     if (more.empty()) more.assign(count, 0);
-    if (more.size() != count) c.stop("it has {} output_padding for {} dimensions", more.size(), count);
+    if (more.size() != count) c.reject("it has {} output_padding for {} dimensions", more.size(), count);
     std::vector<int64_t> wanted = c.integers("output_shape");
     if (!wanted.empty() && wanted.size() == count + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
     const bool is_same = automatic == "SAME_UPPER" || automatic == "SAME_LOWER";
@@ -112,7 +112,7 @@ void conv_transpose(Call& c) {
         for (std::size_t d = 0; d < count; ++d) wanted.push_back(x.size(static_cast<int>(d) + 2) * window.stride[d]);
     }
     for (std::size_t d = 0; d < count && !wanted.empty(); ++d) {
-        if (wanted.size() != count) c.stop("it has {} sizes of the result for {} dimensions", wanted.size(), count);
+        if (wanted.size() != count) c.reject("it has {} sizes of the result for {} dimensions", wanted.size(), count);
         const int64_t full = (x.size(static_cast<int>(d) + 2) - 1) * window.stride[d] + more[d] + (window.kernel[d] - 1) * window.dilation[d] + 1;
         const int64_t total = full - wanted[d];
         // As onnxruntime does: the standard's text and its tests differ.
@@ -163,7 +163,7 @@ void batch_normalization(Call& c) {
     const Tensor x = c.x(0), scale = c.x(1), bias = c.x(2), mean = c.x(3), var = c.x(4);
     const double eps = c.real("epsilon", 1e-5), momentum = c.real("momentum", 0.9);
     const bool training = c.opset() >= 14 ? c.flag("training_mode", false) : c.opset() < 7 && !c.flag("is_test", false);
-    if (x.dim() < 2) c.stop("its operand has shape {}", x.shape());
+    if (x.dim() < 2) c.reject("its operand has shape {}", x.shape());
     if (!training) {
         // PyTorch's statistics are of the operand's dtype, as its weights are; ONNX's may be wider.
         const DType dtype = x.dtype();

@@ -68,7 +68,7 @@ void average_pool(Call& c) {
     const bool ceil = c.flag("ceil_mode", false), counts_pads = c.flag("count_include_pad", false);
     bool is_dilated = false;
     for (const int64_t dilation : window.dilation) is_dilated |= dilation != 1;
-    if (is_dilated) c.stop("dilated average pools are not supported");
+    if (is_dilated) c.reject("dilated average pools are not supported");
     AvgPoolOptions options = average_options(window);
     if (is_plain(window)) {
         options.padding = window.padding();

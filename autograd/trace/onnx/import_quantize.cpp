@@ -32,7 +32,7 @@ Range range_of(Call& c, int type) {
         case onnx::TensorProto::INT8: return {-128, 127};
         case onnx::TensorProto::UINT16: return {0, 65535};
         case onnx::TensorProto::INT16: return {-32768, 32767};
-        default: c.stop("quantised numbers of type {} are not supported", onnx_type_name(type));
+        default: c.reject("quantised numbers of type {} are not supported", onnx_type_name(type));
     }
 }
 

@@ -37,7 +37,7 @@ Tensor activated(Call& c, const Activation& f, const Tensor& x) {
     if (f.name == "elu") return elu(x, f.alpha);
     if (f.name == "softsign") return softsign(x);
     if (f.name == "softplus") return softplus(x);
-    c.stop("there is no activation {}", f.name);
+    c.reject("there is no activation {}", f.name);
 }
 
 // The defaults of ONNX's own ops of these names.
@@ -64,12 +64,12 @@ class Layer {
         is_reverse_ = direction == "reverse";
         is_batch_first = c.flag("layout", false);
         x = c.x(0);
-        if (x.dim() != 3) c.stop("its operand has shape {}", x.shape());
+        if (x.dim() != 3) c.reject("its operand has shape {}", x.shape());
         if (is_batch_first) x = transpose(x, 0, 1);
         w = c.x(1);
         r = c.x(2);
         if (w.dim() != 3 || r.dim() != 3 || w.size(0) != directions || r.size(0) != directions) {
-            c.stop("weights of shapes {} and {} for {} directions", w.shape(), r.shape(), directions);
+            c.reject("weights of shapes {} and {} for {} directions", w.shape(), r.shape(), directions);
         }
         hidden = r.size(2);
         if (c.has(3)) bias = c.x(3);
@@ -172,7 +172,7 @@ class Layer {
         if (names.empty()) {
             for (int d = 0; d < directions; ++d) names.insert(names.end(), functions.begin(), functions.end());
         }
-        if (static_cast<int>(names.size()) != directions * per_direction_) call.stop("it has {} activations", names.size());
+        if (static_cast<int>(names.size()) != directions * per_direction_) call.reject("it has {} activations", names.size());
         const std::vector<double> alphas = call.reals("activation_alpha"), betas = call.reals("activation_beta");
         std::size_t alpha = 0, beta = 0;  // given for those that have such a number
         for (std::string& name : names) {

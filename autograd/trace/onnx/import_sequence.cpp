@@ -21,14 +21,14 @@ OnnxValuePtr sequence_of(std::vector<OnnxValuePtr> elements) {
 }
 
 const std::vector<OnnxValuePtr>& elements(Call& c, int i) {
-    if (c.value(i)->kind != Kind::sequence) c.stop("its operand {} is no sequence", i);
+    if (c.value(i)->kind != Kind::sequence) c.reject("its operand {} is no sequence", i);
     return c.value(i)->elements;
 }
 
 std::size_t place(Call& c, int operand, std::size_t size, bool is_end_allowed) {
     int64_t at = c.integer(operand, "position");
     if (at < 0) at += static_cast<int64_t>(size);
-    if (at < 0 || at >= static_cast<int64_t>(size) + (is_end_allowed ? 1 : 0)) c.stop("the position {} in a sequence of {}", at, size);
+    if (at < 0 || at >= static_cast<int64_t>(size) + (is_end_allowed ? 1 : 0)) c.reject("the position {} in a sequence of {}", at, size);
     return static_cast<std::size_t>(at);
 }
 
@@ -46,7 +46,7 @@ void insert(Call& c) {
 }
 void erase(Call& c) {
     std::vector<OnnxValuePtr> all = elements(c, 0);
-    if (all.empty()) c.stop("its sequence is empty");
+    if (all.empty()) c.reject("its sequence is empty");
     const std::size_t at = c.has(1) ? place(c, 1, all.size(), false) : all.size() - 1;
     all.erase(all.begin() + static_cast<std::ptrdiff_t>(at));
     c.give(sequence_of(std::move(all)));
@@ -64,7 +64,7 @@ void length(Call& c) { c.give(known_number(static_cast<int64_t>(elements(c, 0).s
 void concatenate(Call& c) {
     std::vector<Tensor> parts;
     for (const OnnxValuePtr& part : elements(c, 0)) parts.push_back(c.tensor(part));
-    if (parts.empty()) c.stop("its sequence is empty");
+    if (parts.empty()) c.reject("its sequence is empty");
     const bool is_new = c.flag("new_axis", false);
     const int axis = c.axis("axis", 0, parts[0].dim() + (is_new ? 1 : 0));
     c.give(is_new ? stack(parts, axis) : cat(parts, axis), elements(c, 0)[0]->type);
@@ -79,7 +79,7 @@ void split_to_sequence(Call& c) {
         parts = split(x, 1, axis);
     } else if (c.rank(1) == 0) {
         const int64_t size = c.integer(1, "split");
-        if (size < 1) c.stop("pieces of {}", size);
+        if (size < 1) c.reject("pieces of {}", size);
         parts = split(x, size, axis);
     } else {
         parts = split(x, c.integers(1, "split"), axis);
@@ -96,7 +96,7 @@ void map(Call& c) {
     const onnx::GraphProto& body = c.graph("body");
     const std::size_t count = elements(c, 0).size();
     std::vector<std::vector<OnnxValuePtr>> results(static_cast<std::size_t>(body.output_size()));
-    if (body.input_size() != c.count()) c.stop("its body has {} inputs", body.input_size());
+    if (body.input_size() != c.count()) c.reject("its body has {} inputs", body.input_size());
     for (std::size_t i = 0; i < count; ++i) {
         OnnxInterpreter::Scope inner;
         inner.outer = &c.scope();
@@ -104,7 +104,7 @@ void map(Call& c) {
         inner.attributes = c.scope().attributes;
         for (int k = 0; k < c.count(); ++k) {
             const OnnxValuePtr& operand = c.value(k);
-            if (operand->kind == Kind::sequence && operand->elements.size() != count) c.stop("sequences of {} and {}", count, operand->elements.size());
+            if (operand->kind == Kind::sequence && operand->elements.size() != count) c.reject("sequences of {} and {}", count, operand->elements.size());
             inner.values[body.input(k).name()] = operand->kind == Kind::sequence ? operand->elements[i] : operand;
         }
         std::vector<OnnxValuePtr> outputs = c.interpreter().run(body, inner);
@@ -124,7 +124,7 @@ void has_element(Call& c) {
     c.give(onnx_constant(full({}, c.has(0) && c.value(0)->kind != Kind::none, bool_)));
 }
 void get_element(Call& c) {
-    if (c.value(0)->kind == Kind::none) c.stop("its optional is empty");
+    if (c.value(0)->kind == Kind::none) c.reject("its optional is empty");
     c.give(c.value(0));
 }
 

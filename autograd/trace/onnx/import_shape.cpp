@@ -20,7 +20,7 @@ using std::int64_t;
 // The shape is known even where the elements are not; it may differ from run to run where dimensions have names.
 void give_sizes(Call& c, const std::vector<int64_t>& sizes, bool is_number) {
     const OnnxValuePtr& operand = c.value(0);
-    if (operand->sized_by_data) c.stop("the sizes of its operand depend on data: a graph cannot know them");
+    if (operand->sized_by_data) c.reject("the sizes of its operand depend on data: a graph cannot know them");
     const OutsideTrace outside;
     const Tensor known = is_number ? full({}, sizes[0], int64) : tensor(sizes, int64);
     const bool is_fixed = operand->known.defined() && !operand->by_size;
@@ -48,7 +48,7 @@ void reshape_op(Call& c) {
     for (std::size_t d = 0; d < wanted.size(); ++d) {
         int64_t size = wanted[d];
         if (size == 0 && !c.flag("allowzero", false)) {
-            if (static_cast<int>(d) >= have.rank()) c.stop("0 in its shape stands for a dimension that its operand of shape {} has not", have);
+            if (static_cast<int>(d) >= have.rank()) c.reject("0 in its shape stands for a dimension that its operand of shape {} has not", have);
             size = have.raw(static_cast<int>(d));
         }
         shape.push_back(size);
@@ -60,7 +60,7 @@ void flatten_op(Call& c) {
     const Shape have = c.shape(0);
     int64_t axis = c.integer("axis", 1);
     if (axis < 0) axis += have.rank();
-    if (axis < 0 || axis > have.rank()) c.stop("its axis is {}, of {} dimensions", axis, have.rank());
+    if (axis < 0 || axis > have.rank()) c.reject("its axis is {}, of {} dimensions", axis, have.rank());
     int64_t front = 1, back = 1;
     for (int d = 0; d < have.rank(); ++d) (d < axis ? front : back) *= have.raw(d);
     c.give(reshape(c.x(0), {front, back}));
@@ -87,7 +87,7 @@ void squeeze_op(Call& c) {
     if (is_given) {
         for (const int64_t axis : axes_of(c, 1, 13)) {
             const int d = c.axis(axis, have.rank());
-            if (have.raw(d) != 1) c.stop("the dimension {} of a shape {} is not 1", d, have);
+            if (have.raw(d) != 1) c.reject("the dimension {} of a shape {} is not 1", d, have);
             is_gone[static_cast<std::size_t>(d)] = true;
         }
     } else {
@@ -104,11 +104,11 @@ void unsqueeze_op(Call& c) {
     const Shape have = c.shape(0);
     const std::vector<int64_t> axes = axes_of(c, 1, 13);
     const int rank = have.rank() + static_cast<int>(axes.size());
-    if (rank > kMaxRank) c.stop("its result would have {} dimensions", rank);
+    if (rank > kMaxRank) c.reject("its result would have {} dimensions", rank);
     std::vector<bool> is_new(static_cast<std::size_t>(rank), false);
     for (const int64_t axis : axes) {
         const auto d = static_cast<std::size_t>(c.axis(axis, rank));
-        if (is_new[d]) c.stop("it names a dimension twice");
+        if (is_new[d]) c.reject("it names a dimension twice");
         is_new[d] = true;
     }
     Shape shape;
@@ -124,7 +124,7 @@ void expand_op(Call& c) {
 
 void concat_op(Call& c) {
     std::vector<Tensor> parts = c.all();
-    if (parts.empty()) c.stop("it has no operands");
+    if (parts.empty()) c.reject("it has no operands");
     const int axis = c.axis("axis", 1, parts[0].dim());
     c.give(cat(parts, axis));
 }
@@ -135,7 +135,7 @@ void split_op(Call& c) {
     std::vector<int64_t> sizes = c.opset() < 13 ? c.integers("split") : c.has(1) ? c.integers(1, "split") : std::vector<int64_t>();
     if (sizes.empty()) {
         const int64_t count = c.integer("num_outputs", c.node().output_size());
-        if (count <= 0) c.stop("it has no results");
+        if (count <= 0) c.reject("it has no results");
         const int64_t part = (size + count - 1) / count;
         for (int64_t i = 0, left = size; i < count; ++i, left -= part) sizes.push_back(std::clamp<int64_t>(left, 0, part));
     }
@@ -154,13 +154,13 @@ void slice_op(Call& c) {
         std::iota(axes.begin(), axes.end(), 0);
     }
     if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
-        c.stop("it has {} starts, {} ends, {} axes and {} steps", starts.size(), ends.size(), axes.size(), steps.size());
+        c.reject("it has {} starts, {} ends, {} axes and {} steps", starts.size(), ends.size(), axes.size(), steps.size());
     }
     Tensor x = c.x(0);
     for (std::size_t i = 0; i < axes.size(); ++i) {
         const int d = c.axis(axes[i], x.dim());
         const int64_t size = x.size(d), step = steps[i];
-        if (step == 0) c.stop("a step is 0");
+        if (step == 0) c.reject("a step is 0");
         const auto from_front = [&](int64_t at) { return at < 0 ? std::max<int64_t>(at + size, -1) : at; };
         int64_t start = from_front(starts[i]), end = ends[i] < -size ? -1 : from_front(ends[i]);
         if (step > 0) {
@@ -203,7 +203,7 @@ void pad_op(Call& c) {
         axes.resize(static_cast<std::size_t>(rank));
         std::iota(axes.begin(), axes.end(), 0);
     }
-    if (pads.size() != 2 * axes.size()) c.stop("it has {} pads for {} dimensions", pads.size(), axes.size());
+    if (pads.size() != 2 * axes.size()) c.reject("it has {} pads for {} dimensions", pads.size(), axes.size());
     std::vector<int64_t> widths(static_cast<std::size_t>(2 * rank), 0);
     for (std::size_t i = 0; i < axes.size(); ++i) {
         const auto place = static_cast<std::size_t>(2 * (rank - 1 - c.axis(axes[i], rank)));  // from the last dimension on
@@ -221,12 +221,12 @@ void pad_op(Call& c) {
     if (mode == "reflect") return c.give(pad(x, widths, "reflect"));
     if (mode == "edge") return c.give(pad(x, widths, "replicate"));
     if (mode == "wrap") return c.give(pad(x, widths, "circular"));
-    c.stop("its mode is \"{}\"", mode);
+    c.reject("its mode is \"{}\"", mode);
 }
 
 void give_cast(Call& c, int type) {
     const std::optional<DType> dtype = dtype_for_onnx(type);
-    if (!dtype) c.stop("there is no type {} in Tapir", onnx_type_name(type));
+    if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
     const Tensor x = c.x(0);
     Tensor y = *dtype == bool_ && x.dtype() != bool_ ? ne(x, 0) : x.dtype() == *dtype ? x.clone() : x.to(*dtype);
     if (is_widened(type) && type != c.type(0)) y = wrapped(y, type);
@@ -239,7 +239,7 @@ void identity(Call& c) { c.give(c.value(0)); }
 void depth_to_space(Call& c) {
     const Tensor x = c.x(0);
     const int64_t block = c.integer("blocksize", 0);
-    if (x.dim() != 4 || block < 1 || x.size(1) % (block * block) != 0) c.stop("blocks of {} in a shape {}", block, x.shape());
+    if (x.dim() != 4 || block < 1 || x.size(1) % (block * block) != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
     const int64_t n = x.size(0), depth = x.size(1) / (block * block), h = x.size(2), w = x.size(3);
     if (c.text("mode", "DCR") == "CRD") return c.give(pixel_shuffle(x, block));
     const Tensor blocks = permute(reshape(x, {n, block, block, depth, h, w}), {0, 3, 4, 1, 5, 2});
@@ -248,7 +248,7 @@ void depth_to_space(Call& c) {
 void space_to_depth(Call& c) {
     const Tensor x = c.x(0);
     const int64_t block = c.integer("blocksize", 0);
-    if (x.dim() != 4 || block < 1 || x.size(2) % block != 0 || x.size(3) % block != 0) c.stop("blocks of {} in a shape {}", block, x.shape());
+    if (x.dim() != 4 || block < 1 || x.size(2) % block != 0 || x.size(3) % block != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
     const int64_t n = x.size(0), depth = x.size(1), h = x.size(2) / block, w = x.size(3) / block;
     const Tensor blocks = permute(reshape(x, {n, depth, h, block, w, block}), {0, 3, 5, 1, 2, 4});
     c.give(reshape(blocks, {n, depth * block * block, h, w}));

@@ -37,7 +37,7 @@ constexpr int64_t kLongest = 1 << 14;  // of a transform, which is a product wit
 // The transform along the last dimension: re and im (..., length), im may be undefined; the result (..., kept, 2).
 Tensor transformed(Call& c, const Tensor& re, const Tensor& im, int64_t kept, bool inverse) {
     const int64_t length = re.size(-1);
-    if (length > kLongest) c.stop("a transform of length {}; up to {} are supported", length, kLongest);
+    if (length > kLongest) c.reject("a transform of length {}; up to {} are supported", length, kLongest);
     const auto [cosines, sines] = waves(kept, length, re.dtype());
     const double sign = inverse ? 1 : -1;  // of the exponent
     Tensor y_re = linear(re, cosines), y_im = linear(re, sines) * sign;
@@ -59,10 +59,10 @@ Tensor of_length(const Tensor& x, int64_t length) {
 void dft(Call& c) {
     const Tensor x = c.x(0);  // (batch, ..., 1 or 2)
     const int rank = x.dim();
-    if (rank < 2 || x.size(-1) > 2) c.stop("its operand has shape {}", x.shape());
+    if (rank < 2 || x.size(-1) > 2) c.reject("its operand has shape {}", x.shape());
     int64_t axis = c.opset() < 20 ? c.integer("axis", 1) : c.has(2) ? c.integer(2, "axis") : -2;
     const int dim = c.axis(axis, rank);
-    if (dim == rank - 1) c.stop("its axis is the last dimension");
+    if (dim == rank - 1) c.reject("its axis is the last dimension");
     const int64_t length = c.has(1) ? c.integer(1, "dft_length") : x.size(dim);
     const bool inverse = c.flag("inverse", false), onesided = c.flag("onesided", false);
     const auto row = [&](int part) { return of_length(transpose(select(x, -1, part), dim, -1), length); };
@@ -74,9 +74,9 @@ void stft(Call& c) {
     Tensor x = c.x(0);  // (batch, length), (batch, length, 1 or 2)
     const int64_t step = c.integer(1, "frame_step");
     if (x.dim() == 2) x = unsqueeze(x, -1);
-    if (x.dim() != 3 || step < 1) c.stop("its operand has shape {}, its frame_step is {}", x.shape(), step);
+    if (x.dim() != 3 || step < 1) c.reject("its operand has shape {}, its frame_step is {}", x.shape(), step);
     const int64_t length = c.has(3) ? c.integer(3, "frame_length") : c.has(2) ? c.size(2, 0) : 0;
-    if (length < 1 || length > x.size(1)) c.stop("frames of {} of a signal of {}", length, x.size(1));
+    if (length < 1 || length > x.size(1)) c.reject("frames of {} of a signal of {}", length, x.size(1));
     const bool onesided = c.flag("onesided", true);
     const auto frames = [&](int part) {
         const Tensor framed = select(x, -1, part).unfold(1, length, step);  // (batch, frames, length)
@@ -88,10 +88,10 @@ void stft(Call& c) {
 // a - b cos(2 pi n / N) + c cos(4 pi n / N)
 void window(Call& c, double a0, double a1, double a2) {
     const int64_t size = c.integer(0, "size");
-    if (size < 0 || size > int64_t{1} << 30) c.stop("its size is {}", size);
+    if (size < 0 || size > int64_t{1} << 30) c.reject("its size is {}", size);
     const auto type = static_cast<int>(c.integer("output_datatype", onnx::TensorProto::FLOAT));
     const std::optional<DType> dtype = dtype_for_onnx(type);
-    if (!dtype) c.stop("there is no type {} in Tapir", onnx_type_name(type));
+    if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
     const auto period = static_cast<double>(c.flag("periodic", true) ? size : size - 1);
     const Tensor angle = arange(size, int64).to(float64) * (2 * std::numbers::pi / std::max(period, 1.0));
     c.give((a0 - a1 * cos(angle) + a2 * cos(angle * 2)).to(*dtype), type);
@@ -103,7 +103,7 @@ void blackman_window(Call& c) { window(c, 0.42, 0.5, 0.08); }
 void mel_weight_matrix(Call& c) {
     const int64_t bins = c.integer(0, "num_mel_bins"), length = c.integer(1, "dft_length"), rate = c.integer(2, "sample_rate");
     const double low = c.real(3, "lower_edge_hertz"), high = c.real(4, "upper_edge_hertz");
-    if (bins < 1 || bins > 1 << 20 || length < 1 || length > 1 << 24 || rate < 1) c.stop("{} bins, length {}, rate {}", bins, length, rate);
+    if (bins < 1 || bins > 1 << 20 || length < 1 || length > 1 << 24 || rate < 1) c.reject("{} bins, length {}, rate {}", bins, length, rate);
     const auto mel = [](double hertz) { return 2595 * std::log10(1 + hertz / 700); };
     const int64_t rows = length / 2 + 1;
     std::vector<int64_t> edges;
@@ -125,32 +125,32 @@ void mel_weight_matrix(Call& c) {
     }
     const auto type = static_cast<int>(c.integer("output_datatype", onnx::TensorProto::FLOAT));
     const std::optional<DType> dtype = dtype_for_onnx(type);
-    if (!dtype) c.stop("there is no type {} in Tapir", onnx_type_name(type));
+    if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
     c.give(tensor(values, *dtype).reshape({rows, bins}), type);
 }
 
 // How often each n-gram of a pool occurs in a row of numbers.
 void tf_idf(Call& c) {
     Tensor x = c.x(0);
-    if (c.given("pool_strings")) c.stop("strings are not supported");
+    if (c.given("pool_strings")) c.reject("strings are not supported");
     const std::vector<int64_t> starts = c.integers("ngram_counts"), columns = c.integers("ngram_indexes"), pool = c.integers("pool_int64s");
     const std::vector<double> given_weights = c.reals("weights");
     const int64_t shortest = c.integer("min_gram_length", 1), longest = c.integer("max_gram_length", 1), skips = c.integer("max_skip_count", 0);
     const std::string mode = c.text("mode", "TF");
     const bool is_row = x.dim() == 1;
     if (is_row) x = unsqueeze(x, 0);
-    if (x.dim() != 2 || shortest < 1 || longest < shortest || longest > 64 || skips < 0 || skips > 1000 || columns.empty()) c.stop("its attributes do not fit");
+    if (x.dim() != 2 || shortest < 1 || longest < shortest || longest > 64 || skips < 0 || skips > 1000 || columns.empty()) c.reject("its attributes do not fit");
     const int64_t batch = x.size(0), length = x.size(1), width = *std::max_element(columns.begin(), columns.end()) + 1;
-    if (*std::min_element(columns.begin(), columns.end()) < 0 || width > 1 << 24) c.stop("its ngram_indexes are out of range");
+    if (*std::min_element(columns.begin(), columns.end()) < 0 || width > 1 << 24) c.reject("its ngram_indexes are out of range");
     Tensor counts = zeros({batch, width}, float32);
     std::size_t gram = 0;  // of all, in the pool's order
     std::vector<double> weights(static_cast<std::size_t>(width), 1);
     for (std::size_t k = 0; k < starts.size(); ++k) {
         const auto n = static_cast<int64_t>(k) + 1;
         const int64_t begin = starts[k], end = k + 1 < starts.size() ? starts[k + 1] : static_cast<int64_t>(pool.size());
-        if (begin < 0 || end < begin || end > static_cast<int64_t>(pool.size()) || (end - begin) % n != 0) c.stop("its ngram_counts do not fit");
+        if (begin < 0 || end < begin || end > static_cast<int64_t>(pool.size()) || (end - begin) % n != 0) c.reject("its ngram_counts do not fit");
         const auto grams = static_cast<std::size_t>((end - begin) / n);
-        if (gram + grams > columns.size()) c.stop("its ngram_indexes are too few");
+        if (gram + grams > columns.size()) c.reject("its ngram_indexes are too few");
         const std::vector<int64_t> here(columns.begin() + static_cast<std::ptrdiff_t>(gram), columns.begin() + static_cast<std::ptrdiff_t>(gram + grams));
         for (std::size_t i = 0; i < grams && gram + i < given_weights.size(); ++i) weights[static_cast<std::size_t>(here[i])] = given_weights[gram + i];
         gram += grams;
@@ -182,7 +182,7 @@ constexpr int64_t kMostColumns = 1000;
 
 // rows (n, m) in lexicographic order: sorted by one column after the other, from the last on.
 Tensor row_order(Call& c, const Tensor& rows) {
-    if (rows.size(1) > kMostColumns) c.stop("slices of {} elements; up to {} are supported", rows.size(1), kMostColumns);
+    if (rows.size(1) > kMostColumns) c.reject("slices of {} elements; up to {} are supported", rows.size(1), kMostColumns);
     Tensor order = arange(rows.size(0), int64);
     for (int64_t m = rows.size(1); m-- > 0;) {
         order = index_select(order, 0, sort(index_select(select(rows, 1, m), 0, order), 0).indices);

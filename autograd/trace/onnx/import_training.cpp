@@ -10,7 +10,7 @@ using Call = OnnxCall;
 constexpr const char* kDomain = "ai.onnx.preview.training";
 
 int tensors(Call& c, int each) {
-    if ((c.count() - 2) % each != 0) c.stop("it has {} operands", c.count());
+    if ((c.count() - 2) % each != 0) c.reject("it has {} operands", c.count());
     return (c.count() - 2) / each;
 }
 

@@ -57,6 +57,11 @@ class Node {
         for (const std::int64_t value : values) attribute->add_ints(value);
         return *this;
     }
+    Node& set(const std::string& name, const std::vector<std::string>& values) {
+        auto* attribute = add(name, onnx::AttributeProto::STRINGS);
+        for (const std::string& value : values) attribute->add_strings(value);
+        return *this;
+    }
     Node& set(const std::string& name, const Tensor& value) {
         set_tensor(add(name, onnx::AttributeProto::TENSOR)->mutable_t(), value);
         return *this;
