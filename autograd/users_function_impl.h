@@ -10,7 +10,7 @@ namespace tapir {
 /// name its lines is detail::OwnLines' part.
 class UsersFunction {
  public:
-    [[nodiscard]] explicit UsersFunction(const Walk& walk) noexcept : told_(!walk.watched) {}
+    [[nodiscard]] explicit UsersFunction(const Walk& walk) noexcept : told_(!walk.watched && !detail::is_tracing()) {}
 
  private:
     detail::Muted told_;
