@@ -305,6 +305,7 @@ OnnxValue operator!(const OnnxValue& a) { return unary("Not", cast(a, bool_)); }
 OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b) {
     OnnxBuilder& builder = builder_of(condition, a, b);
     const DType dtype = a.is_number() && b.is_number() && !a.builder() && !b.builder() ? builder.number_dtype : common(a, b);
+    if (dtype == bool_) return (condition & a) | ((!condition) & b);  // runtimes have no Where of bool
     return builder.add("Where", {lowered(builder, cast(condition, bool_), bool_), lowered(builder, cast(a, dtype), dtype),
                                  lowered(builder, cast(b, dtype), dtype)}, {}, {dtype})[0];
 }

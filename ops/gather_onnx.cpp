@@ -80,8 +80,8 @@ OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, OnnxValue 
 OnnxValue scatter_reduce_of(const OnnxCall& x) {
     const std::string how = x.choice("reduce");
     const bool includes_self = x.flag("include_self");
-    const DType dtype = x.result_dtype();
-    const OnnxValue self = full_value(x, 0), source = scattered(x);
+    const DType given = x.result_dtype(), dtype = given == bool_ || given == DType::uint8 ? DType::int32 : given;
+    const OnnxValue self = x.cast(full_value(x, 0), dtype), source = x.cast(scattered(x), dtype);
     const OnnxValue ones = x.expand(x.scalar(1, dtype), x.shape(1));
     const OnnxValue zeros = x.filled(x.shape(), 0, dtype);
     const OnnxValue counts = scatter(x, zeros, ones, "add"), is_hit = counts > 0;
@@ -94,7 +94,7 @@ OnnxValue scatter_reduce_of(const OnnxCall& x) {
         return is_floating(dtype) ? sum / n : floor_divide(sum, n);
     }
     const bool largest = how == "amax";
-    const double end = is_floating(dtype) ? INFINITY : dtype == DType::int64 ? 9.2e18 : dtype == DType::int32 ? 2147483647.0 : 255.0;
+    const double end = is_floating(dtype) ? INFINITY : dtype == DType::int64 ? 9.2e18 : 2147483647.0;
     const OnnxValue least = x.scalar(largest ? -end : end, dtype);
     return extreme_scattered(x, begun(least), source, largest, least);
 }
@@ -139,8 +139,8 @@ OnnxValues embedding_bag_of(const OnnxCall& x) {
     const std::string mode = x.choice("mode");
     const SymInt bags = x.size("num_bags"), width = x.shape(0)[1];
     const int64_t padding = x.integer("padding_idx");
-    const DType dtype = x.dtype();
-    const OnnxValue rows = x.gather(x[0], x[1], 0), bag = x.cast(x[2], int64), bag_column = x.unsqueeze(bag, {1});
+    const DType dtype = x.result_dtype();
+    const OnnxValue rows = x.gather(x.as_result(0), x[1], 0), bag = x.cast(x[2], int64), bag_column = x.unsqueeze(bag, {1});
     const OnnxValue counts_one = padding >= 0 ? x.cast(x[1] != padding, dtype) : x.expand(x.scalar(1, dtype), x.shape(1));
     if (mode == "max") {
         OnnxValue is_here = x.unsqueeze(x.range(bags), {1}) == x.unsqueeze(bag, {0});  // (bags, n)

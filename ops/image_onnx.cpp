@@ -99,7 +99,7 @@ OnnxValue shuffled(const OnnxCall& x, const char* attribute, bool is_back) {
     return x.reshape(x.permute(x.reshape(x[0], split), order), out);
 }
 OnnxValue pixel_shuffle_of(const OnnxCall& x) {
-    if (x.rank() != 4) return shuffled(x, "upscale_factor", false);
+    if (x.rank() != 4 || !is_floating(x.dtype())) return shuffled(x, "upscale_factor", false);
     return x.node("DepthToSpace", {x[0]}, {{"blocksize", x.integer("upscale_factor")}, {"mode", "CRD"}});
 }
 

@@ -11,15 +11,21 @@ using std::int64_t;
 
 std::size_t at(int64_t d) { return static_cast<std::size_t>(d); }
 
+// Operators know few small integers.
+OnnxValue factor(const OnnxCall& x, int i) {
+    const DType dtype = x.result_dtype();
+    return x.cast(x.as_result(i), dtype == bool_ || dtype == DType::uint8 ? DType::int32 : dtype);
+}
+
 OnnxValue linear_of(const OnnxCall& x) {
-    const OnnxValue input = x.as_result(0), weight = x.as_result(1);
+    const OnnxValue input = factor(x, 0), weight = factor(x, 1);
     if (x.rank(0) == 2 && x.rank(1) == 2 && is_floating(x.result_dtype()) && (x.count() < 3 || x.rank(2) == 1)) {
         OnnxValues operands = {input, weight};
         if (x.count() > 2) operands.push_back(x.as_result(2));
         return x.node("Gemm", operands, {{"transB", 1}});
     }
     const OnnxValue y = x.node("MatMul", {input, x.matrix_transpose(weight, x.rank(1))});
-    return x.count() > 2 ? y + x.as_result(2) : y;
+    return x.count() > 2 ? y + factor(x, 2) : y;
 }
 
 // --- Convolutions -----------------------------------------------------------------------------------------------------------------
@@ -97,7 +103,6 @@ OnnxValue conv_weight_of(const OnnxCall& x) {
     const int64_t groups = x.integer("groups");
     const auto kernel = spatial(x, "kernel_size", dims);
     std::vector<int64_t> pads = pads_of(x, dims);
-    const int64_t each = x.shape()[1].number() / groups;
     const OnnxValue input = cropped(x, x[0], pads, dims);
     std::vector<int64_t> swap = {1, 0}, order = {2, 1, 0};
     for (int d = 0; d < dims; ++d) {
@@ -107,7 +112,9 @@ OnnxValue conv_weight_of(const OnnxCall& x) {
     OnnxValue images;
     if (groups == 1) {
         images = x.permute(input, swap);
-    } else {  // (n, groups, each, ...) -> (each, groups * n, ...)
+    } else {
+        if (!x.shape()[1].is_number()) x.refuse("of channels whose number is a named dimension");
+        const int64_t each = x.shape()[1].number() / groups;  // (n, groups, each, ...) -> (each, groups * n, ...)
         const OnnxValue shape = x.shape_of(input), sizes = x.slice(shape, 0, 2, OnnxCall::kEnd), n = x.slice(shape, 0, 0, 1);
         const OnnxValue split = x.node("Reshape", {input, x.concat({n, x.ints({groups, each}), sizes}, 0)});
         images = x.node("Reshape", {x.permute(split, order), x.concat({x.ints({each}), n * x.ints({groups}), sizes}, 0)});
@@ -178,7 +185,7 @@ struct Pool {
         }
         for (int d = 0; d < dims; ++d) pads.push_back(has_known_sizes ? end_pad(d) : windows[at(d)].pad);
         OnnxAttributes list = {{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
-        if (!has_known_sizes && x.flag("ceil_mode")) list.emplace_back("ceil_mode", 1);
+        if (!has_known_sizes && x.flag("ceil_mode")) x.refuse("with ceil_mode of images whose sizes are named dimensions");
         return list;
     }
 };
@@ -247,9 +254,10 @@ OnnxValue averaged(const OnnxCall& x, const Pool& pool, bool is_gradient) {
     const int64_t divisor = x.integer("divisor_override");
     const bool counts_padding = x.flag("count_include_pad");
     const int rank = 2 + pool.dims;
-    OnnxValue y = x[0];
+    const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::float64;
+    OnnxValue y = x.cast(x[0], dtype);
     for (int d = 0; d < pool.dims; ++d) {
-        const Tensor m = averages(pool.windows[at(d)], counts_padding, divisor == 0).to(x.dtype());
+        const Tensor m = averages(pool.windows[at(d)], counts_padding, divisor == 0).to(dtype);
         std::vector<int64_t> order;
         for (int k = 0; k < rank; ++k) order.push_back(k == rank - 1 ? 2 + d : k == 2 + d ? rank - 1 : k);
         const OnnxValue matrix = x.constant((is_gradient ? m : m.t()).contiguous());
@@ -358,7 +366,9 @@ OnnxValue group_norm_of(const OnnxCall& x) {
     const SymInt groups = x.integer("num_groups");
     SymInt rest = 1;
     for (int d = 2; d < x.rank(); ++d) rest = rest * x.shape()[at(d)];
-    const SymInt each = SymInt(x.shape()[1].number() / x.integer("num_groups")) * rest;
+    const SymInt channels = x.shape()[1];
+    if (!channels.is_number() && x.integer("num_groups") != 1) x.refuse("of channels whose number is a named dimension");
+    const SymInt each = (channels.is_number() ? SymInt(channels.number() / x.integer("num_groups")) : channels) * rest;
     const OnnxValue grouped = x.reshape(x[0], {x.shape()[0], groups, each});
     const OnnxValue away = grouped - x.reduce("ReduceMean", grouped, {2}, true);
     const OnnxValue normal = away / sqrt(x.reduce("ReduceMean", away * away, {2}, true) + x.real("eps"));
@@ -417,7 +427,7 @@ OnnxValue gru_gates_of(const OnnxCall& x) {
 
 }  // namespace
 
-TAPIR_ONNX(matmul, x.node("MatMul", {x.as_result(0), x.as_result(1)}));
+TAPIR_ONNX(matmul, x.node("MatMul", {factor(x, 0), factor(x, 1)}));
 TAPIR_ONNX(linear, linear_of(x));
 
 TAPIR_ONNX(convolution, convolution_of(x));

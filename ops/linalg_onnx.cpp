@@ -61,7 +61,7 @@ OnnxValues eliminated(const OnnxCall& x, const OnnxValue& whole, int rank, const
         const OnnxValue chosen = x.cast(x.range(n) == best, dtype);  // (batch ..., n)
         const OnnxValue row = product(x, x.unsqueeze(chosen, {rank - 2}), state[0]);  // (batch ..., 1, w)
         const OnnxValue pivot = x.reduce("ReduceSum", chosen * column, {rank - 2}, true);
-        const OnnxValue unit = row / x.unsqueeze(pivot, {rank - 2});
+        const OnnxValue unit = row / x.unsqueeze(where(pivot == 0, INFINITY, pivot), {rank - 2});  // of a singular matrix
         const OnnxValue next = state[0] - product(x, x.unsqueeze(column - chosen, {rank - 1}), unit);
         return {next, state[1] + chosen, chosen, pivot};
     });
@@ -128,9 +128,9 @@ OnnxValues reflected(const OnnxCall& x, const OnnxValue& a, const std::vector<Sy
     const int rank = static_cast<int>(shape.size());
     const SymInt m = rows_of(shape), n = shape.back();
     const DType dtype = a.dtype();
-    const SymInt count = m.is_number() && n.is_number() ? SymInt(std::min(m.number(), n.number())) : n;
+    const OnnxValue count = x.node("Min", {x.size_0d(m), x.size_0d(n)});
     const OnnxValue one = x.expand(identity(x, m, dtype), with(batch_of(shape), {m, m}));
-    return loop(x, x.size_0d(count), {one, a}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
+    return loop(x, count, {one, a}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue i = x.range(m), column = x.gather(state[1], k, rank - 1);
         const OnnxValue v = where(i >= k, column, 0);
         const OnnxValue rest = x.reduce("ReduceSum", square(where(i > k, column, 0)), {rank - 2}, true);

@@ -13,6 +13,8 @@ OnnxValue reduced(const OnnxCall& x, const OnnxValue& loss) {
     const std::string how = x.choice("reduction");
     const int rank = std::max(x.rank(0), x.rank(1));
     if (how == "none") return loss;
+    const auto is_empty = [](const std::vector<SymInt>& shape) { return std::find(shape.begin(), shape.end(), SymInt(0)) != shape.end(); };
+    if (how == "mean" && (is_empty(x.shape(0)) || is_empty(x.shape(1)))) return x.reduce_all("ReduceSum", loss, rank) / 0.0;
     return x.reduce_all(how == "sum" ? "ReduceSum" : "ReduceMean", loss, rank);
 }
 
@@ -59,7 +61,7 @@ OnnxValue cross_entropy_of(const OnnxCall& x, bool of_logits) {
     const auto summed = [&](const OnnxValue& v) { return x.reduce_all("ReduceSum", v, rank - 1); };
     if (is_floating(x.dtype(1))) {  // probabilities
         OnnxValue target = x.as_result(1);
-        if (smoothing > 0) target = target * (1 - smoothing) + smoothing / static_cast<double>(classes.number());
+        if (smoothing > 0) target = target * (1 - smoothing) + smoothing / x.size_as(classes, dtype);
         if (!weight.is_left_out()) target = target * spread_weight;
         const OnnxValue loss = -x.reduce("ReduceSum", target * logs, {dim}, false);
         if (how == "none") return loss;
@@ -76,7 +78,7 @@ OnnxValue cross_entropy_of(const OnnxCall& x, bool of_logits) {
     OnnxValue loss = where(is_ignored, 0, -picked * share);
     if (smoothing > 0) {
         const OnnxValue all = x.reduce("ReduceSum", weight.is_left_out() ? logs : logs * spread_weight, {dim}, false);
-        loss = loss * (1 - smoothing) - where(is_ignored, 0, all) * (smoothing / static_cast<double>(classes.number()));
+        loss = loss * (1 - smoothing) - where(is_ignored, 0, all) * (smoothing / x.size_as(classes, dtype));
     }
     if (how == "none") return loss;
     return how == "sum" ? summed(loss) : summed(loss) / summed(share);

@@ -11,6 +11,10 @@ OnnxValue filled(const OnnxCall& x, Scalar value) { return x.filled(x.result_sha
 OnnxValue spaced(const OnnxCall& x, const OnnxValue& start, const OnnxValue& step) {
     return x.cast(x.range(x.result_shape()[0]), start.dtype()) * step + start;
 }
+OnnxValue range_of(const OnnxCall& x) {
+    const DType dtype = x.result_dtype() == bool_ || x.result_dtype() == DType::uint8 ? DType::int64 : x.result_dtype();
+    return spaced(x, x.number_as("start", dtype), x.number_as("step", dtype));
+}
 OnnxValue linspace_of(const OnnxCall& x) {
     const double start = x.real("start"), end = x.real("end");
     const DType dtype = x.result_dtype();
@@ -82,7 +86,7 @@ TAPIR_ONNX(full, filled(x, x.number("value")));
 TAPIR_ONNX(empty_like, filled(x, 0));
 TAPIR_ONNX(zeros_like, filled(x, 0));
 TAPIR_ONNX(full_like, filled(x, x.number("value")));
-TAPIR_ONNX(arange, spaced(x, x.number_as("start", x.result_dtype()), x.number_as("step", x.result_dtype())));
+TAPIR_ONNX(arange, range_of(x));
 TAPIR_ONNX(linspace, linspace_of(x));
 TAPIR_ONNX(logspace, pow(x.scalar(x.real("base"), x.result_dtype()), linspace_of(x)));
 TAPIR_ONNX(tril_indices, x.constant(tril_indices(x.integer("rows"), x.integer("columns"), x.integer("offset"), {x.result_dtype()})));

@@ -39,6 +39,12 @@ OnnxValue norm_of(const OnnxCall& x) {
     return pow(over(x, "ReduceSum", pow(abs(v), p)), 1 / p);
 }
 
+// Of nothing it is nan, which ReduceMean does not say.
+OnnxValue mean_of(const OnnxCall& x) {
+    if (reduced_numel(x, dims_of(x)) == SymInt(0)) return over(x, "ReduceSum", x.as_result(0)) / 0.0;
+    return over(x, "ReduceMean", x.as_result(0));
+}
+
 OnnxValue var_of(const OnnxCall& x) {
     const std::vector<int64_t> dims = dims_of(x);
     const SymInt n = reduced_numel(x, dims);
@@ -97,9 +103,10 @@ OnnxValues running_extreme(const OnnxCall& x, bool largest) {
 
 // Exponents are at most 0 where it matters: the running sums that they belong to are at least as large.
 OnnxValue weighted_exps_of(const OnnxCall& x) {
-    const int dim = x.rank() == 0 ? 0 : dim_of(x);
-    if (x.rank() == 0) return where(x[2] == 0, 0, x[2] * exp(x[0] + x[1]));
-    const OnnxValue a = x.unsqueeze(x[0], {dim + 1}), b = x.unsqueeze(x[1], {dim}), g = x.unsqueeze(x[2], {dim});
+    const OnnxValue one = x.as_result(0), other = x.as_result(1), weight = x.as_result(2);
+    if (x.rank() == 0) return where(weight == 0, 0, weight * exp(one + other));
+    const int dim = dim_of(x);
+    const OnnxValue a = x.unsqueeze(one, {dim + 1}), b = x.unsqueeze(other, {dim}), g = x.unsqueeze(weight, {dim});
     const OnnxValue terms = exp(where(reaches(x, dim, x.flag("reverse")) & (g != 0), a + b, -INFINITY)) * g;
     return x.reduce("ReduceSum", terms, {dim + 1}, false);
 }
@@ -166,8 +173,14 @@ OnnxValues median_of(const OnnxCall& x) {
 
 OnnxValue flat(const OnnxCall& x, const OnnxValue& v) { return x.node("Reshape", {v, x.ints({-1})}); }
 
+// What both operands are compared in.
+DType compared(const OnnxCall& x) {
+    const DType dtype = promote(x.dtype(0), x.dtype(1));
+    return dtype == DType::uint8 || dtype == bool_ ? DType::int32 : dtype;
+}
+
 OnnxValue searchsorted_of(const OnnxCall& x) {
-    const DType dtype = promote(x.dtype(0), x.dtype(1)) == DType::uint8 ? DType::int32 : promote(x.dtype(0), x.dtype(1));
+    const DType dtype = compared(x);
     const OnnxValue values = x.unsqueeze(x.cast(x[1].is_number() ? x.scalar(x[1].number(), dtype) : x[1], dtype), {x.rank(1)});
     OnnxValue sorted = x.cast(x[0], dtype);
     if (x.rank(0) > 1) sorted = x.unsqueeze(sorted, {x.rank(0) - 1});
@@ -177,7 +190,7 @@ OnnxValue searchsorted_of(const OnnxCall& x) {
 }
 
 OnnxValue isin_of(const OnnxCall& x) {
-    const DType dtype = promote(x.dtype(0), x.dtype(1)) == DType::uint8 ? DType::int32 : promote(x.dtype(0), x.dtype(1));
+    const DType dtype = compared(x);
     const OnnxValue v = x[0].is_number() ? x.scalar(x[0].number(), dtype) : x.cast(x[0], dtype);
     const OnnxValue test = x[1].is_number() ? x.scalar(x[1].number(), dtype) : x.cast(x[1], dtype);
     const OnnxValue count = x.reduce("ReduceSum", x.cast(x.unsqueeze(v, {x.rank()}) == flat(x, test), int64), {x.rank()}, false);
@@ -295,11 +308,11 @@ OnnxValue causal_softmax_of(const OnnxCall& x) {
 }  // namespace
 
 TAPIR_ONNX(sum, over(x, "ReduceSum", x.as_result(0)));
-TAPIR_ONNX(mean, over(x, "ReduceMean", x.as_result(0)));
+TAPIR_ONNX(mean, mean_of(x));
 TAPIR_ONNX(amax, over(x, "ReduceMax", wide(x)));
 TAPIR_ONNX(amin, over(x, "ReduceMin", wide(x)));
 TAPIR_ONNX(all, over(x, "ReduceMin", x.cast(x.cast(x[0], bool_), DType::int32)) != 0);
-TAPIR_ONNX(any, over(x, "ReduceMax", x.cast(x.cast(x[0], bool_), DType::int32)) != 0);
+TAPIR_ONNX(any, over(x, "ReduceMax", x.cast(x.cast(x[0], bool_), DType::int32)) > 0);
 TAPIR_ONNX(norm, norm_of(x));
 TAPIR_ONNX(var, var_of(x));
 TAPIR_ONNX(std, sqrt(var_of(x)));

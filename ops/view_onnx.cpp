@@ -41,7 +41,15 @@ OnnxValue diagonal_of(const OnnxCall& x) {
     for (int d = 0; d < x.rank() - 2; ++d) flat.push_back(x.shape()[static_cast<std::size_t>(order[static_cast<std::size_t>(d)])]);
     flat.push_back(rows * columns);
     const SymInt first = offset >= 0 ? SymInt(offset) : SymInt(-offset) * columns;
-    const OnnxValue places = x.range(x.result_shape().back()) * x.size_as(columns + SymInt(1), int64) + x.size_as(first, int64);
+    OnnxValue k;
+    if (rows.is_number() && columns.is_number()) {
+        k = x.range(x.result_shape().back());
+    } else {  // the smaller of what is left of both
+        const OnnxValue down = x.size_0d(rows + SymInt(std::min<int64_t>(offset, 0))), across = x.size_0d(columns + SymInt(-std::max<int64_t>(offset, 0)));
+        const OnnxValue count = x.node("Max", {x.node("Min", {down, across}), x.scalar(0, int64)});
+        k = x.node("Range", int64, {x.scalar(0, int64), count, x.scalar(1, int64)});
+    }
+    const OnnxValue places = k * x.size_as(columns + SymInt(1), int64) + x.size_as(first, int64);
     return x.gather(x.reshape(x.permute(x[0], order), flat), places, x.rank() - 2);
 }
 
@@ -144,7 +152,8 @@ OnnxValue stack_of(const OnnxCall& x) {
 }
 
 OnnxValue triangle_of(const OnnxCall& x, bool upper) {
-    return x.node("Trilu", {x[0], x.number_as("diagonal", int64)}, {{"upper", upper}});
+    const OnnxValue v = x.dtype() == DType::uint8 ? x.cast(x[0], DType::int32) : x[0];
+    return x.node("Trilu", {v, x.number_as("diagonal", int64)}, {{"upper", upper}});
 }
 
 OnnxValue flip_of(const OnnxCall& x) {
@@ -156,10 +165,12 @@ OnnxValue flip_of(const OnnxCall& x) {
 }
 
 OnnxValue rolled(const OnnxCall& x, const OnnxValue& t, int dim, int64_t shift, const SymInt& size) {
-    if (size.is_number()) {
-        if (size.number() == 0) return t;
-        shift %= size.number();
+    if (!size.is_number()) {
+        const OnnxValue n = x.size_1d(size), cut = n - remainder(x.ints({shift}), n), axes = x.ints({dim});
+        return x.concat({x.node("Slice", {t, cut, x.ints({OnnxCall::kEnd}), axes}), x.node("Slice", {t, x.ints({0}), cut, axes})}, dim);
     }
+    if (size.number() == 0) return t;
+    shift %= size.number();
     if (shift == 0) return t;
     return x.concat({x.slice(t, dim, -shift, OnnxCall::kEnd), x.slice(t, dim, 0, -shift)}, dim);
 }

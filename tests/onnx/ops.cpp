@@ -1,8 +1,10 @@
-// ops FOLDER [OPSET [NAME]]: writes the graph of each example call of each op (or of the op NAME), and of its gradient, as an ONNX model
-// with inputs and what Tapir makes of them, for check.py. A folder for each, as in ONNX's backend tests: model.onnx, test_data_set_0.
+// ops FOLDER OPSET calls|named|dtypes [NAME]: writes the graph of each example call of each op (or of the op NAME) as an ONNX model with
+// inputs and what Tapir makes of them, for check.py. A folder for each, as in ONNX's backend tests: model.onnx, test_data_set_0.
+//   calls   and the graph of its gradient
+//   named   with a name for each size of its inputs in turn, and inputs of another size as a second data set
+//   dtypes  of integers and bool in place of floats
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <set>
 
 #include "../ops/samples.h"
@@ -51,6 +53,11 @@ void write_model(const fs::path& folder, const std::string& op, const char* kind
                 }
             }
             try {
+                const std::vector<Tensor> wanted = fn(larger), got = graph(larger);
+                for (std::size_t i = 0; i < wanted.size(); ++i) {  // a graph of this size only
+                    const bool is_same = got[i].shape() == wanted[i].shape() && (random || allclose(got[i].to(float64), wanted[i].to(float64), 1e-4, 1e-5, true));
+                    if (!is_same) return fs::remove_all(folder), void();
+                }
                 write_data(folder / "test_data_set_1", fn, larger, /*has_exact=*/!random);
             } catch (const Error&) {
                 return fs::remove_all(folder), void();
@@ -86,7 +93,7 @@ std::vector<Tensor> gradients(const test::Call& call, const std::vector<Tensor>&
 int main(int argc, char** argv) {
     const fs::path folder = argc > 1 ? argv[1] : "onnx_ops";
     if (argc > 2) opset = std::atoi(argv[2]);
-    const std::string only = argc > 3 ? argv[3] : "";
+    const std::string mode = argc > 3 ? argv[3] : "calls", only = argc > 4 ? argv[4] : "";
     fs::create_directories(folder);
     table.open(folder / "table.tsv");
     int number = 0;
@@ -100,34 +107,29 @@ int main(int argc, char** argv) {
         char name[200];
         std::snprintf(name, sizeof name, "%04d_%s", number, call.op->name);
         const std::string what = call.inputs + ": " + (call.code.empty() ? call.op->name : call.code);
-        write_model(folder / name, call.op->name, "forward", what, call.run, inputs);
-        if (const char* more = std::getenv("ONNX_MORE")) {
-            if (std::string(more) == "variants") {
-                for (const test::Variant& variant : test::variants(call)) {
-                    std::vector<Tensor> given = variant.inputs;
-                    for (Tensor& x : given) {
-                        if (x.dtype() == float64) x = x.to(float32);
-                    }
-                    try {
-                        call.run(given);
-                    } catch (const Error&) {
-                        continue;
-                    }
-                    std::string word = variant.name;
-                    std::replace(word.begin(), word.end(), ' ', '_');
-                    write_model(folder / (std::string(name) + "_" + word), call.op->name, variant.name.find('>') == std::string::npos ? "variant" : "empty", variant.name + " " + what, call.run, given);
-                }
-            } else {
-                std::set<std::int64_t> sizes;
-                for (const Tensor& x : inputs) {
-                    for (const std::int64_t size : x.shape()) sizes.insert(size);
-                }
-                for (const std::int64_t size : sizes) {
-                    if (size > 1) write_model(folder / (std::string(name) + "_n" + std::to_string(size)), call.op->name, "named", what, call.run, inputs, size);
-                }
+        if (mode == "named") {
+            std::set<std::int64_t> sizes;
+            for (const Tensor& x : inputs) {
+                for (const std::int64_t size : x.shape()) sizes.insert(size);
+            }
+            for (const std::int64_t size : sizes) {
+                if (size > 1) write_model(folder / (std::string(name) + "_n" + std::to_string(size)), call.op->name, "named", what, call.run, inputs, size);
             }
             continue;
         }
+        if (mode == "dtypes") {
+            for (const test::Variant& variant : test::variants(call)) {
+                if (variant.name.find('>') != std::string::npos) continue;  // sizes of 0
+                try {
+                    call.run(variant.inputs);
+                } catch (const Error&) {
+                    continue;  // no call
+                }
+                write_model(folder / (std::string(name) + "_" + variant.name), call.op->name, "dtype", variant.name + " " + what, call.run, variant.inputs);
+            }
+            continue;
+        }
+        write_model(folder / name, call.op->name, "forward", what, call.run, inputs);
         if (!call.differentiable) continue;
         manual_seed(5);
         if (gradients(call, inputs).empty()) continue;
