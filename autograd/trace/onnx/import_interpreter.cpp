@@ -47,13 +47,12 @@ bool is_of_numbers(const OnnxOp& op, const std::vector<OnnxValuePtr>& inputs, co
     return false;
 }
 
-template <class E>
-[[noreturn]] void again(const E& error, const std::string& name, const Loc& loc) {
+// An op's message, with the node's name in front unless it has one.
+std::string told(const Error& error, const onnx::NodeProto& node) {
     std::string what = error.what();
-    const std::string begins = file_and_line(error.where()) + ": ";
-    if (what.rfind(begins, 0) == 0) what.erase(0, begins.size());
-    if (what.rfind("load_onnx: ", 0) == 0) throw E(what, loc);
-    throw E(fmt::format("load_onnx: {}: {}", name, what), loc);
+    const std::string line = file_and_line(error.where()) + ": ", own = "load_onnx: ";
+    if (what.rfind(line, 0) == 0) what.erase(0, line.size());
+    return what.rfind(own, 0) == 0 ? what.substr(own.size()) : fmt::format("{}: {}", name_of_node(node), what);
 }
 
 // What an op throws, with the node's name.
@@ -64,15 +63,15 @@ void named(const onnx::NodeProto& node, const Loc& loc, const Fn& fn) {
     } catch (const OnnxNeedsValue&) {
         throw;
     } catch (const ShapeError& error) {
-        again(error, name_of_node(node), loc);
+        fail<ShapeError>(loc, "load_onnx: {}", told(error, node));
     } catch (const DTypeError& error) {
-        again(error, name_of_node(node), loc);
+        fail<DTypeError>(loc, "load_onnx: {}", told(error, node));
     } catch (const IndexError& error) {
-        again(error, name_of_node(node), loc);
+        fail<IndexError>(loc, "load_onnx: {}", told(error, node));
     } catch (const ValueError& error) {
-        again(error, name_of_node(node), loc);
+        fail<ValueError>(loc, "load_onnx: {}", told(error, node));
     } catch (const TapeError& error) {
-        again(error, name_of_node(node), loc);
+        fail<TapeError>(loc, "load_onnx: {}", told(error, node));
     }
 }
 

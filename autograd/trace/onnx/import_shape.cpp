@@ -160,7 +160,7 @@ void slice_op(Call& c) {
     for (std::size_t i = 0; i < axes.size(); ++i) {
         const int d = c.axis(axes[i], x.dim());
         const int64_t size = x.size(d), step = steps[i];
-        if (step == 0) c.reject("a step is 0");
+        if (step == 0) c.reject("a step of it is 0, which leads nowhere");
         const auto from_front = [&](int64_t at) { return at < 0 ? std::max<int64_t>(at + size, -1) : at; };
         int64_t start = from_front(starts[i]), end = ends[i] < -size ? -1 : from_front(ends[i]);
         if (step > 0) {

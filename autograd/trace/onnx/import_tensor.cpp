@@ -52,11 +52,11 @@ class Reader {
         for (const std::int64_t size : proto_.dims()) {
             if (size < 0) stop(fmt::format("has a dimension of size {}", size));
             shape.push_back(size);
-            if (__builtin_mul_overflow(count, size, &count)) stop("is too large");
+            if (__builtin_mul_overflow(count, size, &count)) stop("is larger than any tensor can be");
         }
         const Stored* narrow = widened(proto_.data_type());
         const std::size_t bytes = narrow ? narrow->bytes : itemsize(*dtype);
-        if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / 16) stop("is too large");
+        if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / 16) stop("is larger than any tensor can be");
         if (proto_.data_location() == TensorProto::EXTERNAL) return read_external(shape, *dtype, count, bytes);
         if (proto_.has_raw_data()) {
             const std::string& raw = proto_.raw_data();
@@ -188,7 +188,7 @@ class Reader {
     std::uint64_t number(const std::string& text) const {
         std::uint64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error != std::errc() || end != text.data() + text.size()) stop(fmt::format("has \"{}\" for a number", text));
+        if (error != std::errc() || end != text.data() + text.size()) stop(fmt::format("says \"{}\" where a number should be", text));
         return value;
     }
 

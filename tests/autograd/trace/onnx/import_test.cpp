@@ -377,7 +377,7 @@ TEST_CASE("weights may be in files beside the model, not elsewhere") {
     };
     refused(set("inside/weights.bin", "8"), "is at 8 bytes in the file inside/weights.bin, which has 16 bytes");
     refused(set("inside/weights.bin", "18446744073709551615"), "which has 16 bytes");
-    refused(set("inside/weights.bin", "-1"), "has \"-1\" for a number");
+    refused(set("inside/weights.bin", "-1"), "says \"-1\" where a number should be");
     refused(set("inside/weights.bin", "4", "13"), "has 13 bytes of data; by its shape 12");
     refused(set("../weights.bin", "4"), "is in the file ../weights.bin, outside the model's folder");
     refused(set("inside/../../weights.bin", "4"), "outside the model's folder");
@@ -394,6 +394,9 @@ TEST_CASE("what is no model is refused") {
     FAILS_IN(FileError, "load_onnx: ", "missing.onnx", load_onnx((folder.path() / "missing.onnx").string()));
     FAILS_IN(FileError, "load_onnx: ", "it is no ONNX model, or is damaged", load_onnx(folder.write("text.onnx", "not a model").string()));
     FAILS_IN(FileError, "load_onnx: ", "it has no graph", load_onnx_from_memory(""));
+    const auto large = folder.write("large.onnx", "");
+    std::filesystem::resize_file(large, std::uintmax_t{1} << 31);  // takes no room
+    FAILS_IN(FileError, "load_onnx: ", "is larger than a model can be, 2 GiB", load_onnx(large.string()));
     const auto refused = [](const std::string& text, const auto& change) {
         INFO(text);
         Model model = perceptron(ones({5, 4}), ones({5}), ones({5, 2}));
@@ -404,7 +407,7 @@ TEST_CASE("what is no model is refused") {
     refused("it names no opset", [](auto& proto) { proto.clear_opset_import(); });
     refused("has 80 bytes of data; 4000000000000 elements of FLOAT have 16000000000000",
             [](auto& proto) { proto.mutable_graph()->mutable_initializer(0)->set_dims(0, 1'000'000'000'000); });
-    refused("is too large", [](auto& proto) {
+    refused("is larger than any tensor can be", [](auto& proto) {
         for (int i = 0; i < 2; ++i) proto.mutable_graph()->mutable_initializer(0)->set_dims(i, 1'000'000'000'000);
     });
     refused("has a dimension of size -4", [](auto& proto) { proto.mutable_graph()->mutable_initializer(0)->set_dims(1, -4); });
