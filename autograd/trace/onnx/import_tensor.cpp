@@ -71,7 +71,8 @@ class Reader {
 
  private:
     [[noreturn]] void stop(const std::string& problem) const {
-        fail<FileError>(loc_, "load_onnx: {}: the tensor {} {}", file_, proto_.name().empty() ? "of a node" : proto_.name(), problem);
+        fail<FileError>(loc_, "load_onnx: {}: {}", file_,
+                        fmt::format("the tensor {} {}", proto_.name().empty() ? "of a node" : proto_.name(), problem));
     }
 
     Tensor from_bytes(const char* bytes, const Shape& shape, DType dtype, std::size_t size) const {
