@@ -154,6 +154,14 @@ struct Outgoing {
     Tensor other;
 };
 
+// Another handle of what only this thread knows: no atomic instruction is needed for the second one.
+Tensor shared_with(const Tensor& mine) noexcept {
+    TensorImpl* x = mine.impl();
+    if (!x || __atomic_load_n(&x->refs, __ATOMIC_RELAXED) != 1) return mine;
+    __atomic_store_n(&x->refs, 2, __ATOMIC_RELAXED);
+    return Tensor::adopt(x);
+}
+
 // Whether nobody would see that it is written to.
 bool is_forgotten(const Tensor& t, const Geometry& as) noexcept {
     if (!t.defined()) return false;
@@ -617,7 +625,7 @@ void Plan::lay_out(Frame& frame) const {
         bool is_known = !node.attributes.form().is_random && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
         for (int k = 0; k < count; ++k) {
             const int slot = call.step->first_result + k;
-            is_known = is_known && !(frame.roots[at(slot)] >= 0 && leaves[at(frame.roots[at(slot)])]);
+            is_known = is_known && frame.seen[at(slot)].device == cpu && !(frame.roots[at(slot)] >= 0 && leaves[at(frame.roots[at(slot)])]);
             bytes += frame.seen[at(slot)].bytes();
         }
         if (is_known && bytes <= kMostConstantBytes && !has_graph(node)) {
@@ -913,7 +921,11 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     for (std::size_t i = 0; i < result_slots_.size(); ++i) {
         const Tensor& y = *frame.where[at(result_slots_[i])];
-        results[i] = block && y.defined() && y.impl()->storage == block ? y.clone() : y;
+        if (block && y.defined() && y.impl()->storage == block) {
+            results[i] = y.clone();
+        } else {
+            results[i] = &y == &frame.slots[at(result_slots_[i])] ? shared_with(y) : y;
+        }
     }
     if (!update_slots_.empty()) write_updates(frame, given, loc);
     if (was_learned) {
