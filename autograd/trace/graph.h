@@ -241,6 +241,7 @@ class Graph {
 
  private:
     Value* add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape);
+    friend struct gdb::GraphLayout;
     static Graph read(std::string_view text, const Inputs& data, bool makes_zeros, const Loc& loc);
     friend Graph load_graph(const std::string& path, Loc loc);
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;

@@ -11,6 +11,10 @@
 
 namespace tapir {
 
+namespace gdb {
+struct GraphLayout;
+}
+
 /// The sizes that named dimensions have in one run.
 using DimSizes = std::map<std::string, std::int64_t, std::less<>>;
 
@@ -49,6 +53,7 @@ class SymInt {
     Parts parts() const noexcept { return {terms_, constant_, divisor_, after_}; }
 
  private:
+    friend struct gdb::GraphLayout;
     std::map<Product, std::int64_t> terms_;    // without zeros
     std::int64_t constant_ = 0;
     std::int64_t divisor_ = 1;                 // (terms + constant) // divisor + after

@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/trace/graph.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/gdb/layout_impl.h"
 #include "tapir/core/module_name.h"
@@ -16,6 +17,18 @@ static_assert(sizeof(Tensor) == sizeof(void*) && sizeof(Loc) == sizeof(void*));
 static_assert(sizeof(std::vector<void*>) == 3 * sizeof(void*), "begin, end, end of the memory");
 
 }  // namespace
+
+// What of graphs is private.
+struct gdb::GraphLayout {
+    static constexpr std::size_t terms = offsetof(SymInt, terms_), constant = offsetof(SymInt, constant_),
+                                 divisor = offsetof(SymInt, divisor_), after = offsetof(SymInt, after_),
+                                 inputs = offsetof(Graph, inputs_), parameters = offsetof(Graph, parameters_),
+                                 nodes = offsetof(Graph, nodes_), outputs = offsetof(Graph, outputs_);
+};
+using Value = Graph::Value;
+using Node = Graph::Node;
+using Output = Graph::Output;
+using Use = Graph::Use;
 
 extern "C" {
 [[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_layout[] = {
@@ -113,6 +126,36 @@ extern "C" {
     TAPIR_GDB_OFFSET(GdbState, message),
     TAPIR_GDB_OFFSET(GdbState, watching_ops),
     TAPIR_GDB_OFFSET(GdbState, logs),
+
+    TAPIR_GDB_SIZE(SymInt),
+    {"SymInt.terms_", gdb::GraphLayout::terms},
+    {"SymInt.constant_", gdb::GraphLayout::constant},
+    {"SymInt.divisor_", gdb::GraphLayout::divisor},
+    {"SymInt.after_", gdb::GraphLayout::after},
+    {"Graph.inputs_", gdb::GraphLayout::inputs},
+    {"Graph.parameters_", gdb::GraphLayout::parameters},
+    {"Graph.nodes_", gdb::GraphLayout::nodes},
+    {"Graph.outputs_", gdb::GraphLayout::outputs},
+    TAPIR_GDB_SIZE(Value),
+    TAPIR_GDB_OFFSET(Value, number),
+    TAPIR_GDB_OFFSET(Value, name),
+    TAPIR_GDB_OFFSET(Value, kind),
+    TAPIR_GDB_OFFSET(Value, dtype),
+    TAPIR_GDB_OFFSET(Value, device),
+    TAPIR_GDB_OFFSET(Value, shape),
+    TAPIR_GDB_OFFSET(Value, maker),
+    TAPIR_GDB_OFFSET(Value, uses),
+    TAPIR_GDB_SIZE(Node),
+    TAPIR_GDB_OFFSET(Node, op),
+    TAPIR_GDB_OFFSET(Node, inputs),
+    TAPIR_GDB_OFFSET(Node, results),
+    TAPIR_GDB_OFFSET(Node, loc),
+    TAPIR_GDB_OFFSET(Node, module),
+    TAPIR_GDB_SIZE(Output),
+    TAPIR_GDB_OFFSET(Output, name),
+    TAPIR_GDB_OFFSET(Output, value),
+    TAPIR_GDB_SIZE(Use),
+    {"sizeof.string", sizeof(std::string)},
 
     // The element types, by the number that stands in a tensor.
     {"dtype.bool", bool_},

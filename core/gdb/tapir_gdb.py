@@ -789,7 +789,144 @@ def optimizer_printed(value):
     return ", ".join(texts + ([counted(steps, "step")] if steps else []))
 
 
+# --- Graphs ---------------------------------------------------------------------------------------------------------------
+
+
+def text_at(address):
+    """A std::string's."""
+    begin, length = pointers(address, 2)
+    return read(begin, min(length, 10000)).decode("utf-8", "replace")
+
+
+def vector_at(address, size):
+    """The addresses of a std::vector's elements."""
+    begin, end = pointers(address, 2)
+    return range(begin, begin + min(end - begin, 1000000 * size), size)
+
+
+class SymInt(Fields):
+    """A size in a graph: "2*batch + 1"."""
+
+    def __init__(self, address):
+        super().__init__("SymInt", address)
+
+    def text(self):
+        terms = [(c, "*".join(names)) for names, c in self.terms()]
+        constant, divisor, after = (self.get(field, 8, signed=True) for field in ("constant_", "divisor_", "after_"))
+        if constant or not terms:
+            terms.append((constant, ""))
+        text = ""
+        for coefficient, what in terms:
+            text += (" - " if coefficient < 0 else " + ") if text else "-" if coefficient < 0 else ""
+            size = abs(coefficient)
+            text += "%d" % size if not what else what if size == 1 else "%d*%s" % (size, what)
+        if divisor != 1:
+            text = "(%s)//%d" % (text, divisor)
+            text += "" if after == 0 else " %s %d" % ("-" if after < 0 else "+", abs(after))
+        return text
+
+    def terms(self):
+        """A std::map of vectors of names to numbers: a tree of nodes (colour, parent, left, right, pair)."""
+        root = number(self.address + offset("SymInt.terms_") + 16)
+        waiting, found = [root], []
+        while waiting and len(found) < 100:
+            node = waiting.pop()
+            if node:
+                names = [text_at(at) for at in vector_at(node + 32, offset("sizeof.string"))]
+                found.append((names, number(node + 32 + 24, 8, signed=True)))
+                waiting += pointers(node + 16, 2)
+        return sorted(found)
+
+
+class GraphValue(Fields):
+    KINDS = ("input", "parameter", "constant", "")
+
+    def __init__(self, address):
+        super().__init__("Value", address)
+
+    def name(self):
+        return text_at(self.address + offset("Value.name")) or "%%%d" % self.get("number", 4)
+
+    def type(self):
+        sizes = [SymInt(at).text() for at in vector_at(self.address + offset("Value.shape"), offset("sizeof.SymInt"))]
+        device = self.device()
+        return "%s %s%s" % (dtype_name(self.get("dtype", 1)), shape_text(sizes), "" if device == "cpu" else " " + device)
+
+    def text(self):
+        kind = self.KINDS[min(self.get("kind", 1), 3)]
+        text = ("%s %s: %s" % (kind, self.name(), self.type())).strip()
+        maker, uses = self.get("maker"), self.get("uses", 16)
+        if maker:
+            text += " = " + GraphNode(maker).call()
+        count = ((uses >> 64) - (uses & (1 << 64) - 1)) // offset("sizeof.Use")
+        return text + (", used %s" % ("once" if count == 1 else "%d times" % count) if count else ", not used")
+
+
+class GraphNode(Fields):
+    def __init__(self, address):
+        super().__init__("Node", address)
+
+    def values(self, field):
+        return [GraphValue(number(at)) for at in vector_at(self.address + offset("Node." + field), 8)]
+
+    def call(self):
+        inputs = ", ".join(value.name() for value in self.values("inputs"))
+        where, module = str(Place(self.get("loc"))), self.get("module")
+        text = "%s(%s)" % (text_at(self.address + offset("Node.op")), inputs)
+        return text + (" at " + where if where else "") + (" (in %s)" % module_text(module) if module else "")
+
+    def text(self):
+        results = ", ".join("%s: %s" % (value.name(), value.type()) for value in self.values("results"))
+        return "%s = %s" % (results, self.call()) if results else self.call()
+
+
+def graph_value_printed(value):
+    return GraphValue(int(value.address)).text()
+
+
+def graph_node_printed(value):
+    return GraphNode(int(value.address)).text()
+
+
+def sym_int_printed(value):
+    return SymInt(int(value.address)).text()
+
+
+class GraphPrinter:
+    """A line, and below it the inputs, nodes and outputs."""
+
+    def __init__(self, value):
+        self.address = int(value.address)
+
+    def list(self, field, size=8):
+        return list(vector_at(self.address + offset("Graph." + field), size))
+
+    def to_string(self):
+        try:
+            counts = [counted(len(self.list(field)), name) for field, name in (("inputs_", "input"), ("parameters_", "parameter"), ("nodes_", "op"))]
+            counts.append(counted(len(self.list("outputs_", offset("sizeof.Output"))), "output"))
+            return "graph of " + ", ".join(counts)
+        except (gdb.GdbError, gdb.MemoryError, gdb.error):
+            return "<not what it should be: not made yet, or gone>"
+
+    def children(self):
+        try:
+            for place in self.list("inputs_"):
+                yield "input", GraphValue(number(place)).text()
+            for i, place in enumerate(self.list("nodes_")):
+                yield "[%d]" % i, GraphNode(number(place)).text()
+            for place in self.list("outputs_", offset("sizeof.Output")):
+                value = GraphValue(number(place + offset("Output.value")))
+                yield "output", "%s = %s" % (text_at(place + offset("Output.name")), value.name())
+        except (gdb.GdbError, gdb.MemoryError, gdb.error):
+            return
+
+
 PRINTERS = {
+    "tapir::Graph": GraphPrinter,
+    "tapir::Graph::Value": graph_value_printed,
+    "tapir::Graph::Node": graph_node_printed,
+    "tapir::SymInt": sym_int_printed,
     "tapir::Tensor": tensor_printed,
     "tapir::TensorImpl": tensor_printed,
     "tapir::Shape": shape_printed,
@@ -816,6 +953,8 @@ class Lookup:
         if kind.name not in self.found:
             self.found[kind.name] = next((make for base, make in PRINTERS.items() if base_named(kind, base) is not None), None)
         make = self.found[kind.name]
+        if isinstance(make, type):  # a printer with children
+            return make(value) if value.address is not None else None
         return Printer(value, make) if make else None
 
 

@@ -245,6 +245,7 @@ void writes() {
 void bodies();  // bodies.cpp
 void outputs();  // values.cpp
 void optimizers();
+void graphs();
 
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
@@ -271,5 +272,6 @@ int main(int argc, char** argv) {
     if (what == "bodies") bodies();
     if (what == "outputs") outputs();
     if (what == "optimizers") optimizers();
+    if (what == "graphs") graphs();
     return 0;
 }

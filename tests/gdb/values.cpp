@@ -62,3 +62,16 @@ void optimizers() {
     }
     look(sgd, adam);
 }
+
+#include <tapir/autograd/trace/trace.h>  // here, since expected output names the lines above
+
+void graphs() {
+    Net net;
+    (void)net.parameters();
+    const auto fn = [&](const Tensor& x) { return net.encoder.forward(x).reshape({x.size(0) * 2}) / x.size(0); };
+    const tapir::Graph graph = tapir::trace(fn, {{"x", tapir::ones({3, 2}), {"batch"}}});
+    const tapir::Graph::Node& node = *graph.nodes().back();
+    const tapir::Graph::Value &x = *graph.inputs()[0], &y = *node.results[0];
+    const tapir::SymInt size = (tapir::SymInt::dim("time") * tapir::SymInt(2) + tapir::SymInt(-3)).floor_div(3) + tapir::SymInt(4);
+    look(graph, node, x, y, size);
+}
