@@ -106,7 +106,7 @@ def wait(page, name, words, images=(), shapes=0):
     print(f"{name}: {len(seen['text'])} texts, {len(seen['images'])} images, {seen['shapes']} shapes")
 
 
-def browse(server, address, tree_address, data):
+def browse(server, address, tree_address, traced_address, data):
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
                "--disable-background-networking", "--disable-component-update", "--window-size=1500,1000", "--remote-debugging-port=0",
                "--user-data-dir=" + data, "about:blank"]
@@ -139,6 +139,7 @@ def browse(server, address, tree_address, data):
         look(page, "graph_of_a_tree", tree_address + "/#graphs", ["cell", "embedding", "classifier", "cross_entropy"], shapes=4)
         page.evaluate(OPEN + "('cell')")
         wait(page, "graph_of_a_tree_opened", ["call_1", "call_199"], shapes=200)
+        look(page, "traced_graph", traced_address + "/#graphs", ["0_Conv2d", "6_Flatten", "10_Linear", "log_softmax", "images"], shapes=10)
         page.socket.close()
     finally:
         browser.terminate()
@@ -146,7 +147,9 @@ def browse(server, address, tree_address, data):
 
 
 os.makedirs(screenshots, exist_ok=True)
-with serve.tensorboard(folder) as (process, at), serve.tensorboard(os.path.join(folder, "tree")) as (_, tree_at):
+with serve.tensorboard(folder) as (process, at), serve.tensorboard(os.path.join(folder, "tree")) as (_, tree_at), serve.tensorboard(
+    os.path.join(folder, "traced")
+) as (_, traced_at):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browse(process, at, tree_at, profile)
+        browse(process, at, tree_at, traced_at, profile)
 print("the pages are as they should be")

@@ -1,4 +1,5 @@
 // write FOLDER: one of every kind that SummaryWriter writes, for check.py and browser.py; and what they were made of, as .npy.
+#include <tapir/autograd/trace/trace.h>
 #include <tapir/nn/summary/summary_writer.h>
 #include <tapir/tapir.h>
 
@@ -56,6 +57,10 @@ void write(const std::string& folder) {
                          nn::Flatten(), nn::Dropout(0.3), nn::Linear(64 * 7 * 7, 128), relu, nn::Linear(128, 10));
     writer.add_graph(lenet, zeros({4, 1, 28, 28}));
     writer.close();
+
+    lenet.eval();
+    nn::SummaryWriter(folder + "/traced").add_graph(trace([&](const Tensor& x) { return log_softmax(lenet(x), 1); },
+                                                          {{"images", zeros({4, 1, 28, 28}), {"batch"}}}));
 
     nn::SummaryWriter tree(folder + "/tree");
     Tree model;
