@@ -130,7 +130,11 @@ constexpr OpForm data_sized_form(OpForm form, std::uint64_t (*results)(const voi
 
 // What the call of an op gives goes where results belong.
 inline void put_results(Tensor* to, Tensor from) { to[0] = static_cast<Tensor&&>(from); }
+inline constexpr std::size_t kMostResults = 256;  // that there is room for
+[[noreturn]] void fail_results(std::size_t count);
 inline void put_results(Tensor* to, std::vector<Tensor> from) {
+    if (from.size() > kMostResults) [[unlikely]]
+        fail_results(from.size());
     for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<Tensor&&>(from[i]);
 }
 

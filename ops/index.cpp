@@ -592,25 +592,41 @@ void region_fields(Fields& f, Region& a) {
     f("sizes", a.sizes)("strides", a.strides)("offset", a.offset)("at", a.at)("scale", a.scale)("distinct", a.distinct);
 }
 
+Tensor index_again(const FormCall& x, const Region& region) {
+    check_region("index", x[0].numel(), region, x[1]);
+    return taken(contiguous(x[0]), {region, x[1]}, Loc::current());
+}
+
+Tensor place_again(const FormCall& x, const PlaceCall& call) {
+    const Loc loc = Loc::current();
+    check_region("index_place", detail::checked_numel(call.whole, x[0].dtype(), loc), call.region, x[1]);
+    const Shape picked = call.region.shape(x[1].shape());
+    if (x[0].shape() != picked) fail<ShapeError>(loc, "index_place: values of shape {} for a region of shape {}", x[0].shape(), picked);
+    return index_place(contiguous(x[0]), call.whole, call.region, x[1], loc);
+}
+
 // Of self and the value, and positions where there are any.
 Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
     const Loc loc = Loc::current();
+    check_region(op.name, x[0].numel(), region, x.count > 2 ? x[2] : Tensor());
+    const Shape there = x.count > 2 ? region.shape(x[2].shape()) : region.sizes;
+    const Tensor value = x[1].numel() == 1 ? x[1] : expand(x[1], there);
     const Plan plan{region, x.count > 2 ? x[2] : Tensor()};
     const Tensor out = clone(contiguous(x[0]));
     if (&op == &index_put_add_op) {
-        add_at(out, plan, plan, x[1], loc);
+        add_at(out, plan, plan, value, loc);
     } else {
-        write(out, plan, x[1], loc);
+        write(out, plan, value, loc);
     }
     mark_written(out, loc);
-    record_put(op, out, plan, x[1], loc);
+    record_put(op, out, plan, value, loc);
     return out;
 }
 
 }  // namespace
 
-TAPIR_FORM(index, Region, taken(contiguous(x[0]), {a, x[1]}, Loc::current()), region_fields(f, a));
-TAPIR_FORM(index_place, PlaceCall, index_place(x[0], a.whole, a.region, x[1], Loc::current()),
+TAPIR_FORM(index, Region, index_again(x, a), region_fields(f, a));
+TAPIR_FORM(index_place, PlaceCall, place_again(x, a),
            f("whole", a.whole); region_fields(f, a.region));
 TAPIR_FORM(index_put, Region, put_again(index_put_op, x, a), region_fields(f, a));
 TAPIR_FORM(index_put_add, Region, put_again(index_put_add_op, x, a), region_fields(f, a));

@@ -68,6 +68,10 @@ void take_region(const Tensor& out, const TensorImpl* x, const Region& region, c
 /// x[region] += value (of the region's shape, or one element). x is contiguous.
 void add_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value);
 
+/// What a graph says of a region may be anything. Throws IndexError where it reaches beyond `numel` elements, and where the positions
+/// (undefined: none) are not int64 and contiguous.
+void check_region(const char* op, std::int64_t numel, const Region& region, const Tensor& positions);
+
 /// Positions where the mask (bool) holds, as sum of coordinates * strides: int64, 1-d.
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc);
 

@@ -339,18 +339,22 @@ Tensor triangle_indices(const OpInfo& op, int64_t rows, int64_t columns, int64_t
                         const Loc& loc) {
     if (rows < 0 || columns < 0) fail<ValueError>(loc, "{}: negative sizes: {}, {}", op.name, rows, columns);
     const DType dtype = detail::dtype_for(op.name, options, int64, loc);
-    std::vector<int64_t> of_rows, of_columns;
+    if (std::max(rows, columns) > INT32_MAX) fail<ValueError>(loc, "{}: a matrix of {} x {} is too large", op.name, rows, columns);
+    const int64_t by = std::clamp(offset, -rows, columns);  // beyond these nothing changes
+    const auto begin_of = [&](int64_t i) { return lower ? 0 : std::clamp<int64_t>(i + by, 0, columns); };
+    const auto end_of = [&](int64_t i) { return lower ? std::clamp<int64_t>(i + by + 1, 0, columns) : columns; };
+    int64_t count = 0;
+    for (int64_t i = 0; i < rows; ++i) count += end_of(i) - begin_of(i);
+    const Tensor places = detail::make_empty({2, count}, int64, cpu, loc);
+    auto* next = static_cast<int64_t*>(places.raw_data());
     for (int64_t i = 0; i < rows; ++i) {
-        const int64_t at = std::clamp<int64_t>(lower ? i + offset + 1 : i + offset, 0, columns);
-        for (int64_t j = lower ? 0 : at; j < (lower ? at : columns); ++j) {
-            of_rows.push_back(i);
-            of_columns.push_back(j);
+        for (int64_t j = begin_of(i); j < end_of(i); ++j, ++next) {
+            next[0] = i;
+            next[count] = j;
         }
     }
-    const auto count = static_cast<int64_t>(of_rows.size());
-    of_rows.insert(of_rows.end(), of_columns.begin(), of_columns.end());
     const auto attrs = [&](const MakeAttrs& all) { return TriangleAttrs{all, rows, columns, offset}; };
-    Tensor t = copied(of_rows.data(), {2, count}, int64, dtype, options, loc);
+    Tensor t = copied(places.raw_data(), {2, count}, int64, dtype, options, loc);
     detail::finish_making(op, t, options, loc, attrs);
     return t;
 }

@@ -36,7 +36,11 @@ void over_fields(Fields& f, Over& o) {
     Shape dims = dims_of(o);
     f("dims", dims)("keepdim", o.keepdim);
     o.dims = 0;
-    for (int i = 0; i < dims.rank(); ++i) o.dims |= 1u << dims.raw(i);
+    for (int i = 0; i < dims.rank(); ++i) {
+        const int64_t dim = dims.raw(i);
+        if (dim < 0 || dim >= kMaxRank) fail<IndexError>(Loc{}, "a graph's reduction: {} is no dimension", dim);
+        o.dims |= 1u << dim;
+    }
 }
 
 Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& loc) {

@@ -76,6 +76,35 @@ kernels::IndexSource PickedIndex::source() const {
             negative == Negative::from_end};
 }
 
+void check_region(const char* op, int64_t numel, const Region& region, const Tensor& positions) {
+    bool fits = region.sizes.rank() == region.strides.rank() && region.at >= 0 && region.at <= region.sizes.rank(), is_empty = false;
+    int64_t low = region.offset, high = region.offset;
+    const auto reach = [&](int64_t place, int64_t step) {
+        int64_t way = 0;
+        fits = fits && !__builtin_mul_overflow(place, step, &way) && !__builtin_add_overflow(low, std::min<int64_t>(way, 0), &low) &&
+               !__builtin_add_overflow(high, std::max<int64_t>(way, 0), &high);
+    };
+    for (int d = 0; fits && d < region.sizes.rank(); ++d) {
+        is_empty |= region.sizes.raw(d) == 0;
+        fits = region.sizes.raw(d) >= 0;
+        reach(std::max<int64_t>(region.sizes.raw(d) - 1, 0), region.strides.raw(d));
+    }
+    if (fits && positions.defined()) {
+        const Tensor here = positions.to(cpu);
+        fits = here.dtype() == int64 && positions.is_contiguous() && here.dim() + region.sizes.rank() <= kMaxRank;
+        is_empty |= here.numel() == 0;
+        int64_t first = 0, last = 0;
+        if (fits && here.numel() > 0) kernels::index_range(static_cast<const int64_t*>(here.raw_data()), here.numel(), &first, &last);
+        const int64_t least = std::min<int64_t>(first, 0), most = std::max<int64_t>(last, 0);
+        reach(least, region.scale);
+        reach(most, region.scale);
+    }
+    if (!fits || (!is_empty && (low < 0 || high >= numel))) {
+        fail<IndexError>(Loc{}, "{}: the region of sizes {}, strides {} and offset {} is none of a tensor of {} elements", op, region.sizes,
+                         region.strides, region.offset, numel);
+    }
+}
+
 Shape Region::shape(const Shape& positions) const {
     Shape all = sizes;
     for (int d = 0; d < positions.rank(); ++d) all.insert(at + d, positions.raw(d));

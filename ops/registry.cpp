@@ -32,6 +32,10 @@ std::vector<const OpInfo*> all_ops() {
 
 void FormCall::fail_input(int i) const { fail<ValueError>(Loc{}, "graph: an op has {} inputs, and needs number {}", count, i); }
 
+void detail::fail_results(std::size_t count) {
+    fail<ValueError>(Loc{}, "graph: an op gives {} results, at most {} are possible", count, kMostResults);
+}
+
 const OpForm* find_form(const char* op) {
     static const auto* forms = [] {
         auto* all = new std::unordered_map<std::string_view, const OpForm*>{  // never freed: used until the program ends

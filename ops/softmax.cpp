@@ -77,7 +77,7 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const 
         args.g = g.impl()->data;
     } else if (attrs.first_query >= 0) {
         args.queries = x->sizes[x->rank - 2];
-        args.first = attrs.first_query;
+        args.first = std::min(attrs.first_query, lines.size);  // from there on all are seen
     }
     if (on_gpu(x)) {
         for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
@@ -211,7 +211,11 @@ void run_logsumexp(const Reduced& in, const Tensor& out) {
 }  // namespace
 
 Tensor softmax(In x, Dim dim) { return softmax_along(softmax_op, x, dim, false); }
-Tensor causal_softmax(In scores, std::int64_t first_query) { return softmax_along(causal_softmax_op, scores, -1, false, first_query); }
+Tensor causal_softmax(In scores, std::int64_t first_query) {
+    detail::check_defined(scores, "causal_softmax");
+    if (scores.tensor.dim() < 2) fail<ShapeError>(scores.loc, "causal_softmax: needs 2 dimensions, got shape {}", scores.tensor.shape());
+    return softmax_along(causal_softmax_op, scores, -1, false, first_query);
+}
 Tensor log_softmax(In x, Dim dim) { return softmax_along(log_softmax_op, x, dim, true); }
 
 Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {

@@ -8,6 +8,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/view_impl.h"
 
 namespace tapir {
@@ -611,8 +612,16 @@ namespace {
 // Of what place() gives, and its gradient: strides are those of a contiguous tensor.
 Tensor part_again(const Tensor& x, const Part& part) {
     const Loc loc = Loc::current();
+    check_region("part", x.numel(), {part.sizes, part.strides, part.offset}, {});
     const Tensor whole = contiguous(x);
     return record_part(In(whole, loc), take(whole, part), part);
+}
+
+Tensor place_again(const Tensor& x, const PlaceCall& call) {
+    const Loc loc = Loc::current();
+    check_region("place", detail::checked_numel(call.shape, x.dtype(), loc), {call.part.sizes, call.part.strides, call.part.offset}, {});
+    if (x.shape() != call.part.sizes) fail<ShapeError>(loc, "place: values of shape {} for a part of shape {}", x.shape(), call.part.sizes);
+    return place(x, call.shape, call.part, loc);
 }
 
 }  // namespace
@@ -626,7 +635,7 @@ TAPIR_FORM(slice, SliceCall, slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
            f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
 TAPIR_FORM(diagonal, DiagonalCall, diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
 TAPIR_FORM(part, Part, part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
-TAPIR_FORM(place, PlaceCall, place(x[0], a.shape, a.part, Loc::current()),
+TAPIR_FORM(place, PlaceCall, place_again(x[0], a),
            f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
 TAPIR_FORM(pieces, SplitCall, a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
            f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));

@@ -173,8 +173,8 @@ std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
             if (s.name != field.name || s.element == kInGraph) continue;
             if (s.element < 0) {
                 value = s.value;
-            } else {
-                std::get<std::vector<SymInt>>(value)[static_cast<std::size_t>(s.element)] = s.value;
+            } else if (auto& elements = std::get<std::vector<SymInt>>(value); static_cast<std::size_t>(s.element) < elements.size()) {
+                elements[static_cast<std::size_t>(s.element)] = s.value;
             }
         }
         list.emplace_back(field.name, std::move(value));
@@ -230,6 +230,18 @@ void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
     if (const auto* size = std::get_if<SymInt>(&value)) note(*size, -1);
     if (const auto* sizes = std::get_if<std::vector<SymInt>>(&value)) {
         for (std::size_t i = 0; i < sizes->size(); ++i) note((*sizes)[i], static_cast<int>(i));
+        // What is kept as something else than a list, the dimensions of a reduction, cannot wait for its numbers.
+        const bool is_symbolic = std::any_of(symbolic_.begin(), symbolic_.end(), [&](const Symbolic& s) { return s.name == name; });
+        if (!is_symbolic) return;
+        std::size_t kept = 0;
+        each_field(*form_, data_, [&](const Field& field) {
+            if (name != field.name) return;
+            if (field.kind == Field::Kind::sizes) kept = static_cast<std::size_t>(in<Shape>(field).rank());
+            if (field.kind == Field::Kind::integers) kept = in<std::vector<int64_t>>(field).size();
+        });
+        if (kept == sizes->size()) return;
+        std::erase_if(symbolic_, [&](const Symbolic& s) { return s.name == name; });
+        fail<ValueError>(loc, "{}: the attribute {} cannot depend on named dimensions: {}", form_->op, name, to_string(value));
     }
 }
 
@@ -257,8 +269,13 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc, bool partly) 
                     if (in<int>(field) != number) fail<ValueError>(loc, "{}: its {} cannot be {}", form_->op, s.name, number);
                     break;
                 case Field::Kind::scalar: in<Scalar>(field) = number; break;
-                case Field::Kind::sizes: in<Shape>(field).raw(s.element) = number; break;
-                default: in<std::vector<int64_t>>(field)[static_cast<std::size_t>(s.element)] = number;
+                case Field::Kind::sizes:
+                    if (s.element < in<Shape>(field).rank()) in<Shape>(field).raw(s.element) = number;
+                    break;
+                default:
+                    if (static_cast<std::size_t>(s.element) < in<std::vector<int64_t>>(field).size()) {
+                        in<std::vector<int64_t>>(field)[static_cast<std::size_t>(s.element)] = number;
+                    }
             }
         }
     });

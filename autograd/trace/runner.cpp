@@ -26,7 +26,6 @@ namespace {
 constexpr int kOutside = -1;           // a root: an input, a parameter or a constant
 constexpr int kToTheEnd = INT_MAX;     // a last use
 constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
-constexpr std::size_t kMostResults = 256;
 constexpr std::size_t kMostConstantBytes = 64 * 1024;  // that a step keeps
 
 std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }

@@ -6,6 +6,7 @@ build=$1 seconds=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 python3 "$here/corpus.py" "$build/fuzz/seeds"
+[[ -d $build/fuzz/seeds/graph ]] || "$build/tests/fuzz/graph_seeds" "$build/fuzz/seeds"
 failed=()
 for program in "$build"/tests/fuzz/fuzz_*; do
     [[ -x $program && ! -d $program ]] || continue
@@ -15,6 +16,10 @@ for program in "$build"/tests/fuzz/fuzz_*; do
     echo "=== fuzz_$name, $seconds s"
     # A file may hold 1032 times its size in deflate's best case: so small inputs and a limit of memory fit together.
     # The system's allocator, so that what lies beyond a small tensor is watched as well.
+    asan=
+    # A graph may ask for large tensors: what there is no memory for is an error.
+    [[ $name != graph ]] || asan=allocator_may_return_null=1:max_allocation_size_mb=63
+    ASAN_OPTIONS=$asan OMP_NUM_THREADS=1 \
     TAPIR_ALLOCATOR=system "$program" -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 \
         -print_final_stats=1 \
         -artifact_prefix="$build/fuzz/$name/" "$build/fuzz/$name/corpus" "$build/fuzz/seeds/$name" >"$build/fuzz/$name/log" 2>&1 ||

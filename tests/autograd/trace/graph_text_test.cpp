@@ -138,3 +138,53 @@ TEST_CASE("a long text is read") {
     CHECK_THROWS_AS(Graph::parse("input x: float32 (" + sum + ",)\n"), ValueError);
     CHECK_THROWS_AS(Graph::parse("input x: float32 (" + product + ",)\n"), ValueError);
 }
+
+// Found by tests/fuzz/graph.cpp: each of these read or wrote memory that is not the graph's, or ended the program.
+TEST_CASE("what a text says of ops may be anything") {
+    const auto refused = [](const std::string& lines) {
+        INFO(lines);
+        CHECK_THROWS_AS(Graph::parse("input x: float32 (2, 3)\ninput i: int64 (2,)\n" + lines + "\noutput y = %1\n")({ones({2, 3}), zeros({2}, int64)}), Error);
+    };
+    refused("%1: float32 () = sum(x, dims=(0, batch), keepdim=true)");  // kept as a mask: nothing can wait for numbers there
+    refused("%1: float32 () = std(x, dims=(0, -inf), keepdim=true, correction=1)");
+    refused("%1: float32 () = sum(x, dims=(-1,), keepdim=true)");
+    refused("%1: float32 () = sum(x, dims=(64,), keepdim=true)");
+    refused("%1: float32 (2,) = sum(x, dims=(1,), keepdim=false, keepdim=false)");
+    refused("%1: float32 (9,) = part(x, sizes=(9,), strides=(1,), offset=0)");
+    refused("%1: float32 (2,) = part(x, sizes=(2,), strides=(1,), offset=-1)");
+    refused("%1: float32 (2,) = part(x, sizes=(2,), strides=(9223372036854775807,), offset=1)");
+    refused("%1: float32 (2,) = part(x, sizes=(2, 2), strides=(1,), offset=0)");
+    refused("%1: float32 (4,) = place(x, shape=(4,), sizes=(6,), strides=(1,), offset=0)");
+    refused("%1: float32 (-1,) = place(x, shape=(-1,), sizes=(2, 3), strides=(3, 1), offset=0)");
+    refused("%1: float32 (2,) = index(x, i, sizes=(3,), strides=(1,), offset=4, at=0, scale=1, distinct=false)");
+    refused("%1: float32 (2,) = index(x, i, sizes=(3,), strides=(1,), offset=0, at=7, scale=1, distinct=false)");
+    refused("%1: float32 (2,) = index(x, x, sizes=(), strides=(), offset=0, at=0, scale=1, distinct=false)");
+    refused("%1: float32 (2,) = index_put(x, x, i, sizes=(), strides=(), offset=6, at=0, scale=1, distinct=false)");
+    refused("%1: float32 (2,) = index_put_add(x, x, i, sizes=(), strides=(), offset=-1, at=0, scale=1, distinct=false)");
+    refused("%1: float32 (2,) = index_place(x, i, whole=(-5,), sizes=(), strides=(), offset=0, at=0, scale=1, distinct=false)");
+    refused("%1: float32 (2,) = index_place(x, i, whole=(5,), sizes=(), strides=(), offset=0, at=0, scale=1, distinct=false)");
+    refused("%1: float32 (2, 3), %2: float32 () = exp(x)\noutput z = %2");  // has one result only
+    refused("%1: float32 () = exp()");
+    refused("%0: int64 (2, 0) = triu_indices(dtype=int64, device=cpu, row=2147483648, col=0, offset=0)\n%1: float32 (2, 3) = exp(x)");
+    refused("%1: float32 (2,) = select(x, dim=0, index=0)\n%2: float32 (2,) = causal_softmax(%1, first_query=1)\noutput z = %2");
+    const Graph last = Graph::parse("input x: float64 (3, 3)\n%1: float64 (3, 3) = causal_softmax(x, first_query=9223372036854775807)\noutput y = %1\n");
+    const Tensor scores = randn({3, 3}, {float64});
+    CHECK(allclose(last({scores})[0], softmax(scores, 1)));
+    // More results than there is room for.
+    CHECK_THROWS_AS(Graph::parse("input x: float32 (300,)\n%1: float32 () = pieces(x, dim=0, drop=true, sizes=(1,))\noutput y = %1\n")({ones({300})}), ValueError);
+    // What is in the region is read.
+    const Graph good = Graph::parse("input x: float32 (2, 3)\ninput i: int64 (2,)\n"
+                                    "%1: float32 (2, 3) = index(x, i, sizes=(3,), strides=(1,), offset=0, at=0, scale=3, distinct=false)\noutput y = %1\n");
+    const Tensor x = randn({2, 3});
+    CHECK(equal(good({x, tensor({1, 0})})[0], x.flip({0})));
+    CHECK_THROWS_AS(good({x, tensor({1, 2})}), IndexError);
+    CHECK_THROWS_AS(good({x, tensor({-1, 0})}), IndexError);
+}
+
+TEST_CASE("the places of a triangle are as before") {
+    CHECK(equal(triu_indices(3, 4, 1), tensor({{0, 0, 0, 1, 1, 2}, {1, 2, 3, 2, 3, 3}})));
+    CHECK(equal(tril_indices(3, 2, -1), tensor({{1, 2, 2}, {0, 0, 1}})));
+    CHECK(triu_indices(3, 4, INT64_MAX).size(1) == 0);
+    CHECK(triu_indices(3, 4, INT64_MIN).size(1) == 12);
+    CHECK(tril_indices(3, 4, INT64_MAX).size(1) == 12);
+}

@@ -1,0 +1,171 @@
+// Texts of graphs: each is an error or a graph that is whole, comes back from its own text, and gives errors or results when it is run on
+// small inputs, op by op and as a plan.
+#include <algorithm>
+#include <cctype>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "input.h"
+#include "tapir/autograd/op_form.h"
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
+
+using namespace tapir;
+
+namespace {
+
+constexpr std::int64_t kMostElements = 4096;  // of an input
+
+Tensor input_of(const Graph::Value& value, const DimSizes& sizes) {
+    Shape shape;
+    std::int64_t count = 1;
+    for (const SymInt& size : value.shape) {
+        const std::int64_t number = size.value(sizes);
+        if (number < 0 || number > kMostElements || (count *= number) > kMostElements) return {};
+        shape.push_back(number);
+    }
+    if (value.device != cpu) return {};
+    const Tensor x = arange(count, {float32}).to(value.dtype).reshape(shape);
+    return is_floating(value.dtype) ? x * 0.3 - 1 : value.dtype == int32 || value.dtype == int64 ? x % 3 : x;
+}
+
+void run(const Graph& graph) {
+    DimSizes sizes;
+    std::int64_t next = 2;
+    for (const std::string& dim : graph.dims()) sizes[dim] = next++;
+    std::vector<Tensor> inputs;
+    Graph::Inputs named;
+    for (const Graph::Value* value : graph.inputs()) {
+        inputs.push_back(input_of(*value, sizes));
+        if (!inputs.back().defined()) return;
+        named.emplace_back(value->name, inputs.back());
+    }
+    for (int repeat = 0; repeat < 3; ++repeat) {
+        try {
+            if (repeat == 0) {
+                graph(inputs);
+            } else {
+                graph.run(named);
+            }
+        } catch (const Error&) {  // of any type: an op refuses what it is given
+        } catch (const std::bad_alloc&) {
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    const std::string text(reinterpret_cast<const char*>(data), size);
+    // Whoever asks for tensors of gigabytes gets them where there is room: not here.
+    try {
+        const Graph graph = Graph::parse(text);
+        graph.check();
+        const std::string listed = graph.str();
+        if (Graph::parse(listed).str() != listed) {
+            std::fprintf(stderr, "does not come back:\n%s", listed.c_str());
+            std::abort();
+        }
+        run(graph);
+    } catch (const Error& error) {
+        if (error.where().line() == 0 && std::string_view(error.what()).find("OutOfMemory") == std::string_view::npos) {
+            // Errors of what an op is given may have no line: the graph's is not known.
+        }
+    }
+    return 0;
+}
+
+// --- Mutations ------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '%' || c == '.' || c == '-'; }
+
+struct Word {
+    std::size_t begin, size;
+};
+std::vector<Word> words_of(const std::string& text) {
+    std::vector<Word> words;
+    for (std::size_t i = 0; i < text.size();) {
+        std::size_t end = i;
+        while (end < text.size() && is_word(text[end])) ++end;
+        if (end > i) words.push_back({i, end - i});
+        i = std::max(end, i + 1);
+    }
+    return words;
+}
+
+bool is_number(std::string_view word) {
+    return !word.empty() && (std::isdigit(static_cast<unsigned char>(word[0])) || (word[0] == '-' && word.size() > 1));
+}
+
+constexpr const char* kNumbers[] = {"0", "1", "-1", "2", "-2", "3", "5", "8", "64", "255", "-100", "2147483647", "-2147483649", "4294967298",
+                                    "9223372036854775807", "-9223372036854775808", "0.5", "-0.0", "1e300", "nan", "inf", "-inf"};
+constexpr const char* kDTypes_[] = {"bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"};
+constexpr const char* kOps[] = {
+#define TAPIR_FORM_NAME(name) #name,
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_FORM_NAME
+};
+
+std::string mutated(std::string text, std::mt19937& random) {
+    const auto pick = [&](std::size_t count) { return static_cast<std::size_t>(random() % std::max<std::size_t>(count, 1)); };
+    const std::vector<Word> words = words_of(text);
+    if (words.empty()) return text + "input x: float32 (2, 3)\n";
+    const auto word = [&](const Word& w) { return std::string_view(text).substr(w.begin, w.size); };
+    const Word at = words[pick(words.size())];
+    const auto put = [&](std::string_view other) { return text.replace(at.begin, at.size, std::string(other)); };
+    const auto another = [&](const auto& fits) {  // a word of the text that is of the same kind
+        std::vector<Word> found;
+        for (const Word& w : words) {
+            if (fits(word(w))) found.push_back(w);
+        }
+        return found.empty() ? std::string(word(at)) : std::string(word(found[pick(found.size())]));
+    };
+    const std::string_view now = word(at);
+    const bool is_dtype = std::find(std::begin(kDTypes_), std::end(kDTypes_), now) != std::end(kDTypes_);
+    const bool is_op = at.begin + at.size < text.size() && text[at.begin + at.size] == '(';
+    switch (pick(10)) {
+        case 0: return put(words_of(text).empty() ? "" : another([](std::string_view) { return true; }));
+        case 1: {  // a line twice, or not at all
+            const std::size_t end = std::min(text.find('\n', at.begin), text.size() - 1) + 1, begin = text.rfind('\n', at.begin) + 1;
+            if (pick(2)) return text.erase(begin, end - begin);
+            const std::string line = text.substr(begin, end - begin);
+            return text.insert(end, line);
+        }
+        case 2: {  // an operand more, or less
+            const std::size_t open = text.find('(', at.begin);
+            if (open == std::string::npos) return text;
+            return text.insert(open + 1, another([](std::string_view w) { return w[0] == '%' || w == "x"; }) + ", ");
+        }
+        case 3: {
+            const std::size_t comma = text.find(", ", at.begin);
+            if (comma == std::string::npos) return text;
+            const std::size_t end = std::min(text.find_first_of(",)", comma + 1), text.size());
+            return text.erase(comma, end - comma);
+        }
+        default:
+            if (is_dtype) return put(kDTypes_[pick(std::size(kDTypes_))]);
+            if (is_op && pick(2)) return put(kOps[pick(std::size(kOps))]);
+            if (now == "true" || now == "false") return put(now == "true" ? "false" : "true");
+            if (now[0] == '%') return put(another([](std::string_view w) { return w[0] == '%'; }));
+            if (is_number(now)) return put(pick(3) ? kNumbers[pick(std::size(kNumbers))] : another(is_number));
+            return put(another([&](std::string_view w) { return !is_number(w); }));
+    }
+}
+
+}  // namespace
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+    std::mt19937 random(seed);
+    if (random() % 8 == 0) return LLVMFuzzerMutate(data, size, most);
+    std::string text(reinterpret_cast<char*>(data), size);
+    for (auto count = 1 + random() % 3; count > 0; --count) text = mutated(std::move(text), random);
+    const std::size_t length = std::min(text.size(), most);
+    std::copy_n(text.data(), length, data);
+    return length;
+}
