@@ -44,7 +44,7 @@ bench:          ## build and run the benches
 install:        ## build the library and install it under PREFIX
 	@.ci/install-deps build
 	$(call configure,release)
-	$(call build,release) --target tapir
+	$(call build,release) --target tapir tapir_runtime
 	@cmake --install build/release --prefix $(PREFIX)
 
 asan tsan:      ## the tests under a sanitizer

@@ -154,6 +154,7 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc);
 
 /// Whether the log must know what is made from this input.
 inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
+    if constexpr (detail::is_runtime) return false;
     if (input->flags & TensorImpl::kRequiresGrad) return true;
     if (input->node.tape == log.id) return true;
     if (input->node.tape != 0) [[unlikely]]
@@ -164,7 +165,7 @@ inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
 /// The log to record on, or null when none of the inputs is tracked: for ops, before append_record.
 inline Log* recording(const Loc& loc, std::initializer_list<const Tensor*> inputs) {
     Log* log = detail::thread.log;
-    if (!log) return nullptr;
+    if (detail::is_runtime || !log) return nullptr;
     bool any = false;
     for (const Tensor* input : inputs) any |= input->defined() && tracked(input->impl(), *log, loc);
     return any ? log : nullptr;
@@ -172,7 +173,7 @@ inline Log* recording(const Loc& loc, std::initializer_list<const Tensor*> input
 
 inline Log* recording(const Loc& loc, const std::vector<Tensor>& inputs) {
     Log* log = detail::thread.log;
-    if (!log) return nullptr;
+    if (detail::is_runtime || !log) return nullptr;
     bool any = false;
     for (const Tensor& input : inputs) any |= input.defined() && tracked(input.impl(), *log, loc);
     return any ? log : nullptr;
@@ -183,6 +184,7 @@ void tell_watchers(const RecordArgs& ran);
 
 /// What an op that is observed (thread.observed) does last.
 inline void finish_op(const RecordArgs& ran, bool recorded) {
+    if constexpr (detail::is_runtime) return;
     if (detail::is_watched()) [[unlikely]]
         tell_watchers(ran);
     if (recorded) append_record(*detail::thread.log, ran);
@@ -195,7 +197,7 @@ template <class Attrs = std::nullptr_t>
 void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Tensor& output,
             std::initializer_list<const Tensor*> saved, const Attrs& attrs = {}, std::initializer_list<double> numbers = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
-    if (!detail::thread.observed) return;
+    if (detail::is_runtime || !detail::thread.observed) return;
     const bool recorded = is_floating(output.dtype()) && op.is_recorded() && recording(loc, inputs);
     TensorImpl* out = output.impl();
     finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
@@ -217,7 +219,7 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
             std::initializer_list<const Tensor*> saved, const Attrs& attrs, const Told& told, const Call& call = {},
             std::initializer_list<double> numbers = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
-    if (!detail::thread.observed) return;
+    if (detail::is_runtime || !detail::thread.observed) return;
     const bool recorded = is_floating(output.dtype()) && op.is_recorded() && recording(loc, inputs);
     TensorImpl* out = output.impl();
     constexpr std::size_t most = 8;
@@ -237,7 +239,7 @@ template <class Attrs = std::nullptr_t, class Call = std::nullptr_t>
 void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
                  const std::vector<Tensor>& saved, const Attrs& attrs = {}, const Call& call = {}) {
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
-    if (!detail::thread.observed) return;
+    if (detail::is_runtime || !detail::thread.observed) return;
     const bool recorded = recording(loc, inputs);
     if (!recorded && !detail::is_watched()) return;
     const auto addresses = [](const std::vector<Tensor>& tensors) {

@@ -298,7 +298,11 @@ inline OnnxValues onnx_values(OnnxValues values) { return values; }
 
 /// Says how an op is written: of x, a call, its result or the list of its results. The line must begin with TAPIR_ONNX(NAME, as that
 /// of TAPIR_OP.
+#ifdef TAPIR_RUNTIME
+#define TAPIR_ONNX(op, ...) static_assert(true)
+#else
 #define TAPIR_ONNX(op, ...)                                \
     extern const ::tapir::OnnxForm op##_onnx;              \
     constexpr ::tapir::OnnxForm op##_onnx = {              \
         #op, [](const ::tapir::OnnxCall& x) { return ::tapir::detail::onnx_values(__VA_ARGS__); }}
+#endif

@@ -103,6 +103,12 @@ std::vector<Tensor> outputs(const Result& result) {
     }
 
 /// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
+#ifdef TAPIR_RUNTIME  // which calls ops and no rules
+#define TAPIR_OP(op, onnx_name, rule, documentation, ...) \
+    extern const ::tapir::OpInfo op##_op;                 \
+    constexpr ::tapir::OpInfo op##_op{.name = #op};       \
+    static_assert(true)
+#else
 #define TAPIR_OP(op, onnx_name, rule, documentation, ...)                                                     \
     namespace {                                                                                               \
     const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                     \
@@ -112,3 +118,4 @@ std::vector<Tensor> outputs(const Result& result) {
                                       sizeof(op##_samples) / sizeof(op##_samples[0])};                        \
     static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                        \
                   "an op states its ONNX form, its rule (or NonDiff, Given, ...), and its documentation")
+#endif

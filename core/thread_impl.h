@@ -15,6 +15,13 @@ class Tensor;
 
 namespace detail {
 
+/// In Tapir::runtime nothing is recorded, watched or traced: what does that is left out.
+#ifdef TAPIR_RUNTIME
+inline constexpr bool is_runtime = true;
+#else
+inline constexpr bool is_runtime = false;
+#endif
+
 struct ThreadState {
     Log* log = nullptr;              // where ops are recorded; null when no tape is alive (or recording is paused)
     OpWatcher* watchers = nullptr;   // who is told of ops that have run; null when there are none
@@ -116,9 +123,9 @@ inline void set_log(Log* log) noexcept {
 }
 
 /// Whether this thread has watchers who are told.
-inline bool is_watched() noexcept { return thread.watchers && !thread.muted; }
+inline bool is_watched() noexcept { return !is_runtime && thread.watchers && !thread.muted; }
 
-inline bool is_tracing() noexcept { return thread.trace != 0; }
+inline bool is_tracing() noexcept { return !is_runtime && thread.trace != 0; }
 
 /// To be called before the program reads elements.
 inline void note_read(const char* what, const Tensor& x, const Loc& loc) {

@@ -73,11 +73,20 @@ using K = double;
 constexpr bool is_g(const char* expression) { return expression[0] == 'g' && expression[1] == '\0'; }
 
 constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, int params = 0, BackwardRule rule = elementwise_rule) {
+    if (detail::is_runtime) {
+        OpInfo row;
+        row.name = name;
+        return row;
+    }
     return {name, onnx, rule, doc, nullptr, 0, params};
 }
 
 // Calls a rule with the operands [g, a, b, c, y].
+#ifdef TAPIR_RUNTIME
+#define TAPIR_CALL(...) nullptr
+#else
 #define TAPIR_CALL(...) [](const Tensor* const* t, [[maybe_unused]] const double* p) -> Tensor { return rules::__VA_ARGS__; }
+#endif
 
 }  // namespace
 
@@ -139,6 +148,7 @@ inline Loop quick_loop(Elementwise op, Compute compute) {
     return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
 }
 inline Loop backward_loop(Elementwise op, int operand, Compute compute) {
+    if constexpr (detail::is_runtime) return nullptr;
     static const kernels::BackwardTable* const table = kernels::elementwise_backward();
     return table->loop[static_cast<int>(op)][operand][static_cast<int>(compute) - static_cast<int>(Compute::f32)];
 }

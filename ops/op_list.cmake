@@ -2,6 +2,9 @@
 # begin with MACRO(op, for TAPIR_OP, which becomes TAPIR_OP_NAME(op), for TAPIR_FORM, TAPIR_PLAIN_FORM, TAPIR_RANDOM_FORM,
 # TAPIR_INTO_FORM, TAPIR_DATA_SIZED_FORM and TAPIR_UPDATE_FORM, which become TAPIR_FORM_NAME(op), and for TAPIR_ONNX, which becomes TAPIR_ONNX_NAME(op).
 file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp ${DIR}/autograd/trace/*.cpp)
+if(WITHOUT)  # files that match it
+    list(FILTER sources EXCLUDE REGEX "${WITHOUT}")
+endif()
 # Those of TAPIR_OP are listed where TAPIR_OP_NAME is defined, and so on.
 set(lines "// Made by ops/op_list.cmake from the TAPIR_OP, TAPIR_FORM and TAPIR_ONNX lines of ops, optim and autograd/trace.\n")
 foreach(kind OP FORM ONNX)

@@ -14,7 +14,7 @@ file(GLOB_RECURSE TAPIR_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOUR
      ops/*.def nn/*.h optim/*.h)
 list(FILTER TAPIR_PUBLIC_HEADERS EXCLUDE REGEX "^ops/(cpu|kernels)/|/detail/|_impl\\.h$|_internal\\.h$")
 if(EXISTS ${PROJECT_SOURCE_DIR}/tapir.h)
-    list(APPEND TAPIR_PUBLIC_HEADERS tapir.h)
+    list(APPEND TAPIR_PUBLIC_HEADERS tapir.h runtime.h)
 endif()
 foreach(header ${TAPIR_PUBLIC_HEADERS})
     cmake_path(GET header PARENT_PATH folder)
@@ -25,6 +25,9 @@ install(FILES core/gdb/tapir_gdb.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tapir) 
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tapir)
 install(TARGETS tapir EXPORT TapirTargets)
+if(TARGET tapir_runtime)
+    install(TARGETS tapir_runtime EXPORT TapirTargets)
+endif()
 install(EXPORT TapirTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TapirConfig.cmake.in TapirConfig.cmake
                               INSTALL_DESTINATION ${package_dir})

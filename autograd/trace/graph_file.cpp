@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
+#include "tapir/core/thread_impl.h"
 
 namespace tapir {
 namespace {
@@ -46,7 +47,7 @@ Graph load_graph(const std::string& path, Loc loc) {
     try {
         Graph graph = Graph::read(*text, data, /*makes_zeros=*/false, loc);
         for (const Graph::Value* parameter : graph.parameters()) {
-            if (is_floating(parameter->dtype)) Tensor(parameter->data).requires_grad_(true, loc);
+            if (!detail::is_runtime && is_floating(parameter->dtype)) Tensor(parameter->data).requires_grad_(true, loc);
         }
         return graph;
     } catch (const FileError&) {

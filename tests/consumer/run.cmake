@@ -14,7 +14,7 @@ set(shared_shared ON)
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} -G Ninja -S ${TAPIR_SOURCE} -B ${WORK}/tapir -D CMAKE_CXX_COMPILER=${CXX}
     -D BUILD_SHARED_LIBS=${shared_${KIND}} -D TAPIR_PREBUILT_OBJECTS=${TAPIR_BUILD}/objects.txt
-    -D TAPIR_CUDA=${CUDA} -D TAPIR_TESTS=OFF -D TAPIR_BENCH=OFF -D TAPIR_EXAMPLES=OFF)
+    -D TAPIR_CUDA=${CUDA} -D TAPIR_TESTS=OFF -D TAPIR_BENCH=OFF -D TAPIR_EXAMPLES=OFF -D TAPIR_RUNTIME=OFF)
 run(${CMAKE_COMMAND} --build ${WORK}/tapir --parallel 1)
 run(${CMAKE_COMMAND} --install ${WORK}/tapir --prefix ${WORK}/first)
 file(RENAME ${WORK}/first ${WORK}/prefix)
