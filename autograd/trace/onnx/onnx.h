@@ -29,7 +29,7 @@ struct LoadOnnxOptions {
     std::vector<std::string> constants = {};
 };
 
-/// The graph of an ONNX model (IR 3 to 10; opsets 7 to 20 or so, by what each op means in which): its inputs, outputs and weights have
+/// The graph of an ONNX model (from IR version 3 on; each op as its meaning is in the model's opset): its inputs, outputs and weights have
 /// the model's names; dimensions that the model names, or gives no sizes, may differ from run to run. Weights are parameters: give their
 /// `data` to an optimizer, and call the graph under a Tape, to train them on.
 /// Integers of types that Tapir has not are of the next wider one (int8, int16, uint16: int32; uint32, uint64: int64).
