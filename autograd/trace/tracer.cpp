@@ -56,6 +56,8 @@ void Tracer::add_input(const std::string& name, const Tensor& x) {
 
 // A tensor that is known and has the same elements, as detach() gives them.
 Tracer::Seen* Tracer::alias_of(const Tensor& x) {
+    // Those that are known hold their storages. Most new tensors are numbers, which nobody shares: these are not looked for.
+    if (__atomic_load_n(&x.impl()->storage->refs, __ATOMIC_ACQUIRE) == 1) return nullptr;
     const auto is_it = [&x](const Tensor& other) {
         return other.shares_storage(x) && !other.is_same(x) && other.impl()->data == x.impl()->data && other.dtype() == x.dtype() &&
                other.shape() == x.shape() && other.strides() == x.strides();
