@@ -376,31 +376,30 @@ void Graph::sort_nodes() {
     for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i]->order = (i + 1) * kOrderStep;
 }
 
-Graph::Node* Graph::join(const std::vector<Node*>& nodes, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs,
-                         const std::vector<Value*>& results) {
-    const std::unordered_set<const Node*> old(nodes.begin(), nodes.end());
-    const Node* last = nodes.back();
-    Node* node = append(form, std::move(attributes), inputs);
-    node->loc = last->loc;
-    node->module = last->module;
-    node->module_call = last->module_call;
-    for (const Node* part : nodes) {
-        for (std::size_t i = 0; i < part->inputs.size(); ++i) drop_use(part->inputs[i], part, static_cast<int>(i));
-    }
+void Graph::join(std::vector<Joined> parts) {
+    std::unordered_set<const Node*> old;
     std::unordered_set<const Value*> gone;
-    for (const Node* part : nodes) gone.insert(part->results.begin(), part->results.end());
-    for (Value* result : results) {
-        gone.erase(result);
-        result->maker = node;
-        result->place = static_cast<int>(node->results.size());
-        node->results.push_back(result);
+    for (Joined& part : parts) {
+        const Node& last = *part.nodes.back();
+        Node* node = append(*part.form, std::move(part.attributes), part.inputs);
+        node->loc = last.loc;
+        node->module = last.module;
+        node->module_call = last.module_call;
+        for (const Node* other : part.nodes) {
+            for (std::size_t i = 0; i < other->inputs.size(); ++i) drop_use(other->inputs[i], other, static_cast<int>(i));
+            gone.insert(other->results.begin(), other->results.end());
+            old.insert(other);
+        }
+        for (Value* result : part.results) {
+            gone.erase(result);
+            result->maker = node;
+            result->place = static_cast<int>(node->results.size());
+            node->results.push_back(result);
+        }
     }
-    const auto at = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& other) { return other.get() == last; });
-    std::rotate(at, nodes_.end() - 1, nodes_.end());
     std::erase_if(nodes_, [&](const auto& other) { return old.count(other.get()) > 0; });
     std::erase_if(values_, [&](const auto& value) { return gone.count(value.get()) > 0; });
     sort_nodes();
-    return node;
 }
 
 int Graph::sweep(const std::vector<const Value*>& kept) {

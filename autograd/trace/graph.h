@@ -230,10 +230,15 @@ class Graph {
     /// An op without inputs, before all others, takes the place of a constant.
     void prepend(const OpForm& form, Attributes attributes, Value* constant);
     Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
-    /// One node takes the place of several: these results of theirs become its own, in this order, and the others are gone. Nodes move
-    /// where they must, so that each comes after what it needs; the caller knows that there is such an order.
-    Node* join(const std::vector<Node*>& nodes, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs,
-               const std::vector<Value*>& results);
+    /// One node in the place of several: these results of theirs become its own, in this order, and the others are gone.
+    struct Joined {
+        std::vector<Node*> nodes;  // in order
+        const OpForm* form;
+        Attributes attributes;
+        std::vector<Value*> inputs, results;
+    };
+    /// Nodes move where they must, so that each comes after what it needs; the caller knows that there is such an order.
+    void join(std::vector<Joined> parts);
     /// Takes away what leads to none of these, constants too, and gives how many nodes that were.
     int sweep(const std::vector<const Value*>& kept);
     /// Throws ValueError, with what is wrong, where the graph is not whole: for tests of passes.

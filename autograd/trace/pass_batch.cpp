@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tapir/autograd/trace/passes.h"
 
@@ -48,7 +49,7 @@ Node* put(Graph& graph, const char* op, const std::vector<std::pair<std::string,
     return node;
 }
 
-void batch(Graph& graph, const std::vector<Node*>& nodes) {
+void batch(Graph& graph, const std::vector<Node*>& nodes, std::vector<Graph::Joined>& joined_nodes) {
     const Node& first = *nodes[0];
     const Value* y = first.results[0];
     const bool is_vector = first.inputs[0]->shape.size() == 1;
@@ -78,7 +79,7 @@ void batch(Graph& graph, const std::vector<Node*>& nodes) {
             attributes.set("end", SymInt(row + count));
             attributes.set("step", SymInt(1));
         }
-        graph.join({node}, *form, std::move(attributes), {all}, {node->results[0]});
+        joined_nodes.push_back({{node}, form, std::move(attributes), {all}, {node->results[0]}});
         row += count;
     }
 }
@@ -88,8 +89,9 @@ std::map<int, std::vector<Node*>> by_depth(const Graph& graph, const std::vector
     std::unordered_map<const Node*, int> depth;
     std::map<int, std::vector<Node*>> levels;
     int of_last_draw = 0;  // random numbers are drawn in the order of the program
+    const std::unordered_set<const Node*> set(members.begin(), members.end());
     for (const auto& node : graph.nodes()) {
-        const bool is_member = std::find(members.begin(), members.end(), node.get()) != members.end();
+        const bool is_member = set.count(node.get()) > 0;
         int most = 0;
         for (const Value* input : node->inputs) {
             if (input->maker) most = std::max(most, depth.at(input->maker));
@@ -116,15 +118,17 @@ int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& 
     int changes = 0;
     for (const Key& key : keys) {
         if (groups[key].size() < 2) continue;
+        std::vector<Graph::Joined> joined;
         for (const auto& [depth, nodes] : by_depth(graph, groups[key])) {
             const std::int64_t rows = std::get<4>(key) == 1 ? 1 : kMostRows;
             const std::size_t most = static_cast<std::size_t>(kMostTogether / rows);
             for (std::size_t from = 0; from + 1 < nodes.size(); from += most) {
                 const auto first = nodes.begin() + static_cast<std::ptrdiff_t>(from);
-                batch(graph, {first, first + static_cast<std::ptrdiff_t>(std::min(most, nodes.size() - from))});
+                batch(graph, {first, first + static_cast<std::ptrdiff_t>(std::min(most, nodes.size() - from))}, joined);
                 ++changes;
             }
         }
+        if (!joined.empty()) graph.join(std::move(joined));
     }
     return changes;
 }

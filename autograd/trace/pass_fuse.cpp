@@ -30,6 +30,7 @@ bool can_fuse(const Node& node) {
 
 struct Group {
     std::vector<Node*> nodes;  // in order
+    int place;
 };
 
 struct Edges {
@@ -40,16 +41,12 @@ struct Edges {
 class Fusion {
  public:
     Fusion(Graph& graph, const std::function<bool(const Node&)>& takes) : graph_(graph) {
-        Node* last_draw = nullptr;
         for (const auto& node : graph.nodes()) {
-            position_[node.get()] = static_cast<int>(position_.size());
-            if (node->attributes.is_random()) {
-                if (last_draw) draws_before_[node.get()] = last_draw;
-                last_draw = node.get();
-            }
+            const int number = static_cast<int>(position_.size());
+            position_[node.get()] = number;
             if (!can_fuse(*node) || (takes && !takes(*node))) continue;
             group_[node.get()] = groups_.size();
-            groups_.push_back({{node.get()}});
+            groups_.push_back({{node.get()}, position_[node.get()]});
         }
         for (const Graph::Output& output : graph.outputs()) kept_.insert(output.value);
         for (const Graph::Update& update : graph.updates()) kept_.insert(update.value);
@@ -68,6 +65,7 @@ class Fusion {
         for (Group& group : groups_) {
             if (!group.nodes.empty()) changes += fuse(group);
         }
+        if (changes > 0) graph_.join(std::move(joined_));
         return changes;
     }
 
@@ -94,33 +92,30 @@ class Fusion {
         return edges;
     }
 
-    // Whether something that is not of these nodes, but for which they would be one, lies between two of them.
-    bool has_way_out_and_back(const std::vector<Node*>& nodes) const {
-        const std::unordered_set<const Node*> within(nodes.begin(), nodes.end());
-        const int first = position_.at(nodes.front());
-        std::vector<const Node*> open;
-        std::unordered_set<const Node*> seen;
-        const auto look_at = [&](const Node* node, bool from_within) {
-            for (const Value* input : node->inputs) {
-                if (!input->maker || (from_within && within.count(input->maker))) continue;
-                if (seen.insert(input->maker).second) open.push_back(input->maker);
-            }
-            const auto draws = draws_before_.find(node);  // random numbers are drawn in the order of the program
-            if (draws != draws_before_.end() && seen.insert(draws->second).second) open.push_back(draws->second);
+    // Every node and every group has a place in an order in which they can run. Two become one at the first one's place, where what the
+    // second one needs beside it comes before, or at the second one's, where what needs the first one comes after; -1: neither.
+    int place_of(const std::vector<Node*>& first, int first_place, const std::vector<Node*>& second, int second_place) const {
+        const std::unordered_set<const Node*> both = [&] {
+            std::unordered_set<const Node*> set(first.begin(), first.end());
+            set.insert(second.begin(), second.end());
+            return set;
+        }();
+        const auto comes_before = [&](const Node* node) {
+            return std::all_of(node->inputs.begin(), node->inputs.end(), [&](const Value* input) {
+                return !input->maker || both.count(input->maker) || place(input->maker) < first_place;
+            });
         };
-        for (const Node* node : nodes) look_at(node, true);
-        while (!open.empty()) {
-            const Node* node = open.back();
-            open.pop_back();
-            if (within.count(node)) return true;
-            const auto group = group_.find(node);
-            if (group != group_.end() && groups_[group->second].nodes.size() > 1) {
-                for (const Node* member : groups_[group->second].nodes) look_at(member, false);
-            } else if (position_.at(node) > first) {
-                look_at(node, false);
-            }
-        }
-        return false;
+        if (std::all_of(second.begin(), second.end(), comes_before)) return first_place;
+        const auto comes_after = [&](const Node* node) {
+            const auto& uses = node->results[0]->uses;
+            return std::all_of(uses.begin(), uses.end(), [&](const Graph::Use& use) { return both.count(use.node) || place(use.node) > second_place; });
+        };
+        return std::all_of(first.begin(), first.end(), comes_after) ? second_place : -1;
+    }
+
+    int place(const Node* node) const {
+        const auto group = group_.find(node);
+        return group == group_.end() ? position_.at(node) : groups_[group->second].place;
     }
 
     void try_merge(const Node* producer, const Node* consumer) {
@@ -132,8 +127,10 @@ class Fusion {
         std::sort(both.begin(), both.end(), [&](const Node* x, const Node* y) { return position_.at(x) < position_.at(y); });
         const Edges edges = edges_of(both);
         if (edges.inputs.size() + edges.numbers > kMostFusedInputs || edges.outputs.size() > kMostFusedOutputs) return;
-        if (has_way_out_and_back(both)) return;
         const std::size_t from = a->second, to = b->second;
+        const int at = place_of(groups_[from].nodes, groups_[from].place, groups_[to].nodes, groups_[to].place);
+        if (at < 0) return;
+        groups_[to].place = at;
         for (const Node* node : groups_[from].nodes) group_[node] = to;
         groups_[from].nodes.clear();
         groups_[to].nodes = std::move(both);
@@ -196,15 +193,15 @@ class Fusion {
             nodes.push_back(reduction);
             results = {reduction->results[0]};
         }
-        graph_.join(nodes, *form, std::move(attributes), edges.inputs, results);
+        joined_.push_back({nodes, form, std::move(attributes), edges.inputs, results});
         return true;
     }
 
     Graph& graph_;
     std::unordered_map<const Node*, int> position_;
-    std::unordered_map<const Node*, Node*> draws_before_;
     std::unordered_map<const Node*, std::size_t> group_;
     std::vector<Group> groups_;
+    std::vector<Graph::Joined> joined_;
     std::unordered_set<const Value*> kept_;  // that others see
 };
 

@@ -57,6 +57,19 @@ TEST_CASE("element-wise ops that work on each other's results become one") {
     CHECK(equal(again({x, y})[0], before));
 }
 
+TEST_CASE("long programs are fused in time that grows with their length") {
+    const Tensor w = randn({4, 4}).requires_grad_();
+    Graph graph = trace([=](const Tensor& x) {
+        Tensor h = x;
+        for (int i = 0; i < 1000; ++i) h = tanh(matmul(h, w) * 0.5 + h) * sigmoid(h);
+        return h;
+    }, {{"x", randn({2, 4})}});
+    const Tensor x = randn({2, 4}), before = graph({x})[0];
+    CHECK(fuse_elementwise(graph) == 1000);
+    graph.check();
+    CHECK(equal(graph({x})[0], before));
+}
+
 TEST_CASE("what lies between element-wise ops stays between them") {
     const Tensor w = randn({4, 4}).requires_grad_();
     // The product needs the first op's result, and the last op both: they are not one.
