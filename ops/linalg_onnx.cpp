@@ -1,4 +1,5 @@
 // How linalg_factors.cpp and linalg_solve.cpp are written as ONNX, which has Det only: loops over columns, of any batch at once.
+#include <algorithm>
 #include <cmath>
 
 #include "tapir/autograd/onnx_form.h"
@@ -9,7 +10,6 @@ namespace {
 
 using std::int64_t;
 
-std::size_t at(int64_t d) { return static_cast<std::size_t>(d); }
 SymInt rows_of(const std::vector<SymInt>& shape) { return shape[shape.size() - 2]; }
 std::vector<SymInt> batch_of(const std::vector<SymInt>& shape, int matrix_dims = 2) { return {shape.begin(), shape.end() - matrix_dims}; }
 std::vector<SymInt> with(std::vector<SymInt> shape, std::initializer_list<SymInt> more) {
@@ -152,10 +152,12 @@ OnnxValues qr_of(const OnnxCall& x) {
     const OnnxValue r = x.node("Trilu", {found[1], x.scalar(0, int64)}, {{"upper", 1}});
     const std::string mode = x.choice("mode");
     if (mode == "complete") return {found[0], r};
-    const SymInt k = x.result_shape(1)[at(rank - 2)];
-    const OnnxValue upper = x.slice(r, rank - 2, 0, k);
-    if (mode == "r") return {x.filled(x.result_shape(0), 0, x.dtype()), upper};
-    return {x.slice(found[0], rank - 1, 0, k), upper};
+    const SymInt m = rows_of(shape), n = shape.back();
+    const bool is_known = m.is_number() && n.is_number();
+    const OnnxValue k = is_known ? x.ints({std::min(m.number(), n.number())}) : x.node("Min", {x.size_1d(m), x.size_1d(n)});
+    const auto first = [&](const OnnxValue& v, int dim) { return x.node("Slice", {v, x.ints({0}), k, x.ints({dim})}); };
+    if (mode == "r") return {x.filled(x.result_shape(0), 0, x.dtype()), first(r, rank - 2)};
+    return {first(found[0], rank - 1), first(r, rank - 2)};
 }
 
 constexpr int kSweeps = 12;

@@ -91,10 +91,15 @@ OnnxValues running_extreme(const OnnxCall& x, bool largest) {
     const double least = is_floating(dtype) ? INFINITY : dtype == DType::int32 ? 2147483647.0 : 9.2e18;
     const OnnxValue values = x.unsqueeze(x.cast(x[0], dtype), {dim}), mask = reaches(x, dim, false);
     const OnnxValue seen = where(mask, values, largest ? -least : least);
-    const OnnxValue found = x.reduce(largest ? "ReduceMax" : "ReduceMin", seen, {dim + 1}, false);
-    // The last one that is as good; of nan the last.
+    OnnxValue found = x.reduce(largest ? "ReduceMax" : "ReduceMin", seen, {dim + 1}, false);
+    // The last one that is as good; of nan, which runtimes may leave out of extremes, the last.
     OnnxValue is_it = mask & (values == x.unsqueeze(found, {dim + 1}));
-    if (is_floating(dtype)) is_it = is_it | (mask & (values != values));
+    if (is_floating(dtype)) {
+        const OnnxValue is_nan = mask & (values != values);
+        const OnnxValue any = x.reduce("ReduceMax", x.cast(is_nan, DType::int32), {dim + 1}, false) > 0;
+        is_it = where(x.unsqueeze(any, {dim + 1}), is_nan, is_it);
+        found = where(any, NAN, found);
+    }
     std::vector<int64_t> after;
     for (int d = dim + 1; d < x.rank(); ++d) after.push_back(d - dim);
     const OnnxValue at = where(is_it, x.unsqueeze(x.range(x.shape()[static_cast<std::size_t>(dim)]), after), -1);

@@ -15,6 +15,25 @@ KNOWN = {
     ("parametric_relu", "forward", "numbers"): "PRelu gives 0 for 0 * inf and 0 * nan, which are nan",
     ("index", "gradient", "untraced"): "by a mask, the weights that the test gives to elements have sizes that depend on data",
     ("repeat_interleave", "gradient", "untraced"): "as above, by counts",
+    ("parametric_relu", "named", "numbers"): "as above",
+    # Of images whose sizes are named dimensions: windows that are no regular ones are constants of the model
+    ("avg_pool", "named", "refused"): "adaptive, with a divisor, or with ceil_mode",
+    ("max_pool", "named", "refused"): "adaptive, or with ceil_mode",
+    ("interpolate", "named", "refused"): "area, which is adaptive",
+    ("convolution", "named", "refused"): "of a kernel whose size, and so the padding, is a named dimension",
+    ("conv_weight", "named", "onnxruntime"): "of a batch that onnxruntime takes for channels that are one",
+    ("group_norm", "named", "refused"): "as many groups as channels, whose number is a named dimension",
+    # Of matrices whose sizes are named dimensions: Jacobi's pairs are a constant of the model
+    ("linalg_eigh", "named", "refused"): "Jacobi's method",
+    ("linalg_eigvalsh", "named", "refused"): "Jacobi's method",
+    ("linalg_matrix_rank", "named", "refused"): "Jacobi's method",
+    ("linalg_pinv", "named", "refused"): "Jacobi's method",
+    ("linalg_svd", "named", "refused"): "Jacobi's method",
+    ("linalg_svdvals", "named", "refused"): "Jacobi's method",
+    ("kron", "named", "refused"): "a size that no formula gives",
+    ("pdist", "named", "refused"): "indices of a triangle are a constant of the model",
+    ("place", "named", "onnxruntime"): "the part has sizes of its own",
+    ("index_place", "named", "numbers"): "positions come twice, which the attribute `distinct` of the sample denies",
 }
 
 ort.set_default_logger_severity(4)
