@@ -6,7 +6,8 @@
 
 namespace tapir {
 
-/// While it lives it is the user's program that runs: watchers and gdb are told of its ops, as they are not of those of a rule. To
+/// While it lives it is the user's program that runs: watchers and gdb are told of its ops, as they are not of those of a rule. A graph
+/// that is traced is told of both. To
 /// name its lines is detail::OwnLines' part.
 class UsersFunction {
  public:

@@ -242,6 +242,13 @@ TEST_CASE("a custom function is written as its ops, or as its symbolic form", "[
     } catch (const TapeError& error) {
         CHECK_THAT(error.what(), Contains("export_test.cpp:" + std::to_string(line)) || Contains("to_vector"));
     }
+    const Graph gradient = traced([](const Tensor& x) {
+        Tape tape;
+        const Tensor leaf = x.clone().requires_grad_();
+        return tape.gradient(OfOps::apply({leaf}).sum(), std::vector<Tensor>{leaf});
+    });
+    const auto ops = Saved(gradient).ops();
+    CHECK(std::count(ops.begin(), ops.end(), "Exp") == 1);  // backward's; forward's leads to no output
 }
 
 TEST_CASE("versions that are not known, guards, and paths that cannot be written are refused", "[onnx]") {
