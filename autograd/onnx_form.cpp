@@ -122,7 +122,7 @@ OnnxBuilder& builder_of(const OnnxValue& a, const OnnxValue& b = {}, const OnnxV
     for (const OnnxValue* value : {&a, &b, &c}) {
         if (value->builder()) return *value->builder();
     }
-    fail<ValueError>(Loc{}, "onnx: numbers alone are no values");
+    fail<ValueError>(Loc::current(), "onnx: numbers alone are no values");
 }
 
 // The dtype that two operands meet in: that of the one that is no number.

@@ -447,6 +447,11 @@ namespace {
 std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
     const Loc loc = Loc::current();
     const In weight(x[0], loc);
+    const bool scaled = x.count > 3;
+    if (x[1].dim() != 1 || x[2].shape() != x[1].shape() || x[2].dtype() != int64 || (scaled && x[3].shape() != x[1].shape()) ||
+        weight.tensor.dim() != 2 || call.num_bags < 0) {
+        fail<ShapeError>(loc, "embedding_bag: indices {} and bags {} of a weight {} do not fit", x[1].shape(), x[2].shape(), weight.tensor.shape());
+    }
     Bags bags{checked_index("embedding_bag", x[1], x[0].shape(), 0, loc, Negative::refused), x[2].contiguous(), {}, call.num_bags};
     if (call.padding_idx >= 0) bags.counts = ne(bags.indices, call.padding_idx);
     check_bags(bags, loc);
@@ -454,7 +459,7 @@ std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
     if (call.mode == BagMode::max) {
         out = fused_max(weight, bags, call.padding_idx, /*is_traced=*/true, loc, &read_again);
     } else {
-        out = fused(weight, x.count > 3 ? x[3] : Tensor(), bags, call.mode, call.padding_idx, loc, &read_again);
+        out = fused(weight, scaled ? x[3] : Tensor(), bags, call.mode, call.padding_idx, loc, &read_again);
     }
     return {out, read_again};
 }

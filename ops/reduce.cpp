@@ -38,7 +38,7 @@ void over_fields(Fields& f, Over& o) {
     o.dims = 0;
     for (int i = 0; i < dims.rank(); ++i) {
         const int64_t dim = dims.raw(i);
-        if (dim < 0 || dim >= kMaxRank) fail<IndexError>(Loc{}, "a graph's reduction: {} is no dimension", dim);
+        if (dim < 0 || dim >= kMaxRank) fail<IndexError>(Loc::current(), "a graph's reduction: {} is no dimension", dim);
         o.dims |= 1u << dim;
     }
 }

@@ -17,7 +17,7 @@ void update_fields(Fields& f, const OptimizerRule& rule, void* options) {
         } else {
             f(option.name, value);
         }
-        if (!option.set(options, value)) fail<ValueError>(Loc{}, "{}: {} is no value of {}", rule.name, value, option.name);
+        option.set(options, value);
     }
 }
 

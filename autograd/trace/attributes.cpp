@@ -212,6 +212,7 @@ std::uint64_t detail::attribute_edits() noexcept { return edits.load(std::memory
 
 void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
     edits.fetch_add(1, std::memory_order_relaxed);
+    const CallerScope caller(loc);  // of what the op itself refuses
     bool is_known = false, fits = false;
     each_field(*form_, data_, [&](const Field& field) {
         if (name != field.name) return;

@@ -241,6 +241,7 @@ class Parser {
 }  // namespace
 
 SymInt SymInt::parse(std::string_view text, Loc loc) {
+    const CallerScope caller(loc);
     std::int64_t number = 0;  // the smallest is no negated one
     const auto whole = std::from_chars(text.data(), text.data() + text.size(), number);
     if (whole.ec == std::errc() && whole.ptr == text.data() + text.size()) return number;

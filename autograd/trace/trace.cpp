@@ -40,6 +40,11 @@ Tensor resized(const Tensor& x, const std::vector<std::string>& dims, const DimS
     return result;
 }
 
+Tensor copy_of(const Tensor& x) {
+    const PauseRecording pause;
+    return x.clone().requires_grad_(x.requires_grad());
+}
+
 bool same_elements(const Tensor& a, const Tensor& b) {
     if (a.is_same(b)) return true;
     if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
@@ -386,7 +391,11 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     const std::uint16_t number = next_trace();
     for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
         std::vector<Tensor> tensors;
-        for (const TraceInput& input : inputs) tensors.push_back(g == 0 ? input.tensor : resized(input.tensor, input.dims, samples[g]));
+        for (const TraceInput& input : inputs) {
+            tensors.push_back(g == 0 ? input.tensor : resized(input.tensor, input.dims, samples[g]));
+            const auto is_same = [&](const Tensor& other) { return other.is_same(tensors.back()); };
+            if (std::any_of(tensors.begin(), tensors.end() - 1, is_same)) tensors.back() = copy_of(tensors.back());  // of another input
+        }
         Run run = run_once(fn, inputs, tensors, options, number, loc);
         if (g > 0) run.undo();
         graphs[g] = std::move(run.graph);

@@ -62,9 +62,11 @@ Tracer::Seen* Tracer::alias_of(const Tensor& x) {
         return other.shares_storage(x) && !other.is_same(x) && other.impl()->data == x.impl()->data && other.dtype() == x.dtype() &&
                other.shape() == x.shape() && other.strides() == x.strides();
     };
+    Seen* first = nullptr;  // there may be several: the same one in each run of the program
     for (auto& [impl, s] : seen_) {
-        if (is_it(s.tensor)) return &s;
+        if (is_it(s.tensor) && (!first || s.value->number < first->value->number)) first = &s;
     }
+    if (first) return first;
     for (const auto& [name, tensor] : named_) {
         if (is_it(tensor)) return &seen(tensor, Loc{});
     }

@@ -33,7 +33,6 @@ KNOWN = {
     ("kron", "named", "refused"): "a size that no formula gives",
     ("pdist", "named", "refused"): "indices of a triangle are a constant of the model",
     ("place", "named", "onnxruntime"): "the part has sizes of its own",
-    ("index_place", "named", "numbers"): "positions come twice, which the attribute `distinct` of the sample denies",
 }
 
 ort.set_default_logger_severity(4)
