@@ -11,7 +11,7 @@
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/own_lines_impl.h"
-#include "tapir/core/generator.h"
+#include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
@@ -26,20 +26,6 @@ struct CheckpointRecord : RecordObject {
 void checkpoint_rule(Backward& b);
 constexpr OpInfo checkpoint_op{"checkpoint", NoOnnx("the ops inside"), checkpoint_rule, "A function run again in backward."};
 constexpr OpInfo anchor_op{"checkpoint_input", NoOnnx("Identity"), NonDiff, "A checkpoint's input in the second run."};
-
-// Sets the default generator back for the second run, and forward again after it.
-class RandomState {
- public:
-    explicit RandomState(const Generator::State& state) : previous_(default_generator().state()) {
-        default_generator().set_state(state);
-    }
-    ~RandomState() { default_generator().set_state(previous_); }
-    RandomState(const RandomState&) = delete;
-    RandomState& operator=(const RandomState&) = delete;
-
- private:
-    Generator::State previous_;
-};
 
 void checkpoint_rule(Backward& b) {
     Walk& walk = b.walk();
@@ -69,7 +55,7 @@ void checkpoint_rule(Backward& b) {
     } records{log, begin, walk.recording};
     Tensor y;
     {
-        const RandomState random(object.state);
+        const detail::KeptGenerator random(object.state);
         const AutocastScope autocast(object.autocast.value_or(bfloat16), object.autocast.has_value());
         const detail::OwnLines own;
         const UsersFunction told(walk);

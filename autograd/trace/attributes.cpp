@@ -194,6 +194,12 @@ bool Attributes::is_random() const {
     return draws;
 }
 
+bool Attributes::has_graph() const {
+    bool has = false;
+    each_field(*form_, data_, [&](const Field& field) { has |= field.kind == Field::Kind::graph && in<std::shared_ptr<const Graph>>(field) != nullptr; });
+    return has;
+}
+
 void Attributes::each(const std::function<void(const Field&)>& visit) { each_field(*form_, data_, visit); }
 
 Attribute Attributes::get(std::string_view name, Loc loc) const {

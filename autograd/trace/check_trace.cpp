@@ -10,11 +10,12 @@
 #include <optional>
 #include <unordered_map>
 
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/generator.h"
+#include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/ops/compare.h"
@@ -65,7 +66,6 @@ class Undo {
  public:
     explicit Undo(Tracer& tracer) : tracer_(tracer) {}
     ~Undo() {
-        default_generator().set_state(drawn_);
         const PauseRecording pause;
         for (auto& [tensor, copy] : tracer_.take_backups()) tensor.copy_(copy);
     }
@@ -74,7 +74,7 @@ class Undo {
 
  private:
     Tracer& tracer_;
-    Generator::State drawn_ = default_generator().state();
+    KeptGenerator generator_;
 };
 
 Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc) {
@@ -107,10 +107,8 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     return ran;
 }
 
-std::string at_line(const Graph::Node& node) {
-    std::string text = node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
-    if (node.module) text += fmt::format(" (in {})", node.module->shown());
-    return text;
+std::string with_module(const Graph::Node& node) {
+    return node.module ? fmt::format("{} (in {})", at_line(node), node.module->shown()) : at_line(node);
 }
 
 std::string type_of(const Tensor& x) { return fmt::format("{} {}", x.dtype(), x.shape()); }
@@ -172,7 +170,7 @@ class Comparison {
         for (; at_ < graph_.nodes().size(); ++at_, ++theirs_) {
             const Graph::Node& mine = *graph_.nodes()[at_];
             if (theirs_ >= program_.graph.nodes().size()) {
-                differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", at_line(mine)) + after_reading());
+                differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", with_module(mine)) + after_reading());
                 return std::move(result_);
             }
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
@@ -180,7 +178,7 @@ class Comparison {
         }
         if (theirs_ < program_.graph.nodes().size()) {
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
-            differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", at_line(its)) + after_reading());
+            differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", with_module(its)) + after_reading());
             return std::move(result_);
         }
         compare_ends();
@@ -211,14 +209,14 @@ class Comparison {
     bool compare_calls(const Graph::Node& mine, const Graph::Node& its) {
         if (mine.op != its.op || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
             const bool same_op = mine.op == its.op;
-            return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", at_line(mine), at_line(its),
+            return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", with_module(mine), with_module(its),
                                                 same_op ? ", of another number of operands" : "", after_reading()));
         }
         for (std::size_t i = 0; i < mine.inputs.size(); ++i) {
             const Graph::Value *graphs = mine.inputs[i], *programs = its.inputs[i];
             if (graphs->kind == Graph::Kind::input && programs->kind == Graph::Kind::input) {
                 if (graphs->name == programs->name) continue;
-                return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", at_line(its), i, graphs->name, programs->name));
+                return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", with_module(its), i, graphs->name, programs->name));
             }
             const auto known = program_.values.find(programs);
             if (known == program_.values.end() || programs->kind == Graph::Kind::result) continue;
@@ -228,7 +226,7 @@ class Comparison {
                                       : graphs->kind == Graph::Kind::parameter ? "the parameter " + graphs->name
                                       : graphs->kind == Graph::Kind::input     ? "the input " + graphs->name
                                                                                : "a result of an op in the graph";
-            return differs(its.loc, fmt::format("{}: operand {}, {}, is another one now: {}", at_line(its), i, which, how));
+            return differs(its.loc, fmt::format("{}: operand {}, {}, is another one now: {}", with_module(its), i, which, how));
         }
         return true;
     }
@@ -242,7 +240,7 @@ class Comparison {
         attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results.data());
         for (std::size_t k = 0; k < node.results.size(); ++k) {
             const DType dtype = node.results[k]->dtype;
-            if (!results[k].defined()) fail<ValueError>(loc_, "check_trace: {} gave no result {}", at_line(node), k);
+            if (!results[k].defined()) fail<ValueError>(loc_, "check_trace: {} gave no result {}", with_module(node), k);
             values_[node.results[k]] = results[k].dtype() == dtype ? results[k] : results[k].to(dtype);
         }
         return true;
@@ -272,7 +270,7 @@ class Comparison {
             const std::string how = difference(graphs, known->second, options_);
             if (how.empty()) continue;
             const std::string which = mine.results.size() > 1 ? fmt::format("result {}: ", k) : "";
-            return differs(its.loc, fmt::format("{}: {}{}{}", at_line(its), how_called(mine, its), which, how));
+            return differs(its.loc, fmt::format("{}: {}{}{}", with_module(its), how_called(mine, its), which, how));
         }
         return true;
     }
@@ -310,10 +308,10 @@ class Comparison {
     void compare_by_line() {
         const std::string ends = result_.message;
         std::map<std::string, std::vector<const Graph::Node*>> places;
-        for (const auto& node : program_.graph.nodes()) places[at_line(*node)].push_back(node.get());
+        for (const auto& node : program_.graph.nodes()) places[with_module(*node)].push_back(node.get());
         std::map<std::string, std::size_t> seen;
         for (const auto& node : graph_.nodes()) {
-            const std::string place = at_line(*node);
+            const std::string place = with_module(*node);
             const auto found = places.find(place);
             const std::size_t number = seen[place]++;
             if (found == places.end() || number >= found->second.size()) continue;
@@ -346,12 +344,8 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
         if (!inputs[i].defined()) fail<ValueError>(loc, "check_trace: the input {} is undefined", graph.inputs()[i]->name);
     }
     sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
-    const Generator::State drawn = default_generator().state();
     const Ran program = run_program(graph, fn, inputs, loc);
-    const struct Restore {
-        Generator::State state;
-        ~Restore() { default_generator().set_state(state); }
-    } restore{drawn};
+    const KeptGenerator generator;
     CheckTraceResult result = Comparison(graph, program, inputs, options, loc).run();
     if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
     return result;

@@ -11,7 +11,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/generator.h"
+#include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/arrange.h"
@@ -319,15 +319,14 @@ void cond_rule(Backward& b) {
 
 Tensors trace_while(detail::Tracer& tracer, const TracedFunction& condition, const TracedFunction& body, const Tensors& carried, bool keep_steps,
                     const Loc& loc) {
-    Generator& generator = default_generator();
-    const Generator::State before = generator.state();
+    std::optional<detail::KeptGenerator> generator(std::in_place);
     const Part test = tracer.trace_part("while_loop", condition, fresh(carried), loc);
     const Part step = tracer.trace_part("while_loop", body, fresh(carried), loc);
     if (step.results.size() > carried.size()) {
         fail<ValueError>(loc, "while_loop: {} tensors are carried, the function gave {}", carried.size(), step.results.size());
     }
     check_carried("while_loop", carried, step.results, loc);
-    generator.set_state(before);
+    generator.reset();
     Tensors inputs = carried;
     append(inputs, test.captures);
     append(inputs, step.captures);
@@ -398,8 +397,7 @@ void while_rule(Backward& b) {
 Tensors scan_steps(const TracedFunction& combine, Tensors carry, const Tensors& xs, bool reverse, bool keep_steps, const Loc& loc) {
     detail::Tracer* tracer = active_tracer();
     if (!tracer) return run_scan(combine, std::move(carry), xs, reverse, keep_steps, loc);
-    Generator& generator = default_generator();
-    const Generator::State before = generator.state();
+    std::optional<detail::KeptGenerator> generator(std::in_place);
     Tensors operands = carry;
     {
         const detail::PauseRecording pause;
@@ -407,7 +405,7 @@ Tensors scan_steps(const TracedFunction& combine, Tensors carry, const Tensors& 
     }
     const Part step = tracer->trace_part("scan", combine, fresh(operands), loc);
     check_carried("scan", carry, step.results, loc);
-    generator.set_state(before);
+    generator.reset();
     Tensors inputs = carry;
     append(inputs, xs);
     append(inputs, step.captures);

@@ -13,8 +13,6 @@ namespace {
 constexpr std::int64_t kStep = 1;   // from the given size to the box's other side
 constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modulo 2 and 3
 
-std::int64_t floor_of(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-
 }  // namespace
 
 std::vector<DimSizes> samples_of(const DimSizes& first) {
@@ -71,7 +69,7 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
         for (std::int64_t a = 1; a < q; ++a) {
             for (std::int64_t b = 0; b < q; ++b) {
                 const SymInt quotient = (SymInt(a) * SymInt::dim(name) + SymInt(b)).floor_div(q);
-                const SymInt f = quotient + SymInt(values[0] - floor_of(a * size + b, q));
+                const SymInt f = quotient + SymInt(values[0] - floor_div(a * size + b, q));
                 if (is_right(f)) return f;
             }
         }

@@ -7,6 +7,9 @@
 
 namespace tapir::detail {
 
+/// Rounded towards minus infinity; b > 0.
+inline std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
+
 /// Which sizes of the named dimensions to try, the first being given: enough to find products of them, and one more to see whether
 /// what was found is right.
 std::vector<DimSizes> samples_of(const DimSizes& first);

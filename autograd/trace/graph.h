@@ -59,6 +59,8 @@ class Attributes {
     bool is_symbolic() const noexcept { return !symbolic_.empty(); }
     /// Whether the op draws random numbers, or one in a graph that is an attribute does.
     bool is_random() const;
+    /// Whether one of them is a graph: those of branches and loops.
+    bool has_graph() const;
     /// With numbers in their places. Throws ValueError where a size is missing; partly: what depends on it stays then.
     Attributes with(const DimSizes& sizes, const Loc& loc, bool partly = false) const;
     /// What the form takes; is_symbolic() to be false.

@@ -6,7 +6,7 @@
 
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/generator.h"
+#include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
@@ -20,18 +20,6 @@ Tensor zeros_of(const Graph::Value& value, const DimSizes& sizes, const Loc& loc
     Tensor zeros = detail::make_empty(shape, value.dtype, value.device, loc);
     return zeros.fill_(0);
 }
-
-// Draws of ops that are only tried do not count.
-class KeptGenerator {
- public:
-    KeptGenerator() : state_(default_generator().state()) {}
-    ~KeptGenerator() { default_generator().set_state(state_); }
-    KeptGenerator(const KeptGenerator&) = delete;
-    KeptGenerator& operator=(const KeptGenerator&) = delete;
-
- private:
-    Generator::State state_;
-};
 
 }  // namespace
 
@@ -50,7 +38,7 @@ std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes
     for (const std::string& name : names) first[name] = next += 2;
     const std::vector<DimSizes> samples = detail::samples_of(first);
     const detail::PauseRecording pause;
-    const KeptGenerator generator;
+    const detail::KeptGenerator generator;  // draws of ops that are only tried do not count
     const CallerScope caller(loc);
     std::vector<std::vector<Tensor>> made;
     for (const DimSizes& sizes : samples) {

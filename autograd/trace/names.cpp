@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
 
 namespace tapir::detail {
@@ -15,6 +16,10 @@ bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 int hex_digit(char c) noexcept { return is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
 }  // namespace
+
+std::string at_line(const Graph::Node& node) {
+    return node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
+}
 
 bool looks_like_number(std::string_view name) noexcept {
     if (name.empty()) return false;

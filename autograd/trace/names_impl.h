@@ -16,6 +16,9 @@ bool unquote_name(std::string_view text, std::string& name);
 /// "true", "-1.5", "nan": what a constant of one element may look like.
 bool looks_like_number(std::string_view name) noexcept;
 
+/// "relu at net.cpp:12".
+std::string at_line(const Graph::Node& node);
+
 /// What a value is called: by its name, where no value before it has that, else by its number, "%7".
 class ValueNames {
  public:

@@ -39,6 +39,7 @@ class Plan {
     bool is_of(const Graph& graph);
 
  private:
+    friend class MemoryLayout;
     struct Step {
         const Graph::Node* node;
         std::vector<int> inputs;  // slots
@@ -108,10 +109,13 @@ struct Given {
 /// From how many nanoseconds on steps are run at once, where they do not need each other and there are threads; 0, for tests: always, without a
 /// trial of whether that is faster.
 void set_least_parallel_ns(std::int64_t ns) noexcept;
+std::int64_t least_parallel_ns() noexcept;
 
 /// How often attributes were set, of any node: a plan made before may be of others.
 std::uint64_t attribute_edits() noexcept;
 
+/// Whether they have the same shape, dtype and bits.
+bool same_elements(const Tensor& a, const Tensor& b);
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
 /// Throws ValueError where the program would go another way now.

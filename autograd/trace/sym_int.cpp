@@ -5,13 +5,12 @@
 #include <charconv>
 #include <set>
 
+#include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 
 namespace tapir {
 namespace {
-
-std::int64_t floor_of(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
 
 std::int64_t sum_of(std::int64_t a, std::int64_t b) {
     std::int64_t sum = 0;
@@ -53,7 +52,7 @@ std::int64_t SymInt::value(const DimSizes& sizes, Loc loc) const {
         }
         overflow |= __builtin_add_overflow(sum, term, &sum);
     }
-    if (divisor_ != 1) sum = floor_of(sum, divisor_);
+    if (divisor_ != 1) sum = detail::floor_div(sum, divisor_);
     overflow |= __builtin_add_overflow(sum, after_, &sum);
     if (overflow) fail<ValueError>(loc, "{} does not fit into 64 bits", str());
     return sum;
@@ -118,11 +117,11 @@ SymInt SymInt::floor_div(std::int64_t by, Loc loc) const {
     SymInt result = *this;
     if (std::all_of(terms_.begin(), terms_.end(), divides)) {  // only the number is rounded
         for (auto& [product, coefficient] : result.terms_) coefficient /= by;
-        result.constant_ = floor_of(constant_, by);
+        result.constant_ = detail::floor_div(constant_, by);
         return result;
     }
     result.divisor_ = by;
-    result.after_ = floor_of(constant_, by);
+    result.after_ = detail::floor_div(constant_, by);
     result.constant_ -= result.after_ * by;
     return result;
 }

@@ -9,6 +9,8 @@
 
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
+#include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
@@ -18,10 +20,6 @@
 
 namespace tapir::detail {
 namespace {
-
-std::string at_line(const Graph::Node& node) {
-    return node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
-}
 
 // x with other sizes: its elements along a dimension again from the first, as often as needed.
 Tensor resized(const Tensor& x, const std::vector<std::string>& dims, const DimSizes& sizes) {
@@ -43,14 +41,6 @@ Tensor resized(const Tensor& x, const std::vector<std::string>& dims, const DimS
 Tensor copy_of(const Tensor& x) {
     const PauseRecording pause;
     return x.clone().requires_grad_(x.requires_grad());
-}
-
-bool same_elements(const Tensor& a, const Tensor& b) {
-    if (a.is_same(b)) return true;
-    if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
-    const PauseRecording pause;
-    const Tensor x = a.to(cpu).contiguous(), y = b.to(cpu).contiguous();
-    return x.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0;
 }
 
 using Backups = std::vector<std::pair<Tensor, Tensor>>;
@@ -341,9 +331,7 @@ class Union {
                 for (std::string& name : size.dims()) names.insert(std::move(name));
             }
         }
-        const auto has_graph = [](const auto& attribute) { return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second); };
-        const auto all = node.attributes.all();
-        if (names.size() > 6 || std::any_of(all.begin(), all.end(), has_graph)) return;  // a loop over zeros may have no end
+        if (names.size() > 6 || node.attributes.has_graph()) return;  // a loop over zeros may have no end
         try {
             const std::vector<Inferred> made = infer_results(node.attributes, node.inputs, loc_);
             for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;

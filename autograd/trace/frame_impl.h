@@ -1,0 +1,91 @@
+// A plan's frame: what it knows and holds for inputs of certain shapes (runner_impl.h says what it is for).
+#pragma once
+
+#include <climits>
+
+#include "tapir/autograd/op_form.h"
+#include "tapir/autograd/trace/runner_impl.h"
+
+namespace tapir::detail {
+
+inline constexpr int kOutside = -1;        // a root: an input, a parameter or a constant
+inline constexpr int kToTheEnd = INT_MAX;  // a last use
+
+inline std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
+
+// What a tensor must be for its place to be found in a frame.
+struct Geometry {
+    Shape shape;
+    DType dtype = float32;
+    Device device;
+    bool is_defined = false, is_contiguous = false;
+
+    Geometry() = default;
+    explicit Geometry(const Tensor& x) {
+        if (!x.defined()) return;
+        shape = x.shape();
+        dtype = x.dtype();
+        device = x.device();
+        is_defined = true;
+        is_contiguous = x.is_contiguous();
+    }
+    bool has_shape_of(const TensorImpl* x) const noexcept {
+        if (x->rank != shape.rank()) return false;
+        for (int d = 0; d < x->rank; ++d) {
+            if (x->sizes[d] != shape.raw(d)) return false;
+        }
+        return true;
+    }
+    std::size_t bytes() const { return static_cast<std::size_t>(shape.numel()) * itemsize(dtype); }
+};
+
+// A result that leaves the graph: the tensors of the last two runs, in the slot and here, one of which may be written to again. Two, since a
+// program may give a run what the last one gave it.
+struct Outgoing {
+    int slot;
+    Tensor other;
+};
+
+/// Whether the op's result may lie where one of its operands does.
+bool runs_in_place(const OpForm& form) noexcept;
+
+// A step of a frame.
+struct Plan::Call {
+    FormCall call;
+    bool (*into)(const FormCall&, const Tensor&);  // null: its results are made
+    const Step* step;
+    Tensor* results;
+    std::vector<int> dead = {};  // slots to be emptied after it
+    bool stays = false;          // once made: views of what lies in the block, and what depends on constants only
+    bool is_made = false;
+    bool is_done = false;        // at once with others
+};
+
+struct Plan::Frame {
+    std::vector<Geometry> given;            // by the graph's inputs
+    std::vector<Tensor> slots;              // results
+    std::vector<const Tensor*> where;       // of each slot: here, in the graph, or among the inputs
+    std::vector<const Tensor*> arguments;   // of all calls
+    std::vector<std::pair<std::size_t, int>> input_arguments;  // places in it, and which input belongs there
+    std::vector<Call> calls;
+    std::vector<Attributes> resolved;       // those that depend on sizes
+    std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs
+    std::vector<TensorImpl*> held;          // parameters and constants, as they were when updates were planned
+    bool is_learned = false, is_laid_out = false, writes_directly = false;
+    std::vector<int> roots;                 // of each slot: whose elements it shows; itself, kOutside
+    std::vector<Geometry> seen;             // of each slot
+    std::vector<bool> is_placed;            // in the block
+    std::vector<int> loose;                 // slots to be emptied at the end
+    std::vector<Outgoing> outgoing;
+    std::vector<int> order;                 // of the calls but those of updates
+    std::vector<int> stages;                // where each begins in it: calls of one stage may run at once
+    // Whether that is faster is tried: a machine may have others to do.
+    int tries = 0;
+    bool runs_at_once = false, is_faster_at_once = false;
+    double seconds[2][2] = {};              // the best two, one after the other and at once
+    std::vector<int> tail_inputs;           // inputs that updates read directly
+    std::vector<bool> is_written;           // of each update
+    Tensor block;
+};
+
+}  // namespace tapir::detail

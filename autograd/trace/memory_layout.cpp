@@ -1,0 +1,305 @@
+// Where in memory the results of a plan lie.
+#include <algorithm>
+
+#include "tapir/autograd/trace/frame_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+constexpr std::size_t kMostConstantBytes = 64 * 1024;  // that a step keeps
+
+// Free places in a block that grows.
+class Places {
+ public:
+    std::size_t take(std::size_t bytes) {
+        auto best = free_.end();
+        for (auto place = free_.begin(); place != free_.end(); ++place) {
+            if (place->bytes >= bytes && (best == free_.end() || place->bytes < best->bytes)) best = place;
+        }
+        if (best == free_.end()) {
+            if (!free_.empty() && free_.back().begin + free_.back().bytes == size_) {
+                const std::size_t begin = free_.back().begin;
+                free_.pop_back();
+                size_ = begin + bytes;
+                return begin;
+            }
+            size_ += bytes;
+            return size_ - bytes;
+        }
+        const std::size_t begin = best->begin;
+        best->begin += bytes;
+        best->bytes -= bytes;
+        if (best->bytes == 0) free_.erase(best);
+        return begin;
+    }
+    void give_back(std::size_t begin, std::size_t bytes) {
+        auto after = std::find_if(free_.begin(), free_.end(), [&](const Place& place) { return place.begin > begin; });
+        after = free_.insert(after, {begin, bytes});
+        if (const auto next = after + 1; next != free_.end() && after->begin + after->bytes == next->begin) {
+            after->bytes += next->bytes;
+            free_.erase(next);
+        }
+        if (after == free_.begin()) return;
+        if (const auto before = after - 1; before->begin + before->bytes == after->begin) {
+            before->bytes += after->bytes;
+            free_.erase(after);
+        }
+    }
+    std::size_t size() const noexcept { return size_; }
+
+ private:
+    struct Place {
+        std::size_t begin, bytes;
+    };
+    std::vector<Place> free_;  // by where they begin
+    std::size_t size_ = 0;
+};
+
+}  // namespace
+
+/// Decides for a frame that has run once where its results lie, and which of them need not be made again.
+class MemoryLayout {
+ public:
+    MemoryLayout(const Plan& plan, Plan::Frame& frame) : plan_(plan), frame_(frame), steps_(plan.steps_), stage_count_(static_cast<int>(frame.stages.size())) {
+        find_stages();
+        find_ends();
+        find_what_leaves();
+        for (std::size_t i = 0; i < plan_.tail_; ++i) place(i);
+        make_slots();
+        find_what_stays();
+    }
+
+ private:
+    using Call = Plan::Call;
+
+    void find_stages();
+    void find_ends();
+    void find_what_leaves();
+    void place(std::size_t i);
+    bool keeps_constants(Call& call);
+    bool can_be_written(const Call& call) const;
+    int operand_in_place_of(const Call& call, int slot) const;
+    void make_slots();
+    void find_what_stays();
+
+    int stage_end(int stage) const { return stage + 1 < stage_count_ ? frame_.stages[at(stage + 1)] : static_cast<int>(frame_.order.size()); }
+    std::size_t room(int slot) const {
+        return (std::max<std::size_t>(frame_.seen[at(slot)].bytes(), 1) + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    template <class Visit>
+    static void each_result(const Call& call, const Visit& visit) {
+        for (std::size_t k = 0; k < call.step->node->results.size(); ++k) visit(call.step->first_result + static_cast<int>(k), k);
+    }
+
+    const Plan& plan_;
+    Plan::Frame& frame_;
+    const std::vector<Plan::Step>& steps_;
+    const int stage_count_;
+    std::vector<int> stage_of_, position_;  // of each step: when it runs, and where in the order all of its stage have run
+    std::vector<int> end_;                  // of each root: the stage in which its elements are needed last
+    std::vector<bool> leaves_;              // of each root: an output shows it
+    std::vector<bool> is_constant_;         // of each slot: it depends on nothing but constants
+    Places places_;
+    std::vector<std::size_t> begin_;        // of each slot in the block
+    std::vector<std::vector<int>> ends_;    // roots in the block, by the stage in which they are needed last
+};
+
+void MemoryLayout::find_stages() {
+    stage_of_.assign(steps_.size(), stage_count_);
+    position_.assign(steps_.size(), static_cast<int>(steps_.size()));
+    for (int stage = 0; stage < stage_count_; ++stage) {
+        for (int i = frame_.stages[at(stage)]; i < stage_end(stage); ++i) {
+            stage_of_[at(frame_.order[at(i)])] = stage;
+            position_[at(frame_.order[at(i)])] = stage_end(stage) - 1;
+        }
+    }
+}
+
+void MemoryLayout::find_ends() {
+    const std::size_t slots = at(plan_.slot_count_);
+    end_.assign(slots, -1);
+    std::vector<int> last(slots, -1);  // where in the order a slot is needed last
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+        const auto use = [&](int slot) {
+            last[at(slot)] = std::max(last[at(slot)], position_[s]);
+            if (const int root = frame_.roots[at(slot)]; root >= 0) end_[at(root)] = std::max(end_[at(root)], stage_of_[s]);
+        };
+        for (const int slot : steps_[s].inputs) use(slot);
+        for (std::size_t k = 0; k < steps_[s].node->results.size(); ++k) use(steps_[s].first_result + static_cast<int>(k));
+    }
+    for (int slot = 0; slot < plan_.slot_count_; ++slot) {
+        const int root = frame_.roots[at(slot)];
+        if (plan_.last_use_[at(slot)] == kToTheEnd && root >= 0) end_[at(root)] = stage_count_;
+    }
+    for (std::size_t s = 0; s < plan_.tail_; ++s) frame_.calls[s].dead.clear();
+    for (std::size_t s = 0; s < plan_.tail_; ++s) {
+        each_result(frame_.calls[s], [&](int slot, std::size_t) {
+            const int where = last[at(slot)];
+            if (plan_.last_use_[at(slot)] != kToTheEnd && where < static_cast<int>(plan_.tail_)) frame_.calls[at(frame_.order[at(where)])].dead.push_back(slot);
+        });
+    }
+}
+
+void MemoryLayout::find_what_leaves() {
+    const std::size_t slots = at(plan_.slot_count_);
+    leaves_.assign(slots, false);
+    for (const int slot : plan_.result_slots_) {
+        if (frame_.roots[at(slot)] >= 0) leaves_[at(frame_.roots[at(slot)])] = true;
+    }
+    is_constant_.assign(slots, false);
+    for (const auto& [slot, value] : plan_.held_) is_constant_[at(slot)] = value->kind == Graph::Kind::constant;
+    frame_.is_placed.assign(slots, false);
+    begin_.assign(slots, 0);
+    ends_.resize(at(stage_count_ + 1));
+}
+
+// The results of the step at this place of the order.
+void MemoryLayout::place(std::size_t i) {
+    Call& call = frame_.calls[at(frame_.order[i])];
+    const int stage = stage_of_[at(frame_.order[i])];
+    if (!keeps_constants(call) && can_be_written(call)) {
+        call.into = call.step->node->attributes.form().into;
+        each_result(call, [&](int slot, std::size_t) {
+            if (leaves_[at(slot)]) {
+                frame_.outgoing.push_back({slot, {}});
+                return;
+            }
+            const int operand = operand_in_place_of(call, slot);
+            if (operand >= 0) std::erase(ends_[at(stage)], operand);
+            begin_[at(slot)] = operand >= 0 ? begin_[at(operand)] : places_.take(room(slot));
+            frame_.is_placed[at(slot)] = true;
+            ends_[at(end_[at(slot)])].push_back(slot);
+        });
+    }
+    if (static_cast<int>(i) + 1 < stage_end(stage)) return;
+    for (const int over : ends_[at(stage)]) places_.give_back(begin_[at(over)], room(over));
+}
+
+// What depends on nothing but constants is made once more, and stays.
+bool MemoryLayout::keeps_constants(Call& call) {
+    const Graph::Node& node = *call.step->node;
+    const auto is_fixed = [&](int slot) { return is_constant_[at(slot)]; };
+    bool keeps = !node.attributes.is_random() && !node.attributes.has_graph() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
+    std::size_t bytes = 0;
+    each_result(call, [&](int slot, std::size_t) {
+        const int root = frame_.roots[at(slot)];
+        keeps = keeps && frame_.seen[at(slot)].device == cpu && !(root >= 0 && leaves_[at(root)]);
+        bytes += frame_.seen[at(slot)].bytes();
+    });
+    if (!keeps || bytes > kMostConstantBytes) return false;
+    call.stays = true;
+    each_result(call, [&](int slot, std::size_t) { is_constant_[at(slot)] = true; });
+    return true;
+}
+
+bool MemoryLayout::can_be_written(const Call& call) const {
+    const Graph::Node& node = *call.step->node;
+    bool can = node.attributes.form().into != nullptr && !node.results.empty();
+    each_result(call, [&](int slot, std::size_t k) {
+        const Geometry& y = frame_.seen[at(slot)];
+        can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.is_contiguous && y.device == cpu && y.dtype == node.results[k]->dtype;
+    });
+    return can;
+}
+
+// The operand in whose place a result may come, since nobody needs it afterwards; -1: there is none.
+int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
+    const int stage = stage_of_[static_cast<std::size_t>(call.step - steps_.data())];
+    const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
+    if (!is_alone || !runs_in_place(call.step->node->attributes.form())) return -1;
+    const std::vector<int>& inputs = call.step->inputs;
+    for (const int input : inputs) {
+        const Geometry &x = frame_.seen[at(input)], &y = frame_.seen[at(slot)];
+        const std::vector<int>& over = ends_[at(stage)];
+        if (std::find(over.begin(), over.end(), input) == over.end()) continue;  // needed later, or its place is taken
+        if (x.dtype != y.dtype || !(x.shape == y.shape)) continue;
+        const auto is_other_view = [&](int other) { return other != input && frame_.roots[at(other)] == input; };
+        if (std::none_of(inputs.begin(), inputs.end(), is_other_view)) return input;
+    }
+    return -1;
+}
+
+void MemoryLayout::make_slots() {
+    if (places_.size() == 0) return;
+    frame_.block = make_empty(Shape(static_cast<std::int64_t>(places_.size())), uint8, Device(), Loc{});
+    for (int slot = 0; slot < plan_.slot_count_; ++slot) {
+        if (!frame_.is_placed[at(slot)]) continue;
+        const Geometry& y = frame_.seen[at(slot)];
+        frame_.slots[at(slot)] = make_view(frame_.block.impl(), y.shape.rank(), y.shape.data(), nullptr, static_cast<std::int64_t>(begin_[at(slot)]));
+        TensorImpl* impl = frame_.slots[at(slot)].impl();
+        impl->dtype = y.dtype;
+        impl->flags &= static_cast<std::uint8_t>(~TensorImpl::kView);
+    }
+}
+
+// Views of what lies in the block need not be made again; what does not stay is emptied.
+void MemoryLayout::find_what_stays() {
+    std::vector<bool> stays = frame_.is_placed;
+    for (const Outgoing& out : frame_.outgoing) stays[at(out.slot)] = true;
+    const auto shows_block = [&](int slot) { return frame_.roots[at(slot)] >= 0 && frame_.is_placed[at(frame_.roots[at(slot)])]; };
+    for (std::size_t s = 0; s < plan_.tail_; ++s) {
+        Call& call = frame_.calls[s];
+        const std::vector<int>& inputs = call.step->inputs;
+        if (!call.stays && !call.into && !inputs.empty()) {
+            call.stays = std::all_of(inputs.begin(), inputs.end(), shows_block);
+            each_result(call, [&](int slot, std::size_t) { call.stays = call.stays && shows_block(slot); });
+        }
+        if (call.stays) each_result(call, [&](int slot, std::size_t) { stays[at(slot)] = true; });
+    }
+    for (Call& call : frame_.calls) {
+        std::erase_if(call.dead, [&](int slot) { return stays[at(slot)]; });
+        each_result(call, [&](int slot, std::size_t) {
+            if (!stays[at(slot)]) frame_.loose.push_back(slot);
+        });
+    }
+}
+
+void Plan::lay_out(Frame& frame) const {
+    schedule(frame);
+    MemoryLayout(*this, frame);
+    plan_updates(frame);
+    frame.is_laid_out = true;
+}
+
+// Whether the last steps may write to parameters directly: nothing that they read, but the parameter itself, lies in memory that is written.
+void Plan::plan_updates(Frame& frame) const {
+    for (std::size_t i = 0; i < held_.size(); ++i) frame.held[i] = held_[i].second->data.impl();
+    frame.tail_inputs.clear();
+    frame.writes_directly = tail_ < steps_.size();
+    const auto is_outside = [&](int slot) { return frame.roots[at(slot)] == kOutside; };
+    std::vector<bool> is_tail(update_slots_.size(), false);
+    std::vector<const Tensor*> targets;
+    for (std::size_t s = tail_; s < steps_.size(); ++s) {
+        is_tail[at(steps_[s].update)] = true;
+        const Tensor* place = &targets_[at(steps_[s].update)].first->data;
+        const bool fits = place->is_contiguous() && place->device() == cpu && place->dtype() == steps_[s].node->results[0]->dtype;
+        frame.writes_directly = frame.writes_directly && fits;
+        targets.push_back(place);
+    }
+    for (std::size_t i = 0; i < update_slots_.size(); ++i) {
+        if (!is_tail[i] && is_outside(update_slots_[i])) frame.writes_directly = false;
+    }
+    for (std::size_t s = tail_; frame.writes_directly && s < steps_.size(); ++s) {
+        Call& call = frame.calls[s];
+        for (std::size_t i = 0; i < call.step->inputs.size(); ++i) {
+            const int slot = call.step->inputs[i];
+            if (!is_outside(slot)) continue;
+            const auto input = std::find(input_slots_.begin(), input_slots_.end(), slot);
+            if (input != input_slots_.end()) {
+                frame.tail_inputs.push_back(static_cast<int>(input - input_slots_.begin()));
+                continue;
+            }
+            const Tensor* x = call.call.inputs[i];
+            if (x == targets[s - tail_]) continue;
+            const auto overlaps = [&](const Tensor* target) { return x->shares_storage(*target); };
+            const bool is_view_of_outside = frame.where[at(slot)] == &frame.slots[at(slot)];
+            if (is_view_of_outside || std::any_of(targets.begin(), targets.end(), overlaps)) frame.writes_directly = false;
+        }
+    }
+    for (std::size_t i = 0; i < targets.size() && frame.writes_directly; ++i) {
+        for (std::size_t k = 0; k < i; ++k) frame.writes_directly = frame.writes_directly && !targets[i]->shares_storage(*targets[k]);
+    }
+}
+
+}  // namespace tapir::detail

@@ -1,0 +1,266 @@
+// Making a plan of a graph, and its frames.
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tapir/autograd/trace/frame_impl.h"
+#include "tapir/autograd/trace/passes.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/ops/fused_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
+
+std::string attributes_of(const Graph& graph) {
+    std::string text;
+    for (const auto& node : graph.nodes()) {
+        for (const auto& [name, value] : node->attributes.all()) text += name + "=" + to_string(value) + " ";
+        text += "\n";
+    }
+    return text;
+}
+
+// What runs: the graph with element-wise ops put together, of those that are needed.
+Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
+    std::unordered_set<const Graph::Value*> needed;
+    for (const std::string& name : outputs) needed.insert(graph.value(name, loc));
+    for (const Graph::Guard& guard : graph.guards()) needed.insert(guard.value);
+    if (outputs.empty()) {
+        for (const Graph::Output& output : graph.outputs()) needed.insert(output.value);
+        for (const Graph::Update& update : graph.updates()) needed.insert(update.value);
+        for (const auto& node : graph.nodes()) {
+            if (node->attributes.is_random()) needed.insert(node->results.begin(), node->results.end());
+        }
+    }
+    std::unordered_set<const Graph::Node*> nodes;
+    for (std::size_t i = graph.nodes().size(); i-- > 0;) {
+        const Graph::Node& node = *graph.nodes()[i];
+        if (std::none_of(node.results.begin(), node.results.end(), [&](const Graph::Value* value) { return needed.count(value) > 0; })) continue;
+        needed.insert(node.inputs.begin(), node.inputs.end());
+        nodes.insert(&node);
+    }
+    const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
+    fuse_elementwise(graph, is_needed);
+    batch_products(graph, is_needed);
+    return graph;
+}
+
+}  // namespace
+
+// Whether its result may lie where one of its operands does.
+bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form); }
+
+Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
+    : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
+    std::vector<const Graph::Value*> wanted;
+    if (is_whole_) {
+        for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);
+    } else {
+        for (const std::string& name : outputs_) wanted.push_back(graph_.value(name, loc));
+    }
+    const std::size_t result_count = wanted.size();
+    for (const Graph::Guard& guard : graph_.guards()) wanted.push_back(guard.value);
+    const std::unordered_set<const Graph::Value*> seen(wanted.begin(), wanted.end());  // by others than updates
+    if (is_whole_) {
+        for (const Graph::Update& update : graph_.updates()) wanted.push_back(update.value);
+    }
+    std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
+    // What draws numbers that nobody needs decides which ones the others get.
+    for (const auto& node : graph_.nodes()) {
+        if (is_whole_ && node->attributes.is_random()) needed.insert(node->results.begin(), node->results.end());
+    }
+    for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
+        const Graph::Node& node = *graph_.nodes()[i];
+        const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
+        if (std::any_of(node.results.begin(), node.results.end(), is_needed)) needed.insert(node.inputs.begin(), node.inputs.end());
+    }
+    std::unordered_map<const Graph::Value*, int> slots;
+    const auto add_slot = [&](const Graph::Value* value) {
+        slots[value] = slot_count_;
+        last_use_.push_back(-1);
+        return slot_count_++;
+    };
+    for (const Graph::Value* value : graph_.inputs()) input_slots_.push_back(needed.count(value) ? add_slot(value) : -1);
+    // Who holds the tensors: a program may put others there.
+    std::unordered_map<int, const Graph::Value*> originals;
+    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) originals[value->number] = value;
+    }
+    for (const auto* list : {&graph_.parameters(), &graph_.constants()}) {
+        for (const Graph::Value* value : *list) {
+            if (!needed.count(value)) continue;
+            const auto original = originals.find(value->number);
+            held_.emplace_back(add_slot(value), original == originals.end() ? value : original->second);
+        }
+    }
+    // An element-wise op that does nothing but say what a parameter shall be writes there itself, after all others, which see the
+    // parameter as it was.
+    std::unordered_map<const Graph::Node*, int> tail;
+    std::unordered_map<const Graph::Value*, int> targets;
+    for (const Graph::Update& update : graph_.updates()) ++targets[update.target];
+    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
+        const Graph::Update& update = graph_.updates()[i];
+        const Graph::Node* node = update.value->maker;
+        const auto is_target = [&](const Graph::Value* value) { return value != update.target && targets.count(value) > 0; };
+        const auto same_value = [&](const Graph::Update& other) { return other.value == update.value; };
+        if (!node || node->results.size() != 1 || !runs_in_place(node->attributes.form()) || update.target->kind != Graph::Kind::parameter || targets[update.target] > 1 ||
+            !update.value->uses.empty() || seen.count(update.value) || std::any_of(node->inputs.begin(), node->inputs.end(), is_target) ||
+            std::count_if(graph_.updates().begin(), graph_.updates().end(), same_value) > 1) {
+            continue;
+        }
+        tail[node] = static_cast<int>(i);
+    }
+    for (const bool is_tail : {false, true}) {
+        if (is_tail) tail_ = steps_.size();
+        for (const auto& node : graph_.nodes()) {
+            const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
+            if (std::none_of(node->results.begin(), node->results.end(), is_needed)) continue;
+            const auto writes = tail.find(node.get());
+            if ((writes != tail.end()) != is_tail) continue;
+            Step step{node.get(), {}, slot_count_, {}, is_tail ? writes->second : -1};
+            const int number = static_cast<int>(steps_.size());
+            for (const Graph::Value* input : node->inputs) {
+                step.inputs.push_back(slots.at(input));
+                last_use_[at(step.inputs.back())] = number;
+            }
+            for (const Graph::Value* result : node->results) last_use_[at(add_slot(result))] = number;
+            steps_.push_back(std::move(step));
+        }
+    }
+    for (const Graph::Value* value : wanted) last_use_[at(slots.at(value))] = kToTheEnd;
+    for (const Step& step : steps_) {
+        if (step.update >= 0) last_use_[at(step.first_result)] = static_cast<int>(&step - steps_.data());
+        for (std::size_t k = 0; k < step.node->results.size(); ++k) {
+            const int slot = step.first_result + static_cast<int>(k), last = last_use_[at(slot)];
+            if (last != kToTheEnd) steps_[at(last)].dead.push_back(slot);
+        }
+    }
+    for (std::size_t i = 0; i < result_count; ++i) result_slots_.push_back(slots.at(wanted[i]));
+    for (std::size_t i = 0; i < graph_.guards().size(); ++i) guard_slots_.emplace_back(slots.at(graph_.guards()[i].value), static_cast<int>(i));
+    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
+        const Graph::Value* target = graph_.updates()[i].target;
+        update_slots_.push_back(slots.at(graph_.updates()[i].value));
+        const auto input = std::find(graph_.inputs().begin(), graph_.inputs().end(), target);
+        const auto original = originals.find(target->number);
+        targets_.emplace_back(original == originals.end() ? target : original->second,
+                              input == graph_.inputs().end() ? -1 : static_cast<int>(input - graph_.inputs().begin()));
+    }
+}
+
+Plan::~Plan() = default;
+
+bool Plan::is_of(const Graph& graph) {
+    const std::uint64_t edits = attribute_edits();
+    if (edits == edits_.load(std::memory_order_relaxed)) [[likely]]
+        return true;
+    if (attributes_ != attributes_of(graph)) return false;
+    edits_.store(edits, std::memory_order_relaxed);
+    return true;
+}
+
+std::vector<int> Plan::needed_inputs() const {
+    std::vector<int> list;
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+        if (input_slots_[i] >= 0) list.push_back(static_cast<int>(i));
+    }
+    return list;
+}
+
+// --- Frames ----------------------------------------------------------------------------------------------------------------------
+
+bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+        const Geometry& as = frame.given[i];
+        const TensorImpl* x = given[i] ? given[i]->impl() : nullptr;
+        if ((x != nullptr) != as.is_defined) return false;
+        if (x && (x->dtype != as.dtype || x->device != as.device || !as.has_shape_of(x))) return false;
+    }
+    return true;
+}
+
+// The frame that is at hand costs one atomic instruction; others are for other shapes, and for several threads at once.
+std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, bool& holds_place, const Loc& loc) {
+    holds_place = !is_taken_.exchange(true, std::memory_order_acquire);
+    if (holds_place && at_hand_ && fits(*at_hand_, given)) [[likely]]
+        return std::move(at_hand_);
+    std::unique_ptr<Frame> frame;
+    if (holds_place) frame = std::move(at_hand_);
+    {
+        const std::lock_guard lock(mutex_);
+        if (frame) idle_.push_back(std::move(frame));
+        const auto found = std::find_if(idle_.rbegin(), idle_.rend(), [&](const auto& other) { return fits(*other, given); });
+        if (found != idle_.rend()) {
+            frame = std::move(*found);
+            idle_.erase(std::next(found).base());
+            return frame;
+        }
+        if (idle_.size() >= kMostFrames) idle_.erase(idle_.begin());
+    }
+    try {
+        return make_frame(given, loc);
+    } catch (...) {
+        if (holds_place) is_taken_.store(false, std::memory_order_release);
+        throw;
+    }
+}
+
+void Plan::give_back(std::unique_ptr<Frame> frame, bool holds_place) {
+    if (holds_place) {
+        at_hand_ = std::move(frame);
+        is_taken_.store(false, std::memory_order_release);
+        return;
+    }
+    if (!frame) return;
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(frame));
+}
+
+std::size_t Plan::planned_bytes() {
+    std::size_t bytes = 0;
+    const auto add = [&](const std::unique_ptr<Frame>& frame) { bytes += frame && frame->block.defined() ? frame->block.nbytes() : 0; };
+    if (!is_taken_.exchange(true, std::memory_order_acquire)) {
+        add(at_hand_);
+        is_taken_.store(false, std::memory_order_release);
+    }
+    const std::lock_guard lock(mutex_);
+    std::for_each(idle_.begin(), idle_.end(), add);
+    return bytes;
+}
+
+std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const Loc& loc) const {
+    std::vector<Tensor> inputs;
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) inputs.push_back(given[i] ? *given[i] : Tensor());
+    const DimSizes sizes = sizes_of_inputs(graph_, inputs.data(), loc);
+    auto frame = std::make_unique<Frame>();
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) frame->given.emplace_back(inputs[i]);
+    frame->slots.resize(at(slot_count_));
+    for (Tensor& slot : frame->slots) frame->where.push_back(&slot);
+    std::vector<int> input_of(at(slot_count_), -1);
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+        if (input_slots_[i] >= 0) input_of[at(input_slots_[i])] = static_cast<int>(i);
+    }
+    for (const auto& [slot, value] : held_) {
+        frame->where[at(slot)] = &value->data;
+        frame->held.push_back(nullptr);
+    }
+    std::size_t count = 0;
+    for (const Step& step : steps_) count += step.inputs.size();
+    frame->arguments.reserve(count);
+    frame->resolved.reserve(steps_.size());
+    for (const Step& step : steps_) {
+        const Attributes& attributes = step.node->attributes;
+        if (attributes.is_symbolic()) frame->resolved.push_back(attributes.with(sizes, step.node->loc.line() ? step.node->loc : loc));
+        const void* data = attributes.is_symbolic() ? frame->resolved.back().data() : attributes.data();
+        const FormCall call{frame->arguments.data() + frame->arguments.size(), static_cast<int>(step.inputs.size()), data};
+        for (const int slot : step.inputs) {
+            if (input_of[at(slot)] >= 0) frame->input_arguments.emplace_back(frame->arguments.size(), input_of[at(slot)]);
+            frame->arguments.push_back(frame->where[at(slot)]);
+        }
+        frame->calls.push_back({call, nullptr, &step, frame->slots.data() + step.first_result, step.dead});
+    }
+    return frame;
+}
+
+}  // namespace tapir::detail
