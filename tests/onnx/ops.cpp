@@ -70,24 +70,6 @@ void write_model(const fs::path& folder, const std::string& op, const char* kind
     note(table, folder, op, kind, random ? "random" : "ok", what);
 }
 
-// The gradients of a sum of all results, each element with another weight.
-std::vector<Tensor> gradients(const test::Call& call, const std::vector<Tensor>& inputs) {
-    Tape tape;
-    std::vector<Tensor> leaves, sources;
-    for (const Tensor& x : inputs) {
-        leaves.push_back(is_floating(x.dtype()) ? x.clone().requires_grad_() : x);
-        if (is_floating(x.dtype())) sources.push_back(leaves.back());
-    }
-    Tensor total;
-    for (const Tensor& y : call.run(leaves)) {
-        if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
-        const Tensor part = sum(y * cos(y.detach()));
-        total = total.defined() ? total + part : part;
-    }
-    if (!total.defined()) return {};
-    return tape.gradient(total, sources);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -132,8 +114,8 @@ int main(int argc, char** argv) {
         write_model(folder / name, call.op->name, "forward", what, call.run, inputs);
         if (!call.differentiable) continue;
         manual_seed(5);
-        if (gradients(call, inputs).empty()) continue;
+        if (test::gradients(call, inputs).empty()) continue;
         write_model(folder / (std::string(name) + "_gradient"), call.op->name, "gradient", what,
-                    [&](const std::vector<Tensor>& x) { return gradients(call, x); }, inputs);
+                    [&](const std::vector<Tensor>& x) { return test::gradients(call, x); }, inputs);
     }
 }

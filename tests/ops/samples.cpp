@@ -221,4 +221,26 @@ std::vector<Variant> variants(const Call& call) {
     return result;
 }
 
+std::vector<Tensor> gradients(const Call& call, const std::vector<Tensor>& inputs) {
+    Tape tape;
+    std::vector<Tensor> leaves, sources;
+    for (const Tensor& x : inputs) {
+        leaves.push_back(is_floating(x.dtype()) ? x.clone().requires_grad_() : x);
+        if (is_floating(x.dtype())) sources.push_back(leaves.back());
+    }
+    Tensor total;
+    for (const Tensor& y : call.run(leaves)) {
+        if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
+        const Tensor part = sum(y * cos(y.detach()));
+        total = total.defined() ? total + part : part;
+    }
+    if (!total.defined()) return {};
+    return tape.gradient(total, sources);
+}
+
+bool is_gradient_sized_by_data(const Call& call, const Error& error) {
+    const std::string_view name = call.op->name;
+    return (name == "index" || name == "repeat_interleave") && std::string_view(error.what()).find("a size that depends on data") != std::string_view::npos;
+}
+
 }  // namespace tapir::test

@@ -27,6 +27,11 @@ std::vector<Call> all_calls();
 /// The inputs as float64, int64 and bool tensors; the same numbers every time.
 std::vector<Tensor> make_inputs(const Call& call);
 
+/// The gradients of a sum of all results, each element with another weight; empty where no result has one.
+std::vector<Tensor> gradients(const Call& call, const std::vector<Tensor>& inputs);
+/// Whether this error says that the call's gradient cannot be traced, since it has as many elements as data says.
+bool is_gradient_sized_by_data(const Call& call, const Error& error);
+
 /// A call on other inputs than it was written for: "int32" is small whole numbers in place of the floating inputs, "3 -> 0"
 /// has no elements in every dimension of size 3.
 struct Variant {

@@ -1,6 +1,5 @@
 // Graphs that are run again and again: in memory that is laid out once, where results of earlier runs must not be touched.
 #include <catch2/catch.hpp>
-#include <set>
 #include <thread>
 
 #include "../../fails.h"
@@ -60,23 +59,6 @@ void check_runs(const Function& fn, const std::vector<Tensor>& inputs) {
     }
 }
 
-std::vector<Tensor> gradients(const test::Call& call, const std::vector<Tensor>& inputs) {
-    Tape tape;
-    std::vector<Tensor> leaves, sources;
-    for (const Tensor& x : inputs) {
-        leaves.push_back(is_floating(x.dtype()) ? x.clone().requires_grad_() : x);
-        if (is_floating(x.dtype())) sources.push_back(leaves.back());
-    }
-    Tensor total;
-    for (const Tensor& y : call.run(leaves)) {
-        if (!is_floating(y.dtype()) || !y.requires_grad()) continue;
-        const Tensor part = sum(y * cos(y.detach()));
-        total = total.defined() ? total + part : part;
-    }
-    if (!total.defined()) return {};
-    return tape.gradient(total, sources);
-}
-
 // While it lives every step that can is run beside others.
 struct AllAtOnce {
     const int threads = num_threads();
@@ -109,21 +91,17 @@ TEST_CASE("every op runs in planned memory", "[ops]") {
     }
 }
 
-// The gradient of as many elements as data says is refused by the tracer (see traced_test.cpp).
 static void check_gradients_of_all_ops() {
-    const std::set<std::string> sized_by_data = {"index", "repeat_interleave"};
     for (const test::Call& call : test::all_calls()) {
         if (!call.differentiable) continue;
         INFO(call.name << ": " << call.torch);
         try {
             const std::vector<Tensor> inputs = test::make_inputs(call);
             manual_seed(5);
-            if (gradients(call, inputs).empty()) continue;
-            check_runs([&](const std::vector<Tensor>& x) { return gradients(call, x); }, inputs);
+            if (test::gradients(call, inputs).empty()) continue;
+            check_runs([&](const std::vector<Tensor>& x) { return test::gradients(call, x); }, inputs);
         } catch (const Error& error) {
-            const bool is_refused = std::string(error.what()).find("a size that depends on data") != std::string::npos;
-            if (is_refused && sized_by_data.count(call.name.substr(0, call.name.find(' ')))) continue;
-            FAIL_CHECK(error.what());
+            if (!test::is_gradient_sized_by_data(call, error)) FAIL_CHECK(error.what());
         }
     }
 }
