@@ -98,10 +98,12 @@ bool is_known(const Sizes& shape) {
 
 bool is_given(const Graph& graph, const Sizes& shape) {
     const auto is_dim_of_input = [&](const std::string& name) {
-        const SymInt dim = SymInt::dim(name);
-        return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Value* input) {
-            return std::find(input->shape.begin(), input->shape.end(), dim) != input->shape.end();
-        });
+        const auto tells_it = [&](const SymInt& size) {
+            const std::optional<SymInt::OfOneDim> one = size.of_one_dim();
+            return one && one->dim == name;
+        };
+        return std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                           [&](const Value* input) { return std::any_of(input->shape.begin(), input->shape.end(), tells_it); });
     };
     return std::all_of(shape.begin(), shape.end(), [&](const SymInt& size) {
         const std::vector<std::string> names = size.dims();

@@ -37,12 +37,13 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
         if (x.dtype() != wanted.dtype) fail<DTypeError>(loc, "graph: the input {} is {}, the graph was made for {}", wanted.name, x.dtype(), wanted.dtype);
         if (static_cast<std::size_t>(x.dim()) != wanted.shape.size()) fail_shape(wanted, x);
         for (std::size_t d = 0; d < wanted.shape.size(); ++d) {
-            const std::vector<std::string> names = wanted.shape[d].dims();
-            if (names.size() != 1 || wanted.shape[d] != SymInt::dim(names[0])) continue;
-            const std::int64_t have = x.size(static_cast<int>(d));
-            const auto [known, is_new] = sizes.emplace(names[0], have);
-            if (!is_new && known->second != have) {
-                fail<ShapeError>(loc, "graph: the dimension {} has size {}, but {} in the input {} of shape {}", names[0], known->second, have,
+            const std::optional<SymInt::OfOneDim> one = wanted.shape[d].of_one_dim();
+            if (!one) continue;
+            const std::optional<std::int64_t> have = one->size_for(x.size(static_cast<int>(d)));
+            if (!have) fail_shape(wanted, x);
+            const auto [known, is_new] = sizes.emplace(one->dim, *have);
+            if (!is_new && known->second != *have) {
+                fail<ShapeError>(loc, "graph: the dimension {} has size {}, but {} in the input {} of shape {}", one->dim, known->second, *have,
                                  wanted.name, x.shape());
             }
         }

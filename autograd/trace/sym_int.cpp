@@ -64,6 +64,19 @@ SymInt SymInt::with(const DimSizes& sizes, Loc loc) const {
     return is_known ? SymInt(value(sizes, loc)) : *this;
 }
 
+std::optional<SymInt::OfOneDim> SymInt::of_one_dim() const {
+    if (terms_.size() != 1 || divisor_ != 1) return std::nullopt;
+    const auto& [product, factor] = *terms_.begin();
+    if (product.size() != 1 || factor <= 0) return std::nullopt;
+    return OfOneDim{product[0], factor, constant_ + after_};
+}
+
+std::optional<std::int64_t> SymInt::OfOneDim::size_for(std::int64_t value) const noexcept {
+    std::int64_t rest = 0;
+    if (__builtin_sub_overflow(value, offset, &rest) || rest < 0 || rest % factor != 0) return std::nullopt;
+    return rest / factor;
+}
+
 std::vector<std::string> SymInt::dims() const {
     std::set<std::string> names;
     for (const auto& [product, coefficient] : terms_) names.insert(product.begin(), product.end());

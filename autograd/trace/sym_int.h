@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,14 @@ class SymInt {
     std::int64_t value(const DimSizes& sizes, Loc loc = Loc::current()) const;
     /// The number for these sizes, where they are all that it depends on; else what it is.
     SymInt with(const DimSizes& sizes, Loc loc = Loc::current()) const;
+    /// factor * dim + offset, where it is that, factor > 0.
+    struct OfOneDim {
+        std::string dim;
+        std::int64_t factor, offset;
+        /// The size of the dimension that makes this; nothing where none does.
+        std::optional<std::int64_t> size_for(std::int64_t value) const noexcept;
+    };
+    std::optional<OfOneDim> of_one_dim() const;
     /// The dimensions that it depends on, sorted.
     std::vector<std::string> dims() const;
     std::string str() const;

@@ -21,13 +21,28 @@
 namespace tapir::detail {
 namespace {
 
+// What the name of a dimension says, "batch" or "32*height", of an input that has this size there.
+SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& input, DimSizes& sizes, const Loc& loc) {
+    if (name.empty()) return size;
+    const bool is_formula = name[0] >= '0' && name[0] <= '9';
+    const SymInt formula = is_formula ? SymInt::parse(name, loc) : SymInt::dim(name);
+    const std::optional<SymInt::OfOneDim> one = formula.of_one_dim();
+    if (!one) fail<ValueError>(loc, "trace: the dimension {} of {}: not a name, or a number times a name, \"32*height\"", name, input.name);
+    const std::optional<std::int64_t> own = one->size_for(size);
+    if (!own) fail<ShapeError>(loc, "trace: {} of shape {}: the size {} is not {}", input.name, input.tensor.shape(), size, name);
+    const auto [known, is_new] = sizes.emplace(one->dim, *own);
+    if (!is_new && known->second != *own) {
+        fail<ShapeError>(loc, "trace: the dimension {} has size {} and, in {}, {}", one->dim, known->second, input.name, *own);
+    }
+    return formula;
+}
+
 // x with other sizes: its elements along a dimension again from the first, as often as needed.
-Tensor resized(const Tensor& x, const std::vector<std::string>& dims, const DimSizes& sizes) {
+Tensor resized(const Tensor& x, const std::vector<SymInt>& dims, const DimSizes& sizes) {
     const PauseRecording pause;
     Tensor result = x;
     for (std::size_t d = 0; d < dims.size(); ++d) {
-        if (dims[d].empty()) continue;
-        const std::int64_t have = x.size(static_cast<int>(d)), want = sizes.at(dims[d]);
+        const std::int64_t have = x.size(static_cast<int>(d)), want = dims[d].value(sizes);
         if (have == want) continue;
         const Tensor rows = make_empty({want}, int64, cpu, Loc{});
         for (std::int64_t i = 0; i < want; ++i) rows.data<std::int64_t>()[i] = i % std::max<std::int64_t>(have, 1);
@@ -356,7 +371,9 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     check_arity("trace", fn, inputs.size(), loc);
     std::set<std::string> names;
     DimSizes sizes;
-    for (const TraceInput& input : inputs) {
+    std::vector<std::vector<SymInt>> dims(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const TraceInput& input = inputs[i];
         if (!input.tensor.defined()) fail<ValueError>(loc, "trace: the input {} is undefined", input.name);
         if (input.name.empty() || !names.insert(input.name).second) {
             fail<ValueError>(loc, "trace: each input needs a name of its own, got \"{}\"", input.name);
@@ -365,12 +382,7 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
             fail<ValueError>(loc, "trace: {} names of dimensions for the input {} of shape {}", input.dims.size(), input.name, input.tensor.shape());
         }
         for (std::size_t d = 0; d < input.dims.size(); ++d) {
-            if (input.dims[d].empty()) continue;
-            const std::int64_t size = input.tensor.size(static_cast<int>(d));
-            const auto [known, is_new] = sizes.emplace(input.dims[d], size);
-            if (!is_new && known->second != size) {
-                fail<ShapeError>(loc, "trace: the dimension {} has size {} and, in {}, {}", input.dims[d], known->second, input.name, size);
-            }
+            dims[i].push_back(formula_of(input.dims[d], input.tensor.size(static_cast<int>(d)), input, sizes, loc));
         }
     }
     if (sizes.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes.size());
@@ -379,8 +391,8 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     const std::uint16_t number = next_trace();
     for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
         std::vector<Tensor> tensors;
-        for (const TraceInput& input : inputs) {
-            tensors.push_back(g == 0 ? input.tensor : resized(input.tensor, input.dims, samples[g]));
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            tensors.push_back(g == 0 ? inputs[i].tensor : resized(inputs[i].tensor, dims[i], samples[g]));
             const auto is_same = [&](const Tensor& other) { return other.is_same(tensors.back()); };
             if (std::any_of(tensors.begin(), tensors.end() - 1, is_same)) tensors.back() = copy_of(tensors.back());  // of another input
         }

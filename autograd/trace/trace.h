@@ -18,7 +18,8 @@
 namespace tapir {
 
 /// An input of a function to be traced. dims: a name for each dimension whose size may differ in later runs, "" for one that stays;
-/// fewer than the tensor has: the rest stays. The same name means the same size.
+/// fewer than the tensor has: the rest stays. The same name means the same size. "32*height" is a size that can be divided by 32, which a
+/// network may need that makes its images smaller and larger again.
 struct TraceInput {
     std::string name;
     Tensor tensor;

@@ -217,7 +217,7 @@ class Writer final : public OnnxBuilder {
         current_ = stack_.back();
         stack_.pop_back();
         sizes_.pop_back();
-        std::erase_if(dims_, [&](const auto& known) { return std::get<2>(known.second) > static_cast<int>(sizes_.size()); });  // of the subgraph
+        std::erase_if(dims_, [&](const auto& known) { return known.second.depth > sizes_.size(); });  // of the subgraph
         return graph_count_++;
     }
 
@@ -254,9 +254,9 @@ class Writer final : public OnnxBuilder {
     void bind(const Graph::Value* value, const OnnxValue& to) {
         values_[value] = to;
         for (std::size_t d = 0; d < value->shape.size(); ++d) {  // a place where the size of a dimension can be read
-            const SymInt& size = value->shape[d];
-            if (size.is_number() || to.is_number() || size.dims().size() != 1 || !(size == SymInt::dim(size.dims()[0]))) continue;
-            dims_.try_emplace(size.dims()[0], to, static_cast<int>(d), static_cast<int>(sizes_.size()));
+            const std::optional<SymInt::OfOneDim> one = value->shape[d].of_one_dim();
+            if (to.is_number() || !one) continue;
+            dims_.try_emplace(one->dim, DimPlace{to, static_cast<int>(d), sizes_.size(), *one});
         }
     }
 
@@ -268,9 +268,11 @@ class Writer final : public OnnxBuilder {
         }
         const auto found = dims_.find(name);
         if (found == dims_.end()) throw OnnxRefusal{fmt::format("no input has the size {}", name)};
-        const auto& [value, axis, depth] = found->second;
+        const auto& [value, axis, depth, one] = found->second;
         const OnnxValue shape = add("Shape", {value}, {}, {DType::int64})[0];
-        const OnnxValue size = add("Gather", {shape, ints({axis})}, {{"axis", 0}}, {DType::int64})[0];
+        OnnxValue size = add("Gather", {shape, ints({axis})}, {{"axis", 0}}, {DType::int64})[0];
+        if (one.offset) size = add("Sub", {size, ints({one.offset})}, {}, {DType::int64})[0];
+        if (one.factor != 1) size = add("Div", {size, ints({one.factor})}, {}, {DType::int64})[0];
         sizes_.back().emplace(name, size);
         return size;
     }
@@ -468,7 +470,13 @@ class Writer final : public OnnxBuilder {
     std::vector<std::unique_ptr<onnx::GraphProto>> open_;
     std::map<int, std::unique_ptr<onnx::GraphProto>> graphs_;
     std::unordered_map<const Graph::Value*, OnnxValue> values_;
-    std::unordered_map<std::string, std::tuple<OnnxValue, int, int>> dims_;
+    struct DimPlace {
+        OnnxValue value;
+        int axis;
+        std::size_t depth;  // of open graphs
+        SymInt::OfOneDim as;
+    };
+    std::unordered_map<std::string, DimPlace> dims_;
     std::vector<std::unordered_map<std::string, OnnxValue>> sizes_{1};  // of each open graph
     std::unordered_map<std::string, std::string> constants_;            // by their bytes
     std::unordered_set<std::string> taken_, initializer_names_, parameters_;

@@ -24,6 +24,8 @@ constexpr std::size_t kMostNamed = 4;  // that trace() takes
 
 // Sizes that named dimensions are tried with: small ones, which are quick, and those that many strides leave something of.
 constexpr std::int64_t kTriedSizes[] = {2, 7, 32, 224};
+// What the sizes of images may have to be divisible by, where a network halves and doubles them.
+constexpr std::int64_t kSteps[] = {8, 32, 64};
 
 std::string joined(const std::vector<std::string>& parts) {
     std::string text;
@@ -39,6 +41,17 @@ std::string dim_name(const std::string& name) {
     return clean;
 }
 
+// "32*height", as save_onnx writes it.
+std::optional<SymInt::OfOneDim> multiple(const std::string& name) {
+    if (name.empty() || name[0] < '0' || name[0] > '9') return std::nullopt;
+    try {
+        const std::optional<SymInt::OfOneDim> one = SymInt::parse(name).of_one_dim();
+        return one && one->offset == 0 ? one : std::nullopt;
+    } catch (const ValueError&) {  // it is called so
+        return std::nullopt;
+    }
+}
+
 const Tensor* find(const Graph::Inputs& tensors, const std::string& name) {
     for (const auto& [key, tensor] : tensors) {
         if (key == name) return &tensor;
@@ -49,6 +62,8 @@ const Tensor* find(const Graph::Inputs& tensors, const std::string& name) {
 struct InputDim {
     std::string name;  // "": of this size
     std::int64_t size;
+    bool has_own_name = true;  // the model names it
+    std::int64_t step = 1;     // a number that the size can be divided by
 };
 
 struct ModelInput {
@@ -202,7 +217,9 @@ class Loader {
                 input.dims.push_back({"", dim.dim_value()});
                 continue;
             }
-            std::string named = dim_name(dim.has_dim_param() && !dim.dim_param().empty() ? dim.dim_param() : fmt::format("{}_{}", name, d));
+            const bool has_own_name = dim.has_dim_param() && !dim.dim_param().empty();
+            const std::optional<SymInt::OfOneDim> of = multiple(dim.dim_param());
+            std::string named = dim_name(of ? of->dim : has_own_name ? dim.dim_param() : fmt::format("{}_{}", name, d));
             std::int64_t size = example ? example->size(d) : -1;
             const auto given = [&](const std::string& key) {
                 const auto found = options_.sizes.find(key);
@@ -215,7 +232,7 @@ class Loader {
             all_dims_.insert(dim.dim_param());
             all_dims_.insert(dim_name(dim.dim_param()));
             all_dims_.insert(fmt::format("{}_{}", name, d));
-            input.dims.push_back({named, size});
+            input.dims.push_back({named, size, has_own_name, of ? of->factor : 1});
         }
         return input;
     }
@@ -243,20 +260,90 @@ class Loader {
         interpreter_.set_named_dims(!dims_.empty());
     }
 
-    // The model runs with examples of its inputs. That some sizes do not fit says nothing of others.
+    // The model runs with examples of its inputs. That some sizes do not fit says nothing of others: then dimensions without a name of
+    // their own, which have the same size in all examples, are taken for one; then those behind the first are multiples of some number.
     Graph try_sizes() {
+        if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
+        const std::vector<ModelInput> plain = inputs_;
+        if (tie_unnamed()) {
+            if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
+            inputs_ = plain;
+        }
+        for (const std::int64_t step : kSteps) {
+            if (!set_step(step)) continue;
+            if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
+            inputs_ = plain;
+        }
+        explain_failure();
+    }
+
+    bool tie_unnamed() {
+        std::map<std::int64_t, std::string> by_size;
+        bool any = false;
+        for (ModelInput& input : inputs_) {
+            for (InputDim& dim : input.dims) {
+                if (dim.name.empty() || dim.has_own_name || dim.size < 0) continue;
+                const auto [known, is_new] = by_size.emplace(dim.size, dim.name);
+                any = any || !is_new;
+                dim.name = known->second;
+            }
+        }
+        return any;
+    }
+
+    bool set_step(std::int64_t step) {
+        std::set<std::string> first;  // batches
+        for (const ModelInput& input : inputs_) {
+            if (!input.dims.empty()) first.insert(input.dims[0].name);
+        }
+        bool any = false;
+        for (ModelInput& input : inputs_) {
+            for (InputDim& dim : input.dims) {
+                if (dim.name.empty() || dim.step > 1 || first.count(dim.name) || (dim.size >= 0 && dim.size % step != 0)) continue;
+                dim.step = step;
+                any = true;
+            }
+        }
+        return any;
+    }
+
+    [[noreturn]] void explain_failure() {
+        std::string sizes;
+        for (const auto& [name, size] : furthest_sizes_) sizes += fmt::format("{}{} = {}", sizes.empty() ? "" : ", ", name, size);
+        const std::string hint = fmt::format("; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
+                                             "certain size is told it in LoadOnnxOptions::sizes", sizes);
+        const auto add_hint = [&](const auto& error) {
+            using E = std::remove_cvref_t<decltype(error)>;
+            const std::string line = file_and_line(error.where()) + ": ";
+            const std::string_view what = error.what();
+            fail<E>(error.where(), "{}{}", what.starts_with(line) ? what.substr(line.size()) : what, sizes.empty() ? "" : hint);
+        };
+        try {
+            std::rethrow_exception(best_);
+        } catch (const ShapeError& error) {
+            add_hint(error);
+        } catch (const ValueError& error) {
+            add_hint(error);
+        } catch (const IndexError& error) {
+            add_hint(error);
+        } catch (const TapeError& error) {
+            add_hint(error);
+        }
+        std::abort();  // these are what is caught below
+    }
+
+    std::optional<Graph> try_each_size() {
         const bool has_integers = std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) {
             return !input.example.defined() && !is_floating(input.dtype);
         });
         const std::size_t size_count = dims_.empty() ? 1 : std::size(kTriedSizes);
-        std::exception_ptr best;  // of the attempt that came furthest
-        std::int64_t furthest = -1;
         for (std::size_t s = 0; s < size_count; ++s) {
             for (int integer = 0; integer < (has_integers ? 2 : 1); ++integer) {
                 const auto failed = [&] {
-                    if (interpreter_.nodes_run() <= furthest) return;
-                    furthest = interpreter_.nodes_run();
-                    best = std::current_exception();
+                    if (interpreter_.nodes_run() <= furthest_) return;
+                    furthest_ = interpreter_.nodes_run();
+                    best_ = std::current_exception();
+                    furthest_sizes_ = sizes_;
                 };
                 try {
                     return trace_with(kTriedSizes[s], integer);
@@ -273,11 +360,12 @@ class Loader {
                 }
             }
         }
-        std::rethrow_exception(best);
+        return std::nullopt;
     }
 
     Graph trace_with(std::int64_t tried, int integer) {
-        DimSizes sizes;
+        DimSizes& sizes = sizes_;
+        sizes.clear();
         for (const ModelInput& input : inputs_) {  // those that examples have
             for (std::size_t d = 0; input.example.defined() && d < input.dims.size(); ++d) {
                 if (!input.dims[d].name.empty()) sizes.emplace(input.dims[d].name, input.example.size(static_cast<int>(d)));
@@ -288,8 +376,9 @@ class Loader {
             TraceInput traced{input.name, input.example, {}};
             Shape shape;
             for (const InputDim& dim : input.dims) {
-                traced.dims.push_back(dim.name);
-                shape.push_back(dim.name.empty() ? dim.size : sizes.emplace(dim.name, tried).first->second);
+                traced.dims.push_back(dim.step == 1 ? dim.name : fmt::format("{}*{}", dim.step, dim.name));
+                const std::int64_t multiple = (tried + dim.step - 1) / dim.step * dim.step;
+                shape.push_back(dim.name.empty() ? dim.size : sizes.emplace(dim.name, multiple).first->second);
             }
             if (!traced.tensor.defined()) {
                 traced.tensor = is_floating(input.dtype) || input.dtype == bool_ ? zeros(shape, {input.dtype, cpu}) : full(shape, integer, {input.dtype, cpu});
@@ -365,6 +454,10 @@ class Loader {
     std::vector<ModelInput> inputs_;
     std::vector<Slot> slots_;
     std::set<std::string> dims_, all_dims_, fixed_;
+    DimSizes sizes_;                // tried last
+    std::exception_ptr best_;       // of the attempt that came furthest
+    DimSizes furthest_sizes_;       // with these
+    std::int64_t furthest_ = -1;
 };
 
 Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& options, const std::string& folder, const std::string& file,

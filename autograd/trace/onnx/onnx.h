@@ -30,7 +30,8 @@ struct LoadOnnxOptions {
 };
 
 /// The graph of an ONNX model (from IR version 3 on; each op as its meaning is in the model's opset): its inputs, outputs and weights have
-/// the model's names; dimensions that the model names, or gives no sizes, may differ from run to run. Weights are parameters: give their
+/// the model's names; dimensions that the model names, or gives no sizes, may differ from run to run, where a network of images
+/// halves and doubles them by multiples of 8, 32 or 64 ("32*height", see TraceInput). Weights are parameters: give their
 /// `data` to an optimizer, and call the graph under a Tape, to train them on.
 /// Integers of types that Tapir has not are of the next wider one (int8, int16, uint16: int32; uint32, uint64: int64).
 /// Weights may lie in other files in the model's folder, not outside of it.

@@ -71,3 +71,24 @@ TEST_CASE("parameters of one name, and like an input, get names of their own") {
     const Tensor x = randn({2, 3});
     check_same(Graph::parse(graph.str(), {{"weight_2", a.weight}, {"weight_3", b.weight}})({x})[0], fn(x));
 }
+
+TEST_CASE("a dimension may be a multiple") {
+    // As networks of images do: what is made half as large is to fit what it was when it is doubled again.
+    const auto f = [](const Tensor& x) {
+        const Tensor y = max_pool2d(x, 4);
+        return x + interpolate(y, {.size = {4 * y.size(2), 4 * y.size(3)}}) * double(y.size(2));
+    };
+    manual_seed(3);
+    CHECK_THROWS_WITH(trace(f, {{"x", randn({2, 1, 8, 12}), {"batch", "", "height", "width"}}}), Catch::Contains("do not broadcast"));
+    const Graph graph = trace(f, {{"x", randn({2, 1, 8, 12}), {"batch", "", "4*height", "4*width"}}});
+    CHECK(graph.str().find("input x: float32 (batch, 1, 4*height, 4*width)\n") == 0);
+    CHECK(Graph::parse(graph.str()).str() == graph.str());
+    const Tensor x = randn({3, 1, 20, 4});
+    const Tensor wanted = f(x);
+    CHECK(allclose(graph({x})[0], wanted));
+    CHECK(allclose(graph.run({{"x", x}})[0], wanted));
+    FAILS(ShapeError, "the input x has shape (3, 1, 21, 4), the graph was made for (batch, 1, 4*height, 4*width)", graph({randn({3, 1, 21, 4})}));
+    FAILS(ShapeError, "the size 9 is not 4*height", trace(f, {{"x", randn({2, 1, 9, 12}), {"", "", "4*height"}}}));
+    FAILS(ValueError, "not a name, or a number times a name", trace(f, {{"x", randn({2, 1, 8, 12}), {"", "", "4*height*width"}}}));
+    FAILS(ShapeError, "the dimension side has size 2 and, in x, 3", trace(f, {{"x", randn({2, 1, 8, 12}), {"", "", "4*side", "4*side"}}}));
+}

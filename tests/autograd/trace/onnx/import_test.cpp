@@ -321,6 +321,45 @@ TEST_CASE("recurrent layers, of a fixed length and of any") {
     }
 }
 
+TEST_CASE("sizes that a model needs to be multiples are, and come back from a file so") {
+    Model model;  // halves three times and doubles again, as networks that find things in images do
+    model.input("x", {"batch", "1", "height", "width"});
+    std::string from = "x";
+    for (const std::string to : {"h2", "h4", "h8"}) {
+        model.node("MaxPool", {from}, {to}).set("kernel_shape", std::vector<std::int64_t>{2, 2}).set("strides", std::vector<std::int64_t>{2, 2});
+        from = to;
+    }
+    model.node("Constant", {}, {"scales"}).set("value", tensor({1.0, 1.0, 8.0, 8.0}, float32));
+    model.node("Resize", {"h8", "", "scales"}, {"large"}).set("mode", "nearest").set("coordinate_transformation_mode", "asymmetric").set("nearest_mode", "floor");
+    model.node("Add", {"x", "large"}, {"y"});
+    model.output("y");
+    const auto wanted = [](const Tensor& x) { return x + interpolate(max_pool2d(x, 8), {.scale_factor = {8.0, 8.0}}); };
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    CHECK(to_string(Attribute(graph.inputs()[0]->shape)) == "(batch, 1, 8*height, 8*width)");
+    const Tensor x = randn({2, 1, 24, 40});
+    check_close(first(graph, {x}), wanted(x));
+    const files::TemporaryFolder folder;
+    save_onnx((folder.path() / "saved.onnx").string(), graph);
+    const Graph again = load_onnx((folder.path() / "saved.onnx").string());
+    CHECK(again.inputs()[0]->shape == graph.inputs()[0]->shape);
+    check_close(first(again, {x}), wanted(x));
+    FAILS(ShapeError, "the graph was made for (batch, 1, 8*height, 8*width)", graph({randn({2, 1, 28, 40})}));
+}
+
+TEST_CASE("dimensions without a name of their own are one where they need to be, or are told") {
+    Model model;
+    model.input("x", {"", "3"}).input("y", {"", "3"});
+    model.node("Add", {"x", "y"}, {"z"});
+    model.output("z");
+    FAILS(ShapeError, "x_0 = 2, y_0 = 2 or a little more, and the other sizes tried do not fit either: a dimension that must have a certain size is told it in "
+          "LoadOnnxOptions::sizes", load_onnx_from_memory(model.bytes()));
+    const Graph graph = load_onnx_from_memory(model.bytes(), {.examples = {{"x", ones({2, 3})}, {"y", ones({2, 3})}}});
+    const Tensor a = randn({5, 3}), b = randn({5, 3});
+    check_close(first(graph, {a, b}), a + b);
+    const Graph told = load_onnx_from_memory(model.bytes(), {.sizes = {{"x_0", 4}, {"y_0", 4}}});
+    CHECK(to_string(Attribute(told.inputs()[0]->shape)) == "(4, 3)");
+}
+
 TEST_CASE("sequences are their tensors") {
     Model model;
     model.input("x", {"6"});
