@@ -24,6 +24,7 @@ constexpr std::size_t kMostNamed = 4;  // that trace() takes
 
 // Sizes that named dimensions are tried with: small ones, which are quick, and those that many strides leave something of.
 constexpr std::int64_t kTriedSizes[] = {2, 7, 32, 224};
+constexpr std::int64_t kMostTriedFirst = 7;  // for the first of several dimensions: a batch
 // What the sizes of images may have to be divisible by, where a network halves and doubles them.
 constexpr std::int64_t kSteps[] = {8, 32, 64};
 
@@ -377,7 +378,8 @@ class Loader {
             Shape shape;
             for (const InputDim& dim : input.dims) {
                 traced.dims.push_back(dim.step == 1 ? dim.name : fmt::format("{}*{}", dim.step, dim.name));
-                const std::int64_t multiple = (tried + dim.step - 1) / dim.step * dim.step;
+                const bool is_batch = shape.rank() == 0 && input.dims.size() > 1;
+                const std::int64_t wish = is_batch ? std::min(tried, kMostTriedFirst) : tried, multiple = (wish + dim.step - 1) / dim.step * dim.step;
                 shape.push_back(dim.name.empty() ? dim.size : sizes.emplace(dim.name, multiple).first->second);
             }
             if (!traced.tensor.defined()) {
