@@ -250,8 +250,13 @@ bool Tensor::is_leaf() const noexcept {
     return impl_ && ((impl_->flags & TensorImpl::kRequiresGrad) || !requires_grad());
 }
 
+namespace detail {
+void trace_source(const Tensor& x);  // autograd/trace/tracer.cpp
+}
+
 Tensor Tensor::detach() const {
     if (!impl_) return {};
+    if (detail::thread.trace != 0) [[unlikely]] detail::trace_source(*this);
     return detail::alias(impl_);
 }
 

@@ -2,7 +2,7 @@
 //
 // A size is taken for a sum of products of dimensions, each at most once in a product: c + a*batch + b*time + d*batch*time. On the
 // corners of a box of sizes there is exactly one such sum, whose coefficients are differences between the corners. One sample
-// outside of the box shows whether the size is one. Of a single dimension quotients by small numbers are found too.
+// outside of the box shows whether the size is one. Quotients of one dimension by small numbers are found too.
 #include "tapir/autograd/trace/fit_impl.h"
 
 #include <cstddef>
@@ -15,7 +15,7 @@ constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modu
 
 }  // namespace
 
-std::vector<DimSizes> samples_of(const DimSizes& first) {
+std::vector<DimSizes> samples_of(const DimSizes& first, const DimSizes& far) {
     std::vector<DimSizes> samples;
     for (std::size_t corner = 0; corner < std::size_t{1} << first.size(); ++corner) {
         DimSizes sizes = first;
@@ -33,6 +33,9 @@ std::vector<DimSizes> samples_of(const DimSizes& first) {
         more += 6;  // of another size for each, with the same remainders
     }
     samples.push_back(std::move(beyond));
+    if (far.empty()) return samples;
+    samples.push_back(first);
+    for (const auto& [name, more_of_it] : far) samples.back().at(name) += more_of_it;
     return samples;
 }
 
@@ -62,15 +65,15 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
         return true;
     };
     if (is_right(formula)) return formula;
-    if (dims != 1) return std::nullopt;
     // (a d + b) // q + r, with 0 <= b < q and a small.
-    const auto& [name, size] = *first.begin();
-    for (std::int64_t q = 2; q <= 3; ++q) {
-        for (std::int64_t a = 1; a < q; ++a) {
-            for (std::int64_t b = 0; b < q; ++b) {
-                const SymInt quotient = (SymInt(a) * SymInt::dim(name) + SymInt(b)).floor_div(q);
-                const SymInt f = quotient + SymInt(values[0] - floor_div(a * size + b, q));
-                if (is_right(f)) return f;
+    for (const auto& [name, size] : first) {
+        for (std::int64_t q = 2; q <= 3; ++q) {
+            for (std::int64_t a = 1; a < q; ++a) {
+                for (std::int64_t b = 0; b < q; ++b) {
+                    const SymInt quotient = (SymInt(a) * SymInt::dim(name) + SymInt(b)).floor_div(q);
+                    const SymInt f = quotient + SymInt(values[0] - floor_div(a * size + b, q));
+                    if (is_right(f)) return f;
+                }
             }
         }
     }

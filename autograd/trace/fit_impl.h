@@ -11,8 +11,8 @@ namespace tapir::detail {
 inline std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
 
 /// Which sizes of the named dimensions to try, the first being given: enough to find products of them, and one more to see whether
-/// what was found is right.
-std::vector<DimSizes> samples_of(const DimSizes& first);
+/// what was found is right. far: what is added to some for a last one, since a size that strides make smaller stays the same for a while.
+std::vector<DimSizes> samples_of(const DimSizes& first, const DimSizes& far = {});
 
 /// The formula that gives values[i] for samples[i]; nothing where there is none.
 std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values);

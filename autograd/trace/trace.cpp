@@ -37,6 +37,36 @@ SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& 
     return formula;
 }
 
+// How much larger the last sample is in the dimensions behind the first, where strides are.
+DimSizes far_sizes(const std::vector<TraceInput>& inputs, const std::vector<std::vector<SymInt>>& dims) {
+    constexpr std::int64_t elements = 67;
+    DimSizes far, batches;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        for (std::size_t d = 0; d < dims[i].size(); ++d) {
+            const std::optional<SymInt::OfOneDim> one = dims[i][d].of_one_dim();
+            if (one) (d == 0 && inputs[i].tensor.dim() > 1 ? batches : far).emplace(one->dim, (elements + one->factor - 1) / one->factor);
+        }
+    }
+    for (const auto& [name, size] : batches) far.erase(name);
+    return far;
+}
+
+// An error of a run with sizes that the program's user has never seen says so.
+[[noreturn]] void rethrow_with_note(const std::exception& error, const DimSizes& sizes) {
+    const auto with_note = [&](const auto& own) {
+        std::string text;
+        for (const auto& [name, size] : sizes) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, size);
+        const std::string line = file_and_line(own.where()) + ": ";
+        std::string_view what = own.what();
+        if (what.starts_with(line)) what.remove_prefix(line.size());
+        fail<std::remove_cvref_t<decltype(own)>>(own.where(), "{}; trace ran this with {}, since these dimensions are named", what, text);
+    };
+    if (const auto* own = dynamic_cast<const ShapeError*>(&error)) with_note(*own);
+    if (const auto* own = dynamic_cast<const IndexError*>(&error)) with_note(*own);
+    if (const auto* own = dynamic_cast<const ValueError*>(&error)) with_note(*own);
+    throw;
+}
+
 // x with other sizes: its elements along a dimension again from the first, as often as needed.
 Tensor resized(const Tensor& x, const std::vector<SymInt>& dims, const DimSizes& sizes) {
     const PauseRecording pause;
@@ -60,9 +90,9 @@ Tensor copy_of(const Tensor& x) {
 
 using Backups = std::vector<std::pair<Tensor, Tensor>>;
 
-// What a run wrote is undone.
-void put_back(const Backups& backups, const Generator::State& state) {
-    default_generator().set_state(state);
+// What a run wrote and drew is undone. Where it drew nothing, others may have: the generator is all threads'.
+void put_back(const Backups& backups, const Generator::State* before) {
+    if (before) default_generator().set_state(*before);
     const PauseRecording pause;
     for (const auto& [tensor, copy] : backups) Tensor(tensor).copy_(copy);
 }
@@ -71,8 +101,9 @@ struct Run {
     Graph graph;
     Backups backups;
     Generator::State before;  // of the default generator
+    bool drew;
 
-    void undo() const { put_back(backups, before); }
+    void undo() const { put_back(backups, drew ? &before : nullptr); }
 };
 
 Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors,
@@ -92,10 +123,11 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
             values.push_back(tracer.value_of(result, loc));
         }
     } catch (...) {
-        put_back(tracer.take_backups(), before);
+        put_back(tracer.take_backups(), tracer.drew() ? &before : nullptr);
         throw;
     }
-    Run run{tracer.finish(), tracer.take_backups(), before};
+    const bool drew = tracer.drew();
+    Run run{tracer.finish(), tracer.take_backups(), before, drew};
     if (!options.outputs.empty() && options.outputs.size() != values.size()) {
         fail<ValueError>(loc, "trace: {} names of outputs for {} outputs", options.outputs.size(), values.size());
     }
@@ -189,6 +221,15 @@ class Union {
         }
         if (a.nodes().size() > count) fail_differs(a.nodes()[count].get(), nullptr, g);
         if (b.nodes().size() > count) fail_differs(nullptr, b.nodes()[count].get(), g);
+        const auto same = [&](const char* what, const auto& mine, const auto& others, const auto& number_of) {
+            const auto is_same = [&](const auto& x, const auto& y) { return number_of(x) == number_of(y); };
+            if (std::equal(mine.begin(), mine.end(), others.begin(), others.end(), is_same)) return;
+            fail<TapeError>(loc_, "trace: {} depends on the sizes: it is not the same with {} and with {}: leave a dimension that decides on it "
+                            "without a name", what, sizes_text(0), sizes_text(g));
+        };
+        same("what is returned", a.outputs(), b.outputs(), [](const Graph::Output& x) { return std::pair(x.name, x.value->number); });
+        same("what is written to", a.updates(), b.updates(), [](const Graph::Update& x) { return std::pair(x.target->number, x.value->number); });
+        same("what is read", a.guards(), b.guards(), [](const Graph::Guard& x) { return x.value->number; });
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
         fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a loop over a dimension "
@@ -386,7 +427,9 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
         }
     }
     if (sizes.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes.size());
-    const std::vector<DimSizes> samples = samples_of(sizes);
+    const DimSizes far = far_sizes(inputs, dims);
+    std::vector<DimSizes> samples = samples_of(sizes, far);
+    const std::size_t far_sample = far.empty() ? 0 : samples.size() - 1;
     std::vector<Graph> graphs(samples.size());
     const std::uint16_t number = next_trace();
     for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
@@ -396,9 +439,16 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
             const auto is_same = [&](const Tensor& other) { return other.is_same(tensors.back()); };
             if (std::any_of(tensors.begin(), tensors.end() - 1, is_same)) tensors.back() = copy_of(tensors.back());  // of another input
         }
-        Run run = run_once(fn, inputs, tensors, options, number, loc);
-        if (g > 0) run.undo();
-        graphs[g] = std::move(run.graph);
+        try {
+            Run run = run_once(fn, inputs, tensors, options, number, loc);
+            if (g > 0) run.undo();
+            graphs[g] = std::move(run.graph);
+        } catch (const std::exception& error) {
+            if (g == 0) throw;
+            if (g != far_sample) rethrow_with_note(error, samples[g]);
+            samples.pop_back();  // the program does not take such sizes
+            graphs.pop_back();
+        }
     }
     for (const bool by_smallest : {true, false}) {  // is anything taken from sizes that depend on data?
         if (!has_data_sizes(graphs[0])) break;

@@ -70,7 +70,23 @@ Tracer::Seen* Tracer::alias_of(const Tensor& x) {
     for (const auto& [name, tensor] : named_) {
         if (is_it(tensor)) return &seen(tensor, Loc{});
     }
+    for (const Tensor& source : sources_) {
+        if (is_it(source)) return &seen(source, Loc{});
+    }
     return nullptr;
+}
+
+void Tracer::note_source(const Tensor& x) {
+    if (inner_) return inner_->note_source(x);
+    if (x.impl()->trace != detail::thread.trace && !seen_.count(x.impl())) sources_.push_back(x);
+}
+
+void trace_source(const Tensor& x) {
+    if (Tracer* tracer = Tracer::current()) tracer->note_source(x);
+}
+
+bool Tracer::drew() const {
+    return std::any_of(graph_.nodes().begin(), graph_.nodes().end(), [](const auto& node) { return node->attributes.is_random(); });
 }
 
 Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
@@ -135,7 +151,8 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
         return whole;
     }
     Graph::Node* view = append(s.view->attributes.form(), s.view->attributes, {whole}, loc);
-    s.value = graph_.add_result(view, s.value->dtype, s.value->device, s.value->shape);
+    for (const Graph::Value* result : s.view->results) graph_.add_result(view, result->dtype, result->device, result->shape);
+    s.value = view->results[static_cast<std::size_t>(s.piece)];
     s.version = version;
     return s.value;
 }
@@ -150,14 +167,22 @@ void Tracer::before_write(const Tensor& self) {
             fail<TapeError>(last_line_, "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot hold that: "
                             "give the new value back instead", what_, self.shape());
         }
+        current(found->second, last_line_);
         return;
     }
-    if (found != seen_.end() && !found->second.outer) return;
+    const Tensor* whole = &self;
+    if (found != seen_.end()) {
+        current(found->second, last_line_);  // a view is made anew before it is another value
+        const Seen* root = &found->second;
+        while (root->base) root = &seen_.at(root->base);
+        if (!root->outer) return;
+        whole = &root->tensor;
+    }
     for (const auto& [tensor, copy] : backups_) {
-        if (tensor.is_same(self)) return;
+        if (tensor.is_same(*whole)) return;
     }
     const PauseRecording pause;
-    backups_.emplace_back(self, self.clone());
+    backups_.emplace_back(*whole, whole->clone());
 }
 
 // What a view's base is after the view has become another value.
@@ -182,6 +207,22 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
         Attributes attributes(how.form());
         attributes.set("dims", back, loc);
         node = append(how.form(), std::move(attributes), {part.value}, loc);
+    } else if (op == "pieces") {
+        const bool drops = std::get<bool>(how.get("drop", loc));
+        Attributes attributes(*find_form(drops ? "select_scatter" : "slice_scatter"));
+        attributes.set("dim", how.get("dim", loc));
+        if (drops) {
+            attributes.set("index", SymInt(part.piece));
+        } else {
+            const auto sizes = std::get<std::vector<SymInt>>(how.get("sizes", loc));
+            SymInt start;
+            for (int k = 0; k < part.piece; ++k) start = start + sizes[static_cast<std::size_t>(k)];
+            attributes.set("start", start);
+            attributes.set("end", start + sizes[static_cast<std::size_t>(part.piece)]);
+            attributes.set("step", SymInt(1));
+        }
+        const OpForm& form = attributes.form();
+        node = append(form, std::move(attributes), {whole.value, part.value}, loc);
     } else if (const OpForm* scatter = find_form((op + "_scatter").c_str())) {
         Attributes attributes(*scatter);
         for (const auto& [name, attribute] : how.all()) attributes.set(name, attribute, loc);
@@ -249,6 +290,7 @@ void Tracer::end(const RecordArgs& ran) {
             if (ran.inputs[i]->impl()->storage != out->storage) continue;
             fresh.base = ran.inputs[i]->impl();
             fresh.view = node;
+            fresh.piece = k;
         }
         seen_[out] = std::move(fresh);
     }

@@ -26,6 +26,10 @@ class Tracer : public OpWatcher {
     Graph::Value* value_of(const Tensor& x, const Loc& loc);
     /// Notes what was written to parameters and inputs; nothing is told to the tracer after it.
     Graph finish();
+    /// The program detaches it; what it gets may be used before this is.
+    void note_source(const Tensor& x);
+    /// Whether random numbers were drawn.
+    bool drew() const;
     /// What the tensors that the program wrote to held before.
     std::vector<std::pair<Tensor, Tensor>> take_backups() { return std::move(backups_); }
 
@@ -56,6 +60,7 @@ class Tracer : public OpWatcher {
         const TensorImpl* base = nullptr;  // that it is a view of
         Graph::Node* view = nullptr;       // how; null: it is the same elements in the same shape (detach())
         Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
+        int piece = 0;                     // which result of `view`
     };
     explicit Tracer(Tracer& outer, const char* what);  // of a part
     Graph::Value* capture(const Tensor& x, const Loc& loc);
@@ -75,6 +80,7 @@ class Tracer : public OpWatcher {
     std::unordered_map<const OpInfo*, const OpForm*> forms_;
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
+    std::vector<Tensor> sources_;  // of detached tensors
     TraceOptions::Reads reads_;
     int unnamed_ = 0;
     Tracer* outer_ = nullptr;  // whose part this is
