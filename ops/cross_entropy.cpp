@@ -11,6 +11,7 @@
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/index_impl.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/loss_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -23,6 +24,8 @@ namespace {
 
 void cross_entropy_rule(Backward& b);
 void nll_loss_rule(Backward& b);
+void cross_entropy_backward_rule(Backward& b);
+Tensor cross_entropy_backward(const In& g, const In& logits, const In& targets, const CrossEntropyOptions& options);
 
 }  // namespace
 
@@ -61,6 +64,30 @@ TAPIR_OP(nll_loss, "NegativeLogLikelihoodLoss", nll_loss_rule, "-log_probs[targe
                          "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
                          nll_loss(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}),
                                                .ignore_index = 1, .reduction = Reduction::sum})));
+// What the rule of cross_entropy with class indices is where that is recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(cross_entropy_backward, NoOnnx("Softmax, Equal, Where, Mul, Sub"), cross_entropy_backward_rule,
+         "The gradient of cross_entropy: g (softmax(logits) - one_hot(target)).",
+         TAPIR_SAMPLE_AS("f() f(4,5) i(4)<5",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {})),
+         TAPIR_SAMPLE_AS("f() f(7) i()<7",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {})),
+         TAPIR_SAMPLE_AS("f() f(3,70) i(3)<70",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='sum'), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {.reduction = Reduction::sum})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,5,3) i(2,3)<5",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='none'), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {.reduction = Reduction::none})),
+         TAPIR_SAMPLE_AS("f() f(6,3) i(6)<3",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], ignore_index=1), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {.ignore_index = 1})),
+         TAPIR_SAMPLE_AS("f() f(6,3) i(6)<3",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], torch.tensor([0.5, 1, 2]).to(x[1].dtype), label_smoothing=0.2), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {.weight = tensor({0.5, 1.0, 2.0}, {x[1].dtype(), x[1].device()}), .label_smoothing = 0.2})),
+         TAPIR_SAMPLE_AS("f(2,5) f(2,3,5) i(2,5)<3",
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='none', label_smoothing=0.1), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2], {.reduction = Reduction::none, .label_smoothing = 0.1})));
 
 namespace {
 
@@ -209,31 +236,46 @@ void sum_losses(const T* losses, int64_t n, double scale, const Tensor& out) {
     *static_cast<T*>(out.raw_data()) = static_cast<T>(sum * scale);
 }
 
-// Runs compute(losses) and returns these, or what they reduce to.
+// Room for a number of each position.
+class Losses {
+ public:
+    explicit Losses(const Classes& c) {
+        if (c.positions() <= few) return;
+        on_heap_ = detail::make_empty({c.positions()}, c.input.dtype(), cpu, Loc{});
+        data_ = on_heap_.raw_data();
+    }
+    Losses(const Losses&) = delete;
+    Losses& operator=(const Losses&) = delete;
+    void* data() noexcept { return data_; }
+
+ private:
+    static constexpr int64_t few = 128;
+    std::array<double, few> on_stack_;
+    Tensor on_heap_;
+    void* data_ = on_stack_.data();
+};
+
+// Runs compute(losses) into out, or what they reduce to.
+template <class Compute>
+void reduce_into(const Classes& c, Reduction reduction, double scale, const Tensor& out, const Compute& compute) {
+    if (reduction == Reduction::none) return compute(out.raw_data());
+    Losses losses(c);
+    compute(losses.data());
+    if (c.input.dtype() == float64) {
+        sum_losses(static_cast<const double*>(losses.data()), c.positions(), scale, out);
+    } else {
+        sum_losses(static_cast<const float*>(losses.data()), c.positions(), scale, out);
+    }
+}
+
+// The same as a new tensor.
 template <class Compute>
 Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double scale, const Loc& loc,
                const Compute& compute) {
-    const DType dtype = c.input.dtype();
-    if (reduction == Reduction::none) {
-        Tensor out = detail::make_empty(shape, dtype, c.input.device(), loc);
-        compute(out.raw_data());
-        return out;
-    }
-    Tensor out = detail::make_empty(nullptr, 0, 1, dtype, c.input.device(), loc);
-    constexpr int64_t few = 128;
-    std::array<double, few> on_stack;
-    Tensor on_heap;
-    void* losses = on_stack.data();
-    if (c.positions() > few) {
-        on_heap = detail::make_empty({c.positions()}, dtype, c.input.device(), loc);
-        losses = on_heap.raw_data();
-    }
-    compute(losses);
-    if (dtype == float64) {
-        sum_losses(static_cast<const double*>(losses), c.positions(), scale, out);
-    } else {
-        sum_losses(static_cast<const float*>(losses), c.positions(), scale, out);
-    }
+    const bool is_none = reduction == Reduction::none;
+    Tensor out = is_none ? detail::make_empty(shape, c.input.dtype(), c.input.device(), loc)
+                         : detail::make_empty(nullptr, 0, 1, c.input.dtype(), c.input.device(), loc);
+    reduce_into(c, reduction, scale, out, compute);
     return out;
 }
 
@@ -384,19 +426,22 @@ Distribution distribution(const Backward& b, const Tensor& targets, const Tensor
     return d;
 }
 
-// The same made of ops, for rules that are recorded.
-Distribution distribution_of_ops(const Backward& b, const Tensor& given, const Tensor& weight) {
-    const Attrs& attrs = b.attrs<Attrs>();
-    const Shape shape = b.input_shape(0);
-    const DType dtype = b.input_dtype(0) == float64 ? float64 : float32;
-    const Device device = b.grad().device();
-    const int dim = class_dim(shape.rank());
-    const int64_t classes = shape.raw(dim);
+// The same made of ops, for rules that are recorded, of an input like x.
+struct Like {
+    Shape shape;
+    DType dtype;
+    Device device;
+};
+
+Distribution distribution_of_ops(const Like& x, const Attrs& attrs, const Tensor& given, const Tensor& weight) {
+    const DType dtype = x.dtype == float64 ? float64 : float32;
+    const int dim = class_dim(x.shape.rank());
+    const int64_t classes = x.shape.raw(dim);
     Shape beside(classes);
-    for (int d = dim + 1; d < shape.rank(); ++d) beside.push_back(1);
-    const Tensor targets = unsqueeze(to(to(given, device), int64), dim), counts = ne(targets, attrs.ignore_index);
-    const Tensor is_own = logical_and(eq(targets, reshape(arange(classes, {int64, device}), beside)), counts);
-    const Tensor weights = weight.defined() ? reshape(to(weight, dtype), beside) : ones(beside, {dtype, device});
+    for (int d = dim + 1; d < x.shape.rank(); ++d) beside.push_back(1);
+    const Tensor targets = unsqueeze(to(to(given, x.device), int64), dim), counts = ne(targets, attrs.ignore_index);
+    const Tensor is_own = logical_and(eq(targets, reshape(arange(classes, {int64, x.device}), beside)), counts);
+    const Tensor weights = weight.defined() ? reshape(to(weight, dtype), beside) : ones(beside, {dtype, x.device});
     const Tensor own = where(is_own, weights, 0), own_mass = sum(own, {dim}, /*keepdim=*/true);
     Distribution d{own * (1 - attrs.smoothing), own_mass * (1 - attrs.smoothing)};
     if (attrs.smoothing > 0) {
@@ -408,11 +453,8 @@ Distribution distribution_of_ops(const Backward& b, const Tensor& given, const T
     return {d.q / scale, d.mass / scale};
 }
 
-// The gradient of the result as a factor for the input's shape.
-Tensor grad_factor(const Backward& b) {
-    if (b.attrs<Attrs>().reduction != Reduction::none) return b.grad();
-    return unsqueeze(b.grad(), class_dim(b.input_shape(0).rank()));
-}
+// The gradient of the result as a factor for an input of this rank.
+Tensor grad_factor(const Tensor& g, Reduction reduction, int rank) { return reduction != Reduction::none ? g : unsqueeze(g, class_dim(rank)); }
 
 // Nobody but the record holds it, and the record is about to drop it.
 bool may_overwrite(const Backward& b, const Tensor& saved) {
@@ -439,9 +481,9 @@ void cross_entropy_rule(Backward& b) {
     const Attrs& attrs = b.attrs<Attrs>();
     const Tensor x = b.saved(0);
     if (b.recording()) {
-        const Distribution d = distribution_of_ops(b, b.saved(1), saved_weight(b, 3));
-        b.give(0, (softmax(to(x, d.q.dtype()), class_dim(x.dim())) * d.mass - d.q) * grad_factor(b));
-        return;
+        const Loc& loc = b.record().loc;
+        return b.give(0, cross_entropy_backward(In(b.grad(), loc), In(x, loc), In(b.saved(1), loc),
+                                                {saved_weight(b, 3), attrs.ignore_index, attrs.reduction, attrs.smoothing}));
     }
     const Tensor unscaled = b.saved(2), g = contiguous(b.grad());
     Tensor out = may_overwrite(b, unscaled) ? unscaled : detail::make_empty_like(x.impl(), x.dtype(), Loc{});
@@ -449,11 +491,80 @@ void cross_entropy_rule(Backward& b) {
     b.give(0, std::move(out));
 }
 
+// saved: g, x, the targets, the weight if there is one. The gradient is (p mass - q) g, p = softmax(x).
+void cross_entropy_backward_rule(Backward& b) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    const Tensor g = b.saved(0), x = b.saved(1), &v = b.grad();
+    const int dim = class_dim(x.dim());
+    const Distribution d = distribution_of_ops({x.shape(), x.dtype(), x.device()}, attrs, b.saved(2), saved_weight(b, 3));
+    const Tensor p = softmax(to(x, d.q.dtype()), dim);
+    if (b.needs(0)) {
+        const Tensor along = v * (p * d.mass - d.q);
+        b.give(0, attrs.reduction == Reduction::none ? sum(along, {dim}) : sum(along));
+    }
+    if (!b.needs(1)) return;
+    const Tensor into_p = v * d.mass * grad_factor(g, attrs.reduction, x.dim());
+    b.give(1, p * (into_p - sum(p * into_p, {dim}, /*keepdim=*/true)));
+}
+
 void nll_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
+    const Attrs& attrs = b.attrs<Attrs>();
     const Tensor targets = b.saved(0), weight = saved_weight(b, 1);
-    const Distribution d = b.recording() ? distribution_of_ops(b, targets, weight) : distribution(b, targets, weight, saved_scale(b, 1));
-    b.give(0, d.q * -grad_factor(b));
+    const Shape shape = b.input_shape(0);
+    const Distribution d = b.recording() ? distribution_of_ops({shape, b.input_dtype(0), b.grad().device()}, attrs, targets, weight)
+                                         : distribution(b, targets, weight, saved_scale(b, 1));
+    b.give(0, d.q * -grad_factor(b.grad(), attrs.reduction, shape.rank()));
+}
+
+// In `out`: contiguous, like c.input.
+void run_gradient(const Classes& c, Attrs attrs, const Tensor& g, const Tensor& out) {
+    const bool of_lines = attrs.reduction == Reduction::none;
+    if (c.input.numel() == 0) return;
+    if (!of_lines) attrs.scale *= g.dtype() == float64 ? *static_cast<const double*>(g.raw_data()) : static_cast<double>(*static_cast<const float*>(g.raw_data()));
+    Losses losses(c);
+    run_kernel(c, attrs, losses.data(), out.raw_data());
+    if (of_lines) scale_gradient(out, g, Tensor(), attrs.reduction, out);
+}
+
+Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const CrossEntropyOptions& options) {
+    constexpr const char* op = "cross_entropy_backward";
+    detail::check_defined(g, op);
+    detail::check_defined(x, op);
+    detail::check_defined(targets, op);
+    const DType dtype = x.tensor.dtype();
+    if (is_half(dtype) && !on_gpu(x.tensor)) {
+        const detail::RecordedParts parts(x.loc);
+        return to(cross_entropy_backward(In(to(g, float32), g.loc), In(to(x, float32), x.loc), targets, options), dtype);
+    }
+    if (!is_floating(dtype)) fail<DTypeError>(x.loc, "{}: needs an input of a floating dtype, not {}", op, name(dtype));
+    const Classes c = prepare(op, x, targets, options);
+    const Shape shape = options.reduction == Reduction::none ? target_shape(x.tensor) : Shape();
+    if (g.tensor.shape() != shape || g.tensor.dtype() != dtype) {
+        fail<ShapeError>(x.loc, "{}: needs a gradient of shape {} and {}, got {} and {}", op, shape, name(dtype), g.tensor.shape(), name(g.tensor.dtype()));
+    }
+    detail::check_same_device(op, x.tensor, g.tensor, x.loc);
+    const Attrs attrs = attrs_of(c, options);
+    Tensor out = detail::make_empty_like(c.input.impl(), dtype, x.loc);
+    const Tensor factor = plain(g.tensor, dtype);
+    Loss loss{out, {}};
+    if (on_gpu(c.input)) {
+        loss.scale = reduced_on_gpu(op, gpu::cross_entropy, c, targets.tensor.shape(), attrs, out, x.loc).scale;
+        if (x.tensor.numel() > 0) scale_gradient(out, factor, loss.scale, attrs.reduction, out);
+    } else {
+        detail::begin_op(op, c.input.impl(), x.loc);
+        run_gradient(c, attrs, factor, out);
+    }
+    if (!detail::thread.observed) return out;
+    const Tensor* const inputs[] = {&g.tensor, &x.tensor, &targets.tensor, &options.weight};
+    const int count = attrs.weighted ? 4 : 3;
+    TensorImpl* const result = out.impl();
+    const Call call{options.ignore_index, options.reduction, options.label_smoothing};
+    const RecordArgs told{cross_entropy_backward_op, x.loc, inputs, count, &result, 1, nullptr, 0, &call, sizeof call};
+    RecordArgs ran{cross_entropy_backward_op, x.loc, inputs, count, &result, 1, inputs, count, &attrs, sizeof attrs};
+    ran.told = &told;
+    finish_op(ran, recording(x.loc, {&g.tensor, &x.tensor}));
+    return out;
 }
 
 // --- From log-probabilities, and probabilities as targets --------------------------------------------------------------------
@@ -569,9 +680,50 @@ void call_fields(Fields& f, Call& a) {
     f("ignore_index", a.ignore_index)("reduction", a.reduction, {"none", "mean", "sum", "batchmean"})("label_smoothing", a.label_smoothing);
 }
 
+Tensor cross_entropy_backward_of(const FormCall& x, const Call& a) {
+    return cross_entropy_backward(x[0], x[1], x[2], {x.count > 3 ? x[3] : Tensor(), a.ignore_index, a.reduction, a.label_smoothing});
+}
+
+// Operands of the op that the kernel can be given as they are: of x[from], targets and weight. Targets are checked.
+bool take(const char* op, const FormCall& x, int from, Classes& c) {
+    const Call& a = *static_cast<const Call*>(x.attrs);
+    const TensorImpl *in = x[from].impl(), *targets = x[from + 1].impl();
+    const bool is_plain = (in->dtype == float32 || in->dtype == float64) && detail::is_plain(in, in->dtype) && detail::is_plain(targets, int64);
+    if (!is_plain || in->rank == 0 || x.count > from + 2 || a.reduction == Reduction::batchmean || !(a.label_smoothing >= 0 && a.label_smoothing <= 1)) return false;
+    c.set_shape(in->sizes, in->rank);
+    if (targets->rank != in->rank - 1 || targets->numel != c.positions()) return false;
+    c.input = x[from];
+    c.targets = x[from + 1];
+    c.weight_sum = check_targets<float>(op, c, a.ignore_index, Loc::current());
+    return true;
+}
+
+bool cross_entropy_into(const FormCall& x, const Tensor& out) {
+    const Call& a = *static_cast<const Call*>(x.attrs);
+    Classes c;
+    if (!take("cross_entropy", x, 0, c) || !detail::is_plain(out.impl(), c.input.dtype())) return false;
+    const bool is_none = a.reduction == Reduction::none;
+    if (out.numel() != (is_none ? c.positions() : 1)) return false;
+    const Attrs attrs = attrs_of(c, {{}, a.ignore_index, a.reduction, a.label_smoothing});
+    reduce_into(c, a.reduction, attrs.scale, out, [&](void* losses) { run_kernel(c, attrs, losses, nullptr); });
+    return true;
+}
+
+bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
+    const Call& a = *static_cast<const Call*>(x.attrs);
+    Classes c;
+    if (!take("cross_entropy_backward", x, 1, c)) return false;
+    const DType dtype = c.input.dtype();
+    const int64_t lines = a.reduction == Reduction::none ? c.positions() : 1;
+    if (!detail::is_plain(out.impl(), dtype) || out.numel() != c.input.numel() || !detail::is_plain(x[0].impl(), dtype) || x[0].numel() != lines) return false;
+    run_gradient(c, attrs_of(c, {{}, a.ignore_index, a.reduction, a.label_smoothing}), x[0], out);
+    return true;
+}
+
 }  // namespace
 
-TAPIR_FORM(cross_entropy, Call, cross_entropy(x[0], x[1], options_of(x, a)), call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy, Call, cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into, call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy_backward, Call, cross_entropy_backward_of(x, a), cross_entropy_backward_into, call_fields(f, a));
 TAPIR_FORM(nll_loss, Call, nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
 
 }  // namespace tapir

@@ -353,6 +353,22 @@ OnnxValue layer_norm_of(const OnnxCall& x) {
     return x.node("LayerNormalization", operands, {{"axis", -static_cast<int>(last_dims(x).size())}, {"epsilon", x.real("eps")}});
 }
 
+// (g, x, weight): those of x, and of the weight and the bias where there are such.
+OnnxValues layer_norm_backward_of(const OnnxCall& x) {
+    const OnnxValue &g = x[0], &in = x[1];
+    const std::vector<std::int64_t> dims = last_dims(x);
+    std::vector<std::int64_t> leading;
+    for (int d = 0; d < x.rank() - static_cast<int>(dims.size()); ++d) leading.push_back(d);
+    const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, dims, true); };
+    const auto total = [&](const OnnxValue& v) { return leading.empty() ? v : x.reduce("ReduceSum", v, leading, false); };
+    const OnnxValue away = in - mean(in), rstd = 1 / sqrt(mean(away * away) + x.real("eps")), normal = away * rstd;
+    const OnnxValue d = x.flag("has_weight") ? g * x[2] : g;
+    OnnxValues results = {rstd * (d - mean(d) - normal * mean(d * normal))};
+    if (x.flag("has_weight")) results.push_back(total(g * normal));
+    if (x.flag("has_bias")) results.push_back(total(g));
+    return results;
+}
+
 OnnxValue rms_norm_of(const OnnxCall& x) {
     double eps = x.real("eps");
     if (eps < 0) eps = x.dtype() == DType::float64 ? 0x1p-52 : x.dtype() == DType::float32 ? 0x1p-23 : x.dtype() == DType::float16 ? 0x1p-10 : 0x1p-7;
@@ -440,6 +456,7 @@ TAPIR_ONNX(avg_pool_gradient, avg_pool_gradient_of(x));
 
 TAPIR_ONNX(batch_norm, batch_norm_of(x));
 TAPIR_ONNX(layer_norm, layer_norm_of(x));
+TAPIR_ONNX(layer_norm_backward, layer_norm_backward_of(x));
 TAPIR_ONNX(rms_norm, rms_norm_of(x));
 TAPIR_ONNX(group_norm, group_norm_of(x));
 

@@ -84,6 +84,36 @@ OnnxValue cross_entropy_of(const OnnxCall& x, bool of_logits) {
     return how == "sum" ? summed(loss) : summed(loss) / summed(share);
 }
 
+// (g, logits, targets, weight)
+OnnxValue cross_entropy_backward_of(const OnnxCall& x) {
+    const int rank = x.rank(1), dim = rank == 1 ? 0 : 1;
+    const DType dtype = x.result_dtype();
+    const double smoothing = x.real("label_smoothing");
+    const std::string how = x.choice("reduction");
+    const SymInt classes = x.shape(1)[static_cast<std::size_t>(dim)];
+    std::vector<int64_t> after;
+    for (int d = dim + 1; d < rank; ++d) after.push_back(d - dim);
+    const OnnxValue target = x.unsqueeze(x.cast(x[2].is_number() ? x.scalar(x[2].number(), int64) : x[2], int64), {dim});
+    const OnnxValue counts = !(target == x.integer("ignore_index"));
+    const OnnxValue is_own = (target == x.unsqueeze(x.range(classes), after)) & counts;
+    const OnnxValue weight = x.count() > 3 ? x.unsqueeze(x.as_result(3), after) : x.scalar(1, dtype);
+    const OnnxValue own = where(is_own, weight, x.scalar(0, dtype)), own_mass = x.reduce("ReduceSum", own, {dim}, true);
+    OnnxValue q = own, mass = own_mass;
+    if (smoothing > 0) {
+        const OnnxValue spread = x.filled({classes}, 1, dtype);
+        const OnnxValue all = where(counts, x.unsqueeze(spread, after) * weight * (smoothing / x.size_as(classes, dtype)), x.scalar(0, dtype));
+        q = q * (1 - smoothing) + all;
+        mass = mass * (1 - smoothing) + x.reduce("ReduceSum", all, {dim}, true);
+    }
+    OnnxValue g = x.as_result(0);
+    if (how == "none") g = x.unsqueeze(g, {dim});
+    if (how == "mean") {
+        const OnnxValue total = x.reduce_all("ReduceSum", own_mass, rank);
+        g = g / where(total == 0, x.scalar(1, dtype), total);
+    }
+    return (x.node("Softmax", {x.as_result(1)}, {{"axis", dim}}) * mass - q) * g;
+}
+
 }  // namespace
 
 TAPIR_ONNX(mse_loss, mse_of(x));
@@ -92,6 +122,7 @@ TAPIR_ONNX(smooth_l1_loss, smooth_l1_of(x));
 TAPIR_ONNX(binary_cross_entropy_with_logits, logits_of(x));
 TAPIR_ONNX(binary_cross_entropy, binary_cross_entropy_of(x));
 TAPIR_ONNX(cross_entropy, cross_entropy_of(x, true));
+TAPIR_ONNX(cross_entropy_backward, cross_entropy_backward_of(x));
 TAPIR_ONNX(nll_loss, cross_entropy_of(x, false));
 
 }  // namespace tapir

@@ -303,6 +303,13 @@ OnnxValue softmax_of(const OnnxCall& x, const char* op) {
     if (x.rank() == 0) return op[0] == 'L' ? x[0] - x[0] : x[0] - x[0] + 1;
     return x.node(op, {x[0]}, {{"axis", dim_of(x)}});
 }
+// Of a gradient and the result.
+OnnxValue softmax_backward_of(const OnnxCall& x, bool log) {
+    const OnnxValue &g = x[0], &y = x[1];
+    if (x.rank() == 0) return g - g;
+    const auto total = [&](const OnnxValue& v) { return x.reduce("ReduceSum", v, {dim_of(x)}, true); };
+    return log ? g - exp(y) * total(g) : y * (g - total(y * g));
+}
 // Row i sees the columns up to first_query + i; a row that sees none is 0.
 OnnxValue causal_softmax_of(const OnnxCall& x) {
     const auto& shape = x.shape();
@@ -333,6 +340,8 @@ TAPIR_ONNX(weighted_exps, weighted_exps_of(x));
 
 TAPIR_ONNX(softmax, softmax_of(x, "Softmax"));
 TAPIR_ONNX(log_softmax, softmax_of(x, "LogSoftmax"));
+TAPIR_ONNX(softmax_backward, softmax_backward_of(x, false));
+TAPIR_ONNX(log_softmax_backward, softmax_backward_of(x, true));
 TAPIR_ONNX(causal_softmax, causal_softmax_of(x));
 
 TAPIR_ONNX(max, extreme_of(x, true));

@@ -23,6 +23,10 @@ namespace {
 void softmax_rule(Backward& b);
 void log_softmax_rule(Backward& b);
 void logsumexp_rule(Backward& b);
+void softmax_backward_rule(Backward& b);
+void log_softmax_backward_rule(Backward& b);
+Tensor softmax_backward(const In& g, const In& y, int dim);
+Tensor log_softmax_backward(const In& g, const In& y, int dim);
 
 }  // namespace
 
@@ -49,6 +53,18 @@ TAPIR_OP(logsumexp, "ReduceLogSumExp", logsumexp_rule, "log(sum(exp(x))) over di
          TAPIR_SAMPLE("f(5)", logsumexp(x[0], {0})), TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {0})),
          TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {0, 2})),
          TAPIR_SAMPLE("f(2,3,20)", logsumexp(x[0], {2})), TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {1}, true)));
+// What their rules are where these are recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(softmax_backward, NoOnnx("Mul, ReduceSum, Sub"), softmax_backward_rule, "The gradient of softmax, of its result y: y (g - sum(y g)).",
+         TAPIR_SAMPLE_AS("f(5) f(5)", "torch._softmax_backward_data(x[0], x[1], 0, x[0].dtype)", softmax_backward(x[0], x[1], 0)),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._softmax_backward_data(x[0], x[1], 1, x[0].dtype)", softmax_backward(x[0], x[1], 1)),
+         TAPIR_SAMPLE_AS("f(3,37) f(3,37)", "torch._softmax_backward_data(x[0], x[1], -1, x[0].dtype)", softmax_backward(x[0], x[1], -1)));
+TAPIR_OP(log_softmax_backward, NoOnnx("Exp, ReduceSum, Mul, Sub"), log_softmax_backward_rule,
+         "The gradient of log_softmax, of its result y: g - exp(y) sum(g).",
+         TAPIR_SAMPLE_AS("f(5) f(5)", "torch._log_softmax_backward_data(x[0], x[1], 0, x[0].dtype)", log_softmax_backward(x[0], x[1], 0)),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._log_softmax_backward_data(x[0], x[1], 1, x[0].dtype)",
+                         log_softmax_backward(x[0], x[1], 1)),
+         TAPIR_SAMPLE_AS("f(3,37) f(3,37)", "torch._log_softmax_backward_data(x[0], x[1], -1, x[0].dtype)",
+                         log_softmax_backward(x[0], x[1], -1)));
 
 namespace {
 
@@ -125,18 +141,55 @@ Tensor softmax_gradient(const Tensor& y, const Tensor& g, int dim, bool log) {
     return out;
 }
 
+Tensor recorded_gradient(const OpInfo& op, const In& g, const In& y, int dim, bool log) {
+    detail::check_defined(g, op.name);
+    detail::check_defined(y, op.name);
+    const TensorImpl *from = g.tensor.impl(), *result = y.tensor.impl();
+    if (!is_floating(result->dtype) || from->dtype != result->dtype || g.tensor.shape() != y.tensor.shape()) {
+        fail<ShapeError>(y.loc, "{}: needs a gradient and a result of one shape and floating dtype, got {} of {} and {} of {}", op.name,
+                         g.tensor.shape(), name(from->dtype), y.tensor.shape(), name(result->dtype));
+    }
+    detail::check_same_device(op.name, y.tensor, g.tensor, y.loc);
+    const SoftmaxAttrs attrs{detail::wrap_dim(dim, result->rank, op.name, y.loc)};
+    detail::begin_op(op.name, result, y.loc);
+    Tensor out;
+    {
+        const detail::UnrecordedParts parts;
+        out = to(softmax_gradient(y.tensor, g.tensor, attrs.dim, log), result->dtype);
+    }
+    if (detail::thread.observed) record(op, y.loc, {&g.tensor, &y.tensor}, out, {&g.tensor, &y.tensor}, attrs);
+    return out;
+}
+
+Tensor softmax_backward(const In& g, const In& y, int dim) { return recorded_gradient(softmax_backward_op, g, y, dim, false); }
+Tensor log_softmax_backward(const In& g, const In& y, int dim) { return recorded_gradient(log_softmax_backward_op, g, y, dim, true); }
+
 void softmax_rule(Backward& b) {
     if (!b.needs(0)) return;
     const int dim = b.attrs<SoftmaxAttrs>().dim;
     const Tensor y = b.saved(0), &g = b.grad();
-    b.give(0, b.recording() ? y * (g - sum(y * g, {dim}, true)) : softmax_gradient(y, g, dim, false));
+    b.give(0, b.recording() ? softmax_backward(g, y, dim) : softmax_gradient(y, g, dim, false));
 }
 
 void log_softmax_rule(Backward& b) {
     if (!b.needs(0)) return;
     const int dim = b.attrs<SoftmaxAttrs>().dim;
     const Tensor y = b.saved(0), &g = b.grad();
-    b.give(0, b.recording() ? g - exp(y) * sum(g, {dim}, true) : softmax_gradient(y, g, dim, true));
+    b.give(0, b.recording() ? log_softmax_backward(g, y, dim) : softmax_gradient(y, g, dim, true));
+}
+
+void softmax_backward_rule(Backward& b) {
+    const int dim = b.attrs<SoftmaxAttrs>().dim;
+    const Tensor g = b.saved(0), y = b.saved(1), &v = b.grad();
+    if (b.needs(0)) b.give(0, softmax_backward(v, y, dim));
+    if (b.needs(1)) b.give(1, v * (g - sum(y * g, {dim}, true)) - g * sum(v * y, {dim}, true));
+}
+
+void log_softmax_backward_rule(Backward& b) {
+    const int dim = b.attrs<SoftmaxAttrs>().dim;
+    const Tensor g = b.saved(0), y = b.saved(1), &v = b.grad();
+    if (b.needs(0)) b.give(0, v - sum(v * exp(y), {dim}, true));
+    if (b.needs(1)) b.give(1, -v * exp(y) * sum(g, {dim}, true));
 }
 
 // A contiguous tensor whose reduced dimensions lie side by side: (outer, size, inner).
@@ -250,23 +303,31 @@ Tensor Tensor::logsumexp(const Dims& dims, Flag keepdim, Loc loc) const { return
 
 namespace {
 
-bool softmax_along_into(const FormCall& x, const Tensor& out, bool log) {
-    const TensorImpl *in = x[0].impl(), *y = out.impl();
+// Of x; of a gradient and x, which is a result then.
+bool softmax_along_into(const FormCall& x, const Tensor& out, bool log, bool is_backward) {
+    const Tensor &in = x[is_backward ? 1 : 0], g = is_backward ? x[0] : Tensor();
+    const TensorImpl *from = in.impl(), *y = out.impl();
     SoftmaxAttrs attrs = *static_cast<const SoftmaxAttrs*>(x.attrs);
-    const int range = std::max<int>(in->rank, 1);
+    const int range = std::max<int>(from->rank, 1);
     if (attrs.dim < 0) attrs.dim += range;
-    if (attrs.dim < 0 || attrs.dim >= range || on_gpu(in) || !has_kernel(in) || !detail::is_plain(in, y->dtype) || y->numel != in->numel) return false;
-    run_softmax(x[0], Tensor(), out, {attrs.dim}, log);
+    if (attrs.dim < 0 || attrs.dim >= range || on_gpu(from) || !has_kernel(from)) return false;
+    const auto fits = [&](const TensorImpl* t) { return detail::is_plain(t, y->dtype) && t->numel == y->numel; };
+    if (!fits(from) || (is_backward && !fits(g.impl()))) return false;
+    run_softmax(in, g, out, {attrs.dim}, log);
     return true;
 }
 
-bool softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false); }
-bool log_softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true); }
+bool softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false, false); }
+bool log_softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true, false); }
+bool softmax_backward_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false, true); }
+bool log_softmax_backward_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true, true); }
 
 }  // namespace
 
 TAPIR_INTO_FORM(softmax, SoftmaxAttrs, softmax(x[0], a.dim), softmax_into, f("dim", a.dim));
 TAPIR_INTO_FORM(log_softmax, SoftmaxAttrs, log_softmax(x[0], a.dim), log_softmax_into, f("dim", a.dim));
+TAPIR_INTO_FORM(softmax_backward, SoftmaxAttrs, softmax_backward(x[0], x[1], a.dim), softmax_backward_into, f("dim", a.dim));
+TAPIR_INTO_FORM(log_softmax_backward, SoftmaxAttrs, log_softmax_backward(x[0], x[1], a.dim), log_softmax_backward_into, f("dim", a.dim));
 TAPIR_FORM(causal_softmax, SoftmaxAttrs, causal_softmax(x[0], a.first_query), f("first_query", a.first_query));
 TAPIR_FORM(logsumexp, Over, logsumexp(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 
