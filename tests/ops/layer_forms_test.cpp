@@ -90,6 +90,42 @@ TEST_CASE("calls that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("dropout", {{2, 3}, {4, 3}}, {}), Catch::Contains("expand"));
 }
 
+TEST_CASE("gradients that fit no layer are refused in a graph") {
+    const char* const of_one_shape = "needs a gradient and a result of one shape and floating dtype, got (2, 3) of float32 and (3, 2) of float32";
+    CHECK_THROWS_WITH(call("softmax_backward", {{2, 3}, {3, 2}}, {{"dim", SymInt(0)}}), Catch::Contains(of_one_shape));
+    CHECK_THROWS_WITH(call("log_softmax_backward", {{2, 3}, {3, 2}}, {{"dim", SymInt(0)}}), Catch::Contains(of_one_shape));
+    CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {3, 2}}, {{"normalized_shape", Sizes{2}}}),
+                      Catch::Contains("layer_norm_backward: needs a gradient and an input of one shape and floating dtype"));
+    CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {2, 3}}, {{"normalized_shape", Sizes{2}}}), Catch::Contains("the last dimensions of"));
+    const auto of_classes = [&](const Shape& g, DType dtype) {
+        Graph graph;
+        const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {g.begin(), g.end()}), graph.add_input("x", dtype, {4, 5}),
+                                                   graph.add_input("targets", int64, {4})};
+        graph.insert(nullptr, "cross_entropy_backward", inputs, {});
+    };
+    CHECK_NOTHROW(of_classes({}, float32));
+    CHECK_THROWS_WITH(of_classes({4}, float32), Catch::Contains("cross_entropy_backward: needs a gradient of shape () and float32, got (4,) and float32"));
+    CHECK_THROWS_WITH(of_classes({}, int64), Catch::Contains("cross_entropy_backward: needs an input of a floating dtype, not int64"));
+}
+
+TEST_CASE("a traced training step calls one kernel for the gradient of a layer, as an eager one does") {
+    const Tensor x = randn({6, 5}), w = randn({5}), b = randn({5}), targets = randint(0, 5, {6});
+    const auto ops_of = [&](const auto& fn) {
+        const Graph graph = trace([&](const Tensor& t) {
+            Tape tape;
+            const Tensor leaf = t.detach().requires_grad_();
+            return tape.gradient(fn(leaf), {leaf})[0];
+        }, {{"x", x}});
+        std::string list;
+        for (const auto& node : graph.nodes()) list += node->op + " ";
+        return list;
+    };
+    CHECK(ops_of([&](const Tensor& t) { return cross_entropy(t, targets); }) == "cross_entropy ones cross_entropy_backward ");
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(softmax(t, 1)); }), Catch::EndsWith("softmax_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(log_softmax(t, 1)); }), Catch::EndsWith("log_softmax_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(layer_norm(t, {5}, w, b)); }), Catch::EndsWith("layer_norm_backward "));
+}
+
 TEST_CASE("a listing keeps all digits of constants") {
     const Tensor c = tensor({1.0 / 3, 0.1, 2.0}, {float64});
     const Graph graph = trace([&](const Tensor& x) { return x * c; }, {{"x", ones({3}, {float64})}});
