@@ -1,4 +1,4 @@
-// fused: element-wise ops of one shape and dtype as one pass (autograd/trace/pass_fuse.cpp puts them together); fused_reduce: the same
+// fused: element-wise ops of one shape and dtype, and of truth values beside it, as one pass (autograd/trace/pass_fuse.cpp puts them together); fused_reduce: the same
 // with a sum or a mean of it all, which never lies in memory. What it does is a graph,
 // its attribute; where a tape records, or a kernel cannot do it, the ops of that graph are called.
 #include "tapir/ops/fused_impl.h"
@@ -29,6 +29,16 @@ int elementwise_index(const OpForm& form) noexcept {
     return -1;
 }
 
+extern const OpForm where_form, masked_fill_form, to_dtype_form;
+
+std::optional<FusedOp> fused_op(const OpForm& form) noexcept {
+    if (const int op = elementwise_index(form); op >= 0) return FusedOp{op, -1};
+    if (&form == &where_form) return FusedOp{-1, 0};
+    if (&form == &masked_fill_form) return FusedOp{-1, 1};
+    if (&form == &to_dtype_form) return FusedOp{-1, -1};
+    return std::nullopt;
+}
+
 namespace {
 
 using kernels::Compute;
@@ -40,30 +50,33 @@ struct Program {
     const Graph* of;
     std::unique_ptr<const Program> before;  // of a graph that was the attribute before; another thread may be running it
     bool is_good = false;
-    DType dtype = float32;
+    DType dtype = bool_;            // of all that are no truth values
+    Compute compute = Compute::i32;
     std::vector<FusedStep> steps;
     std::vector<Tensor> constants;  // inputs after the graph's own: tiles of a number each
-    std::size_t inputs = 0;
+    std::vector<DType> inputs, output_dtypes;
     std::vector<std::uint8_t> outputs;
     int register_count = 0;
 
     explicit Program(const Graph& body) : of(&body) {
         const auto& nodes = body.nodes();
         if (nodes.empty() || body.outputs().empty() || body.outputs().size() > FusedArgs::kMostOutputs) return;
-        dtype = nodes[0]->results[0]->dtype;
-        if (dtype != float32 && dtype != float64 && dtype != int32 && dtype != int64) return;
-        const Compute compute = kernels::compute_of(dtype);
-        inputs = body.inputs().size();
-        std::unordered_map<const Graph::Value*, int> registers;
-        int next = 0;
         for (const Graph::Value* input : body.inputs()) {
-            if (input->dtype != dtype) return;
-            registers[input] = next++;
+            inputs.push_back(input->dtype);
+            if (!takes(input->dtype)) return;
         }
+        for (const auto& node : nodes) {
+            if (node->results.size() != 1 || !takes(node->results[0]->dtype)) return;
+        }
+        if (dtype == uint8) return;
+        compute = kernels::compute_of(dtype);
+        std::unordered_map<const Graph::Value*, int> registers;
+        for (const Graph::Value* input : body.inputs()) registers[input] = next++;
         for (const Graph::Value* constant : body.constants()) {
-            if (constant->dtype != dtype || constant->data.numel() != 1 || constant->device != cpu) return;
-            const std::int64_t tile = FusedArgs::kTileBytes / static_cast<std::int64_t>(itemsize(dtype));
-            constants.push_back(detail::make_empty(Shape(tile), dtype, Device(), Loc{}));
+            if (constant->data.numel() != 1 || constant->device != cpu) return;
+            const DType number = kernels::stored_as(compute);
+            const std::int64_t tile = FusedArgs::kTileBytes / static_cast<std::int64_t>(itemsize(number));
+            constants.push_back(detail::make_empty(Shape(tile), number, Device(), Loc{}));
             copy_elements(constants.back(), constant->data.reshape({1}));
             registers[constant] = next++;
         }
@@ -72,32 +85,60 @@ struct Program {
         for (std::size_t n = 0; n < nodes.size(); ++n) {
             for (const Graph::Value* input : nodes[n]->inputs) last[input] = n;
         }
-        std::vector<int> free;
         for (std::size_t n = 0; n < nodes.size(); ++n) {
             const Graph::Node& node = *nodes[n];
-            const int op = elementwise_index(node.attributes.form());
-            if (op < 0 || node.results[0]->dtype != dtype || node.inputs.size() != elementwise_ops[op].operands) return;
-            FusedStep step{elementwise::loop_without_checks(static_cast<Elementwise>(op), compute),
-                           static_cast<const double*>(node.attributes.data()), static_cast<std::uint8_t>(node.inputs.size()), {}, 0};
+            const Graph::Value* result = node.results[0];
+            std::vector<int> converted;
+            // Where an operand is, as a number or as a truth value; -1: it cannot be one.
+            const auto place_of = [&](const Graph::Value* value, bool as_truth) {
+                const int place = registers.at(value);
+                const bool is_truth = value->dtype == bool_ && value->kind != Graph::Kind::constant;  // of constants there are tiles of numbers
+                if (is_truth == as_truth) return place;
+                if (as_truth) return -1;
+                converted.push_back(take_register(false));
+                steps.push_back({kernels::number_loop(compute), nullptr, 1, {static_cast<std::uint8_t>(place)}, static_cast<std::uint8_t>(converted.back())});
+                return converted.back();
+            };
+            const std::optional<FusedOp> op = fused_op(node.attributes.form());
+            if (!op) return;
+            FusedStep step{nullptr, nullptr, static_cast<std::uint8_t>(node.inputs.size()), {}, 0};
+            int places[3] = {-1, -1, -1};
+            if (op->elementwise >= 0) {
+                const ElementwiseOp& row = elementwise_ops[op->elementwise];
+                if (node.inputs.size() != row.operands || row.to_bool != (result->dtype == bool_)) return;
+                step.loop = elementwise::loop_without_checks(row.index, compute);
+                step.params = static_cast<const double*>(node.attributes.data());
+                for (std::size_t i = 0; i < node.inputs.size(); ++i) places[i] = place_of(node.inputs[i], false);
+            } else if (op->condition >= 0) {
+                if (node.inputs.size() != 3 || result->dtype == bool_) return;
+                const Graph::Value* const masked[] = {node.inputs[1], node.inputs[2], node.inputs[0]};
+                step.loop = kernels::where_loop(compute);
+                for (int i = 0; i < 3; ++i) {
+                    const Graph::Value* operand = op->condition == 0 ? node.inputs[static_cast<std::size_t>(i)] : masked[i];
+                    places[i] = place_of(operand, i == 0);
+                }
+            } else {  // truth values to numbers
+                if (node.inputs.size() != 1 || result->dtype == bool_) return;
+                step.loop = kernels::number_loop(compute);
+                places[0] = place_of(node.inputs[0], true);
+            }
             if (!step.loop) return;
-            for (std::size_t i = 0; i < node.inputs.size(); ++i) step.in[i] = static_cast<std::uint8_t>(registers.at(node.inputs[i]));
-            // A register that is read for the last time is written to, as in place; outputs keep theirs.
+            for (int i = 0; i < step.count; ++i) {
+                if (places[i] < 0) return;
+                step.in[i] = static_cast<std::uint8_t>(places[i]);
+            }
+            // A register that is read for the last time is written to, as in place, if it holds the same kind; outputs keep theirs.
             const auto is_output = [&](const Graph::Value* value) {
                 return std::any_of(body.outputs().begin(), body.outputs().end(), [&](const Graph::Output& output) { return output.value == value; });
             };
-            const Graph::Value* result = node.results[0];
             std::vector<const Graph::Value*> gone;
             for (const Graph::Value* input : node.inputs) {
                 const bool is_last = input->maker && last.at(input) == n && !is_output(input);
                 if (is_last && std::find(gone.begin(), gone.end(), input) == gone.end()) gone.push_back(input);
             }
-            for (const Graph::Value* value : gone) free.push_back(registers.at(value));
-            if (free.empty() || is_output(result)) {
-                registers[result] = next++;
-            } else {
-                registers[result] = free.back();
-                free.pop_back();
-            }
+            for (const Graph::Value* value : gone) free[value->dtype == bool_].push_back(registers.at(value));
+            free[false].insert(free[false].end(), converted.begin(), converted.end());
+            registers[result] = is_output(result) ? next++ : take_register(result->dtype == bool_);
             if (next > FusedArgs::kMostRegisters) return;
             step.out = static_cast<std::uint8_t>(registers.at(result));
             steps.push_back(step);
@@ -105,11 +146,28 @@ struct Program {
         for (const Graph::Output& output : body.outputs()) {
             if (!output.value->maker) return;
             outputs.push_back(static_cast<std::uint8_t>(registers.at(output.value)));
+            output_dtypes.push_back(output.value->dtype);
         }
         register_count = next;
         std::vector<std::uint8_t> sorted = outputs;
         std::sort(sorted.begin(), sorted.end());
         is_good = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+    }
+
+ private:
+    int next = 0;              // register
+    std::vector<int> free[2];  // of numbers, of truth values
+
+    bool takes(DType value) {
+        if (value == bool_) return true;
+        if (dtype == bool_) dtype = value;
+        return dtype == value;
+    }
+    int take_register(bool is_truth) {
+        if (free[is_truth].empty()) return next++;
+        const int taken = free[is_truth].back();
+        free[is_truth].pop_back();
+        return taken;
     }
 };
 
@@ -170,7 +228,7 @@ bool broadcasts_to(const TensorImpl* x, const Sizes& y) noexcept {
 
 // All but where the outputs are; false: a kernel cannot do it.
 bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, const Sizes& y) {
-    args.compute = kernels::compute_of(program.dtype);
+    args.compute = program.compute;
     args.steps = program.steps.data();
     args.step_count = static_cast<int>(program.steps.size());
     args.inputs = x.count + static_cast<int>(program.constants.size());
@@ -178,21 +236,28 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
     args.registers = program.register_count;
     args.overlaps = false;
     args.numel = y.numel;
-    for (int i = 0; i < args.outputs; ++i) args.out_register[i] = program.outputs[static_cast<std::size_t>(i)];
+    for (int i = 0; i < args.outputs; ++i) {
+        args.out_register[i] = program.outputs[static_cast<std::size_t>(i)];
+        args.out_dtype[i] = program.output_dtypes[static_cast<std::size_t>(i)];
+    }
+    const DType number = kernels::stored_as(program.compute);
     const TensorImpl* in[FusedArgs::kMostInputs];
     bool is_linear = true;
     for (int k = 0; k < args.inputs; ++k) {
         if (k >= x.count) {
             args.in[k].data = program.constants[static_cast<std::size_t>(k - x.count)].raw_data();
+            args.in[k].dtype = number;
             args.way[k] = FusedArgs::Way::filled;
             continue;
         }
         const TensorImpl* operand = in[k] = x.inputs[k]->impl();
-        if (operand->dtype != program.dtype || operand->device.type != DeviceType::cpu || !broadcasts_to(operand, y)) return false;
+        const DType dtype = program.inputs[static_cast<std::size_t>(k)];
+        if (operand->dtype != dtype || operand->device.type != DeviceType::cpu || !broadcasts_to(operand, y)) return false;
         args.in[k].data = operand->data;
-        args.in[k].dtype = program.dtype;
+        args.in[k].dtype = dtype;
+        const bool is_held = dtype == number || dtype == bool_;
         args.way[k] = operand->numel == 1 ? FusedArgs::Way::repeated
-                      : operand->is_contiguous() && operand->numel == y.numel ? FusedArgs::Way::linear : FusedArgs::Way::strided;
+                      : is_held && operand->is_contiguous() && operand->numel == y.numel ? FusedArgs::Way::linear : FusedArgs::Way::strided;
         is_linear = is_linear && args.way[k] != FusedArgs::Way::strided;
     }
     if (!is_linear) set_geometry(args, y, in, x.count);
@@ -209,7 +274,7 @@ void run_all(const FusedArgs& args) {
 const Program* program_of(const FusedAttrs& attrs, const FormCall& x) {
     if (!attrs.body) return nullptr;
     const Program& program = attrs.ready();
-    return program.is_good && static_cast<std::size_t>(x.count) == program.inputs ? &program : nullptr;
+    return program.is_good && static_cast<std::size_t>(x.count) == program.inputs.size() ? &program : nullptr;
 }
 
 bool fused_into(const FormCall& x, const Tensor& out) {
@@ -219,7 +284,7 @@ bool fused_into(const FormCall& x, const Tensor& out) {
     if (!program || !set_inputs(args, *program, x, {y->sizes, y->rank, y->numel})) return false;
     for (int i = 0; i < args.outputs; ++i) {
         const TensorImpl* result = (&out)[i].impl();
-        if (!detail::is_plain(result, program->dtype) || result->numel != y->numel) return false;
+        if (!detail::is_plain(result, args.out_dtype[i]) || result->numel != y->numel) return false;
         args.out[i] = result->data;
         for (int k = 0; k < x.count; ++k) args.overlaps = args.overlaps || result->data == args.in[k].data;
     }
@@ -276,7 +341,8 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     constexpr std::int64_t chunk = 16 * 1024, part = 64 * 1024;  // elements; the latter is where reductions cut
     const FusedReduceAttrs& attrs = *static_cast<const FusedReduceAttrs*>(x.attrs);
     const Program* program = program_of(attrs.body, x);
-    if (!program || program->outputs.size() != 1 || !is_floating(program->dtype) || !detail::is_plain(out.impl(), program->dtype)) return false;
+    if (!program || program->outputs.size() != 1 || (program->dtype != float32 && program->dtype != float64)) return false;
+    if (program->output_dtypes[0] != program->dtype || !detail::is_plain(out.impl(), program->dtype)) return false;
     std::int64_t all_sizes[kMaxRank];
     Sizes sizes{all_sizes, 0, 1};
     if (!broadcast_all(x, all_sizes, sizes.rank)) return false;
@@ -355,12 +421,37 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-// Op by op, in whatever shape the operands have: sizes that depend on data are not those of the trace.
+// By the kernel, as later runs do it; false: it cannot, or these are no operands of one shape, which sizes that depend on data may be.
+bool run_fused_ops(const FormCall& x, const FusedAttrs& a, std::vector<Tensor>& results) {
+    const Program* program = program_of(a, x);
+    if (!program) return false;
+    std::int64_t all_sizes[kMaxRank];
+    int rank = 0;
+    if (!broadcast_all(x, all_sizes, rank)) return false;
+    const Shape shape(all_sizes, rank);
+    std::unordered_map<const Graph::Value*, Shape> shapes;
+    for (int i = 0; i < x.count; ++i) shapes[a.body->inputs()[static_cast<std::size_t>(i)]] = x[i].shape();
+    for (const Graph::Value* constant : a.body->constants()) shapes[constant] = constant->data.shape();
+    for (const auto& node : a.body->nodes()) {
+        Shape own;
+        for (const Graph::Value* input : node->inputs) own = broadcast_shapes(own, shapes[input]);
+        if (own != shape) return false;
+        shapes[node->results[0]] = own;
+    }
+    for (const DType dtype : program->output_dtypes) results.push_back(detail::make_empty(shape, dtype, Device(), Loc{}));
+    if (fused_into(x, results[0])) return true;
+    results.clear();
+    return false;
+}
+
+// Op by op, in whatever shape the operands have.
 std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
     const Loc loc = Loc::current();
     if (!a.body || a.body->inputs().size() != static_cast<std::size_t>(x.count)) {
         fail<ValueError>(loc, "fused: {} operands do not fit {}", x.count, a.body ? "the body" : "a body that is not there");
     }
+    std::vector<Tensor> results;
+    if (!detail::thread.observed && run_fused_ops(x, a, results)) return results;
     std::unordered_map<const Graph::Value*, Tensor> values;
     for (int i = 0; i < x.count; ++i) values[a.body->inputs()[static_cast<std::size_t>(i)]] = x[i];
     for (const auto* list : {&a.body->constants(), &a.body->parameters()}) {
@@ -368,7 +459,7 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
     }
     const detail::ModuleRestore restore;
     for (const auto& node : a.body->nodes()) {
-        if (node->results.size() != 1 || elementwise_index(node->attributes.form()) < 0) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op);
+        if (node->results.size() != 1 || !fused_op(node->attributes.form())) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op);
         const CallerScope caller(node->loc.line() ? node->loc : loc);
         detail::thread.module = node->module;
         detail::thread.module_call = node->module_call;
@@ -379,7 +470,6 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
         const DType dtype = node->results[0]->dtype;
         values[node->results[0]] = y[0].dtype() == dtype ? y[0] : y[0].to(dtype);
     }
-    std::vector<Tensor> results;
     for (const Graph::Output& output : a.body->outputs()) results.push_back(values.at(output.value));
     return results;
 }

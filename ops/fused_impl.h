@@ -1,6 +1,8 @@
 // Element-wise ops that are run as one.
 #pragma once
 
+#include <optional>
+
 #include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir {
@@ -16,6 +18,12 @@ kernels::Loop loop_without_checks(Elementwise op, kernels::Compute compute);
 
 /// The op of this form, -1: it is no element-wise one.
 int elementwise_index(const OpForm& form) noexcept;
+/// What can be one step of a `fused` node.
+struct FusedOp {
+    int elementwise;  // -1: none
+    int condition;    // of where and masked_fill: which operand; -1, of neither: a conversion of truth values
+};
+std::optional<FusedOp> fused_op(const OpForm& form) noexcept;
 /// Whether this is the form of `fused`.
 bool is_fused_form(const OpForm& form) noexcept;
 

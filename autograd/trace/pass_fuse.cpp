@@ -1,11 +1,12 @@
-// Fusion: element-wise ops of one shape and dtype that work on each other's results become one node, and a sum or a mean at their end
-// with them.
+// Fusion: element-wise ops of one shape and dtype, and truth values between them, that work on each other's results become one node, and
+// a sum or a mean at their end with them.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
 
 namespace tapir {
@@ -16,21 +17,39 @@ using Node = Graph::Node;
 
 bool is_number(const Value* value) { return value->kind == Graph::Kind::constant && value->data.numel() == 1 && value->device == cpu; }
 
-// Of what runs as a loop over numbers of one dtype.
+// What an op computes in: bool where it knows truth values only, which fits any dtype.
+DType computed_in(const Node& node) {
+    if (node.results[0]->dtype != bool_) return node.results[0]->dtype;
+    for (const Value* input : node.inputs) {
+        if (!is_number(input) && input->dtype != bool_) return input->dtype;
+    }
+    return bool_;
+}
+
+// Of what runs as a loop over numbers of one dtype, and over truth values.
 bool can_fuse(const Node& node) {
-    const int op = elementwise_index(node.attributes.form());
-    if (op < 0 || node.results.size() != 1) return false;
+    const std::optional<FusedOp> op = fused_op(node.attributes.form());
+    if (!op || node.results.size() != 1 || node.attributes.is_symbolic()) return false;
     const Value& result = *node.results[0];
-    if (result.device != cpu || (result.dtype != float32 && result.dtype != float64 && result.dtype != int32 && result.dtype != int64)) return false;
-    if (!elementwise::loop_without_checks(static_cast<Elementwise>(op), kernels::compute_of(result.dtype))) return false;
+    const DType dtype = computed_in(node);
+    if (result.device != cpu || dtype == uint8 || std::all_of(node.inputs.begin(), node.inputs.end(), is_number)) return false;
+    if (op->elementwise >= 0) {
+        const ElementwiseOp& row = elementwise_ops[op->elementwise];
+        if (row.to_bool != (result.dtype == bool_) || !elementwise::loop_without_checks(row.index, kernels::compute_of(dtype))) return false;
+    } else {
+        const std::size_t condition = static_cast<std::size_t>(std::max(op->condition, 0));
+        if (result.dtype == bool_ || node.inputs.size() <= condition || node.inputs[condition]->dtype != bool_ || is_number(node.inputs[condition])) return false;
+    }
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Value* input) {
-        return (input->dtype == result.dtype && input->device == cpu) || (is_number(input) && is_floating(input->dtype) <= is_floating(result.dtype));
+        if (is_number(input)) return is_floating(input->dtype) <= is_floating(dtype);
+        return input->device == cpu && (input->dtype == dtype || input->dtype == bool_);
     });
 }
 
 struct Group {
     std::vector<Node*> nodes;  // in order
     int place;
+    DType dtype;               // see computed_in()
 };
 
 struct Edges {
@@ -46,7 +65,7 @@ class Fusion {
             position_[node.get()] = number;
             if (!can_fuse(*node) || (takes && !takes(*node))) continue;
             group_[node.get()] = groups_.size();
-            groups_.push_back({{node.get()}, position_[node.get()]});
+            groups_.push_back({{node.get()}, position_[node.get()], computed_in(*node)});
         }
         for (const Graph::Output& output : graph.outputs()) kept_.insert(output.value);
         for (const Graph::Update& update : graph.updates()) kept_.insert(update.value);
@@ -70,9 +89,9 @@ class Fusion {
     }
 
  private:
-    bool are_alike(const Node* a, const Node* b) const {
-        const Value &x = *a->results[0], &y = *b->results[0];
-        return x.dtype == y.dtype && x.shape == y.shape;
+    bool are_alike(const Group& a, const Group& b) const {
+        const bool fit = a.dtype == b.dtype || a.dtype == bool_ || b.dtype == bool_;
+        return fit && a.nodes[0]->results[0]->shape == b.nodes[0]->results[0]->shape;
     }
 
     Edges edges_of(const std::vector<Node*>& nodes) const {
@@ -120,7 +139,7 @@ class Fusion {
 
     void try_merge(const Node* producer, const Node* consumer) {
         const auto a = group_.find(producer), b = group_.find(consumer);
-        if (a == group_.end() || b == group_.end() || a->second == b->second || !are_alike(producer, consumer)) return;
+        if (a == group_.end() || b == group_.end() || a->second == b->second || !are_alike(groups_[a->second], groups_[b->second])) return;
         std::vector<Node*> both = groups_[a->second].nodes;
         both.insert(both.end(), groups_[b->second].nodes.begin(), groups_[b->second].nodes.end());
         if (both.size() > kMostFusedOps) return;
@@ -131,13 +150,15 @@ class Fusion {
         const int at = place_of(groups_[from].nodes, groups_[from].place, groups_[to].nodes, groups_[to].place);
         if (at < 0) return;
         groups_[to].place = at;
+        if (groups_[to].dtype == bool_) groups_[to].dtype = groups_[from].dtype;
         for (const Node* node : groups_[from].nodes) group_[node] = to;
         groups_[from].nodes.clear();
         groups_[to].nodes = std::move(both);
     }
 
-    std::shared_ptr<const Graph> body_of(const std::vector<Node*>& nodes, const Edges& edges) const {
-        const DType dtype = nodes[0]->results[0]->dtype;
+    std::shared_ptr<const Graph> body_of(const Group& group, const Edges& edges) const {
+        // Numbers beside 16-bit floats have all their digits in the ops, too.
+        const DType dtype = group.dtype == bool_ ? DType::int32 : kernels::stored_as(kernels::compute_of(group.dtype));
         const detail::PauseRecording pause;
         auto body = std::make_shared<Graph>();
         std::unordered_map<const Value*, Value*> of;
@@ -145,7 +166,7 @@ class Fusion {
             const std::string name = input->name.empty() ? "v" + std::to_string(input->number) : input->name;
             of[input] = body->add_input(name, input->dtype, input->shape, input->device);
         }
-        for (const Node* node : nodes) {
+        for (const Node* node : group.nodes) {
             std::vector<Value*> inputs;
             for (const Value* input : node->inputs) {
                 Value*& here = of[input];
@@ -167,7 +188,7 @@ class Fusion {
     Node* reduction_of(const Edges& edges) const {
         if (edges.outputs.size() != 1) return nullptr;
         const Value* result = edges.outputs[0];
-        if (kept_.count(result) || result->uses.size() != 1 || !is_floating(result->dtype)) return nullptr;
+        if (kept_.count(result) || result->uses.size() != 1 || (result->dtype != float32 && result->dtype != float64)) return nullptr;
         Node* user = result->uses[0].node;
         if ((user->op != "sum" && user->op != "mean") || user->attributes.is_symbolic()) return nullptr;
         // Over the last dimensions, or all: others need the whole tensor first.
@@ -184,7 +205,7 @@ class Fusion {
         if (group.nodes.size() < 2 && !reduction) return false;
         const OpForm* form = find_form(reduction ? "fused_reduce" : "fused");
         Attributes attributes(*form);
-        attributes.set("body", body_of(group.nodes, edges));
+        attributes.set("body", body_of(group, edges));
         std::vector<Node*> nodes = group.nodes;
         std::vector<Value*> results = edges.outputs;
         if (reduction) {

@@ -349,7 +349,39 @@ void repeat(const void* from, void* to, i64 n) {
     for (i64 i = 0; i < n; ++i) y[i] = x;
 }
 
+template <class T>
+void choose(i64 n, void* out, const void* const* in, const double*) {
+    n = n / kLanes * kLanes;
+    auto* y = static_cast<T*>(out);
+    const auto* mask = static_cast<const std::uint8_t*>(in[0]);
+    const auto *a = static_cast<const T*>(in[1]), *b = static_cast<const T*>(in[2]);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) {
+        const T x = a[i], z = b[i];
+        y[i] = mask[i] ? x : z;
+    }
+}
+
+template <class T>
+void as_numbers(i64 n, void* out, const void* const* in, const double*) {
+    n = n / kLanes * kLanes;
+    auto* y = static_cast<T*>(out);
+    const auto* mask = static_cast<const std::uint8_t*>(in[0]);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = static_cast<T>(mask[i] != 0);
+}
+
 }  // namespace
+
+Loop where_loop(Compute compute) {
+    constexpr Loop loops[] = {choose<std::int32_t>, choose<i64>, choose<float>, choose<double>};
+    return loops[static_cast<int>(compute)];
+}
+
+Loop number_loop(Compute compute) {
+    constexpr Loop loops[] = {as_numbers<std::int32_t>, as_numbers<i64>, as_numbers<float>, as_numbers<double>};
+    return loops[static_cast<int>(compute)];
+}
 
 void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     using Way = FusedArgs::Way;
@@ -357,13 +389,17 @@ void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     alignas(64) std::byte buffers[FusedArgs::kMostRegisters][tile_bytes];
     const DType compute = stored_as(args.compute);
     const i64 size = size_of(compute), tile = tile_bytes / size;
+    const auto held_as = [compute](DType dtype) { return dtype == DType::boolean ? dtype : compute; };
     const void* place[FusedArgs::kMostRegisters];
     for (int k = 0; k < args.registers; ++k) place[k] = buffers[k];
     const i64 most = smaller(tile, (end - begin + kLanes - 1) / kLanes * kLanes);
     for (int k = 0; k < args.inputs; ++k) {
         if (args.way[k] == Way::filled) place[k] = args.in[k].data;
         if (args.way[k] != Way::repeated) continue;
-        if (size == 4) {
+        const DType dtype = args.in[k].dtype;
+        if (dtype != compute) {
+            convert(dtype, args.in[k].data, 0, held_as(dtype), buffers[k], 1, most);
+        } else if (size == 4) {
             repeat<std::uint32_t>(args.in[k].data, buffers[k], most);
         } else {
             repeat<std::uint64_t>(args.in[k].data, buffers[k], most);
@@ -374,31 +410,39 @@ void run_fused(const FusedArgs& args, i64 begin, i64 end) {
         const bool is_whole = padded == count;
         for (int k = 0; k < args.inputs; ++k) {
             if (args.way[k] == Way::repeated || args.way[k] == Way::filled) continue;
-            const std::byte* from = static_cast<const std::byte*>(args.in[k].data) + position * size;
+            const DType held = held_as(args.in[k].dtype);
+            const i64 item = size_of(held);
+            const std::byte* from = static_cast<const std::byte*>(args.in[k].data) + position * item;
             if (args.way[k] == Way::linear && is_whole) {
                 place[k] = from;
                 continue;
             }
             place[k] = buffers[k];
             if (args.way[k] == Way::linear) {
-                std::memcpy(buffers[k], from, static_cast<std::size_t>(count * size));
+                std::memcpy(buffers[k], from, static_cast<std::size_t>(count * item));
             } else {
-                gather(args.in[k], args, position, count, compute, buffers[k]);
+                gather(args.in[k], args, position, count, held, buffers[k]);
             }
-            if (!is_whole) convert(compute, buffers[k], 0, compute, buffers[k] + count * size, 1, padded - count);
+            if (!is_whole) convert(held, buffers[k], 0, held, buffers[k] + count * item, 1, padded - count);
         }
         const bool is_direct = is_whole && !args.overlaps;
-        for (int i = 0; i < args.outputs; ++i) {
-            place[args.out_register[i]] = is_direct ? static_cast<std::byte*>(args.out[i]) + position * size : buffers[args.out_register[i]];
-        }
+        const auto is_held = [&](int i) { return args.out_dtype[i] == held_as(args.out_dtype[i]); };
+        const auto out_at = [&](int i) { return static_cast<std::byte*>(args.out[i]) + position * size_of(args.out_dtype[i]); };
+        for (int i = 0; i < args.outputs; ++i) place[args.out_register[i]] = is_direct && is_held(i) ? out_at(i) : buffers[args.out_register[i]];
         for (int s = 0; s < args.step_count; ++s) {
             const FusedStep& step = args.steps[s];
             const void* in[3];
             for (int k = 0; k < step.count; ++k) in[k] = place[step.in[k]];
             step.loop(padded, const_cast<void*>(place[step.out]), in, step.params);
         }
-        for (int i = 0; !is_direct && i < args.outputs; ++i) {
-            std::memcpy(static_cast<std::byte*>(args.out[i]) + position * size, buffers[args.out_register[i]], static_cast<std::size_t>(count * size));
+        for (int i = 0; i < args.outputs; ++i) {
+            if (is_direct && is_held(i)) continue;
+            const std::byte* from = buffers[args.out_register[i]];
+            if (is_held(i)) {
+                std::memcpy(out_at(i), from, static_cast<std::size_t>(count * size_of(args.out_dtype[i])));
+            } else {
+                convert(compute, from, 1, args.out_dtype[i], out_at(i), 1, count);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 // Several element-wise ops as one pass over tiles that stay in the first-level cache: a small program over registers, each of which
-// holds one tile. The loops are those of the ops themselves, so the numbers are theirs.
+// holds one tile: of numbers of the type that is computed in, or of truth values, a byte each. The loops are those of the ops
+// themselves, so the numbers are theirs. 16-bit floats are converted when they are read and written.
 #pragma once
 
 #include "tapir/ops/kernels/elementwise.h"
@@ -14,14 +15,15 @@ struct FusedStep {
 
 struct FusedOperand {
     const void* data;
-    DType dtype;
+    DType dtype;                // bool: truth values; else what is converted to numbers
     std::int64_t strides[8];  // in elements; 0 repeats
 };
 
 struct FusedArgs {
     static constexpr int kMostInputs = 24, kMostOutputs = 8, kMostRegisters = 40;
     static constexpr std::int64_t kTileBytes = 2048;
-    enum class Way : std::uint8_t { linear, repeated, strided, filled };  // filled: one tile of the same number
+    // linear: as the register; filled: one tile of the same number
+    enum class Way : std::uint8_t { linear, repeated, strided, filled };
 
     Compute compute;
     const FusedStep* steps;
@@ -32,6 +34,7 @@ struct FusedArgs {
     Way way[kMostInputs];
     int outputs;
     void* out[kMostOutputs];       // contiguous
+    DType out_dtype[kMostOutputs];
     std::uint8_t out_register[kMostOutputs];
     bool overlaps;                 // an output lies where an input does that is read after it was written
     std::int64_t numel;
@@ -41,5 +44,8 @@ struct FusedArgs {
 
 }  // namespace tapir::kernels
 
+/// What chooses: of truth values and two numbers. Truth values as numbers, 0 or 1.
+TAPIR_CPU_KERNEL(where_loop, tapir::kernels::Loop(tapir::kernels::Compute compute))
+TAPIR_CPU_KERNEL(number_loop, tapir::kernels::Loop(tapir::kernels::Compute compute))
 /// Elements [begin, end).
 TAPIR_CPU_KERNEL(run_fused, void(const tapir::kernels::FusedArgs& args, std::int64_t begin, std::int64_t end))

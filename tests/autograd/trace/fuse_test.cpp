@@ -17,6 +17,13 @@ std::string ops_of(const Graph& graph) {
     return list;
 }
 
+struct Half {
+    static constexpr DType value = float16;
+};
+struct BFloat {
+    static constexpr DType value = bfloat16;
+};
+
 // Chains and branches of random ops on (4, n) tensors, rows, columns and numbers.
 std::vector<Tensor> random_program(unsigned seed, const std::vector<Tensor>& x) {
     std::mt19937 random(seed);
@@ -24,7 +31,9 @@ std::vector<Tensor> random_program(unsigned seed, const std::vector<Tensor>& x) 
     std::vector<Tensor> values = x;
     for (int i = 0; i < 14; ++i) {
         const Tensor &a = values[pick(values.size())], &b = values[pick(values.size())], &c = values[pick(values.size())];
-        switch (pick(9)) {
+        // Truth values become numbers, so that every op fits every value.
+        const auto both = [&] { return logical_or(logical_and(gt(a, b), le(b, c)), logical_not(ne(a, 0.5))); };
+        switch (pick(15)) {
             case 0: values.push_back(a + b); break;
             case 1: values.push_back(a * b); break;
             case 2: values.push_back(tanh(a)); break;
@@ -33,10 +42,16 @@ std::vector<Tensor> random_program(unsigned seed, const std::vector<Tensor>& x) 
             case 5: values.push_back(maximum(a, b)); break;
             case 6: values.push_back(clamp(a, -0.5, 0.75)); break;
             case 7: values.push_back(addcmul(a, b, c)); break;
+            case 8: values.push_back(where(a > b, c, a * 2)); break;
+            case 9: values.push_back(where(both(), a, 0.25)); break;
+            case 10: values.push_back(masked_fill(a, logical_xor(lt(b, 0), ge(c, 0)), -1)); break;
+            case 11: values.push_back((a < b).to(a.dtype()) * c); break;
+            case 12: values.push_back(a * both() - (c > 0).to(a.dtype())); break;
+            case 13: values.push_back(where(eq(isnan(a), b == c), -a, minimum(a, c))); break;
             default: values.push_back(softmax(a, -1) + sum(b, {-1}, true)); break;  // what ends a group
         }
     }
-    return {values.back(), values[values.size() - 3], values[x.size() + pick(10)]};
+    return {values.back(), values[values.size() - 3], values[x.size() + pick(10)], values.back() > values[values.size() - 2]};
 }
 
 }  // namespace
@@ -84,7 +99,7 @@ TEST_CASE("what lies between element-wise ops stays between them") {
     CHECK(equal(graph({x})[0], before));
 }
 
-TEST_CASE("other shapes, dtypes and truth values are not taken in") {
+TEST_CASE("other shapes and dtypes are not taken in") {
     Graph graph = trace([](const Tensor& x, const Tensor& row) {
         const Tensor scaled = row * 2 + 1;       // (5,): one group
         const Tensor all = (x + scaled) * 3;     // (3, 5): another
@@ -179,6 +194,70 @@ TEST_CASE("a sum whose operand is needed elsewhere stays") {
     }, {{"x", randn({3})}});
     CHECK(fuse_elementwise(graph) == 1);
     CHECK(ops_of(graph) == "fused sum");
+}
+
+TEST_CASE("truth values are taken in, as what is chosen by them and as results") {
+    const auto fn = [](const Tensor& x, const Tensor& y, const Tensor& mask) {
+        const Tensor is_more = logical_and(x * 2 > y, mask);
+        return std::vector<Tensor>{where(is_more, x, 0.5) + is_more.to(float32), is_more, masked_fill(x, is_more, 3) * mask};
+    };
+    const auto traced = [&](const std::vector<Tensor>& t) { return fn(t[0], t[1], t[2]); };
+    for (const std::int64_t n : {1, 5, 16, 700, 5000}) {
+        const Tensor x = randn({3, n}), y = randn({n}), mask = randn({3, 1}) > 0;
+        Graph graph = trace(traced, {{"x", x}, {"y", y}, {"mask", mask}});
+        Graph fused = graph;
+        CHECK(fuse_elementwise(fused) == 1);
+        fused.check();
+        CHECK(ops_of(fused) == "fused");
+        CHECK(Graph::parse(fused.str()).str() == fused.str());
+        const std::vector<Tensor> wanted = fn(x, y, mask);
+        for (int i = 0; i < 3; ++i) {
+            const std::vector<Tensor> got = graph.run({{"x", x}, {"y", y}, {"mask", mask}}), called = fused({x, y, mask});
+            for (std::size_t k = 0; k < wanted.size(); ++k) {
+                CHECK(got[k].dtype() == wanted[k].dtype());
+                CHECK(equal(got[k], wanted[k]));
+                CHECK(equal(called[k], wanted[k]));
+            }
+        }
+    }
+}
+
+TEST_CASE("the gradient of relu is one node with what follows") {
+    const Graph traced = trace([](const Tensor& x, const Tensor& g) {
+        Tape tape;
+        const Tensor leaf = x.detach().requires_grad_();
+        const Tensor y = relu(leaf);
+        return tape.gradient(y, {leaf}, {.gradient = g})[0] * 0.5;
+    }, {{"x", randn({20})}, {"g", randn({20})}});
+    Graph graph = traced;
+    CHECK(fuse_elementwise(graph) == 1);
+    CHECK(ops_of(graph) == "fused");
+    const Tensor x = randn({20}), g = randn({20});
+    CHECK(equal(graph({x, g})[0], where(x > 0, g * 0.5, 0.0)));
+}
+
+TEMPLATE_TEST_CASE("16-bit floats are rounded once, at the end", "", Half, BFloat) {
+    const DType dtype = TestType::value;
+    const double epsilon = dtype == float16 ? 0x1p-10 : 0x1p-7;
+    const auto fn = [](const Tensor& x, const Tensor& row) {
+        const Tensor y = tanh(x * row + 1) * sigmoid(x - row);
+        return where(x > row, y, masked_fill(x * 0.1, x < -1, -2) + y * 3);
+    };
+    for (const std::int64_t n : {1, 7, 16, 300, 3000}) {
+        const Tensor x = randn({4, n}).to(dtype), row = randn({n}).to(dtype);
+        const Graph graph = trace(fn, {{"x", x}, {"row", row}});
+        Graph fused = graph;
+        CHECK(fuse_elementwise(fused) == 1);
+        CHECK(ops_of(fused) == "fused");
+        const Tensor wanted = fn(x.to(float64), row.to(float64)), by_ops = fn(x, row);
+        CHECK(allclose(by_ops.to(float64), wanted, 20 * epsilon, 8 * epsilon));
+        for (int i = 0; i < 3; ++i) {
+            const Tensor got = graph.run({{"x", x}, {"row", row}})[0];
+            CHECK(got.dtype() == dtype);
+            CHECK(allclose(got.to(float64), wanted, 0.51 * epsilon, 2e-6));
+            CHECK(equal(fused({x, row})[0], got));
+        }
+    }
 }
 
 TEST_CASE("large fused ops are shared out") {
