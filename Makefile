@@ -15,6 +15,9 @@ help:           ## list these commands
 configure = @[ build/$(1)/build.ninja -nt CMakePresets.json ] || cmake --preset $(1) $(CMAKE_ARGS)
 switch_on = @grep -q '^$(2):BOOL=ON' build/$(1)/CMakeCache.txt || cmake build/$(1) -D $(2)=ON
 build = @cmake --build build/$(1) --parallel $(JOBS)
+# Packages that the build can do without:  $(call optional,GROUPS)  and after configure, where one has come since:  $(call look_again,PRESET)
+optional = @.ci/install-deps $(1) || echo "Going on without them"
+look_again = @! grep -q '^OnnxProto_.*NOTFOUND$$' build/$(1)/CMakeCache.txt || cmake build/$(1)
 
 run:            ## build the library and train the Tree-LSTM example
 	@.ci/install-deps build
@@ -24,13 +27,17 @@ run:            ## build the library and train the Tree-LSTM example
 
 example:        ## build and run the example NAME, a folder of examples/
 	@.ci/install-deps build data
+	$(call optional,onnx)
 	$(call configure,release)
+	$(call look_again,release)
 	$(call build,release) --target $(NAME)
 	@build/release/examples/$(NAME)/$(NAME) $(ARGS)
 
 test:           ## build and run every test
 	@.ci/install-deps build test data
+	$(call optional,onnx onnx_test)
 	$(call configure,release)
+	$(call look_again,release)
 	$(call switch_on,release,TAPIR_TESTS)
 	$(call build,release)
 	@ctest --preset release
@@ -41,10 +48,12 @@ bench:          ## build and run the benches
 	$(call switch_on,release,TAPIR_BENCH)
 	$(call build,release) --target bench
 
-install:        ## build the library and install it under PREFIX
+install:        ## build the libraries and install them under PREFIX
 	@.ci/install-deps build
+	$(call optional,onnx)
 	$(call configure,release)
-	$(call build,release) --target tapir tapir_runtime
+	$(call look_again,release)
+	$(call build,release) --target tapir_libraries
 	@cmake --install build/release --prefix $(PREFIX)
 
 asan tsan:      ## the tests under a sanitizer

@@ -1,5 +1,5 @@
-# What `cmake --install` puts in place: the library, the public headers under include/tapir, TapirConfig.cmake for
-# find_package(Tapir), tapir.pc for pkg-config, and the script for gdb.
+# What `cmake --install` puts in place: the libraries that are built, the public headers under include/tapir, TapirConfig.cmake for
+# find_package(Tapir), tapir.pc and tapir_onnx.pc for pkg-config, and the script for gdb.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -7,6 +7,11 @@ if(BUILD_SHARED_LIBS)  # which brings its own dependencies
     set(TAPIR_FIND_DEPENDENCIES "")
     set(TAPIR_PC_REQUIRES "")
     set(TAPIR_PC_LIBS "")
+    set(TAPIR_FIND_ONNX "set(OnnxProto_FOUND TRUE)")
+    set(TAPIR_ONNX_PC_LIBS "")
+else()
+    set(TAPIR_FIND_ONNX "find_package(OnnxProto QUIET)")
+    set(TAPIR_ONNX_PC_LIBS "-lonnx_proto -lprotobuf")
 endif()
 
 # Public is every header outside ops/cpu, ops/kernels, a detail folder, *_impl.h and *_internal.h. The tests use this list too.
@@ -24,19 +29,31 @@ endforeach()
 install(FILES core/gdb/tapir_gdb.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tapir)  # also in the library: for `source` in ~/.gdbinit
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tapir)
+add_custom_target(tapir_libraries)  # what is installed
+add_dependencies(tapir_libraries tapir)
 install(TARGETS tapir EXPORT TapirTargets)
 if(TARGET tapir_runtime)
+    add_dependencies(tapir_libraries tapir_runtime)
     install(TARGETS tapir_runtime EXPORT TapirTargets)
 endif()
 install(EXPORT TapirTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
+if(TARGET tapir_onnx)  # apart, since a user of the rest does not need what it is linked to
+    add_dependencies(tapir_libraries tapir_onnx)
+    install(TARGETS tapir_onnx EXPORT TapirOnnxTargets)
+    install(EXPORT TapirOnnxTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TapirConfig.cmake.in TapirConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(TapirConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/TapirConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/TapirConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindDNNL.cmake ${CMAKE_CURRENT_LIST_DIR}/FindLinalgLAPACK.cmake
-              ${CMAKE_CURRENT_LIST_DIR}/FindCUDNN.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindCUDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindOnnxProto.cmake
         DESTINATION ${package_dir})
 
 file(RELATIVE_PATH TAPIR_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(${CMAKE_CURRENT_LIST_DIR}/tapir.pc.in tapir.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tapir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(library tapir tapir_onnx)
+    if(TARGET ${library})
+        configure_file(${CMAKE_CURRENT_LIST_DIR}/${library}.pc.in ${library}.pc @ONLY)
+        install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${library}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+    endif()
+endforeach()

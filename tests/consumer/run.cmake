@@ -1,5 +1,5 @@
 # Installs Tapir as a static or a shared library (KIND), moves the installation, and builds and runs the consumer against
-# it: by find_package, then by pkg-config. The library is linked from the objects of the build that runs the test.
+# it, and one of Tapir::onnx where there is that (ONNX): by find_package, then by pkg-config. The library is linked from the objects of the build that runs the test.
 function(run)
     execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
     if(NOT result EQUAL 0)
@@ -14,16 +14,20 @@ set(shared_shared ON)
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} -G Ninja -S ${TAPIR_SOURCE} -B ${WORK}/tapir -D CMAKE_CXX_COMPILER=${CXX}
     -D BUILD_SHARED_LIBS=${shared_${KIND}} -D TAPIR_PREBUILT_OBJECTS=${TAPIR_BUILD}/objects.txt
-    -D TAPIR_CUDA=${CUDA} -D TAPIR_TESTS=OFF -D TAPIR_BENCH=OFF -D TAPIR_EXAMPLES=OFF -D TAPIR_RUNTIME=OFF)
+    -D TAPIR_CUDA=${CUDA} -D TAPIR_ONNX=${ONNX} -D TAPIR_TESTS=OFF -D TAPIR_BENCH=OFF -D TAPIR_EXAMPLES=OFF -D TAPIR_RUNTIME=OFF)
 run(${CMAKE_COMMAND} --build ${WORK}/tapir --parallel 1)
 run(${CMAKE_COMMAND} --install ${WORK}/tapir --prefix ${WORK}/first)
 file(RENAME ${WORK}/first ${WORK}/prefix)
 
 run(${CMAKE_COMMAND} -G Ninja -S ${TAPIR_SOURCE}/tests/consumer -B ${WORK}/consumer -D CMAKE_CXX_COMPILER=${CXX}
-    -D CMAKE_PREFIX_PATH=${WORK}/prefix)
+    -D CMAKE_PREFIX_PATH=${WORK}/prefix -D ONNX=${ONNX})
 run(${CMAKE_COMMAND} --build ${WORK}/consumer --parallel 1)
 run(${WORK}/consumer/consumer)
 message("find_package, ${KIND}: ${output}")
+if(ONNX)
+    run(${WORK}/consumer/consumer_onnx)
+    message("find_package, ONNX, ${KIND}: ${output}")
+endif()
 
 # The library brings its commands for gdb along, wherever it lies. (A shared one comes when the program starts.)
 find_program(GDB gdb)
@@ -55,3 +59,10 @@ run(${CXX} -std=c++20 ${source}/main.cpp ${source}/other.cpp -o ${WORK}/by_pkg_c
 set(ENV{LD_LIBRARY_PATH} ${lib_dir}:$ENV{LD_LIBRARY_PATH})
 run(${WORK}/by_pkg_config)
 message("pkg-config, ${KIND}: ${output}")
+if(ONNX)
+    run(pkg-config --cflags --libs tapir_onnx)
+    separate_arguments(flags UNIX_COMMAND "${output}")
+    run(${CXX} -std=c++20 ${source}/onnx.cpp -o ${WORK}/onnx_by_pkg_config ${flags})
+    run(${WORK}/onnx_by_pkg_config)
+    message("pkg-config, ONNX, ${KIND}: ${output}")
+endif()
