@@ -40,7 +40,7 @@ struct Ran {
 
 class CheckTracer : public Tracer {
  public:
-    CheckTracer(const TraceOptions& options, Ran& ran) : Tracer(options), ran_(ran) {}
+    CheckTracer(const TraceOptions& options, Ran& ran, const Loc& loc) : Tracer(options, loc), ran_(ran) {}
 
     void end(const RecordArgs& op) override {
         Tracer::end(op);
@@ -82,7 +82,7 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     options.reads = TraceOptions::Reads::guard;
     for (const Graph::Value* parameter : graph.parameters()) options.parameters.emplace_back(parameter->name, parameter->data);
     Ran ran;
-    CheckTracer tracer(options, ran);
+    CheckTracer tracer(options, ran, loc);
     const Undo undo(tracer);
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(graph.inputs()[i]->name, inputs[i]);
     std::vector<Graph::Value*> values;

@@ -108,7 +108,7 @@ struct Run {
 
 Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors,
              const TraceOptions& options, std::uint16_t number, const Loc& loc) {
-    Tracer tracer(options);
+    Tracer tracer(options, loc);
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(inputs[i].name, tensors[i]);
     std::vector<Tensor> results;
     std::vector<std::string> names;

@@ -43,8 +43,8 @@ std::uint16_t next_trace() noexcept {
     return number ? number : __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
 }
 
-Tracer::Tracer(const TraceOptions& options)
-    : OpWatcher(/*calls_ops=*/false), named_(options.parameters), reads_(options.reads) {}
+Tracer::Tracer(const TraceOptions& options, const Loc& loc)
+    : OpWatcher(/*calls_ops=*/false), named_(options.parameters), reads_(options.reads), last_line_(loc) {}
 
 Tracer::Tracer(Tracer& outer, const char* what)
     : OpWatcher(/*calls_ops=*/false), reads_(TraceOptions::Reads::refuse), outer_(&outer), what_(what) {}
@@ -304,9 +304,9 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (reads_ == TraceOptions::Reads::refuse) {
         const std::string made = !value->maker ? fmt::format("of {}", value->name)
                                                : fmt::format("that {} made at {}", value->maker->op, file_and_line(value->maker->loc));
-        fail<TapeError>(loc, "trace: {}() reads a value {}: what the program does next may depend on it, but a graph does always the same. "
+        fail<TapeError>(loc, "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the same. "
                         "Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a graph that "
-                        "holds for this value only", what, made);
+                        "holds for this value only", what, caller.line() ? "" : ", on this line or after it,", made);
     }
     const PauseRecording pause;
     graph_.add_guard({value, x.clone(), what, loc});

@@ -17,7 +17,8 @@ std::uint16_t next_trace() noexcept;
 
 class Tracer : public OpWatcher {
  public:
-    explicit Tracer(const TraceOptions& options);
+    /// loc: of the call.
+    Tracer(const TraceOptions& options, const Loc& loc);
     /// The tracer that this thread's ops are told to, or null.
     static Tracer* current() noexcept;
 
@@ -87,7 +88,7 @@ class Tracer : public OpWatcher {
     Tracer* inner_ = nullptr;  // which traces a part now: what is told is its
     const char* what_ = "trace";
     std::vector<Tensor> captures_;
-    Loc last_line_;  // of the last op
+    Loc last_line_;  // of the last op; of the call before the first one
 };
 
 /// What ops are told to while it lives.

@@ -92,3 +92,11 @@ TEST_CASE("a dimension may be a multiple") {
     FAILS(ValueError, "not a name, or a number times a name", trace(f, {{"x", randn({2, 1, 8, 12}), {"", "", "4*height*width"}}}));
     FAILS(ShapeError, "the dimension side has size 2 and, in x, 3", trace(f, {{"x", randn({2, 1, 8, 12}), {"", "", "4*side", "4*side"}}}));
 }
+
+TEST_CASE("printing is read on the line of the last op, or of the call") {
+    const auto fn = [](const Tensor& x) {
+        static_cast<void>(x.str());
+        return x * 2;
+    };
+    FAILS(TapeError, "trace: str(), on this line or after it, reads a value of x: ", trace(fn, {{"x", ones({3})}}));
+}
