@@ -218,7 +218,8 @@ class Loader {
                 input.dims.push_back({"", dim.dim_value()});
                 continue;
             }
-            const bool has_own_name = dim.has_dim_param() && !dim.dim_param().empty();
+            const auto says_something = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); };
+            const bool has_own_name = std::any_of(dim.dim_param().begin(), dim.dim_param().end(), says_something);  // some write "?"
             const std::optional<SymInt::OfOneDim> of = multiple(dim.dim_param());
             std::string named = dim_name(of ? of->dim : has_own_name ? dim.dim_param() : fmt::format("{}_{}", name, d));
             std::int64_t size = example ? example->size(d) : -1;

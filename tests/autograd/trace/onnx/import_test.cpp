@@ -348,7 +348,7 @@ TEST_CASE("sizes that a model needs to be multiples are, and come back from a fi
 
 TEST_CASE("dimensions without a name of their own are one where they need to be, or are told") {
     Model model;
-    model.input("x", {"", "3"}).input("y", {"", "3"});
+    model.input("x", {"", "3"}).input("y", {"?", "3"});
     model.node("Add", {"x", "y"}, {"z"});
     model.output("z");
     FAILS(ShapeError, "x_0 = 2, y_0 = 2 or a little more, and the other sizes tried do not fit either: a dimension that must have a certain size is told it in "
