@@ -217,12 +217,16 @@ void set_geometry(FusedArgs& args, const Sizes& y, const TensorImpl* const* in, 
     }
 }
 
-bool broadcasts_to(const TensorImpl* x, const Sizes& y) noexcept {
-    if (x->rank > y.rank) return false;
+// As y: as many elements in the same order; or one, or others that repeat. false: it does not fit.
+bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& way) noexcept {
+    const int before = y.rank - x->rank;
+    if (before < 0) return false;
     for (int d = 0; d < x->rank; ++d) {
         const std::int64_t size = x->sizes[d];
-        if (size != 1 && size != y.sizes[y.rank - x->rank + d]) return false;
+        if (size != y.sizes[before + d] && size != 1) return false;
     }
+    way = x->numel == 1 ? FusedArgs::Way::repeated
+          : is_held && x->numel == y.numel && x->is_contiguous() ? FusedArgs::Way::linear : FusedArgs::Way::strided;
     return true;
 }
 
@@ -243,22 +247,21 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
     const DType number = kernels::stored_as(program.compute);
     const TensorImpl* in[FusedArgs::kMostInputs];
     bool is_linear = true;
-    for (int k = 0; k < args.inputs; ++k) {
-        if (k >= x.count) {
-            args.in[k].data = program.constants[static_cast<std::size_t>(k - x.count)].raw_data();
-            args.in[k].dtype = number;
-            args.way[k] = FusedArgs::Way::filled;
-            continue;
-        }
+    const DType* dtypes = program.inputs.data();
+    for (int k = 0; k < x.count; ++k) {
         const TensorImpl* operand = in[k] = x.inputs[k]->impl();
-        const DType dtype = program.inputs[static_cast<std::size_t>(k)];
-        if (operand->dtype != dtype || operand->device.type != DeviceType::cpu || !broadcasts_to(operand, y)) return false;
+        const DType dtype = dtypes[k];
+        if (operand->dtype != dtype || operand->device.type != DeviceType::cpu) return false;
+        if (!set_way(operand, y, dtype == number || dtype == bool_, args.way[k])) return false;
         args.in[k].data = operand->data;
         args.in[k].dtype = dtype;
-        const bool is_held = dtype == number || dtype == bool_;
-        args.way[k] = operand->numel == 1 ? FusedArgs::Way::repeated
-                      : is_held && operand->is_contiguous() && operand->numel == y.numel ? FusedArgs::Way::linear : FusedArgs::Way::strided;
         is_linear = is_linear && args.way[k] != FusedArgs::Way::strided;
+    }
+    const Tensor* constant = program.constants.data();
+    for (int k = x.count; k < args.inputs; ++k, ++constant) {
+        args.in[k].data = constant->raw_data();
+        args.in[k].dtype = number;
+        args.way[k] = FusedArgs::Way::filled;
     }
     if (!is_linear) set_geometry(args, y, in, x.count);
     return true;
@@ -321,8 +324,10 @@ TensorImpl matrix(void* elements, DType dtype, std::int64_t rows, std::int64_t c
 // What the operands broadcast to; false: they do not.
 bool broadcast_all(const FormCall& x, std::int64_t (&sizes)[kMaxRank], int& rank) noexcept {
     rank = 0;
-    for (int k = 0; k < x.count; ++k) rank = std::max<int>(rank, x.inputs[k]->impl()->rank);
-    std::fill_n(sizes, rank, 1);
+    for (int k = 0; k < x.count; ++k) {
+        if (const int own = x.inputs[k]->impl()->rank; own > rank) rank = own;
+    }
+    for (int d = 0; d < rank; ++d) sizes[d] = 1;
     for (int k = 0; k < x.count; ++k) {
         const TensorImpl* t = x.inputs[k]->impl();
         for (int d = 0; d < t->rank; ++d) {

@@ -66,7 +66,7 @@ struct Plan::Frame {
     std::vector<Tensor> slots;              // results
     std::vector<const Tensor*> where;       // of each slot: here, in the graph, or among the inputs
     std::vector<const Tensor*> arguments;   // of all calls
-    std::vector<std::pair<std::size_t, int>> input_arguments;  // places in it, and which input belongs there
+    std::vector<std::pair<const Tensor**, int>> input_arguments;  // places in it and in `where`, and which input belongs there
     std::vector<Call> calls;
     std::vector<Attributes> resolved;       // those that depend on sizes
     std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs

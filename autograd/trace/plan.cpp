@@ -6,6 +6,7 @@
 #include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/thread_impl.h"
 #include "tapir/ops/fused_impl.h"
 
 namespace tapir::detail {
@@ -180,13 +181,26 @@ bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
     return true;
 }
 
-// The frame that is at hand costs one atomic instruction; others are for other shapes, and for several threads at once.
-std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, bool& holds_place, const Loc& loc) {
-    holds_place = !is_taken_.exchange(true, std::memory_order_acquire);
-    if (holds_place && at_hand_ && fits(*at_hand_, given)) [[likely]]
-        return std::move(at_hand_);
+// The frame that is at hand costs nothing; others are for other shapes, and for more threads than there are places.
+std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, AtHand*& place, const Loc& loc) {
+    const void* const me = &thread;
+    // Threads' variables lie at multiples of large powers of 2.
+    AtHand& mine = at_hand_[(reinterpret_cast<std::uintptr_t>(me) * std::uintptr_t{0x9e3779b97f4a7c15}) >> (8 * sizeof(std::uintptr_t) - 2)];
+    const void* owner = mine.owner.load(std::memory_order_relaxed);
+    if (!owner && mine.owner.compare_exchange_strong(owner, me, std::memory_order_relaxed)) owner = me;
+    place = owner == me ? &mine : nullptr;
+    if (place && mine.frame && fits(*mine.frame, given)) [[likely]]
+        return std::move(mine.frame);
+    check_inputs(given, loc);
+    return other_frame(given, place, loc);
+}
+
+std::unique_ptr<Plan::Frame> Plan::other_frame(const Tensor* const* given, AtHand* place, const Loc& loc) {
     std::unique_ptr<Frame> frame;
-    if (holds_place) frame = std::move(at_hand_);
+    if (place) {
+        frame = std::move(place->frame);
+        place->bytes.store(0, std::memory_order_relaxed);
+    }
     {
         const std::lock_guard lock(mutex_);
         if (frame) idle_.push_back(std::move(frame));
@@ -198,18 +212,15 @@ std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, bool& 
         }
         if (idle_.size() >= kMostFrames) idle_.erase(idle_.begin());
     }
-    try {
-        return make_frame(given, loc);
-    } catch (...) {
-        if (holds_place) is_taken_.store(false, std::memory_order_release);
-        throw;
-    }
+    return make_frame(given, loc);
 }
 
-void Plan::give_back(std::unique_ptr<Frame> frame, bool holds_place) {
-    if (holds_place) {
-        at_hand_ = std::move(frame);
-        is_taken_.store(false, std::memory_order_release);
+// frame: null where an error left it behind.
+void Plan::give_back(std::unique_ptr<Frame> frame, AtHand* place) {
+    const std::size_t bytes = frame && frame->block.defined() ? frame->block.nbytes() : 0;
+    if (place && !place->frame) {  // a run within this one may have put its own there
+        place->frame = std::move(frame);
+        place->bytes.store(bytes, std::memory_order_relaxed);
         return;
     }
     if (!frame) return;
@@ -219,13 +230,9 @@ void Plan::give_back(std::unique_ptr<Frame> frame, bool holds_place) {
 
 std::size_t Plan::planned_bytes() {
     std::size_t bytes = 0;
-    const auto add = [&](const std::unique_ptr<Frame>& frame) { bytes += frame && frame->block.defined() ? frame->block.nbytes() : 0; };
-    if (!is_taken_.exchange(true, std::memory_order_acquire)) {
-        add(at_hand_);
-        is_taken_.store(false, std::memory_order_release);
-    }
+    for (const AtHand& place : at_hand_) bytes += place.bytes.load(std::memory_order_relaxed);
     const std::lock_guard lock(mutex_);
-    std::for_each(idle_.begin(), idle_.end(), add);
+    for (const std::unique_ptr<Frame>& frame : idle_) bytes += frame->block.defined() ? frame->block.nbytes() : 0;
     return bytes;
 }
 
@@ -239,7 +246,9 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const 
     for (Tensor& slot : frame->slots) frame->where.push_back(&slot);
     std::vector<int> input_of(at(slot_count_), -1);
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-        if (input_slots_[i] >= 0) input_of[at(input_slots_[i])] = static_cast<int>(i);
+        if (input_slots_[i] < 0) continue;
+        input_of[at(input_slots_[i])] = static_cast<int>(i);
+        frame->input_arguments.emplace_back(&frame->where[at(input_slots_[i])], static_cast<int>(i));
     }
     for (const auto& [slot, value] : held_) {
         frame->where[at(slot)] = &value->data;
@@ -255,7 +264,7 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const 
         const void* data = attributes.is_symbolic() ? frame->resolved.back().data() : attributes.data();
         const FormCall call{frame->arguments.data() + frame->arguments.size(), static_cast<int>(step.inputs.size()), data};
         for (const int slot : step.inputs) {
-            if (input_of[at(slot)] >= 0) frame->input_arguments.emplace_back(frame->arguments.size(), input_of[at(slot)]);
+            if (input_of[at(slot)] >= 0) frame->input_arguments.emplace_back(frame->arguments.data() + frame->arguments.size(), input_of[at(slot)]);
             frame->arguments.push_back(frame->where[at(slot)]);
         }
         frame->calls.push_back({call, nullptr, &step, frame->slots.data() + step.first_result, step.dead});

@@ -124,10 +124,10 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
     bool is_as_seen = true;
     std::size_t together = 0;  // before this place in the order, calls have run at once
     for (std::size_t i = 0, stage = 0; i < tail_; ++i) {
-        if (i >= together) {
+        if (frame.runs_at_once && i >= together) {
             while (stage < frame.stages.size() && at(frame.stages[stage]) <= i) ++stage;
             const std::size_t stage_end = stage < frame.stages.size() ? at(frame.stages[stage]) : tail_;
-            if (stage_end > i + 1 && frame.runs_at_once) {
+            if (stage_end > i + 1) {
                 run_at_once(frame, i, stage_end);
                 together = stage_end;
             }
@@ -217,31 +217,27 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
 // Holds a frame while it runs; one that an error left behind is gone.
 struct Plan::Taken {
     Plan& plan;
-    bool holds_place = false;
+    AtHand* place = nullptr;
     std::unique_ptr<Frame> frame;
     bool is_good = false;
 
-    Taken(Plan& of, const Tensor* const* given, const Loc& loc) : plan(of), frame(of.take_frame(given, holds_place, loc)) {}
+    Taken(Plan& of, const Tensor* const* given, const Loc& loc) : plan(of), frame(of.take_frame(given, place, loc)) {}
     ~Taken() {
         if (!is_good) frame.reset();
-        plan.give_back(std::move(frame), holds_place);
+        plan.give_back(std::move(frame), place);
     }
     Taken(const Taken&) = delete;
     Taken& operator=(const Taken&) = delete;
 };
 
 void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
-    check_inputs(given, loc);
     const PauseRecording pause;
     const PauseAutocast plain;
     Taken taken(*this, given, loc);
     Frame& frame = *taken.frame;
-    for (const auto& [place, input] : frame.input_arguments) frame.arguments[place] = given[input];
-    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-        if (input_slots_[i] >= 0) frame.where[at(input_slots_[i])] = given[i];
-    }
+    for (const auto& [place, input] : frame.input_arguments) *place = given[input];
     const bool was_learned = frame.is_learned;
-    if (was_learned) {
+    if (was_learned) [[likely]] {
         if (!frame.is_laid_out) lay_out(frame);  // worth it once the same sizes come again
         bool is_changed = false;
         for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i] != held_[i].second->data.impl();
@@ -257,11 +253,9 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     for (std::size_t i = 0; i < result_slots_.size(); ++i) {
         const Tensor& y = *frame.where[at(result_slots_[i])];
-        if (block && y.defined() && y.impl()->storage == block) {
-            results[i] = y.clone();
-        } else {
-            results[i] = &y == &frame.slots[at(result_slots_[i])] ? shared_with(y) : y;
-        }
+        const bool is_in_block = block && y.defined() && y.impl()->storage == block;
+        Tensor handed = is_in_block ? y.clone() : &y == &frame.slots[at(result_slots_[i])] ? shared_with(y) : y;
+        results[i].swap(handed);
     }
     if (!update_slots_.empty()) write_updates(frame, given, loc);
     if (was_learned) {

@@ -9,6 +9,7 @@
 // at once.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -50,8 +51,16 @@ class Plan {
     struct Frame;
     struct Call;
     struct Taken;
-    std::unique_ptr<Frame> take_frame(const Tensor* const* given, bool& holds_place, const Loc& loc);
-    void give_back(std::unique_ptr<Frame> frame, bool holds_place);
+    // What a thread used last. Only the thread that came first touches it, so that no atomic instruction is needed; another one may come
+    // after that has ended.
+    struct AtHand {
+        std::atomic<const void*> owner{nullptr};
+        std::unique_ptr<Frame> frame;        // null: it runs
+        std::atomic<std::size_t> bytes{0};  // of its block
+    };
+    std::unique_ptr<Frame> take_frame(const Tensor* const* given, AtHand*& place, const Loc& loc);
+    std::unique_ptr<Frame> other_frame(const Tensor* const* given, AtHand* place, const Loc& loc);
+    void give_back(std::unique_ptr<Frame> frame, AtHand* place);
     std::unique_ptr<Frame> make_frame(const Tensor* const* given, const Loc& loc) const;
     bool fits(const Frame& frame, const Tensor* const* given) const noexcept;
     void check_inputs(const Tensor* const* given, const Loc& loc) const;
@@ -82,8 +91,7 @@ class Plan {
     std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is
     std::vector<int> last_use_;                              // of each slot: a step
     int slot_count_ = 0;
-    std::atomic<bool> is_taken_{false};
-    std::unique_ptr<Frame> at_hand_;  // of who set is_taken_: the frame that was used last
+    std::array<AtHand, 4> at_hand_;  // by thread
     std::mutex mutex_;
     std::vector<std::unique_ptr<Frame>> idle_;
 };
