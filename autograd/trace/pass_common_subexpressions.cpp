@@ -25,7 +25,7 @@ int join_constants(Graph& graph) {
         std::string bytes(static_cast<const char*>(x.raw_data()), x.nbytes());
         const auto [place, is_new] = known.try_emplace({value->dtype, to_string(Attribute(value->shape)) + to_string(Attribute(value->device)),
                                                         std::move(bytes)}, value);
-        if (is_new || rewrite::is_output(graph, value)) continue;
+        if (is_new || rewrite::is_seen(graph, value)) continue;
         graph.replace(value, place->second);
         ++changes;
     }
@@ -70,7 +70,7 @@ int eliminate_common_subexpressions(Graph& graph) {
             Graph::Value* result = node->results[k];
             const bool is_needed = !result->uses.empty() || rewrite::is_output(graph, result);
             // Two outputs stay two tensors.
-            if (!is_needed || !is_alike(*result, *first.results[k]) || (rewrite::is_output(graph, result) && node->inputs.empty())) continue;
+            if (!is_needed || !is_alike(*result, *first.results[k]) || (node->inputs.empty() && rewrite::is_seen(graph, result))) continue;
             changes += rewrite::take_place(graph, *node, result, first.results[k]);
         }
     }

@@ -17,7 +17,7 @@ bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_
     const auto is_constant = [](const Graph::Value* value) { return value->kind == Graph::Kind::constant; };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), is_constant)) return false;
     // A copy is what keeps an output apart from the graph's constants.
-    if (node.op == "clone" && rewrite::is_output(graph, node.results[0])) return false;
+    if (node.op == "clone" && rewrite::is_seen(graph, node.results[0])) return false;
     return std::all_of(node.results.begin(), node.results.end(), [&](const Graph::Value* result) {
         std::int64_t count = 1;
         for (const SymInt& size : result->shape) {

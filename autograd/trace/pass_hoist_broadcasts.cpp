@@ -66,7 +66,7 @@ Value* before_expansions(Graph& graph, Node& node) {
     if (!shape || !is_smaller || !is_on_device) return nullptr;
     const bool is_all = *shape != result->shape;
     // An output would lie in memory as if it were small.
-    if (is_all && (is_output(graph, result) || !is_given(graph, result->shape))) return nullptr;
+    if (is_all && (is_seen(graph, result) || !is_given(graph, result->shape))) return nullptr;
     std::vector<Value*> inputs;
     for (const Operand& operand : operands) {
         inputs.push_back(operand.number ? put_number(graph, *operand.number, operand.value->dtype) : operand.value);

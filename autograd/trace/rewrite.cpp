@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/core/make_impl.h"
@@ -14,23 +15,31 @@
 namespace tapir::rewrite {
 namespace {
 
-// Ops whose result lies in their input's memory, or may.
-bool is_view(const Node& node) {
-    constexpr const char* views[] = {"reshape", "expand", "transpose", "permute", "select", "slice", "diagonal",
-                                     "part", "pieces", "windows", "to_dtype", "to_device"};
-    return std::any_of(std::begin(views), std::end(views), [&](const char* op) { return node.op == op; });
+bool is_one_of(const Node& node, std::initializer_list<const char*> ops) {
+    return std::any_of(ops.begin(), ops.end(), [&](const char* op) { return node.op == op; });
 }
 
-// Where the memory of a value comes from.
-const Value* memory_of(const Value* value) {
-    while (value->maker && is_view(*value->maker)) value = value->maker->inputs[0];
+// What has the elements of its first input, in another order or some of them.
+bool moves_elements(const Node& node) {
+    return is_one_of(node, {"reshape", "expand", "transpose", "permute", "select", "slice", "diagonal", "part", "pieces", "windows", "to_dtype", "to_device"});
+}
+
+// Where the memory of a value comes from, if it is only looked at; certainly: by views that are never copies. Null: not known.
+const Value* memory_of(const Value* value, bool certainly) {
+    while (value->maker) {
+        const Sharing sharing = sharing_of(*value->maker, 0);
+        if (sharing == Sharing::never) return value;
+        if (certainly && sharing == Sharing::maybe) return nullptr;
+        if (value->maker->attributes.has_graph()) return nullptr;  // a branch gives what it likes
+        value = value->maker->inputs[0];
+    }
     return value;
 }
 
 // Whether several elements of a value lie in one place.
 bool is_expanded(const Value* value) {
-    for (; value->maker && is_view(*value->maker); value = value->maker->inputs[0]) {
-        if (value->maker->op == "expand") return true;
+    for (; value->maker && sharing_of(*value->maker, 0) != Sharing::never; value = value->maker->inputs[0]) {
+        if (value->maker->op == "expand" || value->maker->op == "windows") return true;
     }
     return false;
 }
@@ -80,7 +89,7 @@ std::optional<double> number_of(const Value* value) {
             const std::optional<double> number = number_in(node->attributes.get("value"));
             return number && flag_of(*node, "is_reciprocal") ? rounded(1 / *number, value->dtype) : rounded(number, value->dtype);
         }
-        const bool is_same = node->op == "clone" || ((is_view(*node) || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
+        const bool is_same = node->op == "clone" || ((moves_elements(*node) || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
         if (!is_same) return std::nullopt;
         value = node->inputs[0];
     }
@@ -134,6 +143,32 @@ Node* made_by(const Value* value, const char* op) {
 bool is_output(const Graph& graph, const Value* value) {
     const auto is_it = [value](const auto& of_graph) { return of_graph.value == value; };
     return std::any_of(graph.outputs().begin(), graph.outputs().end(), is_it) || std::any_of(graph.updates().begin(), graph.updates().end(), is_it);
+}
+
+Sharing sharing_of(const Node& node, std::size_t input) {
+    if (node.op == "cond") return Sharing::maybe;
+    if (input != 0 || node.inputs.empty() || !moves_elements(node)) return Sharing::never;
+    const Value *x = node.inputs[0], *y = node.results[0];
+    if (x->dtype != y->dtype || x->device != y->device) return Sharing::never;
+    // What lies in memory in another order is copied to another shape.
+    return node.op == "reshape" && !same_shape(x, y) ? Sharing::maybe : Sharing::always;
+}
+
+bool is_seen(const Graph& graph, const Value* value, const Value* except) {
+    std::vector<const Value*> open = {value};
+    std::unordered_set<const Value*> known = {value, except};
+    while (!open.empty()) {
+        const Value* next = open.back();
+        open.pop_back();
+        if (is_output(graph, next)) return true;
+        for (const Graph::Use& use : next->uses) {
+            if (sharing_of(*use.node, static_cast<std::size_t>(use.input)) == Sharing::never) continue;
+            for (const Value* result : use.node->results) {
+                if (known.insert(result).second) open.push_back(result);
+            }
+        }
+    }
+    return false;
 }
 
 bool has_one_use(const Graph& graph, const Value* value) {
@@ -190,11 +225,12 @@ Value* put_number(Graph& graph, double number, DType dtype) {
 }
 
 bool take_place(Graph& graph, Node& node, Value* result, Value* other) {
-    if (is_output(graph, result)) {
+    if (is_seen(graph, result)) {
         // A view of what the result was a view of already changes nothing.
-        const Value* memory = memory_of(other);
-        const bool is_own = memory->kind == Graph::Kind::result && !(memory == other && is_output(graph, other));
-        if ((!is_own && memory_of(result) != memory) || (is_expanded(other) && !is_expanded(result))) {
+        const Value* memory = memory_of(other, /*certainly=*/false);
+        const bool is_own = memory && memory->kind == Graph::Kind::result && !is_seen(graph, memory, result);
+        const bool is_shared = !is_own && !(memory && memory_of(result, /*certainly=*/true) == memory);
+        if (is_shared || (is_expanded(other) && !is_expanded(result))) {
             if (node.op == "clone") return false;
             other = put(graph, node, "clone", {other}, {}, result);
         }

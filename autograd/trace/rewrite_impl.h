@@ -36,6 +36,12 @@ Node* made_by(const Value* value, const char* op);
 /// Whether one input of one node is all that it is there for.
 bool has_one_use(const Graph& graph, const Value* value);
 bool is_output(const Graph& graph, const Value* value);
+/// Whether a node's results lie in the memory of an input of it.
+enum class Sharing { never, maybe, always };
+Sharing sharing_of(const Node& node, std::size_t input);
+/// Whether an output, or what is written to a parameter, may lie in its memory: it is one, or views lead from it to one. Views through
+/// `except` do not count.
+bool is_seen(const Graph& graph, const Value* value, const Value* except = nullptr);
 /// Whether the op computes each element of its result from the same elements of its operands, which broadcast.
 bool is_elementwise(const Node& node);
 /// The same for what gives the elements another dtype too.
@@ -57,9 +63,9 @@ Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>
 Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, const Value* like);
 /// A 0-d constant.
 Value* put_number(Graph& graph, double number, DType dtype);
-/// `other` takes the place of a node's result. Where that is an output or what is written to a parameter, and the other is memory that
-/// somebody else holds (of an input, a parameter, a constant, another output), a copy of it does: a pass must not make tensors
-/// share memory that the program has kept apart, or elements of one tensor. False: nothing was to be done.
+/// `other` takes the place of a node's result. Where an output or what is written to a parameter lies in the result's memory, and the
+/// other is memory that somebody else holds (of an input, a parameter, a constant, another output), a copy of it does: a pass must not
+/// make tensors share memory that the program has kept apart, or elements of one tensor. False: nothing was to be done.
 bool take_place(Graph& graph, Node& node, Value* result, Value* other);
 
 // --- Rules --------------------------------------------------------------------------------------------------------------------

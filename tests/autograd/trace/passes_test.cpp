@@ -1,9 +1,11 @@
 // All passes on random programs: each gives what the program gives, for other sizes too, and so do all of them together.
 #include <random>
 
+#include "../../ops/samples.h"
 #include "passes_check.h"
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 
 using namespace passes_check;
 
@@ -319,4 +321,122 @@ TEST_CASE("an output never shares the memory of an input or a parameter that the
     CHECK(equal(w, x));
     outputs[1].fill_(0);
     CHECK(equal(x, tensor({5.0F, 6.0F})));
+}
+
+// What a run gives and what it has written, each time from the same state.
+namespace {
+template <class Fn>
+void check_states(const Fn& fn, const std::vector<Tensor>& states, const Tensor& x) {
+    std::vector<Tensor> first, copies;
+    for (const Tensor& state : states) first.push_back(state.clone());
+    const auto reset = [&] {
+        for (std::size_t i = 0; i < states.size(); ++i) Tensor(states[i]).copy_(first[i]);
+    };
+    Graph graph = trace(fn, {{"x", x.clone()}});
+    reset();
+    const Tensor wanted = fn(x.clone()).clone();
+    for (const Tensor& state : states) copies.push_back(state.clone());
+    for (const bool is_optimized : {false, true}) {
+        if (is_optimized) optimize(graph);
+        INFO(graph.str());
+        for (int i = 0; i < 3; ++i) {
+            for (const bool is_recorded : {false, true}) {
+                reset();
+                const Tensor given = x.clone();
+                Tensor got = is_recorded ? graph({given})[0] : graph.run({{"x", given}})[0];
+                CHECK(equal(got, wanted));
+                for (std::size_t k = 0; k < states.size(); ++k) CHECK(equal(states[k], copies[k]));
+                got.fill_(9);
+                CHECK(equal(given, x));
+                for (std::size_t k = 0; k < states.size(); ++k) CHECK(equal(states[k], copies[k]));
+            }
+        }
+    }
+}
+}  // namespace
+
+TEST_CASE("a copy stays whose view is an output or is written to a parameter") {
+    const Tensor x = tensor({1.0F, 2.0F, 3.0F, 4.0F});
+    const auto add_to = [](const Tensor& to, const Tensor& what) { Tensor(to).add_(what); };
+    const Tensor w = zeros({4}), a = full({4}, 1.0F), b = full({4}, 2.0F);
+    check_states([&](const Tensor& y) {
+        const Tensor old = w.clone().reshape({2, 2});
+        add_to(w, y);
+        return old;
+    }, {w}, x);
+    check_states([&](const Tensor& y) {
+        const Tensor old = w.clone().reshape({2, 2}).t().select(0, 1);
+        add_to(w, y);
+        return old;
+    }, {w}, x);
+    check_states([&](const Tensor& y) {
+        const Tensor old = w.to(float64).to(float32);
+        add_to(w, y);
+        return old;
+    }, {w}, x);
+    check_states([&](const Tensor& y) {  // nobody else has what the clone is of
+        const Tensor old = w.reshape({2, 2}).t().reshape({4}).reshape({2, 2});
+        add_to(w, y);
+        return old.t();
+    }, {w}, x);
+    check_states([&](const Tensor& y) {
+        const Tensor old = cond(y.sum() > 0, [&] { return w.clone(); }, [&] { return w * 1; }).reshape({2, 2});
+        add_to(w, y);
+        return old;
+    }, {w}, x);
+    check_states([&](const Tensor& y) {
+        const Tensor t = a.clone().reshape({2, 2}), u = b.clone().reshape({2, 2});
+        Tensor(a.reshape({2, 2})).copy_(u);
+        Tensor(b.reshape({2, 2})).copy_(t);
+        return y + 1;
+    }, {a, b}, x);
+    check_states([](const Tensor& y) { return y.clone().reshape({2, 2}); }, {}, x);
+    check_states([](const Tensor& y) { return (y * 1).unsqueeze(0).t(); }, {}, x);
+    check_states([](const Tensor& y) { return (tensor({1.0F, 2.0F}) * 1).clone().reshape({2, 1}) + 0 * y.sum(); }, {}, x);
+    // Two outputs that the program made apart.
+    Graph graph = trace([](const Tensor& y) { return std::pair(exp(y).reshape({2, 2}), exp(y).reshape({2, 2})); }, {{"x", x}});
+    optimize(graph);
+    INFO(graph.str());
+    const std::vector<Tensor> both = graph({x});
+    CHECK_FALSE(both[0].shares_storage(both[1]));
+}
+
+TEST_CASE("passes know which ops give views", "[ops]") {
+    int views = 0;
+    for (const test::Call& call : test::all_calls()) {
+        INFO(call.name << ": " << call.torch);
+        std::vector<TraceInput> inputs;
+        for (const Tensor& x : test::make_inputs(call)) inputs.push_back({"x" + std::to_string(inputs.size()), x});
+        manual_seed(5);
+        const Graph graph = trace(call.run, inputs);
+        for (const auto& node : graph.nodes()) {
+            const auto is_sized = [](const Graph::Value* value) { return std::all_of(value->shape.begin(), value->shape.end(), [](const SymInt& size) { return size.is_number(); }); };
+            if (node->attributes.is_symbolic() || !std::all_of(node->inputs.begin(), node->inputs.end(), is_sized)) continue;
+            std::vector<Tensor> arguments;
+            for (const Graph::Value* input : node->inputs) {
+                Shape shape;
+                for (const SymInt& size : input->shape) shape.push_back(size.number());
+                arguments.push_back(input->data.defined() ? input->data : zeros(shape, input->dtype).to(input->device));
+            }
+            std::vector<const Tensor*> addresses;
+            for (const Tensor& argument : arguments) addresses.push_back(&argument);
+            std::vector<Tensor> results(256);
+            try {
+                node->attributes.form().run({addresses.data(), static_cast<int>(addresses.size()), node->attributes.data()}, results.data());
+            } catch (const Error&) {
+                continue;  // of zeros it has no result
+            }
+            for (std::size_t i = 0; i < arguments.size(); ++i) {
+                for (std::size_t k = 0; k < node->results.size(); ++k) {
+                    if (!results[k].defined() || arguments[i].numel() == 0 || results[k].dtype() != node->results[k]->dtype) continue;
+                    INFO(node->op << ", input " << i << ", result " << k);
+                    const rewrite::Sharing sharing = rewrite::sharing_of(*node, i);
+                    const bool shares = results[k].shares_storage(arguments[i]);
+                    views += shares;
+                    if (sharing != rewrite::Sharing::maybe) CHECK(shares == (sharing == rewrite::Sharing::always));
+                }
+            }
+        }
+    }
+    CHECK(views > 50);
 }
