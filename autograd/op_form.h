@@ -94,6 +94,9 @@ struct OpForm {
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
     /// A bit for each result whose dimension 0 has a size that depends on the elements of the inputs, as nonzero's. Null: none has.
     std::uint64_t (*data_sized)(const void* attrs) = nullptr;
+    /// An optimizer's update: result 0 is the next value of operand 0, a parameter, result k of operand k + 1 (operand 1 is the gradient). into()
+    /// takes a tensor for each, which may be these operands.
+    bool is_update = false;
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
@@ -120,6 +123,12 @@ constexpr std::size_t kAttrBytes = std::is_same_v<A, NoAttrs> ? 0 : sizeof(A);
 
 constexpr OpForm random_form(OpForm form) {
     form.is_random = true;
+    return form;
+}
+
+constexpr OpForm update_form(OpForm form, bool (*into)(const FormCall&, const Tensor&)) {
+    form.is_update = true;
+    form.into = into;
     return form;
 }
 

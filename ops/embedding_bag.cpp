@@ -385,6 +385,8 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         fail<ShapeError>(loc, "embedding_bag: needs indices of one or two dimensions, got {}", indices.tensor.shape());
     if (weight.tensor.dim() != 2)
         fail<ShapeError>(loc, "embedding_bag: the weight must be (rows, width), got shape {}", weight.tensor.shape());
+    if (!is_floating(weight.tensor.dtype()))
+        fail<DTypeError>(loc, "embedding_bag: the weight must be floating, got {}; convert it with to(float32)", weight.tensor.dtype());
     if (offsets.defined() != (rank == 1)) {
         fail<ValueError>(loc, "embedding_bag: offsets go with indices of one dimension, which need them; got shape {}",
                          indices.tensor.shape());

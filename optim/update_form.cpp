@@ -1,4 +1,6 @@
 // Optimizers' updates in graphs: of a parameter, its gradient and what is kept for it, the next of these.
+#include <cstring>
+
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/optim/rule_impl.h"
@@ -19,6 +21,60 @@ void update_fields(Fields& f, const OptimizerRule& rule, void* options) {
         }
         option.set(options, value);
     }
+}
+
+namespace {
+
+bool is_progress(const Tensor& t) { return t.shape() == Shape{2} && t.dtype() == float64 && t.device() == cpu; }
+bool can_count(double steps) { return steps >= 0 && steps < 0x1p53; }
+
+// progress: steps, and Slot::number.
+void step(const OptimizerRule& rule, const void* options, Slot& slot, Update& work, const double* progress) {
+    slot.steps = static_cast<std::int64_t>(progress[0]);
+    slot.number = progress[1];
+    work.first = slot.steps == 0;
+    ++slot.steps;
+    rule.update(options, slot, work);
+}
+
+}  // namespace
+
+bool update_into(const OptimizerRule& rule, const void* options, const FormCall& x, const Tensor* out) {
+    if (detail::is_watched()) return false;
+    const BufferNames names = rule.buffers(options);
+    int count = 1;  // of the parameter and the buffers, whose progress comes behind them
+    for (const char* name : names.of) count += name != nullptr;
+    const Tensor& parameter = x[0];
+    const DType dtype = parameter.dtype();
+    if (x.count < count + 2 || dtype != computed_in(dtype)) return false;
+    const auto operand_of = [&](int result) -> const Tensor& { return x[result == 0 ? 0 : result + 1]; };
+    const auto is_alike = [&](const Tensor& t) { return t.dtype() == dtype && t.device() == cpu && t.is_contiguous() && t.shape() == parameter.shape(); };
+    if (!is_alike(x[1]) || !is_progress(operand_of(count)) || !operand_of(count).is_contiguous()) return false;
+    for (int k = 0; k < count; ++k) {
+        if (!is_alike(operand_of(k)) || !is_alike(out[k])) return false;
+        for (int i = 0; i < x.count; ++i) {  // what it writes is no other's operand
+            if (&x[i] != &operand_of(k) && parameter.numel() > 0 && x[i].raw_data() == out[k].raw_data()) return false;
+        }
+    }
+    const double* progress = static_cast<const double*>(operand_of(count).raw_data());
+    if (!can_count(progress[0])) return false;
+    const detail::PauseRecording pause;
+    rule.check(options, Loc{});
+    for (int k = 0; k < count; ++k) {
+        if (out[k].raw_data() != operand_of(k).raw_data()) std::memcpy(out[k].raw_data(), operand_of(k).raw_data(), out[k].nbytes());
+    }
+    Slot slot{out[0], {}, 0, 1, {}, false};
+    Update work;
+    work.parameter = out[0];
+    work.gradient = x[1];
+    for (int i = 0, k = 1; i < kMaxBuffers; ++i) {
+        if (names.of[i]) work.buffers[i] = out[k++];
+    }
+    step(rule, options, slot, work, progress);
+    auto* now = static_cast<double*>(out[count].raw_data());
+    now[0] = static_cast<double>(slot.steps);
+    now[1] = slot.number;
+    return true;
 }
 
 std::vector<Tensor> run_update(const OptimizerRule& rule, const void* options, const FormCall& x) {
@@ -53,16 +109,12 @@ std::vector<Tensor> run_update(const OptimizerRule& rule, const void* options, c
             work.buffers[i] = own(x[next++]);
         }
         const Tensor& progress = x[next];
-        if (progress.shape() != Shape{2} || progress.dtype() != float64 || progress.device() != cpu) {
+        if (!is_progress(progress)) {
             fail<ShapeError>(loc, "{}: the progress is {} {}, and needs to be float64 (2,) on the CPU", rule.name, progress.dtype(), progress.shape());
         }
         const std::vector<double> counted = progress.to_vector<double>();
-        if (!(counted[0] >= 0 && counted[0] < 0x1p53)) fail<ValueError>(loc, "{}: {} steps", rule.name, counted[0]);
-        slot.steps = static_cast<std::int64_t>(counted[0]);
-        slot.number = counted[1];
-        work.first = slot.steps == 0;
-        ++slot.steps;
-        rule.update(options, slot, work);
+        if (!can_count(counted[0])) fail<ValueError>(loc, "{}: {} steps", rule.name, counted[0]);
+        step(rule, options, slot, work, counted.data());
         queue.flush();
         results.push_back(work.parameter.to(parameter.dtype()));
         for (int i = 0; i < kMaxBuffers; ++i) {

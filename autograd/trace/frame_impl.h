@@ -10,6 +10,7 @@ namespace tapir::detail {
 
 inline constexpr int kOutside = -1;        // a root: an input, a parameter or a constant
 inline constexpr int kToTheEnd = INT_MAX;  // a last use
+inline constexpr std::size_t kMostWritten = 8;  // results of a step that writes updates
 
 inline std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
 

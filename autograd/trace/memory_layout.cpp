@@ -271,11 +271,14 @@ void Plan::plan_updates(Frame& frame) const {
     std::vector<bool> is_tail(update_slots_.size(), false);
     std::vector<const Tensor*> targets;
     for (std::size_t s = tail_; s < steps_.size(); ++s) {
-        is_tail[at(steps_[s].update)] = true;
-        const Tensor* place = &targets_[at(steps_[s].update)].first->data;
-        const bool fits = place->is_contiguous() && place->device() == cpu && place->dtype() == steps_[s].node->results[0]->dtype;
-        frame.writes_directly = frame.writes_directly && fits;
-        targets.push_back(place);
+        for (std::size_t k = 0; k < steps_[s].updates.size(); ++k) {
+            const int update = steps_[s].updates[k];
+            is_tail[at(update)] = true;
+            const Tensor* place = &targets_[at(update)].first->data;
+            const bool fits = place->is_contiguous() && place->device() == cpu && place->dtype() == steps_[s].node->results[k]->dtype;
+            frame.writes_directly = frame.writes_directly && fits;
+            targets.push_back(place);
+        }
     }
     for (std::size_t i = 0; i < update_slots_.size(); ++i) {
         if (!is_tail[i] && is_outside(update_slots_[i])) frame.writes_directly = false;
@@ -291,7 +294,8 @@ void Plan::plan_updates(Frame& frame) const {
                 continue;
             }
             const Tensor* x = call.call.inputs[i];
-            if (x == targets[s - tail_]) continue;
+            const auto is_own = [&](int update) { return x == &targets_[at(update)].first->data; };
+            if (std::any_of(steps_[s].updates.begin(), steps_[s].updates.end(), is_own)) continue;
             const auto overlaps = [&](const Tensor* target) { return x->shares_storage(*target); };
             const bool is_view_of_outside = frame.where[at(slot)] == &frame.slots[at(slot)];
             if (is_view_of_outside || std::any_of(targets.begin(), targets.end(), overlaps)) frame.writes_directly = false;

@@ -53,6 +53,38 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
 // Whether its result may lie where one of its operands does.
 bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form); }
 
+// An element-wise op, or an optimizer's update, that does nothing but say what parameters shall be, writes there itself, after all others,
+// which see the parameters as they were. Of each result: which update; empty: it is no such node.
+static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node& node) {
+    const OpForm& form = node.attributes.form();
+    if (node.results.size() > kMostWritten) return {};
+    if (form.is_update ? node.results.size() + 1 != node.inputs.size() : node.results.size() != 1 || !runs_in_place(form)) return {};
+    std::vector<int> updates;
+    std::vector<const Graph::Value*> own;  // targets
+    for (const Graph::Value* result : node.results) {
+        int update = -1;
+        for (std::size_t i = 0; i < graph.updates().size(); ++i) {
+            if (graph.updates()[i].value != result) continue;
+            if (update >= 0) return {};
+            update = static_cast<int>(i);
+        }
+        if (update < 0 || !result->uses.empty()) return {};
+        const Graph::Value* target = graph.updates()[at(update)].target;
+        const auto writes_it = [&](const Graph::Update& other) { return other.target == target; };
+        if (target->kind != Graph::Kind::parameter || std::count_if(graph.updates().begin(), graph.updates().end(), writes_it) > 1) return {};
+        updates.push_back(update);
+        own.push_back(target);
+    }
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        const auto writes_it = [&](const Graph::Update& update) { return update.target == node.inputs[i]; };
+        if (std::none_of(graph.updates().begin(), graph.updates().end(), writes_it)) continue;
+        const std::size_t result = form.is_update && i > 0 ? i - 1 : 0;
+        if ((form.is_update && i == 1) || own[result] != node.inputs[i]) return {};
+    }
+    return updates;
+}
+
+
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
     std::vector<const Graph::Value*> wanted;
@@ -96,22 +128,11 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
             held_.emplace_back(add_slot(value), original == originals.end() ? value : original->second);
         }
     }
-    // An element-wise op that does nothing but say what a parameter shall be writes there itself, after all others, which see the
-    // parameter as it was.
-    std::unordered_map<const Graph::Node*, int> tail;
-    std::unordered_map<const Graph::Value*, int> targets;
-    for (const Graph::Update& update : graph_.updates()) ++targets[update.target];
-    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
-        const Graph::Update& update = graph_.updates()[i];
-        const Graph::Node* node = update.value->maker;
-        const auto is_target = [&](const Graph::Value* value) { return value != update.target && targets.count(value) > 0; };
-        const auto same_value = [&](const Graph::Update& other) { return other.value == update.value; };
-        if (!node || node->results.size() != 1 || !runs_in_place(node->attributes.form()) || update.target->kind != Graph::Kind::parameter || targets[update.target] > 1 ||
-            !update.value->uses.empty() || seen.count(update.value) || std::any_of(node->inputs.begin(), node->inputs.end(), is_target) ||
-            std::count_if(graph_.updates().begin(), graph_.updates().end(), same_value) > 1) {
-            continue;
-        }
-        tail[node] = static_cast<int>(i);
+    std::unordered_map<const Graph::Node*, std::vector<int>> tail;
+    for (const auto& node : graph_.nodes()) {
+        if (!is_whole_ || std::any_of(node->results.begin(), node->results.end(), [&](const Graph::Value* value) { return seen.count(value) > 0; })) continue;
+        std::vector<int> updates = updates_written_by(graph_, *node);
+        if (!updates.empty()) tail.emplace(node.get(), std::move(updates));
     }
     for (const bool is_tail : {false, true}) {
         if (is_tail) tail_ = steps_.size();
@@ -120,7 +141,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
             if (std::none_of(node->results.begin(), node->results.end(), is_needed)) continue;
             const auto writes = tail.find(node.get());
             if ((writes != tail.end()) != is_tail) continue;
-            Step step{node.get(), {}, slot_count_, {}, is_tail ? writes->second : -1};
+            Step step{node.get(), {}, slot_count_, {}, is_tail ? writes->second : std::vector<int>()};
             const int number = static_cast<int>(steps_.size());
             for (const Graph::Value* input : node->inputs) {
                 step.inputs.push_back(slots.at(input));
@@ -132,7 +153,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     }
     for (const Graph::Value* value : wanted) last_use_[at(slots.at(value))] = kToTheEnd;
     for (const Step& step : steps_) {
-        if (step.update >= 0) last_use_[at(step.first_result)] = static_cast<int>(&step - steps_.data());
+        for (std::size_t k = 0; k < step.updates.size(); ++k) last_use_[at(step.first_result) + k] = static_cast<int>(&step - steps_.data());
         for (std::size_t k = 0; k < step.node->results.size(); ++k) {
             const int slot = step.first_result + static_cast<int>(k), last = last_use_[at(slot)];
             if (last != kToTheEnd) steps_[at(last)].dead.push_back(slot);

@@ -192,16 +192,22 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
     };
     bool directly = frame.writes_directly;
     for (const int input : frame.tail_inputs) {
-        for (std::size_t s = tail_; directly && s < steps_.size(); ++s) directly = !given[input]->shares_storage(target_of(steps_[s].update));
+        for (std::size_t s = tail_; directly && s < steps_.size(); ++s) {
+            for (const int update : steps_[s].updates) directly = directly && !given[input]->shares_storage(target_of(update));
+        }
     }
     frame.is_written.assign(update_slots_.size(), false);
     for (std::size_t s = tail_; s < steps_.size(); ++s) {
         Call& call = frame.calls[s];
         if (directly) {
-            const Tensor& target = target_of(call.step->update);
-            if (call.step->node->attributes.form().into(call.call, target)) {
-                mark_written(target, call.step->node->loc);
-                frame.is_written[at(call.step->update)] = true;
+            const std::vector<int>& updates = call.step->updates;
+            Tensor several[kMostWritten];
+            for (std::size_t k = 0; updates.size() > 1 && k < updates.size(); ++k) several[k] = target_of(updates[k]);
+            if (call.step->node->attributes.form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0]))) {
+                for (const int update : updates) {
+                    mark_written(target_of(update), call.step->node->loc);
+                    frame.is_written[at(update)] = true;
+                }
                 continue;
             }
         }

@@ -46,7 +46,7 @@ class Plan {
         std::vector<int> inputs;  // slots
         int first_result;         // the slots of its results follow each other
         std::vector<int> dead;    // slots of results that are not needed after it
-        int update = -1;          // it is run after all others, and writes this update's target
+        std::vector<int> updates = {};  // of each result, whose targets it writes, after all others; empty: it does not
     };
     struct Frame;
     struct Call;

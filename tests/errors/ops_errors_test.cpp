@@ -107,6 +107,8 @@ TEST_CASE("errors of products and layers' ops") {
     FAILS(ShapeError, "embedding_bag: there is no last offset",
           embedding_bag(x.whole, x.square, zeros({0}, int64), {.include_last_offset = true}));
     FAILS(ShapeError, "embedding_bag: needs indices of one or two dimensions, got ()", embedding_bag(tensor(0), x.square));
+    FAILS(DTypeError, "embedding_bag: the weight must be floating, got int64; convert it with to(float32)",
+          embedding_bag(tensor({0, 1}, int64), tensor({{1, 2}, {3, 4}}, int64), tensor({0}, int64)));
     FAILS(ShapeError, "embedding_bag: the weight must be (rows, width), got shape (3,)", embedding_bag(x.whole, x.v, tensor({0})));
     FAILS(ValueError, "embedding_bag: 3 indices for no bags", embedding_bag(x.whole, x.square, zeros({0}, int64)));
     const EmbeddingBagOptions weighted{.mode = BagMode::sum, .per_sample_weights = ones({2})};

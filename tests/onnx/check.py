@@ -16,6 +16,7 @@ KNOWN = {
     ("index", "gradient", "untraced"): "by a mask, the weights that the test gives to elements have sizes that depend on data",
     ("repeat_interleave", "gradient", "untraced"): "as above, by counts",
     ("parametric_relu", "named", "numbers"): "as above",
+    ("pow", "dtype", "numbers"): "of integers whose power is too large for their type: it wraps here, onnxruntime computes in floating point",
     # Of images whose sizes are named dimensions: windows that are no regular ones are constants of the model
     ("avg_pool", "named", "refused"): "adaptive, with a divisor, or with ceil_mode",
     ("max_pool", "named", "refused"): "adaptive, or with ceil_mode",

@@ -374,3 +374,38 @@ TEST_CASE("several threads call one compiled graph") {
     for (std::thread& thread : threads) thread.join();
     CHECK(wrong == std::vector<int>(4, 0));
 }
+
+TEST_CASE("an optimizer's update writes to its parameters, as the program does") {
+    const auto train = [](bool compiled, bool amsgrad) {
+        manual_seed(4);
+        const nn::Linear layer(4, 3);
+        optim::Adam adam({layer.weight, layer.bias}, {.lr = 0.1, .amsgrad = amsgrad});
+        const auto step = [&](const Tensor& x, const Tensor& labels) {
+            adam.zero_grad();
+            Tape tape;
+            const Tensor loss = cross_entropy(layer(x), labels);
+            tape.backward(loss);
+            adam.step();
+            return loss;
+        };
+        const auto batch = [] { return std::pair(randn({5, 4}), randint(0, 3, {5})); };
+        std::vector<Tensor> results;
+        auto [x, labels] = batch();
+        const Graph graph = trace(step, {{"x", x}, {"labels", labels}});
+        const CompiledGraph run = graph.compile();
+        for (int i = 0; i < 5; ++i) {
+            std::tie(x, labels) = batch();
+            results.push_back(compiled ? run(x, labels) : step(x, labels));
+        }
+        step(x, labels);  // the program goes on from there
+        results.push_back(layer.weight.detach().clone());
+        results.push_back(layer.bias.detach().clone());
+        for (const auto& [name, tensor] : adam.state_dict()) results.push_back(tensor.clone());
+        return results;
+    };
+    for (const bool amsgrad : {false, true}) {
+        const std::vector<Tensor> got = train(true, amsgrad), wanted = train(false, amsgrad);
+        REQUIRE(got.size() == wanted.size());
+        for (std::size_t i = 0; i < got.size(); ++i) CHECK(allclose(got[i], wanted[i], 1e-5, 1e-7));
+    }
+}
