@@ -1,4 +1,4 @@
-// A plan's frame: what it knows and holds for inputs of certain shapes (runner_impl.h says what it is for).
+// A plan's frame: what it knows and holds for inputs, parameters and constants of certain shapes (runner_impl.h says what it is for).
 #pragma once
 
 #include <climits>
@@ -60,6 +60,7 @@ struct Plan::Call {
     bool stays = false;          // once made: views of what lies in the block, and what depends on constants only
     bool is_made = false;
     bool is_done = false;        // at once with others
+    bool gives_more = false;     // results than the node has
 };
 
 struct Plan::Frame {
@@ -71,7 +72,7 @@ struct Plan::Frame {
     std::vector<Call> calls;
     std::vector<Attributes> resolved;       // those that depend on sizes
     std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs
-    std::vector<TensorImpl*> held;          // parameters and constants, as they were when updates were planned
+    std::vector<Tensor> held;               // parameters and constants, as they were in the first run, or when updates were planned last
     bool is_learned = false, is_laid_out = false, writes_directly = false;
     std::vector<int> roots;                 // of each slot: whose elements it shows; itself, kOutside
     std::vector<Geometry> seen;             // of each slot

@@ -148,7 +148,9 @@ void MemoryLayout::find_what_leaves() {
         if (frame_.roots[at(slot)] >= 0) leaves_[at(frame_.roots[at(slot)])] = true;
     }
     is_constant_.assign(slots, false);
-    for (const auto& [slot, value] : plan_.held_) is_constant_[at(slot)] = value->kind == Graph::Kind::constant;
+    for (const auto& [slot, value] : plan_.held_) {
+        if (slot >= 0) is_constant_[at(slot)] = value->kind == Graph::Kind::constant;
+    }
     frame_.is_placed.assign(slots, false);
     begin_.assign(slots, 0);
     ends_.resize(at(stage_count_ + 1));
@@ -195,7 +197,7 @@ bool MemoryLayout::keeps_constants(Call& call) {
 
 bool MemoryLayout::can_be_written(const Call& call) const {
     const Graph::Node& node = *call.step->node;
-    bool can = node.attributes.form().into != nullptr && !node.results.empty();
+    bool can = node.attributes.form().into != nullptr && !node.results.empty() && !call.gives_more;
     each_result(call, [&](int slot, std::size_t k) {
         const Geometry& y = frame_.seen[at(slot)];
         can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.is_contiguous && y.device == cpu && y.dtype == node.results[k]->dtype;
@@ -264,7 +266,7 @@ void Plan::lay_out(Frame& frame) const {
 
 // Whether the last steps may write to parameters directly: nothing that they read, but the parameter itself, lies in memory that is written.
 void Plan::plan_updates(Frame& frame) const {
-    for (std::size_t i = 0; i < held_.size(); ++i) frame.held[i] = held_[i].second->data.impl();
+    for (std::size_t i = 0; i < held_.size(); ++i) frame.held[i] = held_[i].second->data;
     frame.tail_inputs.clear();
     frame.writes_directly = tail_ < steps_.size();
     const auto is_outside = [&](int slot) { return frame.roots[at(slot)] == kOutside; };

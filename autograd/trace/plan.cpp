@@ -14,13 +14,16 @@ namespace {
 
 constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
 
-std::string attributes_of(const Graph& graph) {
-    std::string text;
+PlanAttributes attributes_of(const Graph& graph) {
+    PlanAttributes list;
     for (const auto& node : graph.nodes()) {
-        for (const auto& [name, value] : node->attributes.all()) text += name + "=" + to_string(value) + " ";
-        text += "\n";
+        for (const auto& [name, value] : node->attributes.all()) {
+            list.text += name + "=" + to_string(value) + " ";
+            if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&value)) list.graphs.push_back(*part);
+        }
+        list.text += "\n";
     }
-    return text;
+    return list;
 }
 
 // What runs: the graph with element-wise ops put together, of those that are needed.
@@ -168,6 +171,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
         const auto original = originals.find(target->number);
         targets_.emplace_back(original == originals.end() ? target : original->second,
                               input == graph_.inputs().end() ? -1 : static_cast<int>(input - graph_.inputs().begin()));
+        if (targets_.back().second < 0 && !needed.count(target)) held_.emplace_back(-1, targets_.back().first);
     }
 }
 
@@ -177,7 +181,7 @@ bool Plan::is_of(const Graph& graph) {
     const std::uint64_t edits = attribute_edits();
     if (edits == edits_.load(std::memory_order_relaxed)) [[likely]]
         return true;
-    if (attributes_ != attributes_of(graph)) return false;
+    if (!(attributes_ == attributes_of(graph))) return false;
     edits_.store(edits, std::memory_order_relaxed);
     return true;
 }
@@ -192,12 +196,23 @@ std::vector<int> Plan::needed_inputs() const {
 
 // --- Frames ----------------------------------------------------------------------------------------------------------------------
 
+namespace {
+bool are_alike(const Tensor& a, const Tensor& b) noexcept {
+    const TensorImpl *x = a.impl(), *y = b.impl();
+    return x && y && x->dtype == y->dtype && x->device == y->device && x->rank == y->rank && std::equal(x->sizes, x->sizes + x->rank, y->sizes);
+}
+}  // namespace
+
 bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
         const Geometry& as = frame.given[i];
         const TensorImpl* x = given[i] ? given[i]->impl() : nullptr;
         if ((x != nullptr) != as.is_defined) return false;
         if (x && (x->dtype != as.dtype || x->device != as.device || !as.has_shape_of(x))) return false;
+    }
+    for (std::size_t i = 0; i < held_.size(); ++i) {  // a program may put others there, of any shape
+        const Tensor &now = held_[i].second->data, &as = frame.held[i];
+        if (now.impl() != as.impl() && !are_alike(now, as)) return false;
     }
     return true;
 }
@@ -272,8 +287,8 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const 
         frame->input_arguments.emplace_back(&frame->where[at(input_slots_[i])], static_cast<int>(i));
     }
     for (const auto& [slot, value] : held_) {
-        frame->where[at(slot)] = &value->data;
-        frame->held.push_back(nullptr);
+        if (slot >= 0) frame->where[at(slot)] = &value->data;
+        frame->held.push_back(value->data);
     }
     std::size_t count = 0;
     for (const Step& step : steps_) count += step.inputs.size();

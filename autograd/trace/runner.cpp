@@ -56,6 +56,11 @@ void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
             y = Tensor();
         }
     }
+    // A graph of somebody's making may name fewer results than there are: nothing is to be written into places after them.
+    for (std::size_t k = node.results.size(); k < frame.made.size() && frame.made[k].defined(); ++k) {
+        frame.made[k] = Tensor();
+        call.gives_more = true;
+    }
 }
 
 void Plan::run_first(Frame& frame, const Loc& loc) const {
@@ -202,8 +207,13 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
         if (directly) {
             const std::vector<int>& updates = call.step->updates;
             Tensor several[kMostWritten];
-            for (std::size_t k = 0; updates.size() > 1 && k < updates.size(); ++k) several[k] = target_of(updates[k]);
-            if (call.step->node->attributes.form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0]))) {
+            bool fits = !call.gives_more;
+            for (std::size_t k = 0; k < updates.size(); ++k) {
+                const Geometry& as = frame.seen[at(call.step->first_result) + k];
+                fits = fits && as.is_defined && as.has_shape_of(target_of(updates[k]).impl());
+                if (updates.size() > 1) several[k] = target_of(updates[k]);
+            }
+            if (fits && call.step->node->attributes.form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0]))) {
                 for (const int update : updates) {
                     mark_written(target_of(update), call.step->node->loc);
                     frame.is_written[at(update)] = true;
@@ -212,6 +222,7 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
             }
         }
         run_op(call, frame, loc);
+        frame.seen[at(call.step->first_result)] = Geometry(call.results[0]);
     }
     for (std::size_t i = 0; i < update_slots_.size(); ++i) {
         if (frame.is_written[i]) continue;
@@ -246,7 +257,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     if (was_learned) [[likely]] {
         if (!frame.is_laid_out) lay_out(frame);  // worth it once the same sizes come again
         bool is_changed = false;
-        for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i] != held_[i].second->data.impl();
+        for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i].impl() != held_[i].second->data.impl();
         if (is_changed) {  // others took their places
             plan_updates(frame);
             for (Call& call : frame.calls) call.is_made = false;
@@ -279,8 +290,19 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
 
 struct Graph::Plans {
     std::mutex mutex;
-    std::vector<std::unique_ptr<detail::Plan>> plans;  // by outputs
-    std::atomic<detail::Plan*> last{nullptr};          // that was run
+    std::vector<std::unique_ptr<detail::Plan>> plans;     // by outputs
+    std::vector<std::unique_ptr<detail::Plan>> replaced;  // of other attributes; a thread may be running them
+    std::atomic<detail::Plan*> last{nullptr};             // that was run
+    std::atomic<int> runs{0};                             // that have begun, and may know a plan
+
+    // While a run is counted, what it found stays.
+    struct Counted {
+        std::atomic<int>& runs;
+        explicit Counted(std::atomic<int>& of) noexcept : runs(of) { runs.fetch_add(1); }
+        ~Counted() { runs.fetch_sub(1); }
+        Counted(const Counted&) = delete;
+        Counted& operator=(const Counted&) = delete;
+    };
 };
 
 void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
@@ -301,18 +323,24 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         auto fresh = std::make_unique<Plans>();
         if (plans_.compare_exchange_strong(plans, fresh.get())) plans = fresh.release();
     }
-    detail::Plan* plan = plans->last.load(std::memory_order_acquire);
+    const Plans::Counted counted(plans->runs);
+    detail::Plan* plan = plans->last.load();
     if (!plan || plan->outputs() != outputs || !plan->is_of(*this)) {
-        plan = nullptr;
         const std::lock_guard lock(plans->mutex);
-        for (const auto& known : plans->plans) {
-            if (known->outputs() == outputs) plan = known.get();
+        auto known = std::find_if(plans->plans.begin(), plans->plans.end(), [&](const auto& one) { return one->outputs() == outputs; });
+        if (known == plans->plans.end() || !(*known)->is_of(*this)) {
+            auto fresh = std::make_unique<detail::Plan>(*this, outputs, loc);
+            if (known == plans->plans.end()) {
+                known = plans->plans.insert(known, std::move(fresh));
+            } else {
+                plans->replaced.emplace_back().swap(*known);
+                known->swap(fresh);
+            }
         }
-        if (!plan || !plan->is_of(*this)) {  // another one stays, since a thread may be running it
-            plans->plans.push_back(std::make_unique<detail::Plan>(*this, outputs, loc));
-            plan = plans->plans.back().get();
-        }
-        plans->last.store(plan, std::memory_order_release);
+        plan = known->get();
+        plans->last.store(plan);
+        // A run that comes now finds this plan, or waits: where it is the only one, nobody knows those.
+        if (!plans->replaced.empty() && plans->runs.load() == 1) plans->replaced.clear();
     }
     std::vector<Tensor> results(plan->result_count());
     plan->run(given.data, results.data(), loc);

@@ -1,6 +1,6 @@
 // What a graph is run with: its nodes as steps over numbered slots.
 //
-// A plan runs in frames. A frame belongs to one thread at a time, and to inputs of certain shapes. Its first run calls the ops as
+// A plan runs in frames. A frame belongs to one thread at a time, and to inputs, parameters and constants of certain shapes. Its first run calls the ops as
 // the program did, and looks at what they gave: what is a view of what, when it is needed last. Then the memory is laid out: each
 // result that an op can write into a given place (OpForm::into) has its place in one block, where others lie whose time does not overlap
 // with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
@@ -18,6 +18,13 @@
 #include "tapir/autograd/trace/graph.h"
 
 namespace tapir::detail {
+
+/// What the attributes of a graph's nodes were. A listing does not tell graphs in them apart, whose constants may be other ones.
+struct PlanAttributes {
+    std::string text;
+    std::vector<std::shared_ptr<const Graph>> graphs;
+    bool operator==(const PlanAttributes&) const = default;
+};
 
 /// Steps of the nodes that some outputs need. Several threads may run it at once: each takes a Frame.
 class Plan {
@@ -77,7 +84,7 @@ class Plan {
     void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
     std::atomic<std::uint64_t> edits_{0};  // attribute_edits() when they were seen to be the same
-    std::string attributes_;
+    PlanAttributes attributes_;
     const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;
     bool is_whole_;
@@ -85,7 +92,7 @@ class Plan {
     std::size_t tail_;                // steps from here on write updates
     std::vector<int> input_slots_;    // -1: not needed
     std::vector<int> result_slots_;
-    std::vector<std::pair<int, const Graph::Value*>> held_;  // parameters and constants: slot, and who has the tensor
+    std::vector<std::pair<int, const Graph::Value*>> held_;  // parameters and constants: slot, and who has the tensor; -1: it is only written to
     std::vector<std::pair<int, int>> guard_slots_;           // slot, and which
     std::vector<int> update_slots_;                          // of each update
     std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is

@@ -3,7 +3,9 @@
 #include <thread>
 
 #include "../../fails.h"
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/core/allocator.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -105,4 +107,108 @@ TEST_CASE("what the program writes to parameters is written by a whole run") {
     CHECK(equal(count, full({2}, 4.0)));
     graph.run({{"x", ones({2})}}, {"output"});
     CHECK(equal(count, full({2}, 4.0)));  // only what is asked for
+}
+
+TEST_CASE("parameters of other shapes and dtypes take their places") {
+    Graph graph;
+    Graph::Value* x = graph.add_input("x", float32, {3, 4});
+    Graph::Value* w = graph.add_parameter("w", arange(4).to(float32));
+    Graph::Value* product = graph.insert(nullptr, "mul", {x, w})->results[0];
+    graph.add_output("y", graph.insert(nullptr, "exp", {product})->results[0]);
+    const Tensor a = arange(12).to(float32).reshape({3, 4}) / 12;
+    const auto run = [&] { return graph.run({{"x", a}})[0]; };
+    for (int runs : {1, 2, 5}) {  // before the memory is laid out, and after
+        w->data = arange(4).to(float32);
+        for (int i = 0; i < runs; ++i) CHECK(allclose(run(), exp(a * w->data)));
+        w->data = Tensor();
+        CHECK_THROWS_AS(run(), Error);
+        w->data = arange(2).to(float32);
+        for (int i = 0; i < 3; ++i) CHECK_THROWS_AS(run(), ShapeError);
+        for (const Tensor& other : {tensor(2.0), ones({3, 1}), ones({2, 1, 4}), arange(4).to(float64), arange(4)}) {
+            w->data = other;
+            for (int i = 0; i < 3; ++i) CHECK(allclose(run(), exp(a * other).to(float32)));
+        }
+    }
+    CHECK(w->data.dtype() == int64);
+}
+
+TEST_CASE("what is written to takes another shape") {
+    const Tensor kept = zeros({3, 4});
+    TraceOptions options;
+    options.parameters = {{"kept", kept}};
+    const Graph graph = trace([&](const Tensor& x) {
+        Tensor target = kept;
+        target.copy_(x * 2 + 1);
+        return x.sum();
+    }, {{"x", ones({3, 4})}}, options);
+    REQUIRE(graph.updates().size() == 1);
+    const Tensor x = arange(12).to(float32).reshape({3, 4});
+    for (int i = 0; i < 3; ++i) graph.run({{"x", x}});
+    CHECK(equal(kept, x * 2 + 1));
+    graph.parameters()[0]->data = zeros({2});
+    for (int i = 0; i < 3; ++i) CHECK_THROWS_AS(graph.run({{"x", x}}), ShapeError);
+    const Tensor wide = zeros({2, 3, 4});
+    graph.parameters()[0]->data = wide;
+    for (int i = 0; i < 3; ++i) graph.run({{"x", x * i}});
+    CHECK(equal(wide, (x * 4 + 1).expand({2, 3, 4})));
+}
+
+TEST_CASE("a constant of the same shape takes the place of another one") {
+    Graph graph;
+    Graph::Value* x = graph.add_input("x", float32, {4});
+    Graph::Value* c = graph.add_constant(arange(4).to(float32));
+    Graph::Value* both = graph.insert(nullptr, "add", {x, graph.insert(nullptr, "exp", {c})->results[0]})->results[0];
+    graph.add_output("y", both);
+    for (int i = 0; i < 20; ++i) {
+        c->data = Tensor();
+        c->data = full({4}, 0.1 * i);  // where the other one was, perhaps
+        for (int k = 0; k < i % 4; ++k) CHECK(allclose(graph.run({{"x", ones({4})}})[0], exp(c->data) + 1));
+    }
+}
+
+TEST_CASE("a graph in a node is replaced by one with the same text") {
+    const auto times = [](double factor) {
+        Graph branch;
+        Graph::Value* c = branch.add_constant(full({20}, factor));  // too long to be listed
+        branch.add_output("o", branch.insert(nullptr, "mul", {branch.add_input("a", float32, {20}), c})->results[0]);
+        return std::make_shared<const Graph>(branch);
+    };
+    const Graph graph = trace([](const Tensor& x) { return cond(x.sum() > 0, [&] { return x * 2; }, [&] { return x * 3; }); }, {{"x", ones({20})}});
+    const auto node = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const auto& one) { return one->op == "cond"; });
+    REQUIRE(node != graph.nodes().end());
+    for (double factor : {10.0, 7.0, 5.0}) {
+        (*node)->attributes.set("then_branch", times(factor));
+        CHECK(graph.run({{"x", ones({20})}})[0].sum().item() == 20 * factor);
+    }
+}
+
+TEST_CASE("attributes are set again and again") {
+    const Graph graph = trace([](const Tensor& x) { return softmax(clamp(x, 0, 1), 1) + 1; }, {{"x", ones({200, 200})}});
+    const auto node = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const auto& one) { return one->op == "clamp"; });
+    REQUIRE(node != graph.nodes().end());
+    const Tensor x = full({200, 200}, 3.0);
+    const auto run = [&](int k) {
+        (*node)->attributes.set("max", 1.0 + k);
+        for (int r = 0; r < 3; ++r) graph.run({{"x", x}});
+    };
+    for (int k = 0; k < 10; ++k) run(k);
+    const std::int64_t before = memory_stats().live_bytes;
+    for (int k = 0; k < 50; ++k) run(k % 2);
+    CHECK(memory_stats().live_bytes <= before);
+    CHECK(graph.run({{"x", x}}, {"output"})[0].shape() == Shape(200, 200));
+}
+
+TEST_CASE("a node with fewer results than its op gives") {
+    const Graph graph = Graph::parse(
+        "input x: float32 (4,)\n"
+        "%1: float32 (4,) = fused(x, body={\n"
+        "    input x: float32 (4,)\n    %1: float32 (4,) = exp(x)\n    %2: float32 (4,) = neg(%1)\n    output a = %1\n    output b = %2\n"
+        "})\n"
+        "%2: float32 (4,) = add(%1, %1)\noutput y = %2\n");
+    const Tensor x = arange(4).to(float32) / 4;
+    for (int i = 0; i < 4; ++i) CHECK(allclose(graph.run({{"x", x}})[0], exp(x) * 2));
+    // What one op gave too much is no result of the next.
+    const Graph other = Graph::parse(
+        "input x: float32 (4,)\n%1: float32 (2,) = topk(x, k=2)\n%2: float32 (2,), %3: float32 (2,) = neg(%1)\noutput y = %3\n");
+    for (int i = 0; i < 3; ++i) FAILS(ValueError, "neg gives no result 1", other.run({{"x", x}}));
 }
