@@ -222,7 +222,7 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
             }
         }
         run_op(call, frame, loc);
-        frame.seen[at(call.step->first_result)] = Geometry(call.results[0]);
+        for (std::size_t k = 0; k < call.step->node->results.size(); ++k) frame.seen[at(call.step->first_result) + k] = Geometry(call.results[k]);
     }
     for (std::size_t i = 0; i < update_slots_.size(); ++i) {
         if (frame.is_written[i]) continue;
