@@ -325,6 +325,7 @@ TensorImpl matrix(void* elements, DType dtype, std::int64_t rows, std::int64_t c
 bool broadcast_all(const FormCall& x, std::int64_t (&sizes)[kMaxRank], int& rank) noexcept {
     rank = 0;
     for (int k = 0; k < x.count; ++k) {
+        if (!x.inputs[k]->defined()) return false;
         if (const int own = x.inputs[k]->impl()->rank; own > rank) rank = own;
     }
     for (int d = 0; d < rank; ++d) sizes[d] = 1;
