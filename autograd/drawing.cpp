@@ -206,6 +206,8 @@ void place_boxes(Drawing& drawing) {
         for (const std::size_t number : drawing.layers[k]) {
             Box& box = drawing.boxes[number];
             box.y = y + (height - box.height) / 2;
+            box.top = y;
+            box.bottom = y + height;
             box.x += kMargin - left;
         }
         y += height + kLayerGap;
@@ -218,23 +220,31 @@ void place_boxes(Drawing& drawing) {
 
 void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
     const Box &from = drawing.boxes[edge.from], &to = drawing.boxes[edge.to];
-    double x = from.x, y = from.y + from.height;
-    std::string path = fmt::format("M{:.1f} {:.1f}", x, y);
+    double x = from.x, y = from.bottom;
+    std::string path = fmt::format("M{:.1f} {:.1f}", x, from.y + from.height);
+    // Between layers it is curved, within one it runs straight: beside the boxes, which keep a gap.
+    const auto straight = [&](double from_y, double to_y) {
+        if (to_y - from_y >= 0.1) path += fmt::format("V{:.1f}", to_y);  // else the tip would not know where to point
+    };
     const auto curve_to = [&](double next_x, double next_y) {
         const double middle = (y + next_y) / 2;
         path += fmt::format("C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}", x, middle, next_x, middle, next_x, next_y);
         x = next_x;
         y = next_y;
     };
+    straight(from.y + from.height, y);
     for (const std::size_t number : edge.bends) {
         const Box& bend = drawing.boxes[number];
-        curve_to(bend.x, bend.y);
+        curve_to(bend.x, bend.top);
+        straight(bend.top, bend.bottom);
+        y = bend.bottom;
     }
-    curve_to(to.x, to.y);
+    curve_to(to.x, to.top);
+    straight(to.top, to.y);
     svg += fmt::format("<path d=\"{}\" marker-end=\"url(#tip)\"><title>{}</title></path>\n", path, detail::xml_text(edge.label));
     const double next_x = edge.bends.empty() ? to.x : drawing.boxes[edge.bends[0]].x;
-    const double next_y = edge.bends.empty() ? to.y : drawing.boxes[edge.bends[0]].y;
-    svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", (from.x + next_x) / 2 + 3, (from.y + from.height + next_y) / 2 + 3,
+    const double next_y = edge.bends.empty() ? to.top : drawing.boxes[edge.bends[0]].top;
+    svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", (from.x + next_x) / 2 + 3, (from.bottom + next_y) / 2 + 3,
                        detail::xml_text(edge.label));
 }
 

@@ -68,7 +68,7 @@ TEST_CASE("a graph as a drawing: boxes by module, values told apart") {
     CHECK(count(svg, ">2<title>Linear<") == 2);
 }
 
-TEST_CASE("boxes of a graph do not overlap, and each edge leads down") {
+TEST_CASE("boxes of a graph do not overlap, and each edge leads down beside them") {
     const std::string svg = training_step().to_svg();
     struct Rect {
         double x, y, width, height;
@@ -86,12 +86,40 @@ TEST_CASE("boxes of a graph do not overlap, and each edge leads down") {
     CHECK(rects.size() > 20);
     std::size_t edges = 0;
     for (std::size_t at = svg.find("<path d=\"M"); at != std::string::npos; at = svg.find("<path d=\"M", at + 1)) {
-        double x = 0, y = 0;
-        const std::size_t end = svg.find('"', at + 10), last = svg.rfind(' ', end);
+        const std::size_t end = svg.find('"', at + 10);
         if (svg.substr(end, 12).find("marker") == std::string::npos) continue;
-        REQUIRE(std::sscanf(svg.c_str() + at, "<path d=\"M%lf %lf", &x, &y) == 2);
-        CHECK(std::stod(svg.substr(last + 1)) > y);
         ++edges;
+        double x = 0, y = 0;
+        const auto through = [&](double to_x, double to_y) {  // no point of an edge is in a box
+            CHECK(to_y >= y);
+            x = to_x;
+            y = to_y;
+            for (const Rect& r : rects) CHECK_FALSE((x > r.x + 0.2 && x < r.x + r.width - 0.2 && y > r.y + 0.2 && y < r.y + r.height - 0.2));
+        };
+        const char* command = svg.c_str() + at + 9;
+        while (*command != '"') {
+            char* next = nullptr;
+            std::vector<double> n;
+            for (const char* number = command + 1; *number == ' ' || *number == '.' || *number == '-' || (*number >= '0' && *number <= '9'); number = next) {
+                n.push_back(std::strtod(number, &next));
+            }
+            if (*command == 'M') {
+                x = n[0];
+                y = n[1];
+            } else if (*command == 'V') {
+                for (int i = 1; i <= 20; ++i) through(x, y + (n[0] - y) * i / 20);
+            } else {
+                REQUIRE(*command == 'C');
+                REQUIRE(n.size() == 6);
+                const double x0 = x, y0 = y;
+                for (int i = 1; i <= 20; ++i) {
+                    const double t = i / 20.0, u = 1 - t;
+                    through(u * u * u * x0 + 3 * u * u * t * n[0] + 3 * u * t * t * n[2] + t * t * t * n[4],
+                            u * u * u * y0 + 3 * u * u * t * n[1] + 3 * u * t * t * n[3] + t * t * t * n[5]);
+                }
+            }
+            command = next;
+        }
     }
     CHECK(edges > 20);
 }
