@@ -136,6 +136,10 @@ class Graph {
     Graph& operator=(Graph other) noexcept;
     ~Graph();
 
+    // Names: inputs have names of their own, so have parameters, so have outputs. One may be that of another kind, as of a state that goes in
+    // and comes out: value() finds the output first, then the input; run() takes inputs by theirs and gives outputs by theirs. ONNX
+    // knows one name for one value: save_onnx() refuses such a graph.
+
     // --- Looking ----------------------------------------------------------------------------------------------------------------
 
     const std::vector<Value*>& inputs() const noexcept { return inputs_; }
@@ -206,8 +210,8 @@ class Graph {
     //     graph.remove(relu);
 
     /// A call of an op before another node; null: after all. The results' shapes and dtypes are worked out by a call. It gets the line
-    /// and the module of the other node, or this line. Throws ValueError for an unknown op, and for inputs that are made later; else what
-    /// the op throws.
+    /// and the module of the other node, or this line. Throws ValueError for an unknown op, for too few inputs, and for those that are made
+    /// later; else what the op throws.
     Node* insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
                  const std::vector<std::pair<std::string, Attribute>>& attributes = {}, Loc loc = Loc::current());
     /// Every use of `old` becomes one of `other`, outputs, updates and guards too; only the node that makes `other` keeps its own, so that

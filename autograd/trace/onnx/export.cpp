@@ -109,12 +109,16 @@ class Writer final : public OnnxBuilder {
         main_ = model.mutable_graph();
         current_ = main_;
         main_->set_name(options_.graph_name);
-        for (const auto* list : {&graph_.inputs(), &graph_.parameters(), &graph_.constants()}) {
+        for (const auto* list : {&graph_.inputs(), &graph_.parameters()}) {
             for (const Graph::Value* value : *list) {
-                if (!value->name.empty()) taken_.insert(value->name);
+                if (!value->name.empty()) given_.insert(value->name);
             }
         }
-        for (const Graph::Output& output : graph_.outputs()) taken_.insert(output.name);
+        for (const Graph::Output& output : graph_.outputs()) given_.insert(output.name);
+        taken_ = given_;
+        for (const Graph::Value* value : graph_.constants()) {
+            if (!value->name.empty()) taken_.insert(value->name);
+        }
         for (const Graph::Value* value : graph_.inputs()) {
             put_type(*main_->add_input(), value->name, value->dtype, &value->shape);
             bind(value, OnnxValue(*this, value->name, value->dtype));
@@ -322,8 +326,9 @@ class Writer final : public OnnxBuilder {
                     bind(value, OnnxValue(*this, number_of(value->data), value->dtype));
                     continue;
                 }
-                const std::string name = &graph == &graph_ && !value->name.empty() ? value->name
-                                                                                  : fresh(value->name.empty() ? "constant" : value->name);
+                const bool keeps_name = &graph == &graph_ && !value->name.empty() &&
+                                        (value->kind == Graph::Kind::parameter || given_.insert(value->name).second);
+                const std::string name = keeps_name ? value->name : fresh(value->name.empty() ? "constant" : value->name);
                 put_tensor(*main_->add_initializer(), name, value->data, external_);
                 if (value->kind == Graph::Kind::parameter) parameters_.insert(name);
                 bind(value, OnnxValue(*this, name, value->dtype));
@@ -480,6 +485,7 @@ class Writer final : public OnnxBuilder {
     std::vector<std::unordered_map<std::string, OnnxValue>> sizes_{1};  // of each open graph
     std::unordered_map<std::string, std::string> constants_;            // by their bytes
     std::unordered_set<std::string> taken_, initializer_names_, parameters_;
+    std::unordered_set<std::string> given_;  // by inputs, parameters, outputs, and constants that are written already
     std::unordered_map<std::string, std::string> renamed_;
     std::unordered_set<const Graph::Value*> unsure_;  // whose shapes depend on data
     bool is_data_dependent_ = false;
@@ -490,6 +496,20 @@ class Writer final : public OnnxBuilder {
 
 }  // namespace
 
+// In a model a name is that of one value.
+static void check_names(const Graph& graph, const Loc& loc) {
+    std::unordered_map<std::string_view, const char*> known;
+    const auto note = [&](const std::string& name, const char* what) {
+        const auto [place, is_new] = known.emplace(name, what);
+        if (is_new || name.empty()) return;
+        fail<ValueError>(loc, "save_onnx: {} and {} have the name {}, but in an ONNX model each value has one of its own (TraceOptions::outputs names "
+                         "outputs)", place->second, what, name);
+    };
+    for (const Graph::Value* value : graph.inputs()) note(value->name, "an input");
+    for (const Graph::Value* value : graph.parameters()) note(value->name, "a parameter");
+    for (const Graph::Output& output : graph.outputs()) note(output.name, "an output");
+}
+
 void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options, Loc loc) {
     if (options.opset < kLeastOpset || options.opset > kLastOpset) {
         fail<ValueError>(loc, "save_onnx: opset is to be {} to {}, got {}", kLeastOpset, kLastOpset, options.opset);
@@ -499,6 +519,7 @@ void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& o
         for (const Graph::Guard& guard : graph.guards()) lines += fmt::format("\n  {} ({})", guard.what, detail::file_and_line(guard.loc));
         fail<ValueError>(loc, "save_onnx: the graph holds for some values only, which ONNX cannot check:{}", lines);
     }
+    check_names(graph, loc);
     onnx::ModelProto model;
     std::unique_ptr<External> external;
     if (options.external_data) external = std::make_unique<External>(path, loc);

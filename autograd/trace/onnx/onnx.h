@@ -34,8 +34,10 @@ struct LoadOnnxOptions {
 /// halves and doubles them by multiples of 8, 32 or 64 ("32*height", see TraceInput). Weights are parameters: give their
 /// `data` to an optimizer, and call the graph under a Tape, to train them on.
 /// Integers of types that Tapir has not are of the next wider one (int8, int16, uint16: int32; uint32, uint64: int64).
+/// A node has the name of its node in the model for a module ("/layer1/conv/Conv"): in listings, drawings and errors; those of save_onnx()
+/// have the lines and modules of the program.
 /// Weights may lie in other files in the model's folder, not outside of it.
-/// Throws FileError for what is no model, ValueError with all ops that it has and Tapir has not, or where the value of an input is
+/// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has not, or where the value of an input is
 /// needed, TapeError where the model does something else for each size, and what ops throw, with the node's name.
 Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.
@@ -58,7 +60,8 @@ struct OnnxOptions {
 /// Writes the graph as an ONNX model: inputs, outputs, parameters and named dimensions keep their names; each node says in its
 /// doc_string which line of the program it comes from, and for which module. What the program wrote to ("updates", as of running
 /// means) becomes further outputs, "NAME.updated". An op is one operator or a few (autograd/onnx_form.h).
-/// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, and FileError.
+/// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, or for two inputs,
+/// parameters or outputs of one name, and FileError.
 void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options = {}, Loc loc = Loc::current());
 
 }  // namespace tapir

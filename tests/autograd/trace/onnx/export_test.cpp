@@ -263,6 +263,32 @@ TEST_CASE("versions that are not known, guards, and paths that cannot be written
     CHECK(!std::filesystem::exists(path));
 }
 
+TEST_CASE("names that a model can have only once are refused; constants get others", "[onnx]") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    const auto twice = [](const Tensor& x) { return x * 2; };
+    const Graph state = trace(twice, {{"x", ones({2})}}, {.outputs = {"x"}});
+    CHECK(state.run({{"x", ones({2})}}, {"x"})[0].equal(full({2}, 2.0)));  // a graph can have it
+    CHECK_THROWS_WITH(save_onnx(path, state), Contains("save_onnx: an input and an output have the name x, but in an ONNX model each value has one of its own"));
+    CHECK_THROWS_AS(save_onnx(path, state), ValueError);
+    const Tensor w = ones({2});
+    const auto scaled = [&](const Tensor& x) { return x * w; };
+    const Graph scale = trace(scaled, {{"x", ones({2})}}, {.outputs = {"w"}, .parameters = {{"w", w}}});
+    CHECK_THROWS_WITH(save_onnx(path, scale), Contains("save_onnx: a parameter and an output have the name w"));
+    Graph both = trace(scaled, {{"x", ones({2})}}, {.parameters = {{"w", w}}});
+    both.add_parameter("x", ones({2}));
+    CHECK_THROWS_WITH(save_onnx(path, both), Contains("save_onnx: an input and a parameter have the name x"));
+    CHECK(!std::filesystem::exists(path));
+    Graph constant = trace(scaled, {{"x", ones({2})}}, {.parameters = {{"w", w}}});
+    constant.make_constant(constant.value("w"));
+    constant.constants()[0]->name = "x";
+    const Saved saved(constant);
+    REQUIRE(saved.model.graph().initializer_size() == 1);
+    CHECK(saved.model.graph().initializer(0).name() != "x");
+    CHECK(saved.node("Mul").input(0) == "x");
+    CHECK(saved.node("Mul").input(1) == saved.model.graph().initializer(0).name());
+}
+
 TEST_CASE("every op of the table says how it is written", "[onnx]") {
     // Those without: what is never seen itself, and constants of a trace.
     std::string missing;
