@@ -3,7 +3,7 @@
 //     Graph graph = trace([&](const Tensor& x) { return model(x); }, {{"x", x, {"batch"}}});
 //     Tensor y = graph.run({{"x", x}})[0];
 //
-// What cannot be kept is refused, by line: a value that the program looked at (item(), if (x > 0)), a size that no formula of the
+// What cannot be kept is refused, by line: a value that the program looked at (item(), if (item<bool>())), a size that no formula of the
 // named dimensions gives, an op that the graph does not know.
 #pragma once
 
@@ -33,9 +33,9 @@ struct TraceOptions {
     /// Tensors that the graph shall keep as parameters under these names, beside those that require gradients (which have their
     /// names from their model). Buffers, such as running means, can be given here.
     std::vector<std::pair<std::string, Tensor>> parameters = {};
-    /// What happens where the program reads a value that depends on inputs or parameters, with item(), at(), data(), to_vector(), if
-    /// (x > 0), or by printing it. refuse: TapeError, since what the program does next may depend on it, and a graph does always the
-    /// same. guard: the graph holds for this value only, and each run of it checks that it is there.
+    /// What happens where the program reads a value that depends on inputs or parameters: if ((x > 0).item<bool>()), at(), data(), to_vector(),
+    /// printing. refuse: TapeError, since what the program does next may depend on it, and a graph does always the same. guard: the
+    /// graph holds for this value only, and each run of it checks that it is there.
     enum class Reads { refuse, guard } reads = Reads::refuse;
 };
 
@@ -79,7 +79,7 @@ class ModuleFunction {
 /// Runs fn, a function of tensors or a module, on these inputs, and gives the graph of what it did: a tensor that required gradients
 /// is a parameter, as are a module's parameters and buffers, by their names; any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs
 /// of other sizes (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs.
-/// Throws ValueError for inputs that are undefined or of the same name, TapeError for what cannot be kept, and what fn throws.
+/// Throws ValueError for inputs and parameters that are undefined or inputs of the same name, TapeError for what cannot be kept, and what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
     if constexpr (detail::is_module<Fn>) {
