@@ -6,7 +6,9 @@
 #include <unordered_map>
 
 #include "tapir/autograd/op_form.h"
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 
 namespace tapir {
@@ -30,15 +32,20 @@ std::vector<const OpInfo*> all_ops() {
 #include "tapir/ops/op_list.inc"
 #undef TAPIR_FORM_NAME
 
-void FormCall::fail_input(int i) const { fail<ValueError>(Loc{}, "graph: an op has {} inputs, and needs number {}", count, i); }
+void FormCall::fail_input(int i) const {
+    throw detail::TooFewInputs(fmt::format("graph: an op is given {} input{}, and needs at least {}", count, count == 1 ? "" : "s", i + 1), i + 1);
+}
 
 void detail::fail_results(std::size_t count) {
     fail<ValueError>(Loc{}, "graph: an op gives {} results, at most {} are possible", count, kMostResults);
 }
 
-const OpForm* find_form(const char* op) {
-    static const auto* forms = [] {
-        auto* all = new std::unordered_map<std::string_view, const OpForm*>{  // never freed: used until the program ends
+namespace {
+
+using Forms = std::unordered_map<std::string_view, const OpForm*>;
+const Forms& all_forms() {
+    static const Forms* forms = [] {
+        auto* all = new Forms{  // never freed: used until the program ends
 #define TAPIR_FORM_NAME(name) {#name, &name##_form},
 #include "tapir/ops/op_list.inc"
 #undef TAPIR_FORM_NAME
@@ -46,8 +53,44 @@ const OpForm* find_form(const char* op) {
         for (const OpForm& form : elementwise_forms) all->emplace(form.op, &form);
         return all;
     }();
-    const auto found = forms->find(op);
-    return found == forms->end() ? nullptr : found->second;
+    return *forms;
+}
+
+// How many letters have to be put in, left out, changed, or swapped with their neighbours.
+std::size_t distance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        row[0] = i;
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+        }
+        std::swap(before, last);
+        std::swap(last, row);
+    }
+    return last[b.size()];
+}
+
+}  // namespace
+
+const OpForm* find_form(const char* op) {
+    const auto found = all_forms().find(op);
+    return found == all_forms().end() ? nullptr : found->second;
+}
+
+std::string detail::no_op(std::string_view op) {
+    if (is_runtime) return fmt::format("there is no op {} in Tapir::runtime, which has no gradients, linalg and optimizers", op);
+    std::string_view nearest;
+    std::size_t least = std::min<std::size_t>(op.size() / 3, 3) + 1;  // more differ by chance
+    for (const auto& [name, form] : all_forms()) {
+        if (op.size() > 64) break;
+        const std::size_t differs = distance(op, name);
+        if (differs > least || (differs == least && (nearest.empty() || nearest < name))) continue;
+        least = differs;
+        nearest = name;
+    }
+    return nearest.empty() ? fmt::format("there is no op {}", op) : fmt::format("there is no op {}, is it {}?", op, nearest);
 }
 
 const OpInfo* find_op(const char* name) {

@@ -6,13 +6,14 @@
 #include <unordered_set>
 
 #include "tapir/autograd/trace/infer_impl.h"
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 
 namespace tapir {
 Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
                            const std::vector<std::pair<std::string, Attribute>>& attributes, Loc loc) {
     const OpForm* form = find_form(std::string(op).c_str());
-    if (!form) fail<ValueError>(loc, "Graph::insert: there is no op {}", op);
+    if (!form) fail<ValueError>(loc, "Graph::insert: {}", detail::no_op(op));
     Attributes all(*form);
     for (const auto& [name, value] : attributes) all.set(name, value, loc);
     if (before) position(before, "Graph::insert", loc);

@@ -19,6 +19,7 @@ Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const st
     const auto index_of = [&](const std::vector<std::string>& names, const std::string& name) {
         return static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
     };
+    if (outputs.empty()) fail<ValueError>(loc, "grad: it is told no outputs; give those whose gradients are wanted, as in {{\"loss\"}}");
     std::vector<std::string> output_names, input_names, parameter_names;
     for (const Graph::Output& output : graph.outputs()) output_names.push_back(output.name);
     for (const Graph::Value* value : graph.inputs()) input_names.push_back(value->name);

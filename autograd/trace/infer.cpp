@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
@@ -48,7 +49,7 @@ std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes
         for (const Tensor& argument : arguments) addresses.push_back(&argument);
         std::vector<Tensor> results(256);
         const Attributes call = attributes.with(sizes, loc);
-        call.form().run({addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
+        run_form(call.form(), {addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
         while (!results.empty() && !results.back().defined()) results.pop_back();
         made.push_back(std::move(results));
     }

@@ -16,6 +16,21 @@ bool unquote_name(std::string_view text, std::string& name);
 /// "true", "-1.5", "nan": what a constant of one element may look like.
 bool looks_like_number(std::string_view name) noexcept;
 
+/// "there is no op reluu, is it relu?"
+std::string no_op(std::string_view op);
+
+/// What FormCall::fail_input throws: it does not know the op.
+class TooFewInputs : public ValueError {
+ public:
+    TooFewInputs(const std::string& message, int needed) : ValueError(message, Loc{}), needed_(needed) {}
+    int needed() const noexcept { return needed_; }
+
+ private:
+    int needed_;
+};
+/// Calls the op; where that needs more inputs, the error names it.
+void run_form(const OpForm& form, const FormCall& call, Tensor* results);
+
 /// "relu at net.cpp:12".
 std::string at_line(const Graph::Node& node);
 

@@ -372,7 +372,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
         line.expect("=");
         const std::string op(line.until("("));
         const OpForm* form = find_form(op.c_str());
-        if (!form) line.refuse(fmt::format("there is no op {}", op));
+        if (!form) line.refuse(detail::no_op(op));
         Attributes attributes(*form);
         std::vector<Value*> inputs;
         std::set<std::string_view> set;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -13,6 +14,14 @@ namespace {
 std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str() : fmt::format("{} {}", x.dtype(), x.shape()); }
 
 }  // namespace
+
+void detail::run_form(const OpForm& form, const FormCall& call, Tensor* results) {
+    try {
+        form.run(call, results);
+    } catch (const TooFewInputs& error) {
+        fail<ValueError>(Loc{}, "graph: {} is given {} input{}, and needs at least {}", form.op, call.count, call.count == 1 ? "" : "s", error.needed());
+    }
+}
 
 bool detail::same_elements(const Tensor& a, const Tensor& b) {
     if (a.is_same(b)) return true;
@@ -100,7 +109,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         for (const Tensor& argument : arguments) addresses.push_back(&argument);
         Tensor results[256];
         const auto run = [&](const Attributes& attributes) {
-            attributes.form().run({addresses.data(), static_cast<int>(addresses.size()), attributes.data()}, results);
+            detail::run_form(attributes.form(), {addresses.data(), static_cast<int>(addresses.size()), attributes.data()}, results);
         };
         node->attributes.is_symbolic() ? run(node->attributes.with(sizes, loc)) : run(node->attributes);
         for (std::size_t k = 0; k < node->results.size(); ++k) {

@@ -5,6 +5,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/autograd/trace/frame_impl.h"
+#include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -43,7 +44,10 @@ void Plan::check_inputs(const Tensor* const* given, const Loc& loc) const {
 void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
     const Graph::Node& node = *call.step->node;
     const CallerScope caller(node.loc.line() ? node.loc : loc);  // errors speak of the program that was traced
-    node.attributes.form().run(call.call, frame.made.data());
+    const ModuleRestore restore;
+    thread.module = node.module;
+    thread.module_call = node.module_call;
+    run_form(node.attributes.form(), call.call, frame.made.data());
     for (std::size_t k = 0; k < node.results.size(); ++k) {
         // Numbers among the operands are tensors here, and may count for more in a promotion.
         Tensor& y = frame.made[k];

@@ -233,7 +233,8 @@ class Union {
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
         fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a loop over a dimension "
-                        "is written out in the graph, so that it holds for one size only: leave its dimension without a name",
+                        "is written out in the graph, so that it holds for one size only: leave its dimension without a name, or "
+                        "go along it with scan()",
                         sizes_text(0), x ? at_line(*x) : "nothing", sizes_text(g), y ? at_line(*y) : "nothing");
     }
 
@@ -410,6 +411,9 @@ class Union {
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc) {
     if (is_tracing()) fail<TapeError>(loc, "trace: this thread traces already");
     check_arity("trace", fn, inputs.size(), loc);
+    for (const auto& [name, tensor] : options.parameters) {
+        if (!tensor.defined()) fail<ValueError>(loc, "trace: the parameter {} is undefined", name);
+    }
     std::set<std::string> names;
     DimSizes sizes;
     std::vector<std::vector<SymInt>> dims(inputs.size());

@@ -38,6 +38,7 @@ TEST_CASE("inputs of a trace") {
     const auto same = [](const Tensor& x) { return x; };
     const auto add = [](const Tensor& a, const Tensor& b) { return a + b; };
     throws<ValueError>("trace: the input x is undefined", [&] { trace(same, {{"x", Tensor()}}); });
+    throws<ValueError>("trace: the parameter w is undefined", [&] { trace(same, {{"x", x3()}}, {.parameters = {{"w", Tensor()}}}); });
     throws<ValueError>("trace: each input needs a name of its own, got \"x\"", [&] { trace(add, {{"x", x3()}, {"x", x3()}}); });
     throws<ValueError>("trace: 2 names of dimensions for the input x of shape (3,)", [&] { trace(same, {{"x", x3(), {"a", "b"}}}); });
     throws<ShapeError>("trace: the dimension n has size 3 and, in y, 2", [&] { trace(add, {{"x", x3(), {"n"}}, {"y", ones({2}), {"n"}}}); });

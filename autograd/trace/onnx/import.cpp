@@ -127,6 +127,9 @@ class Loader {
             }
             scope_.values[proto.name()] = std::move(value);
         }
+        for (const std::string& name : options_.constants) {
+            if (!scope_.values.count(name)) fail<ValueError>(loc_, "load_onnx: {}: it has no weight {}, which LoadOnnxOptions::constants names", file_, name);
+        }
     }
 
     void find_inputs() {

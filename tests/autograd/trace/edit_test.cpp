@@ -129,6 +129,10 @@ TEST_CASE("what would break a graph is refused, and changes nothing") {
     Graph::Node *first = graph.nodes().front().get(), *last = graph.nodes().back().get();
     Graph::Value *x = graph.inputs()[0], *end = last->results[0], *foreign = other.inputs()[0];
     FAILS(ValueError, "Graph::insert: there is no op nosuchop", graph.insert(nullptr, "nosuchop", {}));
+    FAILS(ValueError, "Graph::insert: there is no op gelo, is it gelu?", graph.insert(nullptr, "gelo", {end}));
+    FAILS(ValueError, "Graph::insert: there is no op amtmul, is it matmul?", graph.insert(nullptr, "amtmul", {end, end}));
+    FAILS(ValueError, "graph: matmul is given 1 input, and needs at least 2", graph.insert(nullptr, "matmul", {end}));
+    FAILS(ValueError, "graph: neg is given 0 inputs, and needs at least 1", graph.insert(nullptr, "neg", {}));
     FAILS(ValueError, "is made after the matmul that would use it", graph.insert(first, "neg", {end}));
     FAILS(ValueError, "leaky_relu has no attribute slope", graph.insert(nullptr, "leaky_relu", {end}, {{"slope", 1.0}}));
     FAILS(ValueError, "the attribute negative_slope cannot be \"much\"", graph.insert(nullptr, "leaky_relu", {end}, {{"negative_slope", std::string("much")}}));

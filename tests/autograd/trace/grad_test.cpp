@@ -53,3 +53,8 @@ TEST_CASE("the gradient of a graph is a graph") {
         CHECK_THROWS_AS(grad(graph, {"loss"}, {"loss"}), ValueError);
     }
 }
+
+TEST_CASE("a gradient of nothing is refused") {
+    const Graph graph = trace([](const Tensor& x) { return sum(x * x); }, {{"x", ones({3})}}, {.outputs = {"y"}});
+    FAILS(ValueError, "grad: it is told no outputs", grad(graph, {}, {"x"}));
+}

@@ -110,6 +110,7 @@ TEST_CASE("what is wrong in a text is refused, by line") {
     refused("input y: float32 () cuda:999", "cuda:999 is no device");
     refused("input y: float32 () cuda:0x", "cuda:0x is no device");
     refused("%1: float32 (2, 3) = nothing(x)", "there is no op nothing");
+    refused("%1: float32 (2, 3) = sigmiod(x)", "there is no op sigmiod, is it sigmoid?");
     refused("%1: float32 (2, 3) = exp(y)", "there is no value y");
     refused("%1: float32 (2, 3) = exp x", "there is no op");
     refused("%1: float32 (2, 3) = softmax(x, dim=1, dim=0)", "line 3: dim is given twice");

@@ -320,6 +320,7 @@ TEST_CASE("inputs and options that do not fit") {
     fails_with("the model does not tell how many dimensions the input x has: give an example", unranked);
     CHECK(load_onnx_from_memory(unranked.bytes(), {.examples = {{"x", ones({2, 3})}}})({ones({2, 3})})[0].shape() == Shape{2, 3});
     fails_with("the tensor given for the input x is undefined", relu({"2"}), {.known = {{"x", Tensor()}}});
+    fails_with("it has no weight nope, which LoadOnnxOptions::constants names", relu({"2"}), {.constants = {"nope"}});
     fails_with("the size -3 of the dimension n", relu({"n"}), {.sizes = {{"n", -3}}});
     fails_with("5 dimensions may differ in size, but a graph can have 4: a, b, c, d, e: give sizes", relu({"a", "b", "c", "d", "e"}));
     FAILS_IN(DTypeError, "load_onnx: ", "the input x is float32, its example int64",
