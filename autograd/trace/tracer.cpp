@@ -126,6 +126,15 @@ void Tracer::describe(Graph::Node* node, const Loc& loc) {
     node->module_call = detail::thread.module_call;
 }
 
+void Tracer::set_module(std::size_t from, const ModuleName* module, const Loc& line) {
+    for (std::size_t i = from; i < graph_.nodes().size(); ++i) {
+        Graph::Node& node = *graph_.nodes()[i];
+        if (node.module) continue;
+        node.module = module;
+        if (line.line()) node.loc = line;
+    }
+}
+
 Graph::Node* Tracer::append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
     Graph::Node* node = graph_.append(form, std::move(attributes), inputs);
     describe(node, loc);

@@ -25,6 +25,9 @@ class Tracer : public OpWatcher {
     void add_input(const std::string& name, const Tensor& x);
     /// The value that a tensor stands for now; one that was not seen yet becomes a parameter or a constant.
     Graph::Value* value_of(const Tensor& x, const Loc& loc);
+    std::size_t node_count() const noexcept { return graph_.nodes().size(); }
+    /// Nodes from that one on are of this module, and this line, where there is one; but for those that have a module already.
+    void set_module(std::size_t from, const ModuleName* module, const Loc& line);
     /// Notes what was written to parameters and inputs; nothing is told to the tracer after it.
     Graph finish();
     /// The program detaches it; what it gets may be used before this is.

@@ -138,6 +138,12 @@ class OnnxInterpreter {
  private:
     friend class OnnxCall;
     void run_node(const onnx::NodeProto& node, Scope& scope);
+    /// What the node says of where it comes from.
+    struct Origin {
+        const ModuleName* module = nullptr;
+        Loc line;
+    };
+    const Origin& origin_of(const onnx::NodeProto& node);
     void run_op(const OnnxOp& op, const onnx::NodeProto& node, std::vector<OnnxValuePtr> inputs, Scope& scope);
     void run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs, Scope& scope);
     const onnx::FunctionProto* find_function(const onnx::NodeProto& node) const;
@@ -150,6 +156,7 @@ class OnnxInterpreter {
     bool has_named_dims_ = false;
     int depth_ = 0, bodies_ = 0;
     std::int64_t nodes_run_ = 0;
+    std::unordered_map<const onnx::NodeProto*, Origin> origins_;
     std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
     std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
 };

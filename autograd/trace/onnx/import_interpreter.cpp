@@ -1,11 +1,15 @@
 // Going through a model's nodes. What depends only on constants and on shapes is computed at once, outside of the trace, so that
 // Reshape and its like are told numbers; where such a number is used as an operand, the trace gets the ops that make it.
 #include <algorithm>
+#include <charconv>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/autograd/trace/tracer_impl.h"
 
+#include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/module_name.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
@@ -354,8 +358,35 @@ void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
     } else {
         const OnnxOp* op = find_onnx_op(node.domain(), node.op_type(), opset(node.domain(), scope));
         if (!op) fail<ValueError>(loc_, "load_onnx: {} is not supported", name_of_node(node));
+        Tracer* tracer = Tracer::current();
+        const std::size_t first = tracer ? tracer->node_count() : 0;
         run_op(*op, node, std::move(inputs), scope);
+        if (!tracer || tracer->node_count() == first) return;
+        const Origin& origin = origin_of(node);
+        tracer->set_module(first, origin.module, origin.line);
     }
+}
+
+// save_onnx() writes "net.cpp:12 encoder.cell".
+const OnnxInterpreter::Origin& OnnxInterpreter::origin_of(const onnx::NodeProto& node) {
+    const auto [place, is_new] = origins_.try_emplace(&node);
+    Origin& origin = place->second;
+    if (!is_new) return origin;
+    std::string_view name = node.name();
+    if (name.empty() && node.output_size() > 0) name = node.output(0);
+    if (model_.producer_name() == "Tapir") {
+        const std::string_view doc = node.doc_string(), line = doc.substr(0, doc.find(' '));
+        const std::size_t colon = line.rfind(':');
+        unsigned number = 0;
+        const char* end = line.data() + line.size();
+        if (colon != line.npos && colon > 0 && std::from_chars(line.data() + colon + 1, end, number).ptr == end && number > 0) {
+            origin.line = made_loc(line.substr(0, colon), "", number);
+            if (line.size() + 1 < doc.size()) origin.module = module_name(doc.substr(line.size() + 1), "");
+            return origin;
+        }
+    }
+    origin.module = module_name(name, node.op_type());
+    return origin;
 }
 
 void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node,

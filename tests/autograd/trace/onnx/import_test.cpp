@@ -9,6 +9,8 @@
 #include "models.h"
 #include "tapir/autograd/trace/grad.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/core/module_name.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -65,6 +67,61 @@ TEST_CASE("a model is loaded, with its names, for any size of its named dimensio
         check_close(first(graph, {x}), matmul(tanh(linear(x, w1, b1)), w2));
     }
     FAILS(ShapeError, "the input x has shape (2, 3)", graph({randn({2, 3})}));
+}
+
+TEST_CASE("a node has the name of the model's node: in listings, errors and drawings") {
+    Model model;
+    model.input("x", {"n", "4"}).input("i", {"2"}, kInt64).weight("w", randn({3, 4}));
+    model.node("Gemm", {"x", "w"}, {"h"}).set("transB", 1).name("/layer1/conv/Gemm");
+    model.node("Relu", {"h"}, {"r"});
+    model.node("Gather", {"r", "i"}, {"y"}).set("axis", 1).name("pick");
+    model.output("y");
+    const int line = __LINE__ + 1;
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    INFO(graph.str());
+    REQUIRE(graph.nodes().size() >= 3);
+    for (const auto& node : graph.nodes()) {
+        REQUIRE(node->module);
+        CHECK(node->loc.line() == static_cast<unsigned>(line));
+    }
+    CHECK(graph.nodes()[0]->module->path == std::string("/layer1/conv/Gemm"));
+    CHECK(graph.nodes()[0]->module->type == std::string("Gemm"));
+    CHECK(graph.nodes().back()->module->path == std::string("pick"));
+    bool has_relu = false;
+    for (const auto& node : graph.nodes()) has_relu |= node->op == "relu" && node->module->path == std::string("r");  // it has no name but its result's
+    CHECK(has_relu);
+    CHECK(graph.str().find("import_test.cpp:" + std::to_string(line) + " \"/layer1/conv/Gemm\"") != std::string::npos);
+    CHECK(graph.to_svg().find(">/layer1/conv/Gemm<title>Gemm<") != std::string::npos);
+    const auto why = [&](const auto& run) {
+        try {
+            run();
+        } catch (const IndexError& error) {
+            return std::string(error.what());
+        }
+        return std::string("nothing thrown");
+    };
+    CHECK_THAT(why([&] { graph({randn({2, 4}), ints({0, 7})}); }), Catch::Contains("(in pick)"));
+    CHECK_THAT(why([&] { graph.run({{"x", randn({2, 4})}, {"i", ints({0, 7})}}); }), Catch::Contains("(in pick)"));
+    CHECK_THAT(why([&] { ones({2}).select(0, 5); }), !Catch::Contains("(in "));  // it is put back
+}
+
+TEST_CASE("what save_onnx wrote has its lines and modules again") {
+    nn::Sequential net(nn::Linear(4, 3), relu);
+    net.parameters();
+    const Graph graph = trace(net, {{"x", ones({2, 4}), {"n"}}});
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "net.onnx").string();
+    save_onnx(path, graph);
+    const Graph again = load_onnx(path);
+    INFO(graph.str() + again.str());
+    REQUIRE(again.nodes().size() == graph.nodes().size());
+    for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+        const Graph::Node &a = *graph.nodes()[i], &b = *again.nodes()[i];
+        CHECK(a.loc.line() == b.loc.line());
+        CHECK(std::string(b.loc.file_name()) == "import_test.cpp");
+        CHECK((a.module == nullptr) == (b.module == nullptr));
+        if (a.module && b.module) CHECK(a.module->shown() == std::string(b.module->shown()));
+    }
 }
 
 TEST_CASE("a loaded model differentiates, and learns") {
