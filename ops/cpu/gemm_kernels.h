@@ -4,7 +4,8 @@
 //
 // dots   y = W x with W's rows contiguous, the case of a batch of one: several rows of W at once, each in its own
 //        accumulator (independent FMA chains and memory streams), then all accumulators summed across their lanes by
-//        one transposing tree. W is read once; nothing is packed.
+//        one transposing tree. W is read once; nothing is packed. A W beyond the first-level cache is read in fewer
+//        streams, and fetched from front to back.
 // rows   y = x W, again a batch of one: W's rows, weighted and added up, eight at a time. W is read once, from front to
 //        back; y stays in L1.
 // tiles  C in register tiles of `rows` x `vectors` (8 x 3 vectors with AVX-512). A step broadcasts one element of A
@@ -172,6 +173,46 @@ void dot_columns(const Product<T>& d, int64_t j0) {
     }
 }
 
+/// Sums the lanes of NW dot products of one row of x and stores them.
+template <int NW, class T>
+TAPIR_ALWAYS_INLINE void store_line_sums(const Product<T>& d, int64_t j0, Vec<T>* acc) {
+    constexpr int group = NW < lanes<T> ? NW : lanes<T>;
+    alignas(vector_bytes) T sums[(NW / group) * lanes<T>];
+    alignas(vector_bytes) T packed[NW];
+#pragma GCC unroll 4
+    for (int s = 0; s < NW; s += group) {
+        store(sums + s / group * lanes<T>, sum_lanes<group, T>(acc + s));
+        for (int i = 0; i < group; ++i) packed[s + i] = sums[s / group * lanes<T> + i];
+    }
+    if (!d.transposed) return store_dots<NW>(packed, d.c + j0, d.bias ? d.bias + j0 : nullptr, d.alpha, d.beta);
+    for (int j = 0; j < NW; ++j) store_dots<1>(packed + j, d.c + (j0 + j) * d.c_row, d.bias, d.alpha, d.beta);
+}
+
+/// One row of x with rows j0 .. j0 + stream_rows of W, while those that come next are fetched. The sums are those of dot_tile.
+constexpr int stream_rows = 4;
+template <class T>
+TAPIR_ALWAYS_INLINE void dot_stream(const Product<T>& d, int64_t j0, bool backwards) {
+    constexpr int NW = stream_rows;
+    const T *x = d.a, *w = d.b + j0 * d.k, *next = backwards ? w - NW * d.k : w + NW * d.k;
+    Vec<T> acc[NW] = {};
+    int64_t p = d.k;
+    for (; p >= lanes<T>; p -= lanes<T>, x += lanes<T>, w += lanes<T>, next += NW * lanes<T>) {
+        const Vec<T> xv = load(x);
+#pragma GCC unroll 4
+        for (int j = 0; j < NW; ++j) {
+            __builtin_prefetch(next + j * lanes<T>);
+            acc[j] += xv * load(w + j * d.k);
+        }
+    }
+    if (p > 0) {
+        const First<T> rest(p);
+        const Vec<T> xv = load_first(x, rest);
+#pragma GCC unroll 4
+        for (int j = 0; j < NW; ++j) acc[j] += xv * load_first(w + j * d.k, rest);
+    }
+    store_line_sums<NW>(d, j0, acc);
+}
+
 /// One row of x. W's rows left over go in halving groups.
 template <class T, int NW>
 void dots_one(const Product<T>& d, int64_t from, bool backwards) {
@@ -192,7 +233,18 @@ void dots_one(const Product<T>& d, int64_t from, bool backwards) {
 
 template <class T>
 void dots_one(const Product<T>& d) {
-    dots_one<T, dot_rows(1)>(d, 0, sweeps_backwards(d.b, d.n * d.k * int64_t{sizeof(T)}));
+    const int64_t bytes = d.n * d.k * int64_t{sizeof(T)};
+    const bool backwards = sweeps_backwards(d.b, bytes);
+    if (bytes <= 48 * 1024 || d.b_col != d.k || d.n < stream_rows) return dots_one<T, dot_rows(1)>(d, 0, backwards);
+    // W lies in one piece beyond the first-level cache: few streams at a time, the next ones fetched.
+    const int64_t end = d.n / stream_rows * stream_rows;
+    if (backwards) {
+        if (end < d.n) dots_one<T, stream_rows / 2>(d, end, true);
+        for (int64_t j = end; j > 0; j -= stream_rows) dot_stream(d, j - stream_rows, true);
+    } else {
+        for (int64_t j = 0; j < end; j += stream_rows) dot_stream(d, j, false);
+        if (end < d.n) dots_one<T, stream_rows / 2>(d, end, false);
+    }
 }
 
 template <class T>
