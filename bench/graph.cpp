@@ -113,6 +113,35 @@ void mlp(const char* name, const std::vector<std::int64_t>& widths, std::int64_t
             [&](const CompiledGraph& run) { return run(x); });
 }
 
+// What users write: Linear, LayerNorm, an activation.
+void norm_mlp(const char* name, const std::vector<std::int64_t>& widths, std::int64_t batch, bool is_gelu) {
+    const nn::Linear first(widths[0], widths[1]), second(widths[1], widths[2]);
+    const nn::LayerNorm norm(Shape{widths[1]});
+    const Tensor x = randn({batch, widths[0]});
+    const auto model = [&](const Tensor& t) {
+        const Tensor h = norm(first(t));
+        return second(is_gelu ? gelu(h) : tanh(h));
+    };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{model(t[0])}; }, {x}, [&] { return model(x); },
+            [&](const CompiledGraph& run) { return run(x); });
+}
+
+// A cell of a binary Tree-LSTM, of products and element-wise ops.
+void plain_tree_cell(const char* name, std::int64_t hidden, std::int64_t batch) {
+    const nn::Linear left(hidden, 5 * hidden), right(hidden, 5 * hidden);
+    const auto cell = [&](const Tensor& h1, const Tensor& c1, const Tensor& h2, const Tensor& c2) {
+        const std::vector<Tensor> gates = chunk(left(h1) + right(h2), 5, 1);
+        const Tensor c = sigmoid(gates[0]) * tanh(gates[1]) + sigmoid(gates[2]) * c1 + sigmoid(gates[3]) * c2;
+        return std::array<Tensor, 2>{sigmoid(gates[4]) * tanh(c), c};
+    };
+    std::vector<Tensor> x;
+    for (int i = 0; i < 4; ++i) x.push_back(randn({batch, hidden}));
+    forward(name, [&](const std::vector<Tensor>& t) {
+        const auto [h, c] = cell(t[0], t[1], t[2], t[3]);
+        return std::vector<Tensor>{h, c};
+    }, x, [&] { return cell(x[0], x[1], x[2], x[3]); }, [&](const CompiledGraph& run) { return run.call<2>(x[0], x[1], x[2], x[3]); });
+}
+
 void tree_cell(const char* name, std::int64_t hidden, std::int64_t batch) {
     const nn::NaryTreeLSTMCell cell(hidden, hidden);
     std::vector<Tensor> x;
@@ -157,6 +186,13 @@ void towers(const char* name, std::int64_t width, std::int64_t batch) {
 void chain(const char* name, const Shape& shape) {
     const Tensor x = randn(shape), y = randn(shape);
     const auto f = [](const Tensor& a, const Tensor& b) { return tanh(a * b + 1) * sigmoid(a - b) + a * 0.5; };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
+            [&](const CompiledGraph& run) { return run(x, y); });
+}
+
+void two_ops(const char* name, std::int64_t n) {
+    const Tensor x = randn({n}), y = randn({n});
+    const auto f = [](const Tensor& a, const Tensor& b) { return a * b + a; };
     forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
             [&](const CompiledGraph& run) { return run(x, y); });
 }
@@ -209,6 +245,13 @@ int main(int argc, char** argv) {
     tree_cell("tree cell 168, one node", 168, 1);
     tree_cell("tree cell 150, 25 nodes", 150, 25);
     tree_cell("tree cell 168, 25 nodes", 168, 25);
+    norm_mlp("mlp 32-32-8 norm gelu, batch 1", {32, 32, 8}, 1, true);
+    norm_mlp("mlp 32-32-8 norm tanh, batch 1", {32, 32, 8}, 1, false);
+    norm_mlp("784-128-10 norm gelu, batch 32", {784, 128, 10}, 32, true);
+    norm_mlp("784-128-10 norm tanh, batch 32", {784, 128, 10}, 32, false);
+    plain_tree_cell("plain cell 32, one node", 32, 1);
+    plain_tree_cell("plain cell 150, one node", 150, 1);
+    plain_tree_cell("plain cell 150, 25 nodes", 150, 25);
     tree("tree 32, 16 leaves", 32, 16);
     tree("tree 150, 16 leaves", 150, 16);
     towers("4 towers 256, batch 32", 256, 32);
@@ -220,6 +263,8 @@ int main(int argc, char** argv) {
     squared_error("squared error, 64", 64);
     squared_error("squared error, 64 Ki", 65536);
     squared_error("squared error, 4 Mi", 4194304);
+    two_ops("a * b + a, 64", 64);
+    two_ops("a * b + a, 64 Ki", 65536);
     training("step 32-32-8, batch 1", {32, 32, 8}, 1);
     training("step 32-32-8, batch 16", {32, 32, 8}, 16);
     training("step 784-128-10, batch 32", {784, 128, 10}, 32);

@@ -137,6 +137,25 @@ class Fusion {
         return group == group_.end() ? position_.at(node) : groups_[group->second].place;
     }
 
+    // Whether it costs memory that matters to run the group later: what only it reads stays until then, and what it gives is not there yet.
+    bool keeps_more(const Group& group) const {
+        constexpr std::int64_t least = 16 * 1024;  // bytes: as long as all lies in the first-level cache
+        const std::unordered_set<const Node*> within(group.nodes.begin(), group.nodes.end());
+        const Edges edges = edges_of(group.nodes);
+        std::int64_t bytes = 0;
+        const auto count = [&](const Value* value, int sign) {
+            std::int64_t size = static_cast<std::int64_t>(itemsize(value->dtype));
+            for (const SymInt& d : value->shape) size *= d.is_number() ? d.number() : 0;
+            bytes += sign * size;
+        };
+        for (const Value* input : edges.inputs) {
+            const bool is_read_elsewhere = std::any_of(input->uses.begin(), input->uses.end(), [&](const Graph::Use& use) { return !within.count(use.node); });
+            if (input->maker && !kept_.count(input) && !is_read_elsewhere) count(input, 1);
+        }
+        for (const Value* output : edges.outputs) count(output, -1);
+        return bytes >= least;
+    }
+
     void try_merge(const Node* producer, const Node* consumer) {
         const auto a = group_.find(producer), b = group_.find(consumer);
         if (a == group_.end() || b == group_.end() || a->second == b->second || !are_alike(groups_[a->second], groups_[b->second])) return;
@@ -148,7 +167,7 @@ class Fusion {
         if (edges.inputs.size() + edges.numbers > kMostFusedInputs || edges.outputs.size() > kMostFusedOutputs) return;
         const std::size_t from = a->second, to = b->second;
         const int at = place_of(groups_[from].nodes, groups_[from].place, groups_[to].nodes, groups_[to].place);
-        if (at < 0) return;
+        if (at < 0 || (at != groups_[from].place && keeps_more(groups_[from]))) return;
         groups_[to].place = at;
         if (groups_[to].dtype == bool_) groups_[to].dtype = groups_[from].dtype;
         for (const Node* node : groups_[from].nodes) group_[node] = to;

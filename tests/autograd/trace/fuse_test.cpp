@@ -222,6 +222,24 @@ TEST_CASE("truth values are taken in, as what is chosen by them and as results")
     }
 }
 
+TEST_CASE("sums of what is large do not wait for their last term") {
+    const auto towers = [](std::int64_t rows) {
+        const Tensor w = randn({64, 64}).requires_grad_();
+        Graph graph = trace([&](const Tensor& x) {
+            Tensor sum = matmul(x, w);
+            for (int i = 2; i < 4; ++i) {
+                const Tensor y = matmul(x * i, w);
+                sum = sum + y;
+            }
+            return sum;
+        }, {{"x", randn({rows, 64})}});
+        fuse_elementwise(graph);
+        return ops_of(graph);
+    };
+    CHECK(towers(4) == "matmul mul matmul mul matmul fused");
+    CHECK(towers(256) == "matmul mul matmul add mul matmul add");  // of 64 KB: two lie in memory at a time, not three
+}
+
 TEST_CASE("the gradient of relu is one node with what follows") {
     const Graph traced = trace([](const Tensor& x, const Tensor& g) {
         Tape tape;
