@@ -48,6 +48,7 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
     const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
     fuse_elementwise(graph, is_needed);
     batch_products(graph, is_needed);
+    pack_weights(graph, is_needed);
     return graph;
 }
 
