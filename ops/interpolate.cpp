@@ -377,11 +377,17 @@ Tensor pixel_shuffle(In x, int64_t r) {
     Shape shape = shape_of_images("pixel_shuffle", x);
     const int c = shape.rank() - 3, h = c + 1, w = c + 2;
     if (r < 1) fail<ValueError>(x.loc, "pixel_shuffle: upscale_factor must be at least 1, got {}", r);
-    if (shape[c] % (r * r) != 0) fail<ShapeError>(x.loc, "pixel_shuffle: {} channels do not divide by {}^2", shape[c], r);
-    const Shuffle shuffle{images_of(shape), shape[c] / (r * r), shape[h], shape[w], r};
-    shape[c] /= r * r;
-    shape[h] *= r;
-    shape[w] *= r;
+    int64_t all, height, width;
+    if (__builtin_mul_overflow(r, r, &all) || shape[c] % all != 0) {
+        fail<ShapeError>(x.loc, "pixel_shuffle: {} channels do not divide by {}^2", shape[c], r);
+    }
+    if (__builtin_mul_overflow(shape[h], r, &height) || __builtin_mul_overflow(shape[w], r, &width)) {
+        fail<ShapeError>(x.loc, "pixel_shuffle: an image of {} x {} is too large for {} times that", shape[h], shape[w], r);
+    }
+    const Shuffle shuffle{images_of(shape), shape[c] / all, shape[h], shape[w], r};
+    shape[c] /= all;
+    shape[h] = height;
+    shape[w] = width;
     return shuffled(pixel_shuffle_op, x.tensor, shuffle, shape, /*to_large=*/true, x.loc);
 }
 
@@ -392,8 +398,12 @@ Tensor pixel_unshuffle(In x, int64_t r) {
     if (shape[h] % r != 0 || shape[w] % r != 0) {
         fail<ShapeError>(x.loc, "pixel_unshuffle: an image of {} x {} does not divide by {}", shape[h], shape[w], r);
     }
+    int64_t all, channels;
+    if (__builtin_mul_overflow(r, r, &all) || __builtin_mul_overflow(shape[c], all, &channels)) {  // of no pixels
+        fail<ShapeError>(x.loc, "pixel_unshuffle: {} channels are too many for {}^2 times that", shape[c], r);
+    }
     const Shuffle shuffle{images_of(shape), shape[c], shape[h] / r, shape[w] / r, r};
-    shape[c] *= r * r;
+    shape[c] = channels;
     shape[h] /= r;
     shape[w] /= r;
     return shuffled(pixel_unshuffle_op, x.tensor, shuffle, shape, /*to_large=*/false, x.loc);

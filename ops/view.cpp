@@ -564,7 +564,14 @@ int pieces_dim(const char* op, const In& x, int dim) {
     return detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
 }
 
-std::vector<int64_t> equal_pieces(int64_t size, int64_t piece) {
+// A tensor without elements may have any size in a dimension.
+void check_count(const char* op, int64_t count, const Loc& loc) {
+    constexpr int64_t most = 1 << 24;
+    if (count > most) fail<OutOfMemory>(loc, "{}: {} pieces; at most {} are made", op, count, most);
+}
+
+std::vector<int64_t> equal_pieces(const char* op, int64_t size, int64_t piece, const Loc& loc) {
+    check_count(op, size / piece, loc);
     std::vector<int64_t> sizes;
     for (int64_t start = 0; start < size; start += piece) sizes.push_back(std::min(piece, size - start));
     if (sizes.empty()) sizes.push_back(0);
@@ -576,7 +583,7 @@ std::vector<int64_t> equal_pieces(int64_t size, int64_t piece) {
 std::vector<Tensor> split(In x, int64_t split_size, Dim dim) {
     const int d = pieces_dim("split", x, dim);
     if (split_size <= 0) fail<ValueError>(x.loc, "split: the size of a piece must be positive, got {}", split_size);
-    return cut(x, equal_pieces(x->sizes[d], split_size), d, false);
+    return cut(x, equal_pieces("split", x->sizes[d], split_size, x.loc), d, false);
 }
 
 std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, Dim dim) {
@@ -584,7 +591,7 @@ std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, Dim dim) {
     int64_t sum = 0;
     for (const int64_t size : sizes) {
         if (size < 0) fail<ValueError>(x.loc, "split: a size must not be negative, got {}", size);
-        sum += size;
+        if (__builtin_add_overflow(sum, size, &sum)) fail<ShapeError>(x.loc, "split: the sizes add up to more than there are numbers");
     }
     if (sum != x->sizes[d]) {
         fail<ShapeError>(x.loc, "split: the sizes add up to {}, dimension {} of shape {} does not", sum, dim, x.tensor.shape());
@@ -595,13 +602,15 @@ std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, Dim dim) {
 std::vector<Tensor> chunk(In x, int chunks, Dim dim) {
     const int d = pieces_dim("chunk", x, dim);
     if (chunks <= 0) fail<ValueError>(x.loc, "chunk: the number of chunks must be positive, got {}", chunks);
+    if (x->sizes[d] == 0) check_count("chunk", chunks, x.loc);
     if (x->sizes[d] == 0) return cut(x, std::vector<int64_t>(static_cast<std::size_t>(chunks), 0), d, false);
-    const int64_t piece = (x->sizes[d] + chunks - 1) / chunks;
-    return cut(x, equal_pieces(x->sizes[d], piece), d, false);
+    const int64_t piece = (x->sizes[d] - 1) / chunks + 1;
+    return cut(x, equal_pieces("chunk", x->sizes[d], piece, x.loc), d, false);
 }
 
 std::vector<Tensor> unbind(In x, Dim dim) {
     const int d = pieces_dim("unbind", x, dim);
+    check_count("unbind", x->sizes[d], x.loc);
     return cut(x, std::vector<int64_t>(static_cast<std::size_t>(x->sizes[d]), 1), d, true);
 }
 

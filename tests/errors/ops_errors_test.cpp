@@ -1,6 +1,7 @@
 // Messages of ops that no other test asks for. catalogue.py sees to it that none is left.
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "../fails.h"
@@ -54,6 +55,18 @@ TEST_CASE("errors of ops that arrange") {
     FAILS(ValueError, "tril_indices: negative sizes: -1, 2", tril_indices(-1, 2));
     FAILS(ValueError, "pixel_shuffle: upscale_factor must be at least 1, got 0", pixel_shuffle(x.cube, 0));
     FAILS(ValueError, "pixel_unshuffle: downscale_factor must be at least 1, got 0", pixel_unshuffle(x.cube, 0));
+    // Factors whose squares, or what they make of a size, are no 64-bit numbers.
+    for (const std::int64_t factor : {std::int64_t{1} << 32, std::int64_t{1} << 40, INT64_MAX}) {
+        FAILS(ShapeError, "pixel_shuffle: 4 channels do not divide by " + std::to_string(factor) + "^2", pixel_shuffle(ones({1, 4, 2, 2}), factor));
+        FAILS(ShapeError, "pixel_shuffle: 0 channels do not divide by", pixel_shuffle(ones({1, 0, 2, 2}), factor));
+        FAILS(ShapeError, "pixel_unshuffle: 4 channels are too many", pixel_unshuffle(ones({1, 4, 0, 0}), factor));
+    }
+    FAILS(ShapeError, "pixel_shuffle: an image of 4294967296 x 2 is too large", pixel_shuffle(ones({1, 0, std::int64_t{1} << 32, 2}), std::int64_t{1} << 31));
+    const Tensor none = zeros({0, std::int64_t{1} << 40});
+    FAILS(OutOfMemory, "split: 1099511627776 pieces", split(none, 1, 1));
+    FAILS(OutOfMemory, "unbind: 1099511627776 pieces", unbind(none, 1));
+    FAILS(OutOfMemory, "chunk: 2147483647 pieces", chunk(none, INT32_MAX, 0));
+    FAILS(ShapeError, "split: the sizes add up to more", split(ones({4}), std::vector<std::int64_t>{INT64_MAX, INT64_MAX, 6}));
     FAILS(ShapeError, "channel_shuffle: needs (batch, channels, spatial...), got (2, 3)", channel_shuffle(x.m, 1));
     FAILS(ValueError, "a scale factor has at most 3 numbers, got 4", static_cast<void>(ScaleFactor{1, 1, 1, 1}));
     FAILS(ValueError, "not \"area\"", interpolate(x.cube, {.size = 2, .mode = "area", .align_corners = true}));

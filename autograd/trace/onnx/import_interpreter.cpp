@@ -17,6 +17,7 @@
 namespace tapir::detail {
 namespace {
 
+constexpr std::int64_t kMostNodes = 1 << 20;  // of one run: functions that call others twice make as many as they like of a short file
 constexpr int kDeepest = 64;  // functions and branches inside each other
 
 // Numbers that differ with the sizes of dimensions: each is a constant of its own, for which the trace finds its formula.
@@ -351,7 +352,7 @@ void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
         int& depth_;
     };
     const Depth deeper(depth_);
-    ++nodes_run_;
+    if (++nodes_run_ > kMostNodes) fail<FileError>(loc_, "load_onnx: {}: functions that call each other make more than {} nodes", file_, kMostNodes);
     if (depth_ > kDeepest) fail<FileError>(loc_, "load_onnx: {}: functions or branches are more than {} deep", file_, kDeepest);
     if (const onnx::FunctionProto* function = find_function(node)) {
         run_function(*function, node, inputs, scope);

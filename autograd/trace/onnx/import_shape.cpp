@@ -134,8 +134,9 @@ void split_op(Call& c) {
     const int64_t size = c.shape(0).raw(axis);
     std::vector<int64_t> sizes = c.opset() < 13 ? c.integers("split") : c.has(1) ? c.integers(1, "split") : std::vector<int64_t>();
     if (sizes.empty()) {
-        const int64_t count = c.integer("num_outputs", c.node().output_size());
-        if (count <= 0) c.reject("it has no results");
+        const int64_t results = c.node().output_size(), count = c.integer("num_outputs", results);
+        if (results == 0) c.reject("it has no results");
+        if (count != results) c.reject("num_outputs is {}, and it has {} results", count, results);
         const int64_t part = (size + count - 1) / count;
         for (int64_t i = 0, left = size; i < count; ++i, left -= part) sizes.push_back(std::clamp<int64_t>(left, 0, part));
     }
@@ -236,10 +237,12 @@ void cast_op(Call& c) { give_cast(c, static_cast<int>(c.integer("to", 0))); }
 void cast_like(Call& c) { give_cast(c, c.type(1)); }
 void identity(Call& c) { c.give(c.value(0)); }
 
+constexpr int64_t kMostBlock = 1 << 20;  // so that its square, times channels, is still a number
+
 void depth_to_space(Call& c) {
     const Tensor x = c.x(0);
     const int64_t block = c.integer("blocksize", 0);
-    if (x.dim() != 4 || block < 1 || x.size(1) % (block * block) != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
+    if (x.dim() != 4 || block < 1 || block > kMostBlock || x.size(1) % (block * block) != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
     const int64_t n = x.size(0), depth = x.size(1) / (block * block), h = x.size(2), w = x.size(3);
     if (c.text("mode", "DCR") == "CRD") return c.give(pixel_shuffle(x, block));
     const Tensor blocks = permute(reshape(x, {n, block, block, depth, h, w}), {0, 3, 4, 1, 5, 2});
@@ -248,7 +251,7 @@ void depth_to_space(Call& c) {
 void space_to_depth(Call& c) {
     const Tensor x = c.x(0);
     const int64_t block = c.integer("blocksize", 0);
-    if (x.dim() != 4 || block < 1 || x.size(2) % block != 0 || x.size(3) % block != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
+    if (x.dim() != 4 || block < 1 || block > kMostBlock || x.size(2) % block != 0 || x.size(3) % block != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
     const int64_t n = x.size(0), depth = x.size(1), h = x.size(2) / block, w = x.size(3) / block;
     const Tensor blocks = permute(reshape(x, {n, depth, h, block, w, block}), {0, 3, 5, 1, 2, 4});
     c.give(reshape(blocks, {n, depth * block * block, h, w}));

@@ -104,7 +104,8 @@ TEST_CASE("shapes that do not fit") {
     refused("the dimension 0 of a shape (2, 1) is not 1", "Squeeze", {x({2, 1}), k(Ints{0})});
     refused("its result would have 9 dimensions", "Unsqueeze", {x({1, 1, 1, 1, 1, 1, 1, 1}), k(Ints{0})});
     refused("it names a dimension twice", "Unsqueeze", {x({2}), k(Ints{0, 0})});
-    refused("it has no results", "Split", {x({4})}, with("num_outputs", 0), 18);
+    refused("num_outputs is 0, and it has 1 results", "Split", {x({4})}, with("num_outputs", 0), 18);
+    refused("num_outputs is 9223372036854775807, and it has 1 results", "Split", {x({4})}, [](Node& n) { n.set("num_outputs", INT64_MAX); }, 18);
     refused("it has 1 starts, 2 ends, 1 axes and 1 steps", "Slice", {x({4}), k(Ints{0}), k(Ints{1, 2})});
     refused("a step of it is 0, which leads nowhere", "Slice", {x({4}), k(Ints{0}), k(Ints{1}), k(Ints{0}), k(Ints{0})});
     refused("it has 3 pads for 2 dimensions", "Pad", {x({2, 2}), k(Ints{1, 1, 1})});
@@ -112,6 +113,10 @@ TEST_CASE("shapes that do not fit") {
     refused("there is no type STRING in Tapir", "Cast", {x({2})}, with("to", kString));
     refused("blocks of 3 in a shape (1, 4, 2, 2)", "DepthToSpace", {x({1, 4, 2, 2})}, with("blocksize", 3));
     refused("blocks of 3 in a shape (1, 4, 2, 2)", "SpaceToDepth", {x({1, 4, 2, 2})}, with("blocksize", 3));
+    const auto huge = [](Node& n) { n.set("blocksize", std::int64_t{1} << 32); };
+    refused("blocks of 4294967296 in a shape (1, 4, 2, 2)", "DepthToSpace", {x({1, 4, 2, 2})}, huge);
+    refused("blocks of 4294967296 in a shape (1, 4, 2, 2)", "DepthToSpace", {x({1, 4, 2, 2})}, both(huge, with("mode", "CRD")));
+    refused("blocks of 4294967296 in a shape (1, 4, 0, 0)", "SpaceToDepth", {x({1, 4, 0, 0})}, huge);
     Model model;
     model.input("x", {"4"});
     model.node("NonZero", {"x"}, {"places"});
@@ -363,6 +368,30 @@ TEST_CASE("damaged tensors and graphs") {
     });
     refused_file("the input x has 4000000000000 elements in a dimension", [](auto& proto) {
         proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(4'000'000'000'000);
+    });
+    // Each of 40 functions calls the next one twice.
+    refused_file("functions that call each other make more than 1048576 nodes", [](auto& proto) {
+        for (int i = 0; i < 40; ++i) {
+            auto* function = proto.add_functions();
+            function->set_name("F" + std::to_string(i));
+            function->set_domain("own");
+            function->add_opset_import()->set_version(17);
+            auto* import = function->add_opset_import();
+            import->set_domain("own");
+            import->set_version(1);
+            function->add_input("a");
+            function->add_output("c");
+            const std::string next = i == 39 ? "Identity" : "F" + std::to_string(i + 1), domain = i == 39 ? "" : "own";
+            models::add_node(function, next, {"a"}, {"b"}).domain(domain);
+            models::add_node(function, next, {"b"}, {"c"}).domain(domain);
+        }
+        auto* import = proto.add_opset_import();
+        import->set_domain("own");
+        import->set_version(1);
+        auto* node = proto.mutable_graph()->mutable_node(0);
+        node->set_op_type("F0");
+        node->set_domain("own");
+        node->mutable_input()->RemoveLast();
     });
     refused_file("nothing makes the output z of the function Own", [](auto& proto) {
         auto* function = proto.add_functions();
