@@ -502,7 +502,10 @@ Tensors detail::while_loop(const TracedFunction& condition, const TracedFunction
     check_arity("while_loop", body, carried.size(), loc);
     check_defined_all("while_loop", carried, loc);
     if (Tracer* tracer = active_tracer()) return trace_while(*tracer, condition, body, carried, keep_steps, loc);
-    return run_while([&](const Tensors& now) { return condition(now)[0]; }, body, std::move(carried), keep_steps, loc);
+    return run_while([&](const Tensors& now) {
+        const Tensors given = condition(now);
+        return given.empty() ? Tensor() : given[0];
+    }, body, std::move(carried), keep_steps, loc);
 }
 
 ScanResult detail::scan(const TracedFunction& combine, Tensors init, const Tensors& xs, const ScanOptions& options, const Loc& loc) {
@@ -571,6 +574,7 @@ Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
 
 Tensors call_while(const FormCall& x, const WhileAttrs& a) {
     const std::size_t carries = part_of(a.body, "while_loop").outputs().size();
+    if (part_of(a.condition, "while_loop").outputs().empty()) fail<ValueError>(Loc{}, "while_loop: the graph of the condition has no output");
     CallPart condition = part_with_uses(a.condition, "while_loop", carries, x, carries);
     CallPart body = part_with_uses(a.body, "while_loop", carries, x, carries + condition.uses.size());
     return detail::while_loop(traced(condition), traced(body), operands_of(x, 0, carries), a.keep_steps, Loc{});

@@ -212,3 +212,22 @@ TEST_CASE("a node with fewer results than its op gives") {
         "input x: float32 (4,)\n%1: float32 (2,) = topk(x, k=2)\n%2: float32 (2,), %3: float32 (2,) = neg(%1)\noutput y = %3\n");
     for (int i = 0; i < 3; ++i) FAILS(ValueError, "neg gives no result 1", other.run({{"x", x}}));
 }
+
+TEST_CASE("parts of control flow without outputs") {
+    const auto refused = [](const char* why, const std::string& text) {
+        INFO(text);
+        const Graph graph = Graph::parse(text);
+        const Tensor x = ones({});
+        for (int i = 0; i < 3; ++i) FAILS(ValueError, why, graph.run({{"x", x}}));
+        FAILS(ValueError, why, graph({x}));
+    };
+    const std::string body = "body={\n    input a: float32 ()\n    output o = a\n})\noutput y = %1\n";
+    const std::string loop = "input x: float32 ()\n%1: float32 () = while_loop(x, condition={\n    ";
+    refused("the graph of the condition has no output", loop + "input a: float32 ()\n}, " + body);
+    refused("the graph of the condition has no output", loop + "\n}, " + body);
+    refused("a graph of it is missing", "input x: float32 ()\n%1: float32 () = while_loop(x, condition={}, " + body);
+    refused("nothing is carried", loop + "input a: float32 ()\n    output o = a\n}, body={\n    \n})\noutput y = %1\n");
+    refused("cond gives no result 0", "input x: float32 ()\n%1: float32 () = cond(x, then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
+    refused("tensors are carried along", "input x: float32 ()\n%1: float32 () = scan(x, carries=1, xs=1, body={\n    \n})\noutput y = %1\n");
+    refused("needs number 0", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
+}
