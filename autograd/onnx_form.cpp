@@ -48,7 +48,10 @@ const OnnxCall::Info& OnnxCall::input(int i) const {
     return infos_[static_cast<std::size_t>(i)];
 }
 
-OnnxValues OnnxCall::from(int i) const { return {inputs_.begin() + i, inputs_.end()}; }
+OnnxValues OnnxCall::from(int i) const {
+    if (i > 0) (*this)[i - 1];
+    return {inputs_.begin() + i, inputs_.end()};
+}
 
 std::int64_t OnnxCall::integer(const char* name) const {
     const SymInt number = size(name);
@@ -92,7 +95,9 @@ OnnxValue OnnxCall::number_as(const char* name, DType dtype) const {
 SymInt OnnxCall::size(const char* name) const { return std::get<SymInt>(attributes_.get(name)); }
 std::vector<SymInt> OnnxCall::sizes(const char* name) const { return std::get<std::vector<SymInt>>(attributes_.get(name)); }
 std::shared_ptr<const Graph> OnnxCall::graph(const char* name) const {
-    return std::get<std::shared_ptr<const Graph>>(attributes_.get(name));
+    auto graph = std::get<std::shared_ptr<const Graph>>(attributes_.get(name));
+    if (!graph) refuse(fmt::format("its {} is missing", name));
+    return graph;
 }
 
 // --- Nodes ------------------------------------------------------------------------------------------------------------------------
@@ -249,7 +254,10 @@ OnnxValue OnnxCall::gather(const OnnxValue& x, const OnnxValue& indices, int dim
     return node("Gather", x.dtype(), {x, indices.is_number() ? scalar(indices.number(), int64) : indices}, {{"axis", dim}});
 }
 
-OnnxValue OnnxCall::concat(const OnnxValues& x, int dim) const { return node("Concat", x[0].dtype(), x, {{"axis", dim}}); }
+OnnxValue OnnxCall::concat(const OnnxValues& x, int dim) const {
+    if (x.empty()) refuse("it joins nothing");
+    return node("Concat", x[0].dtype(), x, {{"axis", dim}});
+}
 
 OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const std::vector<int64_t>& dims, bool keepdim) const {
     if (dims.empty()) return x;  // a 0-d tensor

@@ -5,11 +5,13 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "tapir/autograd/least_operands_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/fused_impl.h"
 
 namespace tapir {
 
@@ -91,6 +93,18 @@ std::string detail::no_op(std::string_view op) {
         nearest = name;
     }
     return nearest.empty() ? fmt::format("there is no op {}", op) : fmt::format("there is no op {}, is it {}?", op, nearest);
+}
+
+int detail::least_operands(const OpForm& form) noexcept {
+    const int elementwise = elementwise_index(form);
+    if (elementwise >= 0) return elementwise_ops[elementwise].operands;
+    static const auto* counts = new std::unordered_map<const OpForm*, int>{
+#define TAPIR_FORM_LEAST(name, count) {&name##_form, count},
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_FORM_LEAST
+    };
+    const auto found = counts->find(&form);
+    return found == counts->end() ? 0 : found->second;
 }
 
 const OpInfo* find_op(const char* name) {

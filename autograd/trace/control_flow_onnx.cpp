@@ -2,6 +2,7 @@
 // Tapir's node, and in ONNX visible by its name.
 #include "tapir/autograd/onnx_form.h"
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/core/fail_impl.h"
 
 namespace tapir {
 namespace {
@@ -34,6 +35,7 @@ OnnxValues cond_of(const OnnxCall& x) {
         from += static_cast<int>(uses);
         x.builder().begin_graph();
         OnnxValues outputs = x.builder().write(*parts[k], given);
+        if (std::ssize(outputs) < x.result_count()) x.refuse(fmt::format("a branch of it gives {} of {} results", outputs.size(), x.result_count()));
         for (int i = 0; i < x.result_count(); ++i) outputs[static_cast<std::size_t>(i)] = x.cast(outputs[static_cast<std::size_t>(i)], x.result_dtype(i));
         attributes.push_back(OnnxAttribute::graph(k == 0 ? "then_branch" : "else_branch", x.builder().end_graph(outputs)));
     }
@@ -44,6 +46,10 @@ OnnxValues while_of(const OnnxCall& x) {
     const Graphs condition = x.graph("condition"), body = x.graph("body");
     const bool keeps = x.flag("keep_steps");
     const std::size_t carries = body->outputs().size();
+    if (carries == 0 || condition->outputs().empty() || condition->inputs().size() < carries || body->inputs().size() < carries) {
+        x.refuse(fmt::format("{} carried, {} and {} inputs, {} outputs of its condition", carries, condition->inputs().size(), body->inputs().size(),
+                             condition->outputs().size()));
+    }
     const std::size_t test_uses = condition->inputs().size() - carries, body_uses = body->inputs().size() - carries;
     const OnnxValues begun = lowered(x, 0, carries), of_test = lowered(x, static_cast<int>(carries), test_uses),
                      of_body = lowered(x, static_cast<int>(carries + test_uses), body_uses);
@@ -73,6 +79,9 @@ OnnxValues scan_of(const OnnxCall& x) {
     const Graphs body = x.graph("body");
     const auto carries = static_cast<std::size_t>(x.integer("carries")), xs = static_cast<std::size_t>(x.integer("xs"));
     const bool reverse = x.flag("reverse"), keeps = x.flag("keep_steps");
+    if (carries > 255 || xs < 1 || xs > 255 || carries > body->outputs().size() || carries + xs > body->inputs().size()) {
+        x.refuse(fmt::format("{} carried along {} others, by a graph with {} inputs and {} outputs", x.integer("carries"), x.integer("xs"), body->inputs().size(), body->outputs().size()));
+    }
     const std::size_t outputs = body->outputs().size() - carries + (keeps ? carries : 0);
     const OnnxValues operands = lowered(x, 0, carries + xs);
     const OnnxValues uses = lowered(x, static_cast<int>(carries + xs), body->inputs().size() - carries - xs);

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -138,6 +139,8 @@ void Graph::check(Loc loc) const {
             ++uses;
         }
         for (const Value* result : node->results) begin(result, node.get());
+        const std::string wrong = detail::what_is_wrong_with(*node);
+        if (!wrong.empty()) fail<ValueError>(loc, "Graph::check: {}", wrong);
     }
     if (uses != recorded) fail<ValueError>(loc, "Graph::check: {} uses are noted, there are {}", recorded, uses);
     if (made.size() != values_.size()) fail<ValueError>(loc, "Graph::check: {} values are held, {} are there", values_.size(), made.size());

@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/made_loc_impl.h"
@@ -412,6 +413,8 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             if (!module.empty()) node->module = detail::module_name(module, "");
         }
         for (const auto& [name, type] : results) define(name, graph.add_result(node, type.dtype, type.device, type.shape));
+        const std::string wrong = detail::what_is_wrong_with(*node);
+        if (!wrong.empty()) line.refuse(wrong);
     }
     // Values without a number in the text get the ones that are left.
     int next = 0;

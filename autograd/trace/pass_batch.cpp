@@ -24,9 +24,9 @@ std::int64_t number_at(const Value* value, std::size_t d) { return value->shape[
 
 // What makes products one another's companions; false: they are none.
 bool key_of(const Node& node, Key& key) {
-    if ((node.op != "linear" && node.op != "matmul") || node.inputs.size() < 2) return false;
+    if ((node.op != "linear" && node.op != "matmul") || node.inputs.size() < 2 || node.results.size() != 1) return false;
     const Value *x = node.inputs[0], *w = node.inputs[1], *b = node.inputs.size() > 2 ? node.inputs[2] : nullptr;
-    if (x->shape.empty() || x->shape.size() > 2 || w->shape.size() != 2 || x == w) return false;
+    if (x->shape.empty() || x->shape.size() > 2 || w->shape.size() != 2 || x == w || node.results[0]->shape.size() != x->shape.size()) return false;
     for (const Value* operand : {x, w}) {
         for (std::size_t d = 0; d < operand->shape.size(); ++d) {
             if (number_at(operand, d) <= 0) return false;

@@ -45,12 +45,16 @@ bool fold_one(Graph& graph, Node& node, bool with_parameters) {
     if (!n) return false;
     Value *between = node.inputs[0], *result = node.results[0];
     Node* layer = between->maker;
-    if (!layer || layer->results.size() != 1 || !has_one_use(graph, between) || channels_of(*layer) < 0) return false;
+    if (!layer || layer->results.size() != 1 || !has_one_use(graph, between) || channels_of(*layer) < 0 || layer->inputs.size() < 2) return false;
     Value *weight = layer->inputs[1], *bias = layer->inputs.size() > 2 ? layer->inputs[2] : nullptr;
     for (const Value* value : {weight, bias, n->mean, n->var, n->gamma, n->beta}) {
         if (!value) continue;
         const bool is_fixed = value->kind == Graph::Kind::constant || (with_parameters && value->kind == Graph::Kind::parameter);
         if (!is_fixed || value->dtype != result->dtype || (value->dtype != float32 && value->dtype != float64)) return false;
+    }
+    if (static_cast<int>(weight->shape.size()) <= channels_of(*layer)) return false;
+    for (const Value* value : {n->mean, n->var, n->gamma, n->beta}) {
+        if (value && value->shape.size() != 1) return false;
     }
     const auto call = [&](const char* op, const std::vector<Value*>& inputs, const Value* like) { return put(graph, node, op, inputs, {}, like); };
     Value* scale = call("rsqrt", {call("add", {n->var, put_number(graph, n->eps, n->var->dtype)}, n->var)}, n->var);

@@ -191,6 +191,7 @@ bool flag_of(const Node& node, const char* attribute) { return std::get<bool>(no
 std::vector<int> dims_of(const Node& node, const char* attribute) {
     std::vector<int> dims;
     const auto rank = static_cast<std::int64_t>(node.inputs[0]->shape.size());
+    if (rank == 0) return dims;  // sum(x, 0) of a number, as of one element
     for (const SymInt& dim : sizes_of(node, attribute)) dims.push_back(static_cast<int>(dim.number() < 0 ? dim.number() + rank : dim.number()));
     return dims;
 }

@@ -1,5 +1,5 @@
 // Texts of graphs: each is an error or a graph that is whole, comes back from its own text, and gives errors or results when it is run on
-// small inputs, op by op and as a plan.
+// small inputs, op by op and as a plan, and when it is optimized (it is whole then too) and written as ONNX.
 #include <algorithm>
 #include <cctype>
 #include <random>
@@ -9,8 +9,12 @@
 #include "input.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/passes.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
+#if TAPIR_WITH_ONNX
+#include "tapir/autograd/trace/onnx/onnx.h"
+#endif
 
 using namespace tapir;
 
@@ -55,6 +59,33 @@ void run(const Graph& graph) {
     }
 }
 
+void check_whole(const Graph& graph, const char* after) {
+    try {
+        graph.check();
+    } catch (const Error& error) {
+        std::fprintf(stderr, "not whole after %s: %s\n%s", after, error.what(), graph.str().c_str());
+        std::abort();
+    }
+}
+
+void transform(const Graph& graph) {
+    Graph other = graph;
+    try {
+        optimize(other);
+    } catch (const Error&) {
+    } catch (const std::bad_alloc&) {
+    }
+    check_whole(other, "optimize");
+    run(other);
+#if TAPIR_WITH_ONNX
+    try {
+        save_onnx("/dev/null/none", graph);  // the file is opened last, and cannot be
+    } catch (const Error&) {
+    } catch (const std::bad_alloc&) {
+    }
+#endif
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -69,6 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             std::abort();
         }
         run(graph);
+        transform(graph);
     } catch (const Error& error) {
         if (error.where().line() == 0 && std::string_view(error.what()).find("OutOfMemory") == std::string_view::npos) {
             // Errors of what an op is given may have no line: the graph's is not known.

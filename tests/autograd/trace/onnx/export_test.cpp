@@ -297,3 +297,28 @@ TEST_CASE("every op of the table says how it is written", "[onnx]") {
     }
     CHECK(missing == "");
 }
+
+TEST_CASE("texts that no program has made are refused") {
+    const files::TemporaryFolder folder;
+    const auto refused = [&](const char* why, const std::string& call) {
+        INFO(call);
+        const Graph graph = Graph::parse("input x: float32 ()\n%1: float32 () = " + call + "\noutput y = %1\n");
+        try {
+            save_onnx((folder.path() / "model.onnx").string(), graph);
+            FAIL("it was written");
+        } catch (const ValueError& error) {
+            CHECK_THAT(error.what(), Contains("these ops cannot be written as ONNX") && Contains(why));
+        }
+    };
+    const std::string none = "{\n    \n}", same = "{\n    input a: float32 ()\n    output o = a\n}";
+    refused("it joins nothing", "cat(dim=0)");
+    refused("it joins nothing", "stack(dim=0)");
+    refused("its body is missing", "scan(x, carries=1, xs=1)");
+    refused("1 carried along 1 others, by a graph with 0 inputs and 0 outputs", "scan(x, carries=1, xs=1, body=" + none + ")");
+    refused("-1 carried", "scan(x, carries=-1, xs=1, body=" + same + ")");
+    refused("a branch of it gives 0 of 1 results", "cond(x, then_branch=" + none + ", else_branch=" + none + ")");
+    refused("its then_branch is missing", "cond(x)");
+    refused("0 outputs of its condition", "while_loop(x, condition=" + none + ", body=" + same + ")");
+    refused("0 carried", "while_loop(x, condition=" + same + ", body=" + none + ")");
+    refused("needs number 0", "convolution()");
+}
