@@ -14,18 +14,13 @@
 
 #include "tapir/core/dtype.h"
 #include "tapir/cuda/context.h"
-#include "tapir/cuda/unroll.cuh"
+#include "tapir/cuda/positions.cuh"
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
 
 namespace tapir::gpu {
-
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
 
 // --- Element types -------------------------------------------------------------------------------------------------------
 // Half and BFloat16 are stored as such and computed in float; bool is a byte of which any but 0 means true.
@@ -164,62 +159,7 @@ __device__ __forceinline__ void store_as(void* p, DType dtype, i64 i, From x) {
     }
 }
 
-/// N elements that are loaded and stored at once, 16 bytes at most.
-template <class T, int N>
-struct alignas(sizeof(T) * N) Pack {
-    T value[N];
-};
-/// Stores a pack at once: nvcc splits what is assigned element by element. kStream: it is not read again soon.
-template <bool kStream = false, class T, int N>
-__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
-#ifdef __CUDA_ARCH__
-    if constexpr (sizeof(pack) == 16) {
-        uint4 bits;
-        memcpy(&bits, &pack, 16);
-        if constexpr (kStream) {
-            __stcs(reinterpret_cast<uint4*>(to), bits);
-        } else {
-            *reinterpret_cast<uint4*>(to) = bits;
-        }
-        return;
-    }
-#endif
-    *reinterpret_cast<Pack<T, N>*>(to) = pack;
-}
 inline bool is_aligned(const void* p, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
-
-// --- Positions -----------------------------------------------------------------------------------------------------------
-
-/// Division of a number below 2^31 by one that is known before the launch (Granlund & Montgomery 1994).
-struct Divider {
-    u32 divisor = 1, multiplier = 0, shift = 0;
-    Divider() = default;
-    explicit Divider(i64 d) : divisor(static_cast<u32>(d)) {
-        while (shift < 32 && (u64{1} << shift) < divisor) ++shift;
-        multiplier = static_cast<u32>(((u64{1} << 32) * ((u64{1} << shift) - divisor)) / divisor + 1);
-    }
-    __device__ __forceinline__ u32 quotient(u32 n) const { return (__umulhi(n, multiplier) + n) >> shift; }
-};
-
-/// Where the elements of arrays with strides are; positions below 2^31, counted in row-major order. Offset: i32 where all
-/// offsets are known to fit, which takes half the instructions.
-template <int Operands, class Offset = i64>
-struct Offsets {
-    int rank = 0;
-    Divider sizes[8];
-    Offset strides[8][Operands];  // in elements
-
-    __device__ __forceinline__ void at(u32 position, Offset (&offset)[Operands]) const {
-        for (int k = 0; k < Operands; ++k) offset[k] = 0;
-        TAPIR_ROLLED
-        for (int d = rank; d-- > 0;) {
-            const u32 rest = sizes[d].quotient(position);
-            const Offset here = static_cast<i32>(position - rest * sizes[d].divisor);
-            for (int k = 0; k < Operands; ++k) offset[k] += here * strides[d][k];
-            position = rest;
-        }
-    }
-};
 
 inline constexpr i64 kMostPositions = INT32_MAX;
 

@@ -16,6 +16,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/kernels/fused.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
@@ -57,6 +58,26 @@ struct Program {
     std::vector<DType> inputs, output_dtypes;
     std::vector<std::uint8_t> outputs;
     int register_count = 0;
+    bool runs_on_devices = true;            // numbers of one dtype only
+#ifdef TAPIR_WITH_CUDA
+    struct Compiled {
+        std::atomic<gpu::FusedKernel*> kernel{nullptr};
+        std::atomic<bool> is_tried{false};
+    };
+    static constexpr int kMostDevices = 16;
+    mutable Compiled compiled[kMostDevices];  // by the device's index
+
+    // For the selected device; null: there is none.
+    gpu::FusedKernel* kernel(const FusedArgs& args, Device device) const {
+        if (device.index >= kMostDevices) return nullptr;
+        Compiled& here = compiled[device.index];
+        if (!here.is_tried.load(std::memory_order_acquire)) {
+            here.kernel.store(gpu::fused_kernel(args), std::memory_order_relaxed);
+            here.is_tried.store(true, std::memory_order_release);
+        }
+        return here.kernel.load(std::memory_order_relaxed);
+    }
+#endif
 
     explicit Program(const Graph& body) : of(&body) {
         const auto& nodes = body.nodes();
@@ -95,6 +116,7 @@ struct Program {
                 const bool is_truth = value->dtype == bool_ && value->kind != Graph::Kind::constant;  // of constants there are tiles of numbers
                 if (is_truth == as_truth) return place;
                 if (as_truth) return -1;
+                runs_on_devices = false;
                 converted.push_back(take_register(false));
                 steps.push_back({kernels::number_loop(compute), nullptr, 1, {static_cast<std::uint8_t>(place)}, static_cast<std::uint8_t>(converted.back())});
                 return converted.back();
@@ -106,10 +128,12 @@ struct Program {
             if (op->elementwise >= 0) {
                 const ElementwiseOp& row = elementwise_ops[op->elementwise];
                 if (node.inputs.size() != row.operands || row.to_bool != (result->dtype == bool_)) return;
+                step.op = row.index;
                 step.loop = elementwise::loop_without_checks(row.index, compute);
                 step.params = static_cast<const double*>(node.attributes.data());
                 for (std::size_t i = 0; i < node.inputs.size(); ++i) places[i] = place_of(node.inputs[i], false);
             } else if (op->condition >= 0) {
+                runs_on_devices = false;
                 if (node.inputs.size() != 3 || result->dtype == bool_) return;
                 const Graph::Value* const masked[] = {node.inputs[1], node.inputs[2], node.inputs[0]};
                 step.loop = kernels::where_loop(compute);
@@ -118,6 +142,7 @@ struct Program {
                     places[i] = place_of(operand, i == 0);
                 }
             } else {  // truth values to numbers
+                runs_on_devices = false;
                 if (node.inputs.size() != 1 || result->dtype == bool_) return;
                 step.loop = kernels::number_loop(compute);
                 places[0] = place_of(node.inputs[0], true);
@@ -149,6 +174,9 @@ struct Program {
             output_dtypes.push_back(output.value->dtype);
         }
         register_count = next;
+        const auto is_other = [&](DType one) { return one != dtype; };
+        const bool has_others = std::any_of(inputs.begin(), inputs.end(), is_other) || std::any_of(output_dtypes.begin(), output_dtypes.end(), is_other);
+        runs_on_devices = runs_on_devices && !has_others && kernels::stored_as(compute) == dtype;
         std::vector<std::uint8_t> sorted = outputs;
         std::sort(sorted.begin(), sorted.end());
         is_good = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -231,7 +259,8 @@ bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& 
 }
 
 // All but where the outputs are; false: a kernel cannot do it.
-bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, const Sizes& y) {
+bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, const Sizes& y, Device device) {
+    if (device != cpu && !program.runs_on_devices) return false;
     args.compute = program.compute;
     args.steps = program.steps.data();
     args.step_count = static_cast<int>(program.steps.size());
@@ -251,9 +280,9 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
     for (int k = 0; k < x.count; ++k) {
         const TensorImpl* operand = in[k] = x.inputs[k]->impl();
         const DType dtype = dtypes[k];
-        if (operand->dtype != dtype || operand->device.type != DeviceType::cpu) return false;
+        if (operand->dtype != dtype || operand->device != device) return false;
         if (!set_way(operand, y, dtype == number || dtype == bool_, args.way[k])) return false;
-        args.in[k].data = operand->data;
+        args.in[k].data = on_gpu(operand) ? on_stream(operand) : operand->data;
         args.in[k].dtype = dtype;
         is_linear = is_linear && args.way[k] != FusedArgs::Way::strided;
     }
@@ -265,6 +294,16 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
     }
     if (!is_linear) set_geometry(args, y, in, x.count);
     return true;
+}
+
+// False: nothing was done.
+bool run_on_device([[maybe_unused]] const Program& program, [[maybe_unused]] const FusedArgs& args, [[maybe_unused]] Device device) {
+#ifdef TAPIR_WITH_CUDA
+    gpu::FusedKernel* kernel = program.kernel(args, device);
+    return kernel && gpu::run_fused_kernel(*kernel, args);
+#else
+    return false;
+#endif
 }
 
 void run_all(const FusedArgs& args) {
@@ -284,15 +323,16 @@ bool fused_into(const FormCall& x, const Tensor& out) {
     const Program* program = program_of(*static_cast<const FusedAttrs*>(x.attrs), x);
     const TensorImpl* y = out.impl();
     FusedArgs args;
-    if (!program || !set_inputs(args, *program, x, {y->sizes, y->rank, y->numel})) return false;
+    if (!program || !set_inputs(args, *program, x, {y->sizes, y->rank, y->numel}, y->device)) return false;
     for (int i = 0; i < args.outputs; ++i) {
         const TensorImpl* result = (&out)[i].impl();
-        if (!detail::is_plain(result, args.out_dtype[i]) || result->numel != y->numel) return false;
-        args.out[i] = result->data;
+        if (!result->is_contiguous() || result->device != y->device || result->dtype != args.out_dtype[i] || result->numel != y->numel) return false;
+        args.out[i] = on_gpu(result) ? on_stream(result) : result->data;
         for (int k = 0; k < x.count; ++k) args.overlaps = args.overlaps || result->data == args.in[k].data;
     }
     // What the last step writes nobody reads after.
     if (args.outputs == 1 && program->steps.back().out == program->outputs[0]) args.overlaps = false;
+    if (on_gpu(y)) return run_on_device(*program, args, y->device);
     if (y->numel > 0) run_all(args);
     return true;
 }
@@ -354,7 +394,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     if (!broadcast_all(x, all_sizes, sizes.rank)) return false;
     for (int d = 0; d < sizes.rank; ++d) sizes.numel *= all_sizes[d];
     FusedArgs args;
-    if (sizes.numel == 0 || !set_inputs(args, *program, x, sizes)) return false;
+    if (sizes.numel == 0 || !set_inputs(args, *program, x, sizes, Device())) return false;
     const std::uint32_t all = (1u << sizes.rank) - 1;
     const std::uint32_t dims = attrs.over.dims ? attrs.over.dims : all;
     if (dims & ~all) return false;
@@ -427,6 +467,25 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
+#ifdef TAPIR_WITH_CUDA
+// One kernel on a device, where nobody wants to see the ops. Empty: there is none.
+std::vector<Tensor> fused_on_device(const FormCall& x, const FusedAttrs& a, const Loc& loc) {
+    if (x.count == 0 || !on_gpu(x[0]) || detail::thread.observed || detail::watching_ops > 0) return {};
+    const Program* program = program_of(a, x);
+    std::int64_t sizes[kMaxRank];
+    int rank;
+    if (!program || !program->runs_on_devices || !broadcast_all(x, sizes, rank)) return {};
+    std::int64_t numel = 1;
+    for (int d = 0; d < rank; ++d) numel *= sizes[d];
+    detail::begin_op("fused", x[0].impl(), loc);
+    std::vector<Tensor> results;
+    for (std::size_t i = 0; i < program->outputs.size(); ++i) {
+        results.push_back(detail::make_empty(sizes, rank, numel, program->output_dtypes[i], x[0].device(), loc));
+    }
+    return fused_into(x, results[0]) ? results : std::vector<Tensor>{};
+}
+#endif
+
 // By the kernel, as later runs do it; false: it cannot, or these are no operands of one shape, which sizes that depend on data may be.
 bool run_fused_ops(const FormCall& x, const FusedAttrs& a, std::vector<Tensor>& results) {
     const Program* program = program_of(a, x);
@@ -457,6 +516,9 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
         fail<ValueError>(loc, "fused: {} operands do not fit {}", x.count, a.body ? "the body" : "a body that is not there");
     }
     std::vector<Tensor> results;
+#ifdef TAPIR_WITH_CUDA
+    if (results = fused_on_device(x, a, loc); !results.empty()) return results;
+#endif
     if (!detail::thread.observed && run_fused_ops(x, a, results)) return results;
     std::unordered_map<const Graph::Value*, Tensor> values;
     for (int i = 0; i < x.count; ++i) values[a.body->inputs()[static_cast<std::size_t>(i)]] = x[i];

@@ -15,6 +15,16 @@ if(NOT TAPIR_WITH_CUDA)
     return()
 endif()
 
+# NVRTC compiles kernels while a program runs (cuda/fused.cpp), from headers that the library carries as text.
+macro(tapir_use_nvrtc)
+    set_property(SOURCE ${PROJECT_SOURCE_DIR}/cuda/fused.cpp PROPERTY COMPILE_DEFINITIONS
+                 TAPIR_HAVE_NVRTC=1 TAPIR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    set(headers cuda/fused.cuh cuda/positions.cuh cuda/unroll.cuh cuda/scalar.cuh cuda/elementwise_functions.cuh
+                ops/kernels/scalar_functions.h ops/elementwise.def)
+    list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/)
+    set_property(SOURCE ${PROJECT_SOURCE_DIR}/cuda/fused.cpp PROPERTY OBJECT_DEPENDS ${headers})
+endmacro()
+
 file(GLOB TAPIR_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cpp ${PROJECT_SOURCE_DIR}/cuda/*.cu)
 if(TAPIR_CUDA STREQUAL "EMULATED")
     file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/cuda_emulator/*.cpp)
@@ -26,6 +36,9 @@ if(TAPIR_CUDA STREQUAL "EMULATED")
         list(FILTER emulator EXCLUDE REGEX "/cusolver.cpp$")
     endif()
     list(APPEND TAPIR_CUDA_SOURCES ${emulator})
+    set_property(SOURCE ${PROJECT_SOURCE_DIR}/tests/cuda_emulator/nvrtc.cpp PROPERTY COMPILE_DEFINITIONS
+                 TAPIR_EMULATOR_COMPILER="${CMAKE_CXX_COMPILER}" TAPIR_EMULATOR_DIR="${PROJECT_SOURCE_DIR}/tests/cuda_emulator")
+    tapir_use_nvrtc()
     set_source_files_properties(${TAPIR_CUDA_SOURCES} PROPERTIES LANGUAGE CXX
                                 INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/tests/cuda_emulator
                                 COMPILE_OPTIONS -Wno-maybe-uninitialized)  # g++ does not see through loops of packs
@@ -62,5 +75,14 @@ if(NOT TAPIR_CUSOLVER STREQUAL "OFF")  # cuSOLVER, and cuBLAS beside it
         string(APPEND TAPIR_PC_LIBS " -lcusolver -lcublas")
     elseif(TAPIR_CUSOLVER STREQUAL "ON")
         message(FATAL_ERROR "TAPIR_CUSOLVER=ON, but cusolverDn.h, libcusolver or libcublas was not found in the CUDA toolkit")
+    endif()
+endif()
+if(NOT TAPIR_NVRTC STREQUAL "OFF")
+    if(TARGET CUDA::nvrtc AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)  # of which cudaLibraryLoadData is
+        tapir_use_nvrtc()
+        list(APPEND TAPIR_PRIVATE_LIBS CUDA::nvrtc)
+        string(APPEND TAPIR_PC_LIBS " -lnvrtc")
+    elseif(TAPIR_NVRTC STREQUAL "ON")
+        message(FATAL_ERROR "TAPIR_NVRTC=ON, but libnvrtc of CUDA 12.8 or newer was not found")
     endif()
 endif()

@@ -8,6 +8,7 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
+#include "tapir/ops/kernels/fused.h"
 
 namespace tapir {
 namespace {
@@ -16,6 +17,14 @@ using Value = Graph::Value;
 using Node = Graph::Node;
 
 bool is_number(const Value* value) { return value->kind == Graph::Kind::constant && value->data.numel() == 1 && value->device == cpu; }
+
+// On a CUDA device one kernel is compiled for them.
+bool can_fuse_on(Device device) {
+#ifdef TAPIR_WITH_CUDA
+    if (device.type == DeviceType::cuda) return gpu::can_compile();
+#endif
+    return device == cpu;
+}
 
 // What an op computes in: bool where it knows truth values only, which fits any dtype.
 DType computed_in(const Node& node) {
@@ -32,7 +41,10 @@ bool can_fuse(const Node& node) {
     if (!op || node.results.size() != 1 || node.attributes.is_symbolic()) return false;
     const Value& result = *node.results[0];
     const DType dtype = computed_in(node);
-    if (result.device != cpu || dtype == uint8 || std::all_of(node.inputs.begin(), node.inputs.end(), is_number)) return false;
+    const bool is_on_cpu = result.device == cpu;
+    if (!can_fuse_on(result.device) || dtype == uint8 || std::all_of(node.inputs.begin(), node.inputs.end(), is_number)) return false;
+    // A device's kernel has no truth values and no 16-bit floats.
+    if (!is_on_cpu && (op->elementwise < 0 || result.dtype == bool_ || dtype == float16 || dtype == bfloat16)) return false;
     if (op->elementwise >= 0) {
         const ElementwiseOp& row = elementwise_ops[op->elementwise];
         if (row.to_bool != (result.dtype == bool_) || !elementwise::loop_without_checks(row.index, kernels::compute_of(dtype))) return false;
@@ -42,7 +54,7 @@ bool can_fuse(const Node& node) {
     }
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Value* input) {
         if (is_number(input)) return is_floating(input->dtype) <= is_floating(dtype);
-        return input->device == cpu && (input->dtype == dtype || input->dtype == bool_);
+        return input->device == result.device && (input->dtype == dtype || (is_on_cpu && input->dtype == bool_));
     });
 }
 
@@ -91,7 +103,8 @@ class Fusion {
  private:
     bool are_alike(const Group& a, const Group& b) const {
         const bool fit = a.dtype == b.dtype || a.dtype == bool_ || b.dtype == bool_;
-        return fit && a.nodes[0]->results[0]->shape == b.nodes[0]->results[0]->shape;
+        const Value &x = *a.nodes[0]->results[0], &y = *b.nodes[0]->results[0];
+        return fit && x.device == y.device && x.shape == y.shape;
     }
 
     Edges edges_of(const std::vector<Node*>& nodes) const {
@@ -207,7 +220,7 @@ class Fusion {
     Node* reduction_of(const Edges& edges) const {
         if (edges.outputs.size() != 1) return nullptr;
         const Value* result = edges.outputs[0];
-        if (kept_.count(result) || result->uses.size() != 1 || (result->dtype != float32 && result->dtype != float64)) return nullptr;
+        if (kept_.count(result) || result->uses.size() != 1 || result->device != cpu || (result->dtype != float32 && result->dtype != float64)) return nullptr;
         Node* user = result->uses[0].node;
         if ((user->op != "sum" && user->op != "mean") || user->attributes.is_symbolic()) return nullptr;
         // Over the last dimensions, or all: others need the whole tensor first.

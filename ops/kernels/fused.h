@@ -3,6 +3,8 @@
 // themselves, so the numbers are theirs. 16-bit floats are converted when they are read and written.
 #pragma once
 
+#include <string>
+
 #include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::kernels {
@@ -11,6 +13,7 @@ struct FusedStep {
     Loop loop;
     const double* params;
     std::uint8_t count, in[3], out;  // registers
+    Elementwise op = {};  // where it is one, in kernels for devices
 };
 
 struct FusedOperand {
@@ -49,3 +52,16 @@ TAPIR_CPU_KERNEL(where_loop, tapir::kernels::Loop(tapir::kernels::Compute comput
 TAPIR_CPU_KERNEL(number_loop, tapir::kernels::Loop(tapir::kernels::Compute compute))
 /// Elements [begin, end).
 TAPIR_CPU_KERNEL(run_fused, void(const tapir::kernels::FusedArgs& args, std::int64_t begin, std::int64_t end))
+
+namespace tapir::gpu {
+struct FusedKernel;
+}
+/// Whether this build can compile kernels while the program runs.
+TAPIR_GPU_KERNEL(can_compile, bool())
+/// The kernel that runs these steps (all but sizes, strides and addresses is looked at), compiled if there was none yet, for the selected
+/// device. Null: there can be none.
+TAPIR_GPU_KERNEL(fused_kernel, tapir::gpu::FusedKernel*(const tapir::kernels::FusedArgs& args))
+/// What NVRTC is given for it.
+TAPIR_GPU_KERNEL(fused_source, std::string(const tapir::kernels::FusedArgs& args))
+/// All elements. False: it cannot take these, and nothing was done.
+TAPIR_GPU_KERNEL(run_fused_kernel, bool(tapir::gpu::FusedKernel& kernel, const tapir::kernels::FusedArgs& args))

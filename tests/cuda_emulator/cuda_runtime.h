@@ -122,6 +122,15 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
+// Of kernels that were compiled while the program runs (nvrtc.cpp): their one parameter is a struct of whole words of 8 bytes.
+struct EmulatedKernel;
+using cudaKernel_t = EmulatedKernel*;
+using cudaLibrary_t = void*;
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, void* jit_options, void* jit_values, unsigned jit_count,
+                                void* library_options, void* library_values, unsigned library_count);
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name);
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** parameters);
+
 namespace emulator {
 
 /// Queues a task on a stream (null: the current device's default one).
