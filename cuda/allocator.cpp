@@ -24,6 +24,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/stream.h"
+#include "tapir/cuda/capture.h"
 
 namespace tapir::gpu {
 namespace {
@@ -463,6 +464,8 @@ namespace tapir::device_api {
 using namespace gpu;
 
 void allocate(Storage& storage, const Loc& loc) {
+    if (is_capturing()) [[unlikely]]
+        return allocate_captured(storage, loc);
     Block* block = memory_of(storage.device.index).allocate(storage.nbytes, loc);
     storage.data = block->data;
     storage.stream = block->stream;
@@ -472,12 +475,14 @@ void allocate(Storage& storage, const Loc& loc) {
 
 void used_here(Storage& storage) {
     gpu::Stream* stream = &current();
+    if (is_capturing()) return;  // who runs what was captured sees to it
     if (storage.stream == stream || !storage.stream) return;
     memory_of(storage.device.index).used_on(static_cast<Block*>(storage.context), stream);
 }
 
 void after_other_streams(const Storage& storage, bool wait_for_them, const Loc& loc) {
     if (!storage.stream) return;
+    if (is_capturing()) return wait_for_them ? refuse_capture() : void();
     gpu::Stream* stream = &current();
     for (gpu::Stream* other : memory_of(storage.device.index).streams_of(static_cast<Block*>(storage.context))) {
         if (other != stream) wait_for_them ? wait(other, loc) : order_after(stream, other);

@@ -16,6 +16,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/stream.h"
+#include "tapir/cuda/capture.h"
 #include "tapir/cuda/thread_own.h"
 
 namespace tapir::gpu {
@@ -255,6 +256,7 @@ void finish(Stream& stream, std::uint32_t given, cudaError_t error) {
 }
 
 void wait_for(Stream& stream) {
+    device_api::refuse_capture();
     const std::uint32_t given = stream.given.load();
     finish(stream, given, cudaStreamSynchronize(stream.handle));
 }
@@ -269,6 +271,10 @@ Stream& current() {
 }
 
 int selected_device() noexcept { return here.device; }
+Stream* exchange_current(int device, Stream* stream) noexcept {
+    if (!here.current[device]) here.current[device] = device_state(device).streams;
+    return std::exchange(here.current[device], stream);
+}
 int multiprocessors() noexcept { return device_state(here.device).multiprocessors; }
 
 void fail_cuda(cudaError_t error, const char* call) {
@@ -285,6 +291,7 @@ void fail_cuda(cudaError_t error, const char* call) {
 void launched(Stream& stream, cudaError_t error) {
     if (error != cudaSuccess) [[unlikely]]
         fail_cuda(error, "kernel launch");
+    if (is_capturing()) return;  // it is noted when it runs
     const std::uint32_t i = stream.given.fetch_add(1, std::memory_order_relaxed);
     Stream::Op& op = stream.ops[i % Stream::kRemembered];
     op.name.store(op_name(), std::memory_order_relaxed);
@@ -318,6 +325,7 @@ void tell_at_exit() {
 }
 
 FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, const Shape& shape) {
+    device_api::refuse_capture();  // the slot would be another op's when the work runs again
     DeviceState& state = device_state(stream.device);
     for (;;) {
         {
@@ -407,6 +415,7 @@ bool is_page_locked(const void* address) {
 
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, bool wait) {
     const Device device = to_device.type == DeviceType::cuda ? to_device : from_device;
+    if (to_device != from_device) refuse_capture();
     select(device);
     gpu::Stream& stream = current();
     detail::CopyTold told(to_device, from_device, bytes);
@@ -484,6 +493,7 @@ Device device_of(void* stream) noexcept { return cuda(stream_of(stream).device);
 void* native(void* stream) noexcept { return stream_of(stream).handle; }
 
 bool is_done(void* stream) {
+    refuse_capture();
     const DeviceGuard guard(stream_of(stream).device);
     return cudaStreamQuery(stream_of(stream).handle) != cudaErrorNotReady;
 }
@@ -511,6 +521,7 @@ struct ThreadEvents {
 
 void order_after(void* stream, void* other) {
     if (stream == other) return;
+    refuse_capture();
     // One event a thread and device is enough: waiting for it means waiting for what it marks now.
     gpu::Stream &later = stream_of(stream), &earlier = stream_of(other);
     cudaEvent_t& event = thread_own<ThreadEvents>().of[earlier.device];
@@ -544,6 +555,7 @@ void free_event(void* event) noexcept {
     delete &event_of(event);
 }
 void record_event(void* event, void* stream) {
+    refuse_capture();
     const DeviceGuard guard(stream_of(stream).device);
     const std::uint32_t given = stream_of(stream).given.load();
     TAPIR_CUDA_CHECK(cudaEventRecord(event_of(event).handle, stream_of(stream).handle));
@@ -551,14 +563,17 @@ void record_event(void* event, void* stream) {
     event_of(event).given = given;
 }
 void order_after_event(void* stream, void* event) {
+    refuse_capture();
     const DeviceGuard guard(stream_of(stream).device);
     TAPIR_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream).handle, event_of(event).handle, 0));
 }
 bool is_event_done(void* event) {
+    refuse_capture();
     const DeviceGuard guard(event_of(event).device);
     return cudaEventQuery(event_of(event).handle) != cudaErrorNotReady;
 }
 void wait_event(void* event, const Loc& loc) {
+    refuse_capture();
     const CallerScope caller(loc);
     const EventState& e = event_of(event);
     const DeviceGuard guard(e.device);

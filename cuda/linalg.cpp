@@ -13,6 +13,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/cuda/addresses.h"
 #include "tapir/cuda/allocator.h"
+#include "tapir/cuda/capture.h"
 #include "tapir/cuda/thread_own.h"
 #endif
 
@@ -52,6 +53,7 @@ struct HandlesOfThread {
 
 // The thread's, set to its current stream.
 const Handles& handles() {
+    device_api::refuse_capture();  // what these libraries keep for a handle is not the capture's
     Handles& own = thread_own<HandlesOfThread>().of[selected_device()];
     if (!own.are_made) {
         check(cusolverDnCreate(&own.solver), "cusolverDnCreate");

@@ -9,6 +9,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/stream.h"
+#include "tapir/core/capture_impl.h"
 #include "tapir/cuda/context.h"
 
 namespace tapir::gpu {
@@ -51,6 +52,7 @@ namespace tapir::device_api {
 using namespace gpu;
 
 void allocate_pinned(Storage& storage, const Loc& loc) {
+    refuse_capture();
     const std::size_t bytes = std::bit_ceil(std::max<std::size_t>(storage.nbytes, 512));
     PinnedBlock* block = nullptr;
     {
@@ -78,6 +80,7 @@ void allocate_pinned(Storage& storage, const Loc& loc) {
 bool is_pinned(const Storage& storage) noexcept { return storage.release == release_pinned; }
 
 void pinned_used(Storage& storage, Device device) {
+    refuse_capture();
     select(device);
     cudaEvent_t event;
     TAPIR_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

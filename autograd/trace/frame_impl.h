@@ -88,6 +88,17 @@ struct Plan::Frame {
     std::vector<int> tail_inputs;           // inputs that updates read directly
     std::vector<bool> is_written;           // of each update
     Tensor block;
+    std::shared_ptr<Captured> captured;     // null: nothing of it runs on a CUDA device
+    const void* ran_on = nullptr;           // the thread that ran it op by op last
 };
+
+#ifdef TAPIR_WITH_CUDA
+inline constexpr bool kCanCapture = true;
+#else
+inline constexpr bool kCanCapture = false;
+#endif
+/// Whether it lies in memory that captured work writes to.
+bool is_captured(const Tensor& x) noexcept;
+std::size_t bytes_of(const Plan::Captured& captured) noexcept;
 
 }  // namespace tapir::detail

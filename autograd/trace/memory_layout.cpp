@@ -261,6 +261,7 @@ void Plan::lay_out(Frame& frame) const {
     schedule(frame);
     MemoryLayout(*this, frame);
     plan_updates(frame);
+    if (kCanCapture) plan_capture(frame);
     frame.is_laid_out = true;
 }
 

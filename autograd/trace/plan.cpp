@@ -252,9 +252,14 @@ std::unique_ptr<Plan::Frame> Plan::other_frame(const Tensor* const* given, AtHan
     return make_frame(given, loc);
 }
 
+// That it keeps between runs.
+std::size_t Plan::bytes_in(const Frame& frame) const {
+    return (frame.block.defined() ? frame.block.nbytes() : 0) + (kCanCapture && frame.captured ? bytes_of(*frame.captured) : 0);
+}
+
 // frame: null where an error left it behind.
 void Plan::give_back(std::unique_ptr<Frame> frame, AtHand* place) {
-    const std::size_t bytes = frame && frame->block.defined() ? frame->block.nbytes() : 0;
+    const std::size_t bytes = frame ? bytes_in(*frame) : 0;
     if (place && !place->frame) {  // a run within this one may have put its own there
         place->frame = std::move(frame);
         place->bytes.store(bytes, std::memory_order_relaxed);
@@ -269,7 +274,7 @@ std::size_t Plan::planned_bytes() {
     std::size_t bytes = 0;
     for (const AtHand& place : at_hand_) bytes += place.bytes.load(std::memory_order_relaxed);
     const std::lock_guard lock(mutex_);
-    for (const std::unique_ptr<Frame>& frame : idle_) bytes += frame->block.defined() ? frame->block.nbytes() : 0;
+    for (const std::unique_ptr<Frame>& frame : idle_) bytes += bytes_in(*frame);
     return bytes;
 }
 

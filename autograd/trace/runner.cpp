@@ -119,7 +119,7 @@ void Plan::run_at_once(Frame& frame, std::size_t from, std::size_t to) const {
     }
 }
 
-void Plan::run_steps(Frame& frame, const Loc& loc) const {
+void Plan::start_outgoing(Frame& frame, const Loc& loc) const {
     for (Outgoing& out : frame.outgoing) {
         const Geometry& as = frame.seen[at(out.slot)];
         Tensor& last = frame.slots[at(out.slot)];
@@ -129,8 +129,38 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
         }
         last.impl()->node = {};
     }
+}
+
+// False: a result is not of the shape that it had in the first run.
+bool Plan::make_results(Call& call, Frame& frame, const Loc& loc) const {
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     bool is_as_seen = true;
+    run_op(call, frame, loc);
+    for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
+        const int slot = call.step->first_result + static_cast<int>(k), root = frame.roots[at(slot)];
+        Tensor& y = call.results[k];
+        const Geometry& as = frame.seen[at(slot)];
+        is_as_seen = is_as_seen && y.defined() == as.is_defined && (!as.is_defined || as.has_shape_of(y.impl()));
+        if (!y.defined() || y.impl()->storage != block || y.numel() == 0) continue;
+        // A view, where it was none in the first run, or one of something else: what it shows may be overwritten.
+        const bool is_known = root >= 0 && root != slot && frame.is_placed[at(root)] && y.raw_data() >= frame.slots[at(root)].raw_data() &&
+                              y.impl()->data < frame.slots[at(root)].impl()->data + frame.seen[at(root)].bytes();
+        if (!is_known) y = y.clone();
+    }
+    if (!is_as_seen) {  // sizes that depend on data: what follows is made as it comes
+        for (Call& other : frame.calls) {
+            other.into = nullptr;
+            other.stays = other.is_made = false;
+        }
+        frame.writes_directly = false;
+    }
+    call.is_made = call.stays;
+    for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
+    return is_as_seen;
+}
+
+void Plan::run_steps(Frame& frame, const Loc& loc) const {
+    if (!frame.outgoing.empty()) start_outgoing(frame, loc);
     std::size_t together = 0;  // before this place in the order, calls have run at once
     for (std::size_t i = 0, stage = 0; i < tail_; ++i) {
         if (frame.runs_at_once && i >= together) {
@@ -148,27 +178,7 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
             continue;
         }
         if (call.into) make_loose(call, frame);
-        run_op(call, frame, loc);
-        for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
-            const int slot = call.step->first_result + static_cast<int>(k), root = frame.roots[at(slot)];
-            Tensor& y = call.results[k];
-            const Geometry& as = frame.seen[at(slot)];
-            is_as_seen = is_as_seen && y.defined() == as.is_defined && (!as.is_defined || as.has_shape_of(y.impl()));
-            if (!y.defined() || y.impl()->storage != block || y.numel() == 0) continue;
-            // A view, where it was none in the first run, or one of something else: what it shows may be overwritten.
-            const bool is_known = root >= 0 && root != slot && frame.is_placed[at(root)] && y.raw_data() >= frame.slots[at(root)].raw_data() &&
-                                  y.impl()->data < frame.slots[at(root)].impl()->data + frame.seen[at(root)].bytes();
-            if (!is_known) y = y.clone();
-        }
-        if (!is_as_seen) {  // sizes that depend on data: what follows is made as it comes
-            for (Call& other : frame.calls) {
-                other.into = nullptr;
-                other.stays = other.is_made = false;
-            }
-            frame.writes_directly = false;
-        }
-        call.is_made = call.stays;
-        for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
+        make_results(call, frame, loc);
     }
 }
 
@@ -266,15 +276,19 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
             plan_updates(frame);
             for (Call& call : frame.calls) call.is_made = false;
         }
-        frame.stages.size() < tail_ ? run_or_try(frame, loc) : run_steps(frame, loc);
+        if (!kCanCapture || !frame.captured || !run_captured(frame, given, loc)) [[likely]] {
+            frame.stages.size() < tail_ ? run_or_try(frame, loc) : run_steps(frame, loc);
+            frame.ran_on = &thread;
+        }
     } else {
         run_first(frame, loc);
+        frame.ran_on = &thread;
     }
     for (const auto& [slot, i] : guard_slots_) check_guard(graph_.guards()[at(i)], *frame.where[at(slot)], loc);
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     for (std::size_t i = 0; i < result_slots_.size(); ++i) {
         const Tensor& y = *frame.where[at(result_slots_[i])];
-        const bool is_in_block = block && y.defined() && y.impl()->storage == block;
+        const bool is_in_block = y.defined() && ((block && y.impl()->storage == block) || (kCanCapture && frame.captured && is_captured(y)));
         Tensor handed = is_in_block ? y.clone() : &y == &frame.slots[at(result_slots_[i])] ? shared_with(y) : y;
         results[i].swap(handed);
     }

@@ -45,6 +45,7 @@ class Plan {
     std::size_t planned_bytes();
     /// Whether the graph's attributes are those that it was made of.
     bool is_of(const Graph& graph);
+    struct Captured;
 
  private:
     friend class MemoryLayout;
@@ -70,6 +71,7 @@ class Plan {
     void give_back(std::unique_ptr<Frame> frame, AtHand* place);
     std::unique_ptr<Frame> make_frame(const Tensor* const* given, const Loc& loc) const;
     bool fits(const Frame& frame, const Tensor* const* given) const noexcept;
+    std::size_t bytes_in(const Frame& frame) const;
     void check_inputs(const Tensor* const* given, const Loc& loc) const;
     void schedule(Frame& frame) const;
     std::int64_t numel_of(const Frame& frame, int slot) const;
@@ -77,7 +79,16 @@ class Plan {
     void run_at_once(Frame& frame, std::size_t from, std::size_t to) const;
     void plan_updates(Frame& frame) const;
     void run_op(Call& call, Frame& frame, const Loc& loc) const;
+    bool make_results(Call& call, Frame& frame, const Loc& loc) const;
+    void start_outgoing(Frame& frame, const Loc& loc) const;
     void make_loose(Call& call, Frame& frame) const;
+    // With what CUDA captured (capture.cpp).
+    void plan_capture(Frame& frame) const;
+    bool can_capture(const Frame& frame, std::size_t step, Device device) const;
+    bool capture(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+    bool capture_steps(Frame& frame, std::size_t begin, std::size_t end, std::size_t& reached, const Loc& loc) const;
+    bool run_captured(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+    bool run_between(Frame& frame, std::size_t i, const Loc& loc) const;
     void run_first(Frame& frame, const Loc& loc) const;
     void run_or_try(Frame& frame, const Loc& loc) const;
     void run_steps(Frame& frame, const Loc& loc) const;

@@ -4,7 +4,7 @@
 // What is kept: every stream is a queue with a thread of its own, so work runs while the caller goes on, and in any order
 // unless an event says otherwise; the threads of a block stop at __syncthreads() and exchange values in warps; copies from
 // and to pageable memory return when CUDA's would (device 1 reads it through the host's page tables); errors of a kernel show up later. Reading device memory from the host
-// ends the program where the processor has protection keys. What is not: timing, memory models, textures, graphs.
+// ends the program where the processor has protection keys. What is not: timing, memory models, textures; of graphs, those that are captured from one stream.
 //
 // Only what cuda/ uses is here. Names and meanings are those of the CUDA Runtime API reference, version 13.
 #pragma once
@@ -52,6 +52,8 @@ enum cudaError_t {
     cudaErrorPeerAccessAlreadyEnabled = 704,
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
 };
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
@@ -112,6 +114,25 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
+// --- Graphs ----------------------------------------------------------------------------------------------------------------
+// While a stream is captured, what it is given is kept and not done. What CUDA does not allow meanwhile ends the capture, as there: to wait,
+// to ask, events, host memory that is not page-locked, and memory calls of a thread that has not said that it knows what it does.
+
+struct EmulatedGraph;
+using cudaGraph_t = EmulatedGraph*;
+using cudaGraphExec_t = EmulatedGraph*;
+struct EmulatedNode;
+using cudaGraphNode_t = EmulatedNode*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
 // --- Kernels -------------------------------------------------------------------------------------------------------------
 
 struct cudaLaunchConfig_t {
@@ -148,10 +169,15 @@ void release(cudaStream_t stream);
 void fail_next_launch(cudaError_t error);
 /// The next kernel that runs on the device ends with this error, which every call after it returns.
 void fail_next_kernel(cudaError_t error);
+/// So does the next graph that is instantiated.
+void fail_next_graph(cudaError_t error);
 void clear_errors();
 /// How much memory each device has (256 MiB at first).
 void set_memory(std::size_t bytes);
 int kernels_launched();
+/// Graphs that were launched, and kernels that were captured rather than launched.
+int graphs_launched();
+int kernels_captured();
 /// Of all of these.
 std::int64_t blocks_launched();
 /// How often an event was asked for whether it has happened.

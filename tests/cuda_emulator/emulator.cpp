@@ -105,8 +105,8 @@ struct Emulator {
     std::vector<EmulatedStream*> streams;
     int key = -1;
     std::atomic<cudaError_t> sticky{cudaSuccess};
-    std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess};
-    std::atomic<int> kernels{0}, queries{0};
+    std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess}, next_graph{cudaSuccess};
+    std::atomic<int> kernels{0}, queries{0}, graphs{0}, captured{0};
     std::atomic<std::int64_t> blocks_launched{0};
     std::atomic<bool> has_access[kDevices][kDevices] = {};
 };
@@ -141,8 +141,22 @@ using Task = std::function<void()>;
 
 }  // namespace
 
+// What was captured; a graph that is launched is the same.
+struct EmulatedGraph {
+    std::vector<Task> tasks;
+    bool is_valid = true;
+};
+
+namespace {
+
+thread_local EmulatedStream* captured_here = nullptr;  // by this thread
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+}  // namespace
+
 struct EmulatedStream {
     int device;
+    std::shared_ptr<EmulatedGraph> capture;
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<Task> tasks;
@@ -154,6 +168,7 @@ struct EmulatedStream {
     void add(Task task) {
         const Hidden hidden;
         const std::lock_guard lock(mutex);
+        if (capture) return capture->tasks.push_back(std::move(task));
         tasks.push_back(std::move(task));
         Hidden::ends_here(&tasks.back());
         changed.notify_all();
@@ -173,6 +188,18 @@ struct EmulatedStream {
         const std::lock_guard lock(mutex);
         held = on;
         changed.notify_all();
+    }
+    bool is_captured() {
+        const Hidden hidden;
+        const std::lock_guard lock(mutex);
+        return capture != nullptr;
+    }
+    // True where that is so: then the capture comes to nothing.
+    bool breaks_capture() {
+        const Hidden hidden;
+        const std::lock_guard lock(mutex);
+        if (capture) capture->is_valid = false;
+        return capture != nullptr;
     }
     bool is_held() {
         const Hidden hidden;
@@ -274,6 +301,16 @@ EmulatedStream* stream_or_default(cudaStream_t stream) {
     }
     return own;
 }
+
+// What a thread must not do while it captures.
+bool is_unsafe_now() {
+    if (!captured_here || capture_mode == cudaStreamCaptureModeRelaxed) return false;
+    return captured_here->breaks_capture();
+}
+#define TAPIR_UNSAFE_IN_CAPTURE \
+    if (is_unsafe_now()) return failed(cudaErrorStreamCaptureUnsupported)
+#define TAPIR_NOT_IN_CAPTURE(stream) \
+    if ((stream)->breaks_capture()) return failed(cudaErrorStreamCaptureUnsupported)
 
 // --- Blocks of threads ---------------------------------------------------------------------------------------------------
 //
@@ -493,7 +530,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, Task kernel) {
     TAPIR_RETURN_STICKY;
     if (const cudaError_t error = state().next_launch.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
     if (!is_launchable(config)) return failed(cudaErrorInvalidConfiguration);
-    ++state().kernels;
+    ++(stream_or_default(config.stream)->is_captured() ? state().captured : state().kernels);
     state().blocks_launched += std::int64_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z;
     enqueue(config.stream, [config, kernel = std::move(kernel)] {
         if (may_run()) run_grid(config, kernel);
@@ -526,8 +563,9 @@ void hold(cudaStream_t stream) { stream_or_default(stream)->hold(true); }
 void release(cudaStream_t stream) { stream_or_default(stream)->hold(false); }
 void fail_next_launch(cudaError_t error) { state().next_launch = error; }
 void fail_next_kernel(cudaError_t error) { state().next_kernel = error; }
+void fail_next_graph(cudaError_t error) { state().next_graph = error; }
 void clear_errors() {
-    state().sticky = state().next_kernel = state().next_launch = cudaSuccess;
+    state().sticky = state().next_kernel = state().next_launch = state().next_graph = cudaSuccess;
     last_error = cudaSuccess;
 }
 void set_memory(std::size_t bytes) {
@@ -535,6 +573,8 @@ void set_memory(std::size_t bytes) {
     state().capacity = bytes;
 }
 int kernels_launched() { return state().kernels; }
+int graphs_launched() { return state().graphs; }
+int kernels_captured() { return state().captured; }
 std::int64_t blocks_launched() { return state().blocks_launched; }
 int events_queried() { return state().queries; }
 bool has_peer_access(int device, int peer) { return state().has_access[device][peer]; }
@@ -589,6 +629,7 @@ static std::vector<EmulatedStream*> streams_here() {
     return streams;
 }
 cudaError_t cudaDeviceSynchronize() {
+    for (EmulatedStream* stream : streams_here()) TAPIR_NOT_IN_CAPTURE(stream);
     for (EmulatedStream* stream : streams_here()) stream->wait();
     TAPIR_RETURN_STICKY;
     return cudaSuccess;
@@ -666,8 +707,12 @@ const Block* block_of(const void* pointer) {
 
 }  // namespace
 
-cudaError_t cudaMalloc(void** pointer, std::size_t bytes) { return new_block(pointer, bytes, current_device); }
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+    TAPIR_UNSAFE_IN_CAPTURE;
+    return new_block(pointer, bytes, current_device);
+}
 cudaError_t cudaFree(void* pointer) {
+    TAPIR_UNSAFE_IN_CAPTURE;
     const std::vector<EmulatedStream*> streams = streams_here();
     if (std::none_of(streams.begin(), streams.end(), [](EmulatedStream* s) { return s->is_held(); })) {
         cudaDeviceSynchronize();  // as the real one does
@@ -678,7 +723,10 @@ cudaError_t cudaFree(void* pointer) {
     for (EmulatedStream* stream : streams) stream->add([last] {});
     return cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) { return new_block(pointer, bytes, -1); }
+cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+    TAPIR_UNSAFE_IN_CAPTURE;
+    return new_block(pointer, bytes, -1);
+}
 cudaError_t cudaFreeHost(void* pointer) { return free_block(pointer); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     const std::lock_guard lock(state().mutex);
@@ -700,6 +748,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     TAPIR_RETURN_STICKY;
     EmulatedStream* s = stream_or_default(stream);
     const Block *source = block_of(from), *target = block_of(to);
+    if (!source || !target) TAPIR_NOT_IN_CAPTURE(s);
     if (!source && !uses_host_page_tables(s->device)) {  // pageable: taken over before the call returns
         const auto* first = static_cast<const std::byte*>(from);
         s->add([to, staged = std::vector(first, first + bytes)] { std::memcpy(to, staged.data(), staged.size()); });
@@ -727,17 +776,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    TAPIR_NOT_IN_CAPTURE(stream_or_default(stream));
     stream_or_default(stream)->wait();
     TAPIR_RETURN_STICKY;
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     TAPIR_RETURN_STICKY;
+    TAPIR_NOT_IN_CAPTURE(stream_or_default(stream));
     return stream_or_default(stream)->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     const Hidden hidden;
     TAPIR_RETURN_STICKY;
+    TAPIR_NOT_IN_CAPTURE(stream_or_default(stream));
     const std::shared_ptr<Mark> mark = event->last();
     if (!mark) return cudaSuccess;
     stream_or_default(stream)->add([mark] { mark->wait(); });
@@ -755,6 +807,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const Hidden hidden;
     TAPIR_RETURN_STICKY;
+    TAPIR_NOT_IN_CAPTURE(stream_or_default(stream));
     const auto mark = std::make_shared<Mark>();
     event->set(mark);
     stream_or_default(stream)->add([mark] { mark->reach(); });
@@ -762,6 +815,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     const Hidden hidden;
+    TAPIR_UNSAFE_IN_CAPTURE;
     ++state().queries;
     TAPIR_RETURN_STICKY;
     const std::shared_ptr<Mark> mark = event->last();
@@ -769,6 +823,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     const Hidden hidden;
+    TAPIR_UNSAFE_IN_CAPTURE;
     if (const std::shared_ptr<Mark> mark = event->last()) mark->wait();
     TAPIR_RETURN_STICKY;
     return cudaSuccess;
@@ -777,5 +832,65 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     const Hidden hidden;
     const std::lock_guard lock(marks_mutex);
     *milliseconds = std::chrono::duration<float, std::milli>(end->mark->time - begin->mark->time).count();
+    return cudaSuccess;
+}
+
+// --- Graphs --------------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+    TAPIR_RETURN_STICKY;
+    if (!stream || captured_here) return failed(cudaErrorStreamCaptureUnsupported);  // the default stream cannot be
+    const Hidden hidden;
+    const std::lock_guard lock(stream->mutex);
+    if (stream->capture) return failed(cudaErrorStreamCaptureUnsupported);
+    stream->capture = std::make_shared<EmulatedGraph>();
+    captured_here = stream;
+    capture_mode = mode;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    *graph = nullptr;
+    if (!stream || captured_here != stream) return failed(cudaErrorInvalidValue);
+    const Hidden hidden;
+    const std::lock_guard lock(stream->mutex);
+    captured_here = nullptr;
+    capture_mode = cudaStreamCaptureModeGlobal;
+    const std::shared_ptr<EmulatedGraph> capture = std::move(stream->capture);
+    stream->capture = nullptr;
+    TAPIR_RETURN_STICKY;
+    if (!capture->is_valid) return failed(cudaErrorStreamCaptureInvalidated);
+    *graph = new EmulatedGraph(*capture);
+    return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+    std::swap(*mode, capture_mode);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, std::size_t* count) {
+    *count = graph->tasks.size();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+    TAPIR_RETURN_STICKY;
+    *exec = nullptr;
+    if (const cudaError_t error = state().next_graph.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
+    *exec = new EmulatedGraph(*graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+    TAPIR_RETURN_STICKY;
+    if (const cudaError_t error = state().next_launch.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
+    ++state().graphs;
+    stream_or_default(stream)->add([tasks = exec->tasks] {
+        for (const Task& task : tasks) task();
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    delete exec;
     return cudaSuccess;
 }
