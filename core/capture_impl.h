@@ -12,7 +12,7 @@
 
 namespace tapir::device_api {
 
-/// Thrown by what cannot be captured: what waits for the device, draws on the host's memory, or reports faults. No std::exception, so that
+/// Thrown by what cannot be captured: what waits for the device, or copies from and to the host. No std::exception, so that
 /// nobody takes it for an error.
 struct CannotCapture {};
 

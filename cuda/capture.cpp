@@ -86,6 +86,7 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
 
     Device device() const noexcept { return device_; }
     std::size_t bytes() const noexcept { return bytes_; }
+    std::vector<int> faults;       // slots of what is captured now
     gpu::Stream* outer = nullptr;  // the current stream when the capture began
 
     void take(Storage& storage, const Loc& loc);
@@ -197,8 +198,12 @@ void refuse_capture() {
 
 class CapturedWork {
  public:
-    CapturedWork(std::shared_ptr<CapturePool> pool, cudaGraphExec_t exec) : pool_(std::move(pool)), exec_(exec) {}
-    ~CapturedWork() { cudaGraphExecDestroy(exec_); }  // CUDA keeps it while it runs
+    CapturedWork(std::shared_ptr<CapturePool> pool, cudaGraphExec_t exec)
+        : pool_(std::move(pool)), exec_(exec), faults_(std::exchange(pool_->faults, {})) {}
+    ~CapturedWork() {
+        cudaGraphExecDestroy(exec_);  // CUDA keeps it while it runs
+        give_kept_slots_back(pool_->device().index, faults_);
+    }
     CapturedWork(const CapturedWork&) = delete;
     CapturedWork& operator=(const CapturedWork&) = delete;
 
@@ -206,12 +211,15 @@ class CapturedWork {
         select(pool_->device());
         pool_->used_here();
         gpu::Stream& stream = current();
-        launched(stream, cudaGraphLaunch(exec_, stream.handle));
+        const cudaError_t error = cudaGraphLaunch(exec_, stream.handle);
+        if (error == cudaSuccess) kept_slots_run(stream, faults_);
+        launched(stream, error);
     }
 
  private:
     std::shared_ptr<CapturePool> pool_;
     cudaGraphExec_t exec_;
+    std::vector<int> faults_;
 };
 
 void run_again(CapturedWork& work) { work.run(); }
@@ -259,20 +267,25 @@ std::shared_ptr<CapturedWork> CaptureScope::end() {
     constexpr std::size_t least = 2;  // nodes: one launch costs what one kernel does
     const std::unique_ptr<State> state = std::move(state_);
     cudaGraph_t graph = end_capture(*state->pool, state->stream);
-    if (!graph) return nullptr;
+    if (!graph) {
+        give_kept_slots_back(state->pool->device().index, std::exchange(state->pool->faults, {}));
+        return nullptr;
+    }
     cudaGraphExec_t exec = nullptr;
     std::size_t nodes = 0;
     cudaError_t error = cudaGraphGetNodes(graph, nullptr, &nodes);
     const bool is_worth = error == cudaSuccess && nodes >= least;
     if (is_worth) error = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
-    if (error == cudaSuccess) return is_worth ? std::make_shared<CapturedWork>(state->pool, exec) : nullptr;
-    static_cast<void>(cudaGetLastError());
+    if (error == cudaSuccess && is_worth) return std::make_shared<CapturedWork>(state->pool, exec);
+    give_kept_slots_back(state->pool->device().index, std::exchange(state->pool->faults, {}));
+    if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
     return nullptr;
 }
 
 CaptureScope::~CaptureScope() {
     if (!state_) return;
+    give_kept_slots_back(state_->pool->device().index, std::exchange(state_->pool->faults, {}));
     if (cudaGraph_t graph = end_capture(*state_->pool, state_->stream)) cudaGraphDestroy(graph);
 }
 
@@ -280,6 +293,7 @@ CaptureScope::~CaptureScope() {
 
 namespace tapir::gpu {
 
+std::vector<int>& captured_faults() noexcept { return capturing_into->faults; }
 void allocate_captured(Storage& storage, const Loc& loc) { capturing_into->take(storage, loc); }
 
 }  // namespace tapir::gpu

@@ -41,6 +41,9 @@ struct Fault {  // what a slot stands for
     int dim;
     Shape shape;
 };
+struct KeptFault : Fault {  // of captured work: stream is null while it does not run
+    bool is_given_back = false;  // as soon as it has run
+};
 
 // Made at first use and never destroyed: tensors may outlive every static object.
 struct DeviceState {
@@ -50,7 +53,9 @@ struct DeviceState {
     int multiprocessors = 1;
     bool reads_pageable = false;  // host memory that is not page-locked is read where it is, when the copy's turn comes
     std::mutex faults_mutex;
-    FaultSlot* slots = nullptr;  // page-locked
+    FaultSlot* slots = nullptr;  // page-locked; behind them as many of captured work
+    std::vector<KeptFault> kept;
+    std::vector<int> spare_kept;
     std::vector<Fault> faults;   // of the slots, in the order of their launches
 };
 
@@ -221,6 +226,19 @@ void check_faults(Stream& stream, std::uint32_t given) {
             ++pending;
         }
     }
+    for (std::size_t i = 0; i < state.kept.size(); ++i) {
+        KeptFault& fault = state.kept[i];
+        FaultSlot& slot = state.slots[kFaultSlots + i];
+        if (fault.stream != &stream) continue;
+        if (static_cast<std::int32_t>(given - fault.given) < 0) {
+            ++pending;
+            continue;
+        }
+        if (slot.is_set) found.emplace_back(fault, slot);
+        slot.is_set = false;
+        fault.stream = nullptr;
+        if (fault.is_given_back) state.spare_kept.push_back(static_cast<int>(i));
+    }
     stream.faults_pending = pending;
     while (!state.faults.empty() && !state.faults.back().stream) state.faults.pop_back();
     if (found.empty()) return;
@@ -324,14 +342,31 @@ void tell_at_exit() {
     }
 }
 
+// A slot that is the captured work's own.
+FaultSlot* take_kept_slot(DeviceState& state, bool is_index, const char* text, int dim, const Shape& shape) {
+    const std::lock_guard lock(state.faults_mutex);
+    if (!state.slots || (state.spare_kept.empty() && state.kept.size() == kFaultSlots)) device_api::refuse_capture();
+    if (state.spare_kept.empty()) {
+        state.spare_kept.push_back(static_cast<int>(state.kept.size()));
+        state.kept.emplace_back();
+    }
+    const int kept = state.spare_kept.back();
+    captured_faults().push_back(kept);
+    state.spare_kept.pop_back();
+    state.kept[static_cast<std::size_t>(kept)] = {{op_name(), detail::thread.op_loc, nullptr, nullptr, 0, is_index, text, dim, shape}};
+    FaultSlot& slot = state.slots[kFaultSlots + kept];
+    slot.is_set = false;
+    return &slot;
+}
+
 FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, const Shape& shape) {
-    device_api::refuse_capture();  // the slot would be another op's when the work runs again
     DeviceState& state = device_state(stream.device);
+    if (is_capturing()) return take_kept_slot(state, is_index, text, dim, shape);
     for (;;) {
         {
             const std::lock_guard lock(state.faults_mutex);
             if (!state.slots) {
-                TAPIR_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&state.slots), kFaultSlots * sizeof(FaultSlot)));
+                TAPIR_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&state.slots), 2 * kFaultSlots * sizeof(FaultSlot)));
                 state.faults.reserve(kFaultSlots);
                 static const int registered = std::atexit(tell_at_exit);
                 static_cast<void>(registered);
@@ -361,9 +396,36 @@ OpenFault::~OpenFault() {
     if (!slot_) return;
     DeviceState& state = device_state(stream_->device);
     const std::lock_guard lock(state.faults_mutex);
+    if (slot_ - state.slots >= kFaultSlots) return;
     Fault& fault = state.faults[static_cast<std::size_t>(slot_ - state.slots)];
     fault.given = stream_->given.load();
     fault.launching = nullptr;
+}
+
+void kept_slots_run(Stream& stream, const std::vector<int>& slots) {
+    if (slots.empty()) return;
+    DeviceState& state = device_state(stream.device);
+    const std::lock_guard lock(state.faults_mutex);
+    for (const int kept : slots) {
+        Fault& fault = state.kept[static_cast<std::size_t>(kept)];
+        if (fault.stream != &stream) ++stream.faults_pending;
+        fault.stream = &stream;
+        fault.given = stream.given.load() + 1;  // the launch is noted next
+    }
+}
+
+void give_kept_slots_back(int device, const std::vector<int>& slots) noexcept {
+    if (slots.empty()) return;
+    DeviceState& state = device_state(device);
+    const std::lock_guard lock(state.faults_mutex);
+    for (const int kept : slots) {
+        KeptFault& fault = state.kept[static_cast<std::size_t>(kept)];
+        if (fault.stream) {
+            fault.is_given_back = true;
+        } else {
+            state.spare_kept.push_back(kept);
+        }
+    }
 }
 
 void launch_empty(int count);  // empty_launch.cu
