@@ -1,11 +1,16 @@
 // Three classifiers of Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): softmax regression, a perceptron of two hidden layers, and a
 // convolutional network after LeNet-5 (LeCun et al. 1998). The data are Debian's package dataset-fashion-mnist.
 #include <fmt/format.h>
+#include <tapir/autograd/trace/graphs.h>
 #include <tapir/nn/data/data.h>
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+
+#ifdef TAPIR_WITH_ONNX  // where libonnx-dev was there
+#include <tapir/autograd/trace/onnx/onnx.h>
+#endif
 
 #include "../common/log.h"
 #include "../common/show.h"
@@ -15,7 +20,7 @@ using namespace tapir;
 namespace {
 
 struct Options {
-    std::string data = "/usr/share/datasets/fashion-mnist", model = "lenet", chart = "fashion.svg", pictures = "fashion_test.svg", log_dir;
+    std::string data = "/usr/share/datasets/fashion-mnist", model = "lenet", chart = "fashion.svg", pictures = "fashion_test.svg", log_dir, save;
     int epochs = 10, threads = 1;
     std::int64_t examples = 60000, batch = 64;
     double lr = 1e-3;
@@ -72,6 +77,34 @@ void draw(nn::Sequential& model, const data::TensorDataset<Tensor, Tensor>& test
     show::write_pictures(path, pictures, "Test images and what the model said; where it is wrong, in brackets what they are");
 }
 
+// The trained model as a graph, for programs that do not know the model: PATH.graph for
+// load_graph(), also of Tapir::runtime, and PATH.onnx for others. Both take bytes, any number of images at once.
+void export_model(nn::Sequential& model, const data::TensorDataset<Tensor, Tensor>& test, const std::string& path) {
+    model.eval();  // no dropout from now on
+    const auto program = [&](const Tensor& images) { return model(pixels(images)); };
+    Graph graph = trace(program, {{"images", test.tensor(0).narrow(0, 0, 2), {"batch"}}}, {.outputs = {"logits"}});
+    optimize(graph);
+    const auto check = [&](const std::string& file, const Graph& loaded) {
+        const CompiledGraph run = loaded.compile();
+        std::int64_t same = 0;
+        data::DataLoader loader(test, {.batch_size = 500});
+        for (auto& [images, labels] : loader) {
+            const Tensor expected = program(images), logits = run(images);
+            if (!allclose(logits, expected, 1e-3, 1e-3)) throw std::runtime_error(fmt::format("{} does not compute what the program does", file));
+            same += (argmax(logits, 1) == argmax(expected, 1)).sum().item<std::int64_t>();
+        }
+        fmt::print("wrote {}, which says of {} of {} test images what the program says\n", file, same, test.size());
+    };
+    save_graph(path + ".graph", graph);
+    check(path + ".graph", load_graph(path + ".graph"));
+#ifdef TAPIR_WITH_ONNX
+    save_onnx(path + ".onnx", graph, {.graph_name = "fashion"});
+    check(path + ".onnx", load_onnx(path + ".onnx"));
+#else
+    fmt::print("no {}.onnx: libonnx-dev was missing when this was built\n", path);
+#endif
+}
+
 void run(int argc, char** argv) {
     Options o;
     CLI::App app("Classifiers of Fashion-MNIST");
@@ -86,6 +119,7 @@ void run(int argc, char** argv) {
     app.add_option("--chart", o.chart, "where the curves go; '' for none")->capture_default_str();
     app.add_option("--pictures", o.pictures, "where test images go; '' for none")->capture_default_str();
     app.add_option("--log-dir", o.log_dir, "folder for TensorBoard");
+    app.add_option("--export", o.save, "writes the trained model to PATH.graph and PATH.onnx");
     show::parse(app, argc, argv);
     manual_seed(o.seed);
     set_num_threads(o.threads);
@@ -127,6 +161,7 @@ void run(int argc, char** argv) {
     }
     show::write_chart(o.chart, {losses, accuracies}, {.title = "Fashion-MNIST, " + o.model, .x_label = "epoch", .y_label = "loss, accuracy"});
     draw(model, test, o.pictures);
+    if (!o.save.empty()) export_model(model, test, o.save);
     fmt::print("result {:.4f}\n", tested);
 }
 
