@@ -2,10 +2,15 @@
 //
 //     const Graph graph = load_graph("model.graph");
 //     Tensor y = graph.run({{"x", tensor({{1.0f, 2.0f}})}}, {"logits"})[0];
+//     const CompiledGraph run = graph.compile({"logits"});        // without names, run after run
 //
-// Tensors can be made, looked at and printed; their methods that compute, and gradients, are Tapir::tapir's.
+// Of Graph it has load_graph, parse, str, print, value, dims, run, operator() and compile; tensors can be made, looked at, indexed and
+// printed, and what is done to results: reshape, softmax, argmax, topk. What edits, draws and saves graphs, other methods that compute,
+// gradients, linalg and the steps of optimizers are Tapir::tapir's: a call of such a function is refused by the linker, a graph
+// with such an op by load_graph, which names it.
 #pragma once
 
+#include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/autograd/trace/graph_file.h"
 #include "tapir/core/io/safetensors.h"
 #include "tapir/ops/make.h"

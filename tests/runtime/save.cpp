@@ -40,6 +40,18 @@ int main() {
     norm.eval();
     const auto lenet = [&](const Tensor& x) { return max_pool2d(relu(norm(convolution(x))), 2).flatten(1); };
     save("convolution", trace(lenet, {{"x", randn({2, 1, 12, 12}), {"batch"}}}), {randn({3, 1, 12, 12})});
+    // A training step, which the runtime does not take.
+    nn::Linear learner(2, 1);
+    optim::Lion lion(learner.parameters(), {.lr = 0.1});
+    const auto step = [&](const Tensor& x) {
+        lion.zero_grad();
+        Tape tape;
+        const Tensor loss = learner(x).sum();
+        tape.backward(loss);
+        lion.step();
+        return loss;
+    };
+    save_graph("training.graph", trace(step, {{"x", randn({3, 2})}}));
     const auto loop = [](const Tensor& x) {
         return while_loop([](const Tensor& t) { return t.sum() < 100; }, [](const Tensor& t) { return t * 2; }, {x})[0];
     };
