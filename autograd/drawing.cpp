@@ -35,7 +35,7 @@ void shorten(Drawing& drawing, std::size_t most_rows) {
 namespace {
 
 constexpr std::size_t kBendsOfBox = 4;       // on average
-constexpr double kCharacter = 6.6, kLine = 15, kGap = 22, kLayerGap = 46, kMargin = 20;
+constexpr double kCharacter = 6.6, kSmallCharacter = 5.4, kLine = 15, kGap = 22, kLayerGap = 46, kMargin = 20;
 constexpr int kSweeps = 8;
 
 // --- Where it is drawn -------------------------------------------------------------------------------------------------------
@@ -244,8 +244,10 @@ void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
     svg += fmt::format("<path d=\"{}\" marker-end=\"url(#tip)\"><title>{}</title></path>\n", path, detail::xml_text(edge.label));
     const double next_x = edge.bends.empty() ? to.x : drawing.boxes[edge.bends[0]].x;
     const double next_y = edge.bends.empty() ? to.top : drawing.boxes[edge.bends[0]].top;
-    svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", (from.x + next_x) / 2 + 3, (from.bottom + next_y) / 2 + 3,
-                       detail::xml_text(edge.label));
+    // An edge to the left has its label there, away from those of other edges.
+    const double middle_x = (from.x + next_x) / 2, width = kSmallCharacter * static_cast<double>(edge.label.size());
+    const double label_x = next_x < from.x - kCharacter ? std::max(middle_x - 3 - width, 2.0) : middle_x + 3;
+    svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", label_x, (from.bottom + next_y) / 2 + 3, detail::xml_text(edge.label));
 }
 
 void write_box(std::string& svg, const Box& box) {
