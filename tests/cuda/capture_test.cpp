@@ -1,5 +1,6 @@
 // Graphs whose runs are captured into CUDA Graphs: that they compute what the program does, on other inputs, sizes, streams and threads, and
 // with ops in them that cannot be captured.
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -188,6 +189,38 @@ TEST_CASE("ops that cannot be captured run between what is", "[cuda]") {
             x = randn({8, 8}).to(cuda);
             test::check_close(run(x), program(x), 1e-5);
         }
+    }
+}
+
+TEST_CASE("what a captured op does not take is told of by its line", "[cuda]") {
+    NEEDS_CUDA;
+    const Tensor table = randn({12, 8}).to(cuda), w = randn({8, 8}).to(cuda);
+    const auto program = [&](const Tensor& index) { return tanh(matmul(embedding(index, table), w)); };
+    const Tensor good = tensor({1, 11, 0}).to(cuda), bad = tensor({1, 12, 0}).to(cuda), want = program(good);
+    std::optional<CompiledGraph> run = trace(program, {{"index", good}}).compile();
+    for (int i = 0; i < 3; ++i) test::check_close((*run)(good), want, 1e-6);
+    const std::string message = "capture_test.cpp:" + std::to_string(__LINE__ - 4) + ": embedding: index 12";
+    for (const bool is_destroyed : {false, true}) {
+        const Tensor y = (*run)(bad);
+        if (is_destroyed) run.reset();
+        std::string what;
+        try {
+            synchronize();
+        } catch (const IndexError& error) {
+            what = error.what();
+        }
+        CHECK(what.substr(0, message.size()) == message);
+        if (is_destroyed) break;
+        test::check_close((*run)(good), want, 1e-6);
+    }
+    synchronize();
+    // Slots that were given back are lent again.
+    for (int i = 0; i < 3; ++i) {
+        const CompiledGraph other = trace(program, {{"index", good}}).compile();
+        for (int k = 0; k < 3; ++k) test::check_close(other(good), want, 1e-6);
+        const SyncScope wait;
+        CHECK_THROWS_AS(static_cast<void>(other(bad)), IndexError);
+        test::check_close(other(good), want, 1e-6);
     }
 }
 
