@@ -229,5 +229,5 @@ TEST_CASE("parts of control flow without outputs") {
     refused("nothing is carried", loop + "input a: float32 ()\n    output o = a\n}, body={\n    \n})\noutput y = %1\n");
     refused("cond gives no result 0", "input x: float32 ()\n%1: float32 () = cond(x, then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
     refused("tensors are carried along", "input x: float32 ()\n%1: float32 () = scan(x, carries=1, xs=1, body={\n    \n})\noutput y = %1\n");
-    refused("needs number 0", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
+    refused("cond is given 0 inputs, and needs at least 1", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
 }
