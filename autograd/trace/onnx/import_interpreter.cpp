@@ -10,6 +10,7 @@
 #include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/text_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
@@ -381,12 +382,12 @@ const OnnxInterpreter::Origin& OnnxInterpreter::origin_of(const onnx::NodeProto&
         unsigned number = 0;
         const char* end = line.data() + line.size();
         if (colon != line.npos && colon > 0 && std::from_chars(line.data() + colon + 1, end, number).ptr == end && number > 0) {
-            origin.line = made_loc(line.substr(0, colon), "", number);
-            if (line.size() + 1 < doc.size()) origin.module = module_name(doc.substr(line.size() + 1), "");
+            origin.line = made_loc(utf8_text(line.substr(0, colon)), "", number);
+            if (line.size() + 1 < doc.size()) origin.module = module_name(utf8_text(doc.substr(line.size() + 1)), "");
             return origin;
         }
     }
-    origin.module = module_name(name, node.op_type());
+    origin.module = module_name(utf8_text(name), node.op_type());
     return origin;
 }
 

@@ -92,6 +92,10 @@ TEST_CASE("a node has the name of the model's node: in listings, errors and draw
     CHECK(has_relu);
     CHECK(graph.str().find("import_test.cpp:" + std::to_string(line) + " \"/layer1/conv/Gemm\"") != std::string::npos);
     CHECK(graph.to_svg().find(">/layer1/conv/Gemm<title>Gemm<") != std::string::npos);
+    model.proto.mutable_graph()->mutable_node(0)->set_name("a \"b\"\n# \xff");  // it can be saved, and read back
+    const Graph odd = load_onnx_from_memory(model.bytes());
+    CHECK(odd.nodes()[0]->module->path == std::string("a \"b\"\n# \xef\xbf\xbd"));
+    CHECK(Graph::parse(odd.str()).str() == odd.str());
     const auto why = [&](const auto& run) {
         try {
             run();
