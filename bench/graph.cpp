@@ -1,7 +1,9 @@
-// [THREADS=n] bench_graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training steps with
+// [THREADS=n] [FREEZE=1] bench_graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training steps with
 // one). Both take turns, and a row has the best of each: what other programs do to this machine makes runs only slower. Beside
 // the times: calls of malloc of one warm run, and the most memory that one takes beside what is there
-// before it, of the compiled graph with the memory that it has planned and keeps.
+// before it, of the compiled graph with the memory that it has planned and keeps. FREEZE: the compiled graph's parameters are constants (its packed
+// weights are not counted).
+#include <tapir/autograd/trace/passes.h>
 #include <tapir/autograd/trace/trace.h>
 #include <tapir/core/allocator.h>
 #include <tapir/core/parallel.h>
@@ -101,7 +103,9 @@ void forward(const char* name, const std::function<std::vector<Tensor>(const std
         if (!allclose(a[i], b[i], 1e-5, 1e-6)) std::printf("%s: differs\n", name);
     }
     const NoGradScope no_grad;
-    const CompiledGraph ready = graph.compile();
+    Graph ready_graph = graph;
+    if (std::getenv("FREEZE")) freeze(ready_graph);
+    const CompiledGraph ready = ready_graph.compile();
     row(name, [&] { keep(eager()); }, [&] { keep(graph.run(named)); }, [&] { keep(compiled(ready)); }, &ready);
 }
 
