@@ -4,11 +4,12 @@
 
 namespace tapir {
 
-int simplify(Graph& graph) {
+int simplify(Graph& graph, const PassOptions& options) {
     constexpr int kMostRounds = 32;  // each makes the graph smaller or its ops cheaper, so that few are needed
-    int changes = rewrite::in_nested(graph, simplify);
+    int changes = rewrite::in_nested(graph, [&](Graph& nested) { return simplify(nested, options); });
     for (int round = 0; round < kMostRounds; ++round) {
-        const int more = rewrite::simplify_arithmetic(graph) + rewrite::simplify_views(graph) + rewrite::simplify_reductions(graph);
+        const int more = rewrite::simplify_arithmetic(graph, options.allow_nonfinite) + rewrite::simplify_views(graph) +
+                         rewrite::simplify_reductions(graph, options.allow_nonfinite);
         if (more == 0) break;
         changes += more;
     }

@@ -5,7 +5,8 @@
 // Each changes the graph in place, the graphs within it too (branches, bodies of loops), and gives how many changes it made. The names,
 // shapes and dtypes of inputs and outputs and what is written to parameters stay, and so do guards and the order in which random numbers
 // are drawn. Beyond rounding means: the sign of zero, and what is near the ends of a dtype's range, may come out otherwise, as where a
-// sum of products overflows and the product of a sum does not. nan and infinities that an op gives stay: x * 0 is not 0.
+// sum of products overflows and the product of a sum does not. nan and infinities that an op gives stay: x * 0 is not 0; PassOptions
+// say otherwise.
 #pragma once
 
 #include <functional>
@@ -24,11 +25,18 @@ int eliminate_common_subexpressions(Graph& graph);
 /// trained: see freeze(). zeros(), full(), expand() of much stay, which are small as ops.
 int fold_constants(Graph& graph, std::int64_t most_elements = 1 << 20);
 
+struct PassOptions {
+    /// Whether a number may come out as nan or infinite, or the other way round, where a factor is infinite or nan, a divisor 0, or a dimension with
+    /// a name has size 0: c*a + c*b -> c*(a + b), a/c + b/c -> (a + b)/c and sum(x*c) -> sum(x)*c for any c then, else for finite constants
+    /// (and of integers); pow(x, 0.5) -> sqrt(x), pow(x, -0.5) -> rsqrt(x).
+    bool allow_nonfinite = false;
+};
+
 /// Algebra. What changes nothing goes: x*1, x/1, x + 0, x - 0, -(-x), transposes and permutations that undo each other, reshapes, expansions,
 /// conversions and copies that change nothing, where() of a constant mask. What comes in chains becomes one: transposes, reshapes, expansions,
-/// conversions, sums, numbers (x*2*3). And c*a + c*b -> c*(a + b), log(softmax(x)) -> log_softmax(x), pow(x, 2) -> square(x) and
+/// conversions, sums, numbers (x*2*3). And c*a + c*b -> c*(a + b) (see PassOptions), log(softmax(x)) -> log_softmax(x), pow(x, 2) -> square(x) and
 /// its like, sums of one element, of products with what is the same for all (sum(x*2) -> sum(x)*2), and of what was expanded.
-int simplify(Graph& graph);
+int simplify(Graph& graph, const PassOptions& options = {});
 
 /// Element-wise ops are computed before their operands are expanded: exp(x.expand({n, 3})) -> exp(x).expand({n, 3}); operands that
 /// broadcast by themselves are not expanded first; numbers take the place of tensors that are full of one; and what is small is put
@@ -41,8 +49,8 @@ int hoist_broadcasts(Graph& graph);
 /// That pays off where the images are larger than the weights.
 int fold_batch_norm(Graph& graph, bool with_parameters = false);
 
-/// For inference: parameters that the graph does not write to become constants, so that what is computed from them alone is computed once.
-/// Their names stay in listings. Gives how many; training the model they are from changes this graph no more.
+/// For inference: parameters that the graph does not write to become constants, copies of them, so that what is computed from them alone is
+/// computed once. Their names stay in listings. Gives how many; training the model they are from changes this graph no more.
 int freeze(Graph& graph);
 
 /// How many changes one pass has made.
@@ -52,14 +60,14 @@ struct PassReport {
 };
 
 /// All of them but freeze(), in a fixed order, again and again until nothing changes. One line for each pass.
-std::vector<PassReport> optimize(Graph& graph);
+std::vector<PassReport> optimize(Graph& graph, const PassOptions& options = {});
 
 /// One `fused` node for element-wise ops of one shape and dtype that work on each other's results: they run as one pass over memory, with
 /// the same numbers. One `fused_reduce` where a sum or a mean is all that their result is needed for. What runs a graph does this itself (Graph::run, Graph::compile); it is no part of optimize().
 /// takes: which nodes; null: all.
 int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 /// One product for several with the same matrix, each of few rows, that do not need each other's results: the matrix is read once. The
-/// results are views of its rows, the same up to rounding. Done by what runs a graph, too.
+/// results are views of its rows, the same up to rounding; outputs are made apart. Done by what runs a graph, too.
 int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 /// linear() of one row by a weight that is a constant (see freeze()) reads a copy of the weight, of up to 2 MB, in a layout in which that is one
 /// stream of memory; the results are the same up to rounding. Done by what runs a graph, too.

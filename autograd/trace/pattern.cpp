@@ -150,14 +150,16 @@ Value* write(Graph& graph, Node& root, const Term& term, Found& found, const Siz
                root.results[0]->dtype, root.results[0]->device, shape ? *shape : *shape_of(term, found));
 }
 
-Value* rewritten(Graph& graph, Node& root, const Rewriting& rewriting) {
+Value* rewritten(Graph& graph, Node& root, const Rewriting& rewriting, bool allow_nonfinite) {
     Value* result = root.results[0];
     const DType dtype = result->dtype;
     if (rewriting.where & Pattern::reals && !is_floating(dtype)) return nullptr;
     if (rewriting.where & Pattern::no_halves && dtype == float16) return nullptr;
     if (rewriting.where & Pattern::no_bools && dtype == bool_) return nullptr;
+    if (rewriting.where & Pattern::loosely && !allow_nonfinite) return nullptr;
     Found found;
     if (!Search(graph, root, rewriting.where).finds(rewriting.from, result, found)) return nullptr;
+    if (rewriting.where & Pattern::finite_c && !allow_nonfinite && is_floating(dtype) && !is_finite_constant(found.of('c'))) return nullptr;
     if (rewriting.to.op.empty()) {
         Value* other = found.of(rewriting.to.letter);
         return same_type(other, result) ? other : nullptr;
@@ -177,7 +179,7 @@ Value* rewritten(Graph& graph, Node& root, const Rewriting& rewriting) {
 
 }  // namespace
 
-int apply_patterns(Graph& graph, std::span<const Pattern> patterns) {
+int apply_patterns(Graph& graph, std::span<const Pattern> patterns, bool allow_nonfinite) {
     std::map<std::string, std::vector<Rewriting>, std::less<>> by_op;
     for (const Pattern& pattern : patterns) {
         std::string_view from = pattern.from, to = pattern.to;
@@ -191,7 +193,7 @@ int apply_patterns(Graph& graph, std::span<const Pattern> patterns) {
         const auto known = by_op.find(node->op);
         if (known == by_op.end() || node->results.size() != 1) continue;
         for (const Rewriting& rewriting : known->second) {
-            Value* other = rewritten(graph, *node, rewriting);
+            Value* other = rewritten(graph, *node, rewriting, allow_nonfinite);
             if (!other || !take_place(graph, *node, node->results[0], other)) continue;
             ++changes;
             break;

@@ -19,11 +19,14 @@ struct Pattern {
         no_halves = 2,  // not float16: sums and products that did not overflow might
         once = 4,       // where nothing else needs what is between: it would be computed besides
         no_bools = 8,
+        finite_c = 16,  // of floats: where `c` is a constant of finite numbers, none of them 0
+        loosely = 32,   // nan and infinities may come out otherwise
     };
     unsigned where = anywhere;
 };
 
-/// Tries them on each node, in the order in which they run, and gives how many have changed something.
-int apply_patterns(Graph& graph, std::span<const Pattern> patterns);
+/// Tries them on each node, in the order in which they run, and gives how many have changed something. allow_nonfinite: those that are
+/// `loosely` too, and finite_c does not count.
+int apply_patterns(Graph& graph, std::span<const Pattern> patterns, bool allow_nonfinite);
 
 }  // namespace tapir::rewrite

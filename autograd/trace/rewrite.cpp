@@ -44,9 +44,15 @@ bool is_expanded(const Value* value) {
     return false;
 }
 
+// None of a whole number that may be another one as a double.
+std::optional<double> exact(double number, DType dtype) {
+    constexpr double kExact = 9007199254740992;  // 2^53
+    return is_floating(dtype) || std::abs(number) < kExact ? std::optional(number) : std::nullopt;
+}
+
 std::optional<double> number_in(const Attribute& attribute) {
     if (const auto* size = std::get_if<SymInt>(&attribute)) {
-        return size->is_number() ? std::optional(static_cast<double>(size->number())) : std::nullopt;
+        return size->is_number() ? exact(static_cast<double>(size->number()), int64) : std::nullopt;
     }
     if (const auto* real = std::get_if<double>(&attribute)) return *real;
     if (const auto* flag = std::get_if<bool>(&attribute)) return *flag ? 1 : 0;
@@ -58,7 +64,7 @@ std::optional<double> rounded(std::optional<double> number, DType dtype) {
     if (!number) return number;
     alignas(8) std::byte place[8];
     detail::store(dtype, place, Scalar(*number));
-    return detail::load_double(dtype, place);
+    return exact(detail::load_double(dtype, place), dtype);
 }
 
 std::optional<double> number_in_constant(const Tensor& x) {
@@ -71,7 +77,7 @@ std::optional<double> number_in_constant(const Tensor& x) {
     for (std::int64_t i = 1; i < x.numel(); ++i) {
         if (std::memcmp(first, first + static_cast<std::size_t>(i) * bytes, bytes) != 0) return std::nullopt;
     }
-    return detail::load_double(x.dtype(), first);
+    return exact(detail::load_double(x.dtype(), first), x.dtype());
 }
 
 }  // namespace
@@ -94,6 +100,20 @@ std::optional<double> number_of(const Value* value) {
         value = node->inputs[0];
     }
     return std::nullopt;
+}
+
+bool is_finite_constant(const Value* value) {
+    constexpr std::int64_t kLookedAt = 1 << 16;  // elements
+    if (const std::optional<double> number = number_of(value)) return std::isfinite(*number) && *number != 0;
+    if (value->kind != Graph::Kind::constant || value->device != cpu || value->data.numel() > kLookedAt) return false;
+    const detail::PauseRecording pause;
+    const Tensor flat = value->data.contiguous();
+    const auto* first = static_cast<const std::byte*>(flat.raw_data());
+    for (std::int64_t i = 0; i < flat.numel(); ++i) {
+        const double number = detail::load_double(flat.dtype(), first + static_cast<std::size_t>(i) * itemsize(flat.dtype()));
+        if (!std::isfinite(number) || number == 0) return false;
+    }
+    return true;
 }
 
 bool is_known(const Sizes& shape) {

@@ -20,7 +20,10 @@ using Sizes = std::vector<SymInt>;
 // --- Looking ------------------------------------------------------------------------------------------------------------------
 
 /// The number that all elements of a value are, where that is known: of constants, zeros(), full(), and views of these.
+/// None for whole numbers that a double does not hold exactly.
 std::optional<double> number_of(const Value* value);
+/// Whether each element is known, finite and not 0.
+bool is_finite_constant(const Value* value);
 /// Whether a formula of dimensions, which may depend on data, gives each size.
 bool is_known(const Sizes& shape);
 /// Whether attributes can say it: its dimensions are those of inputs, which each run knows from the start.

@@ -59,19 +59,19 @@ constexpr Pattern kPatterns[] = {
     {"pow(x, 5)", "mul(square(square(x)), x)", Pattern::no_halves},
     {"pow(x, 6)", "square(mul(square(x), x))", Pattern::no_halves},
     {"pow(x, 8)", "square(square(square(x)))", Pattern::no_halves},
-    {"pow(x, 0.5)", "sqrt(x)", Pattern::reals},
-    {"pow(x, -0.5)", "rsqrt(x)", Pattern::reals},
+    {"pow(x, 0.5)", "sqrt(x)", Pattern::reals | Pattern::loosely},    // of -inf it is inf
+    {"pow(x, -0.5)", "rsqrt(x)", Pattern::reals | Pattern::loosely},  // of -inf it is 0
     {"pow(x, -1)", "reciprocal(x)", Pattern::reals},
     {"pow(x, -2)", "square(reciprocal(x))", Pattern::reals},
     // Quotients.
     {"div(1, x)", "reciprocal(x)", Pattern::reals},
     {"mul(x, reciprocal(y))", "div(x, y)", Pattern::reals | Pattern::once},
     {"reciprocal(sqrt(x))", "rsqrt(x)", Pattern::reals | Pattern::once},
-    // A common factor, where nothing else needs the products.
-    {"add(mul(c, a), mul(c, b))", "mul(c, add(a, b))", Pattern::once | Pattern::no_halves},
-    {"sub(mul(c, a), mul(c, b))", "mul(c, sub(a, b))", Pattern::once | Pattern::no_halves | Pattern::no_bools},
-    {"add(div(a, c), div(b, c))", "div(add(a, b), c)", Pattern::once | Pattern::no_halves | Pattern::reals},
-    {"sub(div(a, c), div(b, c))", "div(sub(a, b), c)", Pattern::once | Pattern::no_halves | Pattern::reals},
+    // A common factor, where nothing else needs the products. inf * 2 + inf * -1 is nan.
+    {"add(mul(c, a), mul(c, b))", "mul(c, add(a, b))", Pattern::once | Pattern::no_halves | Pattern::finite_c},
+    {"sub(mul(c, a), mul(c, b))", "mul(c, sub(a, b))", Pattern::once | Pattern::no_halves | Pattern::no_bools | Pattern::finite_c},
+    {"add(div(a, c), div(b, c))", "div(add(a, b), c)", Pattern::once | Pattern::no_halves | Pattern::reals | Pattern::finite_c},
+    {"sub(div(a, c), div(b, c))", "div(sub(a, b), c)", Pattern::once | Pattern::no_halves | Pattern::reals | Pattern::finite_c},
     // What has an op of its own that is exact where the two are not.
     {"log(softmax(x))", "log_softmax(x)"},
     {"log(sigmoid(x))", "logsigmoid(x)"},
@@ -185,6 +185,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-int simplify_arithmetic(Graph& graph) { return apply_patterns(graph, kPatterns) + apply_rules(graph, kRules); }
+int simplify_arithmetic(Graph& graph, bool allow_nonfinite) { return apply_patterns(graph, kPatterns, allow_nonfinite) + apply_rules(graph, kRules); }
 
 }  // namespace tapir::rewrite

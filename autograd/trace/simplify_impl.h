@@ -1,4 +1,5 @@
 // The groups of rules that simplify() is made of. Each goes over the graph once and gives how many rules have changed something.
+// allow_nonfinite: see PassOptions.
 #pragma once
 
 #include "tapir/autograd/trace/rewrite_impl.h"
@@ -6,10 +7,10 @@
 namespace tapir::rewrite {
 
 /// Element-wise ops, softmax and dtypes.
-int simplify_arithmetic(Graph& graph);
+int simplify_arithmetic(Graph& graph, bool allow_nonfinite);
 /// Transposes, reshapes, expansions, slices, and copies.
 int simplify_views(Graph& graph);
 /// Sums, means and their like.
-int simplify_reductions(Graph& graph);
+int simplify_reductions(Graph& graph, bool allow_nonfinite);
 
 }  // namespace tapir::rewrite

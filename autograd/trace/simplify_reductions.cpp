@@ -72,11 +72,14 @@ Value* put_count(Graph& graph, Node& before, const Sizes& sizes, DType dtype) {
         return nullptr;
     }
     const DType computed = dtype == float16 || dtype == bfloat16 ? float32 : dtype;
+    if (count.is_number() && count.number() > std::int64_t{1} << 53) return nullptr;
     if (count.is_number()) return put_number(graph, static_cast<double>(count.number()), computed);
     return put(graph, before, "number", {}, {{"value", count}, {"dtype", computed}}, computed, cpu, {});
 }
 
-// Of what was expanded: over what has been added a product, or for means and extremes nothing; over the rest before the expansion.
+// Of what was expanded: over what has been added a product, or for means and extremes nothing; over the rest before the expansion. A sum of
+// no infinity is 0, and their product nan: how many there are must be known.
+template <bool kAllowNonfinite>
 Value* of_expansion(Graph& graph, Node& node) {
     const Node* expansion = made_by(node.inputs[0], "expand");
     const Value *wide = node.inputs[0], *result = node.results[0];
@@ -98,7 +101,8 @@ Value* of_expansion(Graph& graph, Node& node) {
     if (repeated.empty() && computed.empty()) return nullptr;
     const bool is_sum = node.op == "sum" && !repeated.empty();
     for (const SymInt& size : repeated) {
-        if (size.is_number() ? size.number() <= 0 : node.op != "sum") return nullptr;  // of nothing
+        const bool may_be_nothing = node.op != "sum" || !(kAllowNonfinite || !is_floating(result->dtype));
+        if (size.is_number() ? size.number() <= 0 : may_be_nothing) return nullptr;
     }
     Value* count = is_sum ? put_count(graph, node, repeated, result->dtype) : nullptr;
     if (is_sum && !count) return nullptr;
@@ -113,7 +117,9 @@ Value* of_expansion(Graph& graph, Node& node) {
     return put(graph, node, "expand", {x}, {{"shape", result->shape}}, result);
 }
 
-// sum(x * w), where w is the same for all that is summed: sum(x) * w, whose product is smaller. Also x / w, and -x.
+// sum(x * w), where w is the same for all that is summed: sum(x) * w, whose product is smaller. Also x / w, and -x. Not where w may be
+// infinite, or 0 below: 1 * inf + -2 * inf is nan, as is a sum of nothing in these places.
+template <bool kAllowNonfinite>
 Value* of_product(Graph& graph, Node& node) {
     Value* product = node.inputs[0];
     const Node* inner = product->maker;
@@ -134,7 +140,7 @@ Value* of_product(Graph& graph, Node& node) {
             const auto from_end = rank - static_cast<std::size_t>(dim);
             return from_end > w->shape.size() || w->shape[w->shape.size() - from_end] == SymInt(1);
         });
-        if (!is_same) continue;
+        if (!is_same || !(kAllowNonfinite || !is_floating(result->dtype) || is_finite_constant(w))) continue;
         Value* sum = sum_of(x);
         w = reshaped(graph, node, w, reduced(w->shape, rank, dims, flag_of(node, "keepdim")));
         return put(graph, node, inner->op.c_str(), side == 1 ? std::vector<Value*>{sum, w} : std::vector<Value*>{w, sum}, {}, result);
@@ -146,12 +152,18 @@ constexpr Rule kRules[] = {
     {"sum", of_one_element}, {"mean", of_one_element}, {"amax", of_one_element}, {"amin", of_one_element}, {"prod", of_one_element},
     {"logsumexp", of_one_element},
     {"sum", in_sequence}, {"amax", in_sequence}, {"amin", in_sequence}, {"prod", in_sequence}, {"all", in_sequence}, {"any", in_sequence},
-    {"sum", of_expansion}, {"mean", of_expansion}, {"amax", of_expansion}, {"amin", of_expansion},
-    {"sum", of_product}, {"mean", of_product},
+};
+
+template <bool kAllowNonfinite>
+constexpr Rule kMovingRules[] = {
+    {"sum", of_expansion<kAllowNonfinite>},  {"mean", of_expansion<kAllowNonfinite>}, {"amax", of_expansion<kAllowNonfinite>},
+    {"amin", of_expansion<kAllowNonfinite>}, {"sum", of_product<kAllowNonfinite>},    {"mean", of_product<kAllowNonfinite>},
 };
 
 }  // namespace
 
-int simplify_reductions(Graph& graph) { return apply_rules(graph, kRules); }
+int simplify_reductions(Graph& graph, bool allow_nonfinite) {
+    return apply_rules(graph, kRules) + (allow_nonfinite ? apply_rules(graph, kMovingRules<true>) : apply_rules(graph, kMovingRules<false>));
+}
 
 }  // namespace tapir::rewrite

@@ -27,6 +27,18 @@ TEST_CASE("what depends on constants only is computed once") {
     check_same_graphs(graph, before, {rand({3, 4}, float64)});
 }
 
+TEST_CASE("a frozen graph has its own memory") {
+    const Tensor w = tensor({1.0F, 2.0F}).requires_grad_();
+    Graph graph = trace([&](const Tensor& x) { return x * w + exp(w); }, {{"x", ones({2})}});
+    const Tensor x = ones({2}), wanted = graph({x})[0].clone();
+    CHECK(freeze(graph) == 1);
+    const NoGradScope off;
+    Tensor(w).fill_(0);
+    CHECK(equal(graph({x})[0], wanted));
+    for (int i = 0; i < 3; ++i) CHECK(equal(graph.run({{"x", x}})[0], wanted));
+    CHECK_FALSE(graph.constants()[0]->data.requires_grad());
+}
+
 TEST_CASE("what is large, random, or not known before a run is not folded") {
     const Tensor c = tensor({1.0F, 2.0F});
     Graph graph = trace(
