@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 
 namespace tapir {
 namespace {
@@ -111,6 +112,7 @@ int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& 
     for (const auto& node : graph.nodes()) {
         Key key;
         if ((takes && !takes(*node)) || !key_of(*node, key)) continue;
+        if (rewrite::is_seen(graph, node->results[0])) continue;  // outputs have memory of their own
         std::vector<Node*>& group = groups[key];
         if (group.empty()) keys.push_back(key);
         group.push_back(node.get());

@@ -95,3 +95,17 @@ TEST_CASE("gradients of batched products") {
     const std::vector<Tensor> wanted = tape.gradient(fn(x), {x, w}), got = tape.gradient(graph({x})[0], {x, w});
     for (std::size_t i = 0; i < 2; ++i) CHECK(allclose(got[i], wanted[i], 1e-4, 1e-5));
 }
+
+TEST_CASE("products that are outputs are tensors of their own") {
+    const Tensor w = randn({40, 40}).requires_grad_(), b = randn({40}).requires_grad_(), u = ones({40}).requires_grad_();
+    const Graph graph = trace([&](const Tensor& x, const Tensor& y) { return std::pair(linear(x, w, b), linear(y, w, b).reshape({5, 8})); },
+                              {{"x", ones({40})}, {"y", ones({40})}});
+    for (int i = 0; i < 3; ++i) {
+        std::vector<Tensor> results = graph.run({{"x", randn({40})}, {"y", randn({40})}});
+        CHECK_FALSE(results[0].shares_storage(results[1]));
+        Tape tape;
+        const Tensor loss = (u * results[0]).sum();
+        results[1].add_(1);
+        CHECK_NOTHROW(tape.backward(loss));
+    }
+}
