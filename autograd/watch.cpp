@@ -34,6 +34,10 @@ void detail::tell_begin(const char* op, Device operand, const Loc& loc) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.begin(op, operand, caller(loc)); });
 }
 
+void tell_written(const Tensor& self, const Loc& loc) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.written(self, detail::caller(loc)); });
+}
+
 void detail::tell_failure() noexcept {
     WatcherList::each([](OpWatcher& watcher) { watcher.failed(); });
 }

@@ -25,6 +25,8 @@ class OpWatcher {
     virtual void failed() noexcept {}
     /// The program is about to read its elements with what(). Told while a graph is traced only.
     virtual void read(const char* /*what*/, const Tensor& /*x*/, const Loc& /*caller*/) {}
+    /// Something wrote into a tensor, be it an op, told of or not, or the library itself. Told while a graph is traced only.
+    virtual void written(const Tensor& /*self*/, const Loc& /*caller*/) {}
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
     virtual void end(const RecordArgs& /*ran*/) {}
 
@@ -80,6 +82,9 @@ class OperandNames {
     const char* const* outputs_;
     const OperandNames* outer_;
 };
+
+/// Tells the thread's watchers, also where these are told of nothing else, that self was written to: for mark_written().
+void tell_written(const Tensor& self, const Loc& loc);
 
 /// The watcher is told of what this thread does while this lives.
 class WatchScope {

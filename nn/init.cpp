@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -37,6 +38,26 @@ double kaiming_std(const char* op, const Tensor& t, const KaimingOptions& option
     const Fans f = fans(op, t, loc);
     return gain(options.nonlinearity, options.slope) / std::sqrt(options.fan == Fan::in ? f.in : f.out);
 }
+
+// Nothing of what an initialiser does is recorded. A graph that is traced is told of it, though, where ops do all of it.
+class PauseUnlessTraced {
+    tapir::detail::Muted muted_{tapir::detail::thread.muted || !tapir::detail::is_tracing()};
+    NoGradScope plain_;
+};
+
+// For one that computes with elements, which a graph cannot hold: the refusal names it.
+class PartsOf {
+ public:
+    PartsOf(const char* op, const Loc& loc) noexcept : named_(op, loc) {}
+
+ private:
+    struct Named {
+        Named(const char* op, const Loc& loc) noexcept {
+            if (tapir::detail::is_tracing()) tapir::detail::name_op(op, loc);
+        }
+    } named_;
+    tapir::detail::UnrecordedParts parts_;
+};
 
 Tensor fill(const Tensor& t, const Tensor& values, const Loc& loc) {
     Tensor to = t;
@@ -92,14 +113,14 @@ double normal_quantile(double u) {
 
 Tensor uniform_(const Tensor& t, double low, double high, Loc loc) { return uniform_(t, low, high, default_generator(), loc); }
 Tensor uniform_(const Tensor& t, double low, double high, Generator& generator, Loc loc) {
-    const tapir::detail::PauseRecording pause;
+    const PauseUnlessTraced pause;
     Tensor to = t;
     return to.uniform_(low, high, generator, loc);
 }
 
 Tensor normal_(const Tensor& t, double mean, double std, Loc loc) { return normal_(t, mean, std, default_generator(), loc); }
 Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, Loc loc) {
-    const tapir::detail::PauseRecording pause;
+    const PauseUnlessTraced pause;
     Tensor to = t;
     return to.normal_(mean, std, generator, loc);
 }
@@ -111,7 +132,7 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
     check("trunc_normal_", t, loc);
     if (!(std > 0) || !(a < b)) fail<ValueError>(loc, "trunc_normal_: needs std above 0 and a < b, got std {}, a {}, b {}", std, a, b);
     const CallerScope caller(loc);
-    const tapir::detail::PauseRecording pause;
+    const PartsOf parts("trunc_normal_", loc);
     // On the side where the distribution function is small, and so exact.
     double low = (a - mean) / std, high = (b - mean) / std;
     const double side = low > 0 ? -1 : 1;
@@ -132,7 +153,7 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
 Tensor eye_(const Tensor& t, Loc loc) {
     check("eye_", t, loc);
     if (t.dim() != 2) fail<ShapeError>(loc, "eye_: needs a matrix, got shape {}", t.shape());
-    const tapir::detail::PauseRecording pause;
+    const PauseUnlessTraced pause;
     return fill(t, eye(t.size(0), t.size(1), {t.dtype(), cpu}), loc);
 }
 
@@ -141,7 +162,7 @@ Tensor dirac_(const Tensor& t, std::int64_t groups, Loc loc) {
     if (t.dim() < 3 || t.dim() > 5) fail<ShapeError>(loc, "dirac_: needs 3 to 5 dimensions, got shape {}", t.shape());
     const std::int64_t out = t.size(0), in = t.size(1);
     if (groups < 1 || out % groups != 0) fail<ValueError>(loc, "dirac_: {} outputs are no multiple of {} groups", out, groups);
-    const tapir::detail::PauseRecording pause;
+    const PartsOf parts("dirac_", loc);
     const Tensor weight = zeros(t.shape(), {t.dtype(), cpu});
     for (std::int64_t g = 0; g < groups; ++g) {
         for (std::int64_t i = 0; i < std::min(out / groups, in); ++i) {
@@ -155,7 +176,7 @@ Tensor dirac_(const Tensor& t, std::int64_t groups, Loc loc) {
 
 Tensor constant_(const Tensor& t, double value, Loc loc) {
     tapir::detail::check_defined(In(t, loc), "constant_");
-    const tapir::detail::PauseRecording pause;
+    const PauseUnlessTraced pause;
     Tensor to = t;
     return to.fill_(value, loc);
 }
@@ -209,7 +230,7 @@ Tensor orthogonal_(const Tensor& t, double gain, Generator& generator, Loc loc) 
     fans("orthogonal_", t, loc);
     if (t.numel() == 0) return t;
     const CallerScope caller(loc);
-    const tapir::detail::PauseRecording pause;
+    const PartsOf parts("orthogonal_", loc);
     const std::int64_t rows = t.shape()[0], cols = t.numel() / rows;
     const auto m = static_cast<std::size_t>(std::max(rows, cols)), n = static_cast<std::size_t>(std::min(rows, cols));
     const Tensor draw = randn({m * n}, generator, {float64, cpu});

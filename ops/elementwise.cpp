@@ -1,5 +1,6 @@
 // Element-wise ops: rows, promotion, the fast path, backward.
 #include "tapir/autograd/op_form.h"
+#include "tapir/autograd/watch_impl.h"
 #include "tapir/ops/elementwise.h"
 
 #include <cmath>
@@ -815,6 +816,8 @@ Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
 
 void mark_written(const Tensor& self, const Loc& loc) {
     TensorImpl* impl = self.impl();
+    if (detail::is_tracing()) [[unlikely]]
+        tell_written(self, loc);
     impl->storage->mark_written(detail::caller(loc));
     impl->node_version = impl->storage->version;
 }

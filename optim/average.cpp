@@ -63,6 +63,7 @@ void WeightAverage::update(Loc loc) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const Tensor &p = parameters_[i], &average = averages_[i];
         detail::begin_op("update", p.impl(), loc);
+        const detail::PartsOfOp parts;
         if (!is_floating(p.dtype())) {
             Tensor(average).copy_(p.detach(), loc);
             continue;

@@ -6,12 +6,16 @@
 #include <unordered_set>
 
 #include "tapir/autograd/profiler.h"
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {
@@ -125,12 +129,65 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
     return std::isinf(p) ? total : std::pow(total, 1 / p);
 }
 
+// --- By ops, which a graph that is traced holds ------------------------------------------------------------------------------------
+
+// The gradients, which the trace itself has made: those that were there before would be constants of the graph.
+std::vector<Tensor> traced_gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
+    std::vector<Tensor> result;
+    std::unordered_set<const TensorImpl*> seen;
+    for (const Tensor& p : parameters) {
+        detail::check_defined(In(p, loc), op);
+        AutogradMeta* meta = p.impl()->meta;
+        if (!meta || !seen.insert(p.impl()).second) continue;
+        Tensor grad;
+        bool was_there = false;
+        {
+            const std::lock_guard lock(detail::gradient_mutex());
+            if (!meta->has_gradient()) continue;
+            grad = meta->grad;
+            was_there = !grad.defined() || !meta->rows.empty() || meta->products.rows > 0 || grad.impl()->trace != detail::thread.trace;
+        }
+        if (was_there) {
+            const char* name = meta->name_now();
+            fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would clip it again in each run: zero_grad() first",
+                            op, name ? name : fmt::format("a parameter of shape {}", p.shape()));
+        }
+        if (!grad.is_contiguous()) {
+            grad = grad.contiguous();
+            const std::lock_guard lock(detail::gradient_mutex());
+            meta->grad = grad;
+        }
+        result.push_back(grad);
+    }
+    return result;
+}
+
+Tensor clip_norm_by_ops(const std::vector<Tensor>& parameters, double max_norm, double p, const Loc& loc) {
+    const CallerScope caller(loc);
+    const NoGradScope plain;
+    const detail::PauseAutocast exact;
+    const std::vector<Tensor> grads = traced_gradients("clip_grad_norm_", parameters, loc);
+    if (grads.empty()) return full({}, 0, {float64, cpu});
+    const auto is_beside_first = [&](const Tensor& g) { return g.device() == grads[0].device(); };
+    const Device device = std::all_of(grads.begin(), grads.end(), is_beside_first) ? grads[0].device() : cpu;
+    std::vector<Tensor> norms;
+    for (const Tensor& g : grads) {
+        if (g.numel() > 0) norms.push_back(norm(g.to(float64), p).to(device));  // as their squares may be beyond float
+    }
+    if (norms.empty()) return full({}, 0, {float64, device});
+    const Tensor total = norms.size() == 1 ? norms[0] : norm(stack(norms), p);
+    const Tensor factor = clamp_max(max_norm / (total + 1e-6), 1);
+    for (Tensor g : grads) g.mul_(factor.to(g.device()));
+    return total;
+}
+
 }  // namespace
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type, Loc loc) {
     if (!(max_norm >= 0)) fail<ValueError>(loc, "clip_grad_norm_: max_norm must not be negative, got {}", max_norm);
     if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
     const ProfileScope scope("clip_grad_norm_", loc);
+    if (detail::is_tracing() && detail::is_watched()) return clip_norm_by_ops(parameters, max_norm, norm_type, loc);
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_norm_", parameters, loc);
     const std::vector<Device> devices = cuda_devices(grads);
@@ -156,6 +213,12 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
     if (!(bound >= 0)) fail<ValueError>(loc, "clip_grad_value_: the bound must not be negative, got {}", bound);
     const ProfileScope scope("clip_grad_value_", loc);
+    if (detail::is_tracing() && detail::is_watched()) {
+        const CallerScope caller(loc);
+        const NoGradScope plain;
+        for (Tensor g : traced_gradients("clip_grad_value_", parameters, loc)) g.clamp_(-bound, bound);
+        return;
+    }
     const detail::PauseRecording pause;
     const std::vector<Tensor> grads = gradients("clip_grad_value_", parameters, loc);
     for (const Device device : cuda_devices(grads)) {

@@ -54,10 +54,22 @@ GradScaler::GradScaler(const GradScalerOptions& options, Loc loc) : options_(opt
     }
 }
 
-Tensor GradScaler::scale(In loss) const { return options_.enabled ? mul(loss, scale_) : loss.tensor; }
+// A step is made or left out by what the gradients are, and the scale is another then.
+static void refuse_traced(const char* op, const Loc& loc) {
+    if (!detail::is_tracing()) return;
+    fail<TapeError>(loc, "{}: a graph cannot hold a GradScaler, whose scale depends on what the gradients have been: trace without it, in float32 "
+                    "or with an AutocastScope of bfloat16, which needs none", op);
+}
+
+Tensor GradScaler::scale(In loss) const {
+    if (!options_.enabled) return loss.tensor;
+    refuse_traced("scale", loss.loc);
+    return mul(loss, scale_);
+}
 
 void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
     if (!options_.enabled) return;
+    refuse_traced("unscale_", loc);
     if (find(optimizer)) {
         fail<ValueError>(loc, "unscale_: the gradients of this optimizer were unscaled already since the last update()");
     }

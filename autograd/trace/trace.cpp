@@ -114,6 +114,7 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
     std::vector<std::string> names;
     std::vector<Graph::Value*> values;
     const Generator::State before = default_generator().state();
+    Graph graph;
     try {
         const TracerScope watching(tracer);
         const TracingScope tracing(number);
@@ -122,12 +123,13 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
             if (!result.defined()) fail<ValueError>(loc, "trace: the function gave an undefined tensor");
             values.push_back(tracer.value_of(result, loc));
         }
+        drew = tracer.drew();
+        graph = tracer.finish();
     } catch (...) {
         put_back(tracer.take_backups(), tracer.drew() ? &before : nullptr);
         throw;
     }
-    const bool drew = tracer.drew();
-    Run run{tracer.finish(), tracer.take_backups(), before, drew};
+    Run run{std::move(graph), tracer.take_backups(), before, drew};
     if (!options.outputs.empty() && options.outputs.size() != values.size()) {
         fail<ValueError>(loc, "trace: {} names of outputs for {} outputs", options.outputs.size(), values.size());
     }

@@ -145,14 +145,7 @@ Graph::Node* Tracer::append(const OpForm& form, Attributes attributes, const std
 Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
     const std::uint32_t version = version_of(s.tensor);
     if (s.version == version) return s.value;
-    if (!s.base) {
-        if (s.outer) {
-            fail<TapeError>(loc, "trace: a tensor of shape {} that was made before the trace was written to in a way that the trace did not see",
-                            s.tensor.shape());
-        }
-        s.version = version;
-        return s.value;
-    }
+    if (!s.base) fail_unseen_write(s.tensor);
     Graph::Value* whole = current(seen_.at(s.base), loc);
     if (!s.view) {
         s.value = whole;
@@ -192,6 +185,26 @@ void Tracer::before_write(const Tensor& self) {
     }
     const PauseRecording pause;
     backups_.emplace_back(*whole, whole->clone());
+}
+
+void Tracer::written(const Tensor& self, const Loc& caller) {
+    if (inner_) return;
+    // The tensor that the storage was made with stands before it, see core/tensor.cpp.
+    const std::uint16_t made_in = (reinterpret_cast<const TensorImpl*>(self.impl()->storage) - 1)->trace;
+    if (made_in == detail::thread.trace) return;  // what else the library makes, or what value_of() finds
+    const char* op = detail::thread.op ? detail::thread.op : "the program";
+    writes_.push_back({self, op, caller.line() ? caller : last_line_});
+}
+
+void Tracer::fail_unseen_write(const Tensor& x) const {
+    std::string op = "the program";
+    Loc loc = x.impl()->storage->last_write;
+    for (const Write& write : writes_) {
+        if (!write.tensor.shares_storage(x)) continue;
+        op = write.op;
+        loc = write.loc;
+    }
+    fail<TapeError>(loc, "trace: {} writes to a tensor of shape {} in a way that a graph cannot hold", op, x.shape());
 }
 
 // What a view's base is after the view has become another value.
@@ -287,6 +300,7 @@ void Tracer::end(const RecordArgs& ran) {
     last_line_ = detail::caller(ran.loc);
     for (int k = 0; k < ran.output_count; ++k) {
         TensorImpl* out = ran.outputs[k];
+        if (!writes_.empty()) std::erase_if(writes_, [&](const Write& write) { return write.tensor.impl()->storage == out->storage; });
         Graph::Value* value = graph_.add_result(node, out->dtype, out->device, sizes_of(out));
         const auto known = seen_.find(out);
         if (known != seen_.end()) {
@@ -368,6 +382,10 @@ Tracer::Part Tracer::trace_part(const char* what, const TracedFunction& fn, cons
 }
 
 Graph Tracer::finish() {
+    if (!writes_.empty()) fail_unseen_write(writes_[0].tensor);
+    for (const auto& [impl, s] : seen_) {
+        if (s.outer && !s.base && s.version != version_of(s.tensor)) fail_unseen_write(s.tensor);
+    }
     std::vector<const Seen*> written;
     for (const auto& [impl, s] : seen_) {
         if (s.outer && s.value != s.outer) written.push_back(&s);

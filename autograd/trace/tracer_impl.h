@@ -49,6 +49,7 @@ class Tracer : public OpWatcher {
 
     void before_write(const Tensor& self) override;
     void read(const char* what, const Tensor& x, const Loc& caller) override;
+    void written(const Tensor& self, const Loc& caller) override;
     void end(const RecordArgs& ran) override;
 
  protected:
@@ -77,6 +78,7 @@ class Tracer : public OpWatcher {
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
     Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
     void note_constant(TensorImpl* made);
+    [[noreturn]] void fail_unseen_write(const Tensor& x) const;
     void describe(Graph::Node* node, const Loc& loc);
 
     Graph graph_;
@@ -86,6 +88,13 @@ class Tracer : public OpWatcher {
     std::vector<std::pair<Tensor, Tensor>> backups_;
     std::vector<Tensor> sources_;  // of detached tensors
     TraceOptions::Reads reads_;
+    // What was written to that was there before the trace, until the op that did it is told of.
+    struct Write {
+        Tensor tensor;
+        std::string op;
+        Loc loc;
+    };
+    std::vector<Write> writes_;
     int unnamed_ = 0;
     Tracer* outer_ = nullptr;  // whose part this is
     Tracer* inner_ = nullptr;  // which traces a part now: what is told is its

@@ -40,6 +40,75 @@ void check_same_state(const Net& a, const Net& b) {
 
 }  // namespace
 
+TEMPLATE_TEST_CASE("a training step that clips, as a graph", "", optim::SGD, optim::Adam) {
+    const bool by_value = GENERATE(false, true);
+    const double p = by_value ? 2 : GENERATE(2.0, 3.0, INFINITY);
+    const bool is_named = GENERATE(false, true);
+    CAPTURE(by_value, p, is_named);
+    manual_seed(2);
+    Net eager, traced;
+    traced.load_state_dict(eager.state_dict());
+    TestType eager_optimizer(eager.parameters(), {.lr = 0.05}), optimizer(traced.parameters(), {.lr = 0.05});
+    const auto clipping = [&](Net& net, TestType& own) {
+        return [&](const Tensor& x, const Tensor& y) {
+            own.zero_grad();
+            Tape tape;
+            const Tensor loss = cross_entropy(net.forward(x), y);
+            tape.backward(loss);
+            Tensor norm = zeros({});
+            if (by_value) {
+                optim::clip_grad_value_(net.parameters(), 0.02);
+            } else {
+                norm = optim::clip_grad_norm_(net.parameters(), 0.1, p);
+            }
+            own.step();
+            return std::pair{loss, norm};
+        };
+    };
+    const auto eager_step = clipping(eager, eager_optimizer), step = clipping(traced, optimizer);
+    const Tensor x = randn({6, 4}), y = randint(0, 3, {6});
+    const std::vector<std::string> dims = is_named ? std::vector<std::string>{"batch"} : std::vector<std::string>{};
+    eager_step(x, y);
+    const Graph graph = trace(step, {{"x", x, dims}, {"y", y, dims}}, {.outputs = {"loss", "norm"}});
+    INFO(graph.str());
+    check_same_state(traced, eager);
+    for (int i = 0; i < 10; ++i) {
+        const std::int64_t n = is_named ? 4 + i : 6;
+        const Tensor a = randn({n, 4}) * (i % 2 ? 1 : 0.01), b = randint(0, 3, {n});  // with and without something to clip
+        const auto [loss, norm] = eager_step(a, b);
+        const std::vector<Tensor> got = graph.run({{"x", a}, {"y", b}});
+        CHECK(allclose(got[0], loss, 1e-5, 1e-6));
+        CHECK(got[1].dtype() == norm.dtype());
+        CHECK(allclose(got[1], norm, 1e-5, 1e-6));
+        check_same_state(traced, eager);
+    }
+}
+
+TEST_CASE("clipping that a graph cannot hold is refused") {
+    nn::Linear net(4, 3);
+    net.parameters();
+    { Tape tape; tape.backward(net(ones({2, 4})).sum()); }
+    const auto fn = [&](const Tensor& x) { return x * optim::clip_grad_norm_(net.parameters(), 1); };
+    CHECK_THROWS_WITH(trace(fn, {{"x", ones({2})}}), Catch::Contains("the gradient of weight was there before the trace"));
+    const auto by_value = [&](const Tensor& x) {
+        optim::clip_grad_value_(net.parameters(), 1);
+        return x;
+    };
+    CHECK_THROWS_WITH(trace(by_value, {{"x", ones({2})}}), Catch::Contains("clip_grad_value_: the gradient of weight was there before the trace"));
+    net.zero_grad();
+    CHECK(trace(fn, {{"x", ones({2})}})({ones({2})})[0].sum().item() == 0);  // nothing to clip
+    optim::SGD sgd(net.parameters(), {.lr = 0.1});
+    optim::GradScaler scaler;
+    const auto scaled = [&](const Tensor& x) {
+        Tape tape;
+        tape.backward(scaler.scale(net(x).sum()));
+        scaler.step(sgd);
+        return x;
+    };
+    FAILS(TapeError, "scale: a graph cannot hold a GradScaler", trace([&](const Tensor& x) { return scaler.scale(x); }, {{"x", ones({})}}));
+    CHECK_THROWS_AS(trace(scaled, {{"x", ones({2, 4})}}), TapeError);
+}
+
 TEMPLATE_TEST_CASE("a training step as a graph", "", optim::SGD, optim::Adam, optim::AdamW, optim::NAdam, optim::RMSprop, optim::Adagrad,
                    optim::Rprop, optim::ASGD) {
     manual_seed(1);

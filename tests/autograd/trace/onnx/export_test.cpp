@@ -121,6 +121,36 @@ TEST_CASE("formulas of named dimensions are computed in the model", "[onnx]") {
     CHECK(sizes_of(saved.model.graph().output(0)) == Names{"2*batch + 1", "time"});
 }
 
+TEST_CASE("a training step that clips does in a model what it does in the graph", "[onnx]") {
+    manual_seed(1);
+    for (const double p : {2.0, 3.0, static_cast<double>(INFINITY)}) {
+        CAPTURE(p);
+        nn::Linear net(4, 3);
+        optim::Adam adam(net.parameters(), {.lr = 0.05});
+        const auto step = [&](const Tensor& x, const Tensor& y) {
+            adam.zero_grad();
+            Tape tape;
+            const Tensor loss = cross_entropy(net(x), y);
+            tape.backward(loss);
+            const Tensor norm = optim::clip_grad_norm_(net.parameters(), 0.1, p);
+            optim::clip_grad_value_(net.parameters(), 0.02);
+            adam.step();
+            return std::pair{loss, norm};
+        };
+        const Tensor x = randn({6, 4}), y = randint(0, 3, {6});
+        const Graph graph = trace(step, {{"x", x, {"n"}}, {"y", y, {"n"}}}, {.outputs = {"loss", "norm"}});
+        const Saved saved(graph);
+        const Graph model = load_onnx(saved.path);
+        const Tensor a = randn({5, 4}), b = randint(0, 3, {5});
+        const std::vector<Tensor> got = model.run({{"x", a}, {"y", b}}, {"loss", "norm", "weight.updated"});
+        const std::vector<Tensor> wanted = graph.run({{"x", a}, {"y", b}}, {});
+        CHECK(allclose(got[0], wanted[0], 1e-5, 1e-6));
+        CHECK(got[1].dtype() == float64);
+        CHECK(allclose(got[1], wanted[1], 1e-5, 1e-6));
+        CHECK(allclose(got[2], net.weight.detach(), 1e-5, 1e-6));
+    }
+}
+
 TEST_CASE("large weights can be in a file beside the model", "[onnx]") {
     const Tensor w = randn({64, 64}).requires_grad_(), b = randn({64}).requires_grad_();
     const Graph graph = trace([&](const Tensor& x) { return matmul(x, w) + b; }, {{"x", ones({2, 64})}}, {.parameters = {{"w", w}, {"b", b}}});

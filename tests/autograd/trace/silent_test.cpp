@@ -1,0 +1,61 @@
+// What a graph cannot hold, and what would be silently another thing in it, is refused by line.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <thread>
+
+#include "../../fails.h"
+#include "tapir/autograd/trace/trace.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+TEST_CASE("initialisers are part of a graph, those that compute with elements are refused") {
+    manual_seed(1);
+    nn::Linear net(4, 3);
+    net.parameters();
+    const Tensor x = randn({2, 4});
+    const auto by = [&](auto init) {
+        return [&net, init](const Tensor& a) {
+            init(net.weight);
+            return net(a);
+        };
+    };
+    const auto is_as_eager = [&](auto init) {
+        const auto fn = by(init);
+        const Graph graph = trace(fn, {{"x", x}});
+        INFO(graph.str());
+        REQUIRE(graph.updates().size() == 1);
+        manual_seed(7);
+        const Tensor wanted = fn(x).detach(), weight = net.weight.detach().clone();
+        nn::init::constant_(net.weight, 100);
+        manual_seed(7);
+        CHECK(allclose(graph.run({{"x", x}})[0], wanted, 1e-5, 1e-6));
+        CHECK(allclose(net.weight.detach(), weight));
+    };
+    is_as_eager([](const Tensor& w) { nn::init::constant_(w, 0.25); });
+    is_as_eager([](const Tensor& w) { nn::init::zeros_(w); });
+    is_as_eager([](const Tensor& w) { nn::init::eye_(w); });
+    is_as_eager([](const Tensor& w) { nn::init::uniform_(w, -1, 1); });
+    is_as_eager([](const Tensor& w) { nn::init::xavier_normal_(w); });
+    is_as_eager([](const Tensor& w) { nn::init::kaiming_uniform_(w); });
+    FAILS(TapeError, "trace: orthogonal_ writes to a tensor of shape (3, 4) in a way that a graph cannot hold",
+          trace([&](const Tensor& a) { nn::init::orthogonal_(net.weight); return net(a); }, {{"x", x}}));
+    FAILS(TapeError, "trace: trunc_normal_ writes to", trace([&](const Tensor& a) { nn::init::trunc_normal_(net.weight); return a; }, {{"x", x}}));
+    const auto of_part = [&](const Tensor& a) {
+        const Tensor row = net.weight[0];
+        nn::init::trunc_normal_(row);
+        return net(a);
+    };
+    CHECK_THROWS_WITH(trace(of_part, {{"x", x}}), Catch::Contains("trunc_normal_ writes to"));
+}
+
+TEST_CASE("what writes past the ops is refused, and the next trace is as good as any") {
+    nn::Linear net(4, 3);
+    net.parameters();
+    optim::ExponentialMovingAverage average(net.parameters());
+    const Tensor x = ones({2, 4});
+    FAILS(TapeError, "trace: update writes to a tensor of shape (3, 4) in a way that a graph cannot hold",
+          trace([&](const Tensor& a) { average.update(); return net(a); }, {{"x", x}}));
+    CHECK(trace(net, {{"x", x}})({x})[0].shape() == Shape{2, 3});
+}
