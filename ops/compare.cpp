@@ -52,9 +52,18 @@ Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
     return result;
 }
 
+// What they answer depends on elements, as what item() gives does.
+static void note_reads(const char* what, const In& a, const In& b) {
+    detail::note_read(what, a.tensor, a.loc);
+    detail::note_read(what, b.tensor, a.loc);
+}
+
 bool allclose(In a, In b, double rtol, double atol, bool equal_nan) {
-    const Tensor close = isclose(a, b, rtol, atol, equal_nan);
+    detail::check_defined(a, "allclose");
+    detail::check_defined(b, "allclose");
+    note_reads("allclose", a, b);
     const detail::UnrecordedParts parts;
+    const Tensor close = isclose(a, b, rtol, atol, equal_nan);
     return all(close).item<bool>();
 }
 
@@ -62,6 +71,7 @@ bool equal(In a, In b) {
     detail::check_defined(a, "equal");
     detail::check_defined(b, "equal");
     if (a.tensor.shape() != b.tensor.shape()) return false;
+    note_reads("equal", a, b);
     const CallerScope caller(a.loc);
     const detail::UnrecordedParts parts;
     return all(eq(a, b)).item<bool>();

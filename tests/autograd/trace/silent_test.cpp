@@ -59,3 +59,15 @@ TEST_CASE("what writes past the ops is refused, and the next trace is as good as
           trace([&](const Tensor& a) { average.update(); return net(a); }, {{"x", x}}));
     CHECK(trace(net, {{"x", x}})({x})[0].shape() == Shape{2, 3});
 }
+
+TEST_CASE("comparing is reading") {
+    const Tensor x = ones({3}), y = ones({3});
+    FAILS(TapeError, "trace: allclose() reads a value of x", trace([&](const Tensor& a) { return allclose(a, y) ? a : -a; }, {{"x", x}}));
+    FAILS(TapeError, "trace: allclose() reads a value that mul made", trace([&](const Tensor& a) { return y.allclose(a * 2) ? a : -a; }, {{"x", x}}));
+    FAILS(TapeError, "trace: equal() reads a value of x", trace([&](const Tensor& a) { return a.equal(y) ? a : -a; }, {{"x", x}}));
+    FAILS(TapeError, "trace: equal() reads a value of x", trace([&](const Tensor& a) { return equal(y, a) ? a : -a; }, {{"x", x}}));
+    CHECK(trace([&](const Tensor& a) { return equal(y, tensor({1.0f, 1.0f, 1.0f})) ? a : -a; }, {{"x", x}}).nodes().empty());  // not of constants
+    const Graph graph = trace([&](const Tensor& a) { return allclose(a, y) ? a * 2 : -a; }, {{"x", x}}, {.reads = TraceOptions::Reads::guard});
+    CHECK(graph({x})[0].sum().item() == 6);
+    CHECK_THROWS_WITH(graph({x * 3}), Catch::Contains("the program read a value with allclose()"));
+}
