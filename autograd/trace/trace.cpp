@@ -80,7 +80,7 @@ Tensor resized(const Tensor& x, const std::vector<SymInt>& dims, const DimSizes&
         index.emplace_back(rows);
         result = result.index(index);
     }
-    return result;
+    return result.is_same(x) ? x : result.requires_grad_(x.requires_grad());
 }
 
 Tensor copy_of(const Tensor& x) {

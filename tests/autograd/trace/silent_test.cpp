@@ -71,3 +71,14 @@ TEST_CASE("comparing is reading") {
     CHECK(graph({x})[0].sum().item() == 6);
     CHECK_THROWS_WITH(graph({x * 3}), Catch::Contains("the program read a value with allclose()"));
 }
+
+TEST_CASE("an input that requires a gradient does so for all sizes that are tried") {
+    const auto fn = [](const Tensor& x) {
+        CHECK(x.requires_grad());
+        Tape tape;
+        return tape.gradient((x * x).sum(), {x})[0];
+    };
+    const Graph graph = trace(fn, {{"x", randn({3, 2}).requires_grad_(), {"n"}}});
+    const Tensor x = randn({5, 2});
+    CHECK(allclose(graph({x})[0], 2 * x));
+}
