@@ -484,6 +484,9 @@ double Optimizer::lr(std::size_t group, Loc loc) const {
 
 void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
     if (!(lr >= 0)) fail<ValueError>(loc, "set_lr: the learning rate {} is negative", lr);
+    if (detail::is_tracing() && lr != this->lr(group, loc)) {
+        fail<TapeError>(loc, "set_lr: a graph holds the learning rate as a constant, {}: set another one outside of what is traced", this->lr(group, loc));
+    }
     lr_of(rule_).set(options_of(group, loc), lr);
 }
 

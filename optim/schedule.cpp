@@ -8,6 +8,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/state_reader_impl.h"
+#include "tapir/core/thread_impl.h"
 #include "tapir/ops/make.h"
 
 namespace tapir::optim {
@@ -77,7 +78,15 @@ void Schedule::move(const std::vector<double>& before, std::vector<double> after
     set(after, loc);
 }
 
+// The rate would change while the graph is made, and never again.
+static void refuse_traced(const Loc& loc) {
+    if (detail::is_tracing()) {
+        fail<TapeError>(loc, "step: a graph holds the learning rate as a constant, which no schedule changes: call this outside of what is traced");
+    }
+}
+
 void Schedule::step(Loc loc) {
+    refuse_traced(loc);
     const CallerScope caller(loc);  // whom at() may have something to tell
     see_groups();
     move(rates_at(steps_), rates_at(steps_ + 1), loc);
@@ -286,6 +295,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const PlateauOptions&
 }
 
 void ReduceLROnPlateau::step(double metric, Loc loc) {
+    refuse_traced(loc);
     const double margin = options_.absolute_threshold ? options_.threshold : std::abs(best_) * options_.threshold;
     const bool is_first = std::isinf(best_);
     const bool is_better = options_.is_max ? metric > (is_first ? best_ : best_ + margin) : metric < (is_first ? best_ : best_ - margin);

@@ -258,7 +258,8 @@ class Union {
                 for (std::size_t g = 0; g < all.size(); ++g) {
                     text += fmt::format("{}{} with {}", g ? ", " : "", to_string(all[g][i].second), sizes_text(g));
                 }
-                fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}", at_line(node), name, text);
+                const char* hint = name == "lr" ? ": the learning rate changed between runs; a graph has one lr for good" : "";
+                fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}{}", at_line(node), name, text, hint);
             };
             if (std::holds_alternative<std::shared_ptr<const Graph>>(value)) {
                 std::vector<Graph> parts;

@@ -82,3 +82,27 @@ TEST_CASE("an input that requires a gradient does so for all sizes that are trie
     const Tensor x = randn({5, 2});
     CHECK(allclose(graph({x})[0], 2 * x));
 }
+
+TEST_CASE("what changes the learning rate is refused in a trace") {
+    nn::Linear net(4, 3);
+    optim::SGD sgd(net.parameters(), {.lr = 0.1});
+    optim::StepLR schedule(sgd, {.step_size = 1, .gamma = 0.5});
+    optim::ReduceLROnPlateau plateau(sgd);
+    const Tensor x = ones({2, 4});
+    FAILS(TapeError, "step: a graph holds the learning rate as a constant", trace([&](const Tensor& a) { schedule.step(); return a; }, {{"x", x}}));
+    FAILS(TapeError, "step: a graph holds the learning rate", trace([&](const Tensor& a) { plateau.step(1); return a; }, {{"x", x}}));
+    FAILS(TapeError, "set_lr: a graph holds the learning rate as a constant, 0.1", trace([&](const Tensor& a) { sgd.set_lr(0.2); return a; }, {{"x", x}}));
+    CHECK(sgd.lr() == 0.1);
+    CHECK(trace([&](const Tensor& a) { sgd.set_lr(0.1); return a * 2; }, {{"x", x}}).nodes().size() == 1);
+    schedule.step();
+    CHECK(sgd.lr() == 0.05);
+    const auto fn = [&](const Tensor& a) {
+        sgd.zero_grad();
+        Tape tape;
+        tape.backward(net(a).sum());
+        sgd.step();
+        sgd.options().lr *= 0.5;
+        return a;
+    };
+    CHECK_THROWS_WITH(trace(fn, {{"x", x, {"n"}}}), Catch::Contains("the learning rate changed between runs"));
+}
