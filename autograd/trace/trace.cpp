@@ -188,6 +188,23 @@ std::string taken_from_data(const Graph& a, const Graph& b) {
     return {};
 }
 
+// nan is as it was, too.
+bool same_attribute(const Attribute& a, const Attribute& b) {
+    const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
+    return a == b || (x && y && std::isnan(*x) && std::isnan(*y));
+}
+
+// Whether this attribute may be a whole number in a real one's place, full({}, double(n)): the result's dtype is another attribute's matter.
+bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
+    bool is_scalar = false, has_dtype = node.op == "fill";
+    Attributes copy = node.attributes;
+    copy.each([&](const Field& field) {
+        is_scalar |= field.kind == Field::Kind::scalar && name == field.name;
+        has_dtype |= field.kind == Field::Kind::dtype;
+    });
+    return is_scalar && has_dtype;
+}
+
 // Several graphs of one program, for several sizes of its dimensions, as one.
 class Union {
  public:
@@ -251,7 +268,7 @@ class Union {
         for (const Graph& graph : graphs_) all.push_back(graph.nodes()[n]->attributes.all());
         for (std::size_t i = 0; i < all[0].size(); ++i) {
             const auto& [name, value] = all[0][i];
-            const auto is_as_first = [&](const auto& other) { return other[i].second == value; };
+            const auto is_as_first = [&](const auto& other) { return same_attribute(other[i].second, value); };
             if (std::all_of(all.begin(), all.end(), is_as_first)) continue;
             const auto refuse = [&] {
                 std::string text;
@@ -271,6 +288,17 @@ class Union {
                 std::vector<std::int64_t> numbers;
                 for (const auto& other : all) numbers.push_back(std::get<SymInt>(other[i].second).number());
                 const std::optional<SymInt> joined = join(numbers);
+                if (!joined) refuse();
+                node.attributes.set(name, *joined);
+                continue;
+            }
+            if (std::holds_alternative<double>(value) && keeps_whole_numbers(node, name)) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& other : all) {
+                    const auto* real = std::get_if<double>(&other[i].second);
+                    if (real && std::abs(*real) < 0x1p53 && *real == std::trunc(*real)) numbers.push_back(static_cast<std::int64_t>(*real));
+                }
+                const std::optional<SymInt> joined = numbers.size() == all.size() ? join(numbers) : std::nullopt;
                 if (!joined) refuse();
                 node.attributes.set(name, *joined);
                 continue;

@@ -106,3 +106,25 @@ TEST_CASE("what changes the learning rate is refused in a trace") {
     };
     CHECK_THROWS_WITH(trace(fn, {{"x", x, {"n"}}}), Catch::Contains("the learning rate changed between runs"));
 }
+
+TEST_CASE("constants of nan, and whole numbers that are written as real ones") {
+    const Tensor x = ones({3, 4});
+    const Graph nan = trace([](const Tensor& a) { return a + full({4}, NAN); }, {{"x", x}});
+    CHECK(isnan(nan({x})[0]).all().item<bool>());
+    const Graph named = trace([](const Tensor& a) { return a + full({4}, NAN); }, {{"x", x, {"n"}}});
+    CHECK(isnan(named({ones({5, 4})})[0]).all().item<bool>());
+    const auto whole = [](const Tensor& a) { return a / full({}, static_cast<double>(a.size(0))) + full_like(a, 2.0 * static_cast<double>(a.size(0))); };
+    const auto filled = [](const Tensor& a) { return empty({2}).fill_(static_cast<double>(a.size(0) + 1)) / 4; };
+    const Graph graph = trace(whole, {{"x", x, {"n"}}}), fill = trace(filled, {{"x", x, {"n"}}});
+    INFO(graph.str());
+    for (const int n : {1, 2, 5}) {
+        const Tensor y = randn({n, 4});
+        const Tensor got = graph({y})[0];
+        CHECK(got.dtype() == float32);
+        CHECK(allclose(got, whole(y)));
+        CHECK(allclose(fill({y})[0], filled(y)));
+        CHECK(allclose(Graph::parse(graph.str())({y})[0], whole(y)));
+    }
+    const auto root = [](const Tensor& a) { return a / full({}, std::sqrt(static_cast<double>(a.size(0)))); };
+    CHECK_THROWS_WITH(trace(root, {{"x", x, {"n"}}}), Catch::Contains("no formula of the named dimensions gives its value"));
+}
