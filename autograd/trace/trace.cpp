@@ -28,6 +28,10 @@ SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& 
     const SymInt formula = is_formula ? SymInt::parse(name, loc) : SymInt::dim(name);
     const std::optional<SymInt::OfOneDim> one = formula.of_one_dim();
     if (!one) fail<ValueError>(loc, "trace: the dimension {} of {}: not a name, or a number times a name, \"32*height\"", name, input.name);
+    if (size == 0) {
+        fail<ShapeError>(loc, "trace: {} of shape {}: its dimension {} has no elements; an example of at least one is needed", input.name,
+                         input.tensor.shape(), name);
+    }
     const std::optional<std::int64_t> own = one->size_for(size);
     if (!own) fail<ShapeError>(loc, "trace: {} of shape {}: the size {} is not {}", input.name, input.tensor.shape(), size, name);
     const auto [known, is_new] = sizes.emplace(one->dim, *own);

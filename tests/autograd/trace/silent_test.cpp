@@ -128,3 +128,9 @@ TEST_CASE("constants of nan, and whole numbers that are written as real ones") {
     const auto root = [](const Tensor& a) { return a / full({}, std::sqrt(static_cast<double>(a.size(0)))); };
     CHECK_THROWS_WITH(trace(root, {{"x", x, {"n"}}}), Catch::Contains("no formula of the named dimensions gives its value"));
 }
+
+TEST_CASE("an example without elements along a named dimension is refused by line") {
+    FAILS(ShapeError, "trace: x of shape (0, 3): its dimension n has no elements", trace([](const Tensor& a) { return a; }, {{"x", zeros({0, 3}), {"n"}}}));
+    FAILS(ShapeError, "its dimension 2*n has no elements", trace([](const Tensor& a) { return a; }, {{"x", zeros({2, 0}), {"", "2*n"}}}));
+    CHECK(trace([](const Tensor& a) { return a * 2; }, {{"x", zeros({0, 3})}})({zeros({0, 3})})[0].numel() == 0);
+}
