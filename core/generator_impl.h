@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/core/generator.h"
+#include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
 
@@ -20,5 +21,13 @@ class KeptGenerator {
  private:
     const Generator::State state_;
 };
+
+[[noreturn]] void fail_own_generator();
+
+/// For an op that has begun and is about to draw: the graph that is traced draws from the default generator only.
+inline void check_traced(const Generator& generator) {
+    if (is_tracing() && &generator != &default_generator()) [[unlikely]]
+        fail_own_generator();
+}
 
 }  // namespace tapir::detail

@@ -5,6 +5,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/random.h"
@@ -97,6 +98,7 @@ void dropout_rule(Backward& b) {
 
 Tensor draw(const In& x, double p, Generator& generator, bool keeps_mask, Tensor& mask) {
     const int64_t n = x.tensor.numel();
+    detail::check_traced(generator);
     const std::uint64_t first = generator.take((static_cast<std::uint64_t>(n) + 3) / 4);
     if (on_gpu(x.tensor)) return draw_on_gpu(x, {generator.seed(), first}, p, keeps_mask, mask);
     mask = detail::make_empty_like(x.tensor.impl(), bool_, x.loc);

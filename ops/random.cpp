@@ -7,6 +7,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/op.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
@@ -50,6 +51,11 @@ TAPIR_OP(bernoulli_fill, NoOnnx("Bernoulli"), Overwritten, "Overwrites a tensor:
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(1)", clone(x[0]).bernoulli_(1)),
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(0)", clone(x[0]).bernoulli_(0)));
 
+void detail::fail_own_generator() {
+    fail<TapeError>(thread.op_loc, "{}: it draws from a Generator of its own; a graph draws from the default generator only: trace without it, and "
+                    "seed with manual_seed()", thread.op ? thread.op : "trace");
+}
+
 namespace {
 
 using std::int64_t;
@@ -59,6 +65,7 @@ constexpr int64_t kGrain = 16 * 1024;  // numbers that one thread draws at least
 
 // Takes the counters for n elements of `words` 32-bit words each.
 Draw take(Generator& generator, int64_t n, int words) {
+    detail::check_traced(generator);
     const auto counters = (static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(words) + 3) / 4;
     return {generator.seed(), generator.take(counters)};
 }

@@ -129,6 +129,19 @@ TEST_CASE("constants of nan, and whole numbers that are written as real ones") {
     CHECK_THROWS_WITH(trace(root, {{"x", x, {"n"}}}), Catch::Contains("no formula of the named dimensions gives its value"));
 }
 
+TEST_CASE("a Generator of its own is refused") {
+    Generator own(1);
+    const Tensor x = rand({3, 4});
+    FAILS(TapeError, "rand: it draws from a Generator of its own", trace([&](const Tensor& a) { return a + rand({3, 4}, own); }, {{"x", x}}));
+    FAILS(TapeError, "dropout: it draws from a Generator of its own", trace([&](const Tensor& a) { return dropout(a, 0.5, true, own); }, {{"x", x}}));
+    FAILS(TapeError, "it draws from a Generator of its own", trace([&](const Tensor& a) { return bernoulli(a, own); }, {{"x", x}}));
+    FAILS(TapeError, "it draws from a Generator of its own", trace([&](const Tensor& a) { return multinomial(a, 1, false, own); }, {{"x", x}}));
+    FAILS(TapeError, "it draws from a Generator of its own", trace([&](const Tensor& a) { return a + randint(0, 3, {4}, own); }, {{"x", x}}));
+    FAILS(TapeError, "it draws from a Generator of its own", trace([&](const Tensor& a) { return a.clone().normal_(0, 1, own); }, {{"x", x}}));
+    const Graph graph = trace([](const Tensor& a) { return a + rand({3, 4}, default_generator()); }, {{"x", x}});
+    CHECK(graph({x})[0].shape() == x.shape());
+}
+
 TEST_CASE("an example without elements along a named dimension is refused by line") {
     FAILS(ShapeError, "trace: x of shape (0, 3): its dimension n has no elements", trace([](const Tensor& a) { return a; }, {{"x", zeros({0, 3}), {"n"}}}));
     FAILS(ShapeError, "its dimension 2*n has no elements", trace([](const Tensor& a) { return a; }, {{"x", zeros({2, 0}), {"", "2*n"}}}));
