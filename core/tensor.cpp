@@ -14,6 +14,7 @@
 #include "tapir/core/memory_timeline_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/core/trace_mark_impl.h"
 
 namespace tapir {
 namespace detail {
@@ -74,10 +75,17 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 
 namespace {
 
+}  // namespace
+
+constinit std::uint16_t last_trace = 0;
+constinit thread_local bool is_outside_trace = false;
+
+namespace {
+
 // While ops are watched: a tensor with elements of its own has been made.
 [[gnu::noinline]] void note_made(TensorImpl* impl, const Loc& loc) {
     log_placement(impl);
-    impl->trace = thread.trace;
+    impl->trace = trace_mark();
     if (watching_memory) note_memory(impl->storage, loc);
 }
 
@@ -247,7 +255,7 @@ Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const
     impl->flags = static_cast<std::uint8_t>(TensorImpl::kView | (contiguous || numel == 0 ? TensorImpl::kContiguous : 0));
     if (watching_ops) [[unlikely]] {
         log_placement(impl);
-        impl->trace = thread.trace;
+        impl->trace = trace_mark();
     }
     return Tensor::adopt(impl);
 }

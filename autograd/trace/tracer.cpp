@@ -9,6 +9,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/trace_mark_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -38,9 +39,11 @@ TracerScope::~TracerScope() { current_tracer = outer_; }
 Tracer* Tracer::current() noexcept { return current_tracer; }
 
 std::uint16_t next_trace() noexcept {
-    static std::uint16_t last = 0;
-    const std::uint16_t number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
-    return number ? number : __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+    std::uint16_t last = __atomic_load_n(&last_trace, __ATOMIC_RELAXED), next;
+    do {
+        next = last == 0x7fff ? std::uint16_t{1} : static_cast<std::uint16_t>(last + 1);
+    } while (!__atomic_compare_exchange_n(&last_trace, &last, next, /*weak=*/true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return next;
 }
 
 Tracer::Tracer(const TraceOptions& options, const Loc& loc)
@@ -104,6 +107,10 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     }
     if (x.impl()->trace == detail::thread.trace) {
         fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
+    }
+    if (is_of_other_thread(x.impl()->trace)) {
+        fail<TapeError>(loc, "trace: a tensor of shape {} was made by another thread since the trace began; a graph would hold it as a constant. "
+                        "Compute in this thread, or make it an input", x.shape());
     }
     const auto given = std::find_if(named_.begin(), named_.end(), [&](const auto& named) { return named.second.is_same(x); });
     const AutogradMeta* meta = x.impl()->meta;

@@ -2,20 +2,28 @@
 #pragma once
 
 #include "tapir/core/thread_impl.h"
+#include "tapir/core/trace_mark_impl.h"
 
 namespace tapir::detail {
 
 /// Nothing is traced while it lives, and tensors that are made are none of the trace's.
 class OutsideTrace {
  public:
-    OutsideTrace() noexcept : trace_(thread.trace) { thread.trace = 0; }
-    ~OutsideTrace() { thread.trace = trace_; }
+    OutsideTrace() noexcept : trace_(thread.trace), was_outside_(is_outside_trace) {
+        thread.trace = 0;
+        is_outside_trace = true;
+    }
+    ~OutsideTrace() {
+        thread.trace = trace_;
+        is_outside_trace = was_outside_;
+    }
     OutsideTrace(const OutsideTrace&) = delete;
     OutsideTrace& operator=(const OutsideTrace&) = delete;
 
  private:
     PauseRecording pause_;
     std::uint16_t trace_;
+    bool was_outside_;
 };
 
 }  // namespace tapir::detail

@@ -83,6 +83,27 @@ TEST_CASE("an input that requires a gradient does so for all sizes that are trie
     CHECK(allclose(graph({x})[0], 2 * x));
 }
 
+TEST_CASE("what another thread makes meanwhile is no constant") {
+    const Tensor x = ones({3}), w = ones({3});
+    const auto apart = [](const auto& fn) {
+        Tensor y;
+        std::thread([&] { y = fn(); }).join();
+        return y;
+    };
+    const auto fn = [&](const Tensor& a) { return apart([&] { return a * 2; }) + 1; };
+    CHECK_THROWS_WITH(trace(fn, {{"x", x}}), Catch::Contains("trace: a tensor of shape (3,) was made by another thread since the trace began"));
+    const auto view = [&](const Tensor& a) { return apart([&] { return a[0]; }) + 1; };
+    CHECK_THROWS_WITH(trace(view, {{"x", x}}), Catch::Contains("was made by another thread"));
+    const auto result = [&](const Tensor& a) { return apart([&] { return a * 2; }); };
+    CHECK_THROWS_WITH(trace(result, {{"x", x}}), Catch::Contains("was made by another thread"));
+    // before the trace, also while others were made
+    const Tensor early = apart([&] { return w * 2; });
+    Tensor during;
+    trace([&](const Tensor& a) { during = apart([&] { return w * 3; }); return a; }, {{"x", x}});
+    const Graph graph = trace([&](const Tensor& a) { return a + early + during; }, {{"x", x}});
+    CHECK(graph({x})[0].sum().item() == 18);
+}
+
 TEST_CASE("what changes the learning rate is refused in a trace") {
     nn::Linear net(4, 3);
     optim::SGD sgd(net.parameters(), {.lr = 0.1});
