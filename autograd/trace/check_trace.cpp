@@ -68,6 +68,7 @@ class Undo {
     ~Undo() {
         const PauseRecording pause;
         for (auto& [tensor, copy] : tracer_.take_backups()) tensor.copy_(copy);
+        for (const KeptGradient& kept : tracer_.take_gradients()) kept.put_back();
     }
     Undo(const Undo&) = delete;
     Undo& operator=(const Undo&) = delete;

@@ -95,19 +95,21 @@ Tensor copy_of(const Tensor& x) {
 using Backups = std::vector<std::pair<Tensor, Tensor>>;
 
 // What a run wrote and drew is undone. Where it drew nothing, others may have: the generator is all threads'.
-void put_back(const Backups& backups, const Generator::State* before) {
+void put_back(const Backups& backups, const std::vector<KeptGradient>& gradients, const Generator::State* before) {
     if (before) default_generator().set_state(*before);
     const PauseRecording pause;
     for (const auto& [tensor, copy] : backups) Tensor(tensor).copy_(copy);
+    for (const KeptGradient& kept : gradients) kept.put_back();
 }
 
 struct Run {
     Graph graph;
     Backups backups;
+    std::vector<KeptGradient> gradients;
     Generator::State before;  // of the default generator
     bool drew;
 
-    void undo() const { put_back(backups, drew ? &before : nullptr); }
+    void undo() const { put_back(backups, gradients, drew ? &before : nullptr); }
 };
 
 Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors,
@@ -130,10 +132,10 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
         drew = tracer.drew();
         graph = tracer.finish();
     } catch (...) {
-        put_back(tracer.take_backups(), tracer.drew() ? &before : nullptr);
+        put_back(tracer.take_backups(), tracer.take_gradients(), tracer.drew() ? &before : nullptr);
         throw;
     }
-    Run run{std::move(graph), tracer.take_backups(), before, drew};
+    Run run{std::move(graph), tracer.take_backups(), tracer.take_gradients(), before, drew};
     if (!options.outputs.empty() && options.outputs.size() != values.size()) {
         fail<ValueError>(loc, "trace: {} names of outputs for {} outputs", options.outputs.size(), values.size());
     }

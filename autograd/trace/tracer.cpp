@@ -55,6 +55,41 @@ Tracer::Tracer(Tracer& outer, const char* what)
 void Tracer::add_input(const std::string& name, const Tensor& x) {
     Graph::Value* value = graph_.add_input(name, x.dtype(), sizes_of(x.impl()), x.device());
     seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
+    note_leaf(x);
+}
+
+KeptGradient::KeptGradient(const Tensor& leaf) : leaf_(leaf) {
+    const std::lock_guard lock(gradient_mutex());
+    const AutogradMeta& meta = *leaf.impl()->meta;
+    grad_ = meta.grad;
+    used_rows_ = meta.used_rows;
+    rows_ = meta.rows;
+    products_ = meta.products;
+    rows_version_ = meta.rows_version;
+}
+
+void KeptGradient::put_back() const {
+    const std::lock_guard lock(gradient_mutex());
+    AutogradMeta& meta = *leaf_.impl()->meta;
+    meta.grad = grad_;
+    meta.used_rows = used_rows_;
+    meta.rows = rows_;
+    meta.products = products_;
+    meta.rows_version = rows_version_;
+}
+
+void Tracer::note_leaf(const Tensor& x) {
+    if (x.impl()->meta) gradients_.emplace_back(x);
+}
+
+// A gradient that was there before: the next run of the program finds another one.
+void Tracer::check_constant(const Tensor& x, const Loc& loc) const {
+    for (const KeptGradient& kept : gradients_) {
+        if (!kept.gradient().defined() || !kept.gradient().is_same(x)) continue;
+        const char* name = kept.leaf().impl()->meta->name_now();
+        fail<TapeError>(loc, "trace: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now in each "
+                        "run: zero_grad() first", name ? name : fmt::format("a tensor of shape {}", x.shape()));
+    }
 }
 
 // A tensor that is known and has the same elements, as detach() gives them.
@@ -122,8 +157,10 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     } else if (x.impl()->flags & TensorImpl::kRequiresGrad) {
         value = graph_.add_parameter(free_name(graph_, fmt::format("parameter_{}", unnamed_++)), x, loc);
     } else {
+        check_constant(x, loc);
         value = graph_.add_constant(x, {}, loc);
     }
+    note_leaf(x);
     return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
 }
 

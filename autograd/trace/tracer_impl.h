@@ -7,6 +7,7 @@
 
 #include <unordered_map>
 
+#include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/autograd/watch_impl.h"
 
@@ -14,6 +15,22 @@ namespace tapir::detail {
 
 /// The number of a new trace, for its TracingScope.
 std::uint16_t next_trace() noexcept;
+
+/// A leaf's gradient, to be put back.
+class KeptGradient {
+ public:
+    explicit KeptGradient(const Tensor& leaf);
+    void put_back() const;
+    const Tensor& leaf() const noexcept { return leaf_; }
+    /// Undefined: it has none, or none that is computed.
+    const Tensor& gradient() const noexcept { return grad_; }
+
+ private:
+    Tensor leaf_, grad_, used_rows_;
+    std::vector<SparseRows> rows_;
+    ProductRows products_;
+    std::int64_t rows_version_;
+};
 
 class Tracer : public OpWatcher {
  public:
@@ -36,6 +53,8 @@ class Tracer : public OpWatcher {
     bool drew() const;
     /// What the tensors that the program wrote to held before.
     std::vector<std::pair<Tensor, Tensor>> take_backups() { return std::move(backups_); }
+    /// The leaves that the program used, with the gradients that they had.
+    std::vector<KeptGradient> take_gradients() { return std::move(gradients_); }
 
     /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one for each
     /// tensor that the function uses beside these (captures); numbers are constants of its own. Throws TapeError where the function writes to
@@ -78,6 +97,8 @@ class Tracer : public OpWatcher {
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
     Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
     void note_constant(TensorImpl* made);
+    void note_leaf(const Tensor& x);
+    void check_constant(const Tensor& x, const Loc& loc) const;
     [[noreturn]] void fail_unseen_write(const Tensor& x) const;
     void describe(Graph::Node* node, const Loc& loc);
 
@@ -87,6 +108,7 @@ class Tracer : public OpWatcher {
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
     std::vector<Tensor> sources_;  // of detached tensors
+    std::vector<KeptGradient> gradients_;
     TraceOptions::Reads reads_;
     // What was written to that was there before the trace, until the op that did it is told of.
     struct Write {

@@ -104,6 +104,49 @@ TEST_CASE("what another thread makes meanwhile is no constant") {
     CHECK(graph({x})[0].sum().item() == 18);
 }
 
+TEST_CASE("a gradient that was there before the trace is refused, those of trial runs are undone") {
+    manual_seed(3);
+    const Tensor x = randn({4, 4});
+    const auto make = [&](nn::Linear& net, optim::SGD& sgd, bool ends_with_zero) {
+        return [&net, &sgd, ends_with_zero](const Tensor& a) {
+            Tape tape;
+            const Tensor loss = (net(a) * net(a)).sum();
+            tape.backward(loss);
+            sgd.step();
+            if (ends_with_zero) sgd.zero_grad();
+            return loss;
+        };
+    };
+    for (const bool is_named : {false, true}) {
+        const std::vector<std::string> dims = is_named ? std::vector<std::string>{"n"} : std::vector<std::string>{};
+        nn::Linear net(4, 3), eager(4, 3);
+        eager.load_state_dict(net.state_dict());
+        optim::SGD sgd(net.parameters(), {.lr = 0.01, .momentum = 0.9}), eager_sgd(eager.parameters(), {.lr = 0.01, .momentum = 0.9});
+        const auto step = make(net, sgd, true), eager_step = make(eager, eager_sgd, true);
+        { Tape tape; tape.backward(net(x).sum()); }
+        const Tensor gradient = net.weight.grad(), kept = gradient.clone();
+        CHECK_THROWS_WITH(trace(step, {{"x", x, dims}}), Catch::Contains("the gradient of weight was there before the trace") &&
+                                                              Catch::Contains("zero_grad() first"));
+        CHECK(net.weight.grad().is_same(gradient));
+        CHECK(equal(net.weight.grad(), kept));
+        CHECK(equal(net.weight.detach(), eager.weight.detach()));
+        net.zero_grad();
+        eager_step(x);
+        const Graph graph = trace(step, {{"x", x, dims}});
+        INFO(graph.str());
+        CHECK(!net.weight.grad().defined());
+        for (int i = 0; i < 4; ++i) {
+            const Tensor a = randn({is_named ? 2 + i : 4, 4});
+            CHECK(allclose(graph({a})[0], eager_step(a), 1e-5, 1e-6));
+            CHECK(allclose(net.weight.detach(), eager.weight.detach(), 1e-5, 1e-6));
+        }
+        // without zero_grad() each trial begins with the gradients that were there: none
+        const Graph open = trace(make(net, sgd, false), {{"x", x, dims}});
+        CHECK(net.weight.grad().defined());
+        CHECK(open.updates().size() == graph.updates().size());
+    }
+}
+
 TEST_CASE("what changes the learning rate is refused in a trace") {
     nn::Linear net(4, 3);
     optim::SGD sgd(net.parameters(), {.lr = 0.1});
