@@ -15,6 +15,19 @@
 namespace tapir {
 namespace {
 
+constinit thread_local const char* in_forward = nullptr;
+
+class InForward {
+ public:
+    explicit InForward(const char* name) noexcept : outer_(in_forward) { in_forward = name; }
+    ~InForward() { in_forward = outer_; }
+    InForward(const InForward&) = delete;
+    InForward& operator=(const InForward&) = delete;
+
+ private:
+    const char* outer_;
+};
+
 struct FunctionRecord : RecordObject {
     CustomFunction::BackwardFn backward = nullptr;
     FunctionContext context;
@@ -41,6 +54,8 @@ std::string_view type_in(std::string_view signature) {
 }
 
 }  // namespace
+
+const char* function_in_forward() noexcept { return in_forward; }
 
 const OpInfo& CustomFunction::row_named(const char* name) {
     // As long as the program: records name it.
@@ -76,6 +91,7 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
     std::vector<Tensor> outputs;
     {
         const NoGradScope pause;
+        const InForward told(op.name);
         outputs = forward(object->context, inputs);
     }
     if (outputs.empty()) fail<ValueError>(loc, "{}: forward returned no tensor", op.name);

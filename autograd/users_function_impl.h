@@ -18,4 +18,7 @@ class UsersFunction {
     gdb::OutsideRule outside_;
 };
 
+/// The custom function whose forward this thread runs now, or null.
+const char* function_in_forward() noexcept;
+
 }  // namespace tapir

@@ -6,6 +6,8 @@
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
@@ -27,6 +29,14 @@ std::string free_name(const Graph& graph, const std::string& name) {
         if (std::none_of(inputs.begin(), inputs.end(), is_it(own)) && std::none_of(parameters.begin(), parameters.end(), is_it(own))) return own;
         own = fmt::format("{}_{}", name, number);
     }
+}
+
+// For what a custom function's forward does with elements.
+std::string hint_for_functions() {
+    const char* function = function_in_forward();
+    if (!function) return {};
+    return fmt::format("; or give {} a `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, which graphs take in place of its "
+                       "forward", function);
 }
 
 }  // namespace
@@ -203,10 +213,32 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
     return s.value;
 }
 
-Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) { return current(seen(x, loc), loc); }
+// Of what was not written by ops since: are the elements as they were when the program got the address?
+void Tracer::check_exposed(const Tensor& x) const {
+    for (const Exposed& e : exposed_) {
+        if (!e.tensor.shares_storage(x) || e.version != version_of(e.tensor) || same_elements(e.tensor, e.copy)) continue;
+        fail<TapeError>(e.loc, "trace: the program wrote through the address that data() gave it; a graph cannot hold that: write by ops, or before "
+                        "the trace{}", hint_for_functions());
+    }
+}
+
+// After an op has written to some of them.
+void Tracer::copy_exposed() {
+    const PauseRecording pause;
+    for (Exposed& e : exposed_) {
+        const std::uint32_t version = version_of(e.tensor);
+        if (std::exchange(e.version, version) != version) e.copy = e.tensor.clone();
+    }
+}
+
+Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) {
+    if (!exposed_.empty()) check_exposed(x);
+    return current(seen(x, loc), loc);
+}
 
 void Tracer::before_write(const Tensor& self) {
     if (inner_) return;
+    if (!exposed_.empty()) check_exposed(self);
     const auto found = seen_.find(self.impl());
     if (outer_) {
         if (found == seen_.end() || is_outer(found->second)) {
@@ -334,6 +366,7 @@ void Tracer::end(const RecordArgs& ran) {
     std::vector<Graph::Value*> inputs;
     for (int i = 0; i < ran.input_count; ++i) {
         const Tensor& x = *ran.inputs[i];
+        if (!exposed_.empty()) check_exposed(x);
         Seen& s = seen(x, ran.loc);
         // What the op has written to is looked up as it was before.
         bool is_written = false;
@@ -361,22 +394,32 @@ void Tracer::end(const RecordArgs& ran) {
         }
         seen_[out] = std::move(fresh);
     }
+    if (!exposed_.empty()) copy_exposed();
 }
 
 void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (inner_) return;
     const Loc& loc = caller.line() ? caller : last_line_;  // printing does not know its own
     Graph::Value* value = value_of(x, loc);
-    if (value->kind == Graph::Kind::constant) return;
+    const auto copy = [&x] {
+        const PauseRecording pause;
+        return x.clone();
+    };
+    const bool is_address = std::strcmp(what, "data") == 0;
+    if (value->kind == Graph::Kind::constant) {
+        if (is_address) exposed_.push_back({x, copy(), version_of(x), loc});
+        return;
+    }
     if (reads_ == TraceOptions::Reads::refuse) {
         const std::string made = !value->maker ? fmt::format("of {}", value->name)
                                                : fmt::format("that {} made at {}", value->maker->op, file_and_line(value->maker->loc));
         fail<TapeError>(loc, "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the same. "
                         "Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a graph that "
-                        "holds for this value only", what, caller.line() ? "" : ", on this line or after it,", made);
+                        "holds for this value only{}", what, caller.line() ? "" : ", on this line or after it,", made, hint_for_functions());
     }
-    const PauseRecording pause;
-    graph_.add_guard({value, x.clone(), what, loc});
+    const Tensor now = copy();
+    graph_.add_guard({value, now, what, loc});
+    if (is_address) exposed_.push_back({x, now, version_of(x), loc});
 }
 
 // --- Parts -----------------------------------------------------------------------------------------------------------------------
@@ -427,6 +470,9 @@ Tracer::Part Tracer::trace_part(const char* what, const TracedFunction& fn, cons
 
 Graph Tracer::finish() {
     if (!writes_.empty()) fail_unseen_write(writes_[0].tensor);
+    for (const Exposed& e : exposed_) {
+        if (is_outer(seen_.at(e.tensor.impl()))) check_exposed(e.tensor);
+    }
     for (const auto& [impl, s] : seen_) {
         if (s.outer && !s.base && s.version != version_of(s.tensor)) fail_unseen_write(s.tensor);
     }

@@ -99,6 +99,8 @@ class Tracer : public OpWatcher {
     void note_constant(TensorImpl* made);
     void note_leaf(const Tensor& x);
     void check_constant(const Tensor& x, const Loc& loc) const;
+    void check_exposed(const Tensor& x) const;
+    void copy_exposed();
     [[noreturn]] void fail_unseen_write(const Tensor& x) const;
     void describe(Graph::Node* node, const Loc& loc);
 
@@ -117,6 +119,13 @@ class Tracer : public OpWatcher {
         Loc loc;
     };
     std::vector<Write> writes_;
+    // Whose address the program has, so that it may write there without being seen.
+    struct Exposed {
+        Tensor tensor, copy;  // as it is now
+        std::uint32_t version;
+        Loc loc;
+    };
+    std::vector<Exposed> exposed_;
     int unnamed_ = 0;
     Tracer* outer_ = nullptr;  // whose part this is
     Tracer* inner_ = nullptr;  // which traces a part now: what is told is its

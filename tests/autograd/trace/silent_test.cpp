@@ -83,6 +83,42 @@ TEST_CASE("an input that requires a gradient does so for all sizes that are trie
     CHECK(allclose(graph({x})[0], 2 * x));
 }
 
+namespace {
+
+struct Peek : Function<Peek> {
+    static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) {
+        const Tensor y = zeros_like(x[0]);
+        for (int i = 0; i < 3; ++i) y.data<float>()[i] = 2 * x[0].data<float>()[i];
+        return y;
+    }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 2}; }
+};
+
+}  // namespace
+
+TEST_CASE("what is written through addresses is refused") {
+    const Tensor x = ones({3}), before = ones({3});
+    const TraceOptions guard{.reads = TraceOptions::Reads::guard};
+    const char* text = "trace: the program wrote through the address that data() gave it";
+    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y.data<float>()[0] = 100; return y * 2; }, {{"x", x}}, guard));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y.data<float>()[0] = 100; return y; }, {{"x", x}}, guard));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y.data<float>()[0] = 100; y.mul_(2); return y; }, {{"x", x}}, guard));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y[1].data<float>()[0] = 100; return y.t(); }, {{"x", x}}, guard));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); float* p = y.data<float>(); y.mul_(2); *p = 9; return y; }, {{"x", x}}, guard));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { before.data<float>()[0] += 1; return a; }, {{"x", x}}));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor t = tensor({1.0f, 2.0f}); t.data<float>()[0] = 5; return a[0] + t; }, {{"x", x}}));
+    FAILS(TapeError, text, trace([&](const Tensor& a) { a.data<float>()[0] = 5; return ones({2}); }, {{"x", x.clone()}}, guard));
+    // only looked at
+    const Graph graph = trace([&](const Tensor& a) { Tensor y = a * 2; const float f = y.data<float>()[0]; y.add_(1); return y * f; }, {{"x", x}}, guard);
+    CHECK(graph({x})[0].sum().item() == 18);
+    CHECK_THROWS_WITH(graph({x * 2}), Catch::Contains("the program read a value with data()"));
+    // of custom functions
+    const char* hint = "or give Peek a `static Tensor symbolic(const std::vector<Tensor>& x)`";
+    CHECK_THROWS_WITH(trace([](const Tensor& a) { return Peek::apply({a}); }, {{"x", x}}), Catch::Contains(hint));
+    CHECK_THROWS_WITH(trace([](const Tensor& a) { return Peek::apply({a}); }, {{"x", x}}, guard), Catch::Contains(text) && Catch::Contains(hint));
+    CHECK_THROWS_WITH(trace([](const Tensor& a) { return a * a.sum().item(); }, {{"x", x}}), !Catch::Contains("symbolic"));
+}
+
 TEST_CASE("what another thread makes meanwhile is no constant") {
     const Tensor x = ones({3}), w = ones({3});
     const auto apart = [](const auto& fn) {
