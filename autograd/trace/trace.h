@@ -34,7 +34,7 @@ struct TraceOptions {
     /// names from their model). Buffers, such as running means, can be given here.
     std::vector<std::pair<std::string, Tensor>> parameters = {};
     /// What happens where the program reads a value that depends on inputs or parameters: if ((x > 0).item<bool>()), at(), data(), to_vector(),
-    /// printing. refuse: TapeError, since what the program does next may depend on it, and a graph does always the same. guard: the
+    /// allclose(), equal(), printing. refuse: TapeError, since what the program does next may depend on it, and a graph does always the same. guard: the
     /// graph holds for this value only, and each run of it checks that it is there.
     enum class Reads { refuse, guard } reads = Reads::refuse;
 };
@@ -79,7 +79,13 @@ class ModuleFunction {
 /// Runs fn, a function of tensors or a module, on these inputs, and gives the graph of what it did: a tensor that required gradients
 /// is a parameter, as are a module's parameters and buffers, by their names; any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs
 /// of other sizes (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs.
-/// Throws ValueError for inputs and parameters that are undefined or inputs of the same name, TapeError for what cannot be kept, and what fn throws.
+///
+/// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate is a
+/// constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A gradient
+/// that was there before the trace is refused, too: zero_grad() first. So is what no op does: writes through data(), tensors that another
+/// thread makes, draws from a Generator of one's own.
+/// Throws ValueError for inputs and parameters that are undefined or inputs of the same name, ShapeError for a named dimension without elements, TapeError for
+/// what cannot be kept, and what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
     if constexpr (detail::is_module<Fn>) {
