@@ -14,7 +14,25 @@ namespace {
 
 constexpr const char* kVersionKey = "tapir_graph_version";
 constexpr const char* kGraphKey = "tapir_graph";
+constexpr const char* kTrainedKey = "tapir_graph_requires_grad";  // numbers of parameters: "0 2"
 constexpr int kVersion = 1;
+
+// Which of `count` are among "0 2"; empty, where count is not 0, for what is no such text.
+std::vector<bool> numbers_in(const std::string& text, std::size_t count) {
+    std::vector<bool> has(count, false);
+    for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+        if (*at == ' ') {
+            ++at;
+            continue;
+        }
+        std::size_t number = 0;
+        const auto [next, error] = std::from_chars(at, end, number);
+        if (error != std::errc() || number >= count) return {};
+        has[number] = true;
+        at = next;
+    }
+    return has;
+}
 
 }  // namespace
 
@@ -25,7 +43,15 @@ void save_graph(const std::string& path, const Graph& graph, Loc loc) {
         for (const Graph::Value* value : *list) tensors.push_back({name_of(*value), value->data});
     }
     for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});
-    io::save_safetensors("save_graph", path, tensors, {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}}, nullptr, loc);
+    FileMetadata metadata = {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}};
+    if (!detail::is_runtime) {  // which has no gradients, and leaves others to decide
+        std::string trained;
+        for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
+            if (graph.parameters()[i]->data.requires_grad()) trained += fmt::format("{}{}", trained.empty() ? "" : " ", i);
+        }
+        metadata.emplace_back(kTrainedKey, std::move(trained));
+    }
+    io::save_safetensors("save_graph", path, tensors, metadata, nullptr, loc);
 }
 
 Graph load_graph(const std::string& path, Loc loc) {
@@ -35,7 +61,7 @@ Graph load_graph(const std::string& path, Loc loc) {
         const auto found = std::find_if(metadata.begin(), metadata.end(), [&](const auto& word) { return word.first == key; });
         return found == metadata.end() ? nullptr : &found->second;
     };
-    const std::string *version = entry(kVersionKey), *text = entry(kGraphKey);
+    const std::string *version = entry(kVersionKey), *text = entry(kGraphKey), *trained = entry(kTrainedKey);
     if (!version || !text) fail<FileError>(loc, "load_graph: {}: holds tensors, but no graph", path);
     int number = 0;
     std::from_chars(version->data(), version->data() + version->size(), number);
@@ -46,8 +72,11 @@ Graph load_graph(const std::string& path, Loc loc) {
     for (const NamedTensor& t : tensors) data.emplace_back(t.name, t.tensor);
     try {
         Graph graph = Graph::read(*text, data, /*makes_zeros=*/false, loc);
-        for (const Graph::Value* parameter : graph.parameters()) {
-            if (!detail::is_runtime && is_floating(parameter->dtype)) Tensor(parameter->data).requires_grad_(true, loc);
+        const auto count = graph.parameters().size();
+        const std::vector<bool> is_trained = trained ? numbers_in(*trained, count) : std::vector<bool>(count, true);
+        if (is_trained.size() != count) fail<FileError>(loc, "load_graph: {}: \"{}\" says not which parameters require gradients", path, *trained);
+        for (std::size_t i = 0; i < count && !detail::is_runtime; ++i) {
+            if (is_trained[i] && is_floating(graph.parameters()[i]->dtype)) Tensor(graph.parameters()[i]->data).requires_grad_(true, loc);
         }
         return graph;
     } catch (const FileError&) {

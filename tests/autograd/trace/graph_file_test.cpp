@@ -60,3 +60,44 @@ TEST_CASE("a graph is saved and loaded") {
     }
     CHECK(errors > 100);
 }
+
+TEST_CASE("a loaded graph knows which parameters require gradients") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.graph").string();
+    nn::BatchNorm1d norm(3);
+    norm.eval();
+    const Graph graph = trace(norm, {{"x", randn({4, 3})}});
+    int trained = 0;
+    const auto check = [&](bool all) {
+        const Graph loaded = load_graph(path);
+        REQUIRE(loaded.parameters().size() == graph.parameters().size());
+        trained = 0;
+        for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
+            const Tensor& mine = graph.parameters()[i]->data;
+            INFO(graph.parameters()[i]->name);
+            trained += mine.requires_grad();
+            CHECK(loaded.parameters()[i]->data.requires_grad() == (all ? is_floating(mine.dtype()) : mine.requires_grad()));
+        }
+    };
+    save_graph(path, graph);
+    check(false);
+    CHECK(trained == 2);
+    // A file from before that was noted, and those that say something else.
+    FileMetadata metadata;
+    const NamedTensors tensors = load_safetensors(path, &metadata);
+    REQUIRE(metadata.size() == 3);
+    const auto with = [&](const char* text) {
+        FileMetadata changed;
+        for (const auto& [key, value] : metadata) {
+            if (key != "tapir_graph_requires_grad") changed.emplace_back(key, value);
+            else if (text) changed.emplace_back(key, text);
+        }
+        save_safetensors(path, tensors, changed);
+    };
+    with(nullptr);
+    check(true);
+    for (const char* text : {"99", "-1", "0,1", "x"}) {
+        with(text);
+        FAILS_IN(FileError, "load_graph: ", "says not which parameters require gradients", load_graph(path));
+    }
+}
