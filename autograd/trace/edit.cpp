@@ -22,7 +22,21 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
         check_is_here(input, "Graph::insert", loc);
         if (before) check_comes_before(input, before, "Graph::insert", loc);
     }
-    const std::vector<detail::Inferred> made = detail::infer_results(all, inputs, loc);
+    std::vector<detail::Inferred> made = detail::infer_results(all, inputs, loc);
+    const std::uint64_t by_data = form->data_sized ? form->data_sized(all.data()) : 0;
+    for (std::size_t k = 0; k < made.size() && k < 64; ++k) {
+        if (!(by_data >> k & 1) || made[k].shape.empty()) continue;
+        const auto is_taken = [&](const std::string& name) {
+            const auto has_it = [&](const SymInt& size) {
+                const std::vector<std::string> names = size.dims();
+                return std::find(names.begin(), names.end(), name) != names.end();
+            };
+            return std::any_of(values_.begin(), values_.end(), [&](const auto& v) { return std::any_of(v->shape.begin(), v->shape.end(), has_it); });
+        };
+        std::size_t n = k;
+        while (is_taken(fmt::format("{}_{}", op, n))) ++n;
+        made[k].shape[0] = SymInt::dim(fmt::format("{}_{}", op, n));
+    }
     Node* node = before ? append_before(before, *form, std::move(all), inputs) : append(*form, std::move(all), inputs);
     if (!before) node->loc = loc;
     for (const detail::Inferred& result : made) add_result(node, result.dtype, result.device, result.shape);
@@ -41,9 +55,12 @@ void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
     if (place->dtype != value->dtype || place->device != value->device || place->shape != value->shape) {
         std::vector<Value*> inputs = node->inputs;
         inputs[static_cast<std::size_t>(input)] = value;
-        const std::vector<detail::Inferred> made = detail::infer_results(node->attributes, inputs, loc);
+        std::vector<detail::Inferred> made = detail::infer_results(node->attributes, inputs, loc);
+        const OpForm& form = node->attributes.form();
+        const std::uint64_t by_data = form.data_sized ? form.data_sized(node->attributes.data()) : 0;
         for (std::size_t k = 0; k < node->results.size(); ++k) {
             const Value& now = *node->results[k];
+            if (k < made.size() && k < 64 && by_data >> k & 1 && !made[k].shape.empty() && !now.shape.empty()) made[k].shape[0] = now.shape[0];
             if (k >= made.size() || made[k].shape != now.shape) {
                 fail<ShapeError>(loc, "Graph::set_input: the result of {} would have shape {}, not {}", node->op,
                                  k < made.size() ? to_string(Attribute(made[k].shape)) : "none", to_string(Attribute(now.shape)));

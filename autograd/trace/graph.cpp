@@ -99,6 +99,19 @@ bool Graph::is_symbolic() const {
 }
 
 Graph Graph::with(const DimSizes& sizes, Loc loc) const {
+    std::set<std::string> known;
+    for (const auto& value : values_) {
+        for (const SymInt& size : value->shape) {
+            for (std::string& name : size.dims()) known.insert(std::move(name));
+        }
+    }
+    for (const auto& [name, size] : sizes) {
+        if (!known.count(name)) {
+            fail<ValueError>(loc, "Graph::with: there is no dimension {}; {}", name,
+                             known.empty() ? "all sizes are numbers" : fmt::format("there are {}", fmt::join(known, ", ")));
+        }
+        if (size < 0) fail<ValueError>(loc, "Graph::with: the size of {} is {}", name, size);
+    }
     Graph graph = *this;
     for (const auto& value : graph.values_) {
         for (SymInt& size : value->shape) size = size.with(sizes, loc);
@@ -215,6 +228,25 @@ void Graph::add_update(Value* target, Value* value, Loc loc) {
     changed();
     std::erase_if(updates_, [target](const Update& update) { return update.target == target; });
     updates_.push_back({target, value});
+}
+
+void Graph::add_guard(Guard guard, Loc loc) {
+    check_is_here(guard.value, "Graph::add_guard", loc);
+    if (!guard.expected.defined()) fail<ValueError>(loc, "Graph::add_guard: the value that is expected is undefined");
+    changed();
+    guards_.push_back(std::move(guard));
+}
+
+void Graph::remove_output(std::string_view name, Loc loc) {
+    const auto output = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& o) { return o.name == name; });
+    if (output == outputs_.end()) fail<ValueError>(loc, "Graph::remove_output: there is no output {}", name);
+    changed();
+    outputs_.erase(output);
+}
+
+std::vector<Graph::Guard> Graph::take_guards() {
+    changed();
+    return std::exchange(guards_, {});
 }
 
 namespace {

@@ -157,7 +157,8 @@ class Graph {
     std::vector<std::string> dims() const;
     /// Whether shapes or attributes depend on named dimensions.
     bool is_symbolic() const;
-    /// The graph for these sizes of named dimensions; what depends on others stays.
+    /// The graph for these sizes of named dimensions; what depends on others stays. Throws ValueError for a name that it does not have, and for
+    /// a size below 0.
     Graph with(const DimSizes& sizes, Loc loc = Loc::current()) const;
     /// The input, parameter or output of this name. Throws ValueError, with the names that there are.
     Value* value(std::string_view name, Loc loc = Loc::current()) const;
@@ -197,10 +198,7 @@ class Graph {
     /// A parameter becomes a constant: what is computed from it can be computed once. Throws ValueError where it is written to.
     void make_constant(Value* parameter, Loc loc = Loc::current());
     void add_output(std::string name, Value* value, Loc loc = Loc::current());
-    void add_guard(Guard guard) {
-        guards_.push_back(std::move(guard));
-        changed();
-    }
+    void add_guard(Guard guard, Loc loc = Loc::current());
     void add_update(Value* target, Value* value, Loc loc = Loc::current());
     // Each leaves the graph as it was where it throws. Values of other graphs are refused (ValueError).
     //
@@ -236,6 +234,10 @@ class Graph {
     /// An op without inputs, before all others, takes the place of a constant.
     void prepend(const OpForm& form, Attributes attributes, Value* constant);
     Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
+    /// The value stays. Throws ValueError where there is no such output.
+    void remove_output(std::string_view name, Loc loc = Loc::current());
+    /// They are the graph's no more.
+    std::vector<Guard> take_guards();
     /// One node in the place of several: these results of theirs become its own, in this order, and the others are gone.
     struct Joined {
         std::vector<Node*> nodes;  // in order

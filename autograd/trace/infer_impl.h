@@ -10,7 +10,9 @@ struct Inferred {
     Device device;
     std::vector<SymInt> shape;  // a dimension "unknown" where no formula of the inputs' dimensions gives the size
 };
-/// The op is called on zeros, with several sizes of the named dimensions. Throws what it throws.
+/// What most ops take: 0.5, this integer; where the last two dimensions are alike, positive definite matrices.
+Tensor kind_numbers(const Shape& shape, DType dtype, Device device, std::int64_t integer, const Loc& loc);
+/// The op is called on zeros (where it takes none, on kind_numbers()), with several sizes of the named dimensions. Throws what it throws.
 std::vector<Inferred> infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
 
 /// Whether some of its ops give as many elements as data says.

@@ -1,6 +1,7 @@
 // Running a graph op by op, as the program did.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
@@ -66,6 +67,20 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
     return sizes;
 }
 
+void detail::write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc) {
+    const PauseRecording pause;
+    if (updates.size() > 1) {
+        std::vector<const void*> written;
+        for (const auto& [target, value] : updates) written.push_back(target.impl()->storage);
+        std::sort(written.begin(), written.end(), std::less<>());
+        for (auto& [target, value] : updates) {
+            const void* own = value.impl()->storage;
+            if (own && !value.is_same(target) && std::binary_search(written.begin(), written.end(), own, std::less<>())) value = value.clone();
+        }
+    }
+    for (auto& [target, value] : updates) target.copy_(value, loc);
+}
+
 void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc& loc) {
     if (same_elements(now, guard.expected)) return;
     fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
@@ -125,10 +140,11 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (const Output& output : outputs_) outputs.push_back(values[at(output.value)]);
     const detail::PauseRecording pause;
     for (const Guard& guard : guards_) detail::check_guard(guard, values[at(guard.value)], loc);
+    std::vector<std::pair<Tensor, Tensor>> writes;
     for (const Update& update : updates_) {
-        Tensor target = update.target->kind == Kind::input ? values[at(update.target)] : update.target->data;
-        target.copy_(values[at(update.value)]);
+        writes.emplace_back(update.target->kind == Kind::input ? values[at(update.target)] : update.target->data, values[at(update.value)]);
     }
+    detail::write_at_once(std::move(writes), loc);
     return outputs;
 }
 

@@ -238,11 +238,11 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
         run_op(call, frame, loc);
         for (std::size_t k = 0; k < call.step->node->results.size(); ++k) frame.seen[at(call.step->first_result) + k] = Geometry(call.results[k]);
     }
+    std::vector<std::pair<Tensor, Tensor>> others;
     for (std::size_t i = 0; i < update_slots_.size(); ++i) {
-        if (frame.is_written[i]) continue;
-        Tensor target = target_of(static_cast<int>(i));
-        target.copy_(*frame.where[at(update_slots_[i])], loc);
+        if (!frame.is_written[i]) others.emplace_back(target_of(static_cast<int>(i)), *frame.where[at(update_slots_[i])]);
     }
+    if (!others.empty()) write_at_once(std::move(others), loc);
 }
 
 // Holds a frame while it runs; one that an error left behind is gone.

@@ -144,6 +144,8 @@ std::uint64_t attribute_edits() noexcept;
 bool same_elements(const Tensor& a, const Tensor& b);
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
+/// Writes what each of these targets shall be, as all of that was before.
+void write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc);
 /// Throws ValueError where the program would go another way now.
 void check_guard(const Graph::Guard& guard, const Tensor& now, const Loc& loc);
 

@@ -169,3 +169,56 @@ TEST_CASE("what would break a graph is refused, and changes nothing") {
     eliminate_dead_code(graph);
     CHECK(graph.str() == before);
 }
+
+TEST_CASE("ops whose results data says the size of are inserted") {
+    Graph graph = trace([](const Tensor& x) { return x * 2; }, {{"x", ones({4}, float64)}});
+    Graph::Node* found = graph.insert(nullptr, "nonzero", {graph.value("output")});
+    Graph::Node* others = graph.insert(nullptr, "nonzero", {graph.inputs()[0]});
+    CHECK_FALSE(found->results[0]->shape[0].is_number());
+    CHECK(found->results[0]->shape[1] == SymInt(1));
+    CHECK(found->results[0]->shape[0] != others->results[0]->shape[0]);
+    Graph::Node* total = graph.insert(nullptr, "sum", {found->results[0]});
+    graph.add_output("found", found->results[0]);
+    graph.add_output("total", total->results[0]);
+    const auto check = [&] {
+        INFO(graph.str());
+        const Tensor x = tensor({0.0, 1.0, 0.0, 2.0}, float64);
+        for (int i = 0; i < 3; ++i) {
+            const std::vector<Tensor> got = graph.run({{"x", x}}, {"found", "total"});
+            CHECK(equal(got[0], tensor({1, 3}).reshape({2, 1})));
+            CHECK(got[1].item<std::int64_t>() == 4);
+        }
+    };
+    check();
+    optimize(graph);
+    check();
+    CHECK(Graph::parse(graph.str()).str() == graph.str());
+}
+
+TEST_CASE("ops that do not take zeros are inserted") {
+    Graph graph = trace([](const Tensor& x, const Tensor& y, const Tensor& a) { return std::tuple(x * y, a); },
+                        {{"x", ones({3}, int64)}, {"y", ones({3}, int64)}, {"a", ones({3, 3}, float64)}});
+    for (const char* op : {"floor_divide", "remainder", "fmod"}) {
+        INFO(op);
+        graph.add_output(op, graph.insert(nullptr, op, {graph.inputs()[0], graph.inputs()[1]})->results[0]);
+    }
+    const std::vector<Tensor> got = graph({tensor({7, 8, 9}), tensor({2, 3, 5}), eye(3).to(float64)});
+    CHECK(equal(got[2], tensor({3, 2, 1})));
+    CHECK(equal(got[3], tensor({1, 2, 4})));
+    CHECK(equal(got[4], tensor({1, 2, 4})));
+}
+
+TEST_CASE("guards and sizes that do not fit the graph are refused") {
+    Graph graph = small();
+    const Graph other = graph;
+    FAILS_IN(ValueError, "Graph::add_guard: ", "is not of this graph", graph.add_guard({other.inputs()[0], ones({2}), "item", {}}));
+    FAILS_IN(ValueError, "Graph::add_guard: ", "is undefined", graph.add_guard({graph.inputs()[0], Tensor(), "item", {}}));
+    CHECK(graph.guards().empty());
+    FAILS_IN(ValueError, "Graph::with: ", "there is no dimension bath; there are batch", graph.with({{"bath", 3}}));
+    FAILS_IN(ValueError, "Graph::with: ", "the size of batch is -1", graph.with({{"batch", -1}}));
+    CHECK(graph.with({{"batch", 3}}).inputs()[0]->shape[0] == SymInt(3));
+    FAILS_IN(ValueError, "Graph::with: ", "all sizes are numbers", graph.with({{"batch", 3}}).with({{"batch", 3}}));
+    FAILS_IN(ValueError, "Graph::remove_output: ", "there is no output y", graph.remove_output("y"));
+    graph.remove_output("output");
+    CHECK(graph.outputs().empty());
+}

@@ -231,3 +231,32 @@ TEST_CASE("parts of control flow without outputs") {
     refused("tensors are carried along", "input x: float32 ()\n%1: float32 () = scan(x, carries=1, xs=1, body={\n    \n})\noutput y = %1\n");
     refused("cond is given 0 inputs, and needs at least 1", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
 }
+
+TEST_CASE("updates see the values that were there before all of them") {
+    const auto check = [](const std::string& updates, const Tensor& wanted_a, const Tensor& wanted_b) {
+        INFO(updates);
+        Graph graph = Graph::parse(
+            "input x: float32 (2,)\n"
+            "parameter a: float32 (2,) = [1.0, 2.0]\n"
+            "parameter b: float32 (2,) = [3.0, 4.0]\n"
+            "%3: float32 (2,) = add(b, 1.0)\n"
+            "%4: float32 (2,) = reshape(b, shape=(2,))\n" + updates + "output y = x\n");
+        Tensor a = graph.value("a")->data, b = graph.value("b")->data;
+        a.copy_(tensor({1.0F, 2.0F}));
+        b.copy_(tensor({3.0F, 4.0F}));
+        const Tensor first_a = a.clone(), first_b = b.clone(), x = zeros({2});
+        for (int i = 0; i < 4; ++i) {
+            a.copy_(first_a);
+            b.copy_(first_b);
+            i == 0 ? static_cast<void>(graph({x})) : static_cast<void>(graph.run({{"x", x}}));
+            CHECK(equal(a, wanted_a));
+            CHECK(equal(b, wanted_b));
+        }
+    };
+    const Tensor a = tensor({1.0F, 2.0F}), b = tensor({3.0F, 4.0F});
+    check("update a = b\nupdate b = a\n", b, a);
+    check("update b = a\nupdate a = b\n", b, a);
+    check("update b = a\nupdate a = %4\n", b, a);
+    check("update b = a\nupdate a = %3\n", b + 1, a);
+    check("update a = %3\nupdate b = a\n", b + 1, a);
+}
