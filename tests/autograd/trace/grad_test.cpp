@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "../../fails.h"
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
@@ -51,10 +52,92 @@ TEST_CASE("the gradient of a graph is a graph") {
         CHECK_THROWS_AS(grad(graph, {"loss"}, {"y"}), ValueError);
         CHECK_THROWS_AS(grad(graph, {"x"}, {"x"}), ValueError);
         CHECK_THROWS_AS(grad(graph, {"loss"}, {"loss"}), ValueError);
+        FAILS_IN(ValueError, "grad: ", "no outputs are given", grad(graph, {}, {"x"}));
+        FAILS_IN(ValueError, "grad: ", "no inputs are given", grad(graph, {"loss"}, {}));
+        FAILS_IN(ValueError, "grad: ", "the input x is given twice", grad(graph, {"loss"}, {"x", "w", "x"}));
+        FAILS_IN(ValueError, "grad: ", "there is no input w to give an example of", grad(graph, {"loss"}, {"x"}, {{"w", ones({2})}}));
+        CHECK_THROWS_AS(grad(graph, {"loss"}, {"x"}, {{"x", Tensor()}}), ValueError);
+        CHECK_THROWS_AS(grad(graph, {"loss"}, {"x"}, {{"x", ones({2, 4})}}), DTypeError);
+        CHECK_THROWS_AS(grad(graph, {"loss"}, {"x"}, {{"x", ones({2, 5}, float64)}}), ShapeError);
     }
 }
 
 TEST_CASE("a gradient of nothing is refused") {
     const Graph graph = trace([](const Tensor& x) { return sum(x * x); }, {{"x", ones({3})}}, {.outputs = {"y"}});
     FAILS(ValueError, "grad: it is told no outputs", grad(graph, {}, {"x"}));
+}
+
+TEST_CASE("differentiating a graph writes to nothing and draws nothing") {
+    nn::BatchNorm1d norm(3);
+    norm.train();
+    const auto fn = [&](const Tensor& x) { return sum(tanh(norm(x)) * rand({3})); };
+    const std::vector<std::pair<std::string, Tensor>> buffers = {{"mean", norm.running_mean}, {"var", norm.running_var}, {"count", norm.num_batches_tracked}};
+    TraceOptions options;
+    options.parameters = buffers;
+    const Graph graph = trace(fn, {{"x", randn({4, 3}), {"batch"}}}, options);
+    std::vector<Tensor> before;
+    for (const auto& [name, tensor] : buffers) before.push_back(tensor.clone());
+    manual_seed(1);
+    const Tensor drawn = randn({2});
+    manual_seed(1);
+    const Graph gradient = grad(graph, {"output"}, {"x"});
+    CHECK(equal(randn({2}), drawn));
+    gradient.check();
+    for (std::size_t i = 0; i < before.size(); ++i) CHECK(equal(buffers[i].second, before[i]));
+    // What it writes to are the model's buffers, when it is run.
+    CHECK(gradient.updates().size() == graph.updates().size());
+    for (const Graph::Update& update : gradient.updates()) {
+        bool is_buffer = false;
+        for (const auto& [name, tensor] : buffers) is_buffer |= update.target->data.is_same(tensor);
+        CHECK(is_buffer);
+    }
+    const Tensor x = randn({5, 3}).requires_grad_();
+    manual_seed(2);
+    const std::vector<Tensor> got = gradient({x});
+    CHECK_FALSE(equal(norm.running_mean, before[0]));
+    Tensor(norm.running_mean).copy_(before[0]);
+    manual_seed(2);
+    Tape tape;
+    CHECK(allclose(got[1], tape.gradient(fn(x), {x})[0], 1e-4, 1e-6));
+}
+
+TEST_CASE("a graph that holds for some values only has a gradient that does") {
+    TraceOptions options;
+    options.reads = TraceOptions::Reads::guard;
+    const Graph graph = trace([](const Tensor& x) { return x.sum().item<double>() > 5 ? x * 2 : x * 3; }, {{"x", ones({4, 3})}}, options);
+    const Graph gradient = grad(graph, {"output"}, {"x"});
+    CHECK(gradient.outputs().size() == 2);
+    REQUIRE(gradient.guards().size() == 1);
+    CHECK(gradient.guards()[0].what == "item");
+    CHECK(equal(gradient({ones({4, 3})})[1], full({4, 3}, 2.0F)));
+    CHECK_THROWS_AS(gradient({zeros({4, 3})}), ValueError);
+}
+
+TEST_CASE("graphs that not all numbers suit are differentiated") {
+    const auto check = [](const auto& fn, const std::vector<Tensor>& inputs, const Graph::Inputs& examples = {}) {
+        std::vector<TraceInput> named;
+        for (std::size_t i = 0; i < inputs.size(); ++i) named.push_back({"x" + std::to_string(i), inputs[i]});
+        const Graph gradient = grad(trace(fn, named), {"output"}, {"x0"}, examples);
+        std::vector<Tensor> given = inputs;
+        given[0] = given[0].clone().requires_grad_();
+        const std::vector<Tensor> got = gradient(given);
+        Tape tape;
+        CHECK(allclose(got[1], tape.gradient(fn(given).sum(), {given[0]})[0], 1e-8, 1e-10));
+    };
+    using List = std::vector<Tensor>;
+    const Tensor matrix = eye(3).to(float64) * 3 + 0.5, x = tensor({0.5, 2.0}, float64);
+    check([](const List& v) { return linalg::cholesky(v[0]).sum(); }, {matrix});
+    check([](const List& v) { return linalg::inv(v[0]).sum(); }, {matrix});
+    check([](const List& v) { return v[0] * floor_divide(full({2}, 7, int64), v[1]).to(float64); }, {x, tensor({2, 3})});
+    check([](const List& v) { return gather(v[0] * 2, 0, v[1]); }, {tensor({3.0}, float64), tensor({0, 0})});  // no ones
+    const auto steps = [](const List& v) {
+        return while_loop([&](const Tensor& i, const Tensor&) { return ne(i, v[1]); },
+                          [](const Tensor& i, const Tensor& h) { return std::pair(i + 1, tanh(h * 2)); }, {zeros({}, int64), v[0]})[1];
+    };
+    check(steps, {x, full({}, 3, int64)});
+    const auto down = [](const List& v) {  // ones would go on for long
+        return while_loop([&](const Tensor& i, const Tensor&) { return ne(i, v[1]); },
+                          [](const Tensor& i, const Tensor& h) { return std::pair(i - 1, tanh(h * 2)); }, {zeros({}, int64), v[0]})[1];
+    };
+    check(down, {x, full({}, -3, int64)}, {{"x1", full({}, -2, int64)}});
 }
