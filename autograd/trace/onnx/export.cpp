@@ -97,7 +97,7 @@ class Writer final : public OnnxBuilder {
     /// Gives what could not be written, a line each.
     std::vector<std::string> write_model(onnx::ModelProto& model) {
         model.set_ir_version(ir_version(options_.opset));
-        model.set_producer_name("Tapir");
+        model.set_producer_name(detail::kOnnxProducer);
         model.set_producer_version("0.1.0");
         model.set_doc_string(options_.doc);
         model.add_opset_import()->set_version(options_.opset);
@@ -162,7 +162,9 @@ class Writer final : public OnnxBuilder {
         auto [place, is_new] = constants_.try_emplace(key);
         if (is_new) {
             place->second = fresh("constant");
-            put_tensor(*main_->add_initializer(), place->second, flat, external_);
+            auto* initializer = main_->add_initializer();
+            put_tensor(*initializer, place->second, flat, external_);
+            initializer->set_doc_string(detail::kOnnxConstant);
         }
         return OnnxValue(*this, place->second, flat.dtype());
     }
@@ -329,7 +331,10 @@ class Writer final : public OnnxBuilder {
                 const bool keeps_name = &graph == &graph_ && !value->name.empty() &&
                                         (value->kind == Graph::Kind::parameter || given_.insert(value->name).second);
                 const std::string name = keeps_name ? value->name : fresh(value->name.empty() ? "constant" : value->name);
-                put_tensor(*main_->add_initializer(), name, value->data, external_);
+                auto* initializer = main_->add_initializer();
+                put_tensor(*initializer, name, value->data, external_);
+                if (value->kind == Graph::Kind::constant) initializer->set_doc_string(detail::kOnnxConstant);
+                else if (!value->data.requires_grad()) initializer->set_doc_string(detail::kOnnxBuffer);
                 if (value->kind == Graph::Kind::parameter) parameters_.insert(name);
                 bind(value, OnnxValue(*this, name, value->dtype));
             }

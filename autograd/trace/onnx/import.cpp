@@ -114,13 +114,15 @@ class Loader {
 
     void load_weights() {
         std::unordered_set<std::string> frozen(options_.constants.begin(), options_.constants.end());
+        const bool is_own = model_.producer_name() == kOnnxProducer;  // whose doc strings tell constants from parameters
         for (const onnx::TensorProto& proto : model_.graph().initializer()) {
+            const bool is_constant = is_own && proto.doc_string() == kOnnxConstant, is_buffer = is_own && proto.doc_string() == kOnnxBuffer;
             if (proto.name().empty()) fail<FileError>(loc_, "load_onnx: {}: an initializer has no name", file_);
             if (scope_.values.count(proto.name())) fail<FileError>(loc_, "load_onnx: {}: the initializer {} is there twice", file_, proto.name());
             Tensor x = interpreter_.load(proto);
             OnnxValuePtr value = onnx_constant(x, proto.data_type());
-            if (is_floating(x.dtype()) && !frozen.count(proto.name())) {
-                if (!buffers_.count(proto.name())) x.requires_grad_();
+            if (is_floating(x.dtype()) && !is_constant && !frozen.count(proto.name())) {
+                if (!is_buffer && !buffers_.count(proto.name())) x.requires_grad_();
                 value->is_parameter = true;
                 value->tensor = x;
                 traced_.parameters.emplace_back(proto.name(), x);

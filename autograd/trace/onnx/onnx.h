@@ -25,7 +25,8 @@ struct LoadOnnxOptions {
     /// sequence is as long as there are examples of it: x_0, x_1, ...
     Graph::Inputs examples = {};
     /// Floating weights that stay constants, beside the running means and variances of batch normalisations, which are parameters
-    /// without gradients. All others are parameters that require gradients.
+    /// without gradients. All others are parameters that require gradients; in models that save_onnx() wrote, those that did before, and
+    /// what was a constant of the program is one again.
     std::vector<std::string> constants = {};
 };
 

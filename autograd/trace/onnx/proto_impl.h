@@ -15,6 +15,12 @@
 
 namespace tapir::detail {
 
+// How load_onnx() tells what an initializer was in a graph that save_onnx() wrote: its doc string. Without one it is a parameter that requires
+// gradients.
+inline constexpr const char* kOnnxProducer = "Tapir";
+inline constexpr const char* kOnnxConstant = "constant of the program";
+inline constexpr const char* kOnnxBuffer = "parameter without gradients";
+
 /// ONNX's TensorProto::DataType.
 int onnx_type(DType dtype) noexcept;
 /// Nothing for those that Tapir has not: int8, strings, complex numbers ...

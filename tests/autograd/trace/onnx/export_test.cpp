@@ -352,3 +352,24 @@ TEST_CASE("texts that no program has made are refused") {
     refused("0 carried", "while_loop(x, condition=" + same + ", body=" + none + ")");
     refused("needs number 0", "convolution()");
 }
+
+TEST_CASE("numbers of the program, buffers and weights are told apart when they come back", "[onnx]") {
+    const Tensor mean = full({4}, 0.5F), w = full({4}, 2.0F).requires_grad_(), table = arange(4, float32);
+    TraceOptions options;
+    options.parameters = {{"mean", mean}, {"w", w}};
+    const Graph graph = trace([&](const Tensor& x) { return layer_norm(x * 0.125, {4}) + 3 + table + (x - mean) * w; }, {{"x", ones({2, 4})}}, options);
+    const Saved saved(graph);
+    const Graph loaded = load_onnx(saved.path);
+    INFO(loaded.str());
+    REQUIRE(loaded.parameters().size() == 2);
+    CHECK(loaded.value("w")->data.requires_grad());
+    CHECK_FALSE(loaded.value("mean")->data.requires_grad());
+    const Tensor x = randn({2, 4});
+    CHECK(allclose(loaded({x})[0], graph({x})[0], 1e-5, 1e-6));
+    // Of another producer all are weights.
+    ::onnx::ModelProto other = saved.model;
+    other.set_producer_name("other");
+    const Graph theirs = load_onnx_from_memory(other.SerializeAsString());
+    CHECK(theirs.parameters().size() > 2);
+    for (const Graph::Value* parameter : theirs.parameters()) CHECK(parameter->data.requires_grad());
+}
