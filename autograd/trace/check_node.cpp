@@ -8,6 +8,7 @@
 
 #include "tapir/autograd/least_operands_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/fused_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -35,7 +36,7 @@ std::string what_is_wrong_with(const Graph::Node& node) {
     if (node.inputs.empty() || node.results.empty()) return {};
     const auto rank = std::ssize(node.inputs[0]->shape), result_rank = std::ssize(node.results[0]->shape);
     constexpr std::string_view kReductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
-    constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice", "flip", "clone", "to_dtype", "to_device"};
+    constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice", "flip", "clone", "to_dtype", "to_device", "copy", "fill"};
     const bool reduces = is_in(node.op, kReductions);
     const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes.all();
     std::set<std::int64_t> named;
@@ -51,6 +52,14 @@ std::string what_is_wrong_with(const Graph::Node& node) {
         if (node.op == "permute" && (std::ssize(*dims) != rank || std::ssize(named) != rank)) return "permute names not each dimension once";
     }
     if (is_in(node.op, kSameRank) && result_rank != rank) return fmt::format("{} makes {} dimensions of {}", node.op, result_rank, rank);
+    if (elementwise_index(node.attributes.form()) >= 0 || node.op == "where" || node.op == "masked_fill") {
+        std::ptrdiff_t most = 0;
+        for (const Graph::Value* input : node.inputs) most = std::max(most, std::ssize(input->shape));
+        if (result_rank != most) return fmt::format("{} makes {} dimensions of {}", node.op, result_rank, most);
+    }
+    if (least == 2 && (node.op == "copy" || node.op == "fill") && std::ssize(node.inputs[1]->shape) > rank) {
+        return fmt::format("{} puts {} dimensions into {}", node.op, node.inputs[1]->shape.size(), rank);
+    }
     if (node.op == "expand" && result_rank < rank) return fmt::format("expand makes {} dimensions of {}", result_rank, rank);
     if (reduces) {
         bool keeps = false;

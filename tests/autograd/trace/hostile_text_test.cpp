@@ -45,6 +45,9 @@ TEST_CASE("dimensions that are not there are refused") {
     refused("sum leaves 1 dimensions of 2, not 2", "sum(x, dims=(1,))");
     refused("mean leaves 0 dimensions of 2, not 1", "mean(x)", "float32 (2,)");
     refused("amax leaves 2 dimensions of 2, not 1", "amax(x, dims=(1,), keepdim=true)", "float32 (2,)");
+    refused("add makes 1 dimensions of 2", "add(x, x)", "float32 (2,)");
+    refused("copy makes 1 dimensions of 2", "copy(x, x)", "float32 (2,)");
+    refused("copy puts 3 dimensions into 2", "copy(x, z)", "float32 (2, 3)", "input x: float32 (2, 3)\ninput z: float32 (1, 2, 3)\n");
     refused("expand makes 1 dimensions of 2", "expand(x, shape=(6,))", "float32 (6,)");
 }
 
