@@ -121,6 +121,7 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
     std::vector<Graph::Value*> values;
     const Generator::State before = default_generator().state();
     Graph graph;
+    bool drew = false;
     try {
         const TracerScope watching(tracer);
         const TracingScope tracing(number);

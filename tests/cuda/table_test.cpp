@@ -59,7 +59,7 @@ Outcome run(const Call& call, const std::vector<Tensor>& inputs) {
         Tensor weights;
         {
             const NoGradScope pause;
-            weights = (arange(y.numel(), float64) * 0.25 + 1).to(y.dtype()).view(y.shape()).to(y.device());
+            weights = (arange(y.numel(), float64) % 16 * 0.25 + 1).to(y.dtype()).view(y.shape()).to(y.device());
         }
         tape.backward(y, {.gradient = weights});
     }
