@@ -6,7 +6,7 @@
 // with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
 // From then on a step is one call of a kernel's driver, without a check, and a view of what lies in the block is not even made again.
 // Steps that cannot write into a given place make their results as ever. Steps that are worth a thread each, and do not need each other, run
-// at once.
+// at once. On a CUDA device stretches of steps are captured instead, and launched as one (capture.cpp).
 #pragma once
 
 #include <array>
