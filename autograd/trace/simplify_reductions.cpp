@@ -71,6 +71,7 @@ Value* put_count(Graph& graph, Node& before, const Sizes& sizes, DType dtype) {
     } catch (const ValueError&) {
         return nullptr;
     }
+    if (!is_known({count})) return nullptr;
     const DType computed = dtype == float16 || dtype == bfloat16 ? float32 : dtype;
     if (count.is_number() && count.number() > std::int64_t{1} << 53) return nullptr;
     if (count.is_number()) return put_number(graph, static_cast<double>(count.number()), computed);

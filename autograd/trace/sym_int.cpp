@@ -87,7 +87,7 @@ SymInt operator+(const SymInt& a, const SymInt& b) {
     if (b.divisor_ != 1 && a.is_number()) return b + a;
     SymInt sum = a;
     if (a.divisor_ != 1) {
-        if (!b.is_number()) fail<ValueError>(Loc{}, "{} + {} is no size that a graph can hold", a.str(), b.str());
+        if (!b.is_number()) return SymInt::dim("unknown");
         sum.after_ = sum_of(sum.after_, b.constant_);
         return sum;
     }
@@ -101,7 +101,10 @@ SymInt operator+(const SymInt& a, const SymInt& b) {
 }
 
 SymInt operator*(const SymInt& a, const SymInt& b) {
-    if (a.divisor_ != 1 || b.divisor_ != 1) fail<ValueError>(Loc{}, "({}) * ({}) is no size that a graph can hold", a.str(), b.str());
+    if (a == SymInt(1)) return b;
+    if (b == SymInt(1)) return a;
+    if (a == SymInt(0) || b == SymInt(0)) return 0;
+    if (a.divisor_ != 1 || b.divisor_ != 1) return SymInt::dim("unknown");
     SymInt result(product_of(a.constant_, b.constant_));
     const auto add = [&](SymInt::Product product, std::int64_t coefficient) {
         std::sort(product.begin(), product.end());

@@ -47,6 +47,7 @@ class SymInt {
     /// What str() gave. Throws ValueError.
     static SymInt parse(std::string_view text, Loc loc = Loc::current());
 
+    /// What is no formula of this kind, as a quotient times a dimension, is the dimension "unknown".
     friend SymInt operator+(const SymInt& a, const SymInt& b);
     friend SymInt operator*(const SymInt& a, const SymInt& b);
     friend bool operator==(const SymInt&, const SymInt&) = default;
