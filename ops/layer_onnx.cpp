@@ -202,9 +202,9 @@ OnnxValues max_pool_of(const OnnxCall& x) {
         for (const Windows& w : pool.windows) dilations.push_back(w.dilation);
         attributes.emplace_back("dilations", dilations);
         OnnxValues found = x.nodes("MaxPool", {x.dtype(), int64}, {x[0]}, attributes);
-        SymInt plane = 1;  // ONNX counts through all images
-        for (int d = 0; d < pool.dims; ++d) plane = plane * x.shape()[at(2 + d)];
-        return {found[0], x.node("Mod", {found[1], x.size_0d(plane)})};
+        OnnxValue plane = x.size_0d(x.shape()[2]);  // ONNX counts through all images
+        for (int d = 1; d < pool.dims; ++d) plane = plane * x.size_0d(x.shape()[at(2 + d)]);
+        return {found[0], x.node("Mod", {found[1], plane})};
     }
     // Each window as a mask over its image: (out, in) for each dimension.
     need_sizes(x, pool);

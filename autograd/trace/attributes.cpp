@@ -260,7 +260,7 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc, bool partly) 
             if (s.name != field.name) continue;
             if (s.element == kInGraph) {
                 auto& part = in<std::shared_ptr<const Graph>>(field);
-                part = std::make_shared<const Graph>(part->with(sizes, loc));
+                part = std::make_shared<const Graph>(part->with_outer(sizes, loc));
                 if (part->is_symbolic()) result.symbolic_.push_back(s);  // it may know more when it runs
                 continue;
             }

@@ -51,6 +51,7 @@ class Gradient {
             output_names_.push_back(update_names_.back());
             copy_.add_output(update_names_.back(), update.value, loc);
         }
+        copy_.remove_updates();
     }
 
     // integer: what whole numbers among the inputs are.

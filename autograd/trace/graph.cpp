@@ -112,6 +112,10 @@ Graph Graph::with(const DimSizes& sizes, Loc loc) const {
         }
         if (size < 0) fail<ValueError>(loc, "Graph::with: the size of {} is {}", name, size);
     }
+    return with_outer(sizes, loc);
+}
+
+Graph Graph::with_outer(const DimSizes& sizes, const Loc& loc) const {
     Graph graph = *this;
     for (const auto& value : graph.values_) {
         for (SymInt& size : value->shape) size = size.with(sizes, loc);
@@ -242,6 +246,11 @@ void Graph::remove_output(std::string_view name, Loc loc) {
     if (output == outputs_.end()) fail<ValueError>(loc, "Graph::remove_output: there is no output {}", name);
     changed();
     outputs_.erase(output);
+}
+
+void Graph::remove_updates() {
+    updates_.clear();
+    changed();
 }
 
 std::vector<Graph::Guard> Graph::take_guards() {

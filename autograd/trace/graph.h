@@ -160,6 +160,8 @@ class Graph {
     /// The graph for these sizes of named dimensions; what depends on others stays. Throws ValueError for a name that it does not have, and for
     /// a size below 0.
     Graph with(const DimSizes& sizes, Loc loc = Loc::current()) const;
+    /// The same of the sizes of a graph around it: those of dimensions that this one does not have are nothing to it.
+    Graph with_outer(const DimSizes& sizes, const Loc& loc) const;
     /// The input, parameter or output of this name. Throws ValueError, with the names that there are.
     Value* value(std::string_view name, Loc loc = Loc::current()) const;
     /// A listing: a line for each value, with the lines of the program.
@@ -238,6 +240,8 @@ class Graph {
     void remove_output(std::string_view name, Loc loc = Loc::current());
     /// They are the graph's no more.
     std::vector<Guard> take_guards();
+    /// Nothing is written to afterwards.
+    void remove_updates();
     /// One node in the place of several: these results of theirs become its own, in this order, and the others are gone.
     struct Joined {
         std::vector<Node*> nodes;  // in order

@@ -239,7 +239,11 @@ Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) {
 void Tracer::before_write(const Tensor& self) {
     if (inner_) return;
     if (!exposed_.empty()) check_exposed(self);
-    const auto found = seen_.find(self.impl());
+    auto found = seen_.find(self.impl());
+    if (found == seen_.end() && alias_of(self)) {  // detach() gave it, and this is its first use
+        seen(self, last_line_);
+        found = seen_.find(self.impl());
+    }
     if (outer_) {
         if (found == seen_.end() || is_outer(found->second)) {
             fail<TapeError>(last_line_, "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot hold that: "

@@ -221,7 +221,7 @@ TEST_CASE("a method's errors name the caller's line, whichever operand is wrong"
     FAILS(ValueError, "max", none.max());
     FAILS(ShapeError, "bmm", x.bmm(x));
     FAILS(ValueError, "lerp: the tensor is undefined", x.lerp(none, 0.5));
-    FAILS(ValueError, "isclose: the tensor is undefined", std::ignore = x.allclose(none));
+    FAILS(ValueError, "allclose: the tensor is undefined", std::ignore = x.allclose(none));
 }
 
 // --- In place --------------------------------------------------------------------------------------------------------------
