@@ -135,8 +135,7 @@ void split_op(Call& c) {
     std::vector<int64_t> sizes = c.opset() < 13 ? c.integers("split") : c.has(1) ? c.integers(1, "split") : std::vector<int64_t>();
     if (sizes.empty()) {
         const int64_t results = c.node().output_size(), count = c.integer("num_outputs", results);
-        if (results == 0) c.reject("it has no results");
-        if (count != results) c.reject("num_outputs is {}, and it has {} results", count, results);
+        if (count != results || results == 0) c.reject("num_outputs is {}, and it has {} results", count, results);
         const int64_t part = (size + count - 1) / count;
         for (int64_t i = 0, left = size; i < count; ++i, left -= part) sizes.push_back(std::clamp<int64_t>(left, 0, part));
     }

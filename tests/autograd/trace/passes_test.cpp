@@ -422,6 +422,7 @@ TEST_CASE("passes know which ops give views", "[ops]") {
             std::vector<const Tensor*> addresses;
             for (const Tensor& argument : arguments) addresses.push_back(&argument);
             std::vector<Tensor> results(256);
+            const CallerScope caller(Loc::current());
             try {
                 node->attributes.form().run({addresses.data(), static_cast<int>(addresses.size()), node->attributes.data()}, results.data());
             } catch (const Error&) {
