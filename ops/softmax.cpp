@@ -70,6 +70,7 @@ namespace {
 
 struct SoftmaxAttrs {
     int dim;
+    int unused = 0;                 // in place of bytes that nobody writes: debuggers show them all
     std::int64_t first_query = -1;  // of causal_softmax
 };
 
@@ -117,7 +118,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
     const TensorImpl* impl = x.tensor.impl();
     if (!is_floating(impl->dtype)) [[unlikely]]
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op.name, name(impl->dtype));
-    const SoftmaxAttrs attrs{detail::wrap_dim(dim, impl->rank, op.name, x.loc), first_query};
+    const SoftmaxAttrs attrs{detail::wrap_dim(dim, impl->rank, op.name, x.loc), 0, first_query};
     Tensor out;
     if (has_kernel(impl) && impl->is_contiguous()) [[likely]] {
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
