@@ -467,29 +467,12 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-#ifdef TAPIR_WITH_CUDA
-// One kernel on a device, where nobody wants to see the ops. Empty: there is none.
-std::vector<Tensor> fused_on_device(const FormCall& x, const FusedAttrs& a, const Loc& loc) {
-    if (x.count == 0 || !on_gpu(x[0]) || detail::thread.observed || detail::watching_ops > 0) return {};
-    const Program* program = program_of(a, x);
-    std::int64_t sizes[kMaxRank];
-    int rank;
-    if (!program || !program->runs_on_devices || !broadcast_all(x, sizes, rank)) return {};
-    std::int64_t numel = 1;
-    for (int d = 0; d < rank; ++d) numel *= sizes[d];
-    detail::begin_op("fused", x[0].impl(), loc);
-    std::vector<Tensor> results;
-    for (std::size_t i = 0; i < program->outputs.size(); ++i) {
-        results.push_back(detail::make_empty(sizes, rank, numel, program->output_dtypes[i], x[0].device(), loc));
-    }
-    return fused_into(x, results[0]) ? results : std::vector<Tensor>{};
-}
-#endif
-
 // By the kernel, as later runs do it; false: it cannot, or these are no operands of one shape, which sizes that depend on data may be.
-bool run_fused_ops(const FormCall& x, const FusedAttrs& a, std::vector<Tensor>& results) {
+bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::vector<Tensor>& results) {
     const Program* program = program_of(a, x);
     if (!program) return false;
+    const Device device = x.count > 0 && x[0].defined() ? x[0].device() : Device();
+    if (device != cpu && (!program->runs_on_devices || detail::watching_ops > 0)) return false;
     std::int64_t all_sizes[kMaxRank];
     int rank = 0;
     if (!broadcast_all(x, all_sizes, rank)) return false;
@@ -503,7 +486,8 @@ bool run_fused_ops(const FormCall& x, const FusedAttrs& a, std::vector<Tensor>& 
         if (own != shape) return false;
         shapes[node->results[0]] = own;
     }
-    for (const DType dtype : program->output_dtypes) results.push_back(detail::make_empty(shape, dtype, Device(), Loc{}));
+    if (device != cpu) detail::begin_op("fused", x[0].impl(), loc);
+    for (const DType dtype : program->output_dtypes) results.push_back(detail::make_empty(shape, dtype, device, loc));
     if (fused_into(x, results[0])) return true;
     results.clear();
     return false;
@@ -516,10 +500,7 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
         fail<ValueError>(loc, "fused: {} operands do not fit {}", x.count, a.body ? "the body" : "a body that is not there");
     }
     std::vector<Tensor> results;
-#ifdef TAPIR_WITH_CUDA
-    if (results = fused_on_device(x, a, loc); !results.empty()) return results;
-#endif
-    if (!detail::thread.observed && run_fused_ops(x, a, results)) return results;
+    if (!detail::thread.observed && run_fused_ops(x, a, loc, results)) return results;
     std::unordered_map<const Graph::Value*, Tensor> values;
     for (int i = 0; i < x.count; ++i) values[a.body->inputs()[static_cast<std::size_t>(i)]] = x[i];
     for (const auto* list : {&a.body->constants(), &a.body->parameters()}) {
