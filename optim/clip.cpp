@@ -21,30 +21,37 @@
 namespace tapir::optim {
 namespace {
 
-// The elements of each gradient, dense or of the rows that there are, contiguous. A gradient that is not so is replaced by
-// one that is; a shared parameter counts once.
-std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
-    std::vector<Tensor> result;
+// Those that may have a gradient; a shared parameter counts once.
+template <class Visit>
+void each_leaf(const char* op, const std::vector<Tensor>& parameters, const Loc& loc, const Visit& visit) {
     std::unordered_set<const TensorImpl*> seen;
     for (const Tensor& p : parameters) {
         detail::check_defined(In(p, loc), op);
         AutogradMeta* meta = p.impl()->meta;
-        if (!meta || !seen.insert(p.impl()).second) continue;
+        if (meta && seen.insert(p.impl()).second) visit(p, *meta);
+    }
+}
+
+// The elements of each gradient, dense or of the rows that there are, contiguous. A gradient that is not so is replaced by
+// one that is.
+std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
+    std::vector<Tensor> result;
+    each_leaf(op, parameters, loc, [&](const Tensor& p, AutogradMeta& meta) {
         const std::lock_guard lock(detail::gradient_mutex());
-        if (const SparseRows rows = detail::rows_or_settle(*meta, p.shape()); rows.defined()) {
+        if (const SparseRows rows = detail::rows_or_settle(meta, p.shape()); rows.defined()) {
             const DType dtype = rows.values.dtype();
             SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()},
                                        p.shape()[0], loc);
             made.values = made.values.to(dtype);
-            meta->rows = {made};
+            meta.rows = {made};
             result.push_back(made.values);
-        } else if (meta->grad.defined()) {
-            const bool is_sure = meta->is_sure_of_rows();
-            meta->grad = meta->grad.contiguous();
-            meta->note_rows_version(is_sure);
-            result.push_back(meta->grad);
+        } else if (meta.grad.defined()) {
+            const bool is_sure = meta.is_sure_of_rows();
+            meta.grad = meta.grad.contiguous();
+            meta.note_rows_version(is_sure);
+            result.push_back(meta.grad);
         }
-    }
+    });
     return result;
 }
 
@@ -134,31 +141,27 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
 // The gradients, which the trace itself has made: those that were there before would be constants of the graph.
 std::vector<Tensor> traced_gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
     std::vector<Tensor> result;
-    std::unordered_set<const TensorImpl*> seen;
-    for (const Tensor& p : parameters) {
-        detail::check_defined(In(p, loc), op);
-        AutogradMeta* meta = p.impl()->meta;
-        if (!meta || !seen.insert(p.impl()).second) continue;
+    each_leaf(op, parameters, loc, [&](const Tensor& p, AutogradMeta& meta) {
         Tensor grad;
         bool was_there = false;
         {
             const std::lock_guard lock(detail::gradient_mutex());
-            if (!meta->has_gradient()) continue;
-            grad = meta->grad;
-            was_there = !grad.defined() || !meta->rows.empty() || meta->products.rows > 0 || grad.impl()->trace != detail::thread.trace;
+            if (!meta.has_gradient()) return;
+            grad = meta.grad;
+            was_there = !grad.defined() || !meta.rows.empty() || meta.products.rows > 0 || grad.impl()->trace != detail::thread.trace;
         }
         if (was_there) {
-            const char* name = meta->name_now();
+            const char* name = meta.name_now();
             fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would clip it again in each run: zero_grad() first",
                             op, name ? name : fmt::format("a parameter of shape {}", p.shape()));
         }
         if (!grad.is_contiguous()) {
             grad = grad.contiguous();
             const std::lock_guard lock(detail::gradient_mutex());
-            meta->grad = grad;
+            meta.grad = grad;
         }
         result.push_back(grad);
-    }
+    });
     return result;
 }
 
