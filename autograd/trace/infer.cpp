@@ -45,6 +45,12 @@ std::vector<std::vector<Tensor>> results_of(const Attributes& attributes, const 
 
 }  // namespace
 
+std::string detail::shown_sizes(const DimSizes& sizes) {
+    std::string text;
+    for (const auto& [name, size] : sizes) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, size);
+    return text;
+}
+
 Tensor detail::kind_numbers(const Shape& shape, DType dtype, Device device, std::int64_t integer, const Loc& loc) {
     const PauseRecording pause;
     Tensor x = make_empty(shape, dtype, device, loc);

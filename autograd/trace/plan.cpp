@@ -88,7 +88,6 @@ static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node
     return updates;
 }
 
-
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
     std::vector<const Graph::Value*> wanted;

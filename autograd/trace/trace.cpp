@@ -58,12 +58,10 @@ DimSizes far_sizes(const std::vector<TraceInput>& inputs, const std::vector<std:
 // An error of a run with sizes that the program's user has never seen says so.
 [[noreturn]] void rethrow_with_note(const std::exception& error, const DimSizes& sizes) {
     const auto with_note = [&](const auto& own) {
-        std::string text;
-        for (const auto& [name, size] : sizes) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, size);
         const std::string line = file_and_line(own.where()) + ": ";
         std::string_view what = own.what();
         if (what.starts_with(line)) what.remove_prefix(line.size());
-        fail<std::remove_cvref_t<decltype(own)>>(own.where(), "{}; trace ran this with {}, since these dimensions are named", what, text);
+        fail<std::remove_cvref_t<decltype(own)>>(own.where(), "{}; trace ran this with {}, since these dimensions are named", what, shown_sizes(sizes));
     };
     if (const auto* own = dynamic_cast<const ShapeError*>(&error)) with_note(*own);
     if (const auto* own = dynamic_cast<const IndexError*>(&error)) with_note(*own);
@@ -229,11 +227,7 @@ class Union {
     }
 
  private:
-    std::string sizes_text(std::size_t g) const {
-        std::string text;
-        for (const auto& [name, size] : samples_[g]) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, size);
-        return text;
-    }
+    std::string sizes_text(std::size_t g) const { return shown_sizes(samples_[g]); }
 
     // The same ops on the same values: what the program does must not depend on sizes.
     void check_same(const Graph& a, const Graph& b, std::size_t g) {

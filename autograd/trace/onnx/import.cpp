@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/outside_trace_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/autocast_impl.h"
@@ -315,8 +316,7 @@ class Loader {
     }
 
     [[noreturn]] void explain_failure() {
-        std::string sizes;
-        for (const auto& [name, size] : furthest_sizes_) sizes += fmt::format("{}{} = {}", sizes.empty() ? "" : ", ", name, size);
+        const std::string sizes = shown_sizes(furthest_sizes_);
         const std::string hint = fmt::format("; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
                                              "certain size is told it in LoadOnnxOptions::sizes", sizes);
         const auto add_hint = [&](const auto& error) {
