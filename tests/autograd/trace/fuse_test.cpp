@@ -2,20 +2,16 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "passes_check.h"
 #include "tapir/autograd/trace/grad.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
+using passes_check::ops_of;
 
 namespace {
-
-std::string ops_of(const Graph& graph) {
-    std::string list;
-    for (const auto& node : graph.nodes()) list += (list.empty() ? "" : " ") + node->op;
-    return list;
-}
 
 struct Half {
     static constexpr DType value = float16;

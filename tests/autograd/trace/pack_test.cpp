@@ -1,21 +1,8 @@
 // Packed weights of frozen graphs: the products of one row are those of linear().
-#include <catch2/catch.hpp>
-
-#include "tapir/autograd/trace/passes.h"
-#include "tapir/autograd/trace/trace.h"
-#include "tapir/tapir.h"
+#include "passes_check.h"
 
 using namespace tapir;
-
-namespace {
-
-std::string ops_of(const Graph& graph) {
-    std::string list;
-    for (const auto& node : graph.nodes()) list += (list.empty() ? "" : " ") + node->op;
-    return list;
-}
-
-}  // namespace
+using passes_check::ops_of;
 
 TEST_CASE("linear layers of one row read packed weights once they are frozen") {
     manual_seed(4);
