@@ -58,6 +58,8 @@ struct Program {
     std::vector<DType> inputs, output_dtypes;
     std::vector<std::uint8_t> outputs;
     int register_count = 0;
+    bool is_held_as_stored = false;         // inputs and outputs are in memory what they are in registers
+    bool writes_at_last = false;            // the only output, after all is read
     bool runs_on_devices = true;            // numbers of one dtype only
 #ifdef TAPIR_WITH_CUDA
     struct Compiled {
@@ -177,6 +179,10 @@ struct Program {
         const auto is_other = [&](DType one) { return one != dtype; };
         const bool has_others = std::any_of(inputs.begin(), inputs.end(), is_other) || std::any_of(output_dtypes.begin(), output_dtypes.end(), is_other);
         runs_on_devices = runs_on_devices && !has_others && kernels::stored_as(compute) == dtype;
+        const DType number = kernels::stored_as(compute);
+        const auto is_as_stored = [&](DType one) { return one == number || one == bool_; };
+        is_held_as_stored = std::all_of(inputs.begin(), inputs.end(), is_as_stored) && std::all_of(output_dtypes.begin(), output_dtypes.end(), is_as_stored);
+        writes_at_last = outputs.size() == 1 && steps.back().out == outputs[0];
         std::vector<std::uint8_t> sorted = outputs;
         std::sort(sorted.begin(), sorted.end());
         is_good = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -296,6 +302,39 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
     return true;
 }
 
+// A few whole vectors of every operand, without gaps, which all are of y's shape: most of what tiny graphs have. They are read and written where they lie.
+// False: nothing was done.
+bool run_tile(const Program& program, const FormCall& x, const Sizes& y, void* const* out) {
+    const auto most = FusedArgs::kTileBytes / static_cast<std::int64_t>(itemsize(kernels::stored_as(program.compute)));
+    if (y.numel > most || y.numel % kernels::kLanes != 0 || !program.is_held_as_stored) return false;
+    const void* place[FusedArgs::kMostRegisters];
+    int next = 0;
+    for (; next < x.count; ++next) {
+        const TensorImpl* operand = x.inputs[next]->impl();
+        if (operand->dtype != program.inputs[static_cast<std::size_t>(next)] || operand->rank != y.rank || !operand->is_contiguous() ||
+            operand->device.type != DeviceType::cpu) {
+            return false;
+        }
+        for (int d = 0; d < y.rank; ++d) {
+            if (operand->sizes[d] != y.sizes[d]) return false;
+        }
+        place[next] = operand->data;
+    }
+    const std::size_t outputs = program.outputs.size();
+    for (std::size_t i = 0; i < outputs && !program.writes_at_last; ++i) {
+        if (std::find(place, place + next, out[i]) != place + next) return false;
+    }
+    for (const Tensor& constant : program.constants) place[next++] = constant.raw_data();
+    alignas(64) std::byte buffers[FusedArgs::kMostRegisters][FusedArgs::kTileBytes];
+    for (; next < program.register_count; ++next) place[next] = buffers[next];
+    for (std::size_t i = 0; i < outputs; ++i) place[program.outputs[i]] = out[i];
+    for (const FusedStep& step : program.steps) {
+        const void* const in[3] = {place[step.in[0]], place[step.in[1]], place[step.in[2]]};
+        step.loop(y.numel, const_cast<void*>(place[step.out]), in, step.params);
+    }
+    return true;
+}
+
 // False: nothing was done.
 bool run_on_device([[maybe_unused]] const Program& program, [[maybe_unused]] const FusedArgs& args, [[maybe_unused]] Device device) {
 #ifdef TAPIR_WITH_CUDA
@@ -321,17 +360,25 @@ const Program* program_of(const FusedAttrs& attrs, const FormCall& x) {
 
 bool fused_into(const FormCall& x, const Tensor& out) {
     const Program* program = program_of(*static_cast<const FusedAttrs*>(x.attrs), x);
+    if (!program) return false;
     const TensorImpl* y = out.impl();
-    FusedArgs args;
-    if (!program || !set_inputs(args, *program, x, {y->sizes, y->rank, y->numel}, y->device)) return false;
-    for (int i = 0; i < args.outputs; ++i) {
+    const Sizes sizes{y->sizes, y->rank, y->numel};
+    const int outputs = static_cast<int>(program->outputs.size());
+    void* places[FusedArgs::kMostOutputs];
+    for (int i = 0; i < outputs; ++i) {
         const TensorImpl* result = (&out)[i].impl();
-        if (!result->is_contiguous() || result->device != y->device || result->dtype != args.out_dtype[i] || result->numel != y->numel) return false;
-        args.out[i] = on_gpu(result) ? on_stream(result) : result->data;
-        for (int k = 0; k < x.count; ++k) args.overlaps = args.overlaps || result->data == args.in[k].data;
+        if (!result->is_contiguous() || result->device != y->device || result->numel != y->numel) return false;
+        if (result->dtype != program->output_dtypes[static_cast<std::size_t>(i)]) return false;
+        places[i] = on_gpu(result) ? on_stream(result) : result->data;
     }
-    // What the last step writes nobody reads after.
-    if (args.outputs == 1 && program->steps.back().out == program->outputs[0]) args.overlaps = false;
+    if (!on_gpu(y) && run_tile(*program, x, sizes, places)) return true;
+    FusedArgs args;
+    if (!set_inputs(args, *program, x, sizes, y->device)) return false;
+    for (int i = 0; i < outputs; ++i) {
+        args.out[i] = places[i];
+        for (int k = 0; k < x.count; ++k) args.overlaps = args.overlaps || places[i] == args.in[k].data;
+    }
+    if (program->writes_at_last) args.overlaps = false;
     if (on_gpu(y)) return run_on_device(*program, args, y->device);
     if (y->numel > 0) run_all(args);
     return true;
@@ -393,8 +440,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     Sizes sizes{all_sizes, 0, 1};
     if (!broadcast_all(x, all_sizes, sizes.rank)) return false;
     for (int d = 0; d < sizes.rank; ++d) sizes.numel *= all_sizes[d];
-    FusedArgs args;
-    if (sizes.numel == 0 || !set_inputs(args, *program, x, sizes, Device())) return false;
+    if (sizes.numel == 0) return false;
     const std::uint32_t all = (1u << sizes.rank) - 1;
     const std::uint32_t dims = attrs.over.dims ? attrs.over.dims : all;
     if (dims & ~all) return false;
@@ -413,26 +459,33 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     last.divisor = static_cast<double>(count);
     const auto item = static_cast<std::int64_t>(itemsize(dtype));
     const auto room = [&](std::int64_t elements) { return kernels::gemm_workspace(static_cast<std::size_t>(elements * item)); };  // the thread's
+    const auto reduce = [&](void* from, DType from_dtype, std::int64_t lines, std::int64_t columns, const reduction::Plan& how, void* to, DType to_dtype) {
+        const TensorImpl in = matrix(from, from_dtype, lines, columns), result = matrix(to, to_dtype, lines, 1);
+        reduction::run(&in, {2, false}, how, &result);
+    };
+    const auto reduce_small = [&](void* from) {
+        if (last.finish == kernels::Finish::none && dtype == float32 && sizes.numel < reduction::kParallelWork) {
+            *static_cast<float*>(out.raw_data()) = static_cast<float>(kernels::sum_floats(static_cast<const float*>(from), sizes.numel));
+        } else {
+            reduce(from, dtype, 1, sizes.numel, last, out.raw_data(), dtype);
+        }
+        return true;
+    };
+    const bool is_small = rows == 1 && sizes.numel < 2 * part;
+    void* const small = is_small ? room(sizes.numel) : nullptr;
+    if (is_small && run_tile(*program, x, sizes, &small)) return reduce_small(small);
+    FusedArgs args;
+    if (!set_inputs(args, *program, x, sizes, Device())) return false;
+    if (is_small) {
+        args.out[0] = small;
+        run_all(args);
+        return reduce_small(small);
+    }
     const auto compute = [&](void* scratch, std::int64_t begin, std::int64_t end) {
         FusedArgs own = args;
         own.out[0] = static_cast<std::byte*>(scratch) - begin * item;
         kernels::run_fused(own, begin, end);
     };
-    const auto reduce = [&](void* from, DType from_dtype, std::int64_t lines, std::int64_t columns, const reduction::Plan& how, void* to, DType to_dtype) {
-        const TensorImpl in = matrix(from, from_dtype, lines, columns), result = matrix(to, to_dtype, lines, 1);
-        reduction::run(&in, {2, false}, how, &result);
-    };
-    if (rows == 1 && sizes.numel < 2 * part) {
-        void* scratch = room(sizes.numel);
-        args.out[0] = scratch;
-        run_all(args);
-        if (last.finish == kernels::Finish::none && dtype == float32 && sizes.numel < reduction::kParallelWork) {
-            *static_cast<float*>(out.raw_data()) = static_cast<float>(kernels::sum_floats(static_cast<const float*>(scratch), sizes.numel));
-        } else {
-            reduce(scratch, dtype, 1, sizes.numel, last, out.raw_data(), dtype);
-        }
-        return true;
-    }
     if (rows == 1) {
         const std::int64_t parts = (sizes.numel + part - 1) / part;
         const Tensor partial = detail::make_empty(Shape(parts), plan.compute, Device(), Loc{});

@@ -184,8 +184,8 @@ class Graph {
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
 
     /// Computes these outputs (or parameters, or inputs), and only what they need; no names: all outputs, and updates are written. Nothing is
-    /// recorded. Memory is used again from run to run; several threads may run a graph at once. Throws ValueError for unknown names and
-    /// missing inputs, and as above.
+    /// recorded. Memory is used again from run to run; several threads may run a graph at once, but not while another one edits it. Throws
+    /// ValueError for unknown names and missing inputs, and as above.
     std::vector<Tensor> run(const Inputs& inputs, const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;
     /// The same made ready, to be called with tensors in order (compiled_graph.h).
     CompiledGraph compile(const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;

@@ -179,10 +179,9 @@ Plan::~Plan() = default;
 
 bool Plan::is_of(const Graph& graph) {
     const std::uint64_t edits = attribute_edits();
-    if (edits == edits_.load(std::memory_order_relaxed)) [[likely]]
-        return true;
+    if (edits == edits_) return true;
     if (!(attributes_ == attributes_of(graph))) return false;
-    edits_.store(edits, std::memory_order_relaxed);
+    edits_ = edits;
     return true;
 }
 

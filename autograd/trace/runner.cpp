@@ -1,6 +1,7 @@
 // Running a graph as steps over slots: without records, names and checks, in memory that is used again.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/trace/compiled_graph.h"
@@ -308,19 +309,25 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
 
 struct Graph::Plans {
     std::mutex mutex;
-    std::vector<std::unique_ptr<detail::Plan>> plans;     // by outputs
-    std::vector<std::unique_ptr<detail::Plan>> replaced;  // of other attributes; a thread may be running them
-    std::atomic<detail::Plan*> last{nullptr};             // that was run
-    std::atomic<int> runs{0};                             // that have begun, and may know a plan
+    std::vector<std::unique_ptr<detail::Plan>> plans;  // by outputs
+    std::unique_ptr<detail::Plan> replaced;            // of other attributes: what set them may be called by a run of it
+    std::atomic<detail::Plan*> last{nullptr};          // that was run
+    std::atomic<std::uint64_t> edits{0};               // attribute_edits() when that was seen to be of the graph's attributes
 
-    // While a run is counted, what it found stays.
-    struct Counted {
-        std::atomic<int>& runs;
-        explicit Counted(std::atomic<int>& of) noexcept : runs(of) { runs.fetch_add(1); }
-        ~Counted() { runs.fetch_sub(1); }
-        Counted(const Counted&) = delete;
-        Counted& operator=(const Counted&) = delete;
-    };
+    // Nobody edits a graph that others run: once the attributes are other ones, no thread runs what was made of those before.
+    detail::Plan* find(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
+        const std::lock_guard lock(mutex);
+        const std::uint64_t now = detail::attribute_edits();
+        auto known = std::find_if(plans.begin(), plans.end(), [&](const auto& one) { return one->outputs() == outputs; });
+        if (known == plans.end() || !(*known)->is_of(graph)) {
+            auto fresh = std::make_unique<detail::Plan>(graph, outputs, loc);
+            if (known == plans.end()) known = plans.emplace(known);
+            replaced = std::exchange(*known, std::move(fresh));
+        }
+        last.store(known->get(), std::memory_order_relaxed);
+        edits.store(now, std::memory_order_release);
+        return known->get();
+    }
 };
 
 void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
@@ -341,25 +348,9 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         auto fresh = std::make_unique<Plans>();
         if (plans_.compare_exchange_strong(plans, fresh.get())) plans = fresh.release();
     }
-    const Plans::Counted counted(plans->runs);
-    detail::Plan* plan = plans->last.load();
-    if (!plan || plan->outputs() != outputs || !plan->is_of(*this)) {
-        const std::lock_guard lock(plans->mutex);
-        auto known = std::find_if(plans->plans.begin(), plans->plans.end(), [&](const auto& one) { return one->outputs() == outputs; });
-        if (known == plans->plans.end() || !(*known)->is_of(*this)) {
-            auto fresh = std::make_unique<detail::Plan>(*this, outputs, loc);
-            if (known == plans->plans.end()) {
-                known = plans->plans.insert(known, std::move(fresh));
-            } else {
-                plans->replaced.emplace_back().swap(*known);
-                known->swap(fresh);
-            }
-        }
-        plan = known->get();
-        plans->last.store(plan);
-        // A run that comes now finds this plan, or waits: where it is the only one, nobody knows those.
-        if (!plans->replaced.empty() && plans->runs.load() == 1) plans->replaced.clear();
-    }
+    const bool is_known = plans->edits.load(std::memory_order_acquire) == detail::attribute_edits();
+    detail::Plan* plan = is_known ? plans->last.load(std::memory_order_relaxed) : nullptr;
+    if (!plan || plan->outputs() != outputs) plan = plans->find(*this, outputs, loc);
     std::vector<Tensor> results(plan->result_count());
     plan->run(given.data, results.data(), loc);
     return results;

@@ -94,7 +94,7 @@ class Plan {
     void run_steps(Frame& frame, const Loc& loc) const;
     void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
-    std::atomic<std::uint64_t> edits_{0};  // attribute_edits() when they were seen to be the same
+    std::uint64_t edits_;  // attribute_edits() when they were seen to be the same
     PlanAttributes attributes_;
     const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;

@@ -383,38 +383,8 @@ Loop number_loop(Compute compute) {
     return loops[static_cast<int>(compute)];
 }
 
-namespace {
-
-// What is small, whole vectors, and lies in memory as in the registers: most of what tiny graphs have. False: it is not.
-bool run_one_tile(const FusedArgs& args, i64 begin, i64 count, i64 tile) {
-    using Way = FusedArgs::Way;
-    if (count > tile || count % kLanes != 0 || args.overlaps) return false;
-    const DType compute = stored_as(args.compute);
-    const void* place[FusedArgs::kMostRegisters];
-    for (int k = 0; k < args.inputs; ++k) {
-        if (args.way[k] == Way::repeated || args.way[k] == Way::strided) return false;
-        const i64 offset = args.way[k] == Way::filled ? 0 : begin * (args.in[k].dtype == DType::boolean ? 1 : size_of(compute));
-        place[k] = static_cast<const std::byte*>(args.in[k].data) + offset;
-    }
-    alignas(64) std::byte buffers[FusedArgs::kMostRegisters][FusedArgs::kTileBytes];
-    for (int k = args.inputs; k < args.registers; ++k) place[k] = buffers[k];
-    for (int i = 0; i < args.outputs; ++i) {
-        if (args.out_dtype[i] != compute && args.out_dtype[i] != DType::boolean) return false;
-        place[args.out_register[i]] = static_cast<std::byte*>(args.out[i]) + begin * size_of(args.out_dtype[i]);
-    }
-    const FusedStep* const last = args.steps + args.step_count;
-    for (const FusedStep* step = args.steps; step != last; ++step) {
-        const void* const in[3] = {place[step->in[0]], place[step->in[1]], place[step->in[2]]};
-        step->loop(count, const_cast<void*>(place[step->out]), in, step->params);
-    }
-    return true;
-}
-
-}  // namespace
-
 void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     using Way = FusedArgs::Way;
-    if (run_one_tile(args, begin, end - begin, FusedArgs::kTileBytes / size_of(stored_as(args.compute)))) return;
     constexpr i64 tile_bytes = FusedArgs::kTileBytes;
     alignas(64) std::byte buffers[FusedArgs::kMostRegisters][tile_bytes];
     const DType compute = stored_as(args.compute);
