@@ -3,6 +3,7 @@
 // the times: calls of malloc of one warm run, and the most memory that one takes beside what is there
 // before it, of the compiled graph with the memory that it has planned and keeps. FREEZE: the compiled graph's parameters are constants (its packed
 // weights are not counted).
+#include <tapir/autograd/trace/control_flow.h>
 #include <tapir/autograd/trace/passes.h>
 #include <tapir/autograd/trace/trace.h>
 #include <tapir/core/allocator.h>
@@ -209,6 +210,27 @@ void squared_error(const char* name, std::int64_t n) {
             [&](const CompiledGraph& run) { return run(x, y); });
 }
 
+// Control flow: steps of a recurrent cell, a loop of small ops, a branch.
+void control_flow() {
+    const nn::GRUCell cell(32, 32);
+    const Tensor h = zeros({32}), xs = randn({20, 32});
+    const auto steps = [&](const std::vector<Tensor>& t) {
+        return scan([&](const Tensor& now, const Tensor& x) { return cell(x, now); }, {t[0]}, {t[1]}).carry;
+    };
+    forward("scan of a GRU cell 32, 20 steps", steps, {h, xs}, [&] { return steps({h, xs}); }, [&](const CompiledGraph& run) { return run(h, xs); });
+    const auto loop = [&](const std::vector<Tensor>& t) {
+        return while_loop([](const Tensor&, const Tensor& i) { return i < 20; },
+                          [](const Tensor& now, const Tensor& i) { return std::vector<Tensor>{tanh(now * 1.1 + 0.5), i + 1}; }, {t[0], t[1]});
+    };
+    const Tensor first = zeros({}, int64);
+    forward("while_loop, 32 elements, 20 steps", loop, {h, first}, [&] { return loop({h, first}); },
+            [&](const CompiledGraph& run) { return run.call<2>(h, first); });
+    const auto branch = [](const std::vector<Tensor>& t) {
+        return std::vector<Tensor>{cond(t[0].sum() > 0, [&] { return tanh(t[0] * 2 + 1); }, [&] { return sigmoid(t[0] * 2 - 1); })};
+    };
+    forward("cond, 32 elements", branch, {h}, [&] { return branch({h}); }, [&](const CompiledGraph& run) { return run(h); });
+}
+
 // The whole step: forward, gradients, and what plain SGD does with them.
 void training(const char* name, const std::vector<std::int64_t>& widths, std::int64_t batch) {
     if (only && !std::strstr(name, only)) return;
@@ -269,6 +291,7 @@ int main(int argc, char** argv) {
     squared_error("squared error, 4 Mi", 4194304);
     two_ops("a * b + a, 64", 64);
     two_ops("a * b + a, 64 Ki", 65536);
+    control_flow();
     training("step 32-32-8, batch 1", {32, 32, 8}, 1);
     training("step 32-32-8, batch 16", {32, 32, 8}, 16);
     training("step 784-128-10, batch 32", {784, 128, 10}, 32);

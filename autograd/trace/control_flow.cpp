@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "tapir/autograd/backward_impl.h"
-#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
@@ -29,24 +29,43 @@ void detail::check_arity(const char* what, const TracedFunction& fn, std::size_t
 
 namespace {
 
+void check_defined_all(const char* op, const std::vector<Tensor>& list, const Loc& loc) {
+    for (const Tensor& t : list) {
+        if (!t.defined()) fail<ValueError>(loc, "{}: an undefined tensor was given, or made", op);
+    }
+}
+
+}  // namespace
+
+bool detail::is_true(const char* op, const Tensor& x, const Loc& loc) {
+    if (!x.defined() || x.numel() != 1) {
+        fail<ValueError>(loc, "{}: the condition needs one element, got {}", op, x.defined() ? x.shape().str() : "an undefined tensor");
+    }
+    return x.reshape({}, loc).item<bool>(loc);
+}
+
+// What is carried stays what it is, but for its numbers.
+void detail::check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc) {
+    if (next.size() < now.size()) fail<ValueError>(loc, "{}: {} tensors are carried, the function gave {}", op, now.size(), next.size());
+    check_defined_all(op, next, loc);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+        if (next[i].dtype() != now[i].dtype()) {
+            fail<DTypeError>(loc, "{}: what is carried as number {} is {}, and {} after a step", op, i, now[i].dtype(), next[i].dtype());
+        }
+        if (next[i].shape() != now[i].shape()) {
+            fail<ShapeError>(loc, "{}: what is carried as number {} has shape {}, and {} after a step", op, i, now[i].shape(), next[i].shape());
+        }
+    }
+}
+
+namespace {
+
+using detail::check_carried;
+using detail::is_true;
 using detail::traced;
 using detail::TracedFunction;
 using Tensors = std::vector<Tensor>;
 using Part = detail::Tracer::Part;
-
-struct CondAttrs {
-    std::shared_ptr<const Graph> then_branch, else_branch;  // operands: pred, then what they use, in order
-};
-struct WhileAttrs {
-    std::shared_ptr<const Graph> condition, body;  // operands: what is carried, then what condition and body use beside it
-    bool keep_steps = false;                       // further results: what was carried into each step, stacked
-};
-struct ScanAttrs {
-    std::shared_ptr<const Graph> body;  // its inputs are the op's: what is carried, xs, and what it uses beside them
-    std::int64_t carries = 0, xs = 0;
-    bool reverse = false;
-    bool keep_steps = false;
-};
 
 void cond_rule(Backward& b);
 void while_rule(Backward& b);
@@ -59,33 +78,6 @@ Tensors slice_of(const Tensors& list, std::size_t from, std::size_t count) {
     return {list.begin() + static_cast<std::ptrdiff_t>(from), list.begin() + static_cast<std::ptrdiff_t>(from + count)};
 }
 void append(Tensors& list, const Tensors& more) { list.insert(list.end(), more.begin(), more.end()); }
-
-bool is_true(const char* op, const Tensor& x, const Loc& loc) {
-    if (!x.defined() || x.numel() != 1) {
-        fail<ValueError>(loc, "{}: the condition needs one element, got {}", op, x.defined() ? x.shape().str() : "an undefined tensor");
-    }
-    return x.reshape({}, loc).item<bool>(loc);
-}
-
-void check_defined_all(const char* op, const Tensors& list, const Loc& loc) {
-    for (const Tensor& t : list) {
-        if (!t.defined()) fail<ValueError>(loc, "{}: an undefined tensor was given, or made", op);
-    }
-}
-
-// What is carried stays what it is, but for its numbers.
-void check_carried(const char* op, const Tensors& now, const Tensors& next, const Loc& loc) {
-    if (next.size() < now.size()) fail<ValueError>(loc, "{}: {} tensors are carried, the function gave {}", op, now.size(), next.size());
-    check_defined_all(op, next, loc);
-    for (std::size_t i = 0; i < now.size(); ++i) {
-        if (next[i].dtype() != now[i].dtype()) {
-            fail<DTypeError>(loc, "{}: what is carried as number {} is {}, and {} after a step", op, i, now[i].dtype(), next[i].dtype());
-        }
-        if (next[i].shape() != now[i].shape()) {
-            fail<ShapeError>(loc, "{}: what is carried as number {} has shape {}, and {} after a step", op, i, now[i].shape(), next[i].shape());
-        }
-    }
-}
 
 Tensor stacked(const Tensors& steps, const Tensor& like, const Loc& loc) {
     if (!steps.empty()) return stack(TensorList(steps, loc), 0);
@@ -560,10 +552,15 @@ CallPart part_with_uses(const std::shared_ptr<const Graph>& graph, const char* o
     return call;
 }
 
-Tensors call_cond(const FormCall& x, const CondAttrs& a) {
+// The results are where they belong.
+struct Written {};
+
+Written call_cond(const FormCall& x, const CondAttrs& a, Tensor* results) {
+    if (detail::run_planned(x, a, results)) return {};
     CallPart then_part = part_with_uses(a.then_branch, "cond", 0, x, 1);
     CallPart else_part = part_with_uses(a.else_branch, "cond", 0, x, 1 + then_part.uses.size());
-    return detail::cond(In(x[0]), traced(then_part), traced(else_part), {});
+    detail::put_results(results, detail::cond(In(x[0]), traced(then_part), traced(else_part), {}));
+    return {};
 }
 
 Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
@@ -572,15 +569,18 @@ Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
     return list;
 }
 
-Tensors call_while(const FormCall& x, const WhileAttrs& a) {
+Written call_while(const FormCall& x, const WhileAttrs& a, Tensor* results) {
+    if (detail::run_planned(x, a, results)) return {};
     const std::size_t carries = part_of(a.body, "while_loop").outputs().size();
     if (part_of(a.condition, "while_loop").outputs().empty()) fail<ValueError>(Loc{}, "while_loop: the graph of the condition has no output");
     CallPart condition = part_with_uses(a.condition, "while_loop", carries, x, carries);
     CallPart body = part_with_uses(a.body, "while_loop", carries, x, carries + condition.uses.size());
-    return detail::while_loop(traced(condition), traced(body), operands_of(x, 0, carries), a.keep_steps, Loc{});
+    detail::put_results(results, detail::while_loop(traced(condition), traced(body), operands_of(x, 0, carries), a.keep_steps, Loc{}));
+    return {};
 }
 
-Tensors call_scan(const FormCall& x, const ScanAttrs& a) {
+Written call_scan(const FormCall& x, const ScanAttrs& a, Tensor* results) {
+    if (detail::run_planned(x, a, results)) return {};
     const Graph& part = part_of(a.body, "scan");
     if (a.carries < 0 || a.xs < 1 || a.carries > 255 || a.xs > 255 || static_cast<std::size_t>(a.carries) > part.outputs().size()) {
         fail<ValueError>(Loc{}, "scan: {} tensors are carried along {} others, by a graph with {} outputs", a.carries, a.xs, part.outputs().size());
@@ -591,21 +591,26 @@ Tensors call_scan(const FormCall& x, const ScanAttrs& a) {
     for (const Tensor& slice : slices) {
         if (slice.dim() == 0 || slice.size(0) != slices[0].size(0)) fail<ShapeError>(Loc{}, "scan: xs have shapes {} and {}", slices[0].shape(), slice.shape());
     }
-    return scan_steps(traced(body), operands_of(x, 0, carries), slices, a.reverse, a.keep_steps, Loc{});
+    detail::put_results(results, scan_steps(traced(body), operands_of(x, 0, carries), slices, a.reverse, a.keep_steps, Loc{}));
+    return {};
 }
 
 }  // namespace
 
-TAPIR_FORM(cond, CondAttrs, call_cond(x, a), f("then_branch", a.then_branch)("else_branch", a.else_branch));
+namespace detail {
+static void put_results(Tensor*, Written) {}
+}  // namespace detail
+
+TAPIR_FORM(cond, CondAttrs, call_cond(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
 // The steps that are kept: as many as there were.
 static std::uint64_t data_sized(const WhileAttrs& a) {
     const std::size_t carries = a.body ? a.body->outputs().size() : 0;
     return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;
 }
 
-TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, data_sized(a), call_while(x, a),
+TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, data_sized(a), call_while(x, a, results),
                       f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
-TAPIR_FORM(scan, ScanAttrs, call_scan(x, a),
+TAPIR_FORM(scan, ScanAttrs, call_scan(x, a, results),
            f("body", a.body)("carries", a.carries)("xs", a.xs)("reverse", a.reverse)("keep_steps", a.keep_steps));
 
 }  // namespace tapir

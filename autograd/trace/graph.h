@@ -26,6 +26,10 @@ struct ModuleName;
 
 class CompiledGraph;
 class Graph;
+namespace detail {
+class Plan;
+void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
+}  // namespace detail
 /// graph_file.h
 Graph load_graph(const std::string& path, Loc loc);
 
@@ -278,6 +282,8 @@ class Graph {
 
     // How it is run, made at the first run.
     struct Plans;
+    detail::Plan& plan(const std::vector<std::string>& outputs, const Loc& loc) const;
+    friend void detail::run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
     void changed() noexcept;
     mutable std::atomic<Plans*> plans_{nullptr};
 };

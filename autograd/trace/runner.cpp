@@ -343,17 +343,26 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
         }
         given.data[place - inputs_.begin()] = &tensor;
     }
+    detail::Plan& ready = plan(outputs, loc);
+    std::vector<Tensor> results(ready.result_count());
+    ready.run(given.data, results.data(), loc);
+    return results;
+}
+
+detail::Plan& Graph::plan(const std::vector<std::string>& outputs, const Loc& loc) const {
     Plans* plans = plans_.load(std::memory_order_acquire);
     if (!plans) {
         auto fresh = std::make_unique<Plans>();
         if (plans_.compare_exchange_strong(plans, fresh.get())) plans = fresh.release();
     }
     const bool is_known = plans->edits.load(std::memory_order_acquire) == detail::attribute_edits();
-    detail::Plan* plan = is_known ? plans->last.load(std::memory_order_relaxed) : nullptr;
-    if (!plan || plan->outputs() != outputs) plan = plans->find(*this, outputs, loc);
-    std::vector<Tensor> results(plan->result_count());
-    plan->run(given.data, results.data(), loc);
-    return results;
+    detail::Plan* last = is_known ? plans->last.load(std::memory_order_relaxed) : nullptr;
+    return last && last->outputs() == outputs ? *last : *plans->find(*this, outputs, loc);
+}
+
+void detail::run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc) {
+    static const std::vector<std::string> all;
+    graph.plan(all, loc).run(given, results, loc);
 }
 
 // --- CompiledGraph ---------------------------------------------------------------------------------------------------------------

@@ -114,6 +114,9 @@ class Plan {
     std::vector<std::unique_ptr<Frame>> idle_;
 };
 
+/// What Graph::run does for all outputs: the graph's inputs in order, and as many results as it has outputs.
+void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
+
 /// Tensors by number, not there at first.
 struct Given {
     static constexpr std::size_t kFew = 16;

@@ -1,0 +1,182 @@
+// Running cond, while_loop and scan with their parts as plans (runner_impl.h): what the ops of a step make lies in memory that was laid out once, and
+// a step allocates nothing.
+#include <algorithm>
+
+#include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+// Tensors, of which few need no malloc.
+class List {
+ public:
+    explicit List(std::size_t count) : count_(count) {
+        if (count > kFew) many_.resize(count);
+    }
+    Tensor* data() noexcept { return count_ > kFew ? many_.data() : few_; }
+    Tensor& operator[](std::size_t i) noexcept { return data()[i]; }
+    std::vector<Tensor> copy(std::size_t count) { return {data(), data() + count}; }
+
+ private:
+    static constexpr std::size_t kFew = 16;
+    std::size_t count_;
+    Tensor few_[kFew];
+    std::vector<Tensor> many_;
+};
+
+bool nobody_looks() noexcept { return !thread.observed && !thread.log && !thread.autocast && watching_ops == 0; }
+
+bool are_defined(const FormCall& x) noexcept {
+    return std::all_of(x.inputs, x.inputs + x.count, [](const Tensor* t) { return t && t->defined(); });
+}
+
+// Whether the graph takes so many operands, and those that it uses beside, which follow from `from` on; gives the end of these, -1: it does not.
+int end_of_uses(const std::shared_ptr<const Graph>& part, std::size_t operands, std::size_t from) noexcept {
+    if (!part || part->inputs().size() < operands) return -1;
+    return static_cast<int>(from + part->inputs().size() - operands);
+}
+
+bool are_alike(const Tensor& a, const Tensor& b) noexcept {
+    const TensorImpl *x = a.impl(), *y = b.impl();
+    return x && y && x->dtype == y->dtype && x->rank == y->rank && std::equal(x->sizes, x->sizes + x->rank, y->sizes);
+}
+
+Tensor slice_at(const Tensor& x, std::int64_t at) {
+    const TensorImpl* t = x.impl();
+    return make_view(t, t->rank - 1, t->sizes + 1, t->strides + 1, at * t->strides[0]);
+}
+
+// As many as there are steps, one after the other.
+Tensor stack_of(const Tensor& like, std::int64_t steps) {
+    Shape shape{steps};
+    for (const std::int64_t size : like.shape()) shape.push_back(size);
+    return make_empty(shape, like.dtype(), like.device(), Loc{});
+}
+
+// What was carried into the steps of a loop, stacked; room grows as steps come.
+class Kept {
+ public:
+    explicit Kept(std::size_t count) : lists_(count) {}
+    void add(List& carried) {
+        for (std::size_t i = 0; i < lists_.size(); ++i) {
+            if (steps_ == room_) grow(lists_[i], carried[i]);
+            slice_at(lists_[i], steps_).copy_(carried[i]);
+        }
+        if (steps_ == room_) room_ = next_room();
+        ++steps_;
+    }
+    Tensor take(std::size_t i, const Tensor& like) const {
+        if (steps_ == 0) return stack_of(like, 0);
+        return lists_[i].narrow(0, 0, steps_).clone();
+    }
+
+ private:
+    std::vector<Tensor> lists_;
+    std::int64_t steps_ = 0, room_ = 0;
+    std::int64_t next_room() const noexcept { return room_ == 0 ? 8 : 2 * room_; }
+    void grow(Tensor& list, const Tensor& like) const {
+        Tensor more = stack_of(like, next_room());
+        if (list.defined()) more.narrow(0, 0, steps_).copy_(list);
+        list = more;
+    }
+};
+
+}  // namespace
+
+bool run_planned(const FormCall& x, const CondAttrs& a, Tensor* results) {
+    if (!nobody_looks() || x.count == 0 || !are_defined(x)) return false;
+    const int middle = end_of_uses(a.then_branch, 0, 1), end = end_of_uses(a.else_branch, 0, static_cast<std::size_t>(std::max(middle, 0)));
+    if (middle < 0 || end != x.count) return false;
+    const bool takes_then = is_true("cond", x[0], Loc{});
+    const Graph& branch = takes_then ? *a.then_branch : *a.else_branch;
+    if (branch.outputs().empty() || branch.outputs().size() > kMostResults) return false;
+    run_in_order(branch, x.inputs + (takes_then ? 1 : middle), results, Loc{});
+    return true;
+}
+
+bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
+    if (!nobody_looks() || !a.body || !are_defined(x)) return false;
+    const std::size_t carries = a.body->outputs().size();
+    const int middle = end_of_uses(a.condition, carries, carries), end = end_of_uses(a.body, carries, static_cast<std::size_t>(std::max(middle, 0)));
+    if (carries == 0 || 2 * carries > kMostResults || middle < 0 || end != x.count || a.condition->outputs().size() != 1) return false;
+    List now(carries), next(carries);
+    Given test_given(a.condition->inputs().size()), body_given(a.body->inputs().size());
+    for (std::size_t i = 0; i < carries; ++i) {
+        now[i] = *x.inputs[i];
+        test_given.data[i] = body_given.data[i] = &now[i];
+    }
+    std::copy(x.inputs + carries, x.inputs + middle, test_given.data + carries);
+    std::copy(x.inputs + middle, x.inputs + end, body_given.data + carries);
+    Kept kept(a.keep_steps ? carries : 0);
+    Tensor test;
+    while (run_in_order(*a.condition, test_given.data, &test, Loc{}), is_true("while_loop", test, Loc{})) {
+        if (a.keep_steps) kept.add(now);
+        test = Tensor();
+        run_in_order(*a.body, body_given.data, next.data(), Loc{});
+        for (std::size_t i = 0; i < carries; ++i) {
+            if (!are_alike(now[i], next[i])) check_carried("while_loop", now.copy(carries), next.copy(carries), Loc{});
+            now[i].swap(next[i]);
+        }
+        for (std::size_t i = 0; i < carries; ++i) next[i] = Tensor();
+    }
+    for (std::size_t i = 0; i < carries; ++i) {
+        if (a.keep_steps) results[carries + i] = kept.take(i, now[i]);
+        results[i] = std::move(now[i]);
+    }
+    return true;
+}
+
+bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
+    if (!nobody_looks() || !a.body || !are_defined(x) || a.carries < 0 || a.xs < 1 || a.carries > 255 || a.xs > 255) return false;
+    const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs), made = a.body->outputs().size();
+    if (made < carries || made == 0 || made + carries > kMostResults || end_of_uses(a.body, carries + xs, carries + xs) != x.count) return false;
+    const Tensor* const* slices_of = x.inputs + carries;
+    for (std::size_t k = 0; k < xs; ++k) {
+        if (slices_of[k]->dim() == 0 || slices_of[k]->size(0) != slices_of[0]->size(0)) return false;
+    }
+    const std::int64_t length = slices_of[0]->size(0);
+    if (length == 0) return false;
+    List now(carries), slices(xs), next(made);
+    Given given(a.body->inputs().size());
+    for (std::size_t i = 0; i < carries; ++i) {
+        now[i] = *x.inputs[i];
+        given.data[i] = &now[i];
+    }
+    for (std::size_t k = 0; k < xs; ++k) given.data[carries + k] = &slices[k];
+    std::copy(x.inputs + carries + xs, x.inputs + x.count, given.data + carries + xs);
+    List stacks(made - carries), steps(a.keep_steps ? carries : 0);
+    for (std::size_t i = 0; a.keep_steps && i < carries; ++i) steps[i] = stack_of(now[i], length);
+    for (std::int64_t t = 0; t < length; ++t) {
+        const std::int64_t at = a.reverse ? length - 1 - t : t;
+        for (std::size_t k = 0; k < xs; ++k) slices[k] = slice_at(*slices_of[k], at);
+        for (std::size_t i = 0; a.keep_steps && i < carries; ++i) slice_at(steps[i], at).copy_(now[i]);
+        run_in_order(*a.body, given.data, next.data(), Loc{});
+        for (std::size_t i = 0; i < carries; ++i) {
+            if (!are_alike(now[i], next[i])) check_carried("scan", now.copy(carries), next.copy(made), Loc{});
+        }
+        for (std::size_t k = carries; k < made; ++k) {
+            Tensor& stack = stacks[k - carries];
+            if (t == 0) stack = stack_of(next[k], length);
+            Tensor place = slice_at(stack, at);
+            if (!are_alike(place, next[k])) {
+                fail<ShapeError>(Loc{}, "scan: output {} has shape {}, and {} before", k - carries, next[k].shape(), place.shape());
+            }
+            place.copy_(next[k]);
+            next[k] = Tensor();
+        }
+        for (std::size_t i = 0; i < carries; ++i) {
+            now[i].swap(next[i]);
+            next[i] = Tensor();
+        }
+    }
+    for (std::size_t i = 0; i < carries; ++i) results[i] = std::move(now[i]);
+    for (std::size_t k = carries; k < made; ++k) results[k] = std::move(stacks[k - carries]);
+    for (std::size_t i = 0; a.keep_steps && i < carries; ++i) results[made + i] = std::move(steps[i]);
+    return true;
+}
+
+}  // namespace tapir::detail
