@@ -400,10 +400,10 @@ void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Te
 }
 
 std::vector<Tensor> CompiledGraph::operator()(const std::vector<Tensor>& inputs, Loc loc) const {
-    std::vector<const Tensor*> addresses;
-    for (const Tensor& x : inputs) addresses.push_back(&x);
+    detail::Given addresses(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) addresses.data[i] = &inputs[i];
     std::vector<Tensor> results(output_count());
-    run(addresses.data(), addresses.size(), results.data(), results.size(), loc);
+    run(addresses.data, inputs.size(), results.data(), results.size(), loc);
     return results;
 }
 

@@ -1,4 +1,5 @@
 // Pooling: corner cases and what is refused. Values and gradients: the op table's test, against PyTorch.
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -55,6 +56,40 @@ TEST_CASE("the layout of what is pooled makes no difference, nor do threads") {
     const auto once = avg_pool2d(x, 3, {.stride = 2}).to_vector<float>();
     set_num_threads(threads);
     CHECK(avg_pool2d(turned, 3, {.stride = 2}).to_vector<float>() == once);
+}
+
+// Kernels take as many channels at once as a vector has room for; one channel alone is the definition.
+TEST_CASE("any number of channels is pooled as each of them alone") {
+    manual_seed(3);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (const DType dtype : {float32, float64}) {
+        for (const std::int64_t channels : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33}) {
+            INFO(channels);
+            const Tensor numbers = round(randn({2, channels, 5, 6}, dtype) * 2);  // with equal ones
+            const Tensor x = numbers.masked_fill(numbers == 4, nan).requires_grad_();
+            const auto pools = [](const Tensor& t) {
+                const ValuesIndices most = max_pool2d_with_indices(t, 3, {.stride = 2, .padding = 1});
+                const Tensor means = avg_pool2d(t, 2, {.stride = 1, .padding = 1, .count_include_pad = false});
+                return std::array<Tensor, 3>{most.values, most.indices, means};
+            };
+            Tape tape(TapeOptions{.persistent = true});
+            const auto together = pools(x);
+            const auto weights_of = [&](const Tensor& y) { return arange(y.numel()).view(y.shape()).to(dtype); };
+            const std::array<Tensor, 2> w{weights_of(together[0]), weights_of(together[2])};
+            const auto loss = [](const std::array<Tensor, 3>& y, const Tensor& w0, const Tensor& w1) {
+                return nansum(y[0] * w0) + nansum(y[2] * w1);
+            };
+            const Tensor gradient = tape.gradient(loss(together, w[0], w[1]), {x})[0];
+            for (std::int64_t c = 0; c < channels; ++c) {
+                const Tensor one = x.detach().narrow(1, c, 1).clone().requires_grad_();
+                const auto alone = pools(one);
+                for (const std::size_t k : {0, 2}) CHECK(allclose(together[k].narrow(1, c, 1), alone[k], 1e-6, 1e-7, true));
+                CHECK(equal(together[1].narrow(1, c, 1), alone[1]));
+                const Tensor own = tape.gradient(loss(alone, w[0].narrow(1, c, 1), w[1].narrow(1, c, 1)), {one})[0];
+                CHECK(allclose(gradient.narrow(1, c, 1), own, 1e-5, 1e-6, true));
+            }
+        }
+    }
 }
 
 TEST_CASE("adaptive pooling to one element is the mean, and keeps sizes of -1") {
