@@ -231,13 +231,22 @@ struct Sizes {
     const std::int64_t* sizes;
     int rank;
     std::int64_t numel;
+    const TensorImpl* permuted = nullptr;  // one of the outputs, where they have no gaps, but other strides than row-major ones
 };
 
-// The outputs' dimensions, merged where they lie behind each other in every operand.
+// The outputs' dimensions in the order of their memory, merged where they lie behind each other in every operand.
 void set_geometry(FusedArgs& args, const Sizes& y, const TensorImpl* const* in, int inputs) {
+    int order[kMaxRank], dims = 0;
+    if (y.permuted) {
+        dims = in_order_of_memory(y.permuted, order);
+    } else {
+        for (int d = 0; d < y.rank; ++d) {
+            if (y.sizes[d] != 1) order[dims++] = d;
+        }
+    }
     args.rank = 0;
-    for (int d = 0; d < y.rank; ++d) {
-        if (y.sizes[d] == 1) continue;
+    for (int i = 0; i < dims; ++i) {
+        const int d = order[i];
         std::int64_t strides[FusedArgs::kMostInputs];
         bool merge = args.rank > 0;
         for (int k = 0; k < inputs; ++k) {
@@ -251,6 +260,15 @@ void set_geometry(FusedArgs& args, const Sizes& y, const TensorImpl* const* in, 
     }
 }
 
+// Whether it lies in memory as y does, where it has y's sizes.
+bool lies_as(const TensorImpl* x, const Sizes& y) noexcept {
+    if (!y.permuted) return x->is_contiguous();
+    for (int d = 0; d < y.rank; ++d) {
+        if (y.sizes[d] != 1 && x->strides[d] != y.permuted->strides[d]) return false;
+    }
+    return true;
+}
+
 // As y: as many elements in the same order; or one, or others that repeat. false: it does not fit.
 bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& way) noexcept {
     const int before = y.rank - x->rank;
@@ -260,7 +278,7 @@ bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& 
         if (size != y.sizes[before + d] && size != 1) return false;
     }
     way = x->numel == 1 ? FusedArgs::Way::repeated
-          : is_held && x->numel == y.numel && x->is_contiguous() ? FusedArgs::Way::linear : FusedArgs::Way::strided;
+          : is_held && x->numel == y.numel && (!y.permuted || x->rank == y.rank) && lies_as(x, y) ? FusedArgs::Way::linear : FusedArgs::Way::strided;
     return true;
 }
 
@@ -311,13 +329,11 @@ bool run_tile(const Program& program, const FormCall& x, const Sizes& y, void* c
     int next = 0;
     for (; next < x.count; ++next) {
         const TensorImpl* operand = x.inputs[next]->impl();
-        if (operand->dtype != program.inputs[static_cast<std::size_t>(next)] || operand->rank != y.rank || !operand->is_contiguous() ||
-            operand->device.type != DeviceType::cpu) {
-            return false;
-        }
+        if (operand->dtype != program.inputs[static_cast<std::size_t>(next)] || operand->rank != y.rank || operand->device.type != DeviceType::cpu) return false;
         for (int d = 0; d < y.rank; ++d) {
             if (operand->sizes[d] != y.sizes[d]) return false;
         }
+        if (!lies_as(operand, y)) return false;
         place[next] = operand->data;
     }
     const std::size_t outputs = program.outputs.size();
@@ -362,12 +378,13 @@ bool fused_into(const FormCall& x, const Tensor& out) {
     const Program* program = program_of(*static_cast<const FusedAttrs*>(x.attrs), x);
     if (!program) return false;
     const TensorImpl* y = out.impl();
-    const Sizes sizes{y->sizes, y->rank, y->numel};
+    const Sizes sizes{y->sizes, y->rank, y->numel, y->is_contiguous() ? nullptr : y};
+    if (sizes.permuted && (on_gpu(y) || !detail::is_channels_last(y))) return false;
     const int outputs = static_cast<int>(program->outputs.size());
     void* places[FusedArgs::kMostOutputs];
     for (int i = 0; i < outputs; ++i) {
         const TensorImpl* result = (&out)[i].impl();
-        if (!result->is_contiguous() || result->device != y->device || result->numel != y->numel) return false;
+        if (result->rank != y->rank || !lies_as(result, sizes) || result->device != y->device || result->numel != y->numel) return false;
         if (result->dtype != program->output_dtypes[static_cast<std::size_t>(i)]) return false;
         places[i] = on_gpu(result) ? on_stream(result) : result->data;
     }
@@ -520,6 +537,15 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
+// Whether the results do, as those of the ops one by one: behind a convolution.
+bool lies_channels_last(const FormCall& x, const Shape& shape) {
+    for (int i = 0; i < x.count; ++i) {
+        const TensorImpl* operand = x[i].impl();
+        if (operand->rank == shape.rank() && operand->numel == shape.numel()) return !operand->is_contiguous() && detail::is_channels_last(operand);
+    }
+    return false;
+}
+
 // By the kernel, as later runs do it; false: it cannot, or these are no operands of one shape, which sizes that depend on data may be.
 bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::vector<Tensor>& results) {
     const Program* program = program_of(a, x);
@@ -540,7 +566,10 @@ bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::
         shapes[node->results[0]] = own;
     }
     if (device != cpu) detail::begin_op("fused", x[0].impl(), loc);
-    for (const DType dtype : program->output_dtypes) results.push_back(detail::make_empty(shape, dtype, device, loc));
+    const bool is_channels_last = device == cpu && lies_channels_last(x, shape);
+    for (const DType dtype : program->output_dtypes) {
+        results.push_back(is_channels_last ? detail::make_channels_last(shape, dtype, device, loc) : detail::make_empty(shape, dtype, device, loc));
+    }
     if (fused_into(x, results[0])) return true;
     results.clear();
     return false;

@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/core/make_impl.h"
 
 namespace tapir::detail {
 
@@ -16,19 +17,28 @@ inline std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
 
 // What a tensor must be for its place to be found in a frame.
 struct Geometry {
-    Shape shape;
+    Shape shape, strides;
     DType dtype = float32;
     Device device;
-    bool is_defined = false, is_contiguous = false;
+    bool is_defined = false, is_contiguous = false, is_channels_last = false;  // not both of the latter
 
     Geometry() = default;
     explicit Geometry(const Tensor& x) {
         if (!x.defined()) return;
         shape = x.shape();
+        strides = x.strides();
         dtype = x.dtype();
         device = x.device();
         is_defined = true;
         is_contiguous = x.is_contiguous();
+        is_channels_last = !is_contiguous && detail::is_channels_last(x.impl());
+    }
+    bool lies_as(const Geometry& other) const noexcept {
+        return is_contiguous == other.is_contiguous && is_channels_last == other.is_channels_last && shape == other.shape;
+    }
+    /// A fresh tensor like it.
+    Tensor make(const Loc& loc) const {
+        return is_channels_last ? make_channels_last(shape, dtype, device, loc) : make_empty(shape, dtype, device, loc);
     }
     bool has_shape_of(const TensorImpl* x) const noexcept {
         if (x->rank != shape.rank()) return false;

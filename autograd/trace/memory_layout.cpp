@@ -197,10 +197,12 @@ bool MemoryLayout::keeps_constants(Call& call) {
 
 bool MemoryLayout::can_be_written(const Call& call) const {
     const Graph::Node& node = *call.step->node;
+    const bool takes_channels_last = runs_in_place(node.attributes.form());
     bool can = node.attributes.form().into != nullptr && !node.results.empty() && !call.gives_more;
     each_result(call, [&](int slot, std::size_t k) {
         const Geometry& y = frame_.seen[at(slot)];
-        can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.is_contiguous && y.device == cpu && y.dtype == node.results[k]->dtype;
+        can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.device == cpu && y.dtype == node.results[k]->dtype &&
+              (y.is_contiguous || (takes_channels_last && y.is_channels_last));
     });
     return can;
 }
@@ -215,7 +217,7 @@ int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
         const Geometry &x = frame_.seen[at(input)], &y = frame_.seen[at(slot)];
         const std::vector<int>& over = ends_[at(stage)];
         if (std::find(over.begin(), over.end(), input) == over.end()) continue;  // needed later, or its place is taken
-        if (x.dtype != y.dtype || !(x.shape == y.shape)) continue;
+        if (x.dtype != y.dtype || !x.lies_as(y)) continue;
         const auto is_other_view = [&](int other) { return other != input && frame_.roots[at(other)] == input; };
         if (std::none_of(inputs.begin(), inputs.end(), is_other_view)) return input;
     }
@@ -228,7 +230,8 @@ void MemoryLayout::make_slots() {
     for (int slot = 0; slot < plan_.slot_count_; ++slot) {
         if (!frame_.is_placed[at(slot)]) continue;
         const Geometry& y = frame_.seen[at(slot)];
-        frame_.slots[at(slot)] = make_view(frame_.block.impl(), y.shape.rank(), y.shape.data(), nullptr, static_cast<std::int64_t>(begin_[at(slot)]));
+        const std::int64_t* strides = y.is_channels_last ? y.strides.data() : nullptr;
+        frame_.slots[at(slot)] = make_view(frame_.block.impl(), y.shape.rank(), y.shape.data(), strides, static_cast<std::int64_t>(begin_[at(slot)]));
         TensorImpl* impl = frame_.slots[at(slot)].impl();
         impl->dtype = y.dtype;
         impl->flags &= static_cast<std::uint8_t>(~TensorImpl::kView);

@@ -126,7 +126,7 @@ void Plan::start_outgoing(Frame& frame, const Loc& loc) const {
         Tensor& last = frame.slots[at(out.slot)];
         if (!is_forgotten(last, as)) {
             last.swap(out.other);
-            if (!is_forgotten(last, as)) last = make_empty(as.shape, as.dtype, as.device, loc);
+            if (!is_forgotten(last, as)) last = as.make(loc);
         }
         last.impl()->node = {};
     }

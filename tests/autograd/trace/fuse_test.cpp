@@ -274,6 +274,47 @@ TEMPLATE_TEST_CASE("16-bit floats are rounded once, at the end", "", Half, BFloa
     }
 }
 
+TEMPLATE_TEST_CASE("fused ops behind a convolution keep its channels last", "", float, double) {
+    manual_seed(4);
+    const DType dtype = dtype_of<TestType>;
+    // Channels last, row by row, a row of each channel, a column; sizes that are whole vectors and such that are not.
+    for (const Shape& shape : {Shape{2, 16, 4, 4}, Shape{3, 5, 7, 6}, Shape{1, 3, 1, 9}, Shape{2, 4, 3, 5, 2}, Shape{40, 33, 12, 11}}) {
+        INFO(shape);
+        const auto channels_last = [&](const Tensor& t) {
+            const Tensor turned = movedim(t, {1}, {-1}).contiguous();
+            return movedim(turned, {-1}, {1});
+        };
+        Shape channel(1, shape[1]), row = shape;
+        for (int d = 2; d < shape.rank(); ++d) channel.push_back(1);
+        for (int d = 0; d + 1 < shape.rank(); ++d) row[d] = 1;
+        const std::vector<Tensor> x = {channels_last(randn(shape, dtype)), channels_last(randn(shape, dtype)), randn(shape, dtype),
+                                       randn(channel, dtype), randn(row, dtype)};
+        const auto fn = [](const std::vector<Tensor>& t) {
+            const Tensor a = tanh(t[0] * t[1] + t[3]), b = where(a > t[2], a - t[4], t[0] * 0.5);
+            // What is laid out otherwise comes first in the second one.
+            return std::vector<Tensor>{b * 2, t[2] * t[0] + a, logical_and(a > 0, t[2] < 1), relu(a) + 1};
+        };
+        std::vector<TraceInput> inputs;
+        for (std::size_t i = 0; i < x.size(); ++i) inputs.push_back({"x" + std::to_string(i), x[i]});
+        const Graph graph = trace(fn, inputs);
+        Graph fused = graph;
+        fuse_elementwise(fused);
+        CHECK(fused.nodes().size() < graph.nodes().size());
+        const CompiledGraph run = graph.compile();
+        const std::vector<Tensor> want = fn(x);
+        // Inputs of another layout may come to the same plan.
+        std::vector<Tensor> others;
+        for (const Tensor& t : x) others.push_back(t.contiguous());
+        for (int round = 0; round < 6; ++round) {
+            const std::vector<Tensor> got = run(round % 3 == 2 ? others : x);
+            for (std::size_t i = 0; i < want.size(); ++i) {
+                CHECK(allclose(got[i].to(float64), want[i].to(float64), 1e-6, 1e-6));
+                if (round < 2 && i == 0) CHECK(got[i].strides() == want[i].strides());
+            }
+        }
+    }
+}
+
 TEST_CASE("large fused ops are shared out") {
     manual_seed(9);
     const auto fn = [](const Tensor& x, const Tensor& row) { return tanh(x * 2 + row) * x - row; };
