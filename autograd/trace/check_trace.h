@@ -44,12 +44,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
 template <class Fn>
 CheckTraceResult check_trace(const Graph& graph, Fn&& fn, const std::vector<Tensor>& inputs, const CheckTraceOptions& options = {},
                              Loc loc = Loc::current()) {
-    if constexpr (detail::is_module<Fn>) {
-        detail::ModuleFunction call(fn, loc);
-        return detail::check_trace(graph, detail::traced(call), inputs, options, loc);
-    } else {
-        return detail::check_trace(graph, detail::traced(fn), inputs, options, loc);
-    }
+    return detail::check_trace(graph, detail::traced(fn, loc), inputs, options, loc);
 }
 
 }  // namespace tapir

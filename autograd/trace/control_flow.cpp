@@ -23,8 +23,12 @@
 namespace tapir {
 
 void detail::check_arity(const char* what, const TracedFunction& fn, std::size_t inputs, const Loc& loc) {
-    if (fn.arity < 0 || static_cast<std::size_t>(fn.arity) == inputs) return;
-    fail<ValueError>(loc, "{}: a function of {} tensors is given {}", what, fn.arity, inputs);
+    if (fn.takes_list || (inputs <= kMostArguments && fn.counts >> inputs & 1)) return;
+    std::string counts;
+    for (std::size_t n = 0; n <= kMostArguments; ++n) {
+        if (fn.counts >> n & 1) counts += fmt::format("{}{}", counts.empty() ? "" : " or ", n);
+    }
+    fail<ValueError>(loc, "{}: a function of {} tensor{} is given {}", what, counts, counts == "1" ? "" : "s", inputs);
 }
 
 namespace {

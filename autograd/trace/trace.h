@@ -43,42 +43,28 @@ namespace detail {
 
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc);
 
+/// These with the parameters and buffers of fn, where it is a module, by their names there.
 template <class Fn>
-inline constexpr bool is_module = requires(Fn& fn) { fn.named_parameters(); fn.named_buffers(); };
-
-/// A module as a function: its operator(), or its forward(), called from that line.
-template <class Module>
-class ModuleFunction {
- public:
-    ModuleFunction(Module& module, const Loc& loc) : module_(module), loc_(loc) {}
-
-    template <class... X>
-        requires(sizeof...(X) > 0 && (std::is_same_v<X, Tensor> && ...))
-    auto operator()(const X&... x) const
-        requires requires(Module& m, const Loc& loc) { m(In(x, loc)...); } || requires(Module& m, const Loc& loc) { m.forward(In(x, loc)...); } ||
-                 requires(Module& m) { m(x...); } || requires(Module& m) { m.forward(x...); }
-    {
-        if constexpr (requires { module_(In(x, loc_)...); }) {
-            return module_(In(x, loc_)...);
-        } else if constexpr (requires { module_.forward(In(x, loc_)...); }) {
-            return module_.forward(In(x, loc_)...);
-        } else if constexpr (requires { module_(x...); }) {
-            return module_(x...);
-        } else {
-            return module_.forward(x...);
+TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
+    if constexpr (is_module<const Fn>) {
+        for (const auto& list : {fn.named_parameters(), fn.named_buffers()}) {
+            for (const auto& [name, tensor] : list) options.parameters.emplace_back(name, tensor);
         }
+    } else if constexpr (is_reference<Fn>) {
+        return with_tensors_of(fn.get(), std::move(options));
+    } else if constexpr (requires { fn.get()->named_parameters(); }) {  // nn::AnyModule
+        if (fn.get()) return with_tensors_of(*fn.get(), std::move(options));
     }
-
- private:
-    Module& module_;
-    const Loc& loc_;
-};
+    return options;
+}
 
 }  // namespace detail
 
-/// Runs fn, a function of tensors or a module, on these inputs, and gives the graph of what it did: a tensor that required gradients
-/// is a parameter, as are a module's parameters and buffers, by their names; any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs
-/// of other sizes (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs.
+/// Runs fn on these inputs, and gives the graph of what it did. fn is a function, a pointer to one, an object with operator(), a generic
+/// lambda, std::ref() of these, or a module, of Tensors or Ins (at most 8; as many as there are inputs) or one std::vector<Tensor>. A tensor that
+/// required gradients is a parameter, as are a module's parameters and buffers, by their names; any other that was made before is a constant.
+/// Where dimensions are named, fn is run a few times more, with inputs of other sizes (rows of these, repeated), to see how sizes depend on
+/// them; what it wrote is undone for these runs.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate is a
 /// constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A gradient
@@ -88,16 +74,7 @@ class ModuleFunction {
 /// what cannot be kept, and what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
-    if constexpr (detail::is_module<Fn>) {
-        TraceOptions named = options;
-        for (const auto& list : {fn.named_parameters(), fn.named_buffers()}) {
-            for (const auto& [name, tensor] : list) named.parameters.emplace_back(name, tensor);
-        }
-        detail::ModuleFunction call(fn, loc);
-        return detail::trace(detail::traced(call), inputs, named, loc);
-    } else {
-        return detail::trace(detail::traced(fn), inputs, options, loc);
-    }
+    return detail::trace(detail::traced(fn, loc), inputs, detail::with_tensors_of(fn, options), loc);
 }
 
 }  // namespace tapir

@@ -1,6 +1,7 @@
 // Functions of tensors, of any signature, called with lists: what trace(), cond(), while_loop() and scan() are given.
 #pragma once
 
+#include <bit>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -14,12 +15,14 @@ namespace tapir::detail {
 /// Does not own the function.
 struct TracedFunction {
     void* function;
-    std::vector<Tensor> (*call)(void* function, const std::vector<Tensor>& inputs, std::vector<std::string>* names);
-    int arity;  // how many tensors it takes; -1: a list
+    std::vector<Tensor> (*call)(void* function, const std::vector<Tensor>& inputs, std::vector<std::string>* names, const Loc& loc);
+    unsigned counts;  // bit n: it takes n tensors
+    bool takes_list;
+    Loc loc;  // of the call that it was given to, where ops are if it takes In
 
     /// names: what the results are called; see Flattener.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, std::vector<std::string>* names = nullptr) const {
-        return call(function, inputs, names);
+        return call(function, inputs, names, loc);
     }
 };
 /// Throws ValueError where the function takes another number of tensors.
@@ -120,55 +123,167 @@ class Flattener {
     std::string path_;
 };
 
-template <class Fn, std::size_t... I>
-decltype(auto) call_with(Fn& fn, [[maybe_unused]] const std::vector<Tensor>& x, std::index_sequence<I...>) {
-    return fn(x[I]...);
-}
-template <std::size_t>
-using TensorOf = const Tensor&;
-template <class Fn, class Index>
-inline constexpr bool takes = false;
-template <class Fn, std::size_t... I>
-inline constexpr bool takes<Fn, std::index_sequence<I...>> = std::is_invocable_v<Fn&, TensorOf<I>...>;
 template <class Fn>
-inline constexpr bool takes_list = std::is_invocable_v<Fn&, const std::vector<Tensor>&>;
+inline constexpr bool is_module = requires(Fn& fn) { fn.named_parameters(); fn.named_buffers(); };
+/// std::ref(fn), std::cref(fn).
+template <class Fn>
+inline constexpr bool is_reference = requires(Fn& fn) { requires std::is_same_v<decltype(fn.get()), typename Fn::type&>; };
 
-inline constexpr int kMostArguments = 8;
-template <class Fn, int N = 0>
-constexpr int arity_of() {
-    if constexpr (takes_list<Fn>) {
-        return -1;
-    } else if constexpr (N > kMostArguments) {
-        static_assert(N <= kMostArguments, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
-        return 0;
-    } else if constexpr (takes<Fn, std::make_index_sequence<N>>) {
-        return N;
+/// What functions are called with whose parameters are written out: a Tensor, or an In of the line of the call that they were given to.
+struct Argument {
+    const Tensor& tensor;
+    const Loc& loc;
+    operator const Tensor&() const noexcept { return tensor; }
+    operator In() const noexcept { return In(tensor, loc); }
+};
+template <class T, std::size_t>
+using Repeated = T;
+template <class Fn, class... X>
+concept Calls = requires(Fn& fn, const X&... x) { fn(x...); };
+template <class Fn, class... X>
+concept Forwards = requires(Fn& fn, const X&... x) { fn.forward(x...); };
+
+// How a function is called with so many tensors: with what, and a module by its forward() where it has no operator() for them. Whether
+// a generic lambda takes something can be asked only where its body compiles with that: it is asked for Tensors alone.
+enum class Way { none, arguments, ins, tensors, forward_arguments, forward_ins, forward_tensors };
+
+template <class Fn, std::size_t... I>
+constexpr Way way_of(std::index_sequence<I...>) {
+    constexpr bool is_function = std::is_function_v<std::remove_pointer_t<Fn>>, is_object = requires { &Fn::operator(); };
+    if constexpr (is_function || is_object) {
+        if constexpr (Calls<Fn, Repeated<Argument, I>...>) return Way::arguments;
+        if constexpr (Calls<Fn, Repeated<Tensor, I>...>) return Way::tensors;
+    } else if constexpr (!is_module<Fn> || requires { &Fn::template operator()<Repeated<Tensor, I>...>; }) {
+        if constexpr (Calls<Fn, Repeated<Tensor, I>...>) return Way::tensors;
+    } else if constexpr (Calls<Fn, Repeated<In, I>...>) {
+        return Way::ins;
+    } else if constexpr (Calls<Fn, Repeated<Tensor, I>...>) {
+        return Way::tensors;
+    }
+    if constexpr (is_module<Fn>) {
+        if constexpr (requires { &Fn::forward; }) {
+            if constexpr (Forwards<Fn, Repeated<Argument, I>...>) return Way::forward_arguments;
+            if constexpr (Forwards<Fn, Repeated<Tensor, I>...>) return Way::forward_tensors;
+        } else if constexpr (requires { &Fn::template forward<Repeated<Tensor, I>...>; }) {
+            if constexpr (Forwards<Fn, Repeated<Tensor, I>...>) return Way::forward_tensors;
+        } else if constexpr (Forwards<Fn, Repeated<In, I>...>) {
+            return Way::forward_ins;
+        } else if constexpr (Forwards<Fn, Repeated<Tensor, I>...>) {
+            return Way::forward_tensors;
+        }
+    }
+    return Way::none;
+}
+template <class Fn, std::size_t Count>
+inline constexpr Way way = way_of<Fn>(std::make_index_sequence<Count>());
+
+inline constexpr std::size_t kMostArguments = 8;
+/// The numbers of tensors that it can be called with, as bits. None: without arguments only, or with a list.
+template <class Fn>
+inline constexpr unsigned counts_from_one = []<std::size_t... I>(std::index_sequence<I...>) {
+    return (0U | ... | (way<Fn, I + 1> == Way::none ? 0U : 2U << I));
+}(std::make_index_sequence<kMostArguments>());
+
+template <class Fn>
+constexpr bool takes_list() {
+    if constexpr (counts_from_one<Fn> != 0) {
+        return false;
     } else {
-        return arity_of<Fn, N + 1>();
+        return Calls<Fn, std::vector<Tensor>> || (is_module<Fn> && Forwards<Fn, std::vector<Tensor>>);
+    }
+}
+template <class Fn>
+constexpr unsigned counts() {
+    if constexpr (takes_list<Fn>() || is_module<Fn>) {
+        return counts_from_one<Fn>;
+    } else if constexpr (counts_from_one<Fn> != 0 && !requires { &Fn::operator(); }) {
+        return counts_from_one<Fn>;  // an empty pack, which no op takes
+    } else {
+        return counts_from_one<Fn> | (way<Fn, 0> == Way::none ? 0U : 1U);
     }
 }
 
+template <class Fn, std::size_t... I>
+decltype(auto) call_with(Fn& fn, [[maybe_unused]] const std::vector<Tensor>& x, [[maybe_unused]] const Loc& loc, std::index_sequence<I...>) {
+    constexpr Way how = way<Fn, sizeof...(I)>;
+    if constexpr (how == Way::arguments) {
+        return fn(Argument{x[I], loc}...);
+    } else if constexpr (how == Way::ins) {
+        return fn(In(x[I], loc)...);
+    } else if constexpr (how == Way::tensors) {
+        return fn(x[I]...);
+    } else if constexpr (how == Way::forward_arguments) {
+        return fn.forward(Argument{x[I], loc}...);
+    } else if constexpr (how == Way::forward_ins) {
+        return fn.forward(In(x[I], loc)...);
+    } else {
+        return fn.forward(x[I]...);
+    }
+}
 template <class Fn>
-decltype(auto) call_traced(Fn& fn, const std::vector<Tensor>& x) {
-    constexpr int arity = arity_of<Fn>();
-    if constexpr (arity < 0) {
+decltype(auto) call_with_list(Fn& fn, const std::vector<Tensor>& x) {
+    if constexpr (Calls<Fn, std::vector<Tensor>>) {
         return fn(x);
     } else {
-        return call_with(fn, x, std::make_index_sequence<static_cast<std::size_t>(arity)>());
+        return fn.forward(x);
+    }
+}
+
+/// Calls give() with what fn gives for so many tensors, from the smallest number that it takes on.
+template <class Fn, std::size_t Count = 0, class Give>
+void call_traced(Fn& fn, const std::vector<Tensor>& x, const Loc& loc, const Give& give) {
+    if constexpr (takes_list<Fn>()) {
+        give([&]() -> decltype(auto) { return call_with_list(fn, x); });
+    } else if constexpr (Count <= kMostArguments) {
+        if constexpr ((counts<Fn>() >> Count & 1) != 0) {
+            if (x.size() == Count) return give([&]() -> decltype(auto) { return call_with(fn, x, loc, std::make_index_sequence<Count>()); });
+        }
+        call_traced<Fn, Count + 1>(fn, x, loc, give);
     }
 }
 template <class Fn>
-using ResultOf = std::decay_t<decltype(call_traced(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>()))>;
+decltype(auto) call_least(Fn& fn, const std::vector<Tensor>& x, const Loc& loc) {
+    static_assert(takes_list<Fn>() || counts<Fn>() != 0, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+    if constexpr (takes_list<Fn>()) {
+        return call_with_list(fn, x);
+    } else {
+        return call_with(fn, x, loc, std::make_index_sequence<static_cast<std::size_t>(std::countr_zero(counts<Fn>()))>());
+    }
+}
+/// What a function of that type gives.
+template <class Fn>
+using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(), std::declval<const Loc&>()))>;
 
 template <class Fn>
-TracedFunction traced(Fn& fn) {
-    return {const_cast<void*>(static_cast<const void*>(&fn)),
-            [](void* function, const std::vector<Tensor>& x, std::vector<std::string>* names) {
-                Flattener flat(names);
-                flat.add(call_traced(*static_cast<Fn*>(function), x));
-                return std::move(flat.list);
-            },
-            arity_of<Fn>()};
+TracedFunction traced(Fn& fn, const Loc& loc = Loc{}) {
+    if constexpr (is_reference<Fn>) {
+        return traced(fn.get(), loc);
+    } else {
+        static_assert(takes_list<Fn>() || counts<Fn>() != 0, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+        void* address;
+        if constexpr (std::is_function_v<Fn>) {
+            address = reinterpret_cast<void*>(&fn);
+        } else {
+            address = const_cast<void*>(static_cast<const void*>(&fn));
+        }
+        const auto call = [](void* function, const std::vector<Tensor>& x, std::vector<std::string>* names, const Loc& line) {
+            Flattener flat(names);
+            const auto give = [&](const auto& results) {
+                if constexpr (std::is_void_v<decltype(results())>) {
+                    results();
+                } else {
+                    flat.add(results());
+                }
+            };
+            if constexpr (std::is_function_v<Fn>) {
+                call_traced(*reinterpret_cast<Fn*>(function), x, line, give);
+            } else {
+                call_traced(*static_cast<Fn*>(function), x, line, give);
+            }
+            return std::move(flat.list);
+        };
+        return {address, call, counts<Fn>(), takes_list<Fn>(), loc};
+    }
 }
 
 // A list as what a function gives.

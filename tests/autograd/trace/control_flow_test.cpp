@@ -163,7 +163,7 @@ TEST_CASE("what control flow cannot be") {
     const auto yes = [](const Tensor& t) { return sum(t) > 100; };
     const auto less = [](const Tensor& t) { return sum(t) < 100; };
     FAILS(ValueError, "cond: the condition needs one element, got (3,)", cond(x > 0, [] { return Tensor(); }, [] { return Tensor(); }));
-    FAILS(ValueError, "cond: a function of 1 tensors is given 0", cond(sum(x) > 0, same, same, {}));
+    FAILS(ValueError, "cond: a function of 1 tensor is given 0", cond(sum(x) > 0, same, same, {}));
     FAILS(ValueError, "while_loop: nothing is carried", while_loop(less, same, {}));
     FAILS(ShapeError, "while_loop: what is carried as number 0 has shape (3,), and (2,) after a step", while_loop(less, smaller, {x}));
     FAILS(DTypeError, "while_loop: what is carried as number 0 is float32, and int64 after a step", while_loop(less, whole, {x}));
