@@ -408,11 +408,16 @@ struct BackwardRun::Result {
     Tensor used_rows;  // of grad and the gradient that is there
 };
 
+namespace detail {
+void trace_addition(const Tensor& leaf);  // autograd/trace/tracer.cpp
+}
+
 BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used_rows) {
-    const TensorImpl* leaf = walk_.log.records[leaf_value]->saved()[0].impl;
+    TensorImpl* leaf = walk_.log.records[leaf_value]->saved()[0].impl;
     const Shape shape(leaf->sizes, leaf->rank);
     AutogradMeta& meta = *leaf->meta;
     GradientSlot& slot = walk_.slots[leaf_value];
+    if (detail::thread.trace != 0) [[unlikely]] detail::trace_addition(detail::handle_of(leaf));
     if (slot.pending) walk_.sum_held(leaf_value);
     if (walk_.watched) [[unlikely]]
         WatcherList::each([&](OpWatcher& watcher) { watcher.accumulate(walk_, leaf_value); });

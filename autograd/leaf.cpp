@@ -59,8 +59,15 @@ void Tensor::backward(const Tensor& gradient, Loc loc) const {
     tape->backward(*this, {.gradient = gradient}, loc);
 }
 
+namespace detail {
+// autograd/trace/tracer.cpp
+void trace_reset(const Tensor& leaf);
+void trace_grad(const Tensor& leaf);
+}  // namespace detail
+
 Tensor Tensor::grad() const {
     if (impl_ && impl_->meta) {
+        if (detail::thread.trace != 0) [[unlikely]] detail::trace_grad(*this);
         const std::lock_guard lock(detail::gradient_mutex());
         if (detail::watching_ops) [[unlikely]]
             detail::name_op("grad", Loc{});
@@ -83,6 +90,7 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
     }
     if (grad.defined()) detail::check_same_device("set_grad", *this, grad, loc);
     AutogradMeta& meta = detail::meta_of(*this);
+    if (detail::thread.trace != 0) [[unlikely]] detail::trace_reset(*this);
     const std::lock_guard lock(detail::gradient_mutex());
     meta.drop_gradient();
     meta.grad = grad;
@@ -90,6 +98,7 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
 
 void Tensor::zero_grad() {
     if (!impl_ || !impl_->meta) return;
+    if (detail::thread.trace != 0) [[unlikely]] detail::trace_reset(*this);
     const std::lock_guard lock(detail::gradient_mutex());
     impl_->meta->drop_gradient();
 }

@@ -67,9 +67,10 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// them; what it wrote is undone for these runs.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate is a
-/// constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A gradient
-/// that was there before the trace is refused, too: zero_grad() first. So is what no op does: writes through data(), tensors that another
-/// thread makes, draws from a Generator of one's own.
+/// constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A gradient is
+/// state that no op writes: one that was there before the trace is refused, and one that backward leaves for the next run of fn to add
+/// to; call zero_grad() in fn, before backward or at the end. So is what no op does: writes through data(), tensors that another thread
+/// makes, draws from a Generator of one's own.
 /// Throws ValueError for inputs and parameters that are undefined or inputs of the same name, ShapeError for a named dimension without elements, TapeError for
 /// what cannot be kept, and what fn throws.
 template <class Fn>

@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -65,11 +66,13 @@ Tracer::Tracer(Tracer& outer, const char* what)
 void Tracer::add_input(const std::string& name, const Tensor& x) {
     Graph::Value* value = graph_.add_input(name, x.dtype(), sizes_of(x.impl()), x.device());
     seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
-    note_leaf(x);
+    if (x.impl()->meta) {
+        const std::lock_guard lock(gradient_mutex());
+        note_leaf(x);
+    }
 }
 
 KeptGradient::KeptGradient(const Tensor& leaf) : leaf_(leaf) {
-    const std::lock_guard lock(gradient_mutex());
     const AutogradMeta& meta = *leaf.impl()->meta;
     grad_ = meta.grad;
     used_rows_ = meta.used_rows;
@@ -88,18 +91,99 @@ void KeptGradient::put_back() const {
     meta.rows_version = rows_version_;
 }
 
-void Tracer::note_leaf(const Tensor& x) {
-    if (x.impl()->meta) gradients_.emplace_back(x);
+// --- Gradients -------------------------------------------------------------------------------------------------------------------
+//
+// What backward() adds to is state that no op makes: the program's next run adds to what this one leaves, or to what was there before,
+// and a graph begins each run without. The two do the same where the program forgets the gradients first, or at the end.
+
+// With gradient_mutex() held.
+Tracer::Leaf& Tracer::note_leaf(const Tensor& x) {
+    return leaves_.try_emplace(x.impl(), Leaf{KeptGradient(x), false, Loc{}}).first->second;
 }
 
-// A gradient that was there before: the next run of the program finds another one.
+std::vector<KeptGradient> Tracer::take_gradients() {
+    std::vector<KeptGradient> result;
+    for (auto& [impl, leaf] : std::exchange(leaves_, {})) result.push_back(std::move(leaf.kept));
+    return result;
+}
+
+static std::string shown_name(const Tensor& leaf) {
+    const char* name = leaf.impl()->meta->name_now();
+    return name ? name : fmt::format("a tensor of shape {}", leaf.shape());
+}
+
+void Tracer::fail_old_gradient(const Tensor& leaf, const Loc& loc) const {
+    fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now in each "
+                    "run: zero_grad() first", what_, shown_name(leaf));
+}
+
+// Something that the program uses is a gradient that was there before.
 void Tracer::check_constant(const Tensor& x, const Loc& loc) const {
-    for (const KeptGradient& kept : gradients_) {
-        if (!kept.gradient().defined() || !kept.gradient().is_same(x)) continue;
-        const char* name = kept.leaf().impl()->meta->name_now();
-        fail<TapeError>(loc, "trace: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now in each "
-                        "run: zero_grad() first", name ? name : fmt::format("a tensor of shape {}", x.shape()));
+    for (const auto& [impl, leaf] : leaves_) {
+        if (leaf.kept.gradient().defined() && leaf.kept.gradient().is_same(x)) fail_old_gradient(leaf.kept.leaf(), loc);
     }
+}
+
+void Tracer::note_reset(const Tensor& leaf) {
+    if (inner_) return inner_->note_reset(leaf);
+    if (leaf.impl()->trace == detail::thread.trace) return;
+    const std::lock_guard lock(gradient_mutex());
+    note_leaf(leaf).is_reset = true;
+}
+
+void trace_reset(const Tensor& leaf) {
+    if (Tracer* tracer = Tracer::current()) tracer->note_reset(leaf);
+}
+void trace_grad(const Tensor& leaf) {
+    if (Tracer* tracer = Tracer::current()) tracer->note_grad(leaf);
+}
+void trace_addition(const Tensor& leaf) {
+    if (Tracer* tracer = Tracer::current()) tracer->note_addition(leaf);
+}
+
+void Tracer::note_grad(const Tensor& leaf) {
+    if (inner_) return inner_->note_grad(leaf);
+    if (leaf.impl()->trace == detail::thread.trace) return;
+    const std::lock_guard lock(gradient_mutex());
+    Leaf& noted = note_leaf(leaf);
+    AutogradMeta& meta = *leaf.impl()->meta;
+    if (noted.is_reset || noted.added_at.line() || meta.grad.defined() || !meta.has_gradient()) return;
+    // Collected before the trace, and not computed yet: that is no part of the program either.
+    const OutsideTrace outside;
+    settle_gradient(meta, leaf.shape());
+    noted.kept = KeptGradient(leaf);
+}
+
+void Tracer::note_addition(const Tensor& leaf) {
+    if (inner_) return inner_->note_addition(leaf);
+    if (leaf.impl()->trace == detail::thread.trace) return;
+    const Loc loc = detail::caller(last_line_);
+    if (outer_) {
+        fail<TapeError>(loc, "{}: a function that is traced adds to the gradient of {}, which it did not make; a graph cannot hold that: give "
+                        "the gradient back instead, as Tape::gradient() does", what_, shown_name(leaf));
+    }
+    Leaf& noted = note_leaf(leaf);
+    if (noted.is_reset || noted.added_at.line()) return;
+    if (leaf.impl()->meta->has_gradient()) fail_old_gradient(leaf, loc);
+    noted.added_at = loc;
+}
+
+void Tracer::check_left_gradients() const {
+    const std::lock_guard lock(gradient_mutex());
+    const Leaf* first = nullptr;  // in the order of the parameters, which is the same in each run
+    const Graph::Value* value = nullptr;
+    for (const auto& [impl, leaf] : leaves_) {
+        const auto found = seen_.find(impl);
+        if (!leaf.added_at.line() || found == seen_.end() || !impl->meta->has_gradient()) continue;
+        const Graph::Value* own = found->second.outer;
+        if (!own || own->kind == Graph::Kind::input || (value && value->number < own->number)) continue;
+        first = &leaf;
+        value = own;
+    }
+    if (!first) return;
+    fail<TapeError>(first->added_at, "{}: this backward leaves the gradient of {} for the program's next run to add to, but each run of a graph would "
+                    "begin without: let the program call zero_grad() first, or take gradients that are kept nowhere, by Tape::gradient()",
+                    what_, shown_name(first->kept.leaf()));
 }
 
 // A tensor that is known and has the same elements, as detach() gives them.
@@ -170,7 +254,10 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         check_constant(x, loc);
         value = graph_.add_constant(x, {}, loc);
     }
-    note_leaf(x);
+    if (meta) {
+        const std::lock_guard lock(gradient_mutex());
+        note_leaf(x);
+    }
     return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
 }
 
@@ -473,6 +560,7 @@ Tracer::Part Tracer::trace_part(const char* what, const TracedFunction& fn, cons
 }
 
 Graph Tracer::finish() {
+    check_left_gradients();
     if (!writes_.empty()) fail_unseen_write(writes_[0].tensor);
     for (const Exposed& e : exposed_) {
         if (is_outer(seen_.at(e.tensor.impl()))) check_exposed(e.tensor);

@@ -19,7 +19,7 @@ std::uint16_t next_trace() noexcept;
 /// A leaf's gradient, to be put back.
 class KeptGradient {
  public:
-    explicit KeptGradient(const Tensor& leaf);
+    explicit KeptGradient(const Tensor& leaf);  // with gradient_mutex() held
     void put_back() const;
     const Tensor& leaf() const noexcept { return leaf_; }
     /// Undefined: it has none, or none that is computed.
@@ -53,8 +53,12 @@ class Tracer : public OpWatcher {
     bool drew() const;
     /// What the tensors that the program wrote to held before.
     std::vector<std::pair<Tensor, Tensor>> take_backups() { return std::move(backups_); }
+    /// The program is about to forget its gradient, or to set another one; to ask for it; to add to it, with gradient_mutex() held.
+    void note_reset(const Tensor& leaf);
+    void note_grad(const Tensor& leaf);
+    void note_addition(const Tensor& leaf);
     /// The leaves that the program used, with the gradients that they had.
-    std::vector<KeptGradient> take_gradients() { return std::move(gradients_); }
+    std::vector<KeptGradient> take_gradients();
 
     /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one for each
     /// tensor that the function uses beside these (captures); numbers are constants of its own. Throws TapeError where the function writes to
@@ -97,7 +101,14 @@ class Tracer : public OpWatcher {
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
     Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
     void note_constant(TensorImpl* made);
-    void note_leaf(const Tensor& x);
+    struct Leaf {
+        KeptGradient kept;
+        bool is_reset = false;  // the program has forgotten the gradient that was there
+        Loc added_at;           // where one was added to none, though the program had not made sure that there is none
+    };
+    Leaf& note_leaf(const Tensor& x);
+    [[noreturn]] void fail_old_gradient(const Tensor& leaf, const Loc& loc) const;
+    void check_left_gradients() const;
     void check_constant(const Tensor& x, const Loc& loc) const;
     void check_exposed(const Tensor& x) const;
     void copy_exposed();
@@ -110,7 +121,7 @@ class Tracer : public OpWatcher {
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
     std::vector<Tensor> sources_;  // of detached tensors
-    std::vector<KeptGradient> gradients_;
+    std::unordered_map<const TensorImpl*, Leaf> leaves_;
     TraceOptions::Reads reads_;
     // What was written to that was there before the trace, until the op that did it is told of.
     struct Write {

@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/passes.h"

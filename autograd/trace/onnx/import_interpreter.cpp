@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 
 #include "tapir/core/made_loc_impl.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"

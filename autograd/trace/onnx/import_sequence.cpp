@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/autograd/trace/onnx/outside_trace_impl.h"
+#include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "../../fails.h"
-#include "tapir/autograd/trace/trace.h"
+#include "tapir/autograd/trace/graphs.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -176,11 +176,127 @@ TEST_CASE("a gradient that was there before the trace is refused, those of trial
             CHECK(allclose(graph({a})[0], eager_step(a), 1e-5, 1e-6));
             CHECK(allclose(net.weight.detach(), eager.weight.detach(), 1e-5, 1e-6));
         }
-        // without zero_grad() each trial begins with the gradients that were there: none
-        const Graph open = trace(make(net, sgd, false), {{"x", x, dims}});
-        CHECK(net.weight.grad().defined());
-        CHECK(open.updates().size() == graph.updates().size());
     }
+}
+
+TEST_CASE("gradients that the program's next run would add to are refused") {
+    manual_seed(4);
+    const Tensor x = randn({4, 4});
+    for (const bool is_named : {false, true}) {
+        const std::vector<std::string> dims = is_named ? std::vector<std::string>{"n"} : std::vector<std::string>{};
+        nn::Linear net(4, 3);
+        optim::SGD sgd(net.parameters(), {.lr = 0.01});
+        const auto before = net.weight.detach().clone();
+        const auto kept_none = [&](const Tensor& a) {
+            Tape tape;
+            tape.backward(net(a).sum());
+            sgd.step();
+            return a * 2;
+        };
+        CHECK_THROWS_WITH(trace(kept_none, {{"x", x, dims}}), Catch::Contains("this backward leaves the gradient of weight") &&
+                                                                  Catch::Contains("call zero_grad() first"));
+        CHECK(!net.weight.grad().defined());
+        CHECK(equal(net.weight.detach(), before));
+        // Between the two is too late: the first adds to what the second has left.
+        const auto between = [&](const Tensor& a) {
+            Tape tape({.persistent = true});
+            const Tensor loss = net(a).sum();
+            tape.backward(loss);
+            net.zero_grad();
+            tape.backward(loss);
+            return net.weight.grad() * 1;
+        };
+        CHECK_THROWS_WITH(trace(between, {{"x", x, dims}}), Catch::Contains("this backward leaves the gradient of weight"));
+        // Several before a step, as for large batches, and by a gradient that the program sets.
+        const auto several = [&](const Tensor& a) {
+            net.weight.set_grad(full({3, 4}, 0.5));
+            net.bias.zero_grad();
+            for (int i = 0; i < 2; ++i) {
+                Tape tape;
+                tape.backward(net(a * (i + 1)).sum());
+            }
+            return std::pair{net.weight.grad() * 1, net.bias.grad() * 1};
+        };
+        const Graph sums = trace(several, {{"x", x, dims}});
+        CHECK(allclose(sums({x})[0], full({3, 4}, 0.5) + x.sum(0) * 3));
+        CHECK(allclose(sums({x})[0], several(x).first));  // as often as one likes
+        CHECK(allclose(sums({x})[1], full({3}, 8.0)));
+        CHECK(check_trace(sums, several, {x * 2}));
+        // What stays is a gradient of this very input, or none at all.
+        const auto of_input = [](const Tensor& a) {
+            const Tensor leaf = a.detach().requires_grad_();
+            Tape tape;
+            tape.backward((leaf * leaf).sum());
+            return leaf.grad();
+        };
+        net.zero_grad();
+        CHECK(allclose(trace(of_input, {{"x", x, dims}})({x * 3})[0], x * 6));
+        const auto nothing_kept = [&](const Tensor& a) {
+            Tape tape;
+            return tape.gradient(net(a).sum(), {net.weight})[0];
+        };
+        const Graph plain = trace(nothing_kept, {{"x", x, dims}});
+        CHECK(allclose(plain({x})[0], nothing_kept(x)));
+    }
+}
+
+TEST_CASE("a gradient that was there, forgotten by a program that fails, is put back") {
+    nn::Linear net(3, 2);
+    { Tape tape; tape.backward(net(ones({2, 3})).sum()); }
+    const Tensor weight = net.weight.grad(), bias = net.bias.grad();
+    const auto fn = [&](const Tensor& a) {
+        net.zero_grad();
+        Tape tape;
+        tape.backward(linear(a, net.weight).sum());
+        return a * static_cast<double>(a.sum().item());  // refused
+    };
+    CHECK_THROWS_AS(trace(fn, {{"x", ones({2, 3})}}), TapeError);
+    CHECK(net.weight.grad().is_same(weight));
+    CHECK(net.bias.grad().is_same(bias));  // which the program has not used
+}
+
+TEST_CASE("a gradient that was collected and not computed yet was there, too") {
+    nn::Linear net(3, 2);
+    nn::Embedding table(5, 3);
+    const Tensor x = ones({2, 3}), i = tensor({1, 4});
+    const auto step = [&](const Tensor& a) {
+        Tape tape;
+        tape.backward(net(a).sum());
+        return net.weight.grad() * 1;
+    };
+    const auto look_up = [&](const Tensor& index) {
+        Tape tape;
+        tape.backward(table(index).sum());
+        return table.weight.grad() * 1;
+    };
+    net.parameters();
+    table.parameters();
+    { Tape tape; tape.backward(net(x).sum()); }
+    { Tape tape; tape.backward(table(i).sum()); }
+    CHECK_THROWS_WITH(trace(step, {{"x", x}}), Catch::Contains("the gradient of weight was there before the trace"));
+    CHECK_THROWS_WITH(trace(look_up, {{"i", i}}), Catch::Contains("the gradient of weight was there before the trace"));
+    CHECK_THROWS_WITH(trace([&](const Tensor& a) { return a + net.weight.grad(); }, {{"x", ones({2, 3})}}),
+                      Catch::Contains("the gradient of weight was there before the trace"));
+    nn::Linear unused(3, 2);
+    optim::SGD sgd(unused.parameters(), {.lr = 0.1});
+    { Tape tape; tape.backward(unused(x).sum()); }
+    CHECK_THROWS_AS(trace([&](const Tensor& a) { sgd.step(); return a * 2; }, {{"x", x}}), TapeError);
+    CHECK(trace([&](const Tensor& a) { return a * (unused.weight.grad().defined() ? 2 : 3); }, {{"x", x}})({x})[0].sum().item() == 12);
+    CHECK(allclose(net.weight.grad(), full({2, 3}, 2.0)));
+    CHECK(table.weight.grad().sum().item() == 6);
+}
+
+TEST_CASE("a branch that adds to gradients is refused") {
+    const Tensor w = ones({3}).requires_grad_();
+    const auto fn = [&](const Tensor& x) {
+        return cond(x.sum() > 0, [&] {
+            Tape tape;
+            tape.backward((w * x).sum());
+            return x * 2;
+        }, [&] { return x; });
+    };
+    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}), Catch::Contains("cond: a function that is traced adds to the gradient of a tensor of shape (3,)"));
+    CHECK(!w.grad().defined());
 }
 
 TEST_CASE("what changes the learning rate is refused in a trace") {

@@ -1,4 +1,4 @@
-// What is computed while a model is read is none of its graph.
+// What is computed while a program is traced, or a model is read, and is none of the graph.
 #pragma once
 
 #include "tapir/core/thread_impl.h"
