@@ -23,6 +23,8 @@ class Visitor : public Fields {
     const Visit& call_;
 };
 
+// A form may make up a field of what it keeps, and write that anew from it, as reductions do with their dimensions. What only reads does it
+// on a copy: other threads may read these attributes, or run the op.
 template <class Visit>
 void each_field(const OpForm& form, void* attrs, const Visit& visit) {
     if (form.attr_bytes == 0) return;
@@ -167,7 +169,8 @@ Attributes::~Attributes() {
 
 std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
     std::vector<std::pair<std::string, Attribute>> list;
-    each_field(*form_, data_, [&](const Field& field) {
+    const Attributes copy(*form_, data_);
+    each_field(*form_, copy.data_, [&](const Field& field) {
         Attribute value = read(field);
         for (const Symbolic& s : symbolic_) {
             if (s.name != field.name || s.element == kInGraph) continue;
@@ -185,7 +188,8 @@ std::vector<std::pair<std::string, Attribute>> Attributes::all() const {
 bool Attributes::is_random() const {
     bool draws = form_->is_random;
     if (draws || form_->attr_bytes == 0) return draws;
-    each_field(*form_, data_, [&](const Field& field) {
+    const Attributes copy(*form_, data_);
+    each_field(*form_, copy.data_, [&](const Field& field) {
         if (field.kind != Field::Kind::graph) return;
         const auto& graph = in<std::shared_ptr<const Graph>>(field);
         if (!graph) return;
@@ -196,7 +200,10 @@ bool Attributes::is_random() const {
 
 bool Attributes::has_graph() const {
     bool has = false;
-    each_field(*form_, data_, [&](const Field& field) { has |= field.kind == Field::Kind::graph && in<std::shared_ptr<const Graph>>(field) != nullptr; });
+    const Attributes copy(*form_, data_);
+    each_field(*form_, copy.data_, [&](const Field& field) {
+        has |= field.kind == Field::Kind::graph && in<std::shared_ptr<const Graph>>(field) != nullptr;
+    });
     return has;
 }
 

@@ -98,12 +98,14 @@ void KeptGradient::put_back() const {
 
 // With gradient_mutex() held.
 Tracer::Leaf& Tracer::note_leaf(const Tensor& x) {
-    return leaves_.try_emplace(x.impl(), Leaf{KeptGradient(x), false, Loc{}}).first->second;
+    return leaves_.try_emplace(x.impl(), Leaf{KeptGradient(x), false, false, Loc{}}).first->second;
 }
 
 std::vector<KeptGradient> Tracer::take_gradients() {
     std::vector<KeptGradient> result;
-    for (auto& [impl, leaf] : std::exchange(leaves_, {})) result.push_back(std::move(leaf.kept));
+    for (auto& [impl, leaf] : std::exchange(leaves_, {})) {
+        if (leaf.is_changed) result.push_back(std::move(leaf.kept));
+    }
     return result;
 }
 
@@ -128,7 +130,8 @@ void Tracer::note_reset(const Tensor& leaf) {
     if (inner_) return inner_->note_reset(leaf);
     if (leaf.impl()->trace == detail::thread.trace) return;
     const std::lock_guard lock(gradient_mutex());
-    note_leaf(leaf).is_reset = true;
+    Leaf& noted = note_leaf(leaf);
+    noted.is_reset = noted.is_changed = true;
 }
 
 void trace_reset(const Tensor& leaf) {
@@ -165,6 +168,7 @@ void Tracer::note_addition(const Tensor& leaf) {
     Leaf& noted = note_leaf(leaf);
     if (noted.is_reset || noted.added_at.line()) return;
     if (leaf.impl()->meta->has_gradient()) fail_old_gradient(leaf, loc);
+    noted.is_changed = true;
     noted.added_at = loc;
 }
 

@@ -57,7 +57,7 @@ class Tracer : public OpWatcher {
     void note_reset(const Tensor& leaf);
     void note_grad(const Tensor& leaf);
     void note_addition(const Tensor& leaf);
-    /// The leaves that the program used, with the gradients that they had.
+    /// The leaves whose gradients the program has changed, with those that they had. Those of others may be other threads' by now.
     std::vector<KeptGradient> take_gradients();
 
     /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one for each
@@ -104,6 +104,7 @@ class Tracer : public OpWatcher {
     struct Leaf {
         KeptGradient kept;
         bool is_reset = false;  // the program has forgotten the gradient that was there
+        bool is_changed = false;
         Loc added_at;           // where one was added to none, though the program had not made sure that there is none
     };
     Leaf& note_leaf(const Tensor& x);
