@@ -18,6 +18,12 @@ using std::int64_t;
 #undef TAPIR_ONNX_NAME
 const OnnxForm* elementwise_onnx(std::string_view op);  // ops/elementwise_onnx.cpp
 
+SymInt numel(const std::vector<SymInt>& shape) {
+    SymInt n = 1;
+    for (const SymInt& size : shape) n = n * size;
+    return n;
+}
+
 const OnnxForm* find_onnx(const char* op) {
     static const auto* forms = [] {
         return new std::unordered_map<std::string_view, const OnnxForm*>{  // never freed: used until the program ends

@@ -84,6 +84,9 @@ struct OnnxAttribute {
 };
 using OnnxAttributes = std::vector<OnnxAttribute>;
 
+/// How many elements a tensor of this shape has.
+SymInt numel(const std::vector<SymInt>& shape);
+
 /// Makes the nodes of an ONNX graph.
 class OnnxBuilder {
  public:

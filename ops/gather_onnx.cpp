@@ -178,11 +178,6 @@ OnnxValue region_places(const OnnxCall& x, const OnnxValue& positions, const std
     for (int e = static_cast<int>(at_dim) + positions_rank; e < rank; ++e) after.push_back(e - at_dim);
     return places + x.unsqueeze(positions * scale, after);
 }
-SymInt numel(const std::vector<SymInt>& shape) {
-    SymInt n = 1;
-    for (const SymInt& size : shape) n = n * size;
-    return n;
-}
 OnnxValue index_of(const OnnxCall& x) {
     const OnnxValue places = region_places(x, x.cast(full_value(x, 1), int64), x.result_shape(), x.rank(1));
     return x.gather(x.reshape(x[0], {numel(x.shape())}), places, 0);

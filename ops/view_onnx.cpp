@@ -109,11 +109,6 @@ OnnxValue places_of(const OnnxCall& x) {
     }
     return places;
 }
-SymInt numel(const std::vector<SymInt>& shape) {
-    SymInt n = 1;
-    for (const SymInt& size : shape) n = n * size;
-    return n;
-}
 OnnxValue place_of(const OnnxCall& x) {
     const auto shape = x.sizes("shape");
     const OnnxValue zeros = x.filled({numel(shape)}, 0, x.dtype());
