@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tapir/core/gdb/hooks_impl.h"
+#include "tapir/core/memory_bound_impl.h"
 
 namespace tapir {
 namespace {
@@ -74,6 +75,7 @@ struct ThreadCache {
 };
 
 constinit thread_local ThreadCache cache __attribute__((tls_model("initial-exec")));
+constinit thread_local std::int64_t most_live = INT64_MAX;  // see MemoryBound
 
 // What all threads share. Never destroyed: tensors in static variables may outlive anything.
 struct Shared {
@@ -195,6 +197,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     if (bytes > (std::size_t{1} << 62)) return nullptr;
     register_thread();
     bytes = round_large(bytes);
+    if (cache.live.get() > most_live - static_cast<std::int64_t>(bytes)) return nullptr;
     Shared& s = shared();
     const std::lock_guard lock(s.mutex);
     void* block = nullptr;
@@ -317,6 +320,12 @@ void detail::deallocate(void* block, std::size_t bytes) noexcept {
     if (++list.count > list.most) [[unlikely]]
         spill(index);
 }
+
+detail::MemoryBound::MemoryBound(std::int64_t bytes) noexcept : before_(most_live) {
+    const std::int64_t live = cache.live.get();
+    if (bytes < INT64_MAX - std::max<std::int64_t>(live, 0)) most_live = std::min(most_live, live + bytes);
+}
+detail::MemoryBound::~MemoryBound() { most_live = before_; }
 
 MemoryStats memory_stats() noexcept {
     Shared& s = shared();

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
@@ -53,20 +54,6 @@ DimSizes far_sizes(const std::vector<TraceInput>& inputs, const std::vector<std:
     }
     for (const auto& [name, size] : batches) far.erase(name);
     return far;
-}
-
-// An error of a run with sizes that the program's user has never seen says so.
-[[noreturn]] void rethrow_with_note(const std::exception& error, const DimSizes& sizes) {
-    const auto with_note = [&](const auto& own) {
-        const std::string line = file_and_line(own.where()) + ": ";
-        std::string_view what = own.what();
-        if (what.starts_with(line)) what.remove_prefix(line.size());
-        fail<std::remove_cvref_t<decltype(own)>>(own.where(), "{}; trace ran this with {}, since these dimensions are named", what, shown_sizes(sizes));
-    };
-    if (const auto* own = dynamic_cast<const ShapeError*>(&error)) with_note(*own);
-    if (const auto* own = dynamic_cast<const IndexError*>(&error)) with_note(*own);
-    if (const auto* own = dynamic_cast<const ValueError*>(&error)) with_note(*own);
-    throw;
 }
 
 // x with other sizes: its elements along a dimension again from the first, as often as needed.
@@ -479,9 +466,12 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
             Run run = run_once(fn, inputs, tensors, options, number, loc);
             if (g > 0) run.undo();
             graphs[g] = std::move(run.graph);
-        } catch (const std::exception& error) {
+        } catch (const std::exception&) {
             if (g == 0) throw;
-            if (g != far_sample) rethrow_with_note(error, samples[g]);
+            if (g != far_sample) {  // of sizes that the program's user has never seen
+                rethrow_with_hint<ShapeError, IndexError, ValueError>(
+                    std::current_exception(), fmt::format("; trace ran this with {}, since these dimensions are named", shown_sizes(samples[g])));
+            }
             samples.pop_back();  // the program does not take such sizes
             graphs.pop_back();
         }

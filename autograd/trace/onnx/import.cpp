@@ -8,11 +8,13 @@
 #include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/infer_impl.h"
+#include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/memory_bound_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/make.h"
 
@@ -88,6 +90,7 @@ class Loader {
         if (const std::vector<std::string> ops = interpreter_.unsupported(); !ops.empty()) {
             fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));
         }
+        if (options_.trial_memory < 0) fail<ValueError>(loc_, "load_onnx: trial_memory is {} bytes", options_.trial_memory);
         for (const auto* list : {&options_.known, &options_.examples}) {
             for (const auto& [name, tensor] : *list) {
                 if (!tensor.defined()) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
@@ -316,27 +319,22 @@ class Loader {
     }
 
     [[noreturn]] void explain_failure() {
-        const std::string sizes = shown_sizes(furthest_sizes_);
-        const std::string hint = fmt::format("; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
-                                             "certain size is told it in LoadOnnxOptions::sizes", sizes);
-        const auto add_hint = [&](const auto& error) {
-            using E = std::remove_cvref_t<decltype(error)>;
-            const std::string line = file_and_line(error.where()) + ": ";
-            const std::string_view what = error.what();
-            fail<E>(error.where(), "{}{}", what.starts_with(line) ? what.substr(line.size()) : what, sizes.empty() ? "" : hint);
-        };
-        try {
-            std::rethrow_exception(best_);
-        } catch (const ShapeError& error) {
-            add_hint(error);
-        } catch (const ValueError& error) {
-            add_hint(error);
-        } catch (const IndexError& error) {
-            add_hint(error);
-        } catch (const TapeError& error) {
-            add_hint(error);
+        std::string hint;
+        if (const std::string sizes = shown_sizes(furthest_sizes_); !sizes.empty()) {
+            hint = fmt::format("; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
+                               "certain size is told it in LoadOnnxOptions::sizes", sizes);
+            if (is_bounded()) hint += fmt::format("; what is tried may take {} MiB, LoadOnnxOptions::trial_memory", options_.trial_memory >> 20);
         }
-        std::abort();  // these are what is caught below
+        rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(best_, hint);
+    }
+
+    // Whether it is tried with sizes that nobody has given.
+    bool is_bounded() const {
+        const auto is_made_up = [](const ModelInput& input) {
+            const auto has_name = [](const InputDim& dim) { return !dim.name.empty(); };
+            return !input.example.defined() && std::any_of(input.dims.begin(), input.dims.end(), has_name);
+        };
+        return std::any_of(inputs_.begin(), inputs_.end(), is_made_up);
     }
 
     std::optional<Graph> try_each_size() {
@@ -346,6 +344,7 @@ class Loader {
         const std::size_t size_count = dims_.empty() ? 1 : std::size(kTriedSizes);
         for (std::size_t s = 0; s < size_count; ++s) {
             for (int integer = 0; integer < (has_integers ? 2 : 1); ++integer) {
+                interpreter_.count_from_here();
                 const auto failed = [&] {
                     if (interpreter_.nodes_run() <= furthest_) return;
                     furthest_ = interpreter_.nodes_run();
@@ -364,6 +363,8 @@ class Loader {
                     failed();
                 } catch (const TapeError&) {
                     failed();
+                } catch (const OutOfMemory&) {
+                    failed();
                 }
             }
         }
@@ -371,6 +372,7 @@ class Loader {
     }
 
     Graph trace_with(std::int64_t tried, int integer) {
+        const MemoryBound bound(is_bounded() ? options_.trial_memory : INT64_MAX);
         DimSizes& sizes = sizes_;
         sizes.clear();
         for (const ModelInput& input : inputs_) {  // those that examples have

@@ -28,6 +28,8 @@ struct LoadOnnxOptions {
     /// without gradients. All others are parameters that require gradients; in models that save_onnx() wrote, those that did before, and
     /// what was a constant of the program is one again.
     std::vector<std::string> constants = {};
+    /// How many bytes the tensors of a run may take with sizes that nobody has given: sizes that need more do not fit.
+    std::int64_t trial_memory = std::int64_t{4} << 30;
 };
 
 /// The graph of an ONNX model (from IR version 3 on; each op as its meaning is in the model's opset): its inputs, outputs and weights have
@@ -38,8 +40,9 @@ struct LoadOnnxOptions {
 /// A node has the name of its node in the model for a module ("/layer1/conv/Conv"): in listings, drawings and errors; those of save_onnx()
 /// have the lines and modules of the program.
 /// Weights may lie in other files in the model's folder, not outside of it.
-/// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has not, or where the value of an input is
-/// needed, TapeError where the model does something else for each size, and what ops throw, with the node's name.
+/// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has
+/// not, or where the value of an input is needed, TapeError where the model does something else for each size, OutOfMemory where no sizes
+/// that fit do with trial_memory, and what ops throw, with the node's name.
 Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.
 Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options = {}, const std::string& folder = {},

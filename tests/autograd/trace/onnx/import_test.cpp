@@ -407,6 +407,34 @@ TEST_CASE("sizes that a model needs to be multiples are, and come back from a fi
     FAILS(ShapeError, "the graph was made for (batch, 1, 8*height, 8*width)", graph({randn({2, 1, 28, 40})}));
 }
 
+TEST_CASE("sizes that take too much memory are not tried to the end") {
+    Model model;  // images whose sizes can be divided by 8, in 64 channels between the ends
+    model.input("x", {"batch", "1", "height", "width"});
+    model.weight("repeats", tensor({1, 64, 1, 1}));
+    model.node("Tile", {"x", "repeats"}, {"wide"});
+    model.node("MaxPool", {"wide"}, {"small"}).set("kernel_shape", std::vector<std::int64_t>{8, 8}).set("strides", std::vector<std::int64_t>{8, 8});
+    model.weight("scales", tensor({1.0, 1.0, 8.0, 8.0}, float32));
+    model.node("Resize", {"small", "", "scales"}, {"large"}).set("mode", "nearest").set("coordinate_transformation_mode", "asymmetric").set("nearest_mode", "floor");
+    model.node("Add", {"wide", "large"}, {"y"});
+    model.output("y");
+    reset_peak_memory();
+    const std::int64_t before = memory_stats().peak_bytes, bound = 128 << 20;
+    const Graph graph = load_onnx_from_memory(model.bytes(), {.trial_memory = bound});
+    CHECK(memory_stats().peak_bytes - before <= bound + (4 << 20));  // 224 x 224 would take several times as much
+    CHECK(to_string(Attribute(graph.inputs()[0]->shape)) == "(batch, 1, 8*height, 8*width)");
+    const Tensor x = randn({2, 1, 16, 24});
+    check_close(first(graph, {x}), x.expand({2, 64, 16, 24}) + interpolate(max_pool2d(x, 8), {.scale_factor = {8.0, 8.0}}));
+    CHECK(ones({4096, 4096}).numel() == 1 << 24);  // what comes after is not bounded
+
+    FAILS(OutOfMemory, "LoadOnnxOptions::trial_memory", load_onnx_from_memory(model.bytes(), {.trial_memory = 1000}));
+    FAILS(OutOfMemory, "a dimension that must have a certain size is told it in LoadOnnxOptions::sizes",
+          load_onnx_from_memory(model.bytes(), {.trial_memory = 1000}));
+    FAILS(ValueError, "trial_memory is -1 bytes", load_onnx_from_memory(model.bytes(), {.trial_memory = -1}));
+    // Sizes that were given are not tried: they take what they take.
+    const Graph told = load_onnx_from_memory(model.bytes(), {.sizes = {{"batch", 1}, {"height", 64}, {"width", 64}}, .trial_memory = 1000});
+    CHECK(to_string(Attribute(told.inputs()[0]->shape)) == "(1, 1, 64, 64)");
+}
+
 TEST_CASE("dimensions without a name of their own are one where they need to be, or are told") {
     Model model;
     model.input("x", {"", "3"}).input("y", {"?", "3"});
