@@ -20,6 +20,47 @@ bool is_in(std::string_view op, const List& list) {
     return std::find(std::begin(list), std::end(list), op) != std::end(list);
 }
 
+// Where both are numbers: formulas may be equal for the sizes of a run.
+bool differ(const SymInt& a, const SymInt& b) { return a.is_number() && b.is_number() && a.number() != b.number(); }
+
+// "add gives (4,), not (2, 3)", where a size that is given is another than the one that is stated; sizes at the same places.
+std::string compared(const std::string& op, const Sizes& given, const Sizes& stated) {
+    for (std::size_t d = 0; d < stated.size(); ++d) {
+        if (differ(given[d], stated[d])) return fmt::format("{} gives {}, not {}", op, to_string(Attribute(given)), to_string(Attribute(stated)));
+    }
+    return {};
+}
+
+// The common shape, of as many dimensions; "?" where it depends on what a named dimension is. False: there is none.
+bool broadcast(const std::vector<Graph::Value*>& inputs, Sizes& common) {
+    for (std::size_t d = 0; d < common.size(); ++d) {  // from the last dimension on
+        SymInt& size = common[common.size() - 1 - d];
+        size = 1;
+        bool is_known = true;
+        for (const Graph::Value* input : inputs) {
+            if (d >= input->shape.size()) continue;
+            const SymInt& own = input->shape[input->shape.size() - 1 - d];
+            if (own == SymInt(1)) continue;
+            if (!own.is_number()) {
+                is_known = false;
+                continue;
+            }
+            if (!(size == SymInt(1)) && differ(size, own)) return false;
+            size = own;
+        }
+        if (!is_known && size == SymInt(1)) size = SymInt::dim("?");  // one that names may stand for 1 where there is a number
+    }
+    return true;
+}
+
+std::int64_t known_numel(const Sizes& shape) {  // -1: it is not known
+    std::int64_t count = 1;
+    for (const SymInt& size : shape) {
+        if (!size.is_number() || __builtin_mul_overflow(count, size.number(), &count)) return -1;
+    }
+    return count;
+}
+
 // Of an attribute that is a list; null: there is none of this name.
 const Sizes* list_in(const std::vector<std::pair<std::string, Attribute>>& all, std::string_view name) {
     for (const auto& [own, value] : all) {
@@ -34,19 +75,23 @@ std::string what_is_wrong_with(const Graph::Node& node) {
     const int least = least_operands(node.attributes.form());
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op, node.inputs.size(), least);
     if (node.inputs.empty() || node.results.empty()) return {};
-    const auto rank = std::ssize(node.inputs[0]->shape), result_rank = std::ssize(node.results[0]->shape);
+    const Sizes &shape = node.inputs[0]->shape, &result = node.results[0]->shape;
+    const auto rank = std::ssize(shape), result_rank = std::ssize(result);
     constexpr std::string_view kReductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
     constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice", "flip", "clone", "to_dtype", "to_device", "copy", "fill"};
+    constexpr std::string_view kSameShape[] = {"flip", "clone", "to_dtype", "to_device", "copy", "fill", "softmax", "log_softmax", "cumsum"};
     const bool reduces = is_in(node.op, kReductions);
     const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes.all();
     std::set<std::int64_t> named;
+    std::vector<std::int64_t> order;
     if (const Sizes* dims = list_in(attributes, "dims")) {
         const std::int64_t most = std::max<std::int64_t>(rank, 1);
         for (const SymInt& dim : *dims) {
             if (!dim.is_number()) return fmt::format("a dimension of {} is no number: {}", node.op, dim.str());
             const std::int64_t number = dim.number();
             if (number < -most || number >= most) return fmt::format("{} has the dimension {}, of {}", node.op, number, rank);
-            named.insert(number < 0 ? number + most : number);
+            order.push_back(number < 0 ? number + most : number);
+            named.insert(order.back());
         }
         if (node.op == "transpose" && dims->size() != 2) return fmt::format("transpose has {} dimensions", dims->size());
         if (node.op == "permute" && (std::ssize(*dims) != rank || std::ssize(named) != rank)) return "permute names not each dimension once";
@@ -56,11 +101,31 @@ std::string what_is_wrong_with(const Graph::Node& node) {
         std::ptrdiff_t most = 0;
         for (const Graph::Value* input : node.inputs) most = std::max(most, std::ssize(input->shape));
         if (result_rank != most) return fmt::format("{} makes {} dimensions of {}", node.op, result_rank, most);
+        Sizes common(result.size());
+        if (!broadcast(node.inputs, common)) return fmt::format("the shapes of what {} takes do not broadcast", node.op);
+        return compared(node.op, common, result);
     }
     if (least == 2 && (node.op == "copy" || node.op == "fill") && std::ssize(node.inputs[1]->shape) > rank) {
         return fmt::format("{} puts {} dimensions into {}", node.op, node.inputs[1]->shape.size(), rank);
     }
-    if (node.op == "expand" && result_rank < rank) return fmt::format("expand makes {} dimensions of {}", result_rank, rank);
+    if (is_in(node.op, kSameShape)) return result_rank == rank ? compared(node.op, shape, result) : fmt::format("{} makes {} dimensions of {}", node.op, result_rank, rank);
+    if ((node.op == "transpose" || node.op == "permute") && rank > 0 && !order.empty()) {
+        Sizes moved = shape;
+        if (node.op == "transpose") std::swap(moved[static_cast<std::size_t>(order[0])], moved[static_cast<std::size_t>(order[1])]);
+        for (std::size_t d = 0; node.op == "permute" && d < order.size(); ++d) moved[d] = shape[static_cast<std::size_t>(order[d])];
+        return compared(node.op, moved, result);
+    }
+    if (node.op == "expand") {
+        if (result_rank < rank) return fmt::format("expand makes {} dimensions of {}", result_rank, rank);
+        for (std::ptrdiff_t d = 0; d < rank; ++d) {
+            const SymInt &own = shape[static_cast<std::size_t>(d)], &wide = result[static_cast<std::size_t>(result_rank - rank + d)];
+            if (!(own == SymInt(1)) && differ(own, wide)) return fmt::format("expand makes {} of {}", wide.str(), own.str());
+        }
+    }
+    if (node.op == "reshape") {
+        const std::int64_t before = known_numel(shape), after = known_numel(result);
+        if (before >= 0 && after >= 0 && before != after) return fmt::format("reshape makes {} elements of {}", after, before);
+    }
     if (reduces) {
         bool keeps = false;
         for (const auto& [name, value] : attributes) {
@@ -68,8 +133,29 @@ std::string what_is_wrong_with(const Graph::Node& node) {
         }
         const std::int64_t left = keeps ? rank : named.empty() ? 0 : std::max<std::int64_t>(rank - std::ssize(named), 0);
         if (result_rank != left) return fmt::format("{} leaves {} dimensions of {}, not {}", node.op, left, rank, result_rank);
+        Sizes given;
+        for (std::ptrdiff_t d = 0; d < rank; ++d) {
+            const bool is_reduced = named.empty() || named.count(d);
+            if (!is_reduced || keeps) given.push_back(is_reduced ? SymInt(1) : shape[static_cast<std::size_t>(d)]);
+        }
+        return compared(node.op, given, result);
     }
     return {};
+}
+
+bool is_as_stated(const Graph::Value& value, const Tensor& y, const DimSizes& sizes) {
+    if (std::ssize(value.shape) != y.dim()) return false;
+    for (int d = 0; d < y.dim(); ++d) {
+        const SymInt& size = value.shape[static_cast<std::size_t>(d)];
+        if (size.is_number() ? size.number() == y.size(d) : !differ(size.with(sizes), y.size(d))) continue;
+        return false;
+    }
+    return true;
+}
+
+void fail_stated(const Graph::Node& node, std::size_t k, const Tensor& y, const Loc& loc) {
+    const Graph::Value& value = *node.results[k];
+    fail<ShapeError>(loc, "graph: {} gives %{} of shape {}, the graph says {}", node.op, value.number, y.shape(), to_string(Attribute(value.shape)));
 }
 
 }  // namespace tapir::detail

@@ -25,8 +25,9 @@ class Line {
  public:
     Line(std::string_view text, int number, const Loc& loc) : text_(text), number_(number), loc_(loc) {}
 
+    template <class E = ValueError>
     [[noreturn]] void refuse(std::string_view why) const {
-        fail<ValueError>(loc_, "Graph::parse: line {}: {}: {}", number_, why, text_);
+        fail<E>(loc_, "Graph::parse: line {}: {}: {}", number_, why, text_);
     }
     void skip() {
         while (at_ < text_.size() && text_[at_] == ' ') ++at_;
@@ -122,6 +123,18 @@ struct Type {
     Device device;
 };
 
+// No tensor has it; passes multiply and add up sizes.
+void check_sizes(const Type& type, const Line& line) {
+    constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
+    if (type.shape.size() > kMaxRank) line.refuse(fmt::format("a tensor has at most {} dimensions, got {}", kMaxRank, type.shape.size()));
+    std::int64_t bytes = static_cast<std::int64_t>(itemsize(type.dtype));
+    for (const SymInt& size : type.shape) {
+        if (!size.is_number() || size.number() == 0) continue;
+        if (size.number() < 0) line.refuse(fmt::format("a size must not be negative: {}", size.number()));
+        if (__builtin_mul_overflow(bytes, size.number(), &bytes) || bytes > kMostBytes) line.refuse<OutOfMemory>("no memory has room for so many elements");
+    }
+}
+
 // "float32 (batch, 3) cuda:0", up to one of `ends`.
 Type type_of(Line& line, std::string_view ends) {
     const std::string_view dtype = line.until(" ");
@@ -130,6 +143,7 @@ Type type_of(Line& line, std::string_view ends) {
     Type type{dtype_of_name(dtype, line), sizes_of(shape, line), cpu};
     const std::string_view device = line.until(ends);
     if (!device.empty()) type.device = device_of_name(device, line);
+    check_sizes(type, line);
     return type;
 }
 
@@ -269,9 +283,8 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
     std::set<std::string> input_names, parameter_names, output_names;
     std::set<const Value*> updated;
     Lines lines(text, loc);
-    for (std::string logical; lines.next(logical);) {
-        Line line(logical, lines.number, loc);
-        if (line.at_end() || line.take("#")) continue;
+    const auto read_line = [&](Line& line) {
+        if (line.at_end() || line.take("#")) return;
         const auto plain = [&](std::string_view written) {
             std::string name;
             if (!detail::unquote_name(written, name)) line.refuse(fmt::format("{} is no name", written));
@@ -315,7 +328,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             if (is_input) {
                 if (!input_names.insert(own).second) line.refuse(fmt::format("there is an input {} already", name));
                 define(name, graph.inputs_.emplace_back(graph.add_value(Kind::input, own, type.dtype, type.device, type.shape)));
-                continue;
+                return;
             }
             Tensor tensor = given(name);
             if (!tensor.defined() && !is_unnamed) tensor = given(own);
@@ -334,7 +347,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             value->data = tensor;
             (is_parameter ? graph.parameters_ : graph.constants_).push_back(value);
             define(name, value);
-            continue;
+            return;
         }
         const bool is_update = line.take("update ");
         if (is_update || line.take("output ")) {
@@ -344,13 +357,13 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             if (!is_update) {
                 if (!output_names.insert(plain(name)).second) line.refuse(fmt::format("there is an output {} already", name));
                 graph.outputs_.push_back({plain(name), value});
-                continue;
+                return;
             }
             Value* target = value_of(name);
             if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
             if (!updated.insert(target).second) line.refuse(fmt::format("{} is written to already", name));
             graph.updates_.push_back({target, value});
-            continue;
+            return;
         }
         if (line.take("guard ")) {
             Value* value = value_of(line.until("="));
@@ -361,7 +374,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             const std::string what(line.until("("));
             line.expect("() at ");
             graph.add_guard({value, expected, what, loc_of(line.rest(), line)});
-            continue;
+            return;
         }
         std::vector<std::pair<std::string, Type>> results;
         do {
@@ -415,6 +428,21 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
         for (const auto& [name, type] : results) define(name, graph.add_result(node, type.dtype, type.device, type.shape));
         const std::string wrong = detail::what_is_wrong_with(*node);
         if (!wrong.empty()) line.refuse(wrong);
+    };
+    for (std::string logical; lines.next(logical);) {
+        Line line(logical, lines.number, loc);
+        try {
+            read_line(line);
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const DeviceError&) {
+            throw;
+        } catch (const Error& error) {  // of a formula, or of an attribute: they know no line
+            const std::string_view what = error.what();
+            if (what.find("Graph::parse: line ") != std::string_view::npos) throw;
+            const std::size_t colon = error.where().line() ? what.find(": ") : std::string_view::npos;
+            line.refuse(colon == std::string_view::npos ? what : what.substr(colon + 2));
+        }
     }
     // Values without a number in the text get the ones that are left.
     int next = 0;

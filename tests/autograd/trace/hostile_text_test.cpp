@@ -1,9 +1,12 @@
 // Texts of graphs that no program has made: refused where passes and exporters would trip over them.
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 
 #include "../../fails.h"
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/autograd/trace/passes.h"
+#include "tapir/core/format.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -51,6 +54,30 @@ TEST_CASE("dimensions that are not there are refused") {
     refused("expand makes 1 dimensions of 2", "expand(x, shape=(6,))", "float32 (6,)");
 }
 
+TEST_CASE("sizes that an op's operands do not give are refused") {
+    const std::string four = "input x: float32 (4,)\n", z = "input x: float32 (2, 3)\ninput z: float32 (4, 1)\n";
+    refused("add gives (4,), not (3,)", "add(x, x)", "float32 (3,)", four);
+    refused("line 3: the shapes of what add takes do not broadcast", "add(x, z)", "float32 (4, 3)", z);
+    refused("mul gives (4, 3), not (4, 1)", "mul(x, z)", "float32 (4, 1)", "input x: float32 (1, 3)\ninput z: float32 (4, 1)\n");
+    refused("exp gives (2, 3), not (2, 4)", "exp(x)", "float32 (2, 4)");
+    refused("softmax gives (2, 3), not (3, 2)", "softmax(x, dim=1)", "float32 (3, 2)");
+    refused("clone gives (2, 3), not (0, 3)", "clone(x)", "float32 (0, 3)");
+    refused("transpose gives (3, 2), not (2, 3)", "transpose(x, dims=(0, 1))");
+    refused("permute gives (3, 2), not (2, 3)", "permute(x, dims=(-1, 0))");
+    refused("sum gives (3,), not (2,)", "sum(x, dims=(0,))", "float32 (2,)");
+    refused("mean gives (2, 1), not (2, 3)", "mean(x, dims=(1,), keepdim=true)");
+    refused("reshape makes 8 elements of 6", "reshape(x, shape=(8,))", "float32 (8,)");
+    refused("expand makes 5 of 3", "expand(x, shape=(2, 5))", "float32 (2, 5)");
+    refused("a size must not be negative: -1", "exp(x)", "float32 (-1, 3)");
+    refused("a tensor has at most 8 dimensions, got 9", "exp(x)", "float32 (1, 1, 1, 1, 1, 1, 1, 1, 1)");
+    // Dimensions with names may be 1, and formulas alike for the sizes of a run.
+    for (const char* types : {"float32 (n, 3)", "float32 (m, 3)", "float32 (5, 3)"}) {
+        CHECK_NOTHROW(Graph::parse(text_of("input x: float32 (n, 3)\ninput z: float32 (m, 1)\n", types, "add(x, z)")));
+    }
+    CHECK_THROWS_AS(Graph::parse(text_of("input x: float32 (9000000000000000000, 3)\n", "float32 (2, 3)", "exp(x)")), OutOfMemory);
+    refused("line 2: ", "exp(x)", "float32 (9223372036854775807*n*9223372036854775807, 3)");
+}
+
 TEST_CASE("passes know the dimension 0 of a number") {
     const Tensor x = full({}, 3.0);
     Graph graph = Graph::parse("input x: float32 ()\n%1: float32 () = sum(x, dims=(0,))\noutput y = %1\n");
@@ -74,6 +101,7 @@ TEST_CASE("passes leave calls with results that are not theirs alone") {
             try {
                 graph.run(inputs);
             } catch (const ValueError&) {  // linear gives no result 1
+            } catch (const ShapeError&) {  // nor a number
             }
         }
     }
