@@ -78,6 +78,38 @@ TEST_CASE("sizes that an op's operands do not give are refused") {
     refused("line 2: ", "exp(x)", "float32 (9223372036854775807*n*9223372036854775807, 3)");
 }
 
+TEST_CASE("a result of another shape than the graph states is an error of the op's line") {
+    const std::string loop = "scan(x, carries=0, xs=1, body={\n    input a: float32 (3,)\n    %0: float32 (3,) = exp(a)\n    output o = %0\n})";
+    const struct {
+        const char* op;
+        std::string call, types, shape, stated;
+    } cases[] = {{"matmul", "matmul(x, x)", "float32 (3, 4)", "(3, 3)", "(3, 4)"},
+                 {"matmul", "matmul(x, x)", "float32 (9,)", "(3, 3)", "(9,)"},
+                 {"cat", "cat(x, x, dim=0)", "float32 (5, n)", "(6, 3)", "(5, n)"},
+                 {"cat", "cat(x, x, dim=0)", "float32 (2*n - 1, 3)", "(6, 3)", "(2*n - 1, 3)"},
+                 {"scan", loop, "float32 (4, 3)", "(3, 3)", "(4, 3)"},
+                 {"tril", "tril(x)", "float32 ()", "(3, 3)", "()"}};
+    for (const auto& [op, call, types, shape, stated] : cases) {
+        INFO(call << " " << types);
+        Graph graph = Graph::parse("input x: float32 (3, n)\n%1: " + types + " = " + call + "  # model.cpp:7\n%2: " + types + " = exp(%1)\noutput y = %2\n");
+        const Tensor x = ones({3, 3});
+        const auto fails_so = [&](const auto& run) {
+            try {
+                run();
+                FAIL("nothing thrown");
+            } catch (const ShapeError& error) {
+                CHECK(error.what() == fmt::format("model.cpp:7: graph: {} gives %1 of shape {}, the graph says {}", op, shape, stated));
+            }
+        };
+        for (int i = 0; i < 3; ++i) {
+            fails_so([&] { graph({x}); });
+            fails_so([&] { graph.run({{"x", x}}); });
+        }
+        optimize(graph);
+        fails_so([&] { graph.run({{"x", x}}); });
+    }
+}
+
 TEST_CASE("passes know the dimension 0 of a number") {
     const Tensor x = full({}, 3.0);
     Graph graph = Graph::parse("input x: float32 ()\n%1: float32 () = sum(x, dims=(0,))\noutput y = %1\n");
