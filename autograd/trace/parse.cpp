@@ -164,9 +164,9 @@ void put_number(std::string_view text, DType dtype, void* to, const Line& line) 
 
 // A constant that stands where it is used; undefined where it looks like none.
 Tensor number_of(std::string_view text, const Line& line) {
-    if (!detail::looks_like_number(text)) return {};
     const std::size_t colon = text.find(':');
     const std::string_view digits = text.substr(0, colon);
+    if (!detail::looks_like_number(digits)) return {};
     const bool is_whole = digits.find_first_not_of("-0123456789") == std::string_view::npos;
     const DType dtype = colon != std::string_view::npos                ? dtype_of_name(text.substr(colon + 1), line)
                         : digits == "true" || digits == "false"        ? bool_

@@ -110,6 +110,32 @@ TEST_CASE("a result of another shape than the graph states is an error of the op
     }
 }
 
+TEST_CASE("numbers that are none, infinities and -0 come back from a listing") {
+    for (const DType dtype : {float16, bfloat16, float32, float64}) {
+        for (const double number : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+                                    -std::numeric_limits<double>::infinity(), -0.0, 0.0, -1.5}) {
+            const Tensor value = full({}, number, dtype);
+            Graph graph;
+            Graph::Value* x = graph.add_input("x", dtype, {2});
+            Graph::Value* sum = graph.insert(nullptr, "add", {x, graph.add_constant(value)})->results[0];
+            sum = graph.insert(nullptr, "mul", {sum, graph.add_constant(full({2}, number, dtype), "list")})->results[0];
+            graph.add_output("y", sum);
+            graph.add_output("z", graph.insert(nullptr, "clamp", {x}, {{"min", number}})->results[0]);
+            const std::string text = graph.str();
+            INFO(text);
+            const Graph back = Graph::parse(text);
+            CHECK(back.str() == text);
+            for (const Graph::Value* constant : back.constants()) {
+                CHECK(constant->dtype == dtype);
+                const double read = constant->data.reshape({-1})[0].item<double>();
+                CHECK((std::isnan(number) ? std::isnan(read) : read == number && std::signbit(read) == std::signbit(number)));
+            }
+        }
+    }
+    CHECK_THROWS_AS(Graph::parse("input x: float32 (2,)\n%1: float32 (2,) = add(x, nan:int64)\noutput y = %1\n"), ValueError);
+    CHECK_THROWS_AS(Graph::parse("input x: float32 (2,)\n%1: float32 (2,) = add(x, nano)\noutput y = %1\n"), ValueError);
+}
+
 TEST_CASE("passes know the dimension 0 of a number") {
     const Tensor x = full({}, 3.0);
     Graph graph = Graph::parse("input x: float32 ()\n%1: float32 () = sum(x, dims=(0,))\noutput y = %1\n");
