@@ -18,7 +18,7 @@ using std::int64_t;
 #undef TAPIR_ONNX_NAME
 const OnnxForm* elementwise_onnx(std::string_view op);  // ops/elementwise_onnx.cpp
 
-SymInt numel(const std::vector<SymInt>& shape) {
+SymInt numel(const OnnxSizes& shape) {
     SymInt n = 1;
     for (const SymInt& size : shape) n = n * size;
     return n;
@@ -36,27 +36,54 @@ const OnnxForm* find_onnx(const char* op) {
     return found == forms->end() ? elementwise_onnx(op) : found->second;
 }
 
+// --- Lists ------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr int64_t kMostElements = int64_t{1} << 26;  // of a table that the model is given
+constexpr int64_t kMostSmall = 1 << 16;
+}  // namespace
+
+void detail::refuse_element(int64_t i, std::size_t size) {
+    throw OnnxRefusal{fmt::format("it has {} of the dimensions, operands or numbers of which it needs number {}", size, i)};
+}
+
+std::size_t detail::onnx_count(int64_t count) {
+    if (count < 0 || count > kMostElements) throw OnnxRefusal{fmt::format("it would need {} numbers", count)};
+    return static_cast<std::size_t>(count);
+}
+
 // --- OnnxCall ---------------------------------------------------------------------------------------------------------------------
 
-OnnxCall::OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, std::vector<Info> input_infos,
-                   std::vector<Info> results)
+OnnxCall::OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, OnnxList<Info> input_infos,
+                   OnnxList<Info> results)
     : builder_(builder), attributes_(attributes), inputs_(std::move(inputs)), infos_(std::move(input_infos)), results_(std::move(results)) {}
 
 void OnnxCall::refuse(const std::string& why) const { throw OnnxRefusal{why}; }
 
-const OnnxValue& OnnxCall::operator[](int i) const {
-    if (i >= count()) refuse(fmt::format("it has {} inputs, and needs number {}", count(), i));
-    return inputs_[static_cast<std::size_t>(i)];
+void OnnxCall::need_room(std::initializer_list<int64_t> sizes) {
+    int64_t count = 1;
+    for (const int64_t size : sizes) {
+        if (size < 0 || __builtin_mul_overflow(count, size, &count) || count > kMostElements) throw OnnxRefusal{"its table would be too large"};
+    }
 }
 
-const OnnxCall::Info& OnnxCall::input(int i) const {
+const OnnxValue& OnnxCall::operator[](int64_t i) const {
+    if (i < 0 || i >= count()) refuse(fmt::format("it has {} inputs, and needs number {}", count(), i));
+    return inputs_[i];
+}
+
+const OnnxCall::Info& OnnxCall::input(int64_t i) const {
     (*this)[i];
-    return infos_[static_cast<std::size_t>(i)];
+    return infos_[i];
 }
 
-OnnxValues OnnxCall::from(int i) const {
-    if (i > 0) (*this)[i - 1];
-    return {inputs_.begin() + i, inputs_.end()};
+// Numbers of any kind may stand for each other in the text of a graph.
+template <class T>
+T OnnxCall::attribute(const char* name) const {
+    const Attribute value = attributes_.get(name);
+    const T* it = std::get_if<T>(&value);
+    if (!it) refuse(fmt::format("{} = {} is of another kind", name, to_string(value)));
+    return *it;
 }
 
 std::int64_t OnnxCall::integer(const char* name) const {
@@ -65,10 +92,27 @@ std::int64_t OnnxCall::integer(const char* name) const {
     return number.number();
 }
 
-std::vector<int64_t> OnnxCall::integers(const char* name) const {
-    std::vector<int64_t> numbers;
+int OnnxCall::small(const char* name) const {
+    const int64_t number = integer(name);
+    if (number < -kMostSmall || number > kMostSmall) refuse(fmt::format("{} = {} is out of range", name, number));
+    return static_cast<int>(number);
+}
+
+static void check_moderate(const char* name, int64_t number) {
+    if (number < INT32_MIN || number > INT32_MAX) throw OnnxRefusal{fmt::format("{} = {} is out of range", name, number)};
+}
+
+int64_t OnnxCall::moderate(const char* name) const {
+    const int64_t number = integer(name);
+    check_moderate(name, number);
+    return number;
+}
+
+OnnxInts OnnxCall::integers(const char* name) const {
+    OnnxInts numbers;
     for (const SymInt& number : sizes(name)) {
         if (!number.is_number()) refuse(fmt::format("{} = {} depends on named dimensions", name, number.str()));
+        check_moderate(name, number.number());
         numbers.push_back(number.number());
     }
     return numbers;
@@ -81,12 +125,12 @@ double OnnxCall::real(const char* name) const {
         return static_cast<double>(number->number());
     }
     if (const auto* flag = std::get_if<bool>(&value)) return *flag;
-    return std::get<double>(value);
+    return attribute<double>(name);
 }
 
-bool OnnxCall::flag(const char* name) const { return std::get<bool>(attributes_.get(name)); }
-DType OnnxCall::dtype_named(const char* name) const { return std::get<DType>(attributes_.get(name)); }
-std::string OnnxCall::choice(const char* name) const { return std::get<std::string>(attributes_.get(name)); }
+bool OnnxCall::flag(const char* name) const { return attribute<bool>(name); }
+DType OnnxCall::dtype_named(const char* name) const { return attribute<DType>(name); }
+std::string OnnxCall::choice(const char* name) const { return attribute<std::string>(name); }
 Scalar OnnxCall::number(const char* name) const {
     const Attribute value = attributes_.get(name);
     if (const auto* real = std::get_if<double>(&value)) return *real;
@@ -98,10 +142,10 @@ OnnxValue OnnxCall::number_as(const char* name, DType dtype) const {
     if (const auto* size = std::get_if<SymInt>(&value)) return size_as(*size, dtype);
     return scalar(number(name), dtype);
 }
-SymInt OnnxCall::size(const char* name) const { return std::get<SymInt>(attributes_.get(name)); }
-std::vector<SymInt> OnnxCall::sizes(const char* name) const { return std::get<std::vector<SymInt>>(attributes_.get(name)); }
+SymInt OnnxCall::size(const char* name) const { return attribute<SymInt>(name); }
+OnnxSizes OnnxCall::sizes(const char* name) const { return attribute<std::vector<SymInt>>(name); }
 std::shared_ptr<const Graph> OnnxCall::graph(const char* name) const {
-    auto graph = std::get<std::shared_ptr<const Graph>>(attributes_.get(name));
+    auto graph = attribute<std::shared_ptr<const Graph>>(name);
     if (!graph) refuse(fmt::format("its {} is missing", name));
     return graph;
 }
@@ -177,7 +221,7 @@ OnnxValue OnnxCall::node(const char* op, DType dtype, const OnnxValues& inputs, 
     return add_node(builder_, op, dtype, inputs, attributes);
 }
 
-OnnxValues OnnxCall::nodes(const char* op, const std::vector<DType>& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes) const {
+OnnxValues OnnxCall::nodes(const char* op, const OnnxDTypes& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes) const {
     OnnxValues given;
     for (const OnnxValue& input : inputs) given.push_back(lowered(builder_, input, input.builder() ? input.dtype() : dtypes[0]));
     return builder_.add(op, given, attributes, dtypes);
@@ -185,22 +229,22 @@ OnnxValues OnnxCall::nodes(const char* op, const std::vector<DType>& dtypes, con
 
 OnnxValue OnnxCall::scalar(Scalar number, DType dtype) const { return builder_.constant(scalar_tensor(number, dtype)); }
 
-OnnxValue OnnxCall::ints(const std::vector<int64_t>& numbers) const {
-    return builder_.constant(tensor(numbers));
+OnnxValue OnnxCall::ints(const OnnxInts& numbers) const {
+    return builder_.constant(tensor(static_cast<const std::vector<int64_t>&>(numbers)));
 }
 
-OnnxValue OnnxCall::sizes(const std::vector<SymInt>& sizes) const {
-    std::vector<int64_t> numbers;
+OnnxValue OnnxCall::sizes(const OnnxSizes& sizes) const {
+    OnnxInts numbers;
     for (const SymInt& size : sizes) {
         if (size.is_number()) numbers.push_back(size.number());
     }
     if (numbers.size() == sizes.size()) return ints(numbers);
     OnnxValues parts;
-    for (std::size_t i = 0; i < sizes.size();) {  // numbers that come together are one constant
+    for (int i = 0; i < sizes.count();) {  // numbers that come together are one constant
         numbers.clear();
-        for (; i < sizes.size() && sizes[i].is_number(); ++i) numbers.push_back(sizes[i].number());
+        for (; i < sizes.count() && sizes[i].is_number(); ++i) numbers.push_back(sizes[i].number());
         if (!numbers.empty()) parts.push_back(ints(numbers));
-        if (i < sizes.size()) parts.push_back(size_1d(sizes[i++]));
+        if (i < sizes.count()) parts.push_back(size_1d(sizes[i++]));
     }
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
 }
@@ -215,14 +259,14 @@ OnnxValue OnnxCall::size_as(const SymInt& size, DType dtype) const {
 
 OnnxValue OnnxCall::cast(const OnnxValue& x, DType dtype) const { return tapir::cast(x, dtype); }
 
-OnnxValue OnnxCall::reshape(const OnnxValue& x, const std::vector<SymInt>& shape) const {
+OnnxValue OnnxCall::reshape(const OnnxValue& x, const OnnxSizes& shape) const {
     int unknown = 0, zeros = 0;
     for (const SymInt& size : shape) {
         unknown += !size.is_number();
         zeros += size == SymInt(0);
     }
     if (unknown == 1 && zeros == 0) {  // what is left
-        std::vector<int64_t> numbers;
+        OnnxInts numbers;
         for (const SymInt& size : shape) numbers.push_back(size.is_number() ? size.number() : -1);
         return node("Reshape", x.dtype(), {x, ints(numbers)});
     }
@@ -231,24 +275,25 @@ OnnxValue OnnxCall::reshape(const OnnxValue& x, const std::vector<SymInt>& shape
 }
 
 OnnxValue OnnxCall::reshape_to(const OnnxValue& x, const OnnxValue& shape) const { return node("Reshape", x.dtype(), {x, shape}); }
-OnnxValue OnnxCall::expand(const OnnxValue& x, const std::vector<SymInt>& shape) const { return node("Expand", x.dtype(), {x, sizes(shape)}); }
-OnnxValue OnnxCall::permute(const OnnxValue& x, const std::vector<int64_t>& dims) const {
-    for (std::size_t d = 0; d < dims.size(); ++d) {
+OnnxValue OnnxCall::expand(const OnnxValue& x, const OnnxSizes& shape) const { return node("Expand", x.dtype(), {x, sizes(shape)}); }
+OnnxValue OnnxCall::permute(const OnnxValue& x, const OnnxInts& dims) const {
+    for (int d = 0; d < dims.count(); ++d) {
         if (dims[d] != static_cast<int64_t>(d)) return node("Transpose", x.dtype(), {x}, {{"perm", dims}});
     }
     return x;
 }
 
 OnnxValue OnnxCall::matrix_transpose(const OnnxValue& x, int rank) const {
-    std::vector<int64_t> dims;
+    if (rank < 2) refuse("of what is no matrix");
+    OnnxInts dims;
     for (int d = 0; d < rank; ++d) dims.push_back(d < rank - 2 ? d : 2 * rank - 3 - d);
     return permute(x, dims);
 }
 
-OnnxValue OnnxCall::unsqueeze(const OnnxValue& x, const std::vector<int64_t>& dims) const {
+OnnxValue OnnxCall::unsqueeze(const OnnxValue& x, const OnnxInts& dims) const {
     return dims.empty() ? x : node("Unsqueeze", x.dtype(), {x, ints(dims)});
 }
-OnnxValue OnnxCall::squeeze(const OnnxValue& x, const std::vector<int64_t>& dims) const {
+OnnxValue OnnxCall::squeeze(const OnnxValue& x, const OnnxInts& dims) const {
     return dims.empty() ? x : node("Squeeze", x.dtype(), {x, ints(dims)});
 }
 
@@ -265,7 +310,7 @@ OnnxValue OnnxCall::concat(const OnnxValues& x, int dim) const {
     return node("Concat", x[0].dtype(), x, {{"axis", dim}});
 }
 
-OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const std::vector<int64_t>& dims, bool keepdim) const {
+OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const {
     if (dims.empty()) return x;  // a 0-d tensor
     const bool is_operand = opset() >= 18 || std::string_view(op) == "ReduceSum";
     if (is_operand) return node(op, x.dtype(), {x, ints(dims)}, {{"keepdims", keepdim}});
@@ -273,7 +318,7 @@ OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const std::vector
 }
 
 OnnxValue OnnxCall::reduce_all(const char* op, const OnnxValue& x, int rank) const {
-    std::vector<int64_t> dims;
+    OnnxInts dims;
     for (int d = 0; d < rank; ++d) dims.push_back(d);
     return reduce(op, x, dims, false);
 }
@@ -283,7 +328,7 @@ OnnxValue OnnxCall::range(const SymInt& count) const {
     return node("Range", int64, {scalar(0, int64), size_0d(count), scalar(1, int64)});
 }
 
-OnnxValue OnnxCall::filled(const std::vector<SymInt>& shape, Scalar number, DType dtype) const {
+OnnxValue OnnxCall::filled(const OnnxSizes& shape, Scalar number, DType dtype) const {
     return node("Expand", dtype, {scalar(number, dtype), sizes(shape)});
 }
 

@@ -26,6 +26,75 @@ class Attributes;
 class Graph;
 class OnnxBuilder;
 
+/// "cannot": what a form throws, and save_onnx() gathers: its words go behind the op and its line.
+struct OnnxRefusal {
+    std::string why;
+};
+
+namespace detail {
+/// Throws OnnxRefusal: "it has 1 dimension or number, and needs number 2".
+[[noreturn]] void refuse_element(std::int64_t i, std::size_t size);
+/// Throws OnnxRefusal where nothing has so many elements.
+std::size_t onnx_count(std::int64_t count);
+}  // namespace detail
+
+/// A list that refuses to give what it has not: graphs may come from anywhere, and say that a matrix is a vector. All lists of forms are
+/// of this type, so that no form has to look itself.
+template <class T>
+class OnnxList {
+ public:
+    OnnxList() = default;
+    OnnxList(std::initializer_list<T> list) : list_(list) {}
+    OnnxList(std::vector<T> list) : list_(std::move(list)) {}  // NOLINT: implicit by design
+    /// `count` times this.
+    static OnnxList of(std::int64_t count, const T& value) { return OnnxList(std::vector<T>(detail::onnx_count(count), value)); }
+
+    std::size_t size() const noexcept { return list_.size(); }
+    int count() const noexcept { return static_cast<int>(list_.size()); }
+    bool empty() const noexcept { return list_.empty(); }
+    const T& operator[](std::int64_t i) const { return list_[checked(i)]; }
+    T& operator[](std::int64_t i) { return list_[checked(i)]; }
+    /// Element -n: the n-th of those at the end.
+    const T& last(std::int64_t n = 1) const { return (*this)[count() - n]; }
+    T& last(std::int64_t n = 1) { return (*this)[count() - n]; }
+    /// The first n elements, all but the last n, those after the first n.
+    OnnxList first(std::int64_t n) const {
+        if (n < 0 || n > count()) detail::refuse_element(n, list_.size());
+        return std::vector<T>(list_.begin(), list_.begin() + n);
+    }
+    OnnxList without_last(std::int64_t n) const { return first(count() - n); }
+    OnnxList after(std::int64_t n) const {
+        if (n < 0 || n > count()) detail::refuse_element(n, list_.size());
+        return std::vector<T>(list_.begin() + n, list_.end());
+    }
+
+    void push_back(T value) { list_.push_back(std::move(value)); }
+    template <class... Args>
+    void emplace_back(Args&&... args) {
+        list_.emplace_back(std::forward<Args>(args)...);
+    }
+    void append(const OnnxList& more) { list_.insert(list_.end(), more.begin(), more.end()); }
+    void clear() noexcept { list_.clear(); }
+
+    auto begin() noexcept { return list_.begin(); }
+    auto end() noexcept { return list_.end(); }
+    auto begin() const noexcept { return list_.begin(); }
+    auto end() const noexcept { return list_.end(); }
+    operator const std::vector<T>&() const noexcept { return list_; }  // NOLINT: implicit by design
+    friend bool operator==(const OnnxList& a, const OnnxList& b) { return a.list_ == b.list_; }
+
+ private:
+    std::size_t checked(std::int64_t i) const {
+        if (i < 0 || i >= count()) detail::refuse_element(i, list_.size());
+        return static_cast<std::size_t>(i);
+    }
+
+    std::vector<T> list_;
+};
+using OnnxInts = OnnxList<std::int64_t>;
+using OnnxSizes = OnnxList<SymInt>;
+using OnnxDTypes = OnnxList<DType>;
+
 /// A value of the ONNX graph that is being written: its name and dtype; or a number, which takes the dtype of what it meets.
 class OnnxValue {
  public:
@@ -54,7 +123,7 @@ class OnnxValue {
     bool is_number_ = false;
 };
 
-using OnnxValues = std::vector<OnnxValue>;
+using OnnxValues = OnnxList<OnnxValue>;
 
 /// An attribute of an ONNX operator.
 struct OnnxAttribute {
@@ -65,7 +134,7 @@ struct OnnxAttribute {
     OnnxAttribute(const char* key, std::int64_t value) : name(key), kind(Kind::integer), integer(value) {}
     OnnxAttribute(const char* key, double value) : name(key), kind(Kind::real), real(value) {}
     OnnxAttribute(const char* key, const char* value) : name(key), kind(Kind::text), text(value) {}
-    OnnxAttribute(const char* key, std::vector<std::int64_t> value) : name(key), kind(Kind::integers), integers(std::move(value)) {}
+    OnnxAttribute(const char* key, OnnxInts value) : name(key), kind(Kind::integers), integers(std::move(value)) {}
     OnnxAttribute(const char* key, std::vector<double> value) : name(key), kind(Kind::reals), reals(std::move(value)) {}
     /// A subgraph: a number that OnnxBuilder::end_graph() gave.
     static OnnxAttribute graph(const char* key, int number) {
@@ -79,13 +148,13 @@ struct OnnxAttribute {
     std::int64_t integer = 0;
     double real = 0;
     std::string text;
-    std::vector<std::int64_t> integers;
+    OnnxInts integers;
     std::vector<double> reals;
 };
 using OnnxAttributes = std::vector<OnnxAttribute>;
 
 /// How many elements a tensor of this shape has.
-SymInt numel(const std::vector<SymInt>& shape);
+SymInt numel(const OnnxSizes& shape);
 
 /// Makes the nodes of an ONNX graph.
 class OnnxBuilder {
@@ -96,7 +165,7 @@ class OnnxBuilder {
     /// Of a choice between numbers.
     DType number_dtype = DType::float32;
     /// A node; the dtypes are those of its results. Operands that are numbers are to have been given a dtype.
-    virtual OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const std::vector<DType>& dtypes) = 0;
+    virtual OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const OnnxDTypes& dtypes) = 0;
     /// A constant.
     virtual OnnxValue constant(const Tensor& data) = 0;
     /// What is being written has shapes that depend on data: the model does not state them.
@@ -119,32 +188,37 @@ class OnnxCall {
  public:
     struct Info {
         DType dtype;
-        const std::vector<SymInt>* shape;
+        OnnxSizes shape;
     };
 
-    OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, std::vector<Info> input_infos, std::vector<Info> results);
+    OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, OnnxList<Info> input_infos, OnnxList<Info> results);
 
     // --- Operands and results ---------------------------------------------------------------------------------------------------
 
-    int count() const noexcept { return static_cast<int>(inputs_.size()); }
-    /// Throws ValueError where there is none.
-    const OnnxValue& operator[](int i) const;
-    DType dtype(int i = 0) const { return input(i).dtype; }
-    const std::vector<SymInt>& shape(int i = 0) const { return *input(i).shape; }
-    int rank(int i = 0) const { return static_cast<int>(shape(i).size()); }
-    int result_count() const noexcept { return static_cast<int>(results_.size()); }
-    DType result_dtype(int i = 0) const { return results_[static_cast<std::size_t>(i)].dtype; }
-    const std::vector<SymInt>& result_shape(int i = 0) const { return *results_[static_cast<std::size_t>(i)].shape; }
+    int count() const noexcept { return inputs_.count(); }
+    /// Refused where there is none.
+    const OnnxValue& operator[](std::int64_t i) const;
+    DType dtype(std::int64_t i = 0) const { return input(i).dtype; }
+    const OnnxSizes& shape(std::int64_t i = 0) const { return input(i).shape; }
+    int rank(std::int64_t i = 0) const { return shape(i).count(); }
+    int result_count() const noexcept { return results_.count(); }
+    DType result_dtype(std::int64_t i = 0) const { return results_[i].dtype; }
+    const OnnxSizes& result_shape(std::int64_t i = 0) const { return results_[i].shape; }
     /// Operands i and later.
-    OnnxValues from(int i) const;
+    OnnxValues from(std::int64_t i) const { return inputs_.after(i); }
     /// An operand in the dtype of the result; a number too.
-    OnnxValue as_result(int i) const { return cast((*this)[i], result_dtype()); }
+    OnnxValue as_result(std::int64_t i) const { return cast((*this)[i], result_dtype()); }
 
     // --- Attributes: as the op's form names them --------------------------------------------------------------------------------
 
     /// Refused where it depends on named dimensions.
     std::int64_t integer(const char* name) const;
-    std::vector<std::int64_t> integers(const char* name) const;
+    /// That is about as small as a number of dimensions or operands; others are refused.
+    int small(const char* name) const;
+    /// Of 32 bits, so that products fit into 64; others are refused.
+    std::int64_t moderate(const char* name) const;
+    /// Such numbers.
+    OnnxInts integers(const char* name) const;
     double real(const char* name) const;
     bool flag(const char* name) const;
     DType dtype_named(const char* name) const;
@@ -154,7 +228,7 @@ class OnnxCall {
     /// The same as a 0-d tensor of this dtype; it may depend on named dimensions.
     OnnxValue number_as(const char* name, DType dtype) const;
     SymInt size(const char* name) const;
-    std::vector<SymInt> sizes(const char* name) const;
+    OnnxSizes sizes(const char* name) const;
     std::shared_ptr<const Graph> graph(const char* name) const;
 
     // --- Making values ----------------------------------------------------------------------------------------------------------
@@ -164,58 +238,58 @@ class OnnxCall {
     /// One result, of the dtype of the first operand, or of this one.
     OnnxValue node(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
     OnnxValue node(const char* op, DType dtype, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
-    OnnxValues nodes(const char* op, const std::vector<DType>& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
+    OnnxValues nodes(const char* op, const OnnxDTypes& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
     /// A number as a 0-d tensor.
     OnnxValue scalar(Scalar number, DType dtype) const;
     OnnxValue constant(const Tensor& data) const { return builder_.constant(data); }
     /// int64, 1-d.
-    OnnxValue ints(const std::vector<std::int64_t>& numbers) const;
-    OnnxValue sizes(const std::vector<SymInt>& sizes) const;
+    OnnxValue ints(const OnnxInts& numbers) const;
+    OnnxValue sizes(const OnnxSizes& sizes) const;
     /// A size as an int64 tensor of shape (1,), or 0-d, or as a 0-d tensor of a dtype.
     OnnxValue size_1d(const SymInt& size) const { return builder_.size(size); }
     OnnxValue size_0d(const SymInt& size) const;
     OnnxValue size_as(const SymInt& size, DType dtype) const;
 
     OnnxValue cast(const OnnxValue& x, DType dtype) const;
-    OnnxValue reshape(const OnnxValue& x, const std::vector<SymInt>& shape) const;
+    OnnxValue reshape(const OnnxValue& x, const OnnxSizes& shape) const;
     OnnxValue reshape_to(const OnnxValue& x, const OnnxValue& shape) const;
-    OnnxValue expand(const OnnxValue& x, const std::vector<SymInt>& shape) const;
-    OnnxValue permute(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
+    OnnxValue expand(const OnnxValue& x, const OnnxSizes& shape) const;
+    OnnxValue permute(const OnnxValue& x, const OnnxInts& dims) const;
     /// The last two dimensions of a value of this rank.
     OnnxValue matrix_transpose(const OnnxValue& x, int rank) const;
-    OnnxValue unsqueeze(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
-    OnnxValue squeeze(const OnnxValue& x, const std::vector<std::int64_t>& dims) const;
+    OnnxValue unsqueeze(const OnnxValue& x, const OnnxInts& dims) const;
+    OnnxValue squeeze(const OnnxValue& x, const OnnxInts& dims) const;
     /// Start, end and step as Python's; kEnd: to the end.
     static constexpr std::int64_t kEnd = INT64_MAX;
     OnnxValue slice(const OnnxValue& x, int dim, const SymInt& start, const SymInt& end, std::int64_t step = 1) const;
     OnnxValue gather(const OnnxValue& x, const OnnxValue& indices, int dim) const;
     OnnxValue concat(const OnnxValues& x, int dim) const;
     /// "ReduceSum", ... over these dimensions.
-    OnnxValue reduce(const char* op, const OnnxValue& x, const std::vector<std::int64_t>& dims, bool keepdim) const;
+    OnnxValue reduce(const char* op, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const;
     OnnxValue shape_of(const OnnxValue& x) const;
     /// Over all dimensions.
     OnnxValue reduce_all(const char* op, const OnnxValue& x, int rank) const;
     /// 0, 1, ... : int64.
     OnnxValue range(const SymInt& count) const;
     /// A tensor of this shape, of one number.
-    OnnxValue filled(const std::vector<SymInt>& shape, Scalar number, DType dtype) const;
+    OnnxValue filled(const OnnxSizes& shape, Scalar number, DType dtype) const;
     OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b) const;
+
+    /// For a table of so many elements in the model: negative numbers, and more than 2^26 elements, are refused.
+    static void need_room(std::initializer_list<std::int64_t> sizes);
 
     /// "cannot": what the op has no ONNX for, in this case; the graph is refused with the op's line and these words.
     [[noreturn]] void refuse(const std::string& why) const;
 
  private:
-    const Info& input(int i) const;
+    const Info& input(std::int64_t i) const;
+    template <class T>
+    T attribute(const char* name) const;
 
     OnnxBuilder& builder_;
     const Attributes& attributes_;
     OnnxValues inputs_;
-    std::vector<Info> infos_, results_;
-};
-
-// What OnnxCall::refuse throws; save_onnx() gathers these.
-struct OnnxRefusal {
-    std::string why;
+    OnnxList<Info> infos_, results_;
 };
 
 struct OnnxForm {

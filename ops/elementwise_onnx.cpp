@@ -69,7 +69,7 @@ struct Row {
     Onnx onnx;
     ElementTypes types;
     bool to_bool;
-    V (*expression)(const V* operands, const double* params);
+    V (*expression)(const OnnxValues& operands, const double* params);
     const char* params[2];
 };
 
@@ -79,7 +79,7 @@ V bits(const char* op, const OnnxCall& x) {
     if (dtype == bool_) return op[7] == 'A' ? v[0] & v[1] : op[7] == 'O' ? v[0] | v[1] : v[0] ^ v[1];
     if (x.opset() >= 18) return x.node(op, {v[0], v[1]});
     // Bit by bit, along a new last dimension.
-    std::vector<std::int64_t> powers;
+    OnnxInts powers;
     for (int k = 0; k < 63; ++k) powers.push_back(std::int64_t{1} << k);
     const V low = x.ints(powers);
     const auto bits_of = [&](const V& t, int rank) {
@@ -87,7 +87,7 @@ V bits(const char* op, const OnnxCall& x) {
         return x.concat({remainder(floor_divide(each, low), 2), x.cast(each < 0, int64)}, rank);
     };
     powers.push_back(INT64_MIN);
-    const int rank = static_cast<int>(x.result_shape().size());
+    const int rank = x.result_shape().count();
     const V a = x.expand(v[0], x.result_shape()), b = x.expand(v[1], x.result_shape()), p = bits_of(a, rank), q = bits_of(b, rank);
     const V both = op[7] == 'A' ? p * q : op[7] == 'O' ? x.node("Max", {p, q}) : abs(p - q);
     return x.reduce("ReduceSum", both * x.ints(powers), {rank}, false);
@@ -134,12 +134,12 @@ V apply(const Row& row, const OnnxCall& x) {
     }
     double params[2] = {};
     for (int i = 0; i < 2 && row.params[i]; ++i) params[i] = x.real(row.params[i]);
-    return row.expression(v.data(), params);
+    return row.expression(v, params);
 }
 
 using K = double;  // a template's own where there is one
 #define TAPIR_ROW(name, onnx, types, to_bool, p0, p1, ...) \
-    Row{#name, onnx, types, to_bool, [](const V* v, [[maybe_unused]] const double* p) -> V { return __VA_ARGS__; }, {p0, p1}},
+    Row{#name, onnx, types, to_bool, [](const OnnxValues& v, [[maybe_unused]] const double* p) -> V { return __VA_ARGS__; }, {p0, p1}},
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
     TAPIR_ROW(name, onnx, types, false, nullptr, nullptr, [](const V& x) -> V { return forward; }(v[0]))
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward) \

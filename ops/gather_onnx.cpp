@@ -8,22 +8,21 @@ namespace {
 
 using std::int64_t;
 
-std::size_t at(int d) { return static_cast<std::size_t>(d); }
 OnnxValue full_value(const OnnxCall& x, int i) { return x[i].is_number() ? x.scalar(x[i].number(), x.dtype(i)) : x[i]; }
 
 OnnxValue index_select_of(const OnnxCall& x) {
     const OnnxValue index = x.cast(full_value(x, 1), int64);
     if (x.rank() == 0) return x.reshape(x[0], x.result_shape());
-    return x.gather(x[0], x.rank(1) == 0 ? x.unsqueeze(index, {0}) : index, static_cast<int>(x.integer("dim")));
+    return x.gather(x[0], x.rank(1) == 0 ? x.unsqueeze(index, {0}) : index, x.small("dim"));
 }
 
 OnnxValue gather_of(const OnnxCall& x) {
     if (x.rank() == 0) return x.reshape(x.expand(x.reshape(full_value(x, 0), {1}), {1}), x.result_shape());
-    const int dim = static_cast<int>(x.integer("dim"));
+    const int dim = x.small("dim");
     OnnxValue source = x[0];
     for (int d = 0; d < x.rank(); ++d) {  // operators want the other dimensions to be of one size
-        const SymInt size = x.shape(1)[at(d)];
-        if (d != dim && !(size == x.shape()[at(d)])) source = x.slice(source, d, 0, size);
+        const SymInt size = x.shape(1)[d];
+        if (d != dim && !(size == x.shape()[d])) source = x.slice(source, d, 0, size);
     }
     return x.node("GatherElements", {source, x.cast(full_value(x, 1), int64)}, {{"axis", dim}});
 }
@@ -33,35 +32,35 @@ OnnxValue scattered(const OnnxCall& x) {
     OnnxValue source = x[2].is_number() ? x.scalar(x[2].number(), x.result_dtype()) : x.as_result(2);
     if (x.rank(2) == 0 && x.rank(1) > 0) return x.expand(source, x.shape(1));
     for (int d = 0; d < x.rank(2); ++d) {
-        const SymInt size = x.shape(1)[at(d)];
-        if (!(size == x.shape(2)[at(d)])) source = x.slice(source, d, 0, size);
+        const SymInt size = x.shape(1)[d];
+        if (!(size == x.shape(2)[d])) source = x.slice(source, d, 0, size);
     }
     return source;
 }
 
 OnnxValue scatter(const OnnxCall& x, const OnnxValue& self, const OnnxValue& source, const char* reduction) {
     const OnnxValue index = x.cast(full_value(x, 1), int64);
-    OnnxAttributes attributes = {{"axis", static_cast<int>(x.integer("dim"))}};
+    OnnxAttributes attributes = {{"axis", x.small("dim")}};
     if (reduction) attributes.emplace_back("reduction", reduction);
     if (x.rank() > 0) return x.node("ScatterElements", {self, index, source}, attributes);
     attributes[0].integer = 0;
     const OnnxValue one_index = x.reshape(index, {1}), one = x.reshape(source, {1});
-    return x.reshape(x.node("ScatterElements", {x.reshape(self, {1}), one_index, one}, attributes), std::vector<SymInt>{});
+    return x.reshape(x.node("ScatterElements", {x.reshape(self, {1}), one_index, one}, attributes), OnnxSizes{});
 }
 
 // The largest or smallest of what goes to each place, `least` where nothing does: in opset 17 of all pairs of places and elements.
 OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, OnnxValue source, bool largest, const OnnxValue& least) {
     if (x.opset() >= 18) return scatter(x, self, source, largest ? "max" : "min");
-    const int dim = static_cast<int>(x.integer("dim")), rank = x.rank();
-    const OnnxValue count = x.size_0d(rank == 0 ? SymInt(1) : x.shape()[at(dim)]);
+    const int dim = x.small("dim"), rank = x.rank();
+    const OnnxValue count = x.size_0d(rank == 0 ? SymInt(1) : x.shape()[dim]);
     OnnxValue index = x.cast(full_value(x, 1), int64);
     if (rank == 0) return x.node(largest ? "Max" : "Min", {self, source});
     index = where(index < 0, index + count, index);
-    std::vector<SymInt> pads(at(2 * rank), SymInt(0));
+    OnnxSizes pads = OnnxSizes::of(2 * rank, SymInt(0));
     bool is_smaller = false;
     for (int d = 0; d < rank; ++d) {
-        if (d == dim || x.shape()[at(d)] == x.shape(1)[at(d)]) continue;
-        pads[at(rank + d)] = x.shape()[at(d)] + SymInt(-1) * x.shape(1)[at(d)];
+        if (d == dim || x.shape()[d] == x.shape(1)[d]) continue;
+        pads[rank + d] = x.shape()[d] + SymInt(-1) * x.shape(1)[d];
         is_smaller = true;
     }
     if (is_smaller) {
@@ -69,9 +68,9 @@ OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, OnnxValue 
         index = x.node("Pad", {index, widths, x.scalar(0, int64)});
         source = x.node("Pad", {source, widths, least});
     }
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = dim + 1; d <= rank; ++d) after.push_back(d - dim);
-    const OnnxValue places = x.unsqueeze(x.range(x.shape()[at(dim)]), after);
+    const OnnxValue places = x.unsqueeze(x.range(x.shape()[dim]), after);
     const OnnxValue hits = x.unsqueeze(index, {dim}) == places;
     const OnnxValue values = where(hits, x.unsqueeze(source, {dim}), least);
     return x.node(largest ? "Max" : "Min", {self, x.reduce(largest ? "ReduceMax" : "ReduceMin", values, {dim + 1}, false)});
@@ -101,7 +100,7 @@ OnnxValue scatter_reduce_of(const OnnxCall& x) {
 
 // source goes to whole rows of `dim`.
 OnnxValue index_add_of(const OnnxCall& x) {
-    const int dim = static_cast<int>(x.integer("dim"));
+    const int dim = x.small("dim");
     const OnnxValue index = x.reshape(x.cast(full_value(x, 1), int64), {x.rank(1) == 0 ? SymInt(1) : x.shape(1)[0]});
     OnnxValue source = full_value(x, 2);
     source = x.cast(source, x.result_dtype());
@@ -110,7 +109,7 @@ OnnxValue index_add_of(const OnnxCall& x) {
         return full_value(x, 0) + sum;
     }
     if (dim == 0) return x.node("ScatterND", {x[0], x.unsqueeze(index, {1}), source}, {{"reduction", "add"}});
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = dim + 1; d < x.rank(); ++d) after.push_back(d - dim);
     const OnnxValue places = x.expand(x.unsqueeze(index, after), x.shape(2));
     return x.node("ScatterElements", {x[0], places, source}, {{"axis", dim}, {"reduction", "add"}});
@@ -129,7 +128,7 @@ OnnxValue embedding_of(const OnnxCall& x) { return x.gather(x[1], x.cast(full_va
 OnnxValue one_hot_of(const OnnxCall& x) {
     const OnnxValue values = x.concat({x.cast(x.ints({0}), x.result_dtype()), x.cast(x.ints({1}), x.result_dtype())}, 0);
     const OnnxValue classes = x.cast(full_value(x, 0), int64);
-    const OnnxValue y = x.node("OneHot", x.result_dtype(), {x.rank() == 0 ? x.unsqueeze(classes, {0}) : classes, x.size_0d(x.result_shape().back()), values},
+    const OnnxValue y = x.node("OneHot", x.result_dtype(), {x.rank() == 0 ? x.unsqueeze(classes, {0}) : classes, x.size_0d(x.result_shape().last()), values},
                                {{"axis", -1}});
     return x.rank() == 0 ? x.squeeze(y, {0}) : y;
 }
@@ -162,20 +161,21 @@ OnnxValues embedding_bag_of(const OnnxCall& x) {
 }
 
 // Elements of a region of x in row-major order: strides, and for one dimension, `at`, positions times a scale.
-OnnxValue region_places(const OnnxCall& x, const OnnxValue& positions, const std::vector<SymInt>& shape, int positions_rank) {
+OnnxValue region_places(const OnnxCall& x, const OnnxValue& positions, const OnnxSizes& shape, int positions_rank) {
     const auto strides = x.integers("strides");
-    const int64_t at_dim = x.integer("at"), scale = x.integer("scale");
+    const int at_dim = x.small("at");
+    const int64_t scale = x.integer("scale");
     OnnxValue places = x.scalar(x.integer("offset"), int64);
-    const int rank = static_cast<int>(shape.size());
+    const int rank = shape.count();
     int k = 0;
     for (int d = 0; d < rank; ++d) {
         if (d >= at_dim && d < at_dim + positions_rank) continue;
-        std::vector<int64_t> after;
+        OnnxInts after;
         for (int e = d + 1; e < rank; ++e) after.push_back(e - d);
-        places = places + x.unsqueeze(x.range(shape[at(d)]) * strides[at(k++)], after);
+        places = places + x.unsqueeze(x.range(shape[d]) * strides[k++], after);
     }
-    std::vector<int64_t> after;
-    for (int e = static_cast<int>(at_dim) + positions_rank; e < rank; ++e) after.push_back(e - at_dim);
+    OnnxInts after;
+    for (int e = at_dim + positions_rank; e < rank; ++e) after.push_back(e - at_dim);
     return places + x.unsqueeze(positions * scale, after);
 }
 OnnxValue index_of(const OnnxCall& x) {
@@ -184,7 +184,7 @@ OnnxValue index_of(const OnnxCall& x) {
 }
 // value (of the region's shape) goes to its places in a flat `whole`.
 OnnxValue put(const OnnxCall& x, const OnnxValue& whole, const OnnxValue& positions, int positions_rank, const OnnxValue& value,
-              const std::vector<SymInt>& region, bool adds) {
+              const OnnxSizes& region, bool adds) {
     const OnnxValue places = x.node("Reshape", {region_places(x, positions, region, positions_rank), x.ints({-1})});
     const OnnxValue flat_value = x.node("Reshape", {value, x.ints({-1})});
     OnnxAttributes attributes = {{"axis", 0}};
@@ -198,11 +198,11 @@ OnnxValue index_place_of(const OnnxCall& x) {
 }
 OnnxValue index_put_of(const OnnxCall& x, bool adds) {
     const auto sizes = x.sizes("sizes");
-    std::vector<SymInt> region;
-    const int at_dim = static_cast<int>(x.integer("at")), count = x.count() > 2 ? x.rank(2) : 0;
-    for (int d = 0; d <= static_cast<int>(sizes.size()); ++d) {
-        if (d == at_dim && count > 0) region.insert(region.end(), x.shape(2).begin(), x.shape(2).end());
-        if (d < static_cast<int>(sizes.size())) region.push_back(sizes[at(d)]);
+    OnnxSizes region;
+    const int at_dim = x.small("at"), count = x.count() > 2 ? x.rank(2) : 0;
+    for (int d = 0; d <= sizes.count(); ++d) {
+        if (d == at_dim && count > 0) region.append(x.shape(2));
+        if (d < sizes.count()) region.push_back(sizes[d]);
     }
     const OnnxValue value = x.expand(x[1].is_number() ? x.scalar(x[1].number(), x.result_dtype()) : x.as_result(1), region);
     const OnnxValue positions = count > 0 || x.count() > 2 ? x.cast(full_value(x, 2), int64) : x.scalar(0, int64);

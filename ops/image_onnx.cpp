@@ -15,6 +15,7 @@ std::size_t at(int64_t d) { return static_cast<std::size_t>(d); }
 
 double factor_of(const OnnxCall& x, int d) {
     const char* const names[] = {"scale_factor_d", "scale_factor_h", "scale_factor_w"};
+    if (d < 0 || d > 2) x.refuse("of more than three dimensions beside those of examples and channels");
     return x.real(names[d]);
 }
 
@@ -26,23 +27,25 @@ OnnxValue resampling_gradient(const OnnxCall& x) {
     OnnxValue y = x[0];
     for (int k = 0; k < dims; ++k) {
         kernels::ResampleDim dim;
-        dim.in = sizes.size() == 1 ? sizes[0] : sizes[at(k)];
-        if (!x.shape()[at(2 + k)].is_number()) x.refuse("of images whose sizes are named dimensions");
-        dim.out = x.shape()[at(2 + k)].number();
+        dim.in = sizes.size() == 1 ? sizes[0] : sizes[k];
+        if (!x.shape()[2 + k].is_number()) x.refuse("of images whose sizes are named dimensions");
+        dim.out = x.shape()[2 + k].number();
         dim.mode = mode == "nearest" ? kernels::Resampling::nearest : mode == "linear" ? kernels::Resampling::linear
                    : mode == "cubic" ? kernels::Resampling::cubic : kernels::Resampling::nearest_exact;
         dim.align_corners = x.flag("align_corners");
         const double factor = factor_of(x, 3 - dims + k);
         dim.scale = factor != 0 && !dim.align_corners ? 1 / factor : static_cast<double>(dim.in) / static_cast<double>(dim.out);
         if (dim.align_corners) dim.scale = dim.out > 1 ? static_cast<double>(dim.in - 1) / static_cast<double>(dim.out - 1) : 0;
+        x.need_room({dim.in, dim.out});
         std::vector<double> m(at(dim.in * dim.out));  // (out, in)
         for (int64_t o = 0; o < dim.out; ++o) {
             int64_t first = 0;
             double weights[4];
             const int count = dim.taps(o, first, weights);
-            for (int t = 0; t < count; ++t) m[at(o * dim.in + first + t)] += weights[t];
+            if (first < 0 || first + count > dim.in) x.refuse("with a factor of which it reads beyond the image");
+            for (int t = 0; t < count; ++t) m[o * dim.in + first + t] += weights[t];
         }
-        std::vector<int64_t> order;
+        OnnxInts order;
         for (int d = 0; d < rank; ++d) order.push_back(d == rank - 1 ? 2 + k : d == 2 + k ? rank - 1 : d);
         y = x.permute(x.node("MatMul", {x.permute(y, order), x.constant(tensor(m, x.dtype()).reshape({dim.out, dim.in}))}), order);
     }
@@ -56,7 +59,7 @@ OnnxValue interpolate_of(const OnnxCall& x) {
     const bool is_line = dims == 1;  // as an image of one row
     const OnnxValue images = is_line ? x.unsqueeze(x[0], {2}) : x[0];
     std::vector<double> scales = {1, 1};
-    std::vector<SymInt> sizes = {x.shape()[0], x.shape()[1]};
+    OnnxSizes sizes = {x.shape()[0], x.shape()[1]};
     if (is_line) {
         scales.push_back(1);
         sizes.emplace_back(1);
@@ -64,7 +67,7 @@ OnnxValue interpolate_of(const OnnxCall& x) {
     bool by_factor = x.sizes("size").empty();
     for (int k = 0; k < dims; ++k) {
         scales.push_back(factor_of(x, 3 - dims + k));
-        sizes.push_back(x.result_shape()[at(2 + k)]);
+        sizes.push_back(x.result_shape()[2 + k]);
     }
     const char* const place = x.flag("align_corners") ? "align_corners" : mode == "nearest" ? "asymmetric" : "half_pixel";
     OnnxAttributes attributes = {{"coordinate_transformation_mode", place},
@@ -82,18 +85,17 @@ OnnxValue shuffled(const OnnxCall& x, const char* attribute, bool is_back) {
     const int64_t r = x.integer(attribute);
     const auto& in = x.shape();
     const auto& out = x.result_shape();
-    const std::size_t rank = in.size();
-    std::vector<SymInt> split(in.begin(), in.end() - 3);
+    OnnxSizes split = in.without_last(3);
     const auto& small = is_back ? out : in;    // with many channels
     const auto& large = is_back ? in : out;
-    std::vector<int64_t> order;
-    for (std::size_t d = 0; d < rank - 3; ++d) order.push_back(static_cast<int64_t>(d));
-    const auto n = static_cast<int64_t>(rank) - 3;
+    OnnxInts order;
+    const int n = split.count();
+    for (int d = 0; d < n; ++d) order.push_back(d);
     if (is_back) {
-        for (const SymInt& size : {large[rank - 3], small[rank - 2], SymInt(r), small[rank - 1], SymInt(r)}) split.push_back(size);
+        for (const SymInt& size : {large.last(3), small.last(2), SymInt(r), small.last(1), SymInt(r)}) split.push_back(size);
         for (const int d : {0, 2, 4, 1, 3}) order.push_back(n + d);
     } else {
-        for (const SymInt& size : {large[rank - 3], SymInt(r), SymInt(r), small[rank - 2], small[rank - 1]}) split.push_back(size);
+        for (const SymInt& size : {large.last(3), SymInt(r), SymInt(r), small.last(2), small.last(1)}) split.push_back(size);
         for (const int d : {0, 3, 1, 4, 2}) order.push_back(n + d);
     }
     return x.reshape(x.permute(x.reshape(x[0], split), order), out);
@@ -127,7 +129,7 @@ OnnxValue ctc_loss_of(const OnnxCall& x) {
     const OnnxValue log_probs = is_single ? x.unsqueeze(x.as_result(0), {1}) : x.as_result(0);
     const SymInt n = is_single ? SymInt(1) : x.shape()[1];
     const OnnxValue steps = x.reshape(int_of(2), {n}), lengths = x.reshape(int_of(3), {n});
-    const SymInt longest = x.shape(1).empty() ? SymInt(1) : x.shape(1).back();
+    const SymInt longest = x.shape(1).empty() ? SymInt(1) : x.shape(1).last();
     OnnxValue targets = int_of(1);
     if (x.rank(1) != 2) {  // one after the other
         const OnnxValue begins = x.node("CumSum", {lengths, x.scalar(0, int64)}) - lengths;

@@ -31,32 +31,31 @@ OnnxValue linear_of(const OnnxCall& x) {
 // --- Convolutions -----------------------------------------------------------------------------------------------------------------
 
 // One number for each spatial dimension.
-std::vector<int64_t> spatial(const OnnxCall& x, const char* name, int dims) {
-    std::vector<int64_t> numbers = x.integers(name);
-    if (numbers.size() == 1) numbers.resize(at(dims), numbers[0]);
-    return numbers;
+OnnxInts spatial(const OnnxCall& x, const char* name, int dims) {
+    const OnnxInts numbers = x.integers(name);
+    return numbers.size() == 1 ? OnnxInts::of(dims, numbers[0]) : numbers;
 }
 // Before the elements, then after them.
-std::vector<int64_t> pads_of(const OnnxCall& x, int dims) {
-    std::vector<int64_t> pads = spatial(x, "padding", dims);
-    if (pads.size() == at(dims)) pads.insert(pads.end(), pads.begin(), pads.begin() + dims);
+OnnxInts pads_of(const OnnxCall& x, int dims) {
+    OnnxInts pads = spatial(x, "padding", dims);
+    if (pads.count() == dims) pads.append(OnnxInts(pads));
     return pads;
 }
 
 // ONNX's Conv takes no negative padding: that is cut off before.
-OnnxValue cropped(const OnnxCall& x, OnnxValue v, std::vector<int64_t>& pads, int dims) {
+OnnxValue cropped(const OnnxCall& x, OnnxValue v, OnnxInts& pads, int dims) {
     for (int d = 0; d < dims; ++d) {
-        const int64_t before = std::max<int64_t>(0, -pads[at(d)]), after = std::max<int64_t>(0, -pads[at(dims + d)]);
+        const int64_t before = std::max<int64_t>(0, -pads[d]), after = std::max<int64_t>(0, -pads[dims + d]);
         if (before > 0 || after > 0) v = x.slice(v, 2 + d, before, after > 0 ? -after : OnnxCall::kEnd);
-        pads[at(d)] = std::max<int64_t>(0, pads[at(d)]);
-        pads[at(dims + d)] = std::max<int64_t>(0, pads[at(dims + d)]);
+        pads[d] = std::max<int64_t>(0, pads[d]);
+        pads[dims + d] = std::max<int64_t>(0, pads[dims + d]);
     }
     return v;
 }
 
 OnnxValue convolution_of(const OnnxCall& x) {
     const int dims = x.rank() - 2;
-    std::vector<int64_t> pads = pads_of(x, dims);
+    OnnxInts pads = pads_of(x, dims);
     OnnxValues operands = {cropped(x, x[0], pads, dims), x[1]};
     if (x.count() > 2) operands.push_back(x[2]);
     return x.node("Conv", operands, {{"strides", spatial(x, "stride", dims)}, {"pads", pads}, {"dilations", spatial(x, "dilation", dims)},
@@ -65,34 +64,34 @@ OnnxValue convolution_of(const OnnxCall& x) {
 
 OnnxValue conv_transpose_of(const OnnxCall& x) {
     const int dims = x.rank() - 2;
-    std::vector<int64_t> pads = pads_of(x, dims), output = spatial(x, "output_padding", dims);
-    const std::vector<int64_t> stride = spatial(x, "stride", dims), dilation = spatial(x, "dilation", dims);
-    std::vector<int64_t> more(at(2 * dims), 0);  // zeros around the result that ConvTranspose cannot make itself
+    OnnxInts pads = pads_of(x, dims), output = spatial(x, "output_padding", dims);
+    const OnnxInts stride = spatial(x, "stride", dims), dilation = spatial(x, "dilation", dims);
+    OnnxInts more = OnnxInts::of(2 * dims, 0);  // zeros around the result that ConvTranspose cannot make itself
     bool any = false;
     for (int d = 0; d < dims; ++d) {
         for (const int side : {0, dims}) {
-            int64_t& pad = pads[at(side + d)];
-            more[at(side + d)] = std::max<int64_t>(0, -pad);
+            int64_t& pad = pads[side + d];
+            more[side + d] = std::max<int64_t>(0, -pad);
             pad = std::max<int64_t>(0, pad);
         }
-        if (output[at(d)] >= std::max(stride[at(d)], dilation[at(d)]) || more[at(dims + d)] > 0) {
-            more[at(dims + d)] += output[at(d)];
-            output[at(d)] = 0;
+        if (output[d] >= std::max(stride[d], dilation[d]) || more[dims + d] > 0) {
+            more[dims + d] += output[d];
+            output[d] = 0;
         }
-        any = any || more[at(d)] > 0 || more[at(dims + d)] > 0;
+        any = any || more[d] > 0 || more[dims + d] > 0;
     }
     OnnxValues operands = {x[0], x[1]};
     if (x.count() > 2 && !any) operands.push_back(x[2]);
     OnnxValue y = x.node("ConvTranspose", operands, {{"strides", stride}, {"pads", pads}, {"dilations", dilation}, {"output_padding", output},
                                                     {"group", x.integer("groups")}});
     if (!any) return y;
-    std::vector<int64_t> around = {0, 0};
-    around.insert(around.end(), more.begin(), more.begin() + dims);
-    around.insert(around.end(), {0, 0});
-    around.insert(around.end(), more.begin() + dims, more.end());
+    OnnxInts around = {0, 0};
+    around.append(more.first(dims));
+    around.append({0, 0});
+    around.append(more.after(dims));
     y = x.node("Pad", {y, x.ints(around)});
     if (x.count() < 3) return y;
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = 0; d < dims; ++d) after.push_back(1 + d);
     return y + x.unsqueeze(x[2], after);
 }
@@ -101,10 +100,11 @@ OnnxValue conv_transpose_of(const OnnxCall& x) {
 OnnxValue conv_weight_of(const OnnxCall& x) {
     const int dims = x.rank() - 2;
     const int64_t groups = x.integer("groups");
+    if (groups < 1) x.refuse("of less than one group");
     const auto kernel = spatial(x, "kernel_size", dims);
-    std::vector<int64_t> pads = pads_of(x, dims);
+    OnnxInts pads = pads_of(x, dims);
     const OnnxValue input = cropped(x, x[0], pads, dims);
-    std::vector<int64_t> swap = {1, 0}, order = {2, 1, 0};
+    OnnxInts swap = {1, 0}, order = {2, 1, 0};
     for (int d = 0; d < dims; ++d) {
         swap.push_back(2 + d);
         order.push_back(3 + d);
@@ -121,7 +121,7 @@ OnnxValue conv_weight_of(const OnnxCall& x) {
     }
     OnnxValue y = x.node("Conv", {images, x.permute(x[1], swap)},
                          {{"strides", spatial(x, "dilation", dims)}, {"pads", pads}, {"dilations", spatial(x, "stride", dims)}, {"group", groups}});
-    for (int d = 0; d < dims; ++d) y = x.slice(y, 2 + d, 0, kernel[at(d)]);
+    for (int d = 0; d < dims; ++d) y = x.slice(y, 2 + d, 0, kernel[d]);
     return x.permute(y, swap);
 }
 
@@ -137,30 +137,33 @@ struct Windows {
 
 struct Pool {
     int dims;
-    std::vector<Windows> windows;
+    OnnxList<Windows> windows;
     bool is_adaptive = false, has_known_sizes = true;
 
     // in, out: the spatial sizes of what is pooled and of the result.
-    Pool(const OnnxCall& x, const std::vector<SymInt>& in, const std::vector<SymInt>& out, bool has_dilation)
-        : dims(static_cast<int>(in.size()) - 2) {
+    Pool(const OnnxCall& x, const OnnxSizes& in, const OnnxSizes& out, bool has_dilation)
+        : dims(in.count() - 2) {
         is_adaptive = !x.sizes("output_size").empty();
-        std::vector<int64_t> kernel, stride, pad, dilation;
+        OnnxInts kernel, stride, pad, dilation;
         if (!is_adaptive) {
             kernel = spatial(x, "kernel_size", dims);
             stride = spatial(x, "stride", dims);
             if (stride.empty()) stride = kernel;
             pad = spatial(x, "padding", dims);
-            dilation = has_dilation ? spatial(x, "dilation", dims) : std::vector<int64_t>(at(dims), 1);
+            dilation = has_dilation ? spatial(x, "dilation", dims) : OnnxInts::of(dims, 1);
         }
         for (int d = 0; d < dims; ++d) {
-            const SymInt i = in[at(2 + d)], o = out[at(2 + d)];
+            const SymInt i = in[2 + d], o = out[2 + d];
+            for (const SymInt& size : {i, o}) {  // windows are computed with these
+                if (size.is_number() && (size.number() < 0 || size.number() > INT32_MAX)) x.refuse("of images of such sizes");
+            }
             has_known_sizes = has_known_sizes && i.is_number() && o.is_number();
             Windows w{i.is_number() ? i.number() : 0, o.is_number() ? o.number() : 0, 1, 1, 0, 1, is_adaptive};
             if (!is_adaptive) {
-                w.kernel = kernel[at(d)];
-                w.stride = stride[at(d)];
-                w.pad = pad[at(d)];
-                w.dilation = dilation[at(d)];
+                w.kernel = kernel[d];
+                w.stride = stride[d];
+                w.pad = pad[d];
+                w.dilation = dilation[d];
             } else if (i.is_number() && o.is_number() && o.number() > 0 && i.number() % o.number() == 0) {
                 w.kernel = w.stride = i.number() / o.number();
                 w.is_adaptive = false;
@@ -173,17 +176,17 @@ struct Pool {
     }
     // At the end beyond what is there, so that as many windows fit.
     int64_t end_pad(int d) const {
-        const Windows& w = windows[at(d)];
+        const Windows& w = windows[d];
         return std::max(w.pad, (w.out - 1) * w.stride + w.dilation * (w.kernel - 1) + 1 - w.in - w.pad);
     }
     OnnxAttributes attributes(const OnnxCall& x) const {
-        std::vector<int64_t> kernel, stride, pads;
+        OnnxInts kernel, stride, pads;
         for (const Windows& w : windows) {
             kernel.push_back(w.kernel);
             stride.push_back(w.stride);
             pads.push_back(w.pad);
         }
-        for (int d = 0; d < dims; ++d) pads.push_back(has_known_sizes ? end_pad(d) : windows[at(d)].pad);
+        for (int d = 0; d < dims; ++d) pads.push_back(has_known_sizes ? end_pad(d) : windows[d].pad);
         OnnxAttributes list = {{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
         if (!has_known_sizes && x.flag("ceil_mode")) x.refuse("with ceil_mode of images whose sizes are named dimensions");
         return list;
@@ -198,12 +201,12 @@ OnnxValues max_pool_of(const OnnxCall& x) {
     const Pool pool(x, x.shape(), x.result_shape(), true);
     if (pool.is_regular()) {
         OnnxAttributes attributes = pool.attributes(x);
-        std::vector<int64_t> dilations;
+        OnnxInts dilations;
         for (const Windows& w : pool.windows) dilations.push_back(w.dilation);
         attributes.emplace_back("dilations", dilations);
         OnnxValues found = x.nodes("MaxPool", {x.dtype(), int64}, {x[0]}, attributes);
         OnnxValue plane = x.size_0d(x.shape()[2]);  // ONNX counts through all images
-        for (int d = 1; d < pool.dims; ++d) plane = plane * x.size_0d(x.shape()[at(2 + d)]);
+        for (int d = 1; d < pool.dims; ++d) plane = plane * x.size_0d(x.shape()[2 + d]);
         return {found[0], x.node("Mod", {found[1], plane})};
     }
     // Each window as a mask over its image: (out, in) for each dimension.
@@ -211,39 +214,41 @@ OnnxValues max_pool_of(const OnnxCall& x) {
     OnnxValue is_in;
     int64_t elements = 1;
     for (int d = 0; d < pool.dims; ++d) {
-        const Windows& w = pool.windows[at(d)];
-        std::vector<int64_t> numbers;
+        const Windows& w = pool.windows[d];
+        OnnxInts numbers;
+        x.need_room({w.out, w.in});
         for (int64_t o = 0; o < w.out; ++o) {
             for (int64_t i = 0; i < w.in; ++i) numbers.push_back(i >= w.begin(o) && i < w.end(o) && (i - w.begin(o)) % w.dilation == 0);
         }
         Shape shape;
         for (int e = 0; e < pool.dims; ++e) shape.push_back(e == d ? w.out : 1);
         for (int e = 0; e < pool.dims; ++e) shape.push_back(e == d ? w.in : 1);
-        const OnnxValue mask = x.constant(tensor(numbers).to(bool_).reshape(shape));
+        const OnnxValue mask = x.constant(tensor(static_cast<const std::vector<int64_t>&>(numbers)).to(bool_).reshape(shape));
         is_in = is_in.is_left_out() ? mask : is_in & mask;
         elements *= w.in;
     }
-    std::vector<int64_t> front;
+    OnnxInts front;
     for (int d = 0; d < pool.dims; ++d) front.push_back(2 + d);
     const OnnxValue seen = where(is_in, x.unsqueeze(x[0], front), -__builtin_inf());  // (n, c, out ..., in ...)
-    std::vector<SymInt> flat = x.result_shape();
+    OnnxSizes flat = x.result_shape();
     flat.push_back(elements);
     const OnnxValue lines = x.reshape(seen, flat);
-    const int last = static_cast<int>(flat.size()) - 1;
+    const int last = flat.count() - 1;
     return {x.reduce("ReduceMax", lines, {last}, false), x.node("ArgMax", int64, {lines}, {{"axis", last}, {"keepdims", 0}})};
 }
 
 // The matrix of averages along a dimension: (out, in), divided by what counts there.
 Tensor averages(const Windows& w, bool counts_padding, bool divides) {
+    OnnxCall::need_room({w.out, w.in});
     std::vector<double> m(at(w.out * w.in));
     for (int64_t o = 0; o < w.out; ++o) {
         int64_t count = 0;
         for (int64_t i = w.begin(o); i < w.end(o); ++i) {
             const bool is_inside = i >= 0 && i < w.in;
-            if (is_inside) m[at(o * w.in + i)] = 1;
+            if (is_inside) m[o * w.in + i] = 1;
             count += is_inside || (counts_padding && i < w.in + w.pad);
         }
-        for (int64_t i = 0; i < w.in; ++i) m[at(o * w.in + i)] /= divides ? static_cast<double>(std::max<int64_t>(count, 1)) : 1;
+        for (int64_t i = 0; i < w.in; ++i) m[o * w.in + i] /= divides ? static_cast<double>(std::max<int64_t>(count, 1)) : 1;
     }
     return tensor(m).reshape({w.out, w.in});
 }
@@ -257,8 +262,8 @@ OnnxValue averaged(const OnnxCall& x, const Pool& pool, bool is_gradient) {
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::float64;
     OnnxValue y = x.cast(x[0], dtype);
     for (int d = 0; d < pool.dims; ++d) {
-        const Tensor m = averages(pool.windows[at(d)], counts_padding, divisor == 0).to(dtype);
-        std::vector<int64_t> order;
+        const Tensor m = averages(pool.windows[d], counts_padding, divisor == 0).to(dtype);
+        OnnxInts order;
         for (int k = 0; k < rank; ++k) order.push_back(k == rank - 1 ? 2 + d : k == 2 + d ? rank - 1 : k);
         const OnnxValue matrix = x.constant((is_gradient ? m : m.t()).contiguous());
         y = x.permute(x.node("MatMul", {x.permute(y, order), matrix}), order);
@@ -272,7 +277,7 @@ OnnxValue avg_pool_of(const OnnxCall& x) {
     const bool counts_padding = x.flag("count_include_pad");
     for (int d = 0; d < pool.dims && is_plain && pool.has_known_sizes; ++d) {
         // Windows that reach beyond the padding are divided by less.
-        is_plain = !counts_padding || pool.end_pad(d) == pool.windows[at(d)].pad;
+        is_plain = !counts_padding || pool.end_pad(d) == pool.windows[d].pad;
     }
     const auto sizes = x.sizes("output_size");
     if (pool.is_adaptive && std::all_of(sizes.begin(), sizes.end(), [](const SymInt& size) { return size == SymInt(1); })) {
@@ -293,7 +298,7 @@ OnnxValue next(const OnnxCall& x, const char* has, int& i) { return x.flag(has) 
 
 // (channels,) beside the dimensions that follow.
 OnnxValue beside(const OnnxCall& x, const OnnxValue& channels) {
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = 2; d < x.rank(); ++d) after.push_back(d - 1);
     return x.unsqueeze(channels, after);
 }
@@ -312,12 +317,12 @@ OnnxValues batch_norm_of(const OnnxCall& x) {
         const OnnxValue rstd = 1 / sqrt(x.cast(var, x.result_dtype(1)) + eps);
         return {y, x.concat({x.unsqueeze(x.cast(mean, x.result_dtype(1)), {0}), x.unsqueeze(rstd, {0})}, 0)};
     }
-    std::vector<int64_t> dims;
+    OnnxInts dims;
     SymInt n = 1;
     for (int d = 0; d < x.rank(); ++d) {
         if (d == 1) continue;
         dims.push_back(d);
-        n = n * x.shape()[at(d)];
+        n = n * x.shape()[d];
     }
     const OnnxValue center = x.reduce("ReduceMean", x[0], dims, true), away = x[0] - center;
     const OnnxValue spread = x.reduce("ReduceMean", away * away, dims, true);
@@ -338,9 +343,9 @@ OnnxValues batch_norm_of(const OnnxCall& x) {
 }
 
 // The last dimensions, as many as normalized_shape has.
-std::vector<int64_t> last_dims(const OnnxCall& x) {
-    std::vector<int64_t> dims;
-    const int count = static_cast<int>(x.sizes("normalized_shape").size());
+OnnxInts last_dims(const OnnxCall& x) {
+    OnnxInts dims;
+    const int count = x.sizes("normalized_shape").count();
     for (int d = x.rank() - count; d < x.rank(); ++d) dims.push_back(d);
     return dims;
 }
@@ -350,15 +355,15 @@ OnnxValue layer_norm_of(const OnnxCall& x) {
     const OnnxValue weight = next(x, "has_weight", i), bias = next(x, "has_bias", i);
     OnnxValues operands = {x[0], weight.is_left_out() ? x.filled(x.sizes("normalized_shape"), 1, x.dtype()) : x.cast(weight, x.dtype())};
     if (!bias.is_left_out()) operands.push_back(x.cast(bias, x.dtype()));
-    return x.node("LayerNormalization", operands, {{"axis", -static_cast<int>(last_dims(x).size())}, {"epsilon", x.real("eps")}});
+    return x.node("LayerNormalization", operands, {{"axis", -last_dims(x).count()}, {"epsilon", x.real("eps")}});
 }
 
 // (g, x, weight): those of x, and of the weight and the bias where there are such.
 OnnxValues layer_norm_backward_of(const OnnxCall& x) {
     const OnnxValue &g = x[0], &in = x[1];
-    const std::vector<std::int64_t> dims = last_dims(x);
-    std::vector<std::int64_t> leading;
-    for (int d = 0; d < x.rank() - static_cast<int>(dims.size()); ++d) leading.push_back(d);
+    const OnnxInts dims = last_dims(x);
+    OnnxInts leading;
+    for (int d = 0; d < x.rank() - dims.count(); ++d) leading.push_back(d);
     const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, dims, true); };
     const auto total = [&](const OnnxValue& v) { return leading.empty() ? v : x.reduce("ReduceSum", v, leading, false); };
     const OnnxValue away = in - mean(in), rstd = 1 / sqrt(mean(away * away) + x.real("eps")), normal = away * rstd;
@@ -380,8 +385,9 @@ OnnxValue group_norm_of(const OnnxCall& x) {
     int i = 1;
     const OnnxValue weight = next(x, "has_weight", i), bias = next(x, "has_bias", i);
     const SymInt groups = x.integer("num_groups");
+    if (x.integer("num_groups") < 1) x.refuse("of less than one group");
     SymInt rest = 1;
-    for (int d = 2; d < x.rank(); ++d) rest = rest * x.shape()[at(d)];
+    for (int d = 2; d < x.rank(); ++d) rest = rest * x.shape()[d];
     const SymInt channels = x.shape()[1];
     if (!channels.is_number() && x.integer("num_groups") != 1) x.refuse("of channels whose number is a named dimension");
     const SymInt each = (channels.is_number() ? SymInt(channels.number() / x.integer("num_groups")) : channels) * rest;
@@ -403,26 +409,26 @@ OnnxValue block(const OnnxCall& x, const OnnxValue& source, int rank, int64_t nu
 // layouts: of each source, how many blocks it has, and which is the input gate, the first forget gate, one or no step to the next
 // child's, the output gate, the update; -1: in another source.
 OnnxValues lstm_gates_of(const OnnxCall& x) {
-    const int children = static_cast<int>(x.integer("children")), sources = x.count() - children;
+    const int children = x.small("children"), sources = x.count() - children;
     const auto layouts = x.integers("layouts");
-    const SymInt width = x.result_shape().back();
+    const SymInt width = x.result_shape().last();
     OnnxValues rows;
     for (int s = 0; s < sources; ++s) {  // (..., blocks, width) as (..., blocks * width)
-        std::vector<SymInt> shape = x.result_shape();
-        shape.back() = SymInt(layouts[at(6 * s)]) * width;
+        OnnxSizes shape = x.result_shape();
+        shape.last() = SymInt(layouts[6 * s]) * width;
         rows.push_back(x.shape(s) == shape ? x[s] : x.reshape(x[s], shape));
     }
     const auto gate = [&](int g) {  // i, f_1 ... f_n, o, u
         OnnxValue sum;
         for (int s = 0; s < sources; ++s) {
-            const int64_t* layout = layouts.data() + 6 * s;
+            const OnnxInts layout = layouts.after(6 * s).first(6);
             const int64_t number = g == 0              ? layout[1]
                                    : g == children + 1 ? layout[4]
                                    : g == children + 2 ? layout[5]
                                    : layout[2] < 0     ? -1
                                                        : layout[2] + (g - 1) * layout[3];
             if (number < 0) continue;
-            const OnnxValue part = block(x, rows[at(s)], static_cast<int>(x.result_shape().size()), number, width);
+            const OnnxValue part = block(x, rows[s], x.result_shape().count(), number, width);
             sum = sum.is_left_out() ? part : sum + part;
         }
         return sum;
@@ -433,7 +439,7 @@ OnnxValues lstm_gates_of(const OnnxCall& x) {
 }
 
 OnnxValue gru_gates_of(const OnnxCall& x) {
-    const SymInt width = x.result_shape().back();
+    const SymInt width = x.result_shape().last();
     const auto of_x = [&](int k) { return block(x, x[0], x.rank(0), k, width); };
     const auto of_h = [&](int k) { return block(x, x[1], x.rank(1), k, width); };
     const OnnxValue reset = sigmoid(of_x(0) + of_h(0)), update = sigmoid(of_x(1) + of_h(1));

@@ -10,10 +10,10 @@ namespace {
 
 using std::int64_t;
 
-SymInt rows_of(const std::vector<SymInt>& shape) { return shape[shape.size() - 2]; }
-std::vector<SymInt> batch_of(const std::vector<SymInt>& shape, int matrix_dims = 2) { return {shape.begin(), shape.end() - matrix_dims}; }
-std::vector<SymInt> with(std::vector<SymInt> shape, std::initializer_list<SymInt> more) {
-    shape.insert(shape.end(), more.begin(), more.end());
+SymInt rows_of(const OnnxSizes& shape) { return shape.last(2); }
+OnnxSizes batch_of(const OnnxSizes& shape, int matrix_dims = 2) { return shape.without_last(matrix_dims); }
+OnnxSizes with(OnnxSizes shape, const OnnxSizes& more) {
+    shape.append(more);
     return shape;
 }
 
@@ -29,20 +29,21 @@ OnnxValues loop(const OnnxCall& x, const OnnxValue& count, const OnnxValues& beg
     const std::vector<SymInt> scalar;
     const OnnxValue k = builder.graph_input(int64, &scalar), goes_on = builder.graph_input(bool_, &scalar);
     OnnxValues states;
-    std::vector<DType> dtypes;
+    OnnxDTypes dtypes;
     for (const OnnxValue& state : begun) states.push_back(builder.graph_input(state.dtype(), nullptr));
-    OnnxValues results = body(k, states);
-    for (const OnnxValue& result : results) dtypes.push_back(result.dtype());
-    results.insert(results.begin(), goes_on);
+    const OnnxValues made = body(k, states);
+    for (const OnnxValue& result : made) dtypes.push_back(result.dtype());
+    OnnxValues results = {goes_on};
+    results.append(made);
     const int graph = builder.end_graph(results);
     OnnxValues inputs = {count, x.scalar(true, bool_)};
-    inputs.insert(inputs.end(), begun.begin(), begun.end());
+    inputs.append(begun);
     return x.nodes("Loop", dtypes, inputs, {OnnxAttribute::graph("body", graph)});
 }
 
 // What was gathered, (n, batch ..., m), as (batch ..., n, m), or (batch ..., m, n).
 OnnxValue gathered_rows(const OnnxCall& x, const OnnxValue& list, int rank, bool as_columns) {
-    std::vector<int64_t> order;
+    OnnxInts order;
     for (int d = 1; d < rank - 1; ++d) order.push_back(d);
     order.push_back(as_columns ? rank - 1 : 0);
     order.push_back(as_columns ? 0 : rank - 1);
@@ -71,20 +72,20 @@ OnnxValues eliminated(const OnnxCall& x, const OnnxValue& whole, int rank, const
     return {product(x, order, right), pivots, order};
 }
 
-OnnxValue solved(const OnnxCall& x, const OnnxValue& a, const OnnxValue& b, const std::vector<SymInt>& batch, const SymInt& n, const SymInt& columns) {
-    const int rank = static_cast<int>(batch.size()) + 2;
+OnnxValue solved(const OnnxCall& x, const OnnxValue& a, const OnnxValue& b, const OnnxSizes& batch, const SymInt& n, const SymInt& columns) {
+    const int rank = batch.count() + 2;
     const OnnxValue left = x.expand(a, with(batch, {n, n})), right = x.expand(b, with(batch, {n, columns}));
     return eliminated(x, x.concat({left, right}, rank - 1), rank, n)[0];
 }
 
 OnnxValue solve_of(const OnnxCall& x, const OnnxValue& a) {
     const auto &of_a = x.shape(0), &of_b = x.shape(1);
-    std::vector<SymInt> one_less(of_a.begin(), of_a.end() - 1);
+    const OnnxSizes one_less = of_a.without_last(1);
     const bool is_vector = of_b.size() == 1 || (of_b.size() + 1 == of_a.size() && of_b == one_less);
     const auto& result = x.result_shape();
     const SymInt n = rows_of(of_a);
-    if (!is_vector) return solved(x, a, x.as_result(1), batch_of(result), n, result.back());
-    return x.squeeze(solved(x, a, x.unsqueeze(x.as_result(1), {static_cast<int>(of_b.size())}), batch_of(result, 1), n, 1), {static_cast<int>(result.size())});
+    if (!is_vector) return solved(x, a, x.as_result(1), batch_of(result), n, result.last());
+    return x.squeeze(solved(x, a, x.unsqueeze(x.as_result(1), {of_b.count()}), batch_of(result, 1), n, 1), {result.count()});
 }
 
 OnnxValue triangular_of(const OnnxCall& x) {
@@ -124,9 +125,9 @@ OnnxValue cholesky_of(const OnnxCall& x) {
 }
 
 // Householder's reflections, with LAPACK's signs: Q (batch ..., m, m) and R (batch ..., m, n).
-OnnxValues reflected(const OnnxCall& x, const OnnxValue& a, const std::vector<SymInt>& shape) {
-    const int rank = static_cast<int>(shape.size());
-    const SymInt m = rows_of(shape), n = shape.back();
+OnnxValues reflected(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shape) {
+    const int rank = shape.count();
+    const SymInt m = rows_of(shape), n = shape.last();
     const DType dtype = a.dtype();
     const OnnxValue count = x.node("Min", {x.size_0d(m), x.size_0d(n)});
     const OnnxValue one = x.expand(identity(x, m, dtype), with(batch_of(shape), {m, m}));
@@ -152,7 +153,7 @@ OnnxValues qr_of(const OnnxCall& x) {
     const OnnxValue r = x.node("Trilu", {found[1], x.scalar(0, int64)}, {{"upper", 1}});
     const std::string mode = x.choice("mode");
     if (mode == "complete") return {found[0], r};
-    const SymInt m = rows_of(shape), n = shape.back();
+    const SymInt m = rows_of(shape), n = shape.last();
     const bool is_known = m.is_number() && n.is_number();
     const OnnxValue k = is_known ? x.ints({std::min(m.number(), n.number())}) : x.node("Min", {x.size_1d(m), x.size_1d(n)});
     const auto first = [&](const OnnxValue& v, int dim) { return x.node("Slice", {v, x.ints({0}), k, x.ints({dim})}); };
@@ -169,14 +170,15 @@ struct Pairs {
     Pairs(const OnnxCall& x, const SymInt& size) {
         if (!size.is_number()) x.refuse("of matrices whose sizes are named dimensions");
         const int64_t n = size.number();
-        std::vector<int64_t> p, q;
+        x.need_room({n, n});
+        OnnxInts p, q;
         for (int64_t i = 0; i < n; ++i) {
             for (int64_t k = i + 1; k < n; ++k) {
                 p.push_back(i);
                 q.push_back(k);
             }
         }
-        count = static_cast<int64_t>(p.size());
+        count = p.count();
         if (p.empty()) p = q = {0};
         first = x.ints(p);
         second = x.ints(q);
@@ -215,9 +217,9 @@ OnnxValues eigen_of(const OnnxCall& x) {
 
 // One-sided Jacobi (Hestenes 1958): columns are turned in pairs until all are orthogonal; their lengths are the singular values. Of
 // (batch ..., m, n) with m >= n: U (m, n), S, V (n, n), the largest first.
-OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const std::vector<SymInt>& shape) {
-    const int rank = static_cast<int>(shape.size());
-    const SymInt n = shape.back();
+OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shape) {
+    const int rank = shape.count();
+    const SymInt n = shape.last();
     const DType dtype = a.dtype();
     const Pairs pairs(x, n);
     const OnnxValue one = identity(x, n, dtype), all = x.expand(one, with(batch_of(shape), {n, n}));
@@ -251,23 +253,23 @@ struct Factors {
 Factors svd(const OnnxCall& x) {
     auto shape = x.shape();
     const int rank = x.rank();
-    const SymInt m = rows_of(shape), n = shape.back();
+    const SymInt m = rows_of(shape), n = shape.last();
     if (!m.is_number() || !n.is_number()) x.refuse("of matrices whose sizes are named dimensions");
     if (m.number() >= n.number()) {
         const OnnxValues found = thin_svd(x, x[0], shape);
         return {found[0], found[1], found[2]};
     }
-    std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+    std::swap(shape.last(1), shape.last(2));
     const OnnxValues found = thin_svd(x, x.matrix_transpose(x[0], rank), shape);
     return {found[2], found[1], found[0]};
 }
 
 // Columns that are missing for a square matrix: any that are orthogonal to those that there are.
-OnnxValue completed(const OnnxCall& x, const OnnxValue& u, const std::vector<SymInt>& square, const SymInt& columns) {
-    const int rank = static_cast<int>(square.size());
-    if (square.back() == columns) return u;
+OnnxValue completed(const OnnxCall& x, const OnnxValue& u, const OnnxSizes& square, const SymInt& columns) {
+    const int rank = square.count();
+    if (square.last() == columns) return u;
     auto shape = square;
-    shape.back() = columns;
+    shape.last() = columns;
     const OnnxValue q = reflected(x, u, shape)[0];
     return x.concat({u, x.slice(q, rank - 1, columns, OnnxCall::kEnd)}, rank - 1);
 }
@@ -276,7 +278,7 @@ OnnxValues svd_of(const OnnxCall& x) {
     Factors found = svd(x);
     const int rank = x.rank();
     if (x.flag("full_matrices")) {
-        const SymInt k = x.result_shape(1).back();
+        const SymInt k = x.result_shape(1).last();
         found.u = completed(x, found.u, x.result_shape(0), k);
         found.v = completed(x, found.v, x.result_shape(2), k);
     }
@@ -288,7 +290,7 @@ OnnxValue counts(const OnnxCall& x, const OnnxValue& s) {
     const int rank = x.rank();
     double rtol = x.real("rtol");
     if (rtol < 0) {
-        const SymInt m = rows_of(x.shape()), n = x.shape().back();
+        const SymInt m = rows_of(x.shape()), n = x.shape().last();
         rtol = (x.dtype() == DType::float64 ? 0x1p-52 : 0x1p-23) * static_cast<double>(std::max(m.number(), n.number()));
     }
     return s > x.slice(s, rank - 2, 0, 1) * rtol;

@@ -13,7 +13,7 @@ OnnxValue reduced(const OnnxCall& x, const OnnxValue& loss) {
     const std::string how = x.choice("reduction");
     const int rank = std::max(x.rank(0), x.rank(1));
     if (how == "none") return loss;
-    const auto is_empty = [](const std::vector<SymInt>& shape) { return std::find(shape.begin(), shape.end(), SymInt(0)) != shape.end(); };
+    const auto is_empty = [](const OnnxSizes& shape) { return std::find(shape.begin(), shape.end(), SymInt(0)) != shape.end(); };
     if (how == "mean" && (is_empty(x.shape(0)) || is_empty(x.shape(1)))) return x.reduce_all("ReduceSum", loss, rank) / 0.0;
     return x.reduce_all(how == "sum" ? "ReduceSum" : "ReduceMean", loss, rank);
 }
@@ -51,11 +51,11 @@ OnnxValue cross_entropy_of(const OnnxCall& x, bool of_logits) {
     const DType dtype = x.result_dtype();
     const double smoothing = x.real("label_smoothing");
     const std::string how = x.choice("reduction");
-    const SymInt classes = x.shape()[static_cast<std::size_t>(dim)];
+    const SymInt classes = x.shape()[dim];
     const OnnxValue input = x.as_result(0);
     const OnnxValue logs = of_logits ? x.node("LogSoftmax", {input}, {{"axis", dim}}) : input;
     const OnnxValue weight = x.count() > 2 ? x.as_result(2) : OnnxValue();
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = dim + 1; d < rank; ++d) after.push_back(d - dim);
     const OnnxValue spread_weight = weight.is_left_out() ? weight : x.unsqueeze(weight, after);
     const auto summed = [&](const OnnxValue& v) { return x.reduce_all("ReduceSum", v, rank - 1); };
@@ -67,7 +67,7 @@ OnnxValue cross_entropy_of(const OnnxCall& x, bool of_logits) {
         if (how == "none") return loss;
         SymInt count = 1;
         for (int d = 0; d < rank; ++d) {
-            if (d != dim) count = count * x.shape()[static_cast<std::size_t>(d)];
+            if (d != dim) count = count * x.shape()[d];
         }
         return how == "sum" ? summed(loss) : summed(loss) / x.size_as(count, dtype);
     }
@@ -90,8 +90,8 @@ OnnxValue cross_entropy_backward_of(const OnnxCall& x) {
     const DType dtype = x.result_dtype();
     const double smoothing = x.real("label_smoothing");
     const std::string how = x.choice("reduction");
-    const SymInt classes = x.shape(1)[static_cast<std::size_t>(dim)];
-    std::vector<int64_t> after;
+    const SymInt classes = x.shape(1)[dim];
+    OnnxInts after;
     for (int d = dim + 1; d < rank; ++d) after.push_back(d - dim);
     const OnnxValue target = x.unsqueeze(x.cast(x[2].is_number() ? x.scalar(x[2].number(), int64) : x[2], int64), {dim});
     const OnnxValue counts = !(target == x.integer("ignore_index"));

@@ -75,6 +75,12 @@ OnnxValues dropout_of(const OnnxCall& x) {
     return {where(mask, x[0] * scale, 0), mask};
 }
 
+// The sides of a matrix whose indices the model is given.
+std::int64_t indices_in(const OnnxCall& x, const char* side) {
+    x.need_room({x.integer("rows"), x.integer("columns")});
+    return x.integer(side);
+}
+
 OnnxValue overwritten(const OnnxCall& x) { return x.expand(x.as_result(1), x.result_shape()); }
 
 }  // namespace
@@ -89,8 +95,8 @@ TAPIR_ONNX(full_like, filled(x, x.number("value")));
 TAPIR_ONNX(arange, range_of(x));
 TAPIR_ONNX(linspace, linspace_of(x));
 TAPIR_ONNX(logspace, pow(x.scalar(x.real("base"), x.result_dtype()), linspace_of(x)));
-TAPIR_ONNX(tril_indices, x.constant(tril_indices(x.integer("rows"), x.integer("columns"), x.integer("offset"), {x.result_dtype()})));
-TAPIR_ONNX(triu_indices, x.constant(triu_indices(x.integer("rows"), x.integer("columns"), x.integer("offset"), {x.result_dtype()})));
+TAPIR_ONNX(tril_indices, x.constant(tril_indices(indices_in(x, "rows"), indices_in(x, "columns"), x.moderate("offset"), {x.result_dtype()})));
+TAPIR_ONNX(triu_indices, x.constant(triu_indices(indices_in(x, "rows"), indices_in(x, "columns"), x.moderate("offset"), {x.result_dtype()})));
 TAPIR_ONNX(eye, eye_of(x));
 TAPIR_ONNX(number, number_of(x));
 

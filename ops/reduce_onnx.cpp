@@ -10,18 +10,18 @@ namespace {
 using std::int64_t;
 
 // What is reduced: of `dims`, those that there are; none: all.
-std::vector<int64_t> dims_of(const OnnxCall& x) {
-    std::vector<int64_t> dims;
-    const std::vector<int64_t> given = x.integers("dims");
+OnnxInts dims_of(const OnnxCall& x) {
+    OnnxInts dims;
+    const OnnxInts given = x.integers("dims");
     for (int64_t d = 0; given.empty() && d < x.rank(); ++d) dims.push_back(d);
     for (const int64_t d : given) {
         if (d < x.rank()) dims.push_back(d < 0 ? d + x.rank() : d);
     }
     return dims;
 }
-SymInt reduced_numel(const OnnxCall& x, const std::vector<int64_t>& dims) {
+SymInt reduced_numel(const OnnxCall& x, const OnnxInts& dims) {
     SymInt n = 1;
-    for (const int64_t d : dims) n = n * x.shape()[static_cast<std::size_t>(d)];
+    for (const int64_t d : dims) n = n * x.shape()[d];
     return n;
 }
 OnnxValue over(const OnnxCall& x, const char* op, const OnnxValue& value) { return x.reduce(op, value, dims_of(x), x.flag("keepdim")); }
@@ -46,17 +46,17 @@ OnnxValue mean_of(const OnnxCall& x) {
 }
 
 OnnxValue var_of(const OnnxCall& x) {
-    const std::vector<int64_t> dims = dims_of(x);
+    const OnnxInts dims = dims_of(x);
     const SymInt n = reduced_numel(x, dims);
-    const int64_t correction = x.integer("correction");
+    const int64_t correction = x.moderate("correction");
     const OnnxValue away = x[0] - x.reduce("ReduceMean", x[0], dims, true);
     const OnnxValue sum = x.reduce("ReduceSum", away * away, dims, x.flag("keepdim"));
-    if (n.is_number()) return sum / static_cast<double>(std::max<int64_t>(0, n.number() - correction));
+    if (n.is_number()) return sum / static_cast<double>(std::max<int64_t>(0, (n + SymInt(-correction)).number()));
     return sum / x.node("Max", {x.size_as(n + SymInt(-correction), x.dtype()), x.scalar(0, x.dtype())});
 }
 
 int dim_of(const OnnxCall& x, const char* name = "dim") {
-    const int dim = static_cast<int>(x.integer(name));
+    const int dim = x.small(name);
     return dim < 0 ? dim + x.rank() : dim;
 }
 
@@ -64,9 +64,9 @@ int dim_of(const OnnxCall& x, const char* name = "dim") {
 
 // (..., n, n, ...): which elements count for which results along `dim`: those up to it, or from it on.
 OnnxValue reaches(const OnnxCall& x, int dim, bool reverse) {
-    const OnnxValue n = x.range(x.shape()[static_cast<std::size_t>(dim)]);
+    const OnnxValue n = x.range(x.shape()[dim]);
     const OnnxValue mask = reverse ? n >= x.unsqueeze(n, {1}) : n <= x.unsqueeze(n, {1});
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = dim + 1; d < x.rank(); ++d) after.push_back(d - dim + 1);
     return x.unsqueeze(mask, after);
 }
@@ -100,9 +100,9 @@ OnnxValues running_extreme(const OnnxCall& x, bool largest) {
         is_it = where(x.unsqueeze(any, {dim + 1}), is_nan, is_it);
         found = where(any, NAN, found);
     }
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = dim + 1; d < x.rank(); ++d) after.push_back(d - dim);
-    const OnnxValue at = where(is_it, x.unsqueeze(x.range(x.shape()[static_cast<std::size_t>(dim)]), after), -1);
+    const OnnxValue at = where(is_it, x.unsqueeze(x.range(x.shape()[dim]), after), -1);
     return {found, x.reduce("ReduceMax", at, {dim + 1}, false)};
 }
 
@@ -143,7 +143,7 @@ OnnxValues top(const OnnxCall& x, int dim, const OnnxValue& k, bool largest) {
 OnnxValues sort_of(const OnnxCall& x) {
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
     const int dim = dim_of(x);
-    return top(x, dim, x.size_1d(x.shape()[static_cast<std::size_t>(dim)]), x.flag("descending"));
+    return top(x, dim, x.size_1d(x.shape()[dim]), x.flag("descending"));
 }
 OnnxValues topk_of(const OnnxCall& x) {
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
@@ -163,7 +163,7 @@ OnnxValues ranked(const OnnxCall& x, const SymInt& k) {
 OnnxValues median_of(const OnnxCall& x) {
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
     const int dim = dim_of(x);
-    const SymInt n = x.shape()[static_cast<std::size_t>(dim)];
+    const SymInt n = x.shape()[dim];
     OnnxValues found = ranked(x, (n + SymInt(1)).floor_div(2));
     if (is_floating(x.dtype())) {  // nan, and where the first is, if any
         const OnnxValue is_nan = x.cast(x[0] != x[0], DType::int32);
@@ -313,8 +313,8 @@ OnnxValue softmax_backward_of(const OnnxCall& x, bool log) {
 // Row i sees the columns up to first_query + i; a row that sees none is 0.
 OnnxValue causal_softmax_of(const OnnxCall& x) {
     const auto& shape = x.shape();
-    const OnnxValue rows = x.unsqueeze(x.range(shape[shape.size() - 2]), {1}) + x.number_as("first_query", int64);
-    return x.node("Softmax", {where(x.range(shape.back()) <= rows, x[0], -INFINITY)}, {{"axis", -1}});
+    const OnnxValue rows = x.unsqueeze(x.range(shape.last(2)), {1}) + x.number_as("first_query", int64);
+    return x.node("Softmax", {where(x.range(shape.last()) <= rows, x[0], -INFINITY)}, {{"axis", -1}});
 }
 
 }  // namespace

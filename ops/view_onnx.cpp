@@ -11,15 +11,15 @@ using std::int64_t;
 
 OnnxValue transposed(const OnnxCall& x) {
     const auto pair = x.integers("dims");
-    std::vector<int64_t> dims;
+    OnnxInts dims;
     for (int d = 0; d < x.rank(); ++d) dims.push_back(d);
-    if (x.rank() > 0) std::swap(dims[static_cast<std::size_t>(pair[0])], dims[static_cast<std::size_t>(pair[1])]);
+    if (x.rank() > 0) std::swap(dims[pair[0]], dims[pair[1]]);
     return x.permute(x[0], dims);
 }
 
 // The dimensions in an order that has these two last.
-std::vector<int64_t> with_last(int rank, int64_t d1, int64_t d2) {
-    std::vector<int64_t> dims;
+OnnxInts with_last(int rank, int64_t d1, int64_t d2) {
+    OnnxInts dims;
     for (int d = 0; d < rank; ++d) {
         if (d != d1 && d != d2) dims.push_back(d);
     }
@@ -27,23 +27,23 @@ std::vector<int64_t> with_last(int rank, int64_t d1, int64_t d2) {
     dims.push_back(d2);
     return dims;
 }
-std::vector<int64_t> inverse_of(const std::vector<int64_t>& dims) {
-    std::vector<int64_t> back(dims.size());
-    for (std::size_t d = 0; d < dims.size(); ++d) back[static_cast<std::size_t>(dims[d])] = static_cast<int64_t>(d);
+OnnxInts inverse_of(const OnnxInts& dims) {
+    OnnxInts back = OnnxInts::of(dims.count(), 0);
+    for (int d = 0; d < dims.count(); ++d) back[dims[d]] = d;
     return back;
 }
 
 OnnxValue diagonal_of(const OnnxCall& x) {
-    const int64_t offset = x.integer("offset"), d1 = x.integer("dim1"), d2 = x.integer("dim2");
-    const std::vector<int64_t> order = with_last(x.rank(), d1, d2);
-    const SymInt rows = x.shape()[static_cast<std::size_t>(d1)], columns = x.shape()[static_cast<std::size_t>(d2)];
-    std::vector<SymInt> flat;
-    for (int d = 0; d < x.rank() - 2; ++d) flat.push_back(x.shape()[static_cast<std::size_t>(order[static_cast<std::size_t>(d)])]);
+    const int64_t offset = x.moderate("offset"), d1 = x.small("dim1"), d2 = x.small("dim2");
+    const OnnxInts order = with_last(x.rank(), d1, d2);
+    const SymInt rows = x.shape()[d1], columns = x.shape()[d2];
+    OnnxSizes flat;
+    for (int d = 0; d < x.rank() - 2; ++d) flat.push_back(x.shape()[order[d]]);
     flat.push_back(rows * columns);
     const SymInt first = offset >= 0 ? SymInt(offset) : SymInt(-offset) * columns;
     OnnxValue k;
     if (rows.is_number() && columns.is_number()) {
-        k = x.range(x.result_shape().back());
+        k = x.range(x.result_shape().last());
     } else {  // the smaller of what is left of both
         const OnnxValue down = x.size_0d(rows + SymInt(std::min<int64_t>(offset, 0))), across = x.size_0d(columns + SymInt(-std::max<int64_t>(offset, 0)));
         const OnnxValue count = x.node("Max", {x.node("Min", {down, across}), x.scalar(0, int64)});
@@ -54,44 +54,44 @@ OnnxValue diagonal_of(const OnnxCall& x) {
 }
 
 OnnxValue diagonal_scatter_of(const OnnxCall& x) {
-    const int64_t offset = x.integer("offset"), d1 = x.integer("dim1"), d2 = x.integer("dim2");
-    const std::vector<int64_t> order = with_last(x.rank(), d1, d2);
+    const int64_t offset = x.moderate("offset"), d1 = x.small("dim1"), d2 = x.small("dim2");
+    const OnnxInts order = with_last(x.rank(), d1, d2);
     const OnnxValue whole = x.permute(x.as_result(0), order), diagonal = x.as_result(1);
-    const OnnxValue rows = x.unsqueeze(x.range(x.shape()[static_cast<std::size_t>(d1)]), {1}), columns = x.range(x.shape()[static_cast<std::size_t>(d2)]);
+    const OnnxValue rows = x.unsqueeze(x.range(x.shape()[d1]), {1}), columns = x.range(x.shape()[d2]);
     // element k of the diagonal is in row k, or in column k where it is below
     const int last = x.rank(1) - 1;
-    const OnnxValue most = x.size_as(x.shape(1).back() + SymInt(-1), int64);
-    const OnnxValue k = x.node("Min", {offset >= 0 ? x.range(x.shape()[static_cast<std::size_t>(d1)]) : columns, most});
+    const OnnxValue most = x.size_as(x.shape(1).last() + SymInt(-1), int64);
+    const OnnxValue k = x.node("Min", {offset >= 0 ? x.range(x.shape()[d1]) : columns, most});
     const OnnxValue spread = x.unsqueeze(x.gather(diagonal, k, last), {offset >= 0 ? last + 1 : last});
     return x.permute(where(columns - rows == offset, spread, whole), inverse_of(order));
 }
 
 // 0, 1, ... along a dimension.
 OnnxValue along(const OnnxCall& x, int dim) {
-    std::vector<int64_t> after;
+    OnnxInts after;
     for (int d = dim + 1; d < x.rank(); ++d) after.push_back(d - dim);
-    return x.unsqueeze(x.range(x.shape()[static_cast<std::size_t>(dim)]), after);
+    return x.unsqueeze(x.range(x.shape()[dim]), after);
 }
 
 OnnxValue select_scatter_of(const OnnxCall& x) {
-    const int dim = static_cast<int>(x.integer("dim"));
+    const int dim = x.small("dim");
     return where(along(x, dim) == x.number_as("index", int64), x.unsqueeze(x.as_result(1), {dim}), x[0]);
 }
 
 OnnxValue slice_scatter_of(const OnnxCall& x) {
-    const int dim = static_cast<int>(x.integer("dim"));
+    const int dim = x.small("dim");
     const SymInt start = x.size("start"), end = x.size("end");
-    const int64_t step = x.integer("step");
+    const int64_t step = x.moderate("step");
     const OnnxValue part = x.as_result(1);
     if (step == 1) {
         OnnxValues parts;
         if (!(start == SymInt(0))) parts.push_back(x.slice(x[0], dim, 0, start));
         parts.push_back(part);
-        if (!(end == x.shape()[static_cast<std::size_t>(dim)])) parts.push_back(x.slice(x[0], dim, end, OnnxCall::kEnd));
+        if (!(end == x.shape()[dim])) parts.push_back(x.slice(x[0], dim, end, OnnxCall::kEnd));
         return parts.size() == 1 ? parts[0] : x.concat(parts, dim);
     }
-    const OnnxValue i = x.range(x.shape()[static_cast<std::size_t>(dim)]), first = x.size_as(start, int64);
-    const OnnxValue most = x.size_as(x.shape(1)[static_cast<std::size_t>(dim)] + SymInt(-1), int64);
+    const OnnxValue i = x.range(x.shape()[dim]), first = x.size_as(start, int64);
+    const OnnxValue most = x.size_as(x.shape(1)[dim] + SymInt(-1), int64);
     const OnnxValue k = x.node("Min", {x.node("Max", {floor_divide(i - first, step), x.scalar(0, int64)}), most});
     const OnnxValue j = along(x, dim);
     return where((j >= first) & (j < x.size_as(end, int64)) & (remainder(j - first, step) == 0), x.gather(part, k, dim), x[0]);
@@ -102,9 +102,9 @@ OnnxValue places_of(const OnnxCall& x) {
     const auto sizes = x.sizes("sizes");
     const auto strides = x.sizes("strides");
     OnnxValue places = x.number_as("offset", int64);
-    for (std::size_t d = 0; d < sizes.size(); ++d) {
-        std::vector<int64_t> after;
-        for (std::size_t k = d + 1; k < sizes.size(); ++k) after.push_back(static_cast<int64_t>(k - d));
+    for (int d = 0; d < sizes.count(); ++d) {
+        OnnxInts after;
+        for (int k = d + 1; k < sizes.count(); ++k) after.push_back(k - d);
         places = places + x.unsqueeze(x.range(sizes[d]) * x.size_as(strides[d], int64), after);
     }
     return places;
@@ -117,11 +117,11 @@ OnnxValue place_of(const OnnxCall& x) {
 }
 
 OnnxValues pieces_of(const OnnxCall& x) {
-    const int dim = static_cast<int>(x.integer("dim"));
-    std::vector<SymInt> sizes;
+    const int dim = x.small("dim");
+    OnnxSizes sizes;
     const bool drop = x.flag("drop");
-    for (int i = 0; i < x.result_count(); ++i) sizes.push_back(drop ? SymInt(1) : x.result_shape(i)[static_cast<std::size_t>(dim)]);
-    OnnxValues parts = x.nodes("Split", std::vector<DType>(sizes.size(), x.dtype()), {x[0], x.sizes(sizes)}, {{"axis", dim}});
+    for (int i = 0; i < x.result_count(); ++i) sizes.push_back(drop ? SymInt(1) : x.result_shape(i)[dim]);
+    OnnxValues parts = x.nodes("Split", OnnxDTypes::of(sizes.count(), x.dtype()), {x[0], x.sizes(sizes)}, {{"axis", dim}});
     if (drop) {
         for (OnnxValue& part : parts) part = x.squeeze(part, {dim});
     }
@@ -130,15 +130,15 @@ OnnxValues pieces_of(const OnnxCall& x) {
 
 OnnxValue cat_of(const OnnxCall& x) {
     OnnxValues parts;
-    const std::size_t rank = x.result_shape().size();
+    const int rank = x.result_shape().count();
     for (int i = 0; i < x.count(); ++i) {
-        if (x.shape(i).size() == rank) parts.push_back(x.as_result(i));  // (0,) goes with anything
+        if (x.rank(i) == rank) parts.push_back(x.as_result(i));  // (0,) goes with anything
     }
-    return x.concat(parts, static_cast<int>(x.integer("dim")));
+    return x.concat(parts, x.small("dim"));
 }
 OnnxValue stack_of(const OnnxCall& x) {
     OnnxValues parts;
-    const int dim = static_cast<int>(x.integer("dim"));
+    const int dim = x.small("dim");
     for (int i = 0; i < x.count(); ++i) {
         const OnnxValue part = x[i].is_number() ? x.scalar(x[i].number(), x.result_dtype()) : x.as_result(i);
         parts.push_back(x.unsqueeze(part, {dim}));
@@ -155,7 +155,7 @@ OnnxValue flip_of(const OnnxCall& x) {
     auto dims = x.integers("dims");
     if (x.rank() == 0 || dims.empty()) return x[0];
     for (int64_t& d : dims) d = d < 0 ? d + x.rank() : d;
-    const std::vector<int64_t> ones(dims.size(), -1), ends(dims.size(), INT64_MIN);
+    const OnnxInts ones = OnnxInts::of(dims.count(), -1), ends = OnnxInts::of(dims.count(), INT64_MIN);
     return x.node("Slice", {x[0], x.ints(ones), x.ints(ends), x.ints(dims), x.ints(ones)});
 }
 
@@ -178,26 +178,27 @@ OnnxValue roll_of(const OnnxCall& x) {
         return x.reshape(rolled(x, x.reshape(x[0], {n}), 0, shifts[0], n), x.shape());
     }
     OnnxValue y = x[0];
-    for (std::size_t i = 0; i < dims.size(); ++i) {
+    for (int i = 0; i < dims.count(); ++i) {
         const int d = static_cast<int>(dims[i] < 0 ? dims[i] + x.rank() : dims[i]);
-        y = rolled(x, y, d, shifts[i], x.shape()[static_cast<std::size_t>(d)]);
+        y = rolled(x, y, d, shifts[i], x.shape()[d]);
     }
     return y;
 }
 
 OnnxValue repeat_of(const OnnxCall& x) {
     const auto repeats = x.sizes("repeats");
-    std::vector<int64_t> front;
-    for (int d = x.rank(); d < static_cast<int>(repeats.size()); ++d) front.push_back(d - x.rank());
+    OnnxInts front;
+    for (int d = x.rank(); d < repeats.count(); ++d) front.push_back(d - x.rank());
     return repeats.empty() ? x[0] : x.node("Tile", {x.unsqueeze(x[0], front), x.sizes(repeats)});
 }
 
 OnnxValue pad_of(const OnnxCall& x) {
     const auto widths = x.sizes("pad");  // of the last dimension, of the one before ...
-    const std::size_t rank = x.shape().size();
-    std::vector<SymInt> pads(2 * rank, SymInt(0));
-    for (std::size_t i = 0; i + 1 < widths.size(); i += 2) {
-        const std::size_t d = rank - 1 - i / 2;
+    const int rank = x.rank();
+    OnnxSizes pads = OnnxSizes::of(2 * rank, SymInt(0));
+    for (int i = 0; i + 1 < widths.count(); i += 2) {
+        const int d = rank - 1 - i / 2;
+        if (d < 0) x.refuse("it has more widths than two for each dimension");
         pads[d] = widths[i];
         pads[rank + d] = widths[i + 1];
     }
@@ -214,9 +215,9 @@ OnnxValue windows_along(const OnnxCall& x, const OnnxValue& t, int dim, const Sy
 }
 
 OnnxValue windows_of(const OnnxCall& x) {
-    const int dim = static_cast<int>(x.integer("dim")), rank = x.rank();
-    const OnnxValue beside = windows_along(x, x[0], dim, x.result_shape()[static_cast<std::size_t>(dim)], x.integer("size"), x.integer("step"), 1, false);
-    std::vector<int64_t> order;
+    const int dim = x.small("dim"), rank = x.rank();
+    const OnnxValue beside = windows_along(x, x[0], dim, x.result_shape()[dim], x.integer("size"), x.integer("step"), 1, false);
+    OnnxInts order;
     for (int d = 0; d <= rank; ++d) {
         if (d != dim + 1) order.push_back(d);
     }
@@ -229,7 +230,7 @@ struct Columns {
     explicit Columns(const OnnxCall& x) {
         const auto put = [&](const char* name, int64_t* to) {
             const auto numbers = x.integers(name);
-            for (std::size_t d = 0; d < 2; ++d) to[d] = numbers.size() == 1 ? numbers[0] : numbers[d];
+            for (int d = 0; d < 2; ++d) to[d] = numbers.size() == 1 ? numbers[0] : numbers[d];
         };
         put("kernel_size", kernel);
         put("dilation", dilation);
@@ -249,18 +250,19 @@ OnnxValue unfold_of(const OnnxCall& x) {
     const auto& shape = x.shape();
     OnnxValue y = padded;
     for (int d = 0; d < 2; ++d) {  // (n, c, kh, oh, w), then (n, c, kh, oh, kw, ow)
-        y = windows_along(x, y, 2 + 2 * d, c.windows(d, shape[shape.size() - 2 + static_cast<std::size_t>(d)]), c.kernel[d], c.stride[d], c.dilation[d], true);
+        y = windows_along(x, y, 2 + 2 * d, c.windows(d, shape.last(2 - d)), c.kernel[d], c.stride[d], c.dilation[d], true);
     }
     return x.reshape(x.permute(y, {0, 1, 2, 4, 3, 5}), x.result_shape());
 }
 
 // The matrix that adds up what came from each place: (size, kernel * windows).
 Tensor sums_of(int64_t size, int64_t windows, int64_t kernel, int64_t stride, int64_t dilation, int64_t padding, DType dtype) {
+    OnnxCall::need_room({size, kernel, windows});
     std::vector<double> m(static_cast<std::size_t>(size * kernel * windows));
     for (int64_t k = 0; k < kernel; ++k) {
         for (int64_t w = 0; w < windows; ++w) {
             const int64_t at = w * stride + k * dilation - padding;
-            if (at >= 0 && at < size) m[static_cast<std::size_t>(at * kernel * windows + k * windows + w)] = 1;
+            if (at >= 0 && at < size) m[at * kernel * windows + k * windows + w] = 1;
         }
     }
     return tensor(m, dtype).reshape({size, kernel * windows});
@@ -271,13 +273,13 @@ OnnxValue fold_of(const OnnxCall& x) {
     const auto size = x.integers("output_size");
     const bool is_single = x.rank() == 2;
     const auto& result = x.result_shape();
-    const SymInt batch = is_single ? SymInt(1) : result[0], channels = result[result.size() - 3];
+    const SymInt batch = is_single ? SymInt(1) : result[0], channels = result.last(3);
     int64_t windows[2];
-    for (int d = 0; d < 2; ++d) windows[d] = c.windows(d, size.size() == 1 ? size[0] : size[static_cast<std::size_t>(d)]).number();
+    for (int d = 0; d < 2; ++d) windows[d] = c.windows(d, size.size() == 1 ? size[0] : size[d]).number();
     const OnnxValue columns = x.reshape(x[0], {batch, channels, c.kernel[0], c.kernel[1], windows[0], windows[1]});
-    const OnnxValue beside = x.reshape(x.permute(columns, {0, 1, 2, 4, 3, 5}), {batch, channels, c.kernel[0] * windows[0], c.kernel[1] * windows[1]});
+    const OnnxValue beside = x.reshape(x.permute(columns, {0, 1, 2, 4, 3, 5}), {batch, channels, SymInt(c.kernel[0]) * SymInt(windows[0]), SymInt(c.kernel[1]) * SymInt(windows[1])});
     const auto sums = [&](int d) {
-        return sums_of(size.size() == 1 ? size[0] : size[static_cast<std::size_t>(d)], windows[d], c.kernel[d], c.stride[d], c.dilation[d], c.padding[d], x.dtype());
+        return sums_of(size.size() == 1 ? size[0] : size[d], windows[d], c.kernel[d], c.stride[d], c.dilation[d], c.padding[d], x.dtype());
     };
     const OnnxValue rows = x.node("MatMul", {x.constant(sums(0)), beside});
     return x.reshape(x.node("MatMul", {rows, x.constant(sums(1).t().contiguous())}), result);
@@ -289,8 +291,8 @@ TAPIR_ONNX(reshape, x.reshape(x[0], x.result_shape()));
 TAPIR_ONNX(expand, x.expand(x[0], x.result_shape()));
 TAPIR_ONNX(transpose, transposed(x));
 TAPIR_ONNX(permute, x.permute(x[0], x.integers("dims")));
-TAPIR_ONNX(select, x.gather(x[0], x.number_as("index", int64), static_cast<int>(x.integer("dim"))));
-TAPIR_ONNX(slice, x.slice(x[0], static_cast<int>(x.integer("dim")), x.size("start"), x.size("end"), x.integer("step")));
+TAPIR_ONNX(select, x.gather(x[0], x.number_as("index", int64), x.small("dim")));
+TAPIR_ONNX(slice, x.slice(x[0], x.small("dim"), x.size("start"), x.size("end"), x.integer("step")));
 TAPIR_ONNX(diagonal, diagonal_of(x));
 TAPIR_ONNX(part, x.node("Gather", {x.reshape(x[0], {numel(x.shape())}), places_of(x)}, {{"axis", 0}}));
 TAPIR_ONNX(place, place_of(x));

@@ -11,15 +11,15 @@ using V = OnnxValue;
 
 struct Step {
     const OnnxCall& x;
-    V p, g, b[3];  // buffers in the order of the operands
+    V p, g;
+    OnnxValues b;  // buffers in the order of the operands
     V t;           // how many steps, this one too: float64
     V number;
 
     explicit Step(const OnnxCall& call) : x(call) {
         p = operand(0);
         g = operand(1);
-        const int buffers = x.count() - 3;
-        for (int i = 0; i < buffers && i < 3; ++i) b[i] = operand(2 + i);
+        for (int i = 0; i < x.count() - 3; ++i) b.push_back(operand(2 + i));
         const V progress = x[x.count() - 1];
         t = x.gather(progress, 0, 0) + 1;
         number = x.gather(progress, 1, 0);
@@ -42,7 +42,7 @@ struct Step {
 
     OnnxValues results() const {
         OnnxValues list = {p};
-        for (int i = 0; i < x.count() - 3; ++i) list.push_back(b[i]);
+        list.append(b);
         list.push_back(x.concat({x.unsqueeze(t, {0}), x.unsqueeze(number, {0})}, 0));
         return list;
     }

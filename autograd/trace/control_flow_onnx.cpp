@@ -17,10 +17,10 @@ OnnxValues lowered(const OnnxCall& x, int from, std::size_t count) {
     }
     return list;
 }
-OnnxValue one_flag(const OnnxCall& x, const OnnxValue& value) { return x.reshape(x.cast(value, bool_), std::vector<SymInt>{}); }
+OnnxValue one_flag(const OnnxCall& x, const OnnxValue& value) { return x.reshape(x.cast(value, bool_), OnnxSizes{}); }
 
-std::vector<DType> result_dtypes(const OnnxCall& x) {
-    std::vector<DType> dtypes;
+OnnxDTypes result_dtypes(const OnnxCall& x) {
+    OnnxDTypes dtypes;
     for (int i = 0; i < x.result_count(); ++i) dtypes.push_back(x.result_dtype(i));
     return dtypes;
 }
@@ -36,7 +36,7 @@ OnnxValues cond_of(const OnnxCall& x) {
         x.builder().begin_graph();
         OnnxValues outputs = x.builder().write(*parts[k], given);
         if (std::ssize(outputs) < x.result_count()) x.refuse(fmt::format("a branch of it gives {} of {} results", outputs.size(), x.result_count()));
-        for (int i = 0; i < x.result_count(); ++i) outputs[static_cast<std::size_t>(i)] = x.cast(outputs[static_cast<std::size_t>(i)], x.result_dtype(i));
+        for (int i = 0; i < x.result_count(); ++i) outputs[i] = x.cast(outputs[i], x.result_dtype(i));
         attributes.push_back(OnnxAttribute::graph(k == 0 ? "then_branch" : "else_branch", x.builder().end_graph(outputs)));
     }
     return x.nodes("If", result_dtypes(x), {one_flag(x, lowered(x, 0, 1)[0])}, attributes);
@@ -55,7 +55,7 @@ OnnxValues while_of(const OnnxCall& x) {
                      of_body = lowered(x, static_cast<int>(carries + test_uses), body_uses);
     OnnxBuilder& builder = x.builder();
     const auto with = [](OnnxValues values, const OnnxValues& more) {
-        values.insert(values.end(), more.begin(), more.end());
+        values.append(more);
         return values;
     };
     const auto goes_on = [&](const OnnxValues& carried) { return one_flag(x, builder.write(*condition, with(carried, of_test))[0]); };
@@ -68,8 +68,8 @@ OnnxValues while_of(const OnnxCall& x) {
     for (std::size_t i = 0; i < carries; ++i) carried.push_back(builder.graph_input(x.dtype(static_cast<int>(i)), &body->inputs()[i]->shape));
     OnnxValues next = builder.write(*body, with(carried, of_body));
     OnnxValues outputs = {goes_on(next)};
-    outputs.insert(outputs.end(), next.begin(), next.end());
-    if (keeps) outputs.insert(outputs.end(), carried.begin(), carried.end());
+    outputs.append(next);
+    if (keeps) outputs.append(carried);
     const int graph = builder.end_graph(outputs);
     if (keeps) builder.note_data_dependent();
     return x.nodes("Loop", result_dtypes(x), with({OnnxValue(), begins}, begun), {OnnxAttribute::graph("body", graph)});
@@ -90,14 +90,14 @@ OnnxValues scan_of(const OnnxCall& x) {
     OnnxValues given;
     for (std::size_t i = 0; i < carries + xs; ++i) given.push_back(builder.graph_input(x.dtype(static_cast<int>(i)), &body->inputs()[i]->shape));
     OnnxValues results = given;
-    results.insert(results.end(), uses.begin(), uses.end());
+    results.append(uses);
     results = builder.write(*body, results);
-    if (keeps) results.insert(results.end(), given.begin(), given.begin() + static_cast<std::ptrdiff_t>(carries));
+    if (keeps) results.append(given.first(static_cast<std::int64_t>(carries)));
     const int graph = builder.end_graph(results);
     OnnxAttributes attributes = {{"num_scan_inputs", static_cast<std::int64_t>(xs)}, OnnxAttribute::graph("body", graph)};
     if (reverse) {
-        attributes.emplace_back("scan_input_directions", std::vector<std::int64_t>(xs, 1));
-        if (outputs > 0) attributes.emplace_back("scan_output_directions", std::vector<std::int64_t>(outputs, 1));
+        attributes.emplace_back("scan_input_directions", OnnxInts::of(static_cast<std::int64_t>(xs), 1));
+        if (outputs > 0) attributes.emplace_back("scan_output_directions", OnnxInts::of(static_cast<std::int64_t>(outputs), 1));
     }
     return x.nodes("Scan", result_dtypes(x), operands, attributes);
 }

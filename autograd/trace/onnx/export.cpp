@@ -22,6 +22,7 @@ using std::int64_t;
 
 constexpr int kLeastOpset = 17, kLastOpset = 23;
 constexpr int64_t kLeastExternal = 1024;  // bytes: smaller ones stay in the model
+constexpr int64_t kMostNodes = 1 << 20;   // of the graph and those within it
 constexpr int64_t kAlignment = 4096;      // of tensors in the file beside, so that it can be mapped
 
 // The version of the format that came with these operators.
@@ -90,6 +91,8 @@ Scalar number_of(const Tensor& x) {
     return x.dtype() == bool_ ? Scalar(x.item<bool>()) : Scalar(x.item<int64_t>());
 }
 
+struct TooLarge {};
+
 class Writer final : public OnnxBuilder {
  public:
     Writer(const Graph& graph, const OnnxOptions& options, External* external) : graph_(graph), options_(options), external_(external) {}
@@ -138,7 +141,7 @@ class Writer final : public OnnxBuilder {
 
     int opset() const noexcept override { return options_.opset; }
 
-    OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const std::vector<DType>& dtypes) override {
+    OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const OnnxDTypes& dtypes) override {
         auto* node = current_->add_node();
         node->set_op_type(op);
         node->set_name(fmt::format("{}_{}", op, node_count_++));
@@ -148,7 +151,7 @@ class Writer final : public OnnxBuilder {
         OnnxValues results;
         for (const DType dtype : dtypes) {
             results.emplace_back(*this, fresh_number(), dtype);
-            node->add_output(results.back().name());
+            node->add_output(results.last().name());
         }
         for (const OnnxAttribute& attribute : attributes) put_attribute(*node, attribute);
         return results;
@@ -219,11 +222,7 @@ class Writer final : public OnnxBuilder {
         }
         current_->set_name(fmt::format("graph_{}", graph_count_));
         graphs_.emplace(graph_count_, std::move(open_.back()));
-        open_.pop_back();
-        current_ = stack_.back();
-        stack_.pop_back();
-        sizes_.pop_back();
-        std::erase_if(dims_, [&](const auto& known) { return known.second.depth > sizes_.size(); });  // of the subgraph
+        close_graph();
         return graph_count_++;
     }
 
@@ -231,7 +230,7 @@ class Writer final : public OnnxBuilder {
         for (std::size_t i = 0; i < graph.inputs().size(); ++i) {
             const Graph::Value* value = graph.inputs()[i];
             if (i >= inputs.size()) throw OnnxRefusal{fmt::format("a graph has {} inputs, and is given {}", graph.inputs().size(), inputs.size())};
-            bind(value, inputs[i]);
+            bind(value, inputs[static_cast<int64_t>(i)]);
         }
         write_values(graph);
         OnnxValues outputs;
@@ -240,6 +239,14 @@ class Writer final : public OnnxBuilder {
     }
 
  private:
+    void close_graph() {
+        open_.pop_back();
+        current_ = stack_.back();
+        stack_.pop_back();
+        sizes_.pop_back();
+        std::erase_if(dims_, [&](const auto& known) { return known.second.depth > sizes_.size(); });  // of the subgraph
+    }
+
     OnnxValue ints(const std::vector<int64_t>& numbers) { return constant(tensor(numbers)); }
 
     // A name that nothing has yet.
@@ -283,7 +290,11 @@ class Writer final : public OnnxBuilder {
         return size;
     }
 
-    const OnnxValue& value_of(const Graph::Value* value) { return values_.at(value); }
+    const OnnxValue& value_of(const Graph::Value* value) {
+        const auto known = values_.find(value);
+        if (known == values_.end()) throw OnnxRefusal{"it uses what is made elsewhere"};
+        return known->second;
+    }
     OnnxValue lowered(const Graph::Value* value) {
         const OnnxValue& known = value_of(value);
         return known.is_number() ? constant(value->data.detach().to(Device())) : known;
@@ -349,25 +360,27 @@ class Writer final : public OnnxBuilder {
     }
 
     void write_node(const Graph::Node& node) {
+        if (++written_ > kMostNodes) throw TooLarge();  // the condition of a loop is written twice, and may have a loop itself
         const std::string outer = std::exchange(doc_, where(node));
+        const std::size_t depth = stack_.size();
         is_data_dependent_ = std::any_of(node.inputs.begin(), node.inputs.end(), [&](const Graph::Value* v) { return unsure_.count(v) > 0; });
         number_dtype = node.results.empty() ? DType::float32 : node.results[0]->dtype;
         try {
             const OnnxForm* form = find_onnx(node.op.c_str());
             if (!form) throw OnnxRefusal{""};
             OnnxValues inputs;
-            std::vector<OnnxCall::Info> infos, results;
+            OnnxList<OnnxCall::Info> infos, results;
             for (const Graph::Value* input : node.inputs) {
                 inputs.push_back(value_of(input));
-                infos.push_back({input->dtype, &input->shape});
+                infos.push_back({input->dtype, input->shape});
             }
-            for (const Graph::Value* result : node.results) results.push_back({result->dtype, &result->shape});
+            for (const Graph::Value* result : node.results) results.push_back({result->dtype, result->shape});
             const OnnxCall call(*this, node.attributes, std::move(inputs), std::move(infos), std::move(results));
             const OnnxValues values = form->write(call);
             if (values.size() < node.results.size()) throw OnnxRefusal{fmt::format("{} of {} results", values.size(), node.results.size())};
             for (std::size_t i = 0; i < node.results.size(); ++i) {
                 const Graph::Value* result = node.results[i];
-                OnnxValue value = values[i];
+                OnnxValue value = values[static_cast<int64_t>(i)];
                 if (value.is_left_out()) {
                     if (!result->uses.empty()) throw OnnxRefusal{fmt::format("result {} has no form", i)};
                     value = call.scalar(0, result->dtype);
@@ -376,11 +389,25 @@ class Writer final : public OnnxBuilder {
                 bind(result, cast(value, result->dtype));
             }
         } catch (const OnnxRefusal& refusal) {
-            refused_.push_back(fmt::format("{} ({}){}{}", node.op, where(node), refusal.why.empty() ? "" : ": ", refusal.why));
-            for (const Graph::Value* result : node.results) bind(result, OnnxValue(*this, fresh_number(), result->dtype));
+            refuse(node, refusal.why, depth);
+        } catch (const FileError&) {
+            throw;
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error& error) {  // of sizes that do not fit, say: a text may say anything
+            const std::string_view what = error.what();
+            const std::size_t colon = error.where().line() ? what.find(": ") : std::string_view::npos;
+            refuse(node, std::string(colon == std::string_view::npos ? what : what.substr(colon + 2)), depth);
         }
         if (is_data_dependent_) unsure_.insert(node.results.begin(), node.results.end());
         doc_ = outer;
+    }
+
+    // depth: how many subgraphs were open before.
+    void refuse(const Graph::Node& node, const std::string& why, std::size_t depth) {
+        while (stack_.size() > depth) close_graph();
+        refused_.push_back(fmt::format("{} ({}){}{}", node.op, where(node), why.empty() ? "" : ": ", why));
+        for (const Graph::Value* result : node.results) bind(result, OnnxValue(*this, fresh_number(), result->dtype));
     }
 
     void put_output(const std::string& name, const Graph::Value* value, std::unordered_set<std::string>& produced) {
@@ -496,6 +523,7 @@ class Writer final : public OnnxBuilder {
     bool is_data_dependent_ = false;
     std::vector<std::string> refused_;
     std::string doc_;
+    std::int64_t written_ = 0;  // nodes of graphs
     int node_count_ = 0, value_count_ = 0, graph_count_ = 0, suffix_ = 0;
 };
 
@@ -528,7 +556,14 @@ void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& o
     onnx::ModelProto model;
     std::unique_ptr<External> external;
     if (options.external_data) external = std::make_unique<External>(path, loc);
-    const std::vector<std::string> refused = Writer(graph, options, external.get()).write_model(model);
+    std::vector<std::string> refused;
+    try {
+        refused = Writer(graph, options, external.get()).write_model(model);
+    } catch (const TooLarge&) {
+        fail<ValueError>(loc, "save_onnx: the graph has more than {} nodes, with those of graphs within it", kMostNodes);
+    } catch (const OnnxRefusal& refusal) {  // of sizes of the graph's own values
+        fail<ValueError>(loc, "save_onnx: the graph cannot be written as ONNX: {}", refusal.why);
+    }
     if (!refused.empty()) {
         std::string lines;
         std::unordered_set<std::string> seen;
