@@ -61,6 +61,18 @@ std::int64_t known_numel(const Sizes& shape) {  // -1: it is not known
     return count;
 }
 
+constexpr std::string_view kReductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
+// As the first operand.
+constexpr std::string_view kSameShape[] = {"flip", "clone", "to_dtype", "to_device", "copy", "fill", "softmax", "log_softmax", "cumsum"};
+
+bool broadcasts(const Graph::Node& node) {
+    return elementwise_index(node.attributes.form()) >= 0 || node.op == "where" || node.op == "masked_fill";
+}
+
+bool keeps_dims(const std::vector<std::pair<std::string, Attribute>>& attributes) {
+    return std::any_of(attributes.begin(), attributes.end(), [](const auto& each) { return each.first == "keepdim" && std::get<bool>(each.second); });
+}
+
 // Of an attribute that is a list; null: there is none of this name.
 const Sizes* list_in(const std::vector<std::pair<std::string, Attribute>>& all, std::string_view name) {
     for (const auto& [own, value] : all) {
@@ -75,50 +87,52 @@ std::string what_is_wrong_with(const Graph::Node& node) {
     const int least = least_operands(node.attributes.form());
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op, node.inputs.size(), least);
     if (node.inputs.empty() || node.results.empty()) return {};
-    const Sizes &shape = node.inputs[0]->shape, &result = node.results[0]->shape;
-    const auto rank = std::ssize(shape), result_rank = std::ssize(result);
-    constexpr std::string_view kReductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
-    constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice", "flip", "clone", "to_dtype", "to_device", "copy", "fill"};
-    constexpr std::string_view kSameShape[] = {"flip", "clone", "to_dtype", "to_device", "copy", "fill", "softmax", "log_softmax", "cumsum"};
-    const bool reduces = is_in(node.op, kReductions);
+    const auto rank = std::ssize(node.inputs[0]->shape), result_rank = std::ssize(node.results[0]->shape);
+    constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice"};
     const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes.all();
     std::set<std::int64_t> named;
-    std::vector<std::int64_t> order;
     if (const Sizes* dims = list_in(attributes, "dims")) {
         const std::int64_t most = std::max<std::int64_t>(rank, 1);
         for (const SymInt& dim : *dims) {
             if (!dim.is_number()) return fmt::format("a dimension of {} is no number: {}", node.op, dim.str());
             const std::int64_t number = dim.number();
             if (number < -most || number >= most) return fmt::format("{} has the dimension {}, of {}", node.op, number, rank);
-            order.push_back(number < 0 ? number + most : number);
-            named.insert(order.back());
+            named.insert(number < 0 ? number + most : number);
         }
         if (node.op == "transpose" && dims->size() != 2) return fmt::format("transpose has {} dimensions", dims->size());
         if (node.op == "permute" && (std::ssize(*dims) != rank || std::ssize(named) != rank)) return "permute names not each dimension once";
     }
-    if (is_in(node.op, kSameRank) && result_rank != rank) return fmt::format("{} makes {} dimensions of {}", node.op, result_rank, rank);
-    if (elementwise_index(node.attributes.form()) >= 0 || node.op == "where" || node.op == "masked_fill") {
+    if ((is_in(node.op, kSameRank) || is_in(node.op, kSameShape)) && result_rank != rank) {
+        return fmt::format("{} makes {} dimensions of {}", node.op, result_rank, rank);
+    }
+    if (broadcasts(node)) {
         std::ptrdiff_t most = 0;
         for (const Graph::Value* input : node.inputs) most = std::max(most, std::ssize(input->shape));
         if (result_rank != most) return fmt::format("{} makes {} dimensions of {}", node.op, result_rank, most);
-        Sizes common(result.size());
-        if (!broadcast(node.inputs, common)) return fmt::format("the shapes of what {} takes do not broadcast", node.op);
-        return compared(node.op, common, result);
     }
     if (least == 2 && (node.op == "copy" || node.op == "fill") && std::ssize(node.inputs[1]->shape) > rank) {
         return fmt::format("{} puts {} dimensions into {}", node.op, node.inputs[1]->shape.size(), rank);
     }
-    if (is_in(node.op, kSameShape)) return result_rank == rank ? compared(node.op, shape, result) : fmt::format("{} makes {} dimensions of {}", node.op, result_rank, rank);
-    if ((node.op == "transpose" || node.op == "permute") && rank > 0 && !order.empty()) {
-        Sizes moved = shape;
-        if (node.op == "transpose") std::swap(moved[static_cast<std::size_t>(order[0])], moved[static_cast<std::size_t>(order[1])]);
-        for (std::size_t d = 0; node.op == "permute" && d < order.size(); ++d) moved[d] = shape[static_cast<std::size_t>(order[d])];
-        return compared(node.op, moved, result);
+    if (node.op == "expand" && result_rank < rank) return fmt::format("expand makes {} dimensions of {}", result_rank, rank);
+    if (is_in(node.op, kReductions)) {
+        const std::int64_t left = keeps_dims(attributes) ? rank : named.empty() ? 0 : std::max<std::int64_t>(rank - std::ssize(named), 0);
+        if (result_rank != left) return fmt::format("{} leaves {} dimensions of {}, not {}", node.op, left, rank, result_rank);
     }
+    return {};
+}
+
+std::string what_is_missized(const Graph::Node& node) {
+    if (node.inputs.empty() || node.results.empty()) return {};
+    const Sizes &shape = node.inputs[0]->shape, &result = node.results[0]->shape;
+    if (broadcasts(node)) {
+        Sizes common(result.size());
+        if (!broadcast(node.inputs, common)) return fmt::format("the shapes of what {} takes do not broadcast", node.op);
+        return compared(node.op, common, result);
+    }
+    if (is_in(node.op, kSameShape)) return compared(node.op, shape, result);
     if (node.op == "expand") {
-        if (result_rank < rank) return fmt::format("expand makes {} dimensions of {}", result_rank, rank);
-        for (std::ptrdiff_t d = 0; d < rank; ++d) {
-            const SymInt &own = shape[static_cast<std::size_t>(d)], &wide = result[static_cast<std::size_t>(result_rank - rank + d)];
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+            const SymInt &own = shape[d], &wide = result[result.size() - shape.size() + d];
             if (!(own == SymInt(1)) && differ(own, wide)) return fmt::format("expand makes {} of {}", wide.str(), own.str());
         }
     }
@@ -126,17 +140,26 @@ std::string what_is_wrong_with(const Graph::Node& node) {
         const std::int64_t before = known_numel(shape), after = known_numel(result);
         if (before >= 0 && after >= 0 && before != after) return fmt::format("reshape makes {} elements of {}", after, before);
     }
-    if (reduces) {
-        bool keeps = false;
-        for (const auto& [name, value] : attributes) {
-            if (name == "keepdim") keeps = std::get<bool>(value);
-        }
-        const std::int64_t left = keeps ? rank : named.empty() ? 0 : std::max<std::int64_t>(rank - std::ssize(named), 0);
-        if (result_rank != left) return fmt::format("{} leaves {} dimensions of {}, not {}", node.op, left, rank, result_rank);
-        Sizes given;
-        for (std::ptrdiff_t d = 0; d < rank; ++d) {
-            const bool is_reduced = named.empty() || named.count(d);
-            if (!is_reduced || keeps) given.push_back(is_reduced ? SymInt(1) : shape[static_cast<std::size_t>(d)]);
+    const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes.all();
+    const Sizes* list = list_in(attributes, "dims");
+    if (!list) return {};
+    std::vector<std::size_t> dims;
+    for (const SymInt& dim : *list) dims.push_back(static_cast<std::size_t>(dim.number() < 0 ? dim.number() + std::ssize(shape) : dim.number()));
+    Sizes given;
+    if (node.op == "transpose" && !shape.empty()) {
+        given = shape;
+        std::swap(given[dims[0]], given[dims[1]]);
+        return compared(node.op, given, result);
+    }
+    if (node.op == "permute") {
+        for (const std::size_t dim : dims) given.push_back(shape[dim]);
+        return compared(node.op, given, result);
+    }
+    if (is_in(node.op, kReductions)) {
+        const bool keeps = keeps_dims(attributes);
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+            const bool is_reduced = dims.empty() || std::find(dims.begin(), dims.end(), d) != dims.end();
+            if (!is_reduced || keeps) given.push_back(is_reduced ? SymInt(1) : shape[d]);
         }
         return compared(node.op, given, result);
     }

@@ -426,7 +426,8 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             if (!module.empty()) node->module = detail::module_name(module, "");
         }
         for (const auto& [name, type] : results) define(name, graph.add_result(node, type.dtype, type.device, type.shape));
-        const std::string wrong = detail::what_is_wrong_with(*node);
+        std::string wrong = detail::what_is_wrong_with(*node);
+        if (wrong.empty()) wrong = detail::what_is_missized(*node);
         if (!wrong.empty()) line.refuse(wrong);
     };
     for (std::string logical; lines.next(logical);) {

@@ -136,6 +136,23 @@ TEST_CASE("numbers that are none, infinities and -0 come back from a listing") {
     CHECK_THROWS_AS(Graph::parse("input x: float32 (2,)\n%1: float32 (2,) = add(x, nano)\noutput y = %1\n"), ValueError);
 }
 
+TEST_CASE("graphs are whole after passes that bring two sizes together which do not fit") {
+    for (const char* text : {"input x: float64 (2, 6, 2, 2)\n%1: float64 (2, 3, 2, n, 2) = reshape(x, shape=(2, 3, 2, 2, 2))\n"
+                             "%2: int64 (2, 2) = reshape(%1, shape=(m, 6, 2, 2))\noutput y = %2\n",
+                             "input x: int64 (n, 2)\n%1: int64 (m, 2) = reshape(x, shape=(1, 255))\n%2: int64 (4,) = slice(%1, dim=0, start=0, end=4, step=1)\n"
+                             "%3: int64 (4, 3) = copy(x, %2)\noutput y = %3\n",
+                             "input x: float64 (n, 3)\ninput z: float64 (4,)\n%1: float64 (m, k) = clone(x)\n%2: float64 (4, 3) = copy(%1, z)\noutput y = %2\n"}) {
+        INFO(text);
+        try {
+            Graph graph = Graph::parse(text);
+            optimize(graph);
+            CHECK_NOTHROW(graph.check());
+        } catch (const ValueError& error) {  // by its text alone
+            CHECK_THAT(error.what(), Catch::Matchers::Contains("Graph::parse: line "));
+        }
+    }
+}
+
 TEST_CASE("passes know the dimension 0 of a number") {
     const Tensor x = full({}, 3.0);
     Graph graph = Graph::parse("input x: float32 ()\n%1: float32 () = sum(x, dims=(0,))\noutput y = %1\n");
