@@ -25,9 +25,8 @@ class Line {
  public:
     Line(std::string_view text, int number, const Loc& loc) : text_(text), number_(number), loc_(loc) {}
 
-    template <class E = ValueError>
     [[noreturn]] void refuse(std::string_view why) const {
-        fail<E>(loc_, "Graph::parse: line {}: {}: {}", number_, why, text_);
+        fail<ValueError>(loc_, "Graph::parse: line {}: {}: {}", number_, why, text_);
     }
     void skip() {
         while (at_ < text_.size() && text_[at_] == ' ') ++at_;
@@ -131,7 +130,7 @@ void check_sizes(const Type& type, const Line& line) {
     for (const SymInt& size : type.shape) {
         if (!size.is_number() || size.number() == 0) continue;
         if (size.number() < 0) line.refuse(fmt::format("a size must not be negative: {}", size.number()));
-        if (__builtin_mul_overflow(bytes, size.number(), &bytes) || bytes > kMostBytes) line.refuse<OutOfMemory>("no memory has room for so many elements");
+        if (__builtin_mul_overflow(bytes, size.number(), &bytes) || bytes > kMostBytes) line.refuse("no memory has room for so many elements");
     }
 }
 

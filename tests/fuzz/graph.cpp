@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "input.h"
+#include "run_graph.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/autograd/trace/passes.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
 #if TAPIR_WITH_ONNX
 #include "tapir/autograd/trace/onnx/onnx.h"
 #endif
@@ -19,57 +18,6 @@
 using namespace tapir;
 
 namespace {
-
-constexpr std::int64_t kMostElements = 4096;  // of an input
-
-Tensor input_of(const Graph::Value& value, const DimSizes& sizes) {
-    Shape shape;
-    std::int64_t count = 1;
-    for (const SymInt& size : value.shape) {
-        const std::int64_t number = size.value(sizes);
-        if (number < 0 || number > kMostElements || (count *= number) > kMostElements) return {};
-        shape.push_back(number);
-    }
-    if (value.device != cpu) return {};
-    const Tensor x = arange(count, {float32}).to(value.dtype).reshape(shape);
-    return is_floating(value.dtype) ? x * 0.3 - 1 : value.dtype == int32 || value.dtype == int64 ? x % 3 : x;
-}
-
-bool has_loop(const Graph& graph) {
-    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
-        if (node->op == "while_loop") return true;
-        const auto all = node->attributes.all();
-        return std::any_of(all.begin(), all.end(), [](const auto& attribute) {
-            const auto* part = std::get_if<std::shared_ptr<const Graph>>(&attribute.second);
-            return part && *part && has_loop(**part);
-        });
-    });
-}
-
-void run(const Graph& graph) {
-    if (has_loop(graph)) return;  // which may have no end
-    DimSizes sizes;
-    std::int64_t next = 2;
-    for (const std::string& dim : graph.dims()) sizes[dim] = next++;
-    std::vector<Tensor> inputs;
-    Graph::Inputs named;
-    for (const Graph::Value* value : graph.inputs()) {
-        inputs.push_back(input_of(*value, sizes));
-        if (!inputs.back().defined()) return;
-        named.emplace_back(value->name, inputs.back());
-    }
-    for (int repeat = 0; repeat < 3; ++repeat) {
-        try {
-            if (repeat == 0) {
-                graph(inputs);
-            } else {
-                graph.run(named);
-            }
-        } catch (const Error&) {  // of any type: an op refuses what it is given
-        } catch (const std::bad_alloc&) {
-        }
-    }
-}
 
 void check_whole(const Graph& graph, const char* after) {
     try {
@@ -88,7 +36,7 @@ void transform(const Graph& graph) {
     } catch (const std::bad_alloc&) {
     }
     check_whole(other, "optimize");
-    run(other);
+    fuzz::run_graph(other);
 #if TAPIR_WITH_ONNX
     try {
         save_onnx("/dev/null/none", graph);  // the file is opened last, and cannot be
@@ -111,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             std::fprintf(stderr, "does not come back:\n%s", listed.c_str());
             std::abort();
         }
-        run(graph);
+        fuzz::run_graph(graph);
         transform(graph);
     } catch (const Error& error) {
         if (error.where().line() == 0 && std::string_view(error.what()).find("OutOfMemory") == std::string_view::npos) {

@@ -52,6 +52,13 @@ int main() {
         return loss;
     };
     save_graph("training.graph", trace(step, {{"x", randn({3, 2})}}));
+    // What no program has made.
+    const auto write = [](const std::string& name, const std::string& node) {
+        const std::string text = "input x: float32 (3, 3)\n" + node + "  # model.cpp:7\noutput y = %1\n";
+        save_safetensors(name + ".graph", {}, {{"tapir_graph_version", "1"}, {"tapir_graph", text}});
+    };
+    write("missized", "%1: float32 (3, 4) = exp(x)");
+    write("lying", "%1: float32 (3, 4) = matmul(x, x)");
     const auto loop = [](const Tensor& x) {
         return while_loop([](const Tensor& t) { return t.sum() < 100; }, [](const Tensor& t) { return t * 2; }, {x})[0];
     };

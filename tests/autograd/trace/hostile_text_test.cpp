@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "../../fails.h"
-#include "tapir/autograd/trace/graph.h"
+#include "../../nn/data/files.h"
+#include "tapir/autograd/trace/graph_file.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/core/format.h"
 #include "tapir/tapir.h"
@@ -74,7 +75,7 @@ TEST_CASE("sizes that an op's operands do not give are refused") {
     for (const char* types : {"float32 (n, 3)", "float32 (m, 3)", "float32 (5, 3)"}) {
         CHECK_NOTHROW(Graph::parse(text_of("input x: float32 (n, 3)\ninput z: float32 (m, 1)\n", types, "add(x, z)")));
     }
-    CHECK_THROWS_AS(Graph::parse(text_of("input x: float32 (9000000000000000000, 3)\n", "float32 (2, 3)", "exp(x)")), OutOfMemory);
+    refused("line 1: no memory has room for so many elements", "exp(x)", "float32 (2, 3)", "input x: float32 (9000000000000000000, 3)\n");
     refused("line 2: ", "exp(x)", "float32 (9223372036854775807*n*9223372036854775807, 3)");
 }
 
@@ -107,6 +108,24 @@ TEST_CASE("a result of another shape than the graph states is an error of the op
         }
         optimize(graph);
         fails_so([&] { graph.run({{"x", x}}); });
+    }
+}
+
+TEST_CASE("a file whose graph states what its ops do not give is refused, when it is loaded or when it runs") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.graph").string();
+    const auto save = [&](const std::string& types, const std::string& call) {
+        save_safetensors(path, {{"w", ones({3, 3})}}, {{"tapir_graph_version", "1"}, {"tapir_graph",
+            "input x: float32 (3, 3)\nparameter w: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\noutput y = %1\n"}});
+    };
+    save("float32 (3, 4)", "add(x, w)");
+    FAILS_IN(FileError, "load_graph: ", "line 3: add gives (3, 3), not (3, 4)", load_graph(path));
+    save("float32 (4611686018427387904, 4)", "matmul(x, w)");
+    FAILS_IN(FileError, "load_graph: ", "line 3: no memory has room for so many elements", load_graph(path));
+    save("float32 (3, 4)", "matmul(x, w)");
+    const Graph graph = load_graph(path);
+    for (int i = 0; i < 3; ++i) {
+        CHECK_THROWS_WITH(graph.run({{"x", ones({3, 3})}}), "model.cpp:7: graph: matmul gives %1 of shape (3, 3), the graph says (3, 4)");
     }
 }
 
