@@ -179,7 +179,7 @@ Header read_header(Source& source) {
 
 Tensor read_array(Source& source, const Loc& loc) {
     const Header header = read_header(source);
-    const auto bytes = static_cast<std::uint64_t>(detail::bytes_of(header.shape, header.type.size));  // -1 is past all limits
+    const auto bytes = static_cast<std::uint64_t>(bytes_in_file(header.shape, header.type));  // -1 is past all limits
     if (bytes > source.most) {
         source.fail(fmt::format("shape {} needs more bytes than the {} that there can be", header.shape, source.most));
     }

@@ -213,7 +213,7 @@ HeaderReader read_header(const char* op, const io::InputFile& file, const std::s
 void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
     std::vector<const Entry*> order;
     for (const Entry& e : entries) {
-        const std::int64_t bytes = detail::bytes_of(e.shape, e.type.size);
+        const std::int64_t bytes = bytes_in_file(e.shape, e.type);
         if (e.begin > e.end || e.end > data_bytes) {
             fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path,
                             shown(e.name), e.begin, e.end, data_bytes);

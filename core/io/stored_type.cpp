@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "tapir/core/make_impl.h"
+
 namespace tapir::io {
 namespace {
 
@@ -66,6 +68,10 @@ constexpr StoredType kTypes[] = {
 };
 
 }  // namespace
+
+std::int64_t bytes_in_file(const Shape& shape, const StoredType& type) noexcept {
+    return detail::bytes_of(shape, itemsize(type.dtype)) < 0 ? -1 : detail::bytes_of(shape, type.size);
+}
 
 std::span<const StoredType> stored_types() noexcept { return kTypes; }
 

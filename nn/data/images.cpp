@@ -56,7 +56,7 @@ Tensor read_idx_stream(io::InputStream& stream, const Loc& loc) {
         shape.push_back(number);
     }
     const auto bytes = static_cast<std::uint64_t>(tapir::detail::bytes_of(shape, type->size));  // -1 is past all limits
-    if (bytes > stream.most_left()) {
+    if (bytes > stream.most_left() || tapir::detail::bytes_of(shape, itemsize(type->dtype)) < 0) {  // elements may become wider
         stream.fail_at(4, fmt::format("shape {} needs more bytes than the {} that the file can have", shape, stream.most_left()));
     }
     Tensor t = tapir::detail::make_empty(shape, type->dtype, cpu, loc);

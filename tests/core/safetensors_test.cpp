@@ -110,6 +110,7 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
 
     // Sizes whose product without the 0 is past all memory: a sum along that dimension would have a wrong size.
     refused(file_of("{" + entry("a", "F32", "[0,4611686018427387904,8]", "[0,0]") + "}", 0), "4611686018427387904");
+    refused(file_of("{" + entry("a", "I8", "[0,4611686018427387904]", "[0,0]") + "}", 0), "4611686018427387904");  // as int32
 
     // Length and truncation.
     refused("", "shorter than 8");

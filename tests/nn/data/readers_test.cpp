@@ -63,6 +63,7 @@ TEST_CASE("IDX files that are wrong name the file and the byte") {
     refused(bytes({0, 0, 10, 1, 0, 0, 0, 1, 1}), "not an IDX file");
     refused(bytes({0, 0, 8, 9}), "9 dimensions");
     refused(bytes({0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255}), "needs more bytes than the 0");
+    refused(bytes({0, 0, 9, 3, 127, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0}), "needs more bytes");  // as int32, though there are none
     refused(bytes({0, 0, 14, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}), "needs more bytes");
     FAILS(FileError, "No such file", data::read_idx((folder.path() / "none").string()));
 }
