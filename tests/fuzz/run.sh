@@ -18,7 +18,7 @@ for program in "$build"/tests/fuzz/fuzz_*; do
     # The system's allocator, so that what lies beyond a small tensor is watched as well.
     asan=
     # A graph may ask for large tensors: what there is no memory for is an error.
-    [[ $name != graph ]] || asan=allocator_may_return_null=1:max_allocation_size_mb=63
+    [[ $name != graph* ]] || asan=allocator_may_return_null=1:max_allocation_size_mb=63
     ASAN_OPTIONS=$asan OMP_NUM_THREADS=1 \
     TAPIR_ALLOCATOR=system "$program" -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 \
         -print_final_stats=1 \
