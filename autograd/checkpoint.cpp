@@ -79,6 +79,11 @@ void checkpoint_rule(Backward& b) {
 }  // namespace
 
 Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs, Loc loc) {
+    if (detail::is_tracing()) {  // a graph computes what it needs, when it needs it
+        Tensor y = fn(inputs);
+        if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");
+        return y;
+    }
     auto object = std::make_unique<CheckpointRecord>();
     object->state = default_generator().state();
     object->autocast = detail::autocast_dtype();

@@ -13,6 +13,9 @@
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
+namespace detail {
+void trace_custom_function(const Tensor& result);  // autograd/trace/tracer.cpp
+}  // namespace detail
 namespace {
 
 constinit thread_local const char* in_forward = nullptr;
@@ -99,12 +102,16 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
         if (!y.defined()) fail<ValueError>(loc, "{}: forward returned an undefined tensor", op.name);
     }
     Log* log = recording(loc, inputs);
-    if (!log) return outputs;
+    if (!log && !detail::is_tracing()) return outputs;
     // An input handed through becomes a value of its own, or its record would be overwritten.
     for (Tensor& y : outputs) {
         for (const Tensor& x : inputs) {
             if (y.is_same(x)) y = y.detach();
         }
+    }
+    if (detail::is_tracing()) {
+        for (const Tensor& y : outputs) detail::trace_custom_function(y);
+        if (!log) return outputs;
     }
     // The record saves the context's tensors, so that their versions are checked; the context is given them back in
     // the rule. It must not hold them itself: saved tensors are released by the record.

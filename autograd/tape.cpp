@@ -181,8 +181,20 @@ std::size_t Tape::size() const noexcept { return log_->records.size() - begin_; 
 
 Tape* Tape::current() noexcept { return current_tape; }
 
-NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log) { detail::set_log(nullptr); }
-NoGradScope::~NoGradScope() { detail::set_log(paused_); }
+static constinit thread_local int no_grad_scopes = 0;
+namespace detail {
+int no_grad_depth() noexcept;  // for autograd/trace/tracer.cpp
+int no_grad_depth() noexcept { return no_grad_scopes; }
+}  // namespace detail
+
+NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log) {
+    detail::set_log(nullptr);
+    ++no_grad_scopes;
+}
+NoGradScope::~NoGradScope() {
+    detail::set_log(paused_);
+    --no_grad_scopes;
+}
 
 bool is_recording() noexcept { return detail::thread.log != nullptr; }
 
@@ -251,13 +263,14 @@ bool Tensor::is_leaf() const noexcept {
 }
 
 namespace detail {
-void trace_source(const Tensor& x);  // autograd/trace/tracer.cpp
+void trace_detached(const Tensor& from, const Tensor& to);  // autograd/trace/tracer.cpp
 }
 
 Tensor Tensor::detach() const {
     if (!impl_) return {};
-    if (detail::thread.trace != 0) [[unlikely]] detail::trace_source(*this);
-    return detail::alias(impl_);
+    Tensor y = detail::alias(impl_);
+    if (detail::thread.trace != 0) [[unlikely]] detail::trace_detached(*this, y);
+    return y;
 }
 
 }  // namespace tapir

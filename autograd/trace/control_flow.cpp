@@ -9,6 +9,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
@@ -208,10 +209,15 @@ Tensors fresh(const Tensors& list) {
 
 // d(sum of outputs times cotangents) / d(inputs[i]) for each i of `wanted`. Undefined cotangents are zeros.
 Tensors vjp(const Graph& graph, const Tensors& inputs, const Tensors& cotangents, const std::vector<std::size_t>& wanted, const Loc& loc) {
+    for (const auto& node : graph.nodes()) {
+        if (!node->attributes.is_random()) continue;
+        fail<TapeError>(loc, "{} at {} draws random numbers in a branch or loop that is traced, whose gradient runs it again and would draw others: draw them "
+                        "before, and use them in it", node->op, detail::file_and_line(node->loc));
+    }
     const CallerScope caller(loc);
     Tape tape(TapeOptions{}, loc);
     Tensors x = inputs, leaves;
-    for (const std::size_t i : wanted) leaves.push_back(x[i] = x[i].detach().requires_grad_(true, loc));
+    for (const std::size_t i : wanted) leaves.push_back(x[i] = detail::traced_leaf(x[i], loc));
     const Tensors y = graph(x, loc);
     Tensors tracked_outputs, their_cotangents;
     for (std::size_t k = 0; k < y.size(); ++k) {

@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/trace.h"
@@ -154,7 +155,7 @@ class Gradient {
         for (const std::string& name : inputs_) {
             const std::size_t input = index_of(input_names_, name), parameter = index_of(parameter_names_, name);
             Tensor& place = input < x.size() ? x[input] : copy.parameters()[parameter]->data;
-            place = place.detach().requires_grad_(true, loc_);
+            place = detail::traced_leaf(place, loc_);
             leaves.push_back(place);
         }
         std::vector<Tensor> results = copy(x, loc_);

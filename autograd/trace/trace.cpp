@@ -130,6 +130,7 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
         if (is_number) names[i] = names[i].empty() ? "output" : "output_" + names[i];
         run.graph.add_output(options.outputs.empty() ? names[i] : options.outputs[i], values[i], loc);
     }
+    remove_gradient_stops(run.graph, /*only_idle=*/true);
     return run;
 }
 

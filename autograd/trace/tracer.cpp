@@ -44,7 +44,10 @@ std::string hint_for_functions() {
 
 static constinit thread_local Tracer* current_tracer = nullptr;
 
-TracerScope::TracerScope(Tracer& tracer) noexcept : watching_(tracer), outer_(current_tracer) { current_tracer = &tracer; }
+TracerScope::TracerScope(Tracer& tracer) noexcept : watching_(tracer), outer_(current_tracer) {
+    current_tracer = &tracer;
+    tracer.no_grad_ = no_grad_depth();
+}
 TracerScope::~TracerScope() { current_tracer = outer_; }
 
 Tracer* Tracer::current() noexcept { return current_tracer; }
@@ -217,8 +220,41 @@ void Tracer::note_source(const Tensor& x) {
     if (x.impl()->trace != detail::thread.trace && !seen_.count(x.impl())) sources_.push_back(x);
 }
 
-void trace_source(const Tensor& x) {
+void Tracer::note_stop(const Tensor& x, GradientStop stop) {
+    if (inner_) return inner_->note_stop(x, stop);
+    if (!is_floating(x.dtype())) return;
+    if (const auto known = seen_.find(x.impl()); known != seen_.end()) {
+        known->second.stop = stop;
+    } else {
+        stops_.insert_or_assign(x.impl(), std::pair(x, stop));
+    }
+}
+
+void trace_detached(const Tensor& from, const Tensor& to) {
+    Tracer* tracer = Tracer::current();
+    if (!tracer) return;
+    tracer->note_source(from);
+    tracer->note_stop(to, GradientStop::detached);
+}
+
+void trace_custom_function(const Tensor& result) {
+    if (Tracer* tracer = Tracer::current()) tracer->note_stop(result, GradientStop::custom_function);
+}
+
+Tensor traced_leaf(const Tensor& x, const Loc& loc) {
     if (Tracer* tracer = Tracer::current()) tracer->note_source(x);
+    return alias(x.impl()).requires_grad_(true, loc);
+}
+
+// What an op is given for it, where it stands for this value.
+Graph::Value* Tracer::used(Seen& s, Graph::Value* value, const Loc& loc) {
+    if (s.stop == GradientStop::none || (s.stop == GradientStop::detached && no_grad_depth() > no_grad_)) return value;
+    if (s.stopped_of != value) {
+        Graph::Node* node = append(form_of(s.stop), Attributes(form_of(s.stop)), {value}, loc);
+        s.stopped = graph_.add_result(node, value->dtype, value->device, value->shape);
+        s.stopped_of = value;
+    }
+    return s.stopped;
 }
 
 bool Tracer::drew() const {
@@ -231,7 +267,9 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     if (Seen* same = alias_of(x)) {
         const TensorImpl* base = same->tensor.impl();
         Graph::Value* value = current(*same, loc);
-        return seen_[x.impl()] = {x, value, version_of(x), base};
+        Seen& alias = seen_[x.impl()] = {x, value, version_of(x), base};
+        if (const auto stop = stops_.extract(x.impl())) alias.stop = stop.mapped().second;
+        return alias;
     }
     if (outer_) {
         const bool is_number = x.dim() == 0 && x.device() == cpu && x.impl()->trace == 0 && !x.requires_grad() && !outer_->knows(x);
@@ -324,7 +362,8 @@ void Tracer::copy_exposed() {
 
 Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) {
     if (!exposed_.empty()) check_exposed(x);
-    return current(seen(x, loc), loc);
+    Seen& s = seen(x, loc);
+    return used(s, current(s, loc), loc);
 }
 
 void Tracer::before_write(const Tensor& self) {
@@ -466,7 +505,7 @@ void Tracer::end(const RecordArgs& ran) {
         // What the op has written to is looked up as it was before.
         bool is_written = false;
         for (int k = 0; k < ran.output_count; ++k) is_written |= ran.outputs[k] == x.impl();
-        inputs.push_back(is_written ? s.value : current(s, ran.loc));
+        inputs.push_back(used(s, is_written ? s.value : current(s, ran.loc), ran.loc));
     }
     Graph::Node* node = append(*form, Attributes(*form, ran.attrs), inputs, ran.loc);
     last_line_ = detail::caller(ran.loc);
@@ -477,10 +516,12 @@ void Tracer::end(const RecordArgs& ran) {
         const auto known = seen_.find(out);
         if (known != seen_.end()) {
             note_write(known->second, value, ran.loc);
+            if (no_grad_depth() <= no_grad_) known->second.stop = GradientStop::none;  // the operands say what there is
             continue;
         }
         Seen fresh{handle_of(out), value, 0};
         fresh.version = version_of(fresh.tensor);
+        if (is_floating(out->dtype) && no_grad_depth() > no_grad_) fresh.stop = GradientStop::detached;
         for (int i = 0; i < ran.input_count && !fresh.base; ++i) {
             if (ran.inputs[i]->impl()->storage != out->storage) continue;
             fresh.base = ran.inputs[i]->impl();
@@ -548,8 +589,8 @@ Tracer::Part Tracer::trace_part(const char* what, const TracedFunction& fn, cons
             ~Nested() { place = nullptr; }
         } nested{inner_};
         inner_ = &inner;
-        const TracerScope active(inner);
         const NoGradScope plain;
+        const TracerScope active(inner);
         part.results = fn(operands);
         for (const Tensor& result : part.results) {
             if (!result.defined()) fail<ValueError>(loc, "{}: the function gave an undefined tensor", what);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/autograd/watch_impl.h"
 
@@ -47,8 +48,10 @@ class Tracer : public OpWatcher {
     void set_module(std::size_t from, const ModuleName* module, const Loc& line);
     /// Notes what was written to parameters and inputs; nothing is told to the tracer after it.
     Graph finish();
-    /// The program detaches it; what it gets may be used before this is.
+    /// The program makes another tensor of its elements, which may be used before this is.
     void note_source(const Tensor& x);
+    /// No gradient goes on from this tensor.
+    void note_stop(const Tensor& x, GradientStop stop);
     /// Whether random numbers were drawn.
     bool drew() const;
     /// What the tensors that the program wrote to held before.
@@ -89,6 +92,9 @@ class Tracer : public OpWatcher {
         Graph::Node* view = nullptr;       // how; null: it is the same elements in the same shape (detach())
         Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
         int piece = 0;                     // which result of `view`
+        GradientStop stop = GradientStop::none;
+        // The value of the node that says so, made at the first use by what may have a gradient, and of what it is.
+        Graph::Value *stopped = nullptr, *stopped_of = nullptr;
     };
     explicit Tracer(Tracer& outer, const char* what);  // of a part
     Graph::Value* capture(const Tensor& x, const Loc& loc);
@@ -98,6 +104,7 @@ class Tracer : public OpWatcher {
     Seen* alias_of(const Tensor& x);
     void put_back(Seen& whole, const Seen& part, const Loc& loc);
     Graph::Value* current(Seen& s, const Loc& loc);
+    Graph::Value* used(Seen& s, Graph::Value* value, const Loc& loc);
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
     Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
     void note_constant(TensorImpl* made);
@@ -122,6 +129,9 @@ class Tracer : public OpWatcher {
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
     std::vector<Tensor> sources_;  // of detached tensors
+    std::unordered_map<const TensorImpl*, std::pair<Tensor, GradientStop>> stops_;  // that were not used yet
+    int no_grad_ = 0;  // how many NoGradScopes there were when it began
+    friend class TracerScope;
     std::unordered_map<const TensorImpl*, Leaf> leaves_;
     TraceOptions::Reads reads_;
     // What was written to that was there before the trace, until the op that did it is told of.
