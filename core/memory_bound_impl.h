@@ -5,8 +5,8 @@
 
 namespace tapir::detail {
 
-/// While it lives, its thread gets no large blocks (above 64 KiB) of CPU memory where it would hold `bytes` more than now: OutOfMemory. Of
-/// several the outermost counts, and those inside may ask for less.
+/// While it lives, its thread gets no large blocks (above 64 KiB) of CPU memory where it would hold `bytes` more than now:
+/// OutOfMemory. Of several the outermost counts, and those inside may ask for less.
 class MemoryBound {
  public:
     explicit MemoryBound(std::int64_t bytes) noexcept;

@@ -130,7 +130,9 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
 }
 Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double b, Generator& generator, Loc loc) {
     check("trunc_normal_", t, loc);
-    if (!(std > 0) || !(a < b)) fail<ValueError>(loc, "trunc_normal_: needs std above 0 and a < b, got std {}, a {}, b {}", std, a, b);
+    if (!(std > 0) || !(a < b)) {
+        fail<ValueError>(loc, "trunc_normal_: needs std above 0 and a < b, got std {}, a {}, b {}", std, a, b);
+    }
     const CallerScope caller(loc);
     const PartsOf parts("trunc_normal_", loc);
     // On the side where the distribution function is small, and so exact.

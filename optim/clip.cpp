@@ -105,7 +105,8 @@ double joined(double total, double part, double p) {
 constexpr std::int64_t kBlock = 4096;       // of elements that are summed up at once
 constexpr std::int64_t kGrain = 64 * 1024;  // of elements for a thread
 
-// sum |x|^p, or the largest |x| for infinity. Each block has its sum, and these are added in order: any number of threads gives the same.
+// sum |x|^p, or the largest |x| for infinity. Each block has its sum, and these are added in order: any number of threads gives the
+// same.
 template <class T>
 double power_sum(const T* x, std::int64_t n, double p) {
     const std::int64_t blocks = (n + kBlock - 1) / kBlock;
@@ -136,7 +137,7 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
     return std::isinf(p) ? total : std::pow(total, 1 / p);
 }
 
-// --- By ops, which a graph that is traced holds ------------------------------------------------------------------------------------
+// --- By ops, which a graph that is traced holds ----------------------------------------------------------------------------------
 
 // The gradients, which the trace itself has made: those that were there before would be constants of the graph.
 std::vector<Tensor> traced_gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
@@ -148,12 +149,13 @@ std::vector<Tensor> traced_gradients(const char* op, const std::vector<Tensor>& 
             const std::lock_guard lock(detail::gradient_mutex());
             if (!meta.has_gradient()) return;
             grad = meta.grad;
-            was_there = !grad.defined() || !meta.rows.empty() || meta.products.rows > 0 || grad.impl()->trace != detail::thread.trace;
+            was_there = !grad.defined() || !meta.rows.empty() || meta.products.rows > 0 ||
+                        grad.impl()->trace != detail::thread.trace;
         }
         if (was_there) {
             const char* name = meta.name_now();
-            fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would clip it again in each run: zero_grad() first",
-                            op, name ? name : fmt::format("a parameter of shape {}", p.shape()));
+            fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would clip it again in each run: "
+                                 "zero_grad() first", op, name ? name : fmt::format("a parameter of shape {}", p.shape()));
         }
         if (!grad.is_contiguous()) {
             grad = grad.contiguous();
@@ -206,7 +208,9 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
         for (const Tensor& g : grads) {
             if (on_gpu(g)) continue;
             with_elements(g, true, loc, [&](auto* x, std::int64_t n) {
-                parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernels::scale(end - begin, x + begin, factor); });
+                parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
+                    kernels::scale(end - begin, x + begin, factor);
+                });
             });
         }
     }

@@ -50,11 +50,12 @@ constexpr int member_count() {
     }
 }
 
-/// What functions give as one list: a tensor, a list, pair or tuple, a map with names, a struct such as nn::LSTMResult, and these in
-/// one another. Undefined members of structs are left out.
+/// What functions give as one list: a tensor, a list, pair or tuple, a map with names, a struct such as nn::LSTMResult, and these
+/// in one another. Undefined members of structs are left out.
 class Flattener {
  public:
-    /// names: also what they are called, "" for a single tensor, "1_0" for the first of the second, "logits" of a map; null: nobody asks.
+    /// names: also what they are called, "" for a single tensor, "1_0" for the first of the second, "logits" of a map; null: nobody
+    /// asks.
     explicit Flattener(std::vector<std::string>* names) : names_(names) {}
     std::vector<Tensor> list;
 
@@ -76,7 +77,8 @@ class Flattener {
             std::apply([&](const auto&... parts) { (add_part(i++, parts), ...); }, results);
         } else {
             constexpr int count = member_count<Results>();
-            static_assert(count > 0, "the function is to give Tensors: one, a list, pair, tuple or map of them, or a struct of at most 4");
+            static_assert(count > 0,
+                          "the function is to give Tensors: one, a list, pair, tuple or map of them, or a struct of at most 4");
             const auto members = [&](const auto&... parts) {
                 int i = 0;
                 (add_member(i++, parts), ...);
@@ -129,7 +131,8 @@ inline constexpr bool is_module = requires(Fn& fn) { fn.named_parameters(); fn.n
 template <class Fn>
 inline constexpr bool is_reference = requires(Fn& fn) { requires std::is_same_v<decltype(fn.get()), typename Fn::type&>; };
 
-/// What functions are called with whose parameters are written out: a Tensor, or an In of the line of the call that they were given to.
+/// What functions are called with whose parameters are written out: a Tensor, or an In of the line of the call that they were given
+/// to.
 struct Argument {
     const Tensor& tensor;
     const Loc& loc;
@@ -143,8 +146,8 @@ concept Calls = requires(Fn& fn, const X&... x) { fn(x...); };
 template <class Fn, class... X>
 concept Forwards = requires(Fn& fn, const X&... x) { fn.forward(x...); };
 
-// How a function is called with so many tensors: with what, and a module by its forward() where it has no operator() for them. Whether
-// a generic lambda takes something can be asked only where its body compiles with that: it is asked for Tensors alone.
+// How a function is called with so many tensors: with what, and a module by its forward() where it has no operator() for them.
+// Whether a generic lambda takes something can be asked only where its body compiles with that: it is asked for Tensors alone.
 enum class Way { none, arguments, ins, tensors, forward_arguments, forward_ins, forward_tensors };
 
 template <class Fn, std::size_t... I>
@@ -204,7 +207,8 @@ constexpr unsigned counts() {
 }
 
 template <class Fn, std::size_t... I>
-decltype(auto) call_with(Fn& fn, [[maybe_unused]] const std::vector<Tensor>& x, [[maybe_unused]] const Loc& loc, std::index_sequence<I...>) {
+decltype(auto) call_with(Fn& fn, [[maybe_unused]] const std::vector<Tensor>& x, [[maybe_unused]] const Loc& loc,
+                         std::index_sequence<I...>) {
     constexpr Way how = way<Fn, sizeof...(I)>;
     if constexpr (how == Way::arguments) {
         return fn(Argument{x[I], loc}...);
@@ -236,7 +240,8 @@ void call_traced(Fn& fn, const std::vector<Tensor>& x, const Loc& loc, const Giv
         give([&]() -> decltype(auto) { return call_with_list(fn, x); });
     } else if constexpr (Count <= kMostArguments) {
         if constexpr ((counts<Fn>() >> Count & 1) != 0) {
-            if (x.size() == Count) return give([&]() -> decltype(auto) { return call_with(fn, x, loc, std::make_index_sequence<Count>()); });
+            const auto call = [&]() -> decltype(auto) { return call_with(fn, x, loc, std::make_index_sequence<Count>()); };
+            if (x.size() == Count) return give(call);
         }
         call_traced<Fn, Count + 1>(fn, x, loc, give);
     }
@@ -252,14 +257,16 @@ decltype(auto) call_least(Fn& fn, const std::vector<Tensor>& x, const Loc& loc) 
 }
 /// What a function of that type gives.
 template <class Fn>
-using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(), std::declval<const Loc&>()))>;
+using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(),
+                                                  std::declval<const Loc&>()))>;
 
 template <class Fn>
 TracedFunction traced(Fn& fn, const Loc& loc = Loc{}) {
     if constexpr (is_reference<Fn>) {
         return traced(fn.get(), loc);
     } else {
-        static_assert(takes_list<Fn>() || counts<Fn>() != 0, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+        static_assert(takes_list<Fn>() || counts<Fn>() != 0,
+                      "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
         void* address;
         if constexpr (std::is_function_v<Fn>) {
             address = reinterpret_cast<void*>(&fn);
@@ -289,7 +296,8 @@ TracedFunction traced(Fn& fn, const Loc& loc = Loc{}) {
 // A list as what a function gives.
 template <class Results>
 struct FromList {
-    static_assert(std::is_same_v<Results, Tensor>, "the function is to give a Tensor, a std::vector<Tensor>, or a pair or tuple of Tensors");
+    static_assert(std::is_same_v<Results, Tensor>,
+                  "the function is to give a Tensor, a std::vector<Tensor>, or a pair or tuple of Tensors");
     static Tensor get(std::vector<Tensor> list) { return std::move(list[0]); }
 };
 template <>

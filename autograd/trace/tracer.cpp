@@ -23,11 +23,11 @@ std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes +
 
 // Parameters of two models may be called alike, and like an input: the later one becomes "weight_2".
 std::string free_name(const Graph& graph, const std::string& name) {
-    const auto is_it = [](const std::string& wanted) { return [&wanted](const Graph::Value* value) { return value->name == wanted; }; };
     std::string own = name;
+    const auto is_it = [&own](const Graph::Value* value) { return value->name == own; };
     for (int number = 2;; ++number) {
         const auto &inputs = graph.inputs(), &parameters = graph.parameters();
-        if (std::none_of(inputs.begin(), inputs.end(), is_it(own)) && std::none_of(parameters.begin(), parameters.end(), is_it(own))) return own;
+        if (std::none_of(inputs.begin(), inputs.end(), is_it) && std::none_of(parameters.begin(), parameters.end(), is_it)) return own;
         own = fmt::format("{}_{}", name, number);
     }
 }
@@ -36,8 +36,8 @@ std::string free_name(const Graph& graph, const std::string& name) {
 std::string hint_for_functions() {
     const char* function = function_in_forward();
     if (!function) return {};
-    return fmt::format("; or give {} a `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, which graphs take in place of its "
-                       "forward", function);
+    return fmt::format("; or give {} a `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, which graphs take in place "
+                       "of its forward", function);
 }
 
 }  // namespace
@@ -96,8 +96,8 @@ void KeptGradient::put_back() const {
 
 // --- Gradients -------------------------------------------------------------------------------------------------------------------
 //
-// What backward() adds to is state that no op makes: the program's next run adds to what this one leaves, or to what was there before,
-// and a graph begins each run without. The two do the same where the program forgets the gradients first, or at the end.
+// What backward() adds to is state that no op makes: the program's next run adds to what this one leaves, or to what was there
+// before, and a graph begins each run without. The two do the same where the program forgets the gradients first, or at the end.
 
 // With gradient_mutex() held.
 Tracer::Leaf& Tracer::note_leaf(const Tensor& x) {
@@ -118,8 +118,8 @@ static std::string shown_name(const Tensor& leaf) {
 }
 
 void Tracer::fail_old_gradient(const Tensor& leaf, const Loc& loc) const {
-    fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now in each "
-                    "run: zero_grad() first", what_, shown_name(leaf));
+    fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now "
+                    "in each run: zero_grad() first", what_, shown_name(leaf));
 }
 
 // Something that the program uses is a gradient that was there before.
@@ -165,8 +165,8 @@ void Tracer::note_addition(const Tensor& leaf) {
     if (leaf.impl()->trace == detail::thread.trace) return;
     const Loc loc = detail::caller(last_line_);
     if (outer_) {
-        fail<TapeError>(loc, "{}: a function that is traced adds to the gradient of {}, which it did not make; a graph cannot hold that: give "
-                        "the gradient back instead, as Tape::gradient() does", what_, shown_name(leaf));
+        fail<TapeError>(loc, "{}: a function that is traced adds to the gradient of {}, which it did not make; a graph cannot hold that: "
+                        "give the gradient back instead, as Tape::gradient() does", what_, shown_name(leaf));
     }
     Leaf& noted = note_leaf(leaf);
     if (noted.is_reset || noted.added_at.line()) return;
@@ -188,9 +188,9 @@ void Tracer::check_left_gradients() const {
         value = own;
     }
     if (!first) return;
-    fail<TapeError>(first->added_at, "{}: this backward leaves the gradient of {} for the program's next run to add to, but each run of a graph would "
-                    "begin without: let the program call zero_grad() first, or take gradients that are kept nowhere, by Tape::gradient()",
-                    what_, shown_name(first->kept.leaf()));
+    fail<TapeError>(first->added_at, "{}: this backward leaves the gradient of {} for the program's next run to add to, but each run of "
+                    "a graph would begin without: let the program call zero_grad() first, or take gradients that are kept nowhere, by "
+                    "Tape::gradient()", what_, shown_name(first->kept.leaf()));
 }
 
 // A tensor that is known and has the same elements, as detach() gives them.
@@ -280,8 +280,8 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
     }
     if (is_of_other_thread(x.impl()->trace)) {
-        fail<TapeError>(loc, "trace: a tensor of shape {} was made by another thread since the trace began; a graph would hold it as a constant. "
-                        "Compute in this thread, or make it an input", x.shape());
+        fail<TapeError>(loc, "trace: a tensor of shape {} was made by another thread since the trace began; a graph would hold it as a "
+                        "constant. Compute in this thread, or make it an input", x.shape());
     }
     const auto given = std::find_if(named_.begin(), named_.end(), [&](const auto& named) { return named.second.is_same(x); });
     const AutogradMeta* meta = x.impl()->meta;
@@ -346,8 +346,8 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
 void Tracer::check_exposed(const Tensor& x) const {
     for (const Exposed& e : exposed_) {
         if (!e.tensor.shares_storage(x) || e.version != version_of(e.tensor) || same_elements(e.tensor, e.copy)) continue;
-        fail<TapeError>(e.loc, "trace: the program wrote through the address that data() gave it; a graph cannot hold that: write by ops, or before "
-                        "the trace{}", hint_for_functions());
+        fail<TapeError>(e.loc, "trace: the program wrote through the address that data() gave it; a graph cannot hold that: write by ops, "
+                        "or before the trace{}", hint_for_functions());
     }
 }
 
@@ -376,8 +376,8 @@ void Tracer::before_write(const Tensor& self) {
     }
     if (outer_) {
         if (found == seen_.end() || is_outer(found->second)) {
-            fail<TapeError>(last_line_, "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot hold that: "
-                            "give the new value back instead", what_, self.shape());
+            fail<TapeError>(last_line_, "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot "
+                            "hold that: give the new value back instead", what_, self.shape());
         }
         current(found->second, last_line_);
         return;
@@ -435,7 +435,9 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
     } else if (op == "permute") {
         const auto dims = std::get<std::vector<SymInt>>(how.get("dims", loc));
         std::vector<SymInt> back(dims.size());
-        for (std::size_t d = 0; d < dims.size(); ++d) back[static_cast<std::size_t>(dims[d].number())] = static_cast<std::int64_t>(d);
+        for (std::size_t d = 0; d < dims.size(); ++d) {
+            back[static_cast<std::size_t>(dims[d].number())] = static_cast<std::int64_t>(d);
+        }
         Attributes attributes(how.form());
         attributes.set("dims", back, loc);
         node = append(how.form(), std::move(attributes), {part.value}, loc);
@@ -511,7 +513,9 @@ void Tracer::end(const RecordArgs& ran) {
     last_line_ = detail::caller(ran.loc);
     for (int k = 0; k < ran.output_count; ++k) {
         TensorImpl* out = ran.outputs[k];
-        if (!writes_.empty()) std::erase_if(writes_, [&](const Write& write) { return write.tensor.impl()->storage == out->storage; });
+        if (!writes_.empty()) {
+            std::erase_if(writes_, [&](const Write& write) { return write.tensor.impl()->storage == out->storage; });
+        }
         Graph::Value* value = graph_.add_result(node, out->dtype, out->device, sizes_of(out));
         const auto known = seen_.find(out);
         if (known != seen_.end()) {
@@ -547,11 +551,12 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
         return;
     }
     if (reads_ == TraceOptions::Reads::refuse) {
-        const std::string made = !value->maker ? fmt::format("of {}", value->name)
-                                               : fmt::format("that {} made at {}", value->maker->op, file_and_line(value->maker->loc));
-        fail<TapeError>(loc, "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the same. "
-                        "Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a graph that "
-                        "holds for this value only{}", what, caller.line() ? "" : ", on this line or after it,", made, hint_for_functions());
+        const Graph::Node* maker = value->maker;
+        const std::string made = maker ? fmt::format("that {} made at {}", maker->op, file_and_line(maker->loc))
+                                       : fmt::format("of {}", value->name);
+        fail<TapeError>(loc, "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the "
+                        "same. Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a "
+                        "graph that holds for this value only{}", what, caller.line() ? "" : ", on this line or after it,", made, hint_for_functions());
     }
     const Tensor now = copy();
     graph_.add_guard({value, now, what, loc});

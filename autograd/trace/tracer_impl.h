@@ -1,8 +1,8 @@
 // The tracer: a watcher of ops that writes them into a graph.
 //
 // A graph's values are never overwritten. Where the program writes in place, the tensor stands for a new value from then on; where
-// what it writes to is a view, the tensor that it is a view of does too (an op of the kind of slice_scatter), and other views of that
-// are made anew when they are used next.
+// what it writes to is a view, the tensor that it is a view of does too (an op of the kind of slice_scatter), and other views of
+// that are made anew when they are used next.
 #pragma once
 
 #include <unordered_map>
@@ -63,9 +63,9 @@ class Tracer : public OpWatcher {
     /// The leaves whose gradients the program has changed, with those that they had. Those of others may be other threads' by now.
     std::vector<KeptGradient> take_gradients();
 
-    /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one for each
-    /// tensor that the function uses beside these (captures); numbers are constants of its own. Throws TapeError where the function writes to
-    /// what it did not make.
+    /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one
+    /// for each tensor that the function uses beside these (captures); numbers are constants of its own. Throws TapeError where the
+    /// function writes to what it did not make.
     struct Part {
         std::shared_ptr<const Graph> graph;
         std::vector<Tensor> captures;
