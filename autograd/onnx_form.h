@@ -32,7 +32,7 @@ struct OnnxRefusal {
 };
 
 namespace detail {
-/// Throws OnnxRefusal: "it has 1 dimension or number, and needs number 2".
+/// Throws OnnxRefusal: "it has 1 of the dimensions, operands or numbers of which it needs number 2".
 [[noreturn]] void refuse_element(std::int64_t i, std::size_t size);
 /// Throws OnnxRefusal where nothing has so many elements.
 std::size_t onnx_count(std::int64_t count);

@@ -73,6 +73,16 @@ bool keeps_dims(const std::vector<std::pair<std::string, Attribute>>& attributes
     return std::any_of(attributes.begin(), attributes.end(), [](const auto& each) { return each.first == "keepdim" && std::get<bool>(each.second); });
 }
 
+// As far as its sizes are numbers.
+bool fits(const Sizes& shape, const Tensor& y) {
+    if (std::ssize(shape) != y.dim()) return false;
+    for (int d = 0; d < y.dim(); ++d) {
+        const SymInt& size = shape[static_cast<std::size_t>(d)];
+        if (size.is_number() && size.number() != y.size(d)) return false;
+    }
+    return true;
+}
+
 // Of an attribute that is a list; null: there is none of this name.
 const Sizes* list_in(const std::vector<std::pair<std::string, Attribute>>& all, std::string_view name) {
     for (const auto& [own, value] : all) {
@@ -166,19 +176,16 @@ std::string what_is_missized(const Graph::Node& node) {
     return {};
 }
 
-bool is_as_stated(const Graph::Value& value, const Tensor& y, const DimSizes& sizes) {
-    if (std::ssize(value.shape) != y.dim()) return false;
-    for (int d = 0; d < y.dim(); ++d) {
-        const SymInt& size = value.shape[static_cast<std::size_t>(d)];
-        if (size.is_number() ? size.number() == y.size(d) : !differ(size.with(sizes), y.size(d))) continue;
-        return false;
-    }
-    return true;
-}
-
-void fail_stated(const Graph::Node& node, std::size_t k, const Tensor& y, const Loc& loc) {
+void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc) {
     const Graph::Value& value = *node.results[k];
-    fail<ShapeError>(loc, "graph: {} gives %{} of shape {}, the graph says {}", node.op, value.number, y.shape(), to_string(Attribute(value.shape)));
+    if (fits(value.shape, y) || node.attributes.is_symbolic()) return;
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        const Sizes& shape = node.inputs[i]->shape;
+        const bool is_exact = std::all_of(shape.begin(), shape.end(), [](const SymInt& size) { return size.is_number(); });
+        if (!is_exact || !fits(shape, *operands[i])) return;
+    }
+    const Loc& own = node.loc.line() ? node.loc : loc;
+    fail<ShapeError>(own, "graph: {} gives %{} of shape {}, the graph says {}", node.op, value.number, y.shape(), to_string(Attribute(value.shape)));
 }
 
 }  // namespace tapir::detail

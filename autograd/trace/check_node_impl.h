@@ -13,10 +13,9 @@ std::string what_is_wrong_with(const Graph::Node& node);
 /// "exp gives (2, 3), not (2, 4)", of a node with which nothing else is wrong: where both are numbers and the op's name tells. Others are
 /// found when the graph is run.
 std::string what_is_missized(const Graph::Node& node);
-/// Whether a tensor is of the shape that the graph states, for these sizes of its dimensions; those that are not known count as they are.
-/// A result that is not was misstated by who wrote the graph, unless the program has put parameters of other shapes in their places.
-bool is_as_stated(const Graph::Value& value, const Tensor& y, const DimSizes& sizes);
-/// Throws ShapeError: result k is not.
-[[noreturn]] void fail_stated(const Graph::Node& node, std::size_t k, const Tensor& y, const Loc& loc);
+/// Throws ShapeError, with the op's line, where result k is not of the shape that the graph states though all operands are: a text has lied.
+/// Where their sizes depend on names, the tracer may have found a formula that does not hold for all sizes, and what the op gives counts;
+/// a program may put parameters of other shapes in their places, too.
+void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc);
 
 }  // namespace tapir::detail

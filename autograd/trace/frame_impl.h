@@ -81,7 +81,6 @@ struct Plan::Frame {
     std::vector<std::pair<const Tensor**, int>> input_arguments;  // places in it and in `where`, and which input belongs there
     std::vector<Call> calls;
     std::vector<Attributes> resolved;       // those that depend on sizes
-    DimSizes sizes;                         // of the graph's dimensions
     std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs
     std::vector<Tensor> held;               // parameters and constants, as they were in the first run, or when updates were planned last
     bool is_learned = false, is_laid_out = false, writes_directly = false;

@@ -288,7 +288,6 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const 
     const DimSizes sizes = sizes_of_inputs(graph_, inputs.data(), loc);
     auto frame = std::make_unique<Frame>();
     for (std::size_t i = 0; i < input_slots_.size(); ++i) frame->given.emplace_back(inputs[i]);
-    frame->sizes = sizes;
     frame->slots.resize(at(slot_count_));
     for (Tensor& slot : frame->slots) frame->where.push_back(&slot);
     std::vector<int> input_of(at(slot_count_), -1);

@@ -108,7 +108,6 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     std::vector<Tensor> arguments;
     std::vector<const Tensor*> addresses;
     const detail::ModuleRestore restore;
-    const auto holds_stated = [&](const auto& value) { return !value->data.defined() || detail::is_as_stated(*value, value->data, sizes); };
     for (const auto& node : nodes_) {
         const CallerScope caller(node->loc.line() ? node->loc : loc);  // errors and records speak of the program that was traced
         detail::thread.module = node->module;
@@ -134,9 +133,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
             if (uses[at(result)] == 0) continue;
             Tensor& y = results[k];
             if (!y.defined()) fail<ValueError>(loc, "graph: {} gives no result {}", node->op, k);
-            if (!detail::is_as_stated(*result, y, sizes) && std::all_of(values_.begin(), values_.end(), holds_stated)) {
-                detail::fail_stated(*node, k, y, node->loc.line() ? node->loc : loc);
-            }
+            detail::check_result(*node, k, y, addresses.data(), loc);
             // Numbers among the operands are tensors here, and may count for more in a promotion.
             values[at(result)] = y.dtype() == result->dtype ? std::move(y) : y.to(result->dtype);
         }

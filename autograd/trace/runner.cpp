@@ -78,11 +78,7 @@ void Plan::run_first(Frame& frame, const Loc& loc) const {
         for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
             const int slot = call.step->first_result + static_cast<int>(k);
             const Tensor& y = call.results[k];
-            const Graph::Node& node = *call.step->node;
-            const auto holds_stated = [&](const auto& held) { return is_as_stated(*held.second, held.second->data, frame.sizes); };
-            if (!is_as_stated(*node.results[k], y, frame.sizes) && std::all_of(held_.begin(), held_.end(), holds_stated)) {
-                fail_stated(node, k, y, node.loc.line() ? node.loc : loc);
-            }
+            check_result(*call.step->node, k, y, call.call.inputs, loc);
             frame.roots[at(slot)] = slot;
             frame.seen[at(slot)] = Geometry(y);
             for (std::size_t i = 0; i < call.step->inputs.size(); ++i) {
