@@ -237,6 +237,19 @@ OnnxValues max_pool_of(const OnnxCall& x) {
     return {x.reduce("ReduceMax", lines, {last}, false), x.node("ArgMax", int64, {lines}, {{"axis", last}, {"keepdims", 0}})};
 }
 
+// (g, indices): what each window has got is added at its place, in planes of one dimension.
+OnnxValue max_pool_backward_of(const OnnxCall& x) {
+    const auto planes = [](const std::vector<SymInt>& shape) {
+        SymInt volume = 1;
+        for (std::size_t d = 2; d < shape.size(); ++d) volume = volume * shape[d];
+        return std::vector<SymInt>{shape[0], shape[1], volume};
+    };
+    const OnnxValue index = x.cast(x[1], int64), is_there = index >= 0;  // -1: a window of padding only
+    const OnnxValue places = x.reshape(where(is_there, index, 0), planes(x.shape())), kept = x.reshape(where(is_there, x[0], 0), planes(x.shape()));
+    const OnnxValue none = x.filled(planes(x.result_shape()), 0, x.dtype());
+    return x.reshape(x.node("ScatterElements", {none, places, kept}, {{"axis", 2}, {"reduction", "add"}}), x.result_shape());
+}
+
 // The matrix of averages along a dimension: (out, in), divided by what counts there.
 Tensor averages(const Windows& w, bool counts_padding, bool divides) {
     OnnxCall::need_room({w.out, w.in});
@@ -457,6 +470,7 @@ TAPIR_ONNX(conv_transpose, conv_transpose_of(x));
 TAPIR_ONNX(conv_weight, conv_weight_of(x));
 
 TAPIR_ONNX(max_pool, max_pool_of(x));
+TAPIR_ONNX(max_pool_backward, max_pool_backward_of(x));
 TAPIR_ONNX(avg_pool, avg_pool_of(x));
 TAPIR_ONNX(avg_pool_gradient, avg_pool_gradient_of(x));
 

@@ -28,6 +28,7 @@ using kernels::PoolShape;
 using std::int64_t;
 
 void max_pool_rule(Backward& b);
+void max_pool_backward_rule(Backward& b);
 void avg_pool_rule(Backward& b);
 void avg_pool_gradient_rule(Backward& b);
 
@@ -57,9 +58,28 @@ TAPIR_OP(avg_pool, "AveragePool", avg_pool_rule, "The mean of each window.",
 namespace {
 
 Tensor spread(const Tensor& g, int64_t rows, int64_t columns);
+Tensor to_largest(const Tensor& g, const Tensor& of, const Shape& kernel, const MaxPoolOptions& options);
+Tensor to_largest_adaptive(const Tensor& g, const Tensor& of, const Shape& output_size);
 
 }  // namespace
 
+// What the rule of max_pool is where that is recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(max_pool_backward, NoOnnx("Where, ScatterElements"), max_pool_backward_rule, "The gradient of max_pool: to the largest element of each window.",
+         TAPIR_SAMPLE_AS("f(2,3,4) i(2,3,7)<200",
+                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool1d(t, 3, 2, 1), x[1].to(x[0].dtype), x[0])[1]",
+                         to_largest(x[0], x[1], 3, {.stride = 2, .padding = 1})),
+         TAPIR_SAMPLE_AS("f(2,2,3,2) i(2,2,6,5)<200",
+                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool2d(t, 2), x[1].to(x[0].dtype), x[0])[1]",
+                         to_largest(x[0], x[1], 2, {})),
+         TAPIR_SAMPLE_AS("f(1,2,5,4) i(1,2,7,8)<200",
+                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool2d(t, (3, 2), (1, 2), (1, 1), (2, 3), True), x[1].to(x[0].dtype), x[0])[1]",
+                         to_largest(x[0], x[1], {3, 2}, {.stride = {1, 2}, .padding = 1, .dilation = {2, 3}, .ceil_mode = true})),
+         TAPIR_SAMPLE_AS("f(1,2,2,2,2) i(1,2,4,4,5)<200",
+                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool3d(t, 2), x[1].to(x[0].dtype), x[0])[1]",
+                         to_largest(x[0], x[1], 2, {})),
+         TAPIR_SAMPLE_AS("f(2,2,3,4) i(2,2,7,5)<200",
+                         "torch.autograd.functional.vjp(lambda t: nn.functional.adaptive_max_pool2d(t, (3, 4)), x[1].to(x[0].dtype), x[0])[1]",
+                         to_largest_adaptive(x[0], x[1], {3, 4})));
 TAPIR_OP(avg_pool_gradient, NoOnnx("gradient only"), avg_pool_gradient_rule, "Each element, in equal parts to those of its window.",
          TAPIR_SAMPLE_AS("f(2,2,3,2)", "torch.nn.functional.interpolate(x[0], scale_factor=2) / 4", spread(x[0], 6, 4)));
 
@@ -199,16 +219,39 @@ Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc
 
 // --- Gradients -----------------------------------------------------------------------------------------------------------
 
+// The indices as the kernels read them: int32, and in one of their layouts.
+Tensor plain_index(const Tensor& given, const Loc& loc) {
+    const detail::UnrecordedParts parts;
+    const Tensor index = given.to(int32, loc);
+    if (!on_gpu(index)) return channels_last(index, loc);
+    return detail::is_channels_last(index.impl()) ? index : index.contiguous(loc);
+}
+
+Tensor run_max_backward(const Attrs& attrs, const Tensor& g, const Tensor& given, const Loc& loc) {
+    detail::begin_op(max_pool_backward_op.name, g.impl(), loc);
+    Tensor index = plain_index(given, loc);
+    const Tensor out = run(Run::max_backward, attrs, g, index, loc);
+    if (detail::is_watched()) [[unlikely]] {
+        record(max_pool_backward_op, loc, {&g}, out, {&given}, attrs, Told{max_pool_backward_op, {&g, &given}}, call_of(attrs));
+    } else {
+        record(max_pool_backward_op, loc, {&g}, out, {&given}, attrs);
+    }
+    return out;
+}
+
 // saved: the indices
 void max_pool_rule(Backward& b) {
     const auto& attrs = b.attrs<Attrs>();
     Tensor index = b.saved(0);
-    const Tensor& g = b.grad();
-    if (!b.recording()) return b.give(0, run(Run::max_backward, attrs, g, index, b.record().loc));
-    const Tensor places = flatten(maximum(index.to(int64), 0), 2), kept = where(index >= 0, g, 0);
-    const Shape shape = tensor_shape(attrs, &PoolDim::in);
-    const Tensor none = zeros({shape[0], shape[1], attrs.shape.in_volume()}, {g.dtype(), g.device()});
-    b.give(0, reshape(scatter_add(none, 2, places, flatten(kept, 2)), shape));
+    if (b.recording()) return b.give(0, run_max_backward(attrs, b.grad(), index, b.record().loc));
+    b.give(0, run(Run::max_backward, attrs, b.grad(), index, b.record().loc));
+}
+
+// saved: the indices. Of each window the element that its gradient went to.
+void max_pool_backward_rule(Backward& b) {
+    const Tensor index = b.saved(0), places = flatten(maximum(index.to(int64), 0), 2);
+    const Shape shape = tensor_shape(b.attrs<Attrs>(), &PoolDim::out);
+    b.give(0, where(index >= 0, reshape(gather(flatten(b.grad(), 2), 2, places), shape), 0));
 }
 
 void avg_pool_rule(Backward& b) { b.give(0, run_avg(Run::avg_backward, b.attrs<Attrs>(), b.grad(), b.record().loc)); }
@@ -361,6 +404,24 @@ Tensor lp_pool(const char* op, int dims, const In& x, double p, const Shape& ker
     return pow(means * window, 1 / p);
 }
 
+Tensor max_pool_backward(const In& g, const In& index, const PoolCall& call);
+
+// For the samples: g back to the largest elements of what was pooled.
+Tensor to_largest(const Tensor& g, const Tensor& of, const Attrs& attrs) {
+    const Tensor index = max_of(attrs, of.to(float64)).indices;
+    return max_pool_backward(g, index, call_of(attrs));
+}
+Tensor to_largest(const Tensor& g, const Tensor& of, const Shape& kernel, const MaxPoolOptions& o) {
+    Attrs attrs = attrs_of("max_pool", of.dim() - 2, of.to(float64));
+    set_windows("max_pool", attrs, kernel, o.stride, o.padding, o.dilation, o.ceil_mode, Loc::current());
+    return to_largest(g, of, attrs);
+}
+Tensor to_largest_adaptive(const Tensor& g, const Tensor& of, const Shape& output_size) {
+    Attrs attrs = attrs_of("max_pool", of.dim() - 2, of.to(float64));
+    set_adaptive("max_pool", attrs, output_size, Loc::current());
+    return to_largest(g, of, attrs);
+}
+
 // Means of windows of 2 x 2, backwards.
 Tensor spread(const Tensor& g, int64_t rows, int64_t columns) {
     Attrs attrs{{}, 2};
@@ -432,17 +493,39 @@ Tensor avg_pooled(const In& x, const PoolCall& call) {
     return run_avg(Run::avg, attrs, x.tensor, x.loc);
 }
 
-Tensor avg_pool_gradient(const In& g, const PoolCall& call) {
-    const char* const op = "avg_pool_gradient";
+// For the gradient of what was pooled: set from g, the result's.
+Attrs called_back(const char* op, const In& g, const PoolCall& call) {
     Attrs attrs = called_for(op, g, call);
     set(attrs.shape.dims, &PoolDim::in, call.input_size, 0, "input_size", attrs.dims, op, g.loc);
     set_called(op, attrs, call, g.loc);
     if (tensor_shape(attrs, &PoolDim::out) != g.tensor.shape()) {
         fail<ShapeError>(g.loc, "{}: {} is not what windows of an input of {} give", op, g.tensor.shape(), call.input_size);
     }
+    return attrs;
+}
+
+Tensor max_pool_backward(const In& g, const In& index, const PoolCall& call) {
+    const char* const op = "max_pool_backward";
+    detail::check_defined(g, op);
+    detail::check_defined(index, op);
+    const DType dtype = index.tensor.dtype();
+    if ((dtype != int32 && dtype != int64) || index.tensor.shape() != g.tensor.shape()) {
+        fail<ShapeError>(g.loc, "{}: needs a gradient and indices of one shape, got {} of {} and {} of {}", op, g.tensor.shape(),
+                         name(g.tensor.dtype()), index.tensor.shape(), name(dtype));
+    }
+    detail::check_same_device(op, g.tensor, index.tensor, g.loc);
+    return run_max_backward(called_back(op, g, call), g.tensor, index.tensor, g.loc);
+}
+
+Tensor avg_pool_gradient(const In& g, const PoolCall& call) {
+    const Attrs attrs = called_back("avg_pool_gradient", g, call);
     return run_avg(Run::avg_backward, attrs, g.tensor, g.loc);
 }
 
+void max_fields(Fields& f, PoolCall& a) {
+    f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("ceil_mode", a.ceil_mode);
+    f("output_size", a.output_size);
+}
 void avg_fields(Fields& f, PoolCall& a) {
     f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("ceil_mode", a.ceil_mode);
     f("count_include_pad", a.count_include_pad)("divisor_override", a.divisor_override)("output_size", a.output_size);
@@ -450,9 +533,8 @@ void avg_fields(Fields& f, PoolCall& a) {
 
 }  // namespace
 
-TAPIR_FORM(max_pool, PoolCall, max_pooled(x[0], a),
-           f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("ceil_mode", a.ceil_mode)(
-               "output_size", a.output_size));
+TAPIR_FORM(max_pool, PoolCall, max_pooled(x[0], a), max_fields(f, a));
+TAPIR_FORM(max_pool_backward, PoolCall, max_pool_backward(x[0], x[1], a), f("input_size", a.input_size); max_fields(f, a));
 TAPIR_FORM(avg_pool, PoolCall, avg_pooled(x[0], a), avg_fields(f, a));
 TAPIR_FORM(avg_pool_gradient, PoolCall, avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
 

@@ -97,6 +97,15 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {3, 2}}, {{"normalized_shape", Sizes{2}}}),
                       Catch::Contains("layer_norm_backward: needs a gradient and an input of one shape and floating dtype"));
     CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {2, 3}}, {{"normalized_shape", Sizes{2}}}), Catch::Contains("the last dimensions of"));
+    const auto of_windows = [&](const Shape& indices, DType dtype) {
+        Graph graph;
+        const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {2, 3, 4, 4}), graph.add_input("indices", dtype, {indices.begin(), indices.end()})};
+        graph.insert(nullptr, "max_pool_backward", inputs, {{"kernel_size", Sizes{2}}, {"input_size", Sizes{8, 8}}});
+    };
+    CHECK_NOTHROW(of_windows({2, 3, 4, 4}, int64));
+    const char* const no_indices = "max_pool_backward: needs a gradient and indices of one shape, got (2, 3, 4, 4) of float32 and (2, 3, 4, ";
+    CHECK_THROWS_WITH(of_windows({2, 3, 4, 5}, int32), Catch::Contains(std::string(no_indices) + "5) of int32"));
+    CHECK_THROWS_WITH(of_windows({2, 3, 4, 4}, float32), Catch::Contains(std::string(no_indices) + "4) of float32"));
     const auto of_classes = [&](const Shape& g, DType dtype) {
         Graph graph;
         const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {g.begin(), g.end()}), graph.add_input("x", dtype, {4, 5}),
@@ -124,6 +133,7 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(softmax(t, 1)); }), Catch::EndsWith("softmax_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(log_softmax(t, 1)); }), Catch::EndsWith("log_softmax_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(layer_norm(t, {5}, w, b)); }), Catch::EndsWith("layer_norm_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(max_pool1d(unsqueeze(t, 1), 2)); }), Catch::Contains(" max_pool_backward "));
 }
 
 TEST_CASE("a listing keeps all digits of constants") {
