@@ -8,6 +8,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
+#include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -27,6 +28,8 @@ namespace {
 using std::int64_t;
 
 void batch_norm_rule(Backward& b);
+void batch_norm_backward_rule(Backward& b);
+std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& weight, bool has_bias, double eps);
 
 // In training, for the samples.
 Tensor trained(const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -51,6 +54,20 @@ TAPIR_OP(batch_norm, "BatchNormalization", batch_norm_rule, "Each channel to mea
          TAPIR_SAMPLE_AS("f(2,6,3,2)", "nn.functional.local_response_norm(x[0], 3, 0.5)", local_response_norm(x[0], 3, 0.5)),
          TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)",
                          local_response_norm(x[0], 4, 0.5, 0.5, 2)));
+// What its rule in training is where that is recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(batch_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), batch_norm_backward_rule,
+         "The gradients of batch_norm in training: of x, and of the weight and the bias where there are such.",
+         TAPIR_SAMPLE_AS("f(4,3) f(4,3) f(3)",
+                         "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.batch_norm(t, None, None, w, v, True), (x[1], x[2], x[2]), x[0])[1]",
+                         batch_norm_backward(x[0], x[1], x[2], true, 1e-5)),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch.autograd.functional.vjp(lambda t: nn.functional.batch_norm(t, None, None, None, None, True), x[1], x[0])[1]",
+                         batch_norm_backward(x[0], x[1], {}, false, 1e-5)),
+         TAPIR_SAMPLE_AS("f(2,3,3,2) f(2,3,3,2) f(3)",
+                         "torch.autograd.functional.vjp(lambda t, w: nn.functional.batch_norm(t, None, None, w, None, True, 0.1, 0.01), (x[1], x[2]), x[0])[1]",
+                         batch_norm_backward(x[0], x[1], x[2], false, 0.01)),
+         TAPIR_SAMPLE_AS("f(5,2) f(5,2)",
+                         "torch.autograd.functional.vjp(lambda t, v: nn.functional.batch_norm(t, None, None, None, v, True), (x[1], x[1][0]), x[0])[1]",
+                         batch_norm_backward(x[0], x[1], {}, true, 1e-5)));
 
 namespace {
 
@@ -61,6 +78,11 @@ struct Attrs {
 struct Call {
     double eps = 1e-5, momentum = 0.1;
     bool training = false, has_running_mean = false, has_running_var = false, has_weight = false, has_bias = false;
+};
+
+struct BackwardCall {
+    double eps = 1e-5;
+    bool has_weight = false, has_bias = false;
 };
 
 // --- On the CPU ----------------------------------------------------------------------------------------------------------
@@ -138,13 +160,18 @@ struct Gradients {
     Tensor x, weight, bias;
 };
 
+Gradients made_for(const Tensor& x, DType of_parameters, const Loc& loc) {
+    const auto of_channels = [&] { return detail::make_empty({x.size(1)}, of_parameters, x.device(), loc); };
+    return {empty_like(x, loc), of_channels(), of_channels()};
+}
+
+// Into `made`, for which all is in one layout.
 template <class T>
-Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Loc& loc) {
+void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
     const Layout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
     const T *mean = data<T>(stats), *rstd = mean + channels;
     const std::vector<double> sum = sums<T>(l, data<T>(x), data<T>(g), mean, rstd);
-    Gradients made{empty_like(x, loc), detail::make_empty({l.channels}, x.dtype(), cpu, loc), detail::make_empty({l.channels}, x.dtype(), cpu, loc)};
     std::vector<T> a(channels), b(channels), w(channels);
     const double n = static_cast<double>(l.per_channel());
     for (std::size_t c = 0; c < channels; ++c) {
@@ -157,7 +184,10 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
         b[c] = training ? static_cast<T>(-factor * sum[c] / n - slope * static_cast<double>(mean[c])) : T(0);
     }
     map<T>(l, {l.channels, l.inner, data<T>(x), data<T>(g), a.data(), b.data(), w.data(), data<T>(made.x)});
-    return made;
+}
+void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
+    x.dtype() == float64 ? write_gradients<double>(g, x, stats, weight, training, made)
+                         : write_gradients<float>(g, x, stats, weight, training, made);
 }
 
 // --- On a GPU ------------------------------------------------------------------------------------------------------------
@@ -187,23 +217,33 @@ Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& wei
 
 // --- Backward ------------------------------------------------------------------------------------------------------------
 
-// saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
+// With statistics that do not depend on x. saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
 void rule_of_ops(Backward& b, const Attrs& attrs) {
     const Tensor stats = b.saved(0), g = b.grad().to(stats.dtype()), x = b.saved(1).to(stats.dtype());
     const Dims dims = all_but_channels(x);
-    Tensor normal, rstd;
-    if (attrs.training && b.recording()) {
-        const Tensor centred = x - mean(x, dims, true);
-        rstd = rsqrt(mean(square(centred), dims, true) + attrs.eps);
-        normal = centred * rstd;
-    } else {
-        rstd = beside_channels(stats[1], x);
-        normal = (x - beside_channels(stats[0], x)) * rstd;
-    }
-    const Tensor d = attrs.has_weight ? g * beside_channels(b.saved(2), x) : g;
-    b.give(0, attrs.training ? rstd * (d - mean(d, dims, true) - normal * mean(d * normal, dims, true)) : d * rstd);
+    const Tensor rstd = beside_channels(stats[1], x), normal = (x - beside_channels(stats[0], x)) * rstd;
+    b.give(0, (attrs.has_weight ? g * beside_channels(b.saved(2), x) : g) * rstd);
     if (attrs.has_weight) b.give(1, sum(g * normal, dims));
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, dims));
+}
+
+// In training: the gradients of x, the weight and the bias, made of ops.
+std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
+    const DType dtype = computed_in(given_x.dtype());
+    const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
+    const Dims dims = all_but_channels(x);
+    const Tensor centred = x - mean(x, dims, true), rstd = rsqrt(mean(square(centred), dims, true) + attrs.eps), normal = centred * rstd;
+    const Tensor d = attrs.has_weight ? g * beside_channels(weight, x) : g;
+    std::vector<Tensor> gradients = {rstd * (d - mean(d, dims, true) - normal * mean(d * normal, dims, true))};
+    if (attrs.has_weight) gradients.push_back(sum(g * normal, dims));
+    if (attrs.has_bias) gradients.push_back(sum(g, dims));
+    return gradients;
+}
+
+// saved: g, x, the weight if there is one
+void batch_norm_backward_rule(Backward& b) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(in[0], in[1], attrs.has_weight ? in[2] : Tensor(), attrs); });
 }
 
 void rule_on_gpu(Backward& b, const Attrs& attrs) {
@@ -226,13 +266,18 @@ void rule_on_gpu(Backward& b, const Attrs& attrs) {
 void batch_norm_rule(Backward& b) {
     const Attrs& attrs = b.attrs<Attrs>();
     const Tensor stats = b.saved(0), given = b.saved(1);
+    const Loc loc = b.record().loc;
+    if (b.recording() && attrs.training) {
+        const std::vector<Tensor> made = batch_norm_backward(In(b.grad(), loc), In(given, loc), attrs.has_weight ? b.saved(2) : Tensor(), attrs.has_bias, attrs.eps);
+        for (std::size_t i = 0; i < made.size(); ++i) b.give(static_cast<int>(i), made[i]);
+        return;
+    }
     if (b.recording() || given.numel() == 0) return rule_of_ops(b, attrs);
     if (on_gpu(given)) return rule_on_gpu(b, attrs);
-    const Loc loc = b.record().loc;
     const Tensor x = ready(given, stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
     const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();
-    const Gradients made = stats.dtype() == float64 ? gradients<double>(g, x, stats, weight, attrs.training, loc)
-                                                    : gradients<float>(g, x, stats, weight, attrs.training, loc);
+    const Gradients made = made_for(x, x.dtype(), loc);
+    write_gradients(g, x, stats, weight, attrs.training, made);
     b.give(0, made.x);
     if (attrs.has_weight) b.give(1, made.weight);
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, made.bias);
@@ -337,6 +382,56 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     return y;
 }
 
+// In training; g and x of one layout, of what kernels read, with elements.
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to, const Loc& loc) {
+    const Tensor stats = detail::make_empty({2, x.size(1)}, computed_in(x.dtype()), x.device(), loc);
+    if (!on_gpu(x)) {
+        std::vector<double> variance(static_cast<std::size_t>(x.size(1)));
+        x.dtype() == float64 ? set_stats<double>(x, stats, variance, eps) : set_stats<float>(x, stats, variance, eps);
+        return write_gradients(g, x, stats, weight, /*training=*/true, to);
+    }
+    const Layout l = layout_of(x);
+    gpu::batch_norm({x.dtype(), l.outer, l.channels, l.inner, eps, 0.1, /*training=*/true, on_stream(x), on_stream(to.x), on_stream(stats), {}, {}, {}, {}});
+    gpu::batch_norm_backward({x.dtype(), l.outer, l.channels, l.inner, /*training=*/true, on_stream(g), on_stream(x), on_stream(stats),
+                              channel_array(weight), on_stream(to.x), channel_array(to.weight), channel_array(to.bias)});
+}
+
+// The statistics are computed again: a graph's batch_norm in training does not give them. Those of the parameters are not rounded to 16 bits.
+std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& weight, bool has_bias, double eps) {
+    const char* const op = "batch_norm_backward";
+    detail::check_defined(g, op);
+    check_input(op, x, 2);
+    if (g.tensor.dtype() != x->dtype || g.tensor.shape() != x.tensor.shape()) {
+        fail<ShapeError>(x.loc, "{}: needs a gradient and an input of one shape and floating dtype, got {} of {} and {} of {}", op,
+                         g.tensor.shape(), name(g.tensor.dtype()), x.tensor.shape(), name(x->dtype));
+    }
+    check_channels(op, x, weight, "weight");
+    detail::check_same_device(op, x.tensor, g.tensor, x.loc);
+    std::vector<Tensor> results;
+    {
+        const detail::UnrecordedParts parts;
+        const DType wide = computed_in(x->dtype), read = on_gpu(x.tensor) ? x->dtype : wide;
+        const Tensor in = ready(x.tensor, read, x.loc), from = ready_like(g.tensor, in, x.loc);
+        detail::begin_op(op, in.impl(), x.loc);
+        const Gradients made = made_for(in, wide, x.loc);
+        const Tensor scale = !weight.defined() || on_gpu(weight) ? weight : weight.to(wide, x.loc).contiguous(x.loc);
+        if (x->numel > 0) {
+            run_backward(from, in, scale, eps, made, x.loc);
+        } else {
+            for (Tensor sum : {made.weight, made.bias}) sum.zero_();
+        }
+        results.push_back(made.x.to(x->dtype, x.loc));
+        if (weight.defined()) results.push_back(made.weight);
+        if (has_bias) results.push_back(made.bias);
+    }
+    if (!detail::thread.observed) return results;
+    std::vector<Tensor> inputs = {g.tensor, x.tensor};
+    if (weight.defined()) inputs.push_back(weight);
+    const Attrs attrs{eps, /*training=*/true, weight.defined(), has_bias};
+    record_many(batch_norm_backward_op, x.loc, inputs, results, inputs, attrs, BackwardCall{eps, weight.defined(), has_bias});
+    return results;
+}
+
 }  // namespace
 
 Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
@@ -378,10 +473,15 @@ std::vector<Tensor> batch_norm_of(const FormCall& x, const Call& a) {
     return results;
 }
 
+std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BackwardCall& a) {
+    return batch_norm_backward(x[0], x[1], a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
+}
+
 }  // namespace
 
 TAPIR_FORM(batch_norm, Call, batch_norm_of(x, a),
            f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
                "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
+TAPIR_FORM(batch_norm_backward, BackwardCall, batch_norm_backward_of(x, a), f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

@@ -355,6 +355,24 @@ OnnxValues batch_norm_of(const OnnxCall& x) {
     return results;
 }
 
+// (g, x, weight), in training: those of x, and of the weight and the bias where there are such.
+OnnxValues batch_norm_backward_of(const OnnxCall& x) {
+    const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
+    const OnnxValue g = x.cast(x[0], dtype), in = x.cast(x[1], dtype);
+    std::vector<std::int64_t> dims;
+    for (int d = 0; d < x.rank(); ++d) {
+        if (d != 1) dims.push_back(d);
+    }
+    const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, dims, true); };
+    const auto total = [&](const OnnxValue& v) { return x.reduce("ReduceSum", v, dims, false); };
+    const OnnxValue away = in - mean(in), rstd = 1 / sqrt(mean(away * away) + x.real("eps")), normal = away * rstd;
+    const OnnxValue d = x.flag("has_weight") ? g * beside(x, x.cast(x[2], dtype)) : g;
+    OnnxValues results = {x.cast(rstd * (d - mean(d) - normal * mean(d * normal)), x.dtype())};
+    if (x.flag("has_weight")) results.push_back(total(g * normal));
+    if (x.flag("has_bias")) results.push_back(total(g));
+    return results;
+}
+
 // The last dimensions, as many as normalized_shape has.
 OnnxInts last_dims(const OnnxCall& x) {
     OnnxInts dims;
@@ -475,6 +493,7 @@ TAPIR_ONNX(avg_pool, avg_pool_of(x));
 TAPIR_ONNX(avg_pool_gradient, avg_pool_gradient_of(x));
 
 TAPIR_ONNX(batch_norm, batch_norm_of(x));
+TAPIR_ONNX(batch_norm_backward, batch_norm_backward_of(x));
 TAPIR_ONNX(layer_norm, layer_norm_of(x));
 TAPIR_ONNX(layer_norm_backward, layer_norm_backward_of(x));
 TAPIR_ONNX(rms_norm, rms_norm_of(x));

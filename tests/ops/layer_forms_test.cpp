@@ -97,6 +97,10 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {3, 2}}, {{"normalized_shape", Sizes{2}}}),
                       Catch::Contains("layer_norm_backward: needs a gradient and an input of one shape and floating dtype"));
     CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {2, 3}}, {{"normalized_shape", Sizes{2}}}), Catch::Contains("the last dimensions of"));
+    CHECK_THROWS_WITH(call("batch_norm_backward", {{2, 3, 4}, {2, 4, 3}}, {}),
+                      Catch::Contains("batch_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 3, 4) of float32"));
+    CHECK_THROWS_WITH(call("batch_norm_backward", {{2, 3}, {2, 3}, {2}}, {{"has_weight", true}}),
+                      Catch::Contains("batch_norm_backward: the weight has shape (2,), expected (3,)"));
     const auto of_windows = [&](const Shape& indices, DType dtype) {
         Graph graph;
         const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {2, 3, 4, 4}), graph.add_input("indices", dtype, {indices.begin(), indices.end()})};
@@ -134,6 +138,36 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(log_softmax(t, 1)); }), Catch::EndsWith("log_softmax_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(layer_norm(t, {5}, w, b)); }), Catch::EndsWith("layer_norm_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(max_pool1d(unsqueeze(t, 1), 2)); }), Catch::Contains(" max_pool_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(batch_norm(t, {}, {}, w, b, {.training = true})); }), Catch::EndsWith("batch_norm_backward "));
+}
+
+TEST_CASE("gradients of layers of images are the same where they are recorded, and lie in memory as else") {
+    for (const DType dtype : {float64, float32, float16, bfloat16}) {
+        INFO(name(dtype));
+        const Tensor images = randn({3, 4, 5, 6}, {dtype}), last = images.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+        const DType of_parameters = dtype == float64 ? float64 : float32;  // wider than 16-bit images
+        const Tensor w = rand({4}, {of_parameters}).requires_grad_(), b = rand({4}, {of_parameters}).requires_grad_();
+        const auto check = [&](const char* what, const auto& fn, const std::vector<Tensor>& parameters) {
+            for (const Tensor& x : {images, last}) {
+                INFO(what << (x.is_contiguous() ? "" : ", channels last"));
+                const auto gradients = [&](bool create_graph) {
+                    Tape tape;
+                    std::vector<Tensor> leaves = parameters;
+                    leaves.push_back(x.detach().requires_grad_());
+                    const Tensor y = fn(leaves.back());
+                    return tape.gradient(sum(square(y.to(of_parameters))), leaves, {.create_graph = create_graph});
+                };
+                const std::vector<Tensor> wanted = gradients(false), got = gradients(true);
+                for (std::size_t i = 0; i < wanted.size(); ++i) {
+                    CHECK(got[i].dtype() == wanted[i].dtype());
+                    CHECK(got[i].strides() == wanted[i].strides());
+                    CHECK(equal(got[i], wanted[i]));
+                }
+            }
+        };
+        check("max_pool2d", [](const Tensor& x) { return max_pool2d(x, 2, {.stride = 1, .padding = 1}); }, {});
+        check("batch_norm", [&](const Tensor& x) { return batch_norm(x, {}, {}, w, b, {.training = true}); }, {w, b});
+    }
 }
 
 TEST_CASE("a listing keeps all digits of constants") {
