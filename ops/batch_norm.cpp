@@ -399,14 +399,9 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double
 // The statistics are computed again: a graph's batch_norm in training does not give them. Those of the parameters are not rounded to 16 bits.
 std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& weight, bool has_bias, double eps) {
     const char* const op = "batch_norm_backward";
-    detail::check_defined(g, op);
+    check_gradient(op, g, x);
     check_input(op, x, 2);
-    if (g.tensor.dtype() != x->dtype || g.tensor.shape() != x.tensor.shape()) {
-        fail<ShapeError>(x.loc, "{}: needs a gradient and an input of one shape and floating dtype, got {} of {} and {} of {}", op,
-                         g.tensor.shape(), name(g.tensor.dtype()), x.tensor.shape(), name(x->dtype));
-    }
     check_channels(op, x, weight, "weight");
-    detail::check_same_device(op, x.tensor, g.tensor, x.loc);
     std::vector<Tensor> results;
     {
         const detail::UnrecordedParts parts;
@@ -424,7 +419,7 @@ std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& 
         if (weight.defined()) results.push_back(made.weight);
         if (has_bias) results.push_back(made.bias);
     }
-    if (!detail::thread.observed) return results;
+    if (detail::is_runtime || !detail::thread.observed) return results;
     std::vector<Tensor> inputs = {g.tensor, x.tensor};
     if (weight.defined()) inputs.push_back(weight);
     const Attrs attrs{eps, /*training=*/true, weight.defined(), has_bias};

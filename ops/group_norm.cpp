@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/kernels/batch_norm.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/normalization_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -16,6 +18,8 @@ namespace tapir {
 namespace {
 
 void group_norm_rule(Backward& b);
+void group_norm_backward_rule(Backward& b);
+std::vector<Tensor> group_norm_backward(const In& g, const In& x, std::int64_t groups, const Tensor& weight, bool has_bias, double eps);
 
 }  // namespace
 
@@ -27,6 +31,19 @@ TAPIR_OP(group_norm, "GroupNormalization", group_norm_rule, "Groups of channels 
          TAPIR_SAMPLE_AS("f(3,6) f(6) f(6)", "nn.functional.group_norm(x[0], 2, x[1], x[2])", group_norm(x[0], 2, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,2,4,4) f(2) f(2)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])",
                          instance_norm(x[0], x[1], x[2])));
+// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(group_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), group_norm_backward_rule,
+         "The gradients of group_norm: of x, and of the weight and the bias where there are such.",
+         TAPIR_SAMPLE_AS("f(2,4,4,3) f(2,4,4,3) f(4)",
+                         "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.group_norm(t, 2, w, v, 0.001), (x[1], x[2], x[2]), x[0])[1]",
+                         group_norm_backward(x[0], x[1], 2, x[2], true, 1e-3)),
+         TAPIR_SAMPLE_AS("f(2,4,5) f(2,4,5)", "torch.autograd.functional.vjp(lambda t: nn.functional.group_norm(t, 2), x[1], x[0])[1]",
+                         group_norm_backward(x[0], x[1], 2, {}, false, 1e-5)),
+         TAPIR_SAMPLE_AS("f(3,6) f(3,6) f(6)", "torch.autograd.functional.vjp(lambda t, w: nn.functional.group_norm(t, 2, w), (x[1], x[2]), x[0])[1]",
+                         group_norm_backward(x[0], x[1], 2, x[2], false, 1e-5)),
+         TAPIR_SAMPLE_AS("f(2,3,7) f(2,3,7)",
+                         "torch.autograd.functional.vjp(lambda t, v: nn.functional.group_norm(t, 3, torch.ones_like(v), v), (x[1], x[1][0, :, 0]), x[0])[1]",
+                         group_norm_backward(x[0], x[1], 3, {}, true, 1e-5)));
 
 namespace {
 
@@ -47,7 +64,8 @@ struct Layout {
 };
 
 Layout layout_of(const Tensor& x, int64_t groups) {
-    return {x.size(0), x.size(1), x.numel() / (x.size(0) * x.size(1)), groups, !x.is_contiguous()};
+    const int64_t inner = x.numel() / (x.size(0) * x.size(1));
+    return {x.size(0), x.size(1), inner, groups, !x.is_contiguous() || inner == 1};
 }
 
 // Sums in as many parts as the sizes alone say, so that the number of threads does not change them.
@@ -126,6 +144,37 @@ void for_sets(const Layout& l, const Run& run) {
     for (int64_t first = 0; first < l.batch; first += set) run(first, std::min(first + set, l.batch));
 }
 
+// Mean and rstd of each group of the examples [first, end). sums, shift: room for what is found on the way.
+template <class T>
+void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums, std::vector<T>& shift, T* means,
+                T* rstds) {
+    const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
+    const auto inner = static_cast<double>(l.inner);
+    for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
+        shift[static_cast<std::size_t>(i)] = x[l.is_last ? i / l.channels * l.size() + i % l.channels : i * l.inner];
+    }
+    sum_up<T>(l, first, end, x, nullptr, shift.data(), nullptr, sums.data());
+    for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
+        // Chan et al. 1983: squares around the mean of each channel, and of these means around that of the group.
+        const auto channel = [&](int64_t i, double& mean) {
+            const double first_sum = sums[static_cast<std::size_t>(i)];
+            mean = static_cast<double>(shift[static_cast<std::size_t>(i)]) + first_sum / inner;
+            return std::max(0.0, sums[static_cast<std::size_t>(all + i)] - first_sum * first_sum / inner);
+        };
+        double mean = 0, squares = 0, here = 0;
+        for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+            squares += channel(i, here);
+            mean += here / static_cast<double>(per_group);
+        }
+        for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
+            channel(i, here);
+            squares += inner * (here - mean) * (here - mean);
+        }
+        means[k] = static_cast<T>(mean);
+        rstds[k] = static_cast<T>(1 / std::sqrt(squares / (inner * static_cast<double>(per_group)) + eps));
+    }
+}
+
 // stats: (2, batch, groups), mean and rstd.
 template <class T>
 Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Attrs& attrs, const Loc& loc) {
@@ -133,40 +182,16 @@ Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, co
     const Tensor y = empty_like(x, loc);
     const T *from = data<T>(x), *w = data<T>(weight), *shift_by = data<T>(bias);
     T *means = data<T>(stats), *rstds = means + l.batch * l.groups;
-    const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
-    const auto inner = static_cast<double>(l.inner);
+    const int64_t per_group = l.channels / l.groups;
     std::vector<double> sums(2 * l.all());
     std::vector<T> shift(l.all()), a(l.all()), b(l.all());
     for_sets(l, [&](int64_t first, int64_t end) {
-        const auto at = [&](std::vector<T>& v, int64_t i) -> T& { return v[static_cast<std::size_t>(i)]; };
+        find_stats(l, first, end, from, attrs.eps, sums, shift, means, rstds);
         for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
-            at(shift, i) = from[l.is_last ? i / l.channels * l.size() + i % l.channels : i * l.inner];
-        }
-        sum_up<T>(l, first, end, from, nullptr, shift.data(), nullptr, sums.data());
-        for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
-            // Chan et al. 1983: squares around the mean of each channel, and of these means around that of the group.
-            const auto channel = [&](int64_t i, double& mean) {
-                const double first_sum = sums[static_cast<std::size_t>(i)];
-                mean = static_cast<double>(at(shift, i)) + first_sum / inner;
-                return std::max(0.0, sums[static_cast<std::size_t>(all + i)] - first_sum * first_sum / inner);
-            };
-            double mean = 0, squares = 0, here = 0;
-            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
-                squares += channel(i, here);
-                mean += here / static_cast<double>(per_group);
-            }
-            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
-                channel(i, here);
-                squares += inner * (here - mean) * (here - mean);
-            }
-            const double rstd = 1 / std::sqrt(squares / (inner * static_cast<double>(per_group)) + attrs.eps);
-            means[k] = static_cast<T>(mean);
-            rstds[k] = static_cast<T>(rstd);
-            for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
-                const int64_t c = i % l.channels;
-                at(a, i) = rstds[k] * (w ? w[c] : T(1));
-                at(b, i) = (shift_by ? shift_by[c] : T(0)) - means[k] * at(a, i);
-            }
+            const int64_t k = i / per_group, c = i % l.channels;
+            const auto at = static_cast<std::size_t>(i);
+            a[at] = rstds[k] * (w ? w[c] : T(1));
+            b[at] = (shift_by ? shift_by[c] : T(0)) - means[k] * a[at];
         }
         map<T>(l, first, end, from, nullptr, a.data(), b.data(), nullptr, data<T>(y));
     });
@@ -179,17 +204,20 @@ struct Gradients {
 
 // With n = (x - mean) rstd and d = g weight:  rstd (d - mean(d) - n mean(d n)), means over the group.
 template <class T>
-Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const Attrs& attrs, const Loc& loc) {
+Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const Attrs& attrs, bool has_stats,
+                    const Loc& loc) {
     const Layout l = layout_of(x, attrs.groups);
     const auto made_of = [&](int64_t n) { return detail::make_empty({n}, x.dtype(), cpu, loc); };
     Gradients made{empty_like(x, loc), made_of(l.channels), made_of(l.channels)};
-    const T *means = data<T>(stats), *rstds = means + l.batch * l.groups, *w = data<T>(weight);
+    T *means = data<T>(stats), *rstds = means + l.batch * l.groups;
+    const T* w = data<T>(weight);
     const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
     const double n = static_cast<double>(l.inner) * static_cast<double>(per_group);
     std::vector<double> sums(2 * l.all());
     std::vector<T> shift(l.all()), scale(l.all()), a(l.all()), b(l.all()), factor(l.all());
     for_sets(l, [&](int64_t first, int64_t end) {
         const auto at = [&](std::vector<T>& v, int64_t i) -> T& { return v[static_cast<std::size_t>(i)]; };
+        if (!has_stats) find_stats(l, first, end, data<T>(x), attrs.eps, sums, shift, means, rstds);
         for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
             at(shift, i) = means[i / per_group];
             at(scale, i) = rstds[i / per_group];
@@ -223,32 +251,89 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
     return made;
 }
 
-// Made of ops, to be differentiated again. saved: mean and rstd, x, the weight if there is one.
-void rule_of_ops(Backward& b, const Attrs& attrs) {
-    const DType dtype = b.saved(0).dtype();
-    const Tensor g = b.grad().to(dtype), x = b.saved(1).to(dtype);
+// All in one layout, of what is computed in. Without has_stats they are found, and written.
+Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& given_weight, const Attrs& attrs, bool has_stats,
+                    const Loc& loc) {
+    const Tensor weight = given_weight.defined() ? given_weight.to(x.dtype(), loc).contiguous(loc) : Tensor();
+    return x.dtype() == float64 ? gradients<double>(g, x, stats, weight, attrs, has_stats, loc)
+                                : gradients<float>(g, x, stats, weight, attrs, has_stats, loc);
+}
+
+// The gradients of x, the weight and the bias, made of ops.
+std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
+    const DType dtype = computed_in(given_x.dtype());
+    const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
     const int64_t batch = x.size(0), width = x.numel() / (batch * attrs.groups);
     const Shape rows{batch, attrs.groups, width};
     const Tensor in = reshape(x, rows), centred = in - mean(in, {2}, true);
     const Tensor rstd = rsqrt(mean(square(centred), {2}, true) + attrs.eps), normal = centred * rstd;
-    const Tensor d = reshape(attrs.has_weight ? g * beside_channels(b.saved(2), x) : g, rows);
-    b.give(0, reshape(rstd * (d - mean(d, {2}, true) - normal * mean(d * normal, {2}, true)), x.shape()));
-    if (attrs.has_weight) b.give(1, sum(g * reshape(normal, x.shape()), all_but_channels(x)));
-    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, all_but_channels(g)));
+    const Tensor d = reshape(attrs.has_weight ? g * beside_channels(weight, x) : g, rows);
+    std::vector<Tensor> gradients = {reshape(rstd * (d - mean(d, {2}, true) - normal * mean(d * normal, {2}, true)), x.shape())};
+    if (attrs.has_weight) gradients.push_back(sum(g * reshape(normal, x.shape()), all_but_channels(x)));
+    if (attrs.has_bias) gradients.push_back(sum(g, all_but_channels(g)));
+    return gradients;
 }
 
+// saved: g, x, the weight if there is one
+void group_norm_backward_rule(Backward& b) {
+    const Attrs& attrs = b.attrs<Attrs>();
+    differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(in[0], in[1], attrs.has_weight ? in[2] : Tensor(), attrs); });
+}
+
+// saved: mean and rstd, x, the weight if there is one
 void group_norm_rule(Backward& b) {
     const Attrs& attrs = b.attrs<Attrs>();
-    if (b.recording()) return rule_of_ops(b, attrs);
-    const Tensor stats = b.saved(0);
     const Loc loc = b.record().loc;
-    const Tensor x = ready(b.saved(1), stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
-    const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();
-    const Gradients made = stats.dtype() == float64 ? gradients<double>(g, x, stats, weight, attrs, loc)
-                                                    : gradients<float>(g, x, stats, weight, attrs, loc);
+    const Tensor weight = attrs.has_weight ? b.saved(2) : Tensor();
+    if (b.recording()) {
+        const std::vector<Tensor> made = group_norm_backward(In(b.grad(), loc), In(b.saved(1), loc), attrs.groups, weight, attrs.has_bias, attrs.eps);
+        for (std::size_t i = 0; i < made.size(); ++i) b.give(static_cast<int>(i), made[i]);
+        return;
+    }
+    const Tensor stats = b.saved(0), x = ready(b.saved(1), stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
+    const Gradients made = gradients(g, x, stats, weight, attrs, /*has_stats=*/true, loc);
     b.give(0, made.x);
     if (attrs.has_weight) b.give(1, made.weight);
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, made.bias);
+}
+
+void check_groups(const char* op, int64_t groups, int64_t channels, const Loc& loc) {
+    if (groups < 1 || channels % groups != 0) fail<ValueError>(loc, "{}: {} groups do not divide {} channels", op, groups, channels);
+}
+
+// The statistics are computed again: a graph's group_norm has one result. Those of the parameters are not rounded to 16 bits.
+std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups, const Tensor& weight, bool has_bias, double eps) {
+    const char* const op = "group_norm_backward";
+    check_gradient(op, g, x);
+    check_input(op, x, 2);
+    check_channels(op, x, weight, "weight");
+    check_groups(op, groups, x->sizes[1], x.loc);
+    const Attrs attrs{eps, groups, weight.defined(), has_bias};
+    std::vector<Tensor> results;
+    {
+        const detail::UnrecordedParts parts;
+        const DType dtype = computed_in(x->dtype);
+        detail::begin_op(op, x.tensor.impl(), x.loc);
+        if (x->numel == 0) {
+            results.push_back(zeros(x.tensor.shape(), {dtype, x->device}));
+            for (int i = weight.defined() + has_bias; i-- > 0;) results.push_back(zeros({x->sizes[1]}, {dtype, x->device}));
+        } else if (!detail::is_runtime && on_gpu(x.tensor)) {
+            results = gradients_of_ops(g.tensor, x.tensor, weight, attrs);
+        } else {
+            const Tensor in = ready(x.tensor, dtype, x.loc), from = ready_like(g.tensor, in, x.loc);
+            const Tensor stats = detail::make_empty({2, x->sizes[0], groups}, dtype, x->device, x.loc);
+            const Gradients made = gradients(from, in, stats, weight, attrs, /*has_stats=*/false, x.loc);
+            results.push_back(made.x);
+            if (weight.defined()) results.push_back(made.weight);
+            if (has_bias) results.push_back(made.bias);
+        }
+        results[0] = results[0].to(x->dtype, x.loc);
+    }
+    if (detail::is_runtime || !detail::thread.observed) return results;
+    std::vector<Tensor> inputs = {g.tensor, x.tensor};
+    if (weight.defined()) inputs.push_back(weight);
+    record_many(group_norm_backward_op, x.loc, inputs, results, inputs, attrs, attrs);
+    return results;
 }
 
 Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs& attrs) {
@@ -274,9 +359,7 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     check_channels("group_norm", x, weight, "weight");
     check_channels("group_norm", x, bias, "bias");
     const int64_t batch = x->sizes[0], channels = x->sizes[1];
-    if (groups < 1 || channels % groups != 0) {
-        fail<ValueError>(x.loc, "group_norm: {} groups do not divide {} channels", groups, channels);
-    }
+    check_groups("group_norm", groups, channels, x.loc);
     if (batch == 1 && x->numel == groups) {
         fail<ValueError>(x.loc, "group_norm: a group needs more than one element, got {} groups in shape {}", groups, x.tensor.shape());
     }
@@ -313,9 +396,15 @@ Tensor group_norm_of(const FormCall& x, const Attrs& a) {
     return group_norm(x[0], a.groups, weight, bias, a.eps);
 }
 
+std::vector<Tensor> group_norm_backward_of(const FormCall& x, const Attrs& a) {
+    return group_norm_backward(x[0], x[1], a.groups, a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
+}
+
+void norm_fields(Fields& f, Attrs& a) { f("num_groups", a.groups)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias); }
+
 }  // namespace
 
-TAPIR_FORM(group_norm, Attrs, group_norm_of(x, a),
-           f("num_groups", a.groups)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
+TAPIR_FORM(group_norm, Attrs, group_norm_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm_backward, Attrs, group_norm_backward_of(x, a), norm_fields(f, a));
 
 }  // namespace tapir

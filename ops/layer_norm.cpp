@@ -226,16 +226,10 @@ void check(const In& x, const Shape& row_shape, const Tensor& parameter, const c
 
 // The rows' statistics are computed again: a graph's layer_norm has one result.
 std::vector<Tensor> layer_norm_backward(const In& g, const In& x, const Shape& normalized_shape, const Tensor& weight, bool has_bias, double eps) {
-    detail::check_defined(g, "layer_norm_backward");
-    detail::check_defined(x, "layer_norm_backward");
+    check_gradient("layer_norm_backward", g, x);
     const DType dtype = x.tensor.dtype();
-    if (!is_floating(dtype) || g.tensor.dtype() != dtype || g.tensor.shape() != x.tensor.shape()) {
-        fail<ShapeError>(x.loc, "layer_norm_backward: needs a gradient and an input of one shape and floating dtype, got {} of {} and {} of {}",
-                         g.tensor.shape(), name(g.tensor.dtype()), x.tensor.shape(), name(dtype));
-    }
     check_last_dims("layer_norm_backward", x, normalized_shape);
     check(x, normalized_shape, weight, "weight");
-    detail::check_same_device("layer_norm_backward", x.tensor, g.tensor, x.loc);
     std::vector<Tensor> results;
     {
         const detail::UnrecordedParts parts;

@@ -355,14 +355,22 @@ OnnxValues batch_norm_of(const OnnxCall& x) {
     return results;
 }
 
-// (g, x, weight), in training: those of x, and of the weight and the bias where there are such.
-OnnxValues batch_norm_backward_of(const OnnxCall& x) {
-    const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
-    const OnnxValue g = x.cast(x[0], dtype), in = x.cast(x[1], dtype);
-    std::vector<std::int64_t> dims;
+std::vector<int64_t> all_but_channels(const OnnxCall& x) {
+    std::vector<int64_t> dims;
     for (int d = 0; d < x.rank(); ++d) {
         if (d != 1) dims.push_back(d);
     }
+    return dims;
+}
+
+// What gradients of 16-bit floats are computed in, and those of the parameters are.
+DType gradient_dtype(const OnnxCall& x) { return x.dtype() == DType::float64 ? DType::float64 : DType::float32; }
+
+// (g, x, weight), in training: those of x, and of the weight and the bias where there are such.
+OnnxValues batch_norm_backward_of(const OnnxCall& x) {
+    const DType dtype = gradient_dtype(x);
+    const OnnxValue g = x.cast(x[0], dtype), in = x.cast(x[1], dtype);
+    const std::vector<int64_t> dims = all_but_channels(x);
     const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, dims, true); };
     const auto total = [&](const OnnxValue& v) { return x.reduce("ReduceSum", v, dims, false); };
     const OnnxValue away = in - mean(in), rstd = 1 / sqrt(mean(away * away) + x.real("eps")), normal = away * rstd;
@@ -412,23 +420,41 @@ OnnxValue rms_norm_of(const OnnxCall& x) {
     return x.count() > 1 ? y * x.cast(x[1], x.dtype()) : y;
 }
 
+// x as (batch, groups, what is in each).
+OnnxSizes groups_of(const OnnxCall& x) {
+    if (x.integer("num_groups") < 1) x.refuse("of less than one group");
+    const SymInt groups = x.integer("num_groups"), channels = x.shape()[1];
+    SymInt rest = 1;
+    for (int d = 2; d < x.rank(); ++d) rest = rest * x.shape()[d];
+    if (!channels.is_number() && x.integer("num_groups") != 1) x.refuse("of channels whose number is a named dimension");
+    const SymInt each = (channels.is_number() ? SymInt(channels.number() / x.integer("num_groups")) : channels) * rest;
+    return {x.shape()[0], groups, each};
+}
+
 OnnxValue group_norm_of(const OnnxCall& x) {
     int i = 1;
     const OnnxValue weight = next(x, "has_weight", i), bias = next(x, "has_bias", i);
-    const SymInt groups = x.integer("num_groups");
-    if (x.integer("num_groups") < 1) x.refuse("of less than one group");
-    SymInt rest = 1;
-    for (int d = 2; d < x.rank(); ++d) rest = rest * x.shape()[d];
-    const SymInt channels = x.shape()[1];
-    if (!channels.is_number() && x.integer("num_groups") != 1) x.refuse("of channels whose number is a named dimension");
-    const SymInt each = (channels.is_number() ? SymInt(channels.number() / x.integer("num_groups")) : channels) * rest;
-    const OnnxValue grouped = x.reshape(x[0], {x.shape()[0], groups, each});
+    const OnnxValue grouped = x.reshape(x[0], groups_of(x));
     const OnnxValue away = grouped - x.reduce("ReduceMean", grouped, {2}, true);
     const OnnxValue normal = away / sqrt(x.reduce("ReduceMean", away * away, {2}, true) + x.real("eps"));
     OnnxValue y = x.reshape(normal, x.shape());
     if (!weight.is_left_out()) y = y * beside(x, x.cast(weight, x.dtype()));
     if (!bias.is_left_out()) y = y + beside(x, x.cast(bias, x.dtype()));
     return y;
+}
+
+// (g, x, weight): those of x, and of the weight and the bias where there are such.
+OnnxValues group_norm_backward_of(const OnnxCall& x) {
+    const DType dtype = gradient_dtype(x);
+    const OnnxValue g = x.cast(x[0], dtype), in = x.reshape(x.cast(x[1], dtype), groups_of(x));
+    const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, {2}, true); };
+    const auto total = [&](const OnnxValue& v) { return x.reduce("ReduceSum", v, all_but_channels(x), false); };
+    const OnnxValue away = in - mean(in), rstd = 1 / sqrt(mean(away * away) + x.real("eps")), normal = away * rstd;
+    const OnnxValue d = x.reshape(x.flag("has_weight") ? g * beside(x, x.cast(x[2], dtype)) : g, groups_of(x));
+    OnnxValues results = {x.cast(x.reshape(rstd * (d - mean(d) - normal * mean(d * normal)), x.shape()), x.dtype())};
+    if (x.flag("has_weight")) results.push_back(total(g * x.reshape(normal, x.shape())));
+    if (x.flag("has_bias")) results.push_back(total(g));
+    return results;
 }
 
 // --- Gates ------------------------------------------------------------------------------------------------------------------------
@@ -498,6 +524,7 @@ TAPIR_ONNX(layer_norm, layer_norm_of(x));
 TAPIR_ONNX(layer_norm_backward, layer_norm_backward_of(x));
 TAPIR_ONNX(rms_norm, rms_norm_of(x));
 TAPIR_ONNX(group_norm, group_norm_of(x));
+TAPIR_ONNX(group_norm_backward, group_norm_backward_of(x));
 
 TAPIR_ONNX(lstm_gates, lstm_gates_of(x));
 TAPIR_ONNX(gru_gates, gru_gates_of(x));

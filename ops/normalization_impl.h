@@ -56,6 +56,18 @@ inline void check_input(const char* op, const In& x, int least_dims) {
     }
 }
 
+/// What the gradient of a norm is computed of. Throws ShapeError unless both are of one shape and floating dtype.
+[[gnu::noinline]] inline void check_gradient(const char* op, const In& g, const In& x) {
+    detail::check_defined(g, op);
+    detail::check_defined(x, op);
+    const DType dtype = x->dtype;
+    if (!is_floating(dtype) || g->dtype != dtype || g.tensor.shape() != x.tensor.shape()) {
+        fail<ShapeError>(x.loc, "{}: needs a gradient and an input of one shape and floating dtype, got {} of {} and {} of {}", op,
+                         g.tensor.shape(), name(g->dtype), x.tensor.shape(), name(dtype));
+    }
+    detail::check_same_device(op, x.tensor, g.tensor, x.loc);
+}
+
 /// Throws ShapeError unless x ends with these dimensions, at least one.
 inline void check_last_dims(const char* op, const In& x, const Shape& normalized_shape) {
     const Shape shape = x.tensor.shape();

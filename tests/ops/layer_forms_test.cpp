@@ -101,6 +101,10 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
                       Catch::Contains("batch_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 3, 4) of float32"));
     CHECK_THROWS_WITH(call("batch_norm_backward", {{2, 3}, {2, 3}, {2}}, {{"has_weight", true}}),
                       Catch::Contains("batch_norm_backward: the weight has shape (2,), expected (3,)"));
+    CHECK_THROWS_WITH(call("group_norm_backward", {{2, 4, 3}, {2, 3, 4}}, {{"num_groups", SymInt(1)}}),
+                      Catch::Contains("group_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 4, 3) of float32"));
+    CHECK_THROWS_WITH(call("group_norm_backward", {{2, 4, 3}, {2, 4, 3}}, {{"num_groups", SymInt(3)}}),
+                      Catch::Contains("group_norm_backward: 3 groups do not divide 4 channels"));
     const auto of_windows = [&](const Shape& indices, DType dtype) {
         Graph graph;
         const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {2, 3, 4, 4}), graph.add_input("indices", dtype, {indices.begin(), indices.end()})};
@@ -139,6 +143,7 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(layer_norm(t, {5}, w, b)); }), Catch::EndsWith("layer_norm_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(max_pool1d(unsqueeze(t, 1), 2)); }), Catch::Contains(" max_pool_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(batch_norm(t, {}, {}, w, b, {.training = true})); }), Catch::EndsWith("batch_norm_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(group_norm(unsqueeze(t, 0), 2)); }), Catch::Contains(" group_norm_backward "));
 }
 
 TEST_CASE("gradients of layers of images are the same where they are recorded, and lie in memory as else") {
@@ -167,6 +172,7 @@ TEST_CASE("gradients of layers of images are the same where they are recorded, a
         };
         check("max_pool2d", [](const Tensor& x) { return max_pool2d(x, 2, {.stride = 1, .padding = 1}); }, {});
         check("batch_norm", [&](const Tensor& x) { return batch_norm(x, {}, {}, w, b, {.training = true}); }, {w, b});
+        check("group_norm", [&](const Tensor& x) { return group_norm(x, 2, w, b); }, {w, b});
     }
 }
 
