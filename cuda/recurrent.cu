@@ -124,13 +124,13 @@ __global__ void __launch_bounds__(kThreads) lstm_kernel(Rows rows, Listed<LstmGa
         }
         if (kept) store(kept + (1 + k) * width, f);
     }
-    store(step.args.c + at, cell);
+    if (step.args.c) store(step.args.c + at, cell);
     TAPIR_UNROLL
     for (int v = 0; v < V; ++v) {
         cell.value[v] = tanh(cell.value[v]);
         h.value[v] = o.value[v] * cell.value[v];
     }
-    store(step.args.h + at, h);
+    if (step.args.h) store(step.args.h + at, h);
     if (!kept) return;
     store(kept, i);
     store(kept + (children + 1) * width, o);

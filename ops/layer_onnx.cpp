@@ -465,34 +465,98 @@ OnnxValue block(const OnnxCall& x, const OnnxValue& source, int rank, int64_t nu
 
 // layouts: of each source, how many blocks it has, and which is the input gate, the first forget gate, one or no step to the next
 // child's, the output gate, the update; -1: in another source.
-OnnxValues lstm_gates_of(const OnnxCall& x) {
-    const int children = x.small("children"), sources = x.count() - children;
-    const auto layouts = x.integers("layouts");
-    const SymInt width = x.result_shape().last();
-    OnnxValues rows;
-    for (int s = 0; s < sources; ++s) {  // (..., blocks, width) as (..., blocks * width)
-        OnnxSizes shape = x.result_shape();
-        shape.last() = SymInt(layouts[6 * s]) * width;
-        rows.push_back(x.shape(s) == shape ? x[s] : x.reshape(x[s], shape));
-    }
-    const auto gate = [&](int g) {  // i, f_1 ... f_n, o, u
-        OnnxValue sum;
-        for (int s = 0; s < sources; ++s) {
-            const OnnxInts layout = layouts.after(6 * s).first(6);
-            const int64_t number = g == 0              ? layout[1]
-                                   : g == children + 1 ? layout[4]
-                                   : g == children + 2 ? layout[5]
-                                   : layout[2] < 0     ? -1
-                                                       : layout[2] + (g - 1) * layout[3];
-            if (number < 0) continue;
-            const OnnxValue part = block(x, rows[s], x.result_shape().count(), number, width);
-            sum = sum.is_left_out() ? part : sum + part;
+// Of a source: layouts have 6 numbers for each.
+int64_t block_of(const OnnxInts& layouts, int source, int gate, int children) {  // gates: i, f_1 ... f_n, o, u
+    const OnnxInts layout = layouts.after(6 * source).first(6);
+    if (gate == 0) return layout[1];
+    if (gate == children + 1) return layout[4];
+    if (gate == children + 2) return layout[5];
+    return layout[2] < 0 ? -1 : layout[2] + (gate - 1) * layout[3];
+}
+
+// The sources from operand `first` on, then the children's c.
+struct LstmStep {
+    int children, first, sources;
+    OnnxInts layouts;
+    OnnxSizes shape;  // of the state
+    OnnxValues gates;           // activated, in their order
+    OnnxValue c;
+
+    LstmStep(const OnnxCall& x, int first_source, const OnnxSizes& state)
+        : children(x.small("children")), first(first_source), sources(x.count() - first - children),
+          layouts(x.integers("layouts")), shape(state) {
+        OnnxValues rows;
+        for (int s = 0; s < sources; ++s) {  // (..., blocks, width) as (..., blocks * width)
+            OnnxSizes of_source = shape;
+            of_source.last() = SymInt(layouts[6 * s]) * shape.last();
+            rows.push_back(x.shape(first + s) == of_source ? x[first + s] : x.reshape(x[first + s], of_source));
         }
-        return sum;
-    };
-    OnnxValue c = sigmoid(gate(0)) * tanh(gate(children + 2));
-    for (int k = 0; k < children; ++k) c = c + sigmoid(gate(1 + k)) * x[sources + k];
-    return {sigmoid(gate(children + 1)) * tanh(c), c};
+        for (int g = 0; g < children + 3; ++g) {
+            OnnxValue sum;
+            for (int s = 0; s < sources; ++s) {
+                const int64_t number = block_of(layouts, s, g, children);
+                if (number < 0) continue;
+                const OnnxValue part = block(x, rows[s], shape.count(), number, shape.last());
+                sum = sum.is_left_out() ? part : sum + part;
+            }
+            gates.push_back(g == children + 2 ? tanh(sum) : sigmoid(sum));
+        }
+        c = gates[0] * gates.last();
+        for (int k = 0; k < children; ++k) c = c + gates[1 + k] * child(x, k);
+    }
+    const OnnxValue& child(const OnnxCall& x, int k) const { return x[first + sources + k]; }
+    const OnnxValue& o() const { return gates[children + 1]; }
+};
+
+OnnxValues lstm_gates_of(const OnnxCall& x) {
+    const LstmStep step(x, 0, x.result_shape());
+    const OnnxValue tanh_c = tanh(step.c);
+    OnnxValues results = {step.o() * tanh_c, step.c};
+    if (x.flag("keep_activations")) {  // (rows, children + 4, width)
+        OnnxValues kept = step.gates;
+        kept.push_back(tanh_c);
+        results.push_back(x.reshape(x.concat(kept, step.shape.count() - 1), x.result_shape(2)));
+    }
+    return results;
+}
+
+OnnxValues lstm_gates_backward_of(const OnnxCall& x) {
+    const bool has_h = x.flag("has_grad_h"), has_c = x.flag("has_grad_c");
+    const LstmStep step(x, has_h + has_c + x.flag("has_activations"), x.shape(0));
+    const int n = step.children;
+    const OnnxValue &i = step.gates[0], &o = step.o(), &u = step.gates.last(), tanh_c = tanh(step.c);
+    const auto zeros = [&] { return x.filled(step.shape, 0, x.dtype()); };
+    OnnxValue grad_c = has_c ? x[has_h] : OnnxValue();
+    if (has_h) {
+        const OnnxValue through = x[0] * o * (1 - tanh_c * tanh_c);
+        grad_c = has_c ? grad_c + through : through;
+    }
+    OnnxValues grads = {grad_c * u * i * (1 - i)}, results;
+    for (int k = 0; k < n; ++k) {
+        const OnnxValue& f = step.gates[1 + k];
+        grads.push_back(grad_c * step.child(x, k) * f * (1 - f));
+    }
+    grads.push_back(has_h ? x[0] * tanh_c * o * (1 - o) : zeros());
+    grads.push_back(grad_c * i * (1 - u * u));
+    const OnnxInts& all = step.layouts;
+    const bool is_shared = step.sources == 2 && all.first(6) == all.after(6).first(6);
+    for (int s = 0; s < (is_shared ? 1 : step.sources); ++s) {
+        OnnxValues blocks = OnnxValues::of(all[6 * s], OnnxValue());
+        for (int g = 0; g < n + 3; ++g) {
+            const int64_t number = block_of(all, s, g, n);
+            if (number < 0) continue;
+            OnnxValue& place = blocks[number];
+            place = place.is_left_out() ? grads[g] : place + grads[g];
+        }
+        for (OnnxValue& place : blocks) {
+            if (place.is_left_out()) place = zeros();
+        }
+        const OnnxValue row = x.concat(blocks, step.shape.count() - 1);
+        const OnnxSizes& shape = x.shape(step.first + s);
+        results.push_back(shape.count() == step.shape.count() ? row : x.reshape(row, shape));
+    }
+    for (int k = 0; k < n; ++k) results.push_back(grad_c * step.gates[1 + k]);
+    return results;
 }
 
 OnnxValue gru_gates_of(const OnnxCall& x) {
@@ -527,6 +591,7 @@ TAPIR_ONNX(group_norm, group_norm_of(x));
 TAPIR_ONNX(group_norm_backward, group_norm_backward_of(x));
 
 TAPIR_ONNX(lstm_gates, lstm_gates_of(x));
+TAPIR_ONNX(lstm_gates_backward, lstm_gates_backward_of(x));
 TAPIR_ONNX(gru_gates, gru_gates_of(x));
 
 }  // namespace tapir

@@ -7,6 +7,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
@@ -31,15 +32,34 @@ struct Step {
 };
 
 // What a graph knows of it: operands are the sources, then the children's c. layouts: of each source the six numbers of its
-// GateLayout, in their order.
-struct Call {
+// GateLayout, in their order. keep_activations: they are the third result, (rows, children + 4, width) as kernels::LstmGates says,
+// which nothing flows back through: what a gradient would compute again.
+struct Gates {
     int children = 1;
     std::vector<int64_t> layouts = {4, 0, 1, 0, 3, 2};
 };
+struct Call : Gates {
+    bool keep_activations = false;
+};
+struct BackwardCall : Gates {
+    bool has_grad_h = true, has_grad_c = true, has_activations = false;  // operands before the sources
+    int operands() const { return has_grad_h + has_grad_c + has_activations; }
+};
 
 void lstm_gates_rule(Backward& b);
+void lstm_gates_backward_rule(Backward& b);
+std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, const GateSource* sources, int source_count,
+                                const Tensor* const* children_c, int children, const Tensor& activations, const Loc& loc);
 
 // For the samples.
+std::vector<Tensor> lstm_gates_backward(const Tensor& grad_h, const Tensor& grad_c, const std::vector<Tensor>& sources,
+                                        const std::vector<GateLayout>& layouts, const std::vector<Tensor>& children_c) {
+    GateSource from[kMaxSources];
+    std::vector<const Tensor*> c;
+    for (std::size_t s = 0; s < sources.size(); ++s) from[s] = {&sources[s], layouts[s]};
+    for (const Tensor& child : children_c) c.push_back(&child);
+    return backward_of(grad_h, grad_c, from, static_cast<int>(sources.size()), c.data(), static_cast<int>(c.size()), {}, Loc::current());
+}
 std::vector<Tensor> both(const LSTMState& state) { return {state.h, state.c}; }
 Tensor add_both(const LSTMState& state) { return state.h + state.c; }
 
@@ -62,6 +82,23 @@ TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule,
                          "(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
                          "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b))(x[0], x[1], x[2])",
                          both(tree_lstm_gates(x[0], {x[1], x[2]}))));
+// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(lstm_gates_backward, NoOnnx("Split, Sigmoid, Tanh, Mul, Add, Concat"), lstm_gates_backward_rule,
+         "The gradients of lstm_gates: of each source, of two of one layout once, then of each child's c.",
+         TAPIR_SAMPLE_AS("f(2,3) f(2,3) f(2,12) f(2,3)",
+                         "torch.autograd.functional.vjp(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
+                         "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])), (x[2], x[3]), (x[0], x[1]))[1]",
+                         lstm_gates_backward(x[0], x[1], {x[2]}, {kLstmLayout}, {x[3]})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,12) f(2,12) f(2,3)",
+                         "torch.autograd.functional.vjp(lambda g, c: sigmoid(g[:, 9:]) * "
+                         "tanh(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])), (x[1] + x[2], x[3]), x[0])[1]",
+                         lstm_gates_backward(x[0], {}, {x[1], x[2]}, {kLstmLayout, kLstmLayout}, {x[3]})),
+         TAPIR_SAMPLE_AS("f(3) f(9)", "torch.autograd.functional.vjp(lambda g: sigmoid(g[:3]) * tanh(g[6:]), x[1], x[0])[1]",
+                         lstm_gates_backward({}, x[0], {x[1]}, {tree_layout(0)}, {})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,3) f(2,15) f(2,3) f(2,3)",
+                         "torch.autograd.functional.vjp(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
+                         "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b), (x[2], x[3], x[4]), (x[0], x[1]))[1]",
+                         lstm_gates_backward(x[0], x[1], {x[2]}, {tree_layout(2)}, {x[3], x[4]})));
 
 namespace {
 
@@ -90,6 +127,11 @@ int block_of(const GateLayout& layout, int gate, int children) {
 }
 
 // --- Forward -----------------------------------------------------------------------------------------------------------------
+
+template <class T>
+T* place_of(const Tensor& t) {
+    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
 
 // The shape of the state that the first source's shape implies.
 Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& loc) {
@@ -128,6 +170,7 @@ Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc)
     return shape;
 }
 
+// h, c: undefined where only what is kept is wanted.
 template <class T>
 void run(const Step& step, const void* const* inputs, const Tensor& h, const Tensor& c, const Tensor& kept) {
     using Args = kernels::LstmGates<T>;
@@ -151,10 +194,8 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
         }
     }
     for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
-    const Args args{step.rows, step.width, step.children, gates, child, static_cast<T*>(h.raw_data()),
-                    static_cast<T*>(c.raw_data()),
-                    kept.defined() ? static_cast<kernels::Kept<T>*>(kept.raw_data()) : nullptr};
-    if (on_gpu(h)) return step.rows > 0 ? gpu::lstm_gates(args) : void();
+    const Args args{step.rows, step.width, step.children, gates, child, place_of<T>(h), place_of<T>(c), place_of<kernels::Kept<T>>(kept)};
+    if (on_gpu(h.defined() ? h : kept)) return step.rows > 0 ? gpu::lstm_gates(args) : void();
     if constexpr (sizeof(T) > 2) {
         const int64_t row_cost = step.width * (step.children + 3);
         if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
@@ -197,29 +238,25 @@ std::vector<Tensor> activate(const Step& step, const Tensor* sources, const Tens
 
 // --- Backward ------------------------------------------------------------------------------------------------------------------
 
-// saved: the kept activations, the sources, the children's c.
-void recorded_rule(Backward& b, const Step& step) {
-    std::vector<Tensor> sources, children;
-    std::vector<const Tensor*> c;
-    for (int s = 0; s < step.sources; ++s) sources.push_back(b.saved(1 + s));
-    for (int k = 0; k < step.children; ++k) children.push_back(b.saved(1 + step.sources + k));
-    for (const Tensor& child : children) c.push_back(&child);
-    const std::vector<Tensor> gates = activate(step, sources.data(), c.data());
+// Two sources of one layout are only added up: one gradient is both's.
+bool shares_grad(const Step& step) { return step.sources == 2 && step.layouts[0] == step.layouts[1]; }
+
+// Of the sources, of two that share it once, then of the children's c. in: the sources, then the children's c; an undefined gradient is zeros.
+std::vector<Tensor> gradients_of_ops(const Step& step, const Tensor& grad_of_h, const Tensor& grad_of_c, const Tensor* in) {
+    const Tensor* const children = in + step.sources;
+    const Tensor* c[kMaxFusedChildren + 1];
+    for (int k = 0; k < step.children; ++k) c[k] = children + k;
+    const std::vector<Tensor> gates = activate(step, in, c);
     const auto n = static_cast<std::size_t>(step.children);
     const Tensor &i = gates[0], &o = gates[n + 1], &u = gates[n + 2], &tanh_c = gates[n + 4];
-    const Tensor grad_h = b.grad_or_zeros(0);
-    const Tensor grad_c = b.grad_or_zeros(1) + grad_h * o * (1 - square(tanh_c));
-    std::vector<Tensor> grads(n + 3);  // of the pre-activations
+    const auto or_zeros = [&](const Tensor& g) { return g.defined() ? g : zeros(i.shape(), {i.dtype(), i.device()}); };
+    const Tensor grad_h = or_zeros(grad_of_h), grad_c = or_zeros(grad_of_c) + grad_h * o * (1 - square(tanh_c));
+    std::vector<Tensor> grads(n + 3), results;  // grads: of the pre-activations
     grads[0] = grad_c * u * i * (1 - i);
-    for (std::size_t k = 0; k < n; ++k) {
-        const Tensor& f = gates[1 + k];
-        grads[1 + k] = grad_c * children[k] * f * (1 - f);
-        b.give(step.sources + static_cast<int>(k), grad_c * f);
-    }
+    for (std::size_t k = 0; k < n; ++k) grads[1 + k] = grad_c * children[k] * gates[1 + k] * (1 - gates[1 + k]);
     grads[n + 1] = grad_h * tanh_c * o * (1 - o);
     grads[n + 2] = grad_c * i * (1 - square(u));
-    for (int s = 0; s < step.sources; ++s) {
-        if (!b.needs(s)) continue;
+    for (int s = 0; s < (shares_grad(step) ? 1 : step.sources); ++s) {
         std::vector<Tensor> blocks(static_cast<std::size_t>(step.layouts[s].blocks));
         for (std::size_t g = 0; g < n + 3; ++g) {
             const int block = block_of(step.layouts[s], static_cast<int>(g), step.children);
@@ -227,39 +264,33 @@ void recorded_rule(Backward& b, const Step& step) {
             Tensor& place = blocks[static_cast<std::size_t>(block)];
             place = place.defined() ? place + grads[g] : grads[g];
         }
-        for (Tensor& block : blocks) {  // a shared forget gate without children
-            if (!block.defined()) block = zeros(i.shape(), {i.dtype(), i.device()});
-        }
-        b.give(s, step.layouts[s].input < 0 ? stack(blocks, -2) : cat(blocks, -1));
+        for (Tensor& block : blocks) block = or_zeros(block);  // a shared forget gate without children
+        results.push_back(step.layouts[s].input < 0 ? stack(blocks, -2) : cat(blocks, -1));
     }
+    for (std::size_t k = 0; k < n; ++k) results.push_back(grad_c * gates[1 + k]);
+    return results;
 }
 
+// A block that no gate is in: of a shared forget gate without children.
+bool has_gap(const Step& step, int source) {
+    const GateLayout& layout = step.layouts[source];
+    return layout.forget_step == 0 && layout.forget >= 0 && step.children == 0;
+}
+
+// grads: of the sources, then of the children's c; null where not wanted. child_c, grads: places of arrays of T.
 template <class T>
-void fused_rule(Backward& b, const Step& step, DType dtype) {
+void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, const Tensor& grad_c, const void* const* child_c, void* const* grads) {
     using Args = kernels::LstmGatesBackward<T>;
     typename Args::Gate gates[kMaxFusedChildren + 3];
     typename Args::Child child[kMaxFusedChildren];
-    Handles grads, child_c;  // grads: of the sources, then of the children's c; undefined where not needed
-    const Tensor kept = b.saved(0);
-    const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), dtype) : Tensor();
-    const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), dtype) : Tensor();
-    // Two sources of one layout are only added up: one gradient is both's.
-    const bool shares_grad = step.sources == 2 && step.layouts[0] == step.layouts[1] && b.needs(0) && b.needs(1);
-    for (int s = 0; s < step.sources; ++s) {
-        Tensor& grad = grads.push(Tensor());
-        if (!b.needs(s) || (shares_grad && s == 1)) continue;
-        grad = detail::make_empty(b.input_shape(s), dtype, kept.device(), b.record().loc);
-        const bool has_gap = step.layouts[s].forget_step == 0 && step.layouts[s].forget >= 0 && step.children == 0;
-        if (has_gap) grad.zero_();
-    }
     for (int g = 0; g < step.children + 3; ++g) {
         typename Args::Gate& gate = gates[g];
         gate = {nullptr, nullptr, 0, 0, false};
         for (int s = 0; s < step.sources; ++s) {
             const GateLayout& layout = step.layouts[s];
             const int block = block_of(layout, g, step.children);
-            if (block < 0 || !grads[s].defined()) continue;
-            T* place = static_cast<T*>(grads[s].raw_data()) + block * step.width;
+            if (block < 0 || !grads[s]) continue;
+            T* place = static_cast<T*>(grads[s]) + block * step.width;
             const bool shared = layout.forget_step == 0 && g >= 1 && g <= step.children;
             if (!gate.a && (shared || !gate.b)) {
                 gate.a = place;
@@ -272,33 +303,91 @@ void fused_rule(Backward& b, const Step& step, DType dtype) {
         }
     }
     for (int k = 0; k < step.children; ++k) {
-        const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), dtype));
-        Tensor& grad = grads.push(Tensor());
-        if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), dtype, b.record().loc);
-        child[k] = {static_cast<const T*>(c.raw_data()), grad.defined() ? static_cast<T*>(grad.raw_data()) : nullptr, step.width};
+        child[k] = {static_cast<const T*>(child_c[k]), static_cast<T*>(grads[step.sources + k]), step.width};
     }
-    const auto data = [](const Tensor& t) { return t.defined() ? static_cast<const T*>(t.raw_data()) : nullptr; };
-    const auto* activations = static_cast<const kernels::Kept<T>*>(kept.raw_data());
-    const Args args{step.rows, step.width, step.children, gates, child, activations, data(grad_h), data(grad_c)};
+    const Args args{step.rows, step.width, step.children, gates, child, place_of<const kernels::Kept<T>>(kept), place_of<const T>(grad_h), place_of<const T>(grad_c)};
     if (on_gpu(kept)) {
-        for (const Tensor* t : {&kept, &grad_h, &grad_c}) on_stream(*t);
-        for (int k = 0; k < step.children; ++k) on_stream(child_c[k]);
-        for (int i = 0; i < step.sources + step.children; ++i) on_stream(grads[i]);
         if (step.rows > 0) gpu::lstm_gates_backward(args);
     } else if constexpr (sizeof(T) > 2) {
         const int64_t row_cost = step.width * (step.children + 3);
         parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1,
                      [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
     }
-    if (shares_grad) grads[1] = grads[0];
+}
+
+// The rule, unrecorded. saved: the kept activations, the sources, the children's c.
+void fused_rule(Backward& b, const Step& step, DType dtype) {
+    Handles grads, child_c;
+    void* grad_places[kMaxSources + kMaxFusedChildren] = {};
+    const void* child_places[kMaxFusedChildren];
+    const Tensor kept = b.saved(0);
+    const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), dtype) : Tensor();
+    const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), dtype) : Tensor();
+    const bool is_shared = shares_grad(step) && b.needs(0) && b.needs(1);
+    for (int s = 0; s < step.sources; ++s) {
+        Tensor& grad = grads.push(Tensor());
+        if (!b.needs(s) || (is_shared && s == 1)) continue;
+        grad = detail::make_empty(b.input_shape(s), dtype, kept.device(), b.record().loc);
+        if (has_gap(step, s)) grad.zero_();
+    }
+    for (int k = 0; k < step.children; ++k) {
+        const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), dtype));
+        child_places[k] = on_gpu(c) ? on_stream(c) : c.raw_data();
+        Tensor& grad = grads.push(Tensor());
+        if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), dtype, b.record().loc);
+    }
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (grads[i].defined()) grad_places[i] = grads[i].raw_data();
+    }
+    if (on_gpu(kept)) {
+        for (const Tensor* t : {&kept, &grad_h, &grad_c}) on_stream(*t);
+        for (int i = 0; i < step.sources + step.children; ++i) on_stream(grads[i]);
+    }
+    with_element_type(dtype, [&]<class T>() { run_backward<T>(step, kept, grad_h, grad_c, child_places, grad_places); });
+    if (is_shared) grads[1] = grads[0];
     for (int i = 0; i < step.sources + step.children; ++i) b.give(i, std::move(grads[i]));
+}
+
+void recorded_rule(Backward& b, const Step& step) {
+    Handles inputs;
+    GateSource sources[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        const Tensor& input = inputs.push(b.saved(1 + i));
+        if (i < step.sources) {
+            sources[i] = {&input, step.layouts[i]};
+        } else {
+            children[i - step.sources] = &input;
+        }
+    }
+    const std::vector<Tensor> gradients =
+        backward_of(b.grad(0), b.grad(1), sources, step.sources, children, step.children, b.saved(0), b.record().loc);
+    std::size_t at = 0;
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (i == 1 && shares_grad(step)) at = 0;
+        b.give(i, gradients[at++]);
+    }
 }
 
 void lstm_gates_rule(Backward& b) {
     const Step& step = b.attrs<Step>();
     if (b.recording()) return recorded_rule(b, step);
-    const DType dtype = on_gpu(b.saved(0)) ? b.output_dtype() : computed_in(b.output_dtype());
-    with_element_type(dtype, [&]<class T>() { fused_rule<T>(b, step, dtype); });
+    fused_rule(b, step, on_gpu(b.saved(0)) ? b.output_dtype() : computed_in(b.output_dtype()));
+}
+
+struct BackwardAttrs {
+    Step step;
+    bool has_grad_h, has_grad_c, has_activations;
+};
+
+// saved: the inputs
+void lstm_gates_backward_rule(Backward& b) {
+    const BackwardAttrs& a = b.attrs<BackwardAttrs>();
+    differentiate(b, [&](const std::vector<Tensor>& in) {
+        const Tensor* const grads = in.data();
+        return gradients_of_ops(a.step, a.has_grad_h ? grads[0] : Tensor(), a.has_grad_c ? grads[a.has_grad_h] : Tensor(),
+                                grads + a.has_grad_h + a.has_grad_c + a.has_activations);
+    });
 }
 
 // --- The op ----------------------------------------------------------------------------------------------------------------------
@@ -325,6 +414,76 @@ Step checked_step(const char* op, const GateSource* sources, int source_count, c
     return step;
 }
 
+std::vector<int64_t> layout_numbers(const Step& step) {
+    std::vector<int64_t> numbers;
+    for (int s = 0; s < step.sources; ++s) {
+        const GateLayout& l = step.layouts[s];
+        for (const int number : {l.blocks, +l.input, +l.forget, +l.forget_step, +l.output, +l.update}) numbers.push_back(number);
+    }
+    return numbers;
+}
+
+// The op lstm_gates_backward. activations: those that are kept; undefined: computed again.
+std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, const GateSource* sources, int source_count,
+                                const Tensor* const* children_c, int children, const Tensor& activations, const Loc& loc) {
+    constexpr const char* op = "lstm_gates_backward";
+    Shape shape;
+    const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
+    const Tensor& gates = *sources[0].tensor;
+    if (!grad_h.defined() && !grad_c.defined()) fail<ValueError>(loc, "{}: needs the gradient of h or that of c", op);
+    if (grad_h.defined()) check(op, grad_h, "the gradient of h", gates, shape, loc);
+    if (grad_c.defined()) check(op, grad_c, "the gradient of c", gates, shape, loc);
+    const DType read = read_in(gates);
+    const Shape kept_shape{step.rows, step.children + 4, step.width};
+    if (activations.defined()) {
+        if (activations.shape() != kept_shape || activations.dtype() != computed_in(read)) {
+            fail<ShapeError>(loc, "{}: the activations must have shape {} and {}, got {} and {}", op, kept_shape, name(computed_in(read)),
+                             activations.shape(), name(activations.dtype()));
+        }
+        detail::check_same_device(op, gates, activations, loc);
+    }
+    std::vector<Tensor> inputs, results;
+    for (const Tensor* g : {&grad_h, &grad_c, &activations}) {
+        if (g->defined()) inputs.push_back(*g);
+    }
+    const std::size_t first = inputs.size();
+    for (int s = 0; s < step.sources; ++s) inputs.push_back(*sources[s].tensor);
+    for (int k = 0; k < step.children; ++k) inputs.push_back(*children_c[k]);
+    {
+        const detail::UnrecordedParts parts;
+        const auto as_read = [&](const Tensor& t) {
+            const Tensor x = t.defined() ? ready(t, read) : Tensor();
+            if (x.defined() && on_gpu(x)) on_stream(x);
+            return x;
+        };
+        const void* places[kMaxSources + kMaxFusedChildren];
+        void* grads[kMaxSources + kMaxFusedChildren] = {};
+        std::vector<Tensor> operands;
+        const Tensor from_h = as_read(grad_h), from_c = as_read(grad_c);
+        for (int i = 0; i < step.sources + step.children; ++i) {
+            operands.push_back(as_read(inputs[first + static_cast<std::size_t>(i)]));
+            places[i] = operands.back().raw_data();
+            if (i == 1 && shares_grad(step)) continue;
+            results.push_back(detail::make_empty(operands.back().shape(), read, gates.device(), loc));
+            if (i < step.sources && has_gap(step, i)) results.back().zero_();
+            grads[i] = on_gpu(gates) ? on_stream(results.back()) : results.back().raw_data();
+        }
+        detail::begin_op(op, operands[0].impl(), loc);
+        const Tensor kept = activations.defined() ? activations.contiguous() : detail::make_empty(kept_shape, computed_in(read), gates.device(), loc);
+        if (on_gpu(kept)) on_stream(kept);
+        with_element_type(read, [&]<class T>() {
+            if (!activations.defined()) run<T>(step, places, Tensor(), Tensor(), kept);
+            run_backward<T>(step, kept, from_h, from_c, places + step.sources, grads);
+        });
+        for (Tensor& result : results) result = result.to(gates.dtype());
+    }
+    if (!detail::thread.observed) return results;
+    const BackwardAttrs attrs{step, grad_h.defined(), grad_c.defined(), activations.defined()};
+    const BackwardCall call{{step.children, layout_numbers(step)}, grad_h.defined(), grad_c.defined(), activations.defined()};
+    record_many(lstm_gates_backward_op, loc, inputs, results, inputs, attrs, call);
+    return results;
+}
+
 LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tensor* const* children_c, const Loc& loc) {
     const detail::RecordedParts parts(loc);
     Tensor tensors[kMaxSources];
@@ -334,10 +493,9 @@ LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tenso
     return {gates[n + 1] * gates[n + 4], gates[n + 3]};
 }
 
-}  // namespace
-
-LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
-                    int children, const Loc& loc) {
+// activations: null, or a place for them, wherever they are kept; `keeps`: everywhere.
+LSTMState step_of(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, bool keeps,
+                  Tensor* activations, const Loc& loc) {
     if (detail::thread.autocast) [[unlikely]] {
         const Tensor& gates = *sources[0].tensor;
         std::vector<Tensor> converted(static_cast<std::size_t>(children));
@@ -349,7 +507,7 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
             states[k] = &converted[k];
             any = true;
         }
-        if (any) return lstm_step(op, sources, source_count, states.data(), children, loc);
+        if (any) return step_of(op, sources, source_count, states.data(), children, keeps, activations, loc);
     }
     Shape shape;
     const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
@@ -371,7 +529,7 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
     }
     for (int i = 0; i < input_count; ++i) detail::begin_op(op, inputs[i]->impl(), loc);
     Tensor kept;
-    if (record_it) kept = detail::make_empty({step.rows, children + 4, step.width}, computed_in(dtype), gates.device(), loc);
+    if (record_it || keeps) kept = detail::make_empty({step.rows, children + 4, step.width}, computed_in(dtype), gates.device(), loc);
     const int64_t numel = step.rows * step.width;
     const auto fresh = [&] { return detail::make_empty(shape.data(), shape.rank(), numel, read, gates.device(), loc); };
     LSTMState out{fresh(), fresh()};
@@ -384,20 +542,23 @@ LSTMState lstm_step(const char* op, const GateSource* sources, int source_count,
         const Tensor* saved[1 + kMaxSources + kMaxFusedChildren];
         saved[0] = &kept;
         for (int i = 0; i < input_count; ++i) saved[1 + i] = inputs[i];
-        TensorImpl* const outputs[] = {out.h.impl(), out.c.impl()};
-        Call call{children, {}};
-        if (detail::is_watched()) {
-            for (int s = 0; s < source_count; ++s) {
-                const GateLayout& l = step.layouts[s];
-                for (const int number : {l.blocks, +l.input, +l.forget, +l.forget_step, +l.output, +l.update}) call.layouts.push_back(number);
-            }
-        }
-        const RecordArgs told{lstm_gates_op, loc, inputs, input_count, outputs, 2, nullptr, 0, &call, sizeof call};
+        TensorImpl* const outputs[] = {out.h.impl(), out.c.impl(), kept.impl()};
+        Call call{{children, {}}, kept.defined()};
+        if (detail::is_watched()) call.layouts = layout_numbers(step);
+        const RecordArgs told{lstm_gates_op, loc, inputs, input_count, outputs, kept.defined() ? 3 : 2, nullptr, 0, &call, sizeof call};
         RecordArgs ran{lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step};
         ran.told = &told;
         finish_op(ran, record_it);
     }
+    if (activations) *activations = std::move(kept);
     return out;
+}
+
+}  // namespace
+
+LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
+                    int children, const Loc& loc) {
+    return step_of(op, sources, source_count, children_c, children, false, nullptr, loc);
 }
 
 LSTMState lstm_gates(In gates, In c, const Tensor& more) {
@@ -442,51 +603,128 @@ bool have_gates(const GateSource* sources, int count, int children) {
     return fits;
 }
 
+// The next operand, where there is one.
+Tensor next(bool has, const FormCall& x, int& i) { return has ? x[i++] : Tensor(); }
+
+// The operands from x[first] on. False: they are none.
+bool take(const FormCall& x, int first, const Gates& a, GateSource* from, const Tensor** children, int& sources) {
+    sources = x.count - first - a.children;
+    if (a.children < 0 || a.children > kMaxFusedChildren || sources < 1 || sources > kMaxSources || std::ssize(a.layouts) != 6 * sources) return false;
+    for (int s = 0; s < sources; ++s) from[s] = {&x[first + s], layout_of(a.layouts.data() + 6 * s, a.children)};
+    for (int k = 0; k < a.children; ++k) children[k] = &x[first + sources + k];
+    return have_gates(from, sources, a.children);
+}
+
+[[noreturn]] void fail_operands(const char* op, const FormCall& x, const Gates& a, const Loc& loc) {
+    fail<ValueError>(loc, "{}: {} operands, with these layouts, do not hold the gates of {} children", op, x.count, a.children);
+}
+
 std::vector<Tensor> lstm_gates_of(const FormCall& x, const Call& a) {
     const Loc loc = Loc::current();
-    const int sources = x.count - a.children;
-    bool fits = a.children >= 0 && a.children <= kMaxFusedChildren && sources >= 1 && sources <= kMaxSources && std::ssize(a.layouts) == 6 * sources;
     GateSource from[kMaxSources];
     const Tensor* children[kMaxFusedChildren + 1];
-    for (int s = 0; fits && s < sources; ++s) from[s] = {&x[s], layout_of(a.layouts.data() + 6 * s, a.children)};
-    if (!fits || !have_gates(from, sources, a.children)) {
-        fail<ValueError>(loc, "lstm_gates: {} operands, with these layouts, do not hold the gates of {} children", x.count, a.children);
-    }
-    for (int k = 0; k < a.children; ++k) children[k] = &x[sources + k];
-    return both(lstm_step("lstm_gates", from, sources, children, a.children, loc));
+    int sources = 0;
+    if (!take(x, 0, a, from, children, sources)) fail_operands("lstm_gates", x, a, loc);
+    Tensor activations;
+    std::vector<Tensor> results = both(step_of("lstm_gates", from, sources, children, a.children, a.keep_activations, &activations, loc));
+    if (a.keep_activations) results.push_back(std::move(activations));
+    return results;
 }
+
+std::vector<Tensor> lstm_gates_backward_of(const FormCall& x, const BackwardCall& a) {
+    const Loc loc = Loc::current();
+    const int first = a.operands();
+    GateSource from[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    int sources = 0;
+    if (!take(x, first, a, from, children, sources)) fail_operands("lstm_gates_backward", x, a, loc);
+    int i = 0;
+    const Tensor grad_h = next(a.has_grad_h, x, i), grad_c = next(a.has_grad_c, x, i), activations = next(a.has_activations, x, i);
+    return backward_of(grad_h, grad_c, from, sources, children, a.children, activations, loc);
+}
+
+// The step of operands from x[first] on that the kernels can be given as they are, and their places. False: they are none.
+bool take_plain(const FormCall& x, int first, const Gates& a, DType dtype, Step& step, const void** places) {
+    GateSource from[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    if (dtype != float32 && dtype != float64) return false;
+    if (!take(x, first, a, from, children, step.sources)) return false;
+    const TensorImpl* gates = from[0].tensor->impl();
+    const int64_t columns = gates->rank > 0 ? gates->sizes[gates->rank - 1] : 0;
+    step.children = a.children;
+    step.width = columns / from[0].layout.blocks;
+    if (step.width == 0 || columns % from[0].layout.blocks != 0) return false;
+    step.rows = gates->numel / columns;
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (i < step.sources) step.layouts[i] = from[i].layout;
+        const TensorImpl* operand = x[first + i].impl();
+        const int64_t blocks = i < step.sources ? from[i].layout.blocks : 1;
+        if (!detail::is_plain(operand, dtype) || operand->numel != step.rows * step.width * blocks) return false;
+        places[i] = operand->data;
+    }
+    return true;
+}
+
+bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
 
 bool lstm_gates_into(const FormCall& x, const Tensor& out) {
     const Call& a = *static_cast<const Call*>(x.attrs);
-    const int sources = x.count - a.children;
-    const TensorImpl *h = out.impl(), *c = (&out)[1].impl();
-    const DType dtype = h->dtype;
-    bool fits = a.children >= 0 && a.children <= kMaxFusedChildren && sources >= 1 && sources <= kMaxSources &&
-                std::ssize(a.layouts) == 6 * sources && (dtype == float32 || dtype == float64) && detail::is_plain(c, dtype) && h->rank > 0 &&
-                h->sizes[h->rank - 1] > 0 && c->numel == h->numel;
-    if (!fits) return false;
-    const int64_t width = h->sizes[h->rank - 1];
-    Step step{{}, sources, a.children, h->numel / width, width};
-    GateSource from[kMaxSources];
+    const Tensor &h = out, &c = (&out)[1];
+    const DType dtype = h.dtype();
+    Step step;
     const void* places[kMaxSources + kMaxFusedChildren];
-    for (int i = 0; i < x.count; ++i) {
-        const TensorImpl* operand = x[i].impl();
-        int64_t blocks = 1;
-        if (i < sources) {
-            from[i].layout = step.layouts[i] = layout_of(a.layouts.data() + 6 * i, a.children);
-            blocks = step.layouts[i].blocks;
-        }
-        if (!detail::is_plain(operand, dtype) || operand->numel != step.rows * width * blocks) return false;
-        places[i] = operand->data;
-    }
-    if (!have_gates(from, sources, a.children)) return false;
+    if (!take_plain(x, 0, a, dtype, step, places)) return false;
+    const int64_t numel = step.rows * step.width;
+    const Tensor none, &kept = a.keep_activations ? (&out)[2] : none;
+    if (!is_plain(h, dtype, numel) || !is_plain(c, dtype, numel)) return false;
+    if (a.keep_activations && !is_plain(kept, dtype, numel * (step.children + 4))) return false;
     if (step.rows == 0) return true;
-    with_element_type(dtype, [&]<class T>() { run<T>(step, places, out, (&out)[1], Tensor()); });
+    with_element_type(dtype, [&]<class T>() { run<T>(step, places, h, c, kept); });
     return true;
+}
+
+bool lstm_gates_backward_into(const FormCall& x, const Tensor& out) {
+    const BackwardCall& a = *static_cast<const BackwardCall*>(x.attrs);
+    const DType dtype = out.dtype();
+    Step step;
+    const void* places[kMaxSources + kMaxFusedChildren];
+    void* grads[kMaxSources + kMaxFusedChildren] = {};
+    if (!(a.has_grad_h || a.has_grad_c) || !take_plain(x, a.operands(), a, dtype, step, places)) return false;
+    const int64_t numel = step.rows * step.width;
+    int first = 0;
+    const Tensor grad_h = next(a.has_grad_h, x, first), grad_c = next(a.has_grad_c, x, first);
+    Tensor kept = next(a.has_activations, x, first);
+    for (const Tensor* t : {&grad_h, &grad_c}) {
+        if (t->defined() && !is_plain(*t, dtype, numel)) return false;
+    }
+    if (kept.defined() && !is_plain(kept, dtype, numel * (step.children + 4))) return false;
+    const Tensor* result = &out;
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (i == 1 && shares_grad(step)) continue;
+        const int64_t blocks = i < step.sources ? step.layouts[i].blocks : 1;
+        if (!is_plain(*result, dtype, numel * blocks) || (i < step.sources && has_gap(step, i))) return false;
+        grads[i] = (result++)->raw_data();
+    }
+    if (step.rows == 0) return true;
+    with_element_type(dtype, [&]<class T>() {
+        if (!kept.defined()) {
+            kept = detail::make_empty({step.rows, step.children + 4, step.width}, dtype, cpu, Loc{});
+            run<T>(step, places, Tensor(), Tensor(), kept);
+        }
+        run_backward<T>(step, kept, grad_h, grad_c, places + step.sources, grads);
+    });
+    return true;
+}
+
+void gate_fields(Fields& f, Gates& a) { f("children", a.children)("layouts", a.layouts); }
+void backward_fields(Fields& f, BackwardCall& a) {
+    gate_fields(f, a);
+    f("has_grad_h", a.has_grad_h)("has_grad_c", a.has_grad_c)("has_activations", a.has_activations);
 }
 
 }  // namespace
 
-TAPIR_INTO_FORM(lstm_gates, Call, lstm_gates_of(x, a), lstm_gates_into, f("children", a.children)("layouts", a.layouts));
+TAPIR_INTO_FORM(lstm_gates, Call, lstm_gates_of(x, a), lstm_gates_into, (gate_fields(f, a), f("keep_activations", a.keep_activations)));
+TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
 
 }  // namespace tapir

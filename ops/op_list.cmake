@@ -2,7 +2,8 @@
 # begin with MACRO(op, for TAPIR_OP, which becomes TAPIR_OP_NAME(op), for TAPIR_FORM, TAPIR_PLAIN_FORM, TAPIR_RANDOM_FORM,
 # TAPIR_INTO_FORM, TAPIR_DATA_SIZED_FORM and TAPIR_UPDATE_FORM, which become TAPIR_FORM_NAME(op), and for TAPIR_ONNX, which becomes TAPIR_ONNX_NAME(op).
 file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp ${DIR}/autograd/trace/*.cpp)
-if(WITHOUT)  # files that match it
+# WITHOUT: leaves out the files, WITHOUT_NAMES: the ops that match it.
+if(WITHOUT)
     list(FILTER sources EXCLUDE REGEX "${WITHOUT}")
 endif()
 # Those of TAPIR_OP are listed where TAPIR_OP_NAME is defined, and so on.
@@ -15,6 +16,9 @@ foreach(kind OP FORM ONNX)
         string(REGEX MATCHALL "${macro}${kind}\\([ \t\n]*[A-Za-z_0-9]+" found "${text}")
         foreach(op ${found})
             string(REGEX REPLACE ".*[^A-Za-z_0-9]" "" name "${op}")
+            if(WITHOUT_NAMES AND name MATCHES "${WITHOUT_NAMES}")
+                continue()
+            endif()
             if(DEFINED seen_${kind}_${name})
                 message(FATAL_ERROR "TAPIR_${kind}(${name} comes twice: in ${seen_${kind}_${name}} and in ${source}")
             endif()
@@ -37,6 +41,9 @@ foreach(source ${sources})
     string(REGEX MATCHALL "${macro}FORM\\([^;]*" found "${text}")
     foreach(form ${found})
         string(REGEX REPLACE "^[^(]*\\([ \t\n]*([A-Za-z_0-9]+).*" "\\1" name "${form}")
+        if(WITHOUT_NAMES AND name MATCHES "${WITHOUT_NAMES}")
+            continue()
+        endif()
         set(least 0)
         if(form MATCHES "x\\.count > ([0-9])")
             set(least ${CMAKE_MATCH_1})

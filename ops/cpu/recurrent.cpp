@@ -123,7 +123,8 @@ void lstm_block(const LstmGates<T>& args, i64 row, i64 j, i64 n) {
         }
     }
     const T* o = pre(args.gates[children + 1], gate);
-    T *h = args.h + row * width + j, *c = args.c + row * width + j;
+    T* h = args.h ? args.h + row * width + j : gate_u;
+    T* c = args.c ? args.c + row * width + j : cell;
 #pragma omp simd
     for (i64 t = 0; t < n; ++t) {
         const T so = gate_sigmoid(o[t]), tc = gate_tanh(cell[t]);
@@ -147,6 +148,19 @@ void lstm(const LstmGates<T>& args, i64 begin, i64 end) {
     }
 }
 
+// A gate's gradient where it has not gone to its only place at once. Apart, for it is rare and would be there four times.
+template <class T>
+[[gnu::noinline]] void spread(const T* out, T* a, bool adds, T* b, i64 n) {
+    const auto bytes = sizeof(T) * static_cast<std::size_t>(n);
+    if (a && adds) {
+#pragma omp simd
+        for (i64 t = 0; t < n; ++t) a[t] += out[t];
+    } else if (a) {
+        __builtin_memcpy(a, out, bytes);
+    }
+    if (b) __builtin_memcpy(b, out, bytes);
+}
+
 template <class T>
 void lstm_backward_block(const LstmGatesBackward<T>& args, i64 row, i64 j, i64 n) {
     const i64 width = args.width;
@@ -154,60 +168,56 @@ void lstm_backward_block(const LstmGatesBackward<T>& args, i64 row, i64 j, i64 n
     const T* kept = args.activations + row * (children + 4) * width + j;
     const T *i = kept, *o = kept + (children + 1) * width, *u = kept + (children + 2) * width;
     const T* tanh_c = kept + (children + 3) * width;
-    alignas(64) T grad_cell[kBlock], out[kBlock];
+    alignas(64) T grad_cell[kBlock], buffer[kBlock];
     const T* gh = args.grad_h ? args.grad_h + row * width + j : nullptr;
     const T* gc = args.grad_c ? args.grad_c + row * width + j : nullptr;
-    const auto write = [&](int gate) {
+    // Calls fill(out), where out is the gate's place, or a buffer.
+    const auto write = [&](int gate, const auto& fill) {
         const auto& to = args.gates[gate];
-        if (to.a) {
-            T* a = to.a + row * to.a_row + j;
-            if (to.a_adds) {
-#pragma omp simd
-                for (i64 t = 0; t < n; ++t) a[t] += out[t];
-            } else {
-#pragma omp simd
-                for (i64 t = 0; t < n; ++t) a[t] = out[t];
-            }
-        }
-        if (to.b) {
-            T* b = to.b + row * to.b_row + j;
-#pragma omp simd
-            for (i64 t = 0; t < n; ++t) b[t] = out[t];
-        }
+        T* a = to.a ? to.a + row * to.a_row + j : nullptr;
+        const bool is_only_place = a && !to.b && !to.a_adds;
+        T* out = is_only_place ? a : buffer;
+        fill(out);
+        if (!is_only_place) spread(out, a, to.a_adds, to.b ? to.b + row * to.b_row + j : nullptr, n);
     };
-    if (gh) {
+    const auto bytes = sizeof(T) * static_cast<std::size_t>(n);
+    if (gc) {
+        __builtin_memcpy(grad_cell, gc, bytes);
+    } else {
+        __builtin_memset(grad_cell, 0, bytes);
+    }
+    write(children + 1, [&](T* out) {
+        if (!gh) {
+            __builtin_memset(out, 0, bytes);
+            return;
+        }
 #pragma omp simd
         for (i64 t = 0; t < n; ++t) {
-            grad_cell[t] = gh[t] * o[t] * (T(1) - tanh_c[t] * tanh_c[t]);
+            grad_cell[t] += gh[t] * o[t] * (T(1) - tanh_c[t] * tanh_c[t]);
             out[t] = gh[t] * tanh_c[t] * o[t] * (T(1) - o[t]);
         }
-    } else {
+    });
+    write(0, [&](T* out) {
 #pragma omp simd
-        for (i64 t = 0; t < n; ++t) grad_cell[t] = out[t] = T(0);
-    }
-    write(children + 1);
-    if (gc) {
-#pragma omp simd
-        for (i64 t = 0; t < n; ++t) grad_cell[t] += gc[t];
-    }
-#pragma omp simd
-    for (i64 t = 0; t < n; ++t) out[t] = grad_cell[t] * u[t] * i[t] * (T(1) - i[t]);
-    write(0);
+        for (i64 t = 0; t < n; ++t) out[t] = grad_cell[t] * u[t] * i[t] * (T(1) - i[t]);
+    });
     for (int k = 0; k < children; ++k) {
         const T* f = kept + (1 + k) * width;
         const T* c = args.child[k].c + row * args.child[k].row + j;
+        write(1 + k, [&](T* out) {
 #pragma omp simd
-        for (i64 t = 0; t < n; ++t) out[t] = grad_cell[t] * c[t] * f[t] * (T(1) - f[t]);
-        write(1 + k);
+            for (i64 t = 0; t < n; ++t) out[t] = grad_cell[t] * c[t] * f[t] * (T(1) - f[t]);
+        });
         if (T* grad = args.child[k].grad) {
             grad += row * width + j;
 #pragma omp simd
             for (i64 t = 0; t < n; ++t) grad[t] = grad_cell[t] * f[t];
         }
     }
+    write(children + 2, [&](T* out) {
 #pragma omp simd
-    for (i64 t = 0; t < n; ++t) out[t] = grad_cell[t] * i[t] * (T(1) - u[t] * u[t]);
-    write(children + 2);
+        for (i64 t = 0; t < n; ++t) out[t] = grad_cell[t] * i[t] * (T(1) - u[t] * u[t]);
+    });
 }
 
 // Plain blocks: a place that is added to must not be met twice.

@@ -32,8 +32,8 @@ struct LstmGates {
     int children;
     const Gate* gates;  // [children + 3]
     const Child* child;  // [children]
-    T* h;                // (rows, width)
-    T* c;                // (rows, width)
+    T* h;                // (rows, width); null: not wanted
+    T* c;                // (rows, width); null: not wanted
     Kept<T>* activations;  // (rows, children + 4, width): the gates in their order, then tanh(c). Null: not wanted
 };
 

@@ -1,5 +1,6 @@
 // What graphs know of the ops of layers: the attributes have PyTorch's names and numbers, and calls that are none are refused.
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
@@ -114,6 +115,14 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     const char* const no_indices = "max_pool_backward: needs a gradient and indices of one shape, got (2, 3, 4, 4) of float32 and (2, 3, 4, ";
     CHECK_THROWS_WITH(of_windows({2, 3, 4, 5}, int32), Catch::Contains(std::string(no_indices) + "5) of int32"));
     CHECK_THROWS_WITH(of_windows({2, 3, 4, 4}, float32), Catch::Contains(std::string(no_indices) + "4) of float32"));
+    const char* const no_gates = "lstm_gates_backward: 2 operands, with these layouts, do not hold the gates of 1 children";
+    CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 3}, {2, 12}}, {}), Catch::Contains(no_gates));
+    const Named no_gradient = {{"has_grad_h", false}, {"has_grad_c", false}};
+    CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 12}, {2, 3}}, no_gradient), Catch::Contains("needs the gradient of h or that of c"));
+    CHECK_THROWS_WITH(call("lstm_gates_backward", {{3, 2}, {2, 3}, {2, 12}, {2, 3}}, {}), Catch::Contains("the gradient of h has shape (3, 2), expected (2, 3)"));
+    CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 3}, {2, 3}, {2, 4, 3}, {2, 12}, {2, 3}}, {{"has_activations", true}}),
+                      Catch::Contains("the activations must have shape (2, 5, 3) and float32, got (2, 4, 3) and float32"));
+    CHECK(call("lstm_gates_backward", {{2, 3}, {2, 12}, {2, 3}}, {{"has_grad_h", false}}) == "(2, 12)");
     const auto of_classes = [&](const Shape& g, DType dtype) {
         Graph graph;
         const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {g.begin(), g.end()}), graph.add_input("x", dtype, {4, 5}),
@@ -173,6 +182,43 @@ TEST_CASE("gradients of layers of images are the same where they are recorded, a
         check("max_pool2d", [](const Tensor& x) { return max_pool2d(x, 2, {.stride = 1, .padding = 1}); }, {});
         check("batch_norm", [&](const Tensor& x) { return batch_norm(x, {}, {}, w, b, {.training = true}); }, {w, b});
         check("group_norm", [&](const Tensor& x) { return group_norm(x, 2, w, b); }, {w, b});
+    const Tensor gates = randn({6, 20});
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(lstm_gates(gates, t).h); }), Catch::EndsWith("lstm_gates_backward "));
+}
+
+TEST_CASE("traced gradients of LSTM steps are those of eager ones, in any layout") {
+    manual_seed(4);
+    const nn::LSTMCell cell(3, 2);
+    const nn::ChildSumTreeLSTMCell sums(3, 2);
+    const nn::NaryTreeLSTMCell binary(3, 2, 2, {.inner_input = true});
+    const auto both = [](const LSTMState& s) { return sum(sin(s.h)) + sum(square(s.c)); };
+    // What is differentiated, of x (batch, 3) and a state (batch, 2): both results, one of them, sources that share a gradient, forget gates
+    // that children share, leaves, whose shared forget gate has no child.
+    const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> steps = {
+        [&](const Tensor& x, const Tensor& s) { return both(cell(x, {s, s * 2})); },
+        [&](const Tensor& x, const Tensor& s) { return sum(sin(cell(x, {s, s * 2}).h)); },
+        [&](const Tensor& x, const Tensor& s) { return sum(sin(cell(x, {s, s * 2}).c)); },
+        [&](const Tensor& x, const Tensor& s) { return both(sums(x, {{s, s * 2}, {s.cos(), s + 1}})); },
+        [&](const Tensor& x, const Tensor& s) { return both(sums(x, {})) + sum(sin(s)); },
+        [&](const Tensor& x, const Tensor& s) { return both(binary(x, {{s, s * 2}, {s.cos(), s + 1}})); },
+    };
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        const auto gradients = [&](const Tensor& a, const Tensor& b) {
+            Tape tape;
+            const Tensor x = a.clone().requires_grad_(), s = b.clone().requires_grad_();
+            return tape.gradient(steps[i](x, s), {x, s});
+        };
+        const Tensor x = randn({4, 3}), s = randn({4, 2});
+        const Graph graph = trace(gradients, {{"x", x, {"batch"}}, {"s", s, {"batch"}}});
+        INFO(graph.str());
+        const CompiledGraph compiled = graph.compile();
+        const Tensor other = randn({5, 3}), state = randn({5, 2});
+        const std::vector<Tensor> wanted = gradients(other, state), got = graph({other, state});
+        const auto fast = compiled.call<2>(other, state);
+        for (std::size_t k = 0; k < 2; ++k) {
+            CHECK(allclose(got[k], wanted[k], 1e-5, 1e-6));
+            CHECK(allclose(fast[k], wanted[k], 1e-5, 1e-6));
+        }
     }
 }
 
