@@ -559,13 +559,34 @@ OnnxValues lstm_gates_backward_of(const OnnxCall& x) {
     return results;
 }
 
-OnnxValue gru_gates_of(const OnnxCall& x) {
-    const SymInt width = x.result_shape().last();
-    const auto of_x = [&](int k) { return block(x, x[0], x.rank(0), k, width); };
-    const auto of_h = [&](int k) { return block(x, x[1], x.rank(1), k, width); };
-    const OnnxValue reset = sigmoid(of_x(0) + of_h(0)), update = sigmoid(of_x(1) + of_h(1));
-    const OnnxValue fresh = tanh(of_x(2) + reset * of_h(2));
-    return (1 - update) * fresh + update * x[2];
+// Of operands from x[first] on.
+struct GruStep {
+    OnnxValue r, z, n, h_n, h;
+    GruStep(const OnnxCall& x, int first) {
+        const SymInt width = x.shape(first + 2).last();
+        const auto of_x = [&](int k) { return block(x, x[first], x.rank(first), k, width); };
+        const auto of_h = [&](int k) { return block(x, x[first + 1], x.rank(first), k, width); };
+        r = sigmoid(of_x(0) + of_h(0));
+        z = sigmoid(of_x(1) + of_h(1));
+        h_n = of_h(2);
+        n = tanh(of_x(2) + r * h_n);
+        h = x[first + 2];
+    }
+};
+
+OnnxValues gru_gates_of(const OnnxCall& x) {
+    const GruStep s(x, 0);
+    OnnxValues results = {(1 - s.z) * s.n + s.z * s.h};
+    if (x.flag("keep_activations")) results.push_back(x.reshape(x.concat({s.r, s.z, s.n}, x.rank(0) - 1), x.result_shape(1)));
+    return results;
+}
+
+OnnxValues gru_gates_backward_of(const OnnxCall& x) {
+    const GruStep s(x, 1 + x.flag("has_activations"));
+    const OnnxValue grad_n = x[0] * (1 - s.z) * (1 - s.n * s.n), grad_z = x[0] * (s.h - s.n) * s.z * (1 - s.z);
+    const OnnxValue grad_r = grad_n * s.h_n * s.r * (1 - s.r);
+    const int last = x.rank(0) - 1;
+    return {x.concat({grad_r, grad_z, grad_n}, last), x.concat({grad_r, grad_z, grad_n * s.r}, last), x[0] * s.z};
 }
 
 }  // namespace
@@ -593,5 +614,6 @@ TAPIR_ONNX(group_norm_backward, group_norm_backward_of(x));
 TAPIR_ONNX(lstm_gates, lstm_gates_of(x));
 TAPIR_ONNX(lstm_gates_backward, lstm_gates_backward_of(x));
 TAPIR_ONNX(gru_gates, gru_gates_of(x));
+TAPIR_ONNX(gru_gates_backward, gru_gates_backward_of(x));
 
 }  // namespace tapir

@@ -123,6 +123,11 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 3}, {2, 3}, {2, 4, 3}, {2, 12}, {2, 3}}, {{"has_activations", true}}),
                       Catch::Contains("the activations must have shape (2, 5, 3) and float32, got (2, 4, 3) and float32"));
     CHECK(call("lstm_gates_backward", {{2, 3}, {2, 12}, {2, 3}}, {{"has_grad_h", false}}) == "(2, 12)");
+    CHECK_THROWS_WITH(call("gru_gates_backward", {{3, 2}, {2, 9}, {2, 9}, {2, 3}}, {}),
+                      Catch::Contains("gru_gates_backward: the gradient has shape (3, 2), expected (2, 3)"));
+    CHECK_THROWS_WITH(call("gru_gates_backward", {{2, 3}, {2, 4, 3}, {2, 9}, {2, 9}, {2, 3}}, {{"has_activations", true}}),
+                      Catch::Contains("gru_gates_backward: the activations have shape (2, 4, 3), expected (2, 3, 3)"));
+    CHECK(call("gru_gates_backward", {{2, 3}, {2, 3, 3}, {2, 9}, {2, 9}, {2, 3}}, {{"has_activations", true}}) == "(2, 9)");
     const auto of_classes = [&](const Shape& g, DType dtype) {
         Graph graph;
         const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {g.begin(), g.end()}), graph.add_input("x", dtype, {4, 5}),
@@ -184,11 +189,14 @@ TEST_CASE("gradients of layers of images are the same where they are recorded, a
         check("group_norm", [&](const Tensor& x) { return group_norm(x, 2, w, b); }, {w, b});
     const Tensor gates = randn({6, 20});
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(lstm_gates(gates, t).h); }), Catch::EndsWith("lstm_gates_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(gru_gates(gates.narrow(1, 0, 15), gates.narrow(1, 5, 15), t)); }),
+               Catch::EndsWith("gru_gates_backward "));
 }
 
-TEST_CASE("traced gradients of LSTM steps are those of eager ones, in any layout") {
+TEST_CASE("traced gradients of LSTM steps, in any layout, and of GRU steps are those of eager ones") {
     manual_seed(4);
     const nn::LSTMCell cell(3, 2);
+    const nn::GRUCell gru(3, 2);
     const nn::ChildSumTreeLSTMCell sums(3, 2);
     const nn::NaryTreeLSTMCell binary(3, 2, 2, {.inner_input = true});
     const auto both = [](const LSTMState& s) { return sum(sin(s.h)) + sum(square(s.c)); };
@@ -198,6 +206,7 @@ TEST_CASE("traced gradients of LSTM steps are those of eager ones, in any layout
         [&](const Tensor& x, const Tensor& s) { return both(cell(x, {s, s * 2})); },
         [&](const Tensor& x, const Tensor& s) { return sum(sin(cell(x, {s, s * 2}).h)); },
         [&](const Tensor& x, const Tensor& s) { return sum(sin(cell(x, {s, s * 2}).c)); },
+        [&](const Tensor& x, const Tensor& s) { return sum(sin(gru(x, gru(x * 2, s)))); },
         [&](const Tensor& x, const Tensor& s) { return both(sums(x, {{s, s * 2}, {s.cos(), s + 1}})); },
         [&](const Tensor& x, const Tensor& s) { return both(sums(x, {})) + sum(sin(s)); },
         [&](const Tensor& x, const Tensor& s) { return both(binary(x, {{s, s * 2}, {s.cos(), s + 1}})); },
