@@ -239,10 +239,10 @@ OnnxValues max_pool_of(const OnnxCall& x) {
 
 // (g, indices): what each window has got is added at its place, in planes of one dimension.
 OnnxValue max_pool_backward_of(const OnnxCall& x) {
-    const auto planes = [](const std::vector<SymInt>& shape) {
+    const auto planes = [](const OnnxSizes& shape) {
         SymInt volume = 1;
-        for (std::size_t d = 2; d < shape.size(); ++d) volume = volume * shape[d];
-        return std::vector<SymInt>{shape[0], shape[1], volume};
+        for (int d = 2; d < shape.count(); ++d) volume = volume * shape[d];
+        return OnnxSizes{shape[0], shape[1], volume};
     };
     const OnnxValue index = x.cast(x[1], int64), is_there = index >= 0;  // -1: a window of padding only
     const OnnxValue places = x.reshape(where(is_there, index, 0), planes(x.shape())), kept = x.reshape(where(is_there, x[0], 0), planes(x.shape()));

@@ -55,8 +55,8 @@ namespace {
 
 constexpr int64_t kParallelElements = 32 * 1024;
 
-// The operands of a choice: the result, then mask, a and b broadcast to it. Dimensions that are contiguous in all are
-// merged into one.
+// The operands of a choice: the result, then mask, a and b broadcast to it. Dimensions are in the order of the result's memory; those that are
+// contiguous in all are merged into one.
 struct Choice {
     int rank = 0;
     int64_t sizes[kMaxRank];
@@ -64,8 +64,10 @@ struct Choice {
 
     explicit Choice(const TensorImpl* const (&operands)[4]) {
         const TensorImpl* y = operands[0];
-        for (int d = 0; d < y->rank; ++d) {
-            if (y->sizes[d] == 1) continue;
+        int order[kMaxRank];
+        const int dims = in_order_of_memory(y, order);
+        for (int i = 0; i < dims; ++i) {
+            const int d = order[i];
             int64_t own[4];
             for (int k = 0; k < 4; ++k) {
                 const TensorImpl* x = operands[k];
@@ -109,7 +111,7 @@ void choose_on_gpu(const Choice& choice, const TensorImpl* const (&operands)[4])
     gpu::choose(args);
 }
 
-// out = mask ? a : b for a contiguous out; all but the mask of out's dtype, broadcast to out's shape. a and b may be numbers on the
+// out = mask ? a : b for an out without gaps; all but the mask of out's dtype, broadcast to out's shape. a and b may be numbers on the
 // CPU.
 void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor& b) {
     const TensorImpl* const operands[4] = {out.impl(), mask.impl(), a.impl(), b.impl()};
@@ -161,10 +163,21 @@ Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
     return t.to(dtype, loc);
 }
 
+// A fresh tensor for the result. Behind a convolution it has its channels last in memory as the operands do.
+Tensor make_choice(const Shape& shape, std::initializer_list<const Tensor*> operands, DType dtype, Device device, const Loc& loc) {
+    for (const Tensor* operand : operands) {
+        const TensorImpl* x = operand->impl();
+        if (device != cpu || x->rank != shape.rank() || x->numel != shape.numel()) continue;
+        if (!x->is_contiguous() && detail::is_channels_last(x)) return detail::make_channels_last(shape, dtype, device, loc);
+        break;
+    }
+    return detail::make_empty(shape, dtype, device, loc);
+}
+
 Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tensor& b, DType dtype, const Loc& loc) {
     Shape shape = broadcast_shapes(a.shape(), b.shape(), op, loc);
     if (!(mask.shape() == shape)) shape = broadcast_shapes(mask.shape(), shape, op, loc);
-    Tensor out = detail::make_empty(shape, dtype, mask.device(), loc);
+    Tensor out = make_choice(shape, {&mask, &a, &b}, dtype, mask.device(), loc);
     choose(out, mask, converted(a, dtype, loc), converted(b, dtype, loc));
     return out;
 }

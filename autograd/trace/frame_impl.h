@@ -59,6 +59,8 @@ struct Outgoing {
 
 /// Whether the op's result may lie where one of its operands does.
 bool runs_in_place(const OpForm& form) noexcept;
+/// Whether its into() writes to any tensor without gaps, as those with their channels last.
+bool takes_any_layout(const OpForm& form) noexcept;
 
 // A step of a frame.
 struct Plan::Call {

@@ -197,7 +197,7 @@ bool MemoryLayout::keeps_constants(Call& call) {
 
 bool MemoryLayout::can_be_written(const Call& call) const {
     const Graph::Node& node = *call.step->node;
-    const bool takes_channels_last = runs_in_place(node.attributes.form());
+    const bool takes_channels_last = takes_any_layout(node.attributes.form());
     bool can = node.attributes.form().into != nullptr && !node.results.empty() && !call.gives_more;
     each_result(call, [&](int slot, std::size_t k) {
         const Geometry& y = frame_.seen[at(slot)];

@@ -59,6 +59,11 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
 // Whether its result may lie where one of its operands does.
 bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form); }
 
+bool takes_any_layout(const OpForm& form) noexcept {
+    const std::optional<FusedOp> op = fused_op(form);
+    return is_fused_form(form) || (op && (op->elementwise >= 0 || op->condition >= 0));
+}
+
 // An element-wise op, or an optimizer's update, that does nothing but say what parameters shall be, writes there itself, after all others,
 // which see the parameters as they were. Of each result: which update; empty: it is no such node.
 static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node& node) {
