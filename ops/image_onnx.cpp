@@ -111,6 +111,74 @@ OnnxValue grid_sample_of(const OnnxCall& x) {
     return x.node("GridSample", {x[0], x[1]}, {{"mode", word}, {"padding_mode", padding.c_str()}, {"align_corners", x.flag("align_corners")}});
 }
 
+// One of the two numbers of each place of a grid as a place among `size` pixels: pixel `below` and, with weight t, the next one.
+struct GridColumn {
+    OnnxValue below, t, slope;
+
+    GridColumn(const OnnxCall& x, const OnnxValue& number, const SymInt& size) {
+        const bool is_nearest = x.choice("mode") == "nearest", align_corners = x.flag("align_corners");
+        const std::string padding = x.choice("padding_mode");
+        const OnnxValue known = number == number, n = x.size_as(size, number.dtype()), none = x.scalar(0, number.dtype());
+        OnnxValue from = where(known, number + 1, none);
+        slope = where(known, align_corners ? (n - 1) / 2 : n / 2, none);
+        if (padding == "border") from = where(from < 0, none, where(from > 2, x.scalar(2, number.dtype()), from));
+        if (padding == "reflection") {
+            slope = where(from < 0, -slope, slope);
+            from = abs(from);
+            from = from - trunc(from / 4) * 4;
+            slope = where(from > 2, -slope, slope);
+            from = where(from > 2, 4 - from, from);
+        }
+        OnnxValue at = align_corners ? from / 2 * (n - 1) : (from * n - 1) / 2;
+        if (padding != "zeros") {
+            slope = where((at <= 0) | (at >= n - 1), none, slope);
+            at = where(at <= 0, none, where(at >= n - 1, n - 1, at));
+        }
+        const OnnxValue is_near = (at > -2) & (at < n + 1), near = where(is_near, at, x.scalar(-2, number.dtype()));
+        const OnnxValue whole = is_nearest ? round(near) : floor(near);
+        slope = is_nearest ? slope * 0 : where(is_near, slope, none);
+        t = is_nearest ? slope : where(is_near, near - whole, none);
+        below = x.cast(whole, int64);
+    }
+};
+
+// Of (g, x, grid): those of the images and of the grid, as they are wanted. As gradients_of_ops() in grid_sample.cpp.
+OnnxValues grid_sample_backward_of(const OnnxCall& x) {
+    const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
+    const OnnxValue g = x.cast(x[0], dtype), images = x.cast(x[1], dtype), grid = x.cast(x[2], dtype), none = x.scalar(0, dtype);
+    const std::vector<SymInt> &in = x.shape(1), &out = x.shape(0);
+    const SymInt n = in[0], channels = in[1], pixels = in[2] * in[3], places = out[2] * out[3];
+    const auto number = [&](int k) { return x.squeeze(x.slice(grid, 3, k, k + 1), {3}); };
+    const GridColumn along(x, number(0), in[3]), down(x, number(1), in[2]);
+    const OnnxValue flat = x.reshape(images, {n, channels, pixels}), width = x.size_0d(in[3]), height = x.size_0d(in[2]);
+    const auto counted = [&](const OnnxValue& v, const OnnxValue& times) { return where((times != 0) | is_finite(v), v, none); };
+    OnnxValue dx = x.filled({n, channels, pixels}, 0, dtype), by_x, by_y;
+    for (int k = 0; k < 4; ++k) {
+        const OnnxValue column = along.below + k % 2, row = down.below + k / 2;
+        const OnnxValue is_inside = (column >= 0) & (column < width) & (row >= 0) & (row < height), inside = x.cast(is_inside, dtype);
+        const OnnxValue offset = where(is_inside, row * width + column, x.scalar(0, int64));
+        const OnnxValue index = x.expand(x.reshape(offset, {n, SymInt(1), places}), {n, channels, places});
+        const OnnxValue by_row = k % 2 ? along.t : 1 - along.t, by_column = (k / 2 ? down.t : 1 - down.t) * inside;
+        if (x.flag("of_input")) {
+            const OnnxValue weight = x.unsqueeze(by_row * by_column, {1});
+            const OnnxValue part = x.reshape(counted(g, weight) * weight, {n, channels, places});
+            dx = x.node("ScatterElements", {dx, index, part}, {{"axis", 2}, {"reduction", "add"}});
+        }
+        if (x.flag("of_grid")) {
+            const OnnxValue gathered = x.reshape(x.node("GatherElements", {flat, index}, {{"axis", 2}}), out);
+            const OnnxValue pixel = x.reduce("ReduceSum", g * where(x.unsqueeze(is_inside, {1}), gathered, none), {1}, false);
+            const OnnxValue times_x = by_column * (k % 2 ? along.slope : -along.slope), times_y = by_row * inside * (k / 2 ? down.slope : -down.slope);
+            const OnnxValue of_x = counted(pixel, times_x) * times_x, of_y = counted(pixel, times_y) * times_y;
+            by_x = by_x.is_left_out() ? of_x : by_x + of_x;
+            by_y = by_y.is_left_out() ? of_y : by_y + of_y;
+        }
+    }
+    OnnxValues results;
+    if (x.flag("of_input")) results.push_back(x.cast(x.reshape(dx, in), x.result_dtype()));
+    if (x.flag("of_grid")) results.push_back(x.cast(x.concat({x.unsqueeze(by_x, {3}), x.unsqueeze(by_y, {3})}, 3), x.result_dtype()));
+    return results;
+}
+
 // --- CTC --------------------------------------------------------------------------------------------------------------------------
 
 // log(exp(a) + exp(b) + ...), where all may be -infinity.
@@ -175,6 +243,7 @@ TAPIR_ONNX(interpolate, interpolate_of(x));
 TAPIR_ONNX(pixel_shuffle, pixel_shuffle_of(x));
 TAPIR_ONNX(pixel_unshuffle, shuffled(x, "downscale_factor", true));
 TAPIR_ONNX(grid_sample, grid_sample_of(x));
+TAPIR_ONNX(grid_sample_backward, grid_sample_backward_of(x));
 TAPIR_ONNX(ctc_loss, ctc_loss_of(x));
 
 }  // namespace tapir

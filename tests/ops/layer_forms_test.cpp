@@ -128,6 +128,9 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("gru_gates_backward", {{2, 3}, {2, 4, 3}, {2, 9}, {2, 9}, {2, 3}}, {{"has_activations", true}}),
                       Catch::Contains("gru_gates_backward: the activations have shape (2, 4, 3), expected (2, 3, 3)"));
     CHECK(call("gru_gates_backward", {{2, 3}, {2, 3, 3}, {2, 9}, {2, 9}, {2, 3}}, {{"has_activations", true}}) == "(2, 9)");
+    CHECK_THROWS_WITH(call("grid_sample_backward", {{1, 2, 4, 5}, {1, 2, 6, 7}, {1, 5, 4, 2}}, {}),
+                      Catch::Contains("grid_sample_backward: needs a gradient of shape (1, 2, 5, 4) and float32, got (1, 2, 4, 5) and float32"));
+    CHECK(call("grid_sample_backward", {{1, 2, 5, 4}, {1, 2, 6, 7}, {1, 5, 4, 2}}, {{"of_input", false}}) == "(1, 5, 4, 2)");
     const auto of_classes = [&](const Shape& g, DType dtype) {
         Graph graph;
         const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {g.begin(), g.end()}), graph.add_input("x", dtype, {4, 5}),
@@ -158,6 +161,8 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(max_pool1d(unsqueeze(t, 1), 2)); }), Catch::Contains(" max_pool_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(batch_norm(t, {}, {}, w, b, {.training = true})); }), Catch::EndsWith("batch_norm_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(group_norm(unsqueeze(t, 0), 2)); }), Catch::Contains(" group_norm_backward "));
+    const Tensor grid = rand({1, 3, 3, 2});
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(square(grid_sample(t.reshape({1, 1, 6, 5}), grid))); }), Catch::Contains("grid_sample_backward "));
     const Tensor gates = randn({6, 20});
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(lstm_gates(gates, t).h); }), Catch::EndsWith("lstm_gates_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(gru_gates(gates.narrow(1, 0, 15), gates.narrow(1, 5, 15), t)); }),
