@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -235,6 +236,44 @@ TEST_CASE("traced gradients of LSTM steps, in any layout, and of GRU steps are t
             CHECK(allclose(fast[k], wanted[k], 1e-5, 1e-6));
         }
     }
+}
+
+TEST_CASE("element-wise ops of a compiled graph leave channels last in memory, as the program does") {
+    manual_seed(4);
+    const auto in_layout = [](const Tensor& x) { return x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
+    const Tensor x = in_layout(randn({2, 3, 5, 4})), y = in_layout(randn({2, 3, 5, 4})), plain = randn({2, 3, 5, 4});
+    const Tensor scale = randn({3, 1, 1}), shift = randn({1, 3, 1, 1}), row = randn({4});
+    const auto check = [&](const char* what, const auto& fn, const std::vector<Tensor>& inputs) {
+        INFO(what);
+        std::vector<TraceInput> named;
+        for (std::size_t i = 0; i < inputs.size(); ++i) named.push_back({"x" + std::to_string(i), inputs[i]});
+        const std::vector<Tensor> wanted = fn(inputs);
+        const auto run = trace(fn, named).compile();
+        for (int time = 0; time < 3; ++time) {
+            const std::vector<Tensor> got = run(inputs);
+            REQUIRE(got.size() == wanted.size());
+            for (std::size_t i = 0; i < got.size(); ++i) {
+                CHECK(got[i].strides() == wanted[i].strides());
+                CHECK(allclose(got[i].to(float64), wanted[i].to(float64), 1e-6, 1e-6));
+            }
+        }
+    };
+    using List = std::vector<Tensor>;
+    check("one operand, two results", [](const List& t) { const Tensor z = relu(t[0]); return List{z * 2 + 1, z > 0.5}; }, {x});
+    check("two operands", [](const List& t) { return List{tanh(t[0] * t[1]) + t[0]}; }, {x, y});
+    check("one without gaps", [](const List& t) { return List{tanh(t[0] * t[1]) + t[0]}; }, {x, plain});
+    check("that first", [](const List& t) { return List{tanh(t[0] * t[1]) + t[0]}; }, {plain, x});
+    check("a number of each channel", [](const List& t) { return List{tanh(t[0] * t[1]) + 1}; }, {x, shift});
+    check("of fewer dimensions", [](const List& t) { return List{tanh(t[0] * t[1]) + t[2]}; }, {x, scale, row});
+    check("where", [](const List& t) { return List{where(t[0] > 0, t[1], 0.5), where(t[0] > 0, 1.0, t[1])}; }, {x, y});
+    check("where, one without gaps", [](const List& t) { return List{where(t[0] > 0, t[1], t[2])}; }, {x, plain, y});
+    check("where, that first", [](const List& t) { return List{where(t[0] > 0, t[1], t[2])}; }, {plain, x, row});
+    CHECK(where(x > 0, y, 0.5).strides() == x.strides());
+    CHECK(where(scale > 0, y, x).strides() == x.strides());
+    CHECK(where(x > 0, 1.0, 0.0).strides() == x.strides());
+    CHECK(masked_fill(x, scale > 0, 0.5).strides() == x.strides());
+    CHECK(equal(where(plain > 0, y, row), where(plain > 0, y.contiguous(), row)));
+    CHECK(equal(masked_fill(x, scale > 0, 0.5), masked_fill(x.contiguous(), scale > 0, 0.5)));
 }
 
 TEST_CASE("a listing keeps all digits of constants") {
