@@ -146,7 +146,7 @@ struct GridColumn {
 OnnxValues grid_sample_backward_of(const OnnxCall& x) {
     const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
     const OnnxValue g = x.cast(x[0], dtype), images = x.cast(x[1], dtype), grid = x.cast(x[2], dtype), none = x.scalar(0, dtype);
-    const std::vector<SymInt> &in = x.shape(1), &out = x.shape(0);
+    const OnnxSizes &in = x.shape(1), &out = x.shape(0);
     const SymInt n = in[0], channels = in[1], pixels = in[2] * in[3], places = out[2] * out[3];
     const auto number = [&](int k) { return x.squeeze(x.slice(grid, 3, k, k + 1), {3}); };
     const GridColumn along(x, number(0), in[3]), down(x, number(1), in[2]);

@@ -20,6 +20,7 @@ KNOWN = {
     # Of images whose sizes are named dimensions: windows that are no regular ones are constants of the model
     ("avg_pool", "named", "refused"): "adaptive, with a divisor, or with ceil_mode",
     ("max_pool", "named", "refused"): "adaptive, or with ceil_mode",
+    ("max_pool_backward", "named", "refused"): "as above",
     ("interpolate", "named", "refused"): "area, which is adaptive",
     ("convolution", "named", "refused"): "of a kernel whose size, and so the padding, is a named dimension",
     ("conv_weight", "named", "onnxruntime"): "of a batch that onnxruntime takes for channels that are one",
