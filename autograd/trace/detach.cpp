@@ -18,20 +18,30 @@ void custom_function_rule(Backward& b) {
                     "whose ops graphs compute and differentiate it");
 }
 
+void no_grad_write_rule(Backward& b) {
+    fail<TapeError>(b.record().loc, "grad: this tensor was written to within a NoGradScope, and the gradient of what it was goes on as if nothing had "
+                    "happened, which a graph does not hold: write outside of the scope, or to a copy");
+}
+
+constexpr OpInfo no_grad_write_info{"no_grad_write", "Identity", no_grad_write_rule, "What was written to within a NoGradScope."};
 constexpr OpInfo custom_function_info{"custom_function", "Identity", custom_function_rule, "What a custom function gave."};
 
-Tensor custom_function_of(const Tensor& x) {
+Tensor handed_through(const OpInfo& op, const Tensor& x) {
     const Tensor y = detail::alias(x.impl());
-    record(custom_function_info, detail::caller(Loc::current()), {&x}, y, {});
+    record(op, detail::caller(Loc::current()), {&x}, y, {});
     return y;
 }
 
 }  // namespace
 
 TAPIR_PLAIN_FORM(detach, x[0].detach());
-TAPIR_PLAIN_FORM(custom_function, custom_function_of(x[0]));
+TAPIR_PLAIN_FORM(custom_function, handed_through(custom_function_info, x[0]));
+TAPIR_PLAIN_FORM(no_grad_write, handed_through(no_grad_write_info, x[0]));
 
-const OpForm& detail::form_of(GradientStop stop) noexcept { return stop == GradientStop::custom_function ? custom_function_form : detach_form; }
+const OpForm& detail::form_of(GradientStop stop) noexcept {
+    if (stop == GradientStop::written) return no_grad_write_form;
+    return stop == GradientStop::custom_function ? custom_function_form : detach_form;
+}
 
 void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
     std::unordered_set<const Graph::Value*> needed;
@@ -45,7 +55,7 @@ void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
         Graph::Node* node = graph.nodes()[i].get();
         const OpForm* form = &node->attributes.form();
-        if ((form != &detach_form && form != &custom_function_form) || node->inputs.size() != 1 || node->results.size() != 1) continue;
+        if ((form != &detach_form && form != &custom_function_form && form != &no_grad_write_form) || node->inputs.size() != 1 || node->results.size() != 1) continue;
         const Graph::Value &from = *node->inputs[0], &to = *node->results[0];
         if (only_idle && needed.count(&to)) continue;
         if (from.dtype != to.dtype || from.device != to.device || from.shape != to.shape) continue;  // a graph of somebody's making

@@ -5,7 +5,8 @@
 
 namespace tapir::detail {
 
-enum class GradientStop : std::uint8_t { none, detached, custom_function };
+/// written: to what has a gradient, within a NoGradScope.
+enum class GradientStop : std::uint8_t { none, detached, custom_function, written };
 
 /// Of the node that stands for it.
 const OpForm& form_of(GradientStop stop) noexcept;

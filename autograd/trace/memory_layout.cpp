@@ -246,7 +246,8 @@ void MemoryLayout::find_what_stays() {
     for (std::size_t s = 0; s < plan_.tail_; ++s) {
         Call& call = frame_.calls[s];
         const std::vector<int>& inputs = call.step->inputs;
-        if (!call.stays && !call.into && !inputs.empty()) {
+        // A branch or loop may give back what it was given, and something else in another run.
+        if (!call.stays && !call.into && !inputs.empty() && !call.step->node->attributes.has_graph()) {
             call.stays = std::all_of(inputs.begin(), inputs.end(), shows_block);
             each_result(call, [&](int slot, std::size_t) { call.stays = call.stays && shows_block(slot); });
         }

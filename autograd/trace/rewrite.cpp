@@ -22,7 +22,7 @@ bool is_one_of(const Node& node, std::initializer_list<const char*> ops) {
 // What has the elements of its first input, in another order or some of them.
 bool moves_elements(const Node& node) {
     return is_one_of(node, {"reshape", "expand", "transpose", "permute", "select", "slice", "diagonal", "part", "pieces", "windows", "to_dtype", "to_device", "detach",
-                            "custom_function"});
+                            "custom_function", "no_grad_write"});
 }
 
 // Where the memory of a value comes from, if it is only looked at; certainly: by views that are never copies. Null: not known.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/tape.h"
@@ -217,14 +218,15 @@ Tracer::Seen* Tracer::alias_of(const Tensor& x) {
 
 void Tracer::note_source(const Tensor& x) {
     if (inner_) return inner_->note_source(x);
-    if (x.impl()->trace != detail::thread.trace && !seen_.count(x.impl())) sources_.push_back(x);
+    if ((outer_ || x.impl()->trace != detail::thread.trace) && !seen_.count(x.impl())) sources_.push_back(x);
 }
 
 void Tracer::note_stop(const Tensor& x, GradientStop stop) {
     if (inner_) return inner_->note_stop(x, stop);
     if (!is_floating(x.dtype())) return;
     if (const auto known = seen_.find(x.impl()); known != seen_.end()) {
-        known->second.stop = stop;
+        const bool is_detached = known->second.stop == GradientStop::detached && no_grad_depth() > no_grad_;  // the function is called within a NoGradScope
+        if (!is_detached) known->second.stop = stop;
     } else {
         stops_.insert_or_assign(x.impl(), std::pair(x, stop));
     }
@@ -246,9 +248,37 @@ Tensor traced_leaf(const Tensor& x, const Loc& loc) {
     return alias(x.impl()).requires_grad_(true, loc);
 }
 
+// Whether it was made of inputs and parameters in a way that gradients may follow.
+bool Tracer::has_gradient(const Graph::Value* value) {
+    std::vector<const Graph::Value*> open = {value};
+    std::unordered_set<const Graph::Value*> known;
+    while (!open.empty()) {
+        const Graph::Value* next = open.back();
+        open.pop_back();
+        if (!known.insert(next).second || !is_floating(next->dtype)) continue;
+        if (!next->maker && (next->kind == Graph::Kind::input || next->kind == Graph::Kind::parameter)) return true;
+        if (next->maker && &next->maker->attributes.form() != &form_of(GradientStop::detached)) {
+            open.insert(open.end(), next->maker->inputs.begin(), next->maker->inputs.end());
+        }
+    }
+    return false;
+}
+
+// After the program has written to it: within a NoGradScope the gradient of what it was goes on as if nothing had happened.
+void Tracer::note_stop_of_write(Seen& s, Graph::Value* before) const {
+    if (no_grad_depth() <= no_grad_) {
+        s.stop = GradientStop::none;  // the operands say what there is
+    } else if (s.stop == GradientStop::none && is_floating(s.tensor.dtype())) {
+        s.stop = GradientStop::written;
+        s.before = before;
+    }
+}
+
 // What an op is given for it, where it stands for this value.
 Graph::Value* Tracer::used(Seen& s, Graph::Value* value, const Loc& loc) {
-    if (s.stop == GradientStop::none || (s.stop == GradientStop::detached && no_grad_depth() > no_grad_)) return value;
+    if (s.stop == GradientStop::none) return value;
+    if (s.stop != GradientStop::custom_function && no_grad_depth() > no_grad_ && !function_in_forward()) return value;
+    if (s.stop == GradientStop::written && !has_gradient(s.before)) s.stop = GradientStop::detached;
     if (s.stopped_of != value) {
         Graph::Node* node = append(form_of(s.stop), Attributes(form_of(s.stop)), {value}, loc);
         s.stopped = graph_.add_result(node, value->dtype, value->device, value->shape);
@@ -264,7 +294,8 @@ bool Tracer::drew() const {
 Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     const auto found = seen_.find(x.impl());
     if (found != seen_.end()) return found->second;
-    if (Seen* same = alias_of(x)) {
+    // What is known outside of a part may be another one's elements without a gradient.
+    if (Seen* same = outer_ && outer_->knows(x) ? nullptr : alias_of(x)) {
         const TensorImpl* base = same->tensor.impl();
         Graph::Value* value = current(*same, loc);
         Seen& alias = seen_[x.impl()] = {x, value, version_of(x), base};
@@ -469,10 +500,12 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
 
 void Tracer::note_write(Seen& s, Graph::Value* value, const Loc& loc) {
     const std::uint32_t version = version_of(s.tensor);
+    note_stop_of_write(s, s.value);
     s.value = value;
     s.version = version;
     for (Seen* part = &s; part->base;) {
         Seen& whole = seen_.at(part->base);
+        note_stop_of_write(whole, whole.value);
         put_back(whole, *part, loc);
         whole.version = version;
         part = &whole;
@@ -520,7 +553,6 @@ void Tracer::end(const RecordArgs& ran) {
         const auto known = seen_.find(out);
         if (known != seen_.end()) {
             note_write(known->second, value, ran.loc);
-            if (no_grad_depth() <= no_grad_) known->second.stop = GradientStop::none;  // the operands say what there is
             continue;
         }
         Seen fresh{handle_of(out), value, 0};
@@ -565,7 +597,7 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
 
 // --- Parts -----------------------------------------------------------------------------------------------------------------------
 
-bool Tracer::knows(const Tensor& x) const { return seen_.count(x.impl()) > 0 || (outer_ && outer_->knows(x)); }
+bool Tracer::knows(const Tensor& x) const { return seen_.count(x.impl()) > 0 || stops_.count(x.impl()) > 0 || (outer_ && outer_->knows(x)); }
 
 Graph::Value* Tracer::capture(const Tensor& x, const Loc& loc) {
     const Graph::Value* outside = outer_->value_of(x, loc);

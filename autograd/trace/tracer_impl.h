@@ -95,6 +95,7 @@ class Tracer : public OpWatcher {
         GradientStop stop = GradientStop::none;
         // The value of the node that says so, made at the first use by what may have a gradient, and of what it is.
         Graph::Value *stopped = nullptr, *stopped_of = nullptr;
+        Graph::Value* before = nullptr;  // it was written to, where that is why it stops
     };
     explicit Tracer(Tracer& outer, const char* what);  // of a part
     Graph::Value* capture(const Tensor& x, const Loc& loc);
@@ -105,6 +106,8 @@ class Tracer : public OpWatcher {
     void put_back(Seen& whole, const Seen& part, const Loc& loc);
     Graph::Value* current(Seen& s, const Loc& loc);
     Graph::Value* used(Seen& s, Graph::Value* value, const Loc& loc);
+    static bool has_gradient(const Graph::Value* value);
+    void note_stop_of_write(Seen& s, Graph::Value* before) const;
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
     Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
     void note_constant(TensorImpl* made);

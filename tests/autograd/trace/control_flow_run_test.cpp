@@ -104,6 +104,20 @@ TEST_CASE("a loop in a branch in a loop") {
     check_runs(fn, {{randn({3})}, {randn({3})}, {ones({3}) * -2}});
 }
 
+TEST_CASE("a branch or loop whose first run gives its operand back, which lies in planned memory") {
+    const Tensor m = ones({2, 2});
+    const auto branch = [&](const Tensors& x) {
+        const Tensor y = matmul(x[0], m);
+        return Tensors{matmul(cond(y.sum() > 0, [&] { return y * 10; }, [&] { return y; }), m)};
+    };
+    check_runs(branch, {{full({2, 2}, -1.0)}, {full({2, 2}, -1.0)}, {full({2, 2}, 1.0)}, {full({2, 2}, 2.0)}});
+    const auto loop = [&](const Tensors& x) {
+        const Tensor y = matmul(x[0], m);
+        return Tensors{matmul(while_loop([](const Tensor& h) { return h.sum() > 1; }, [](const Tensor& h) { return h / 2; }, {y})[0], m)};
+    };
+    check_runs(loop, {{full({2, 2}, 0.01)}, {full({2, 2}, 0.01)}, {full({2, 2}, 8.0)}, {full({2, 2}, 3.0)}});
+}
+
 TEST_CASE("gradients of loops keep their steps") {
     const Tensor w = (randn({3, 3}, float64) / 2).requires_grad_();
     const auto fn = [&](const Tensor& x) {

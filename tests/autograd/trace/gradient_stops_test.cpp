@@ -84,6 +84,70 @@ TEST_CASE("detach, stop_gradient and NoGradScope stop gradients in graphs") {
     }, x);
 }
 
+TEST_CASE("what is detached outside of a branch or loop, or in it, whichever is used first") {
+    const Tensor x = tensor({2.0, 3.0});
+    check_gradient([](const Tensor& t) {
+        const Tensor y = t * 3;
+        return cond(t.sum() > 0, [&] { return y.detach() * t; }, [&] { return t; });
+    }, x);
+    check_gradient([](const Tensor& t) {
+        const Tensor y = t * 3;
+        return scan([&](const Tensor& h, const Tensor& u) { return h + u * y.detach().sum(); }, {t[0]}, {t}).carry[0];
+    }, x);
+    check_gradient([](const Tensor& t) {
+        const Tensor d = t.detach();
+        return cond(t.sum() > 0, [&] { return t * d; }, [&] { return d * t; });
+    }, x);
+    check_gradient([](const Tensor& t) {
+        const Tensor d = t.detach();
+        return cond(t.sum() > 0, [&] { return d * t; }, [&] { return t * d; });
+    }, x);
+    check_gradient([](const Tensor& t) { return cond(t.sum() > 0, [&] { return t.detach() * t; }, [&] { return t * t.detach(); }); }, x);
+    check_gradient([](const Tensor& t) { return cond(t.sum() > 0, [&] { return t.detach() + t; }, [&] { return t.detach() * 1; }); }, x);
+}
+
+TEST_CASE("what is written to within a NoGradScope") {
+    const Tensor x = tensor({2.0, 3.0});
+    check_gradient([](const Tensor& t) {
+        Tensor b = zeros({2});
+        {
+            const NoGradScope off;
+            b.copy_(t);
+        }
+        return b * t;
+    }, x);
+    check_gradient([](const Tensor& t) {
+        Tensor b = ones({2});
+        {
+            const NoGradScope off;
+            b.mul_(0.9).add_(t * 0.1);
+            b.narrow(0, 0, 1).add_(t[1]);
+        }
+        return b * t + t / b;
+    }, x);
+    Tensor mean = ones({2});
+    const Graph ema = trace([&](const Tensor& t) {
+        {
+            const NoGradScope off;
+            mean.mul_(0.5).add_(t * 0.5);
+        }
+        return t / mean;
+    }, {{"x", x}});
+    const Tensor of_x = grad(ema, {"output"}, {"x"}).run({{"x", x}})[1];  // it moves the mean
+    CHECK(allclose(of_x, 1 / mean));
+    // Of what has a gradient, the gradient would go on.
+    const Graph written = trace([](const Tensor& t) {
+        Tensor y = t * 3;
+        {
+            const NoGradScope off;
+            y.mul_(2);
+        }
+        return y + t;
+    }, {{"x", x}});
+    CHECK(allclose(written.run({{"x", x}})[0], x * 7));
+    CHECK_THROWS_WITH(grad(written, {"output"}, {"x"}), Catch::Contains("written to within a NoGradScope"));
+}
+
 TEST_CASE("what is detached stays so to the second order, and what is not goes on") {
     const auto fn = [](const Tensor& t) { return t * t * t.detach() + exp(t); };
     const Tensor x = tensor({0.5, -1.5}).to(float64);
@@ -127,6 +191,16 @@ TEST_CASE("a custom function's backward is not in a graph, and this is said") {
         return tape.gradient(sum(fn(leaf) * leaf), {leaf})[0];
     }, {{"x", x}});
     CHECK(allclose(inside.run({{"x", x}})[0], 2 * x + 2 * round(x)));
+    // Nothing flows into it.
+    check_gradient([](const Tensor& t) { return StraightThrough::apply({t.detach()}) * t; }, x);
+    check_gradient([](const Tensor& t) {
+        Tensor y;
+        {
+            const NoGradScope off;
+            y = StraightThrough::apply({t});
+        }
+        return y * t;
+    }, x);
     // Its ops, where it says them, have the gradients of ops.
     const Graph symbolic = trace([](const Tensor& t) { return WithOps::apply({t}); }, {{"x", x}});
     CHECK(grad(symbolic, {"output"}, {"x"}).run({{"x", x}})[1].to_vector<float>() == std::vector<float>{3, 3});
