@@ -1,6 +1,8 @@
 // Names in the text of a graph.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 
@@ -44,5 +46,11 @@ class ValueNames {
  private:
     std::vector<const Graph::Value*> unnamed_;  // sorted; they have names that others have, too
 };
+
+/// A part of a text of somebody's making, as messages quote it.
+inline std::string quoted_part(std::string_view text) {
+    constexpr std::size_t most = 200;
+    return text.size() <= most ? std::string(text) : fmt::format("{}... ({} characters)", text.substr(0, most), text.size());
+}
 
 }  // namespace tapir::detail

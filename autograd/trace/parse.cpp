@@ -26,7 +26,7 @@ class Line {
     Line(std::string_view text, int number, const Loc& loc) : text_(text), number_(number), loc_(loc) {}
 
     [[noreturn]] void refuse(std::string_view why) const {
-        fail<ValueError>(loc_, "Graph::parse: line {}: {}: {}", number_, why, text_);
+        fail<ValueError>(loc_, "Graph::parse: line {}: {}: {}", number_, why, detail::quoted_part(text_));
     }
     void skip() {
         while (at_ < text_.size() && text_[at_] == ' ') ++at_;

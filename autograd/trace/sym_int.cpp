@@ -185,7 +185,7 @@ class Parser {
     }
 
  private:
-    [[noreturn]] void refuse() const { fail<ValueError>(loc_, "SymInt::parse: \"{}\" is no size", text_); }
+    [[noreturn]] void refuse() const { fail<ValueError>(loc_, "SymInt::parse: \"{}\" is no size", detail::quoted_part(text_)); }
     void skip() {
         while (at_ < text_.size() && text_[at_] == ' ') ++at_;
     }
