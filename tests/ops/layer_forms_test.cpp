@@ -90,6 +90,7 @@ TEST_CASE("calls that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, 1, 0, 3, 7}}}), Catch::Contains(no_gates));
     CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, -1, 0, 3, 2}}}), Catch::Contains(no_gates));
     CHECK_THROWS_WITH(call("dropout", {{2, 3}, {4, 3}}, {}), Catch::Contains("expand"));
+    CHECK_THROWS_WITH(call("causal_softmax", {{3}}, {}), Catch::Contains("causal_softmax: needs 2 dimensions, got shape (3,)"));
 }
 
 TEST_CASE("gradients that fit no layer are refused in a graph") {

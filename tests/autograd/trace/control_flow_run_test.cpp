@@ -153,6 +153,15 @@ TEST_CASE("an error in a step, and what runs after it") {
     }
 }
 
+TEST_CASE("steps of a scan whose outputs have sizes that depend on data") {
+    const Graph graph = Graph::parse("input xs: float32 (2, 2)\n%1: int64 (2, 1, 1) = scan(xs, body={\n    input a: float32 (2,)\n"
+                                     "    %1: int64 (1, 1) = nonzero(a)\n    output o = %1\n}, carries=0, xs=1, reverse=false, keep_steps=false)\noutput y = %1\n");
+    CHECK(graph.run({{"xs", tensor({1.0F, 0.0F, 0.0F, 2.0F}).view({2, 2})}})[0].to_vector<int>() == std::vector<int>{0, 1});
+    for (int i = 0; i < 3; ++i) {
+        FAILS(ShapeError, "scan: output 0 has shape (2, 1), and (1, 1) before", graph.run({{"xs", tensor({1.0F, 0.0F, 3.0F, 2.0F}).view({2, 2})}}));
+    }
+}
+
 TEST_CASE("threads run one loop, and a profiler sees its ops") {
     const auto fn = [](const Tensor& x) {
         return while_loop([](const Tensor& h) { return h.sum() < 100; }, [](const Tensor& h) { return h * 1.5 + 1; }, {x})[0];
