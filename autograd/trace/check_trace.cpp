@@ -168,19 +168,15 @@ class Comparison {
             return std::move(result_);
         }
         skip_numbers();
-        while (at_ < graph_.nodes().size()) {
+        for (; at_ < graph_.nodes().size(); ++at_, ++theirs_) {
             const Graph::Node& mine = *graph_.nodes()[at_];
-            if (skips_copy(mine)) continue;
             if (theirs_ >= program_.graph.nodes().size()) {
                 differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", with_module(mine)) + after_reading());
                 return std::move(result_);
             }
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
             if (!compare_calls(mine, its) || !compute(mine) || !compare_results(mine, its)) return std::move(result_);
-            ++at_;
-            ++theirs_;
         }
-        while (their_op() == "clone") ++theirs_;
         if (theirs_ < program_.graph.nodes().size()) {
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
             differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", with_module(its)) + after_reading());
@@ -203,23 +199,6 @@ class Comparison {
             if (read.node <= theirs_) last = &read;
         }
         return last ? fmt::format("; before, the program read a value with {}() at {}", last->what, file_and_line(last->loc)) : "";
-    }
-
-    // "": the program has ended.
-    std::string_view their_op() const {
-        return theirs_ < program_.graph.nodes().size() ? std::string_view(program_.graph.nodes()[theirs_]->op) : std::string_view();
-    }
-
-    // A copy that only one of them makes: with a size of 1 or 0 elements lie in memory as they shall, and with others they do not.
-    bool skips_copy(const Graph::Node& mine) {
-        if ((mine.op == "clone") == (their_op() == "clone")) return false;
-        if (mine.op == "clone") {
-            compute(mine);
-            ++at_;
-        } else {
-            ++theirs_;
-        }
-        return true;
     }
 
     // Numbers that are computed from named dimensions: in the program they are operands.

@@ -205,7 +205,6 @@ class Union {
         : graphs_(std::move(graphs)), samples_(std::move(samples)), loc_(loc) {}
 
     Graph make() {
-        leave_out_first();
         Graph& whole = graphs_[0];
         for (std::size_t g = 1; g < graphs_.size(); ++g) check_same(whole, graphs_[g], g);
         for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
@@ -217,36 +216,6 @@ class Union {
 
  private:
     std::string sizes_text(std::size_t g) const { return shown_sizes(samples_[g]); }
-
-    // The ops of a graph, but copies.
-    static std::string ops_without_copies(const Graph& graph) {
-        std::string ops;
-        for (const auto& node : graph.nodes()) {
-            if (node->op != "clone") ops += node->op + " ";
-            for (const auto& [name, value] : node->attributes.all()) {
-                if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&value)) ops += "(" + ops_without_copies(**part) + ") ";
-            }
-        }
-        return ops;
-    }
-    static std::size_t node_count(const Graph& graph) {
-        std::size_t count = graph.nodes().size();
-        for (const auto& node : graph.nodes()) {
-            for (const auto& [name, value] : node->attributes.all()) {
-                if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&value)) count += node_count(**part);
-            }
-        }
-        return count;
-    }
-    // With sizes of 1 or 0 elements may lie in memory as contiguous() and reshape() want them, and need no copy. The graph of other sizes
-    // holds for these, too.
-    void leave_out_first() {
-        if (graphs_.size() < 3) return;
-        const bool is_small = std::any_of(samples_[0].begin(), samples_[0].end(), [](const auto& size) { return size.second < 2; });
-        if (!is_small || node_count(graphs_[0]) >= node_count(graphs_[1]) || ops_without_copies(graphs_[0]) != ops_without_copies(graphs_[1])) return;
-        graphs_.erase(graphs_.begin());
-        samples_.erase(samples_.begin());
-    }
 
     // The same ops on the same values: what the program does must not depend on sizes.
     void check_same(const Graph& a, const Graph& b, std::size_t g) {
@@ -483,11 +452,7 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     }
     if (sizes.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes.size());
     const DimSizes far = far_sizes(inputs, dims);
-    // Sizes of 1 and 0 may need no copies where others do: beside such an example, what is run starts from another size.
-    DimSizes several = sizes;
-    for (auto& [dim, size] : several) size = size < 2 ? 3 : size;
-    std::vector<DimSizes> samples = samples_of(several, far);
-    if (several != sizes) samples.insert(samples.begin(), sizes);
+    std::vector<DimSizes> samples = samples_of(sizes, far);
     const std::size_t far_sample = far.empty() ? 0 : samples.size() - 1;
     std::vector<Graph> graphs(samples.size());
     const std::uint16_t number = next_trace();

@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include "../../fails.h"
-#include "tapir/autograd/trace/check_trace.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -100,27 +99,4 @@ TEST_CASE("printing is read on the line of the last op, or of the call") {
         return x * 2;
     };
     FAILS(TapeError, "trace: str(), on this line or after it, reads a value of x: ", trace(fn, {{"x", ones({3})}}));
-}
-
-TEST_CASE("an example of size 1, whose elements need no copy") {
-    const auto turned = [](const Tensor& x) { return x.transpose(1, 2).contiguous().reshape({-1, x.size(1)}) * 2; };
-    const Graph graph = trace(turned, {{"x", randn({2, 1, 4}), {"b", "t"}}});
-    nn::LSTM lstm(4, 3, {.batch_first = true});
-    lstm.eval();
-    const Graph recurrent = trace([&](const Tensor& x) { return lstm(x).output; }, {{"x", randn({1, 6, 4}), {"b"}}});
-    nn::MultiheadAttention attention(8, 2, {.batch_first = true});
-    attention.eval();
-    const auto attend = [&](const Tensor& x) { return attention(x, x, x).output; };
-    const Graph attending = trace(attend, {{"x", randn({1, 1, 8}), {"b", "t"}}});
-    for (const std::int64_t n : {1, 2, 5}) {
-        const Tensor x = randn({2, n, 4}), batch = randn({n, 6, 4}), tokens = randn({n, 3, 8});
-        CHECK(allclose(graph.run({{"x", x}})[0], turned(x)));
-        CHECK(check_trace(graph, turned, {x}).ok);
-        CHECK(allclose(recurrent.run({{"x", batch}})[0], lstm(batch).output, 1e-5, 1e-6));
-        CHECK(allclose(attending.run({{"x", tokens}})[0], attend(tokens), 1e-5, 1e-6));
-    }
-    // The other way: traced with several, checked with one and with none.
-    const Graph several = trace(turned, {{"x", randn({2, 3, 4}), {"b", "t"}}});
-    CHECK(check_trace(several, turned, {randn({2, 1, 4})}).ok);
-    CHECK(check_trace(several, turned, {randn({0, 3, 4})}).ok);
 }
