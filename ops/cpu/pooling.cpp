@@ -2,7 +2,6 @@
 #include "tapir/ops/kernels/pooling.h"
 
 #include <limits>
-#include <type_traits>
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -61,80 +60,38 @@ T divisor_of(const Pool<T>& args, i64 a, i64 b, i64 c) {
     return static_cast<T>(args.sizes[0][a] * args.sizes[1][b] * args.sizes[2][c]);
 }
 
-// --- Channels side by side ---------------------------------------------------------------------------------------------
-
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
-
-// W numbers, or one.
-template <class T, int W>
-struct LanesOf {
-    typedef T type __attribute__((vector_size(W * sizeof(T)), aligned(alignof(T)), may_alias));
-};
-template <class T>
-struct LanesOf<T, 1> {
-    using type = T;
-};
-template <class T, int W>
-using Lanes = typename LanesOf<T, W>::type;
-template <class T>
-using Same = std::conditional_t<sizeof(T) == 4, std::int32_t, i64>;  // whole numbers of T's width, as comparisons give
-
-template <class T, int W>
-Lanes<T, W> load(const T* from) {
-    return *reinterpret_cast<const Lanes<T, W>*>(from);
-}
-template <class T, int W>
-void store(T* to, const Lanes<T, W>& x) {
-    *reinterpret_cast<Lanes<T, W>*>(to) = x;
-}
-template <class To, class From, int W>
-Lanes<To, W> converted(const Lanes<From, W>& x) {
-    if constexpr (W == 1) {
-        return static_cast<To>(x);
-    } else {
-        return __builtin_convertvector(x, Lanes<To, W>);
-    }
-}
-
-// Calls f(width, first) for parts of the channels, as wide as a vector, or less where there are fewer; where they are no multiple of that, the last
-// one begins within the one before.
-template <class T, int W = kVectorBytes / static_cast<int>(sizeof(T)), class F>
-void for_parts(i64 channels, const F& f) {
-    if constexpr (W > 1) {
-        if (channels < W) return for_parts<T, W / 2>(channels, f);
-    }
-    for (i64 k = 0; k < channels; k += W) f(std::integral_constant<int, W>(), k + W <= channels ? k : channels - W);
-}
-
-// --- The four ----------------------------------------------------------------------------------------------------------
-
 template <class T>
 void max_of_windows(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
     const i64 channels = s.channels;
     for_places({s.dims[0].out, s.dims[1].out, s.dims[2].out}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
+        T* y = args.to + place * channels;
+        std::int32_t* index = args.index + place * channels;
         const T* channel = args.from + image * s.in_volume() * channels;
-        for_parts<T>(channels, [&](auto width, i64 first) {
-            constexpr int W = width;
-            auto best = Lanes<T, W>() - std::numeric_limits<T>::infinity();
-            auto index = Lanes<Same<T>, W>() - 1;
-            bool is_first = true;
-            for_window(args, a, b, c, [&](i64 i) {
-                const auto x = load<T, W>(channel + i * channels + first);
-                const auto is_larger = is_first ? x == x || x != x : x > best || x != x;
+        bool is_first = true;
+        for_window(args, a, b, c, [&](i64 i) {
+            const T* x = channel + i * channels;
+            const auto here = static_cast<std::int32_t>(i);
+            if (is_first) {
                 is_first = false;
-                best = is_larger ? x : best;
-                index = is_larger ? Lanes<Same<T>, W>() + static_cast<Same<T>>(i) : index;
-            });
-            store<T, W>(args.to + place * channels + first, best);
-            store<std::int32_t, W>(args.index + place * channels + first, converted<std::int32_t, Same<T>, W>(index));
+                for (i64 k = 0; k < channels; ++k) {
+                    y[k] = x[k];
+                    index[k] = here;
+                }
+                return;
+            }
+#pragma omp simd
+            for (i64 k = 0; k < channels; ++k) {
+                const bool is_larger = x[k] > y[k] || x[k] != x[k];
+                y[k] = is_larger ? x[k] : y[k];
+                index[k] = is_larger ? here : index[k];
+            }
         });
+        if (!is_first) return;
+        for (i64 k = 0; k < channels; ++k) {
+            y[k] = -std::numeric_limits<T>::infinity();
+            index[k] = -1;
+        }
     });
 }
 
@@ -143,16 +100,14 @@ void max_to_elements(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
     const i64 channels = s.channels, outputs = s.out_volume();
     for_places({s.dims[0].in, s.dims[1].in, s.dims[2].in}, begin, end, [&](i64 place, i64 image, i64 i, i64 j, i64 k) {
-        const auto here = static_cast<Same<T>>(place - image * s.in_volume());
-        for_parts<T>(channels, [&](auto width, i64 first) {
-            constexpr int W = width;
-            auto sum = Lanes<T, W>();
-            for_windows_of(args, i, j, k, [&](i64 window, i64, i64, i64) {
-                const i64 at = (image * outputs + window) * channels + first;
-                const auto index = converted<Same<T>, std::int32_t, W>(load<std::int32_t, W>(args.index + at));
-                sum += index == here ? load<T, W>(args.from + at) : Lanes<T, W>();
-            });
-            store<T, W>(args.to + place * channels + first, sum);
+        T* to = args.to + place * channels;
+        const auto here = static_cast<std::int32_t>(place - image * s.in_volume());
+        for (i64 n = 0; n < channels; ++n) to[n] = 0;
+        for_windows_of(args, i, j, k, [&](i64 window, i64, i64, i64) {
+            const T* g = args.from + (image * outputs + window) * channels;
+            const std::int32_t* index = args.index + (image * outputs + window) * channels;
+#pragma omp simd
+            for (i64 n = 0; n < channels; ++n) to[n] += index[n] == here ? g[n] : T(0);
         });
     });
 }
@@ -162,14 +117,17 @@ void mean_of_windows(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
     const i64 channels = s.channels;
     for_places({s.dims[0].out, s.dims[1].out, s.dims[2].out}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
+        T* y = args.to + place * channels;
         const T* channel = args.from + image * s.in_volume() * channels;
-        const T divisor = divisor_of(args, a, b, c);
-        for_parts<T>(channels, [&](auto width, i64 first) {
-            constexpr int W = width;
-            auto sum = Lanes<T, W>();
-            for_window(args, a, b, c, [&](i64 i) { sum += load<T, W>(channel + i * channels + first); });
-            store<T, W>(args.to + place * channels + first, sum / divisor);
+        for (i64 k = 0; k < channels; ++k) y[k] = 0;
+        for_window(args, a, b, c, [&](i64 i) {
+            const T* x = channel + i * channels;
+#pragma omp simd
+            for (i64 k = 0; k < channels; ++k) y[k] += x[k];
         });
+        const T divisor = divisor_of(args, a, b, c);
+#pragma omp simd
+        for (i64 k = 0; k < channels; ++k) y[k] /= divisor;
     });
 }
 
@@ -178,13 +136,13 @@ void mean_to_elements(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
     const i64 channels = s.channels, outputs = s.out_volume();
     for_places({s.dims[0].in, s.dims[1].in, s.dims[2].in}, begin, end, [&](i64 place, i64 image, i64 i, i64 j, i64 k) {
-        for_parts<T>(channels, [&](auto width, i64 first) {
-            constexpr int W = width;
-            auto sum = Lanes<T, W>();
-            for_windows_of(args, i, j, k, [&](i64 window, i64 a, i64 b, i64 c) {
-                sum += load<T, W>(args.from + (image * outputs + window) * channels + first) / divisor_of(args, a, b, c);
-            });
-            store<T, W>(args.to + place * channels + first, sum);
+        T* to = args.to + place * channels;
+        for (i64 n = 0; n < channels; ++n) to[n] = 0;
+        for_windows_of(args, i, j, k, [&](i64 window, i64 a, i64 b, i64 c) {
+            const T* g = args.from + (image * outputs + window) * channels;
+            const T divisor = divisor_of(args, a, b, c);
+#pragma omp simd
+            for (i64 n = 0; n < channels; ++n) to[n] += g[n] / divisor;
         });
     });
 }
