@@ -12,6 +12,16 @@ inline Tensor make_in_layout(const Shape& shape, DType dtype, Device device, boo
     return channels_last ? detail::make_channels_last(shape, dtype, device, loc) : detail::make_empty(shape, dtype, device, loc);
 }
 
+/// Whether what an op on elements gives, of this shape, has its channels last, as behind a convolution: the first operand that has all of its elements does.
+inline bool lies_channels_last(const Shape& shape, const Tensor* const* operands, int count) noexcept {
+    for (int k = 0; k < count; ++k) {
+        const TensorImpl* x = operands[k]->impl();
+        if (x->rank != shape.rank() || x->numel != shape.numel()) continue;
+        return !x->is_contiguous() && detail::is_channels_last(x);
+    }
+    return false;
+}
+
 /// All dimensions but the channels'.
 inline Dims all_but_channels(const Tensor& x) {
     Dims dims(0);

@@ -10,6 +10,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -254,15 +255,8 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
               recorded);
 }
 
-// A fresh tensor for the result. Behind a convolution it has its channels last in memory as the operand does.
 Tensor make_result(const Shape& shape, const Tensor* const* in, int count, DType dtype, Device device, const Loc& loc) {
-    for (int k = 0; k < count; ++k) {
-        const TensorImpl* x = in[k]->impl();
-        if (x->rank != shape.rank() || x->numel != shape.numel()) continue;
-        if (!x->is_contiguous() && detail::is_channels_last(x)) return detail::make_channels_last(shape, dtype, device, loc);
-        break;
-    }
-    return detail::make_empty(shape, dtype, device, loc);
+    return make_in_layout(shape, dtype, device, lies_channels_last(shape, in, count), loc);
 }
 
 // The operands' device. Numbers, which are 0-d tensors of the CPU, may stand beside any.

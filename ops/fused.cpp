@@ -12,6 +12,7 @@
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/cpu/gemm.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
@@ -537,15 +538,6 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-// Whether the results do, as those of the ops one by one: behind a convolution.
-bool lies_channels_last(const FormCall& x, const Shape& shape) {
-    for (int i = 0; i < x.count; ++i) {
-        const TensorImpl* operand = x[i].impl();
-        if (operand->rank == shape.rank() && operand->numel == shape.numel()) return !operand->is_contiguous() && detail::is_channels_last(operand);
-    }
-    return false;
-}
-
 // By the kernel, as later runs do it; false: it cannot, or these are no operands of one shape, which sizes that depend on data may be.
 bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::vector<Tensor>& results) {
     const Program* program = program_of(a, x);
@@ -566,10 +558,8 @@ bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::
         shapes[node->results[0]] = own;
     }
     if (device != cpu) detail::begin_op("fused", x[0].impl(), loc);
-    const bool is_channels_last = device == cpu && lies_channels_last(x, shape);
-    for (const DType dtype : program->output_dtypes) {
-        results.push_back(is_channels_last ? detail::make_channels_last(shape, dtype, device, loc) : detail::make_empty(shape, dtype, device, loc));
-    }
+    const bool is_channels_last = device == cpu && lies_channels_last(shape, x.inputs, x.count);
+    for (const DType dtype : program->output_dtypes) results.push_back(make_in_layout(shape, dtype, device, is_channels_last, loc));
     if (fused_into(x, results[0])) return true;
     results.clear();
     return false;

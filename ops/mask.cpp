@@ -5,6 +5,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -163,21 +164,11 @@ Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
     return t.to(dtype, loc);
 }
 
-// A fresh tensor for the result. Behind a convolution it has its channels last in memory as the operands do.
-Tensor make_choice(const Shape& shape, std::initializer_list<const Tensor*> operands, DType dtype, Device device, const Loc& loc) {
-    for (const Tensor* operand : operands) {
-        const TensorImpl* x = operand->impl();
-        if (device != cpu || x->rank != shape.rank() || x->numel != shape.numel()) continue;
-        if (!x->is_contiguous() && detail::is_channels_last(x)) return detail::make_channels_last(shape, dtype, device, loc);
-        break;
-    }
-    return detail::make_empty(shape, dtype, device, loc);
-}
-
 Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tensor& b, DType dtype, const Loc& loc) {
     Shape shape = broadcast_shapes(a.shape(), b.shape(), op, loc);
     if (!(mask.shape() == shape)) shape = broadcast_shapes(mask.shape(), shape, op, loc);
-    Tensor out = make_choice(shape, {&mask, &a, &b}, dtype, mask.device(), loc);
+    const Tensor* const operands[] = {&mask, &a, &b};
+    Tensor out = make_in_layout(shape, dtype, mask.device(), mask.device() == cpu && lies_channels_last(shape, operands, 3), loc);
     choose(out, mask, converted(a, dtype, loc), converted(b, dtype, loc));
     return out;
 }

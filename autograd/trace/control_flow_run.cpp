@@ -40,11 +40,6 @@ int end_of_uses(const std::shared_ptr<const Graph>& part, std::size_t operands, 
     return static_cast<int>(from + part->inputs().size() - operands);
 }
 
-bool are_alike(const Tensor& a, const Tensor& b) noexcept {
-    const TensorImpl *x = a.impl(), *y = b.impl();
-    return x && y && x->dtype == y->dtype && x->rank == y->rank && std::equal(x->sizes, x->sizes + x->rank, y->sizes);
-}
-
 Tensor slice_at(const Tensor& x, std::int64_t at) {
     const TensorImpl* t = x.impl();
     return make_view(t, t->rank - 1, t->sizes + 1, t->strides + 1, at * t->strides[0]);

@@ -202,12 +202,10 @@ std::vector<int> Plan::needed_inputs() const {
 
 // --- Frames ----------------------------------------------------------------------------------------------------------------------
 
-namespace {
 bool are_alike(const Tensor& a, const Tensor& b) noexcept {
     const TensorImpl *x = a.impl(), *y = b.impl();
     return x && y && x->dtype == y->dtype && x->device == y->device && x->rank == y->rank && std::equal(x->sizes, x->sizes + x->rank, y->sizes);
 }
-}  // namespace
 
 bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {

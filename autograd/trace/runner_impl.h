@@ -143,6 +143,8 @@ std::int64_t least_parallel_ns() noexcept;
 /// How often attributes were set, of any node: a plan made before may be of others.
 std::uint64_t attribute_edits() noexcept;
 
+/// Whether both are there, of one dtype, device and shape.
+bool are_alike(const Tensor& a, const Tensor& b) noexcept;
 /// Whether they have the same shape, dtype and bits.
 bool same_elements(const Tensor& a, const Tensor& b);
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
