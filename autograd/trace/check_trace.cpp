@@ -169,6 +169,8 @@ class Comparison {
         }
         skip_numbers();
         for (; at_ < graph_.nodes().size(); ++at_, ++theirs_) {
+            skip_copies();
+            if (at_ == graph_.nodes().size()) break;
             const Graph::Node& mine = *graph_.nodes()[at_];
             if (theirs_ >= program_.graph.nodes().size()) {
                 differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", with_module(mine)) + after_reading());
@@ -177,6 +179,7 @@ class Comparison {
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
             if (!compare_calls(mine, its) || !compute(mine) || !compare_results(mine, its)) return std::move(result_);
         }
+        skip_copies();
         if (theirs_ < program_.graph.nodes().size()) {
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
             differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", with_module(its)) + after_reading());
@@ -204,6 +207,18 @@ class Comparison {
     // Numbers that are computed from named dimensions: in the program they are operands.
     void skip_numbers() {
         for (; at_ < graph_.nodes().size() && graph_.nodes()[at_]->op == "number"; ++at_) compute(*graph_.nodes()[at_]);
+    }
+
+    // Copies that only one of the two makes: x.contiguous() copies or not as the sizes are.
+    void skip_copies() {
+        const auto is_copy = [](const Graph& graph, std::size_t at) { return at < graph.nodes().size() && graph.nodes()[at]->op == "clone"; };
+        while (is_copy(graph_, at_) != is_copy(program_.graph, theirs_)) {
+            if (is_copy(graph_, at_)) {
+                compute(*graph_.nodes()[at_++]);
+            } else {
+                ++theirs_;
+            }
+        }
     }
 
     // Whether the program calls the same op next, of the same operands; those that ops gave were compared before.

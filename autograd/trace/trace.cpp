@@ -208,8 +208,8 @@ class Union {
         Graph& whole = graphs_[0];
         for (std::size_t g = 1; g < graphs_.size(); ++g) check_same(whole, graphs_[g], g);
         for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
-        join_constants();
         join_shapes();
+        join_constants();
         follow_data_sizes();
         return std::move(whole);
     }
@@ -426,6 +426,167 @@ class Union {
     const Loc& loc_;
 };
 
+// Whether two runs did the same, but for copies: x.contiguous() copies nothing where all but one of the sizes are 1.
+bool same_but_copies(const Graph& a, const Graph& b) {
+    const auto ops_of = [](const Graph& graph) {
+        std::vector<const Graph::Node*> ops;
+        for (const auto& node : graph.nodes()) {
+            if (node->op != "clone") ops.push_back(node.get());
+        }
+        return ops;
+    };
+    const auto same_parts = [](const Graph::Node& x, const Graph::Node& y) {
+        if (!x.attributes.has_graph()) return true;
+        const auto mine = x.attributes.all(), others = y.attributes.all();
+        return std::equal(mine.begin(), mine.end(), others.begin(), others.end(), [](const auto& one, const auto& other) {
+            const auto* part = std::get_if<std::shared_ptr<const Graph>>(&one.second);
+            return !part || same_but_copies(**part, *std::get<std::shared_ptr<const Graph>>(other.second));
+        });
+    };
+    const std::vector<const Graph::Node*> mine = ops_of(a), others = ops_of(b);
+    return std::equal(mine.begin(), mine.end(), others.begin(), others.end(),
+                      [&](const Graph::Node* x, const Graph::Node* y) { return x->op == y->op && same_parts(*x, *y); });
+}
+
+// A function, its inputs, and its runs with several sizes of the named dimensions.
+class Program {
+ public:
+    Program(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc)
+        : fn_(fn), inputs_(inputs), options_(options), loc_(loc), dims_(inputs.size()) {
+        std::set<std::string> names;
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            const TraceInput& input = inputs[i];
+            if (!input.tensor.defined()) fail<ValueError>(loc, "trace: the input {} is undefined", input.name);
+            if (input.name.empty() || !names.insert(input.name).second) {
+                fail<ValueError>(loc, "trace: each input needs a name of its own, got \"{}\"", input.name);
+            }
+            if (static_cast<int>(input.dims.size()) > input.tensor.dim()) {
+                fail<ValueError>(loc, "trace: {} names of dimensions for the input {} of shape {}", input.dims.size(), input.name, input.tensor.shape());
+            }
+            for (std::size_t d = 0; d < input.dims.size(); ++d) {
+                dims_[i].push_back(formula_of(input.dims[d], input.tensor.size(static_cast<int>(d)), input, sizes_, loc));
+            }
+        }
+        if (sizes_.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes_.size());
+        far_ = far_sizes(inputs, dims_);
+    }
+
+    /// What the run with the given inputs writes stays, unless this throws.
+    Graph trace() const {
+        Samples samples = run_samples(sizes_, /*with_first=*/false);
+        Run own = run(given());  // the last: what it writes stays
+        try {
+            check_data_sizes(own.graph);
+            samples.graphs[0] = std::move(own.graph);
+            return Union(std::move(samples.graphs), samples.sizes, loc_).make();
+        } catch (const TapeError&) {
+            own.undo();
+            std::optional<Graph> graph = trace_larger();
+            if (!graph) throw;
+            return std::move(*graph);
+        } catch (...) {
+            own.undo();
+            throw;
+        }
+    }
+
+ private:
+    struct Samples {
+        std::vector<DimSizes> sizes;
+        std::vector<Graph> graphs;
+    };
+
+    std::vector<Tensor> given() const { return tensors_of([](std::size_t, const Tensor& x) { return x; }); }
+    std::vector<Tensor> with_sizes(const DimSizes& sizes) const {
+        return tensors_of([&](std::size_t i, const Tensor& x) { return resized(x, dims_[i], sizes); });
+    }
+    template <typename F>
+    std::vector<Tensor> tensors_of(const F& tensor_of) const {
+        std::vector<Tensor> tensors;
+        for (std::size_t i = 0; i < inputs_.size(); ++i) {
+            Tensor x = tensor_of(i, inputs_[i].tensor);
+            const bool is_anothers = std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& other) { return other.is_same(x); });
+            tensors.push_back(is_anothers ? copy_of(x) : std::move(x));
+        }
+        return tensors;
+    }
+
+    Run run(const std::vector<Tensor>& tensors) const { return run_once(fn_, inputs_, tensors, options_, number_, loc_); }
+
+    // What these runs write is undone. Without the first its graph is left empty.
+    Samples run_samples(const DimSizes& first, bool with_first) const {
+        Samples samples{samples_of(first, far_), {}};
+        samples.graphs.resize(samples.sizes.size());
+        const std::size_t far_sample = far_.empty() ? 0 : samples.sizes.size() - 1;
+        for (std::size_t g = samples.sizes.size(); g-- > (with_first ? 0 : 1);) {
+            const std::vector<Tensor> tensors = with_sizes(samples.sizes[g]);
+            try {
+                Run one = run(tensors);
+                one.undo();
+                samples.graphs[g] = std::move(one.graph);
+            } catch (const std::exception&) {
+                if (g != far_sample || g == 0) {  // of sizes that the program's user has never seen
+                    rethrow_with_hint<ShapeError, IndexError, ValueError>(
+                        std::current_exception(), fmt::format("; trace ran this with {}, since these dimensions are named", shown_sizes(samples.sizes[g])));
+                }
+                samples.sizes.pop_back();  // the program does not take such sizes
+                samples.graphs.pop_back();
+            }
+        }
+        return samples;
+    }
+
+    // An example of size 1 is a special case of its program: a dimension of size 1 can lie anywhere in memory, so that what would copy
+    // does not. Then the graph is of larger sizes, if the example did the same but for copies.
+    std::optional<Graph> trace_larger() const {
+        DimSizes larger = sizes_;
+        for (auto& [name, size] : larger) size = size < 2 ? 3 : size;
+        if (larger == sizes_) return std::nullopt;
+        try {
+            Samples samples = run_samples(larger, /*with_first=*/true);
+            const Run own = run(given());
+            try {
+                if (same_but_copies(samples.graphs[0], own.graph)) return Union(std::move(samples.graphs), samples.sizes, loc_).make();
+            } catch (...) {
+                own.undo();
+                throw;
+            }
+            own.undo();
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {  // what the first try said is nearer to the example
+        }
+        return std::nullopt;
+    }
+
+    // Is anything taken from sizes that depend on data?
+    void check_data_sizes(const Graph& graph) const {
+        if (!has_data_sizes(graph)) return;
+        for (const bool by_smallest : {true, false}) {
+            std::string taken;
+            try {
+                const Run other = run(tensors_of([&](std::size_t, const Tensor& x) { return with_other_data(x, by_smallest); }));
+                other.undo();
+                taken = taken_from_data(graph, other.graph);
+            } catch (const OutOfMemory&) {
+                throw;
+            } catch (const Error&) {  // the program does not take such data: then this is not known
+            }
+            if (taken.empty()) continue;
+            fail<TapeError>(loc_, "trace: {}: a graph cannot hold what the program takes from a size that depends on data (of x[mask], nonzero, unique): "
+                            "choose with where() and sums instead", taken);
+        }
+    }
+
+    const TracedFunction& fn_;
+    const std::vector<TraceInput>& inputs_;
+    const TraceOptions& options_;
+    const Loc& loc_;
+    std::vector<std::vector<SymInt>> dims_;  // of each input
+    DimSizes sizes_, far_;
+    const std::uint16_t number_ = next_trace();
+};
+
 }  // namespace
 
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc) {
@@ -434,67 +595,7 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     for (const auto& [name, tensor] : options.parameters) {
         if (!tensor.defined()) fail<ValueError>(loc, "trace: the parameter {} is undefined", name);
     }
-    std::set<std::string> names;
-    DimSizes sizes;
-    std::vector<std::vector<SymInt>> dims(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const TraceInput& input = inputs[i];
-        if (!input.tensor.defined()) fail<ValueError>(loc, "trace: the input {} is undefined", input.name);
-        if (input.name.empty() || !names.insert(input.name).second) {
-            fail<ValueError>(loc, "trace: each input needs a name of its own, got \"{}\"", input.name);
-        }
-        if (static_cast<int>(input.dims.size()) > input.tensor.dim()) {
-            fail<ValueError>(loc, "trace: {} names of dimensions for the input {} of shape {}", input.dims.size(), input.name, input.tensor.shape());
-        }
-        for (std::size_t d = 0; d < input.dims.size(); ++d) {
-            dims[i].push_back(formula_of(input.dims[d], input.tensor.size(static_cast<int>(d)), input, sizes, loc));
-        }
-    }
-    if (sizes.size() > 4) fail<ValueError>(loc, "trace: at most 4 dimensions can have names, got {}", sizes.size());
-    const DimSizes far = far_sizes(inputs, dims);
-    std::vector<DimSizes> samples = samples_of(sizes, far);
-    const std::size_t far_sample = far.empty() ? 0 : samples.size() - 1;
-    std::vector<Graph> graphs(samples.size());
-    const std::uint16_t number = next_trace();
-    for (std::size_t g = samples.size(); g-- > 0;) {  // the first last: what it writes stays
-        std::vector<Tensor> tensors;
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-            tensors.push_back(g == 0 ? inputs[i].tensor : resized(inputs[i].tensor, dims[i], samples[g]));
-            const auto is_same = [&](const Tensor& other) { return other.is_same(tensors.back()); };
-            if (std::any_of(tensors.begin(), tensors.end() - 1, is_same)) tensors.back() = copy_of(tensors.back());  // of another input
-        }
-        try {
-            Run run = run_once(fn, inputs, tensors, options, number, loc);
-            if (g > 0) run.undo();
-            graphs[g] = std::move(run.graph);
-        } catch (const std::exception&) {
-            if (g == 0) throw;
-            if (g != far_sample) {  // of sizes that the program's user has never seen
-                rethrow_with_hint<ShapeError, IndexError, ValueError>(
-                    std::current_exception(), fmt::format("; trace ran this with {}, since these dimensions are named", shown_sizes(samples[g])));
-            }
-            samples.pop_back();  // the program does not take such sizes
-            graphs.pop_back();
-        }
-    }
-    for (const bool by_smallest : {true, false}) {  // is anything taken from sizes that depend on data?
-        if (!has_data_sizes(graphs[0])) break;
-        std::vector<Tensor> tensors;
-        for (const TraceInput& input : inputs) tensors.push_back(with_other_data(input.tensor, by_smallest));
-        std::string taken;
-        try {
-            const Run run = run_once(fn, inputs, tensors, options, number, loc);
-            run.undo();
-            taken = taken_from_data(graphs[0], run.graph);
-        } catch (const OutOfMemory&) {
-            throw;
-        } catch (const Error&) {  // the program does not take such data: then this is not known
-        }
-        if (taken.empty()) continue;
-        fail<TapeError>(loc, "trace: {}: a graph cannot hold what the program takes from a size that depends on data (of x[mask], nonzero, unique): "
-                        "choose with where() and sums instead", taken);
-    }
-    return Union(std::move(graphs), samples, loc).make();
+    return Program(fn, inputs, options, loc).trace();
 }
 
 }  // namespace tapir::detail
