@@ -64,7 +64,8 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// generic lambda, std::ref() of these, or a module, of Tensors or Ins (at most 8; as many as there are inputs) or one
 /// std::vector<Tensor>. A tensor that required gradients is a parameter, as are a module's parameters and buffers, by their names;
 /// any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs of other sizes
-/// (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs.
+/// (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs, and where trace throws for all.
+/// An example of size 1 will do, if fn does nothing else for it.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate
 /// is a constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A
