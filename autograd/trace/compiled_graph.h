@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,6 +44,10 @@ class CompiledGraph {
     }
     /// Any number of inputs and outputs.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
+    /// run({x}) is a list of one, as in graph({x}); run(x) is the only output itself.
+    std::vector<Tensor> operator()(std::initializer_list<Tensor> inputs, Loc loc = Loc::current()) const {
+        return (*this)(std::vector<Tensor>(inputs), loc);
+    }
 
     /// The names of the inputs that are to be given, in order: those that the outputs need.
     const std::vector<std::string>& inputs() const noexcept;

@@ -151,6 +151,9 @@ TEST_CASE("a compiled graph is called with tensors in order") {
     const Tensor x = randn({5, 4});
     for (int i = 0; i < 3; ++i) CHECK(equal(run(x), graph({x})[0]));
     CHECK(equal(run(std::vector<Tensor>{x})[0], graph({x})[0]));
+    CHECK(equal(run({x})[0], graph({x})[0]));
+    const CompiledGraph sum = trace([](const Tensor& a, const Tensor& b) { return a + b; }, {{"a", x}, {"b", x}}).compile();
+    CHECK(equal(sum({x, x})[0], sum(x, x)));
     CHECK(run.planned_bytes() > 0);
     FAILS(ValueError, "CompiledGraph: 2 inputs given, it has 1: x", run(x, x));
     FAILS(ValueError, "CompiledGraph: 2 outputs asked for, it has 1", run.call<2>(x));
