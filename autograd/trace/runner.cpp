@@ -334,7 +334,14 @@ struct Graph::Plans {
 
 void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
 
+// What a plan runs is told to nobody.
+static void refuse_in_trace(const char* what, const Loc& loc) {
+    if (!detail::is_tracing() || !detail::is_watched()) return;
+    fail<TapeError>(loc, "{}: a trace does not see what it computes; in a function that is traced call graph(inputs) instead", what);
+}
+
 std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::string>& outputs, Loc loc) const {
+    refuse_in_trace("Graph::run", loc);
     detail::Given given(inputs_.size());
     for (const auto& [name, tensor] : inputs) {
         const auto place = std::find_if(inputs_.begin(), inputs_.end(), [&](const Value* value) { return value->name == name; });
@@ -390,6 +397,7 @@ std::size_t CompiledGraph::output_count() const noexcept { return state_->plan.r
 std::size_t CompiledGraph::planned_bytes() const { return state_->plan.planned_bytes(); }
 
 void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const {
+    refuse_in_trace("CompiledGraph", loc);
     const std::vector<int>& places = state_->inputs;
     if (input_count != places.size()) {
         fail<ValueError>(loc, "CompiledGraph: {} inputs given, it has {}: {}", input_count, places.size(), fmt::join(state_->input_names, ", "));

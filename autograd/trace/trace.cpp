@@ -240,9 +240,9 @@ class Union {
         same("what is read", a.guards(), b.guards(), [](const Graph::Guard& x) { return x.value->number; });
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
-        fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a loop over a dimension "
-                        "is written out in the graph, so that it holds for one size only: leave its dimension without a name, or "
-                        "go along it with scan()",
+        fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a graph holds the one "
+                        "branch that an if on a size took, and each step of a loop over a dimension, so that it would be right for one "
+                        "size only: leave this dimension without a name, or go along it with scan()",
                         sizes_text(0), x ? at_line(*x) : "nothing", sizes_text(g), y ? at_line(*y) : "nothing");
     }
 

@@ -308,6 +308,10 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
     }
     if (x.impl()->trace == detail::thread.trace) {
+        if (x.impl()->flags & TensorImpl::kRequiresGrad) {
+            fail<TapeError>(loc, "trace: a parameter of shape {} is made in the function that is traced: each run of the graph would begin with "
+                            "another one; make it, or its module, before the trace", x.shape());
+        }
         fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
     }
     if (is_of_other_thread(x.impl()->trace)) {

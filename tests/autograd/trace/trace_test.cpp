@@ -100,3 +100,24 @@ TEST_CASE("printing is read on the line of the last op, or of the call") {
     };
     FAILS(TapeError, "trace: str(), on this line or after it, reads a value of x: ", trace(fn, {{"x", ones({3})}}));
 }
+
+TEST_CASE("what a trace cannot see is refused with what to do") {
+    const Tensor x = ones({2, 4});
+    const Graph twice = trace([](const Tensor& t) { return t * 2; }, {{"x", x}});
+    const CompiledGraph compiled = twice.compile();
+    FAILS_IN(TapeError, "Graph::run: ", "call graph(inputs)", trace([&](const Tensor& t) { return twice.run({{"x", t}})[0]; }, {{"x", x}}));
+    FAILS_IN(TapeError, "CompiledGraph: ", "call graph(inputs)", trace([&](const Tensor& t) { return compiled(t) + 1; }, {{"x", x}}));
+    const Graph more = trace([&](const Tensor& t) { return twice({t})[0] + 1; }, {{"x", x}});
+    check_same(more({x})[0], x * 2 + 1);
+    // What is made within would be another one in each run.
+    const char* text = "is made in the function that is traced";
+    FAILS_IN(TapeError, "trace: a parameter of shape (3, 4) ", text,
+             trace([](const Tensor& t) { nn::Linear layer(4, 3); return layer(t); }, {{"x", x}}));
+    FAILS_IN(TapeError, "trace: a parameter of shape (4,) ", text,
+             trace([](const Tensor& t) { nn::BatchNorm1d norm(4); return norm(t); }, {{"x", x}}));
+}
+
+TEST_CASE("an if on a size is named as one") {
+    FAILS_IN(TapeError, "trace: what the program does depends on the sizes: ", "an if on a size",
+             trace([](const Tensor& t) { return t.size(0) > 3 ? t * 2 : t + 1; }, {{"x", ones({2, 4}), {"n"}}}));
+}
