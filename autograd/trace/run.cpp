@@ -13,7 +13,27 @@
 namespace tapir {
 namespace {
 
-std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str() : fmt::format("{} {}", x.dtype(), x.shape()); }
+constexpr std::int64_t kMostShown = 8;  // elements
+
+// "1.", "float32 (3,): 1., 2., 3."; of one of many elements some, from this one on.
+std::string shown(const Tensor& x, std::int64_t from) {
+    const Tensor flat = x.reshape({x.numel()});
+    const auto element = [&](std::int64_t i) { return to_string(flat[i], {.precision = 17}); };  // all digits that it has
+    if (x.numel() == 1) return element(0);
+    if (x.numel() <= kMostShown) from = 0;
+    std::string text = fmt::format("{} {}", x.dtype(), x.shape());
+    if (from > 0) text += fmt::format(", from element {} on", from);
+    const std::int64_t end = std::min(x.numel(), from + kMostShown);
+    for (std::int64_t i = from; i < end; ++i) text += (i == from ? ": " : ", ") + element(i);
+    return end < x.numel() ? text + ", ..." : text;
+}
+
+// Row by row; of what is of one shape, and contiguous.
+std::int64_t first_difference(const Tensor& a, const Tensor& b) {
+    const auto bytes = [](const Tensor& x) { return static_cast<const std::byte*>(x.raw_data()); };
+    const auto [first, other] = std::mismatch(bytes(a), bytes(a) + a.nbytes(), bytes(b));
+    return (first - bytes(a)) / static_cast<std::ptrdiff_t>(itemsize(a.dtype()));
+}
 
 }  // namespace
 
@@ -84,8 +104,11 @@ void detail::write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const
 
 void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc& loc) {
     if (same_elements(now, guard.expected)) return;
+    const Tensor expected = guard.expected.to(cpu).contiguous(), found = now.to(cpu).contiguous();
+    const bool is_alike = found.shape() == expected.shape() && found.dtype() == expected.dtype();
+    const std::int64_t from = is_alike ? first_difference(expected, found) : 0;
     fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
-                     "another way", guard.what, file_and_line(guard.loc), shown(guard.expected), shown(now));
+                     "another way", guard.what, file_and_line(guard.loc), shown(expected, from), shown(found, from));
 }
 
 std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc) const {

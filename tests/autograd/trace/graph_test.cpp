@@ -103,3 +103,25 @@ TEST_CASE("what the program reads is refused or guarded") {
     CHECK(equal(graph({ones({3})})[0], full({3}, 2.0)));
     CHECK_THROWS_AS(graph({-ones({3})}), ValueError);
 }
+
+TEST_CASE("a guard that fails shows both values") {
+    const auto graph_for = [](const Tensor& example) {
+        const auto fn = [](const Tensor& x) { return equal(x, zeros(x.shape())) ? x : x * 2; };
+        return trace(fn, {{"x", example}}, {.reads = TraceOptions::Reads::guard});
+    };
+    const Graph few = graph_for(tensor({{1.0f, 2.0f}, {3.0f, 4.0f}})), one = graph_for(ones({1, 1}));
+    const std::string line = "graph_test.cpp:" + std::to_string(__LINE__ - 4);
+    FAILS_IN(ValueError, "graph: the program read a value with equal() at " + line,
+             "when it was traced: float32 (2, 2): 1., 2., 3., 4.; it is float32 (2, 2): 1., 2., 3., 5. now",
+             few({tensor({{1.0f, 2.0f}, {3.0f, 5.0f}})}));
+    FAILS(ValueError, "when it was traced: 1.; it is 1.000001 now", one({full({1, 1}, 1.000001f)}));
+    // Of many elements those that differ.
+    const Graph many = graph_for(arange(20).reshape({4, 5}));
+    Tensor other = arange(20).reshape({4, 5});
+    other[1][1] = 60;
+    FAILS(ValueError, "traced: int64 (4, 5), from element 6 on: 6, 7, 8, 9, 10, 11, 12, 13, ...; it is int64 (4, 5), from element 6 on: 60, 7, 8,",
+          many.run({{"x", other}}));
+    other = arange(20).reshape({4, 5});
+    other[3][4] = -1;
+    FAILS(ValueError, "traced: int64 (4, 5), from element 19 on: 19; it is int64 (4, 5), from element 19 on: -1 now", many.run({{"x", other}}));
+}
