@@ -10,6 +10,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
@@ -221,17 +222,22 @@ class Comparison {
         }
     }
 
+    static std::ptrdiff_t place(const Graph& graph, const Graph::Value* input) {
+        return std::find(graph.inputs().begin(), graph.inputs().end(), input) - graph.inputs().begin();
+    }
+
     // Whether the program calls the same op next, of the same operands; those that ops gave were compared before.
     bool compare_calls(const Graph::Node& mine, const Graph::Node& its) {
         if (mine.op != its.op || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
             const bool same_op = mine.op == its.op;
+            if (same_op && parts_differ(mine, its)) return false;
             return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", with_module(mine), with_module(its),
                                                 same_op ? ", of another number of operands" : "", after_reading()));
         }
         for (std::size_t i = 0; i < mine.inputs.size(); ++i) {
             const Graph::Value *graphs = mine.inputs[i], *programs = its.inputs[i];
             if (graphs->kind == Graph::Kind::input && programs->kind == Graph::Kind::input) {
-                if (graphs->name == programs->name) continue;
+                if (place(graph_, graphs) == place(program_.graph, programs)) continue;
                 return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", with_module(its), i, graphs->name, programs->name));
             }
             const auto known = program_.values.find(programs);
@@ -285,10 +291,45 @@ class Comparison {
             }
             const std::string how = difference(graphs, known->second, options_);
             if (how.empty()) continue;
+            if (parts_differ(mine, its)) return false;
             const std::string which = mine.results.size() > 1 ? fmt::format("result {}: ", k) : "";
             return differs(its.loc, fmt::format("{}: {}{}{}", with_module(its), how_called(mine, its), which, how));
         }
         return true;
+    }
+
+    // Of branches and bodies: whether an op within them differs when they run first, and which.
+    bool parts_differ(const Graph::Node& mine, const Graph::Node& its) {
+        const auto calls = [](const Graph::Node& node, const Attributes& attributes, const Values& values) {
+            std::vector<const Tensor*> operands;
+            for (const Graph::Value* input : node.inputs) {
+                const auto known = values.find(input);
+                if (known == values.end()) return std::vector<PartCall>();  // a view that was made anew
+                operands.push_back(&known->second);
+            }
+            return first_parts(attributes.form(), {operands.data(), static_cast<int>(operands.size()), attributes.data()});
+        };
+        const std::vector<PartCall> graphs = calls(mine, mine.attributes.with(sizes_, loc_), values_);
+        const std::vector<PartCall> programs = calls(its, its.attributes, program_.values);
+        for (std::size_t i = 0; i < std::min(graphs.size(), programs.size()); ++i) {
+            const Ran program = run_part(programs[i]);
+            const CheckTraceResult inner = Comparison(*graphs[i].graph, program, graphs[i].inputs, options_, loc_).run();
+            if (inner.ok) continue;
+            differs(inner.where, fmt::format("{}; in {}{}", inner.message, mine.op == "cond" ? "" : "the first step of ", with_module(its)));
+            return true;
+        }
+        return false;
+    }
+
+    Ran run_part(const PartCall& call) const {
+        const KeptGenerator generator;  // the graph's draws the same numbers
+        Ran ran;
+        ran.graph = *call.graph;
+        Comparison all(ran.graph, ran, call.inputs, options_, loc_);
+        all.run_all();
+        ran.values = std::move(all.values_);
+        for (const Graph::Output& output : ran.graph.outputs()) ran.outputs.push_back(ran.values.at(output.value));
+        return ran;
     }
 
     bool run_all() {

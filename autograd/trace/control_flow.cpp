@@ -609,6 +609,36 @@ Written call_scan(const FormCall& x, const ScanAttrs& a, Tensor* results) {
 
 namespace detail {
 static void put_results(Tensor*, Written) {}
+
+std::vector<PartCall> first_parts(const OpForm& form, const FormCall& x) {
+    const auto call = [&](const std::shared_ptr<const Graph>& graph, Tensors operands, std::size_t uses_from) {
+        append(operands, part_with_uses(graph, form.op, operands.size(), x, uses_from).uses);
+        return PartCall{graph, std::move(operands)};
+    };
+    const std::string_view op = form.op;
+    if (op == "cond") {
+        const auto& a = *static_cast<const CondAttrs*>(x.attrs);
+        if (is_true("cond", x[0], Loc{})) return {call(a.then_branch, {}, 1)};
+        return {call(a.else_branch, {}, 1 + a.then_branch->inputs().size())};
+    }
+    if (op == "while_loop") {
+        const auto& a = *static_cast<const WhileAttrs*>(x.attrs);
+        const std::size_t carries = a.body->outputs().size();
+        const Tensors carried = operands_of(x, 0, carries);
+        return {call(a.condition, carried, carries), call(a.body, carried, a.condition->inputs().size())};
+    }
+    if (op == "scan") {
+        const auto& a = *static_cast<const ScanAttrs*>(x.attrs);
+        const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);
+        Tensors operands = operands_of(x, 0, carries);
+        for (const Tensor& t : operands_of(x, carries, xs)) {
+            if (t.size(0) == 0) return {};
+            operands.push_back(select(t, 0, a.reverse ? -1 : 0));
+        }
+        return {call(a.body, operands, carries + xs)};
+    }
+    return {};
+}
 }  // namespace detail
 
 TAPIR_FORM(cond, CondAttrs, call_cond(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));

@@ -35,5 +35,14 @@ bool run_planned(const FormCall& x, const CondAttrs& a, Tensor* results);
 bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results);
 bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results);
 
+/// A graph in a node, and what it is given.
+struct PartCall {
+    std::shared_ptr<const Graph> graph;
+    std::vector<Tensor> inputs;
+};
+/// What a call of a node runs first of its parts: the branch that is taken; condition and body for the first step; a scan's body for the first
+/// slice. Empty: of other ops, and of a scan without slices.
+std::vector<PartCall> first_parts(const OpForm& form, const FormCall& x);
+
 }  // namespace detail
 }  // namespace tapir

@@ -169,3 +169,58 @@ TEST_CASE("branches and loops of a graph are one op each") {
     CHECK(check_trace(graph, fn, {ones({3}) * 2}).ok);
     CHECK(check_trace(graph, fn, {-ones({3})}).ok);
 }
+
+TEST_CASE("of branches and bodies the op within is named") {
+    double scale = 2;
+    bool uses_tanh = false;
+    const auto looping = [&](const Tensor& x) {
+        const auto body = [&](const Tensor& h) { return (uses_tanh ? tanh(h) : sin(h)) + h * scale; };
+        return while_loop([](const Tensor& h) { return h.sum() < 10; }, body, {x})[0];
+    };
+    const int body = __LINE__ - 3;
+    const auto scanning = [&](const Tensor& x) {
+        return scan([&](const Tensor& h, const Tensor& row) {
+            const Tensor noisy = h + rand({3});
+            return cond(row.sum() > 0, [&] { return noisy * scale; }, [&] { return noisy + row; });
+        }, {zeros({3})}, {x}, {.reverse = true}).carry[0];
+    };
+    const int branch = __LINE__ - 3;
+    const Graph loop = trace(looping, {{"x", ones({3})}}), steps = trace(scanning, {{"x", ones({2, 3}), {"steps"}}});
+    const Tensor rows = cat({-ones({3, 3}), ones({1, 3})});
+    CHECK(check_trace(loop, looping, {full({3}, 0.5)}).ok);
+    CHECK(check_trace(steps, scanning, {rows}).ok);
+    scale = 3;
+    auto result = check_trace(loop, looping, {ones({3})}, {.raise_exception = false});
+    CHECK(result.message == "mul at " + place(body) + ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
+                            "in the first step of while_loop at " + place(body + 1));
+    CHECK(result.where.line() == static_cast<unsigned>(body));
+    result = check_trace(steps, scanning, {rows}, {.raise_exception = false});
+    CHECK(result.message == "mul at " + place(branch) + ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
+                            "in cond at " + place(branch) + "; in the first step of scan at " + place(branch - 2));
+    scale = 2;
+    uses_tanh = true;
+    CHECK(has(check_trace(loop, looping, {ones({3})}, {.raise_exception = false}).message,
+              "the graph goes on with sin at " + place(body) + ", the program with tanh at " + place(body) + ": it went another way; in the "));
+    // Of a graph that was changed, too.
+    Graph simplified = loop;
+    optimize(simplified);
+    const std::string message = check_trace(simplified, looping, {ones({3})}, {.same_ops = false, .raise_exception = false}).message;
+    INFO(message);
+    CHECK(has(message, "the output output: 3 of 3 elements differ"));
+    CHECK(has(message, "in the first step of while_loop at " + place(body + 1)));
+}
+
+TEST_CASE("a body that uses another number of tensors is compared within") {
+    const Tensor w = randn({3}).requires_grad_();
+    bool uses_w = true;
+    const auto fn = [&](const Tensor& x) { return cond(x.sum() > 0, [&] { return uses_w ? sin(x) * w : cos(x); }, [&] { return x; }); };
+    const int line = __LINE__ - 1;
+    const Graph graph = trace(fn, {{"x", ones({3})}});
+    uses_w = false;
+    CHECK(check_trace(graph, fn, {ones({3})}, {.raise_exception = false}).message ==
+          "the graph goes on with sin at " + place(line) + ", the program with cos at " + place(line) + ": it went another way; in cond at " +
+              place(line));
+    // In the branch that is not taken: that is all that is known.
+    CHECK(has(check_trace(graph, fn, {-ones({3})}, {.raise_exception = false}).message,
+              "cond at " + place(line) + ", of another number of operands"));
+}
