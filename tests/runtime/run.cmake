@@ -1,4 +1,4 @@
-# Saves models with SAVE and runs them with PROGRAM, which links LIBRARY, of at most MOST_BYTES.
+# Saves models with SAVE and runs them with PROGRAM, which links LIBRARY, of at most MOST_BYTES; OFFERED calls what that offers.
 function(run)
     execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${WORK} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
     if(NOT result EQUAL 0)
@@ -15,6 +15,7 @@ if(MOST_BYTES AND bytes GREATER MOST_BYTES)
 endif()
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
+run(${OFFERED})
 run(${SAVE})
 string(REGEX MATCHALL "[^\n]+" names "${output}")
 list(LENGTH names count)
