@@ -16,12 +16,13 @@
 
 namespace tapir {
 
-/// Made by Graph::compile(). What is done to the graph later does not change it; it shares the parameters' tensors. Copies speak
-/// of the same; several threads may call it at once. Nothing is recorded.
+/// Made by Graph::compile(). What is done to the graph later does not change it; it shares the parameters' tensors, and writes to them where
+/// the graph has updates and was compiled without names. Copies speak of the same; several threads may call it at once. Nothing is recorded,
+/// or traced: TapeError in a function that is traced.
 class CompiledGraph {
  public:
-    /// The only output. Throws ValueError where there are several, for another number of inputs, and for undefined ones; ShapeError and
-    /// DTypeError for those that the graph was not made for.
+    /// The only output. Throws ValueError where there are several, for another number of inputs than inputs() has names, for undefined ones,
+    /// and where a guard finds another value than the program saw; ShapeError and DTypeError for those that the graph was not made for.
     Tensor operator()(In x) const {
         Tensor y;
         const Tensor* const inputs[] = {&x.tensor};

@@ -182,16 +182,19 @@ class Graph {
 
     // --- Running ----------------------------------------------------------------------------------------------------------------
 
-    /// Calls the ops one by one, as the program did: they are recorded where a tape is alive. Inputs in order; gives all outputs.
-    /// Updates are written. Throws ShapeError and DTypeError for inputs that the graph was not traced for, ValueError where a guard finds
-    /// another value than the program saw; nothing is written then.
+    /// Calls the ops one by one, as the program did: they are recorded where a tape is alive, and traced where a graph is made of a function
+    /// that calls this. Inputs in order; gives all outputs, in order. Updates are written. Throws ShapeError and DTypeError for inputs that the
+    /// graph was not traced for, ValueError for another number of inputs, for undefined ones and where a guard finds another value than the
+    /// program saw; nothing is written then.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
 
-    /// Computes these outputs (or parameters, or inputs), and only what they need; no names: all outputs, and updates are written. Nothing is
-    /// recorded. Memory is used again from run to run; several threads may run a graph at once, but not while another one edits it. Throws
-    /// ValueError for unknown names and missing inputs, and as above.
+    /// Computes these outputs (or parameters, or inputs), and gives them in this order. With names only what they and guards need is
+    /// computed: inputs that they do not need may be left out, nothing is written to parameters and inputs, and random ops that they do not
+    /// need draw nothing, so that for one seed the others draw other numbers than in a run of all. Without names: all outputs, and updates
+    /// are written. Nothing is recorded. Memory is used again from run to run; several threads may run a graph at once, but not while
+    /// another one edits it. Throws ValueError for unknown names and missing inputs, TapeError in a function that is traced, and as above.
     std::vector<Tensor> run(const Inputs& inputs, const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;
-    /// The same made ready, to be called with tensors in order (compiled_graph.h).
+    /// The same made ready, to be called with tensors in order (compiled_graph.h). Throws ValueError for unknown names.
     CompiledGraph compile(const std::vector<std::string>& outputs = {}, Loc loc = Loc::current()) const;
 
     // --- Editing ----------------------------------------------------------------------------------------------------------------

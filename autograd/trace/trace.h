@@ -17,9 +17,10 @@
 
 namespace tapir {
 
-/// An input of a function to be traced. dims: a name for each dimension whose size may differ in later runs, "" for one that stays;
-/// fewer than the tensor has: the rest stays. The same name means the same size. "32*height" is a size that can be divided by 32,
-/// which a network may need that makes its images smaller and larger again.
+/// An input of a function to be traced: a name, by which Graph::run() takes it, and an example, whose shape, dtype and device are what the
+/// graph is made for. dims: a name for each dimension whose size may differ in later runs, "" for one that stays; fewer than the tensor
+/// has: the rest stays. The same name means the same size, of all inputs; there may be 4 names. "32*height" is a size that can be divided
+/// by 32, which a network may need that makes its images smaller and larger again.
 struct TraceInput {
     std::string name;
     Tensor tensor;
@@ -27,15 +28,17 @@ struct TraceInput {
 };
 
 struct TraceOptions {
-    /// What outputs are called, in order. Else a single one is "output", those of a list, pair, tuple or struct are "output_0",
-    /// "output_1", ..., "output_1_0" in one of these in another, and those of a map go by their names.
+    /// What outputs are called, in order, as many as there are (ValueError). Else a single one is "output", those of a list, pair, tuple or
+    /// struct are "output_0", "output_1", ..., "output_1_0" in one of these in another, and those of a map go by their names.
     std::vector<std::string> outputs = {};
     /// Tensors that the graph shall keep as parameters under these names, beside those that require gradients (which have their
-    /// names from their model). Buffers, such as running means, can be given here.
+    /// names from their model). Buffers, such as running means, can be given here. The graph holds parameters themselves, no copies: what
+    /// is written to them later it sees, and what its updates write is written to them.
     std::vector<std::pair<std::string, Tensor>> parameters = {};
     /// What happens where the program reads a value that depends on inputs or parameters: if ((x > 0).item<bool>()), at(), data(),
     /// to_vector(), allclose(), equal(), printing. refuse: TapeError, since what the program does next may depend on it, and a
-    /// graph does always the same. guard: the graph holds for this value only, and each run of it checks that it is there.
+    /// graph does always the same. guard: the graph holds for this value only, and each run of it checks that it is there, and throws
+    /// ValueError with both values where it is another.
     enum class Reads { refuse, guard } reads = Reads::refuse;
 };
 
@@ -63,8 +66,9 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// Runs fn on these inputs, and gives the graph of what it did. fn is a function, a pointer to one, an object with operator(), a
 /// generic lambda, std::ref() of these, or a module, of Tensors or Ins (at most 8; as many as there are inputs) or one
 /// std::vector<Tensor>. A tensor that required gradients is a parameter, as are a module's parameters and buffers, by their names;
-/// any other that was made before is a constant. Where dimensions are named, fn is run a few times more, with inputs of other sizes
-/// (rows of these, repeated), to see how sizes depend on them; what it wrote is undone for these runs, and where trace throws for all.
+/// any other that was made before is a constant, and a module or parameter that fn makes is refused: it would be another one in each run.
+/// Where dimensions are named, fn is run a few times more, with inputs of other sizes (rows of these, repeated), to see how sizes depend on
+/// them; what it wrote and drew is undone for these runs. What it wrote in the run with these inputs stays, unless it throws.
 /// An example of size 1 will do, if fn does nothing else for it.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate
@@ -72,8 +76,9 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// gradient is state that no op writes: one that was there before the trace is refused, and one that backward leaves for the next
 /// run of fn to add to; call zero_grad() in fn, before backward or at the end. So is what no op does: writes through data(),
 /// tensors that another thread makes, draws from a Generator of one's own.
-/// Throws ValueError for inputs and parameters that are undefined or inputs of the same name, ShapeError for a named dimension
-/// without elements, TapeError for what cannot be kept, and what fn throws.
+/// Throws ValueError for inputs and parameters that are undefined, inputs of the same name, and another number of inputs than fn takes,
+/// ShapeError for a named dimension without elements or with two sizes, TapeError for what cannot be kept and within another trace, and
+/// what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
     return detail::trace(detail::traced(fn, loc), inputs, detail::with_tensors_of(fn, options), loc);
