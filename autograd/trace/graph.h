@@ -97,7 +97,7 @@ class Graph {
         DType dtype;
         Device device;
         std::vector<SymInt> shape;
-        Tensor data;            // of parameters and constants
+        Tensor data;            // of constants and of parameters, whose is the program's own
         Node* maker = nullptr;  // of results
         int place = 0;          // among the maker's results
         std::vector<Use> uses;  // in no order; that it is an output of the graph is none
@@ -199,7 +199,10 @@ class Graph {
 
     // --- Editing ----------------------------------------------------------------------------------------------------------------
 
+    /// Sizes are numbers or formulas: {SymInt::dim("batch"), 4}. This and those below throw ValueError for a name that another one of the
+    /// kind has, and for undefined tensors.
     Value* add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device = {}, Loc loc = Loc::current());
+    /// The graph holds the tensor itself, no copy; add_constant() too.
     Value* add_parameter(std::string name, const Tensor& data, Loc loc = Loc::current());
     Value* add_constant(const Tensor& data, std::string name = {}, Loc loc = Loc::current());
     /// A constant becomes a parameter: one that can be written to.
@@ -207,7 +210,10 @@ class Graph {
     /// A parameter becomes a constant: what is computed from it can be computed once. Throws ValueError where it is written to.
     void make_constant(Value* parameter, Loc loc = Loc::current());
     void add_output(std::string name, Value* value, Loc loc = Loc::current());
+    /// Each run checks that the value is `expected`: ValueError.
     void add_guard(Guard guard, Loc loc = Loc::current());
+    /// Each run of all outputs writes the value to the target, a parameter or an input (ValueError), after all ops; in the place of the
+    /// update that the target had.
     void add_update(Value* target, Value* value, Loc loc = Loc::current());
     // Each leaves the graph as it was where it throws. Values of other graphs are refused (ValueError).
     //
