@@ -543,6 +543,13 @@ static void check_names(const Graph& graph, const Loc& loc) {
     for (const Graph::Output& output : graph.outputs()) note(output.name, "an output");
 }
 
+static void check_metadata(const OnnxOptions& options, const Loc& loc) {
+    std::unordered_set<std::string_view> known;
+    for (const auto& [key, value] : options.metadata) {
+        if (!known.insert(key).second) fail<ValueError>(loc, "save_onnx: the metadata has the key \"{}\" twice", key);
+    }
+}
+
 void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options, Loc loc) {
     if (options.opset < kLeastOpset || options.opset > kLastOpset) {
         fail<ValueError>(loc, "save_onnx: opset is to be {} to {}, got {}", kLeastOpset, kLastOpset, options.opset);
@@ -553,6 +560,7 @@ void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& o
         fail<ValueError>(loc, "save_onnx: the graph holds for some values only, which ONNX cannot check:{}", lines);
     }
     check_names(graph, loc);
+    check_metadata(options, loc);
     onnx::ModelProto model;
     std::unique_ptr<External> external;
     if (options.external_data) external = std::make_unique<External>(path, loc);

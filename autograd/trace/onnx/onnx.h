@@ -55,7 +55,7 @@ struct OnnxOptions {
     int opset = 17;
     /// The weights go into a file beside the model, PATH.data, but for those of less than 1 KiB. Models above 2 GiB need it.
     bool external_data = false;
-    /// Of the model, as keys and values.
+    /// Of the model, as keys, each there once, and values.
     std::vector<std::pair<std::string, std::string>> metadata = {};
     std::string graph_name = "graph";
     std::string doc = {};
@@ -65,7 +65,7 @@ struct OnnxOptions {
 /// doc_string which line of the program it comes from, and for which module. What the program wrote to ("updates", as of running
 /// means) becomes further outputs, "NAME.updated". An op is one operator or a few (autograd/onnx_form.h).
 /// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, or for two inputs,
-/// parameters or outputs of one name, and FileError.
+/// parameters, outputs or metadata of one name, and FileError.
 void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options = {}, Loc loc = Loc::current());
 
 }  // namespace tapir

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "../../../fails.h"
 #include "../../../nn/data/files.h"
 #include "tapir/autograd/onnx_form.h"
 #include "tapir/autograd/op.h"
@@ -317,6 +318,16 @@ TEST_CASE("names that a model can have only once are refused; constants get othe
     CHECK(saved.model.graph().initializer(0).name() != "x");
     CHECK(saved.node("Mul").input(0) == "x");
     CHECK(saved.node("Mul").input(1) == saved.model.graph().initializer(0).name());
+}
+
+TEST_CASE("metadata that has a key twice is refused", "[onnx]") {
+    const Graph graph = trace([](const Tensor& x) { return x + 1; }, {{"x", ones({2})}});
+    const files::TemporaryFolder folder;
+    const std::string path = folder.write("model.onnx", "what was there").string();
+    const OnnxOptions options = {.external_data = true, .metadata = {{"author", "me"}, {"year", "2024"}, {"author", "you"}}};
+    FAILS(ValueError, "save_onnx: the metadata has the key \"author\" twice", save_onnx(path, graph, options));
+    CHECK(files::read_all(path) == "what was there");
+    CHECK(!std::filesystem::exists(path + ".data"));
 }
 
 TEST_CASE("every op of the table says how it is written", "[onnx]") {
