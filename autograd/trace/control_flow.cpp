@@ -11,6 +11,7 @@
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
@@ -97,6 +98,7 @@ template <class Condition, class Body>
 Tensors run_while(const Condition& condition, const Body& body, Tensors carried, bool keep_steps, const Loc& loc) {
     std::vector<Tensors> steps(keep_steps ? carried.size() : 0);
     while (is_true("while_loop", condition(carried), loc)) {
+        detail::TurnBound::count_turn(loc);
         for (std::size_t i = 0; i < steps.size(); ++i) steps[i].push_back(carried[i]);
         Tensors next = body(carried);
         if (next.size() > carried.size()) {

@@ -4,12 +4,15 @@
 
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
 namespace {
+
+constinit thread_local TurnBound* innermost_bound = nullptr;
 
 // Tensors, of which few need no malloc.
 class List {
@@ -82,6 +85,16 @@ class Kept {
 
 }  // namespace
 
+TurnBound::TurnBound(std::int64_t turns) noexcept : most_(turns), left_(turns), outer_(innermost_bound) { innermost_bound = this; }
+TurnBound::~TurnBound() { innermost_bound = outer_; }
+
+void TurnBound::count_turn(const Loc& loc) {
+    for (TurnBound* bound = innermost_bound; bound; bound = bound->outer_) {
+        if (bound->left_ == 0) fail<ValueError>(loc, "while_loop: on numbers that are made up it did not end within {} turns", bound->most_);
+        --bound->left_;
+    }
+}
+
 bool run_planned(const FormCall& x, const CondAttrs& a, Tensor* results) {
     if (!nobody_looks() || x.count == 0 || !are_defined(x)) return false;
     const int middle = end_of_uses(a.then_branch, 0, 1), end = end_of_uses(a.else_branch, 0, static_cast<std::size_t>(std::max(middle, 0)));
@@ -109,6 +122,7 @@ bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
     Kept kept(a.keep_steps ? carries : 0);
     Tensor test;
     while (run_in_order(*a.condition, test_given.data, &test, Loc{}), is_true("while_loop", test, Loc{})) {
+        TurnBound::count_turn(Loc{});
         if (a.keep_steps) kept.add(now);
         test = Tensor();
         run_in_order(*a.body, body_given.data, next.data(), Loc{});

@@ -6,9 +6,11 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/detach_impl.h"
+#include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -57,6 +59,21 @@ class Gradient {
 
     // integer: what whole numbers among the inputs are.
     Graph traced(std::int64_t integer) const {
+        const detail::TurnBound turns(examples_.size() < graph_.inputs().size() ? detail::kMadeUpTurns : INT64_MAX);
+        try {
+            return traced_once(integer);
+        } catch (const ValueError&) {
+            if (!turns.is_spent()) throw;
+            detail::rethrow_with_hint<ValueError>(std::current_exception(), "; give grad() examples of the inputs, on which its loops end");
+        }
+    }
+
+    bool has_integers() const {
+        return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [](const Graph::Value* x) { return !is_floating(x->dtype) && x->dtype != bool_; });
+    }
+
+ private:
+    Graph traced_once(std::int64_t integer) const {
         TraceOptions options;
         options.outputs = output_names_;
         for (const std::string& name : inputs_) options.outputs.push_back(fresh(options.outputs, "grad_" + name));
@@ -82,11 +99,6 @@ class Gradient {
         return made;
     }
 
-    bool has_integers() const {
-        return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [](const Graph::Value* x) { return !is_floating(x->dtype) && x->dtype != bool_; });
-    }
-
- private:
     void check() const {
         if (outputs_.empty()) fail<ValueError>(loc_, "grad: it is told no outputs; give those whose gradients are wanted, as in {{\"loss\"}}");
         if (inputs_.empty()) fail<ValueError>(loc_, "grad: no inputs are given");

@@ -10,7 +10,8 @@ namespace tapir {
 /// differentiated again: grad(grad(graph, {"loss"}, {"x"}), {"grad_x"}, {"x"}) has an output "grad_x_2". Updates and guards stay.
 /// The graph is run for it, on made-up inputs, or on these examples, by name: where its loops would not end, or its ops refuse what is
 /// made up (0.5 and, in square matrices, more on the diagonal; ones among whole numbers). Parameters and the default generator stay as
-/// they are. Throws ValueError for names that it does not have or that are given twice, ShapeError and DTypeError for examples that do
+/// they are. Throws ValueError for names that it does not have or that are given twice, or where its loops do not end on what is made
+/// up (10000 turns), ShapeError and DTypeError for examples that do
 /// not fit, TapeError where no gradient flows to any of them, or where an op has no rule that a graph can hold; else what the ops throw.
 Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs,
            const Graph::Inputs& examples = {}, Loc loc = Loc::current());

@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
@@ -28,6 +29,7 @@ Tensor made_for(const Graph::Value& value, const DimSizes& sizes, bool is_kind, 
 // What each sample gives.
 std::vector<std::vector<Tensor>> results_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs,
                                             const std::vector<DimSizes>& samples, bool is_kind, const Loc& loc) {
+    const detail::TurnBound turns(detail::kMadeUpTurns);
     std::vector<std::vector<Tensor>> made;
     for (const DimSizes& sizes : samples) {
         std::vector<Tensor> arguments;

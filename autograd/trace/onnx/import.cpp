@@ -11,6 +11,7 @@
 #include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/make_impl.h"
@@ -91,6 +92,7 @@ class Loader {
             fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));
         }
         if (options_.trial_memory < 0) fail<ValueError>(loc_, "load_onnx: trial_memory is {} bytes", options_.trial_memory);
+        if (options_.trial_turns < 0) fail<ValueError>(loc_, "load_onnx: trial_turns is {}", options_.trial_turns);
         for (const auto* list : {&options_.known, &options_.examples}) {
             for (const auto& [name, tensor] : *list) {
                 if (!tensor.defined()) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
@@ -328,6 +330,18 @@ class Loader {
         rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(best_, hint);
     }
 
+    // Other sizes would not help.
+    [[noreturn]] void explain_no_end() {
+        rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(
+            std::current_exception(), "; give inputs on which the loops of the model end in LoadOnnxOptions::examples, or allow more turns: "
+                                      "LoadOnnxOptions::trial_turns");
+    }
+
+    // Whether it is tried with elements that nobody has given.
+    bool is_made_up() const {
+        return inputs_.empty() || std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) { return !input.example.defined(); });
+    }
+
     // Whether it is tried with sizes that nobody has given.
     bool is_bounded() const {
         const auto is_made_up = [](const ModelInput& input) {
@@ -345,7 +359,9 @@ class Loader {
         for (std::size_t s = 0; s < size_count; ++s) {
             for (int integer = 0; integer < (has_integers ? 2 : 1); ++integer) {
                 interpreter_.count_from_here();
+                const TurnBound turns(is_made_up() ? options_.trial_turns : INT64_MAX);
                 const auto failed = [&] {
+                    if (turns.is_spent()) explain_no_end();
                     if (interpreter_.nodes_run() <= furthest_) return;
                     furthest_ = interpreter_.nodes_run();
                     best_ = std::current_exception();

@@ -30,6 +30,9 @@ struct LoadOnnxOptions {
     std::vector<std::string> constants = {};
     /// How many bytes the tensors of a run may take with sizes that nobody has given: sizes that need more do not fit.
     std::int64_t trial_memory = std::int64_t{4} << 30;
+    /// How many turns the loops of the model may take, all together, each time that it is tried with inputs that are made up: on these
+    /// they may have no end.
+    std::int64_t trial_turns = 10'000;
 };
 
 /// The graph of an ONNX model (from IR version 3 on; each op as its meaning is in the model's opset): its inputs, outputs and weights have
@@ -41,7 +44,7 @@ struct LoadOnnxOptions {
 /// have the lines and modules of the program.
 /// Weights may lie in other files in the model's folder, not outside of it.
 /// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has
-/// not, or where the value of an input is needed, TapeError where the model does something else for each size, OutOfMemory where no sizes
+/// not, or where the value of an input is needed, or loops do not end within trial_turns, TapeError where the model does something else for each size, OutOfMemory where no sizes
 /// that fit do with trial_memory, and what ops throw, with the node's name.
 Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.

@@ -1,6 +1,7 @@
 // Editing graphs: what each edit does, and that a refused one changes nothing.
 #include "../../fails.h"
 #include "passes_check.h"
+#include "tapir/autograd/trace/control_flow.h"
 
 using namespace passes_check;
 
@@ -193,6 +194,17 @@ TEST_CASE("ops whose results data says the size of are inserted") {
     optimize(graph);
     check();
     CHECK(Graph::parse(graph.str()).str() == graph.str());
+}
+
+TEST_CASE("loops are inserted, and those that have no end on what is made up are not") {
+    const auto check = [](const auto& body) {
+        Graph graph = trace([&](const Tensor& x) { return while_loop([](const Tensor& h) { return h.sum() < 8; }, body, {x})[0]; }, {{"x", full({2}, 4.0)}});
+        const Graph::Node* loop = node_of(graph, "while_loop");
+        return graph.insert(nullptr, "while_loop", {loop->results[0]}, loop->attributes.all())->results[0]->shape;
+    };
+    CHECK(check([](const Tensor& h) { return h * 2; }) == std::vector<SymInt>{2});  // of zeros it has no end, of others it has
+    CHECK_THROWS_AS(check([](const Tensor& h) { return h - 1; }), ValueError);
+    CHECK_THROWS_WITH(check([](const Tensor& h) { return h - 1; }), Catch::Contains("while_loop: on numbers that are made up it did not end within 10000 turns"));
 }
 
 TEST_CASE("ops that do not take zeros are inserted") {

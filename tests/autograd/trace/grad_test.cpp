@@ -140,4 +140,14 @@ TEST_CASE("graphs that not all numbers suit are differentiated") {
                           [](const Tensor& i, const Tensor& h) { return std::pair(i - 1, tanh(h * 2)); }, {zeros({}, int64), v[0]})[1];
     };
     check(down, {x, full({}, -3, int64)}, {{"x1", full({}, -2, int64)}});
+    const Graph endless = trace(down, {{"x0", x}, {"x1", full({}, -3, int64)}});
+    const Graph named = trace(down, {{"x0", x, {"n"}}, {"x1", full({}, -3, int64)}});
+    for (const Graph& graph : {endless, named}) {
+        CHECK_THROWS_AS(grad(graph, {"output"}, {"x0"}), ValueError);
+        CHECK_THROWS_WITH(grad(graph, {"output"}, {"x0"}),
+                          Catch::StartsWith("grad_test.cpp:139: while_loop: on numbers that are made up it did not end within 10000 turns") &&
+                              Catch::EndsWith("; give grad() examples of the inputs, on which its loops end"));
+    }
+    const Graph far = grad(endless, {"output"}, {"x0"}, {{"x0", x}, {"x1", full({}, -10'001, int64)}});  // these are not made up
+    CHECK(far({x, full({}, -3, int64)})[1].shape() == x.shape());
 }

@@ -349,6 +349,32 @@ TEST_CASE("branches and loops that data decides stay branches and loops") {
     }
 }
 
+TEST_CASE("a loop that has no end on inputs that are made up is not waited for") {
+    Model model;  // halved until the sum is 1 or less, but not 0
+    model.input("x", {"2"}).weight("one", full({}, 1.0)).weight("start", full({}, true, bool_)).weight("half", full({}, 0.5));
+    auto node = model.node("Loop", {"", "start", "x"}, {"y"});
+    node.name("halve");
+    auto* body = node.graph("body");
+    models::set_type(body->add_input(), "i", kInt64, {});
+    models::set_type(body->add_input(), "going", kBool, {});
+    models::set_type(body->add_input(), "v", 1, {"2"});
+    models::add_node(body, "Mul", {"v", "half"}, {"next"});
+    models::add_node(body, "ReduceSum", {"next"}, {"sum"}).set("keepdims", 0);
+    models::add_node(body, "Greater", {"sum", "one"}, {"large"});
+    models::add_node(body, "Cast", {"sum"}, {"is_not_zero"}).set("to", kBool);
+    models::add_node(body, "Not", {"is_not_zero"}, {"is_zero"});
+    models::add_node(body, "Or", {"large", "is_zero"}, {"goes"});
+    models::set_type(body->add_output(), "goes", kBool, {});
+    models::set_type(body->add_output(), "next", 1, {"2"});
+    model.output("y");
+    FAILS_IN(ValueError, "load_onnx: the node halve (Loop): while_loop: on numbers that are made up it did not end within 10000 turns",
+             "give inputs on which the loops of the model end in LoadOnnxOptions::examples", load_onnx_from_memory(model.bytes()));
+    FAILS(ValueError, "within 7 turns", load_onnx_from_memory(model.bytes(), {.trial_turns = 7}));
+    FAILS(ValueError, "trial_turns is -1", load_onnx_from_memory(model.bytes(), {.trial_turns = -1}));
+    const Graph graph = load_onnx_from_memory(model.bytes(), {.examples = {{"x", ones({2})}}, .trial_turns = 0});
+    check_close(first(graph, {tensor({3.0f, 5.0f})}), tensor({0.375f, 0.625f}));
+}
+
 TEST_CASE("recurrent layers, of a fixed length and of any") {
     manual_seed(3);
     nn::LSTM lstm(3, 4, {.num_layers = 1});

@@ -1,0 +1,29 @@
+// TurnBound: for loops that are tried out on made-up numbers, on which they may have no end.
+#pragma once
+
+#include <cstdint>
+
+#include "tapir/core/error.h"
+
+namespace tapir::detail {
+
+inline constexpr std::int64_t kMadeUpTurns = 10'000;
+
+/// While it lives the while_loops of its thread may take so many turns, all together: ValueError. Where several live, each counts.
+class TurnBound {
+ public:
+    explicit TurnBound(std::int64_t turns) noexcept;
+    ~TurnBound();
+    TurnBound(const TurnBound&) = delete;
+    TurnBound& operator=(const TurnBound&) = delete;
+
+    bool is_spent() const noexcept { return left_ == 0; }
+    /// A loop's condition holds, and it takes another turn.
+    static void count_turn(const Loc& loc);
+
+ private:
+    std::int64_t most_, left_;
+    TurnBound* outer_;
+};
+
+}  // namespace tapir::detail
