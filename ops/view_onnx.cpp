@@ -285,10 +285,20 @@ OnnxValue fold_of(const OnnxCall& x) {
     return x.reshape(x.node("MatMul", {rows, x.constant(sums(1).t().contiguous())}), result);
 }
 
+// A size that stays is 1 in Expand's shape: it need not be known.
+OnnxValue expand_of(const OnnxCall& x) {
+    OnnxSizes shape = x.result_shape();
+    const int extra = shape.count() - x.rank();
+    for (int d = 0; d < x.rank(); ++d) {
+        if (shape[extra + d] == x.shape()[d]) shape[extra + d] = SymInt(1);
+    }
+    return x.expand(x[0], shape);
+}
+
 }  // namespace
 
 TAPIR_ONNX(reshape, x.reshape(x[0], x.result_shape()));
-TAPIR_ONNX(expand, x.expand(x[0], x.result_shape()));
+TAPIR_ONNX(expand, expand_of(x));
 TAPIR_ONNX(transpose, transposed(x));
 TAPIR_ONNX(permute, x.permute(x[0], x.integers("dims")));
 TAPIR_ONNX(select, x.gather(x[0], x.number_as("index", int64), x.small("dim")));

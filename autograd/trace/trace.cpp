@@ -13,10 +13,13 @@
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
 
 namespace tapir::detail {
@@ -145,21 +148,97 @@ bool has_data_sizes(const Graph& graph) {
 
 namespace {
 
-// The input with its smallest or its largest element in the place of the second half, so that what chooses elements chooses others.
+// The input with its smallest or its largest element in the place of the second half, so that what chooses elements chooses others. Where
+// all are alike, as in the zeros that a model is tried with, with smaller or larger ones.
 Tensor with_other_data(const Tensor& x, bool by_smallest) {
     const PauseRecording pause;
     Tensor other = x.detach().clone();
     const std::int64_t count = other.numel();
-    if (count < 2) return other;
+    if (count == 0) return other;
     Tensor flat = other.reshape({count});
     const Tensor values = flat.to(float64);
-    const std::int64_t from = (by_smallest ? argmin(values) : argmax(values)).item<std::int64_t>();
-    flat.narrow(0, count / 2, count - count / 2).copy_(flat.narrow(0, from, 1).clone().expand({count - count / 2}));
+    const std::int64_t smallest = argmin(values).item<std::int64_t>(), largest = argmax(values).item<std::int64_t>();
+    const std::int64_t changed = count - count / 2;
+    Tensor chosen = flat[by_smallest ? smallest : largest].clone().expand({changed});
+    if (flat[smallest].equal(flat[largest])) {
+        const double sign = by_smallest ? -1 : 1;
+        const Tensor away = is_floating(x.dtype()) ? exp2(remainder(arange(changed, float32), 8) * 2) : ones({changed});  // 1, 4, ... 16384
+        chosen = x.dtype() == bool_ ? logical_not(chosen) : chosen + (away * sign).to(x.dtype());
+    }
+    flat.narrow(0, count / 2, changed).copy_(chosen);
     return other.requires_grad_(x.requires_grad());
 }
 
-// Of two runs on inputs of the same sizes: what differs was taken from sizes that depend on data. Empty: nothing was.
-std::string taken_from_data(const Graph& a, const Graph& b) {
+// Whether the op finds these sizes of its result itself: one that is left, which is -1 for reshape, those of its operand for expand.
+bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places) {
+    if (node.op == "reshape") return places.size() <= 1;
+    if (node.op != "expand") return false;
+    const std::vector<SymInt> &from = node.inputs[0]->shape, &to = node.results[0]->shape;
+    const std::size_t extra = to.size() - from.size();
+    return std::all_of(places.begin(), places.end(), [&](std::size_t d) { return d >= extra && from[d - extra] == to[d]; });
+}
+
+// In all graphs the op is told all sizes but these.
+void leave_to_op(std::vector<Graph>& graphs, std::size_t n, const std::vector<std::size_t>& places) {
+    if (places.empty()) return;
+    const Graph::Node& first = *graphs[0].nodes()[n];
+    const std::string op = first.op;
+    const std::size_t rank = first.results[0]->shape.size();
+    for (Graph& graph : graphs) {
+        if (n >= graph.nodes().size()) continue;  // what the program does depends on sizes: Union says so
+        Graph::Node& node = *graph.nodes()[n];
+        if (node.op != op || node.results[0]->shape.size() != rank) continue;
+        std::vector<SymInt> shape = node.results[0]->shape;
+        for (const std::size_t d : places) shape[d] = -1;
+        node.attributes.set("shape", shape);
+    }
+}
+
+// Whether what a node is told in another run, on inputs of the same sizes, differs in sizes only that the op finds itself. It does, then.
+bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::size_t n) {
+    const Graph::Node &x = *graphs[0].nodes()[n], &y = *other.nodes()[n];
+    if (!finds_sizes(x, {})) return false;
+    const std::vector<SymInt> &mine = x.results[0]->shape, &others = y.results[0]->shape;
+    if (mine.size() != others.size()) return false;
+    std::vector<std::size_t> differing;
+    for (std::size_t d = 0; d < mine.size(); ++d) {
+        if (mine[d] != others[d]) differing.push_back(d);
+    }
+    if (!finds_sizes(x, differing) || !finds_sizes(y, differing)) return false;
+    leave_to_op(graphs, n, differing);
+    return true;
+}
+
+// What is made of results whose sizes depend on data, and these.
+std::set<const Graph::Value*> made_of_data_sized(const Graph& graph) {
+    std::set<const Graph::Value*> values;
+    for (const auto& node : graph.nodes()) {
+        const OpForm& form = node->attributes.form();
+        const bool is_sized = form.data_sized && form.data_sized(node->attributes.data()) != 0;
+        const auto is_made = [&](const Graph::Value* value) { return values.count(value) > 0; };
+        if (is_sized || std::any_of(node->inputs.begin(), node->inputs.end(), is_made)) values.insert(node->results.begin(), node->results.end());
+    }
+    return values;
+}
+
+// Where data chose nothing in any run, the 0 that an op is told of it is as many as data chooses.
+void leave_none_to_ops(std::vector<Graph>& graphs) {
+    const std::set<const Graph::Value*> made = made_of_data_sized(graphs[0]);
+    for (std::size_t n = 0; n < graphs[0].nodes().size(); ++n) {
+        const Graph::Node& node = *graphs[0].nodes()[n];
+        if (node.results.empty() || !made.count(node.results[0])) continue;
+        std::vector<std::size_t> empty;
+        for (std::size_t d = 0; d < node.results[0]->shape.size(); ++d) {
+            if (node.results[0]->shape[d] == SymInt(0)) empty.push_back(d);
+        }
+        if (finds_sizes(node, empty)) leave_to_op(graphs, n, empty);
+    }
+}
+
+// What differs in the other run, on inputs of the same sizes, was taken from sizes that depend on data. Empty: nothing was, or what was is
+// left to ops from now on.
+std::string taken_from_data(std::vector<Graph>& graphs, const Graph& b) {
+    const Graph& a = graphs[0];
     if (a.nodes().size() != b.nodes().size() || a.constants().size() != b.constants().size()) return {};
     const auto said = [&](const Graph::Node& node, const std::string& what, const std::string& one, const std::string& other) {
         return fmt::format("{}: {} is {}, and {} with other data", at_line(node), what, one, other);
@@ -170,7 +249,7 @@ std::string taken_from_data(const Graph& a, const Graph& b) {
         const auto mine = x.attributes.all(), others = y.attributes.all();
         for (std::size_t i = 0; i < mine.size(); ++i) {
             const std::string one = to_string(mine[i].second), other = to_string(others[i].second);
-            if (one != other) return said(x, mine[i].first, one, other);
+            if (one != other && !leave_differing_to_op(graphs, b, n)) return said(x, mine[i].first, one, other);
         }
     }
     for (std::size_t c = 0; c < a.constants().size(); ++c) {
@@ -305,7 +384,8 @@ class Union {
                 const std::optional<SymInt> joined = join(numbers);
                 if (joined) {
                     sizes.push_back(*joined);
-                } else if (node.op == "reshape" && std::find(sizes.begin(), sizes.end(), SymInt(-1)) == sizes.end()) {
+                } else if (node.op == "reshape" && std::find(sizes.begin(), sizes.end(), SymInt(-1)) == sizes.end() &&
+                           std::find(list->begin(), list->end(), SymInt(-1)) == list->end()) {
                     sizes.push_back(-1);  // whatever is left
                 } else {
                     refuse();
@@ -386,15 +466,12 @@ class Union {
     // What is made of results whose sizes depend on data has sizes that no sample tells: these are found by calling the ops.
     void follow_data_sizes() {
         Graph& whole = graphs_[0];
-        std::set<const Graph::Value*> depending;
+        const std::set<const Graph::Value*> made = made_of_data_sized(whole);
         int unknown = 0;
         for (const auto& node : whole.nodes()) {
             const Attributes& attributes = node->attributes;
-            const auto depends = [&](const Graph::Value* value) { return depending.count(value) > 0; };
-            const bool is_reached = std::any_of(node->inputs.begin(), node->inputs.end(), depends);
+            if (node->results.empty() || !made.count(node->results[0])) continue;
             const std::uint64_t own = attributes.form().data_sized ? attributes.form().data_sized(attributes.data()) : 0;
-            if (!is_reached && own == 0) continue;
-            depending.insert(node->results.begin(), node->results.end());
             for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
                 if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, unknown++));
             }
@@ -408,7 +485,7 @@ class Union {
                 for (std::string& name : size.dims()) names.insert(std::move(name));
             }
         }
-        if (names.size() > 6 || node.attributes.has_graph()) return;  // a loop over zeros may have no end
+        if (names.size() > 6) return;
         try {
             const std::vector<Inferred> made = infer_results(node.attributes, node.inputs, loc_);
             for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;
@@ -476,9 +553,8 @@ class Program {
         Samples samples = run_samples(sizes_, /*with_first=*/false);
         Run own = run(given());  // the last: what it writes stays
         try {
-            check_data_sizes(own.graph);
             samples.graphs[0] = std::move(own.graph);
-            return Union(std::move(samples.graphs), samples.sizes, loc_).make();
+            return join(samples);
         } catch (const TapeError&) {
             own.undo();
             std::optional<Graph> graph = trace_larger();
@@ -546,7 +622,7 @@ class Program {
             Samples samples = run_samples(larger, /*with_first=*/true);
             const Run own = run(given());
             try {
-                if (same_but_copies(samples.graphs[0], own.graph)) return Union(std::move(samples.graphs), samples.sizes, loc_).make();
+                if (same_but_copies(samples.graphs[0], own.graph)) return join(samples);
             } catch (...) {
                 own.undo();
                 throw;
@@ -559,15 +635,22 @@ class Program {
         return std::nullopt;
     }
 
+    Graph join(Samples& samples) const {
+        check_data_sizes(samples.graphs);
+        leave_none_to_ops(samples.graphs);
+        return Union(std::move(samples.graphs), samples.sizes, loc_).make();
+    }
+
     // Is anything taken from sizes that depend on data?
-    void check_data_sizes(const Graph& graph) const {
-        if (!has_data_sizes(graph)) return;
+    void check_data_sizes(std::vector<Graph>& graphs) const {
+        if (!has_data_sizes(graphs[0])) return;
         for (const bool by_smallest : {true, false}) {
             std::string taken;
             try {
+                const TurnBound turns(kMadeUpTurns);
                 const Run other = run(tensors_of([&](std::size_t, const Tensor& x) { return with_other_data(x, by_smallest); }));
                 other.undo();
-                taken = taken_from_data(graph, other.graph);
+                taken = taken_from_data(graphs, other.graph);
             } catch (const OutOfMemory&) {
                 throw;
             } catch (const Error&) {  // the program does not take such data: then this is not known

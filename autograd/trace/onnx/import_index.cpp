@@ -92,6 +92,7 @@ void gather_nd(Call& c) {
     }
     const Tensor picked = index_select(flat.x, 0, reshape(positions, {-1}));
     for (int d = batch + k; d < x.dim(); ++d) shape.push_back(x.size(d));
+    if (c.value(1)->sized_by_data && positions.dim() == 1 && flat.rest > 0) shape.raw(0) = -1;  // as many as there are
     c.give(reshape(picked, shape));
 }
 

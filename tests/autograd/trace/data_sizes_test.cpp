@@ -1,6 +1,7 @@
 // Sizes that depend on data: graphs hold for others than those of the traced run, or are refused.
 #include <catch2/catch.hpp>
 
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
@@ -68,10 +69,60 @@ TEST_CASE("a trace that fails leaves everything as it was") {
     CHECK(equal(w, ones({3})));
 }
 
+TEST_CASE("a size that reshape and expand find themselves may be one that depends on data") {
+    check_sizes([](const Tensor& x) {
+        const Tensor kept = x[x > 0];
+        return kept.reshape({kept.size(0), 1}).expand({kept.size(0), 2}) + kept.unsqueeze(1);
+    });
+    check_sizes([](const Tensor& x) { return squeeze(nonzero(x > 0), 1).expand({3, -1}) * 2; });
+    check_sizes([](const Tensor& x) { return reshape(stack({x, -x}, 1)[x > 0], {-1, 2, 1}).unsqueeze(0); });
+    const Graph graph = trace([](const Tensor& x) { return x[x > 0].unsqueeze(1) * ones({x.size(0)}); }, {{"x", kSamples[0], {"n"}}});
+    INFO(graph.str());
+    for (const Tensor& x : {kSamples[0], kSamples[3], tensor({2.0, -1.0, 0.5, 3.0, 1.0})}) check_on(graph, x, x[x > 0].unsqueeze(1) * ones({x.size(0)}));
+}
+
+TEST_CASE("inputs that are alike everywhere tell what depends on data, too") {
+    const auto fn = [](const Tensor& x) { return x[x > 0].unsqueeze(1) * 2; };
+    const Graph graph = trace(fn, {{"x", zeros({4})}});
+    for (const Tensor& x : kSamples) check_on(graph, x, fn(x));
+    const auto above = [](const Tensor& x) { return x[x > 1e9].unsqueeze(1).expand({-1, 3}) * 2; };  // what no run has
+    check_on(trace(above, {{"x", zeros({4})}}), kSamples[0] * 1e9, above(kSamples[0] * 1e9));
+    const auto masked = [](const Tensor& x, const Tensor& mask) { return x[mask].unsqueeze(1) * 2; };
+    const Graph chosen = trace(masked, {{"x", kSamples[0]}, {"mask", zeros({4}, bool_)}});
+    CHECK(equal(chosen({kSamples[0], kSamples[0] > 1})[0], masked(kSamples[0], kSamples[0] > 1)));
+}
+
 TEST_CASE("a size that the program took from data is refused") {
     const auto fn = [](const Tensor& x) {
         const Tensor kept = x[x > 0];
-        return kept.reshape({kept.size(0), 1}).expand({kept.size(0), 2}) + kept.unsqueeze(1);
+        return kept * arange(kept.size(0), float32);
     };
     CHECK_THROWS_AS(trace(fn, {{"x", kSamples[0]}}), TapeError);
+    const auto two = [](const Tensor& x) {
+        const Tensor kept = x[x > 0], squares = kept.unsqueeze(0) * kept.unsqueeze(1);
+        return squares.reshape({1, squares.size(0), squares.size(1)});
+    };
+    CHECK_THROWS_AS(trace(two, {{"x", kSamples[0]}}), TapeError);
+}
+
+TEST_CASE("steps along as many elements as data says") {
+    const auto fn = [](const Tensor& x) {
+        const auto step = [](const Tensor& h, const Tensor& v) { return std::pair{h + v, h * v}; };
+        return scan(step, {zeros({})}, {x[x > 0]}).outputs[0] * 2;
+    };
+    const Graph graph = trace(fn, {{"x", kSamples[0]}});
+    INFO(graph.str());
+    CHECK_FALSE(graph.outputs()[0].value->shape[0].is_number());
+    for (const Tensor& x : kSamples) check_on(graph, x, fn(x));
+}
+
+TEST_CASE("a loop that does not end on data that was made up does not hang a trace") {
+    const auto fn = [](const Tensor& x) {  // up to the sum, which must not be below 0
+        const auto count = while_loop([](const Tensor& i, const Tensor& end) { return i != end; },
+                                      [](const Tensor& i, const Tensor& end) { return std::pair{i + 1, end.clone()}; }, {zeros({}), x.sum()});
+        return x[x > 0] * count[0];
+    };
+    const Tensor x = tensor({1.0, -2.0, 2.0, 3.0});
+    const Graph graph = trace(fn, {{"x", x}});
+    CHECK(equal(graph({x})[0], fn(x)));
 }

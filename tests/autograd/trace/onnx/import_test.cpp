@@ -349,6 +349,51 @@ TEST_CASE("branches and loops that data decides stay branches and loops") {
     }
 }
 
+TEST_CASE("what data chooses is loaded for other data") {
+    const Tensor whole = tensor({3.0f, -1.0f, 2.0f, -4.0f, 5.0f, 6.0f}).reshape({3, 2}), none = zeros({3}, bool_);
+    const Tensor masks[] = {none, tensor({0, 1, 1}, bool_), tensor({1, 0, 0}, bool_), ones({3}, bool_)};
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    SECTION("rows of a mask") {
+        const auto check = [&](const auto& fn) {
+            save_onnx(path, trace(fn, {{"x", whole}, {"mask", masks[1]}}));
+            const Graph graph = load_onnx(path);
+            INFO(graph.str());
+            for (const Tensor& mask : masks) check_close(first(graph, {whole, mask}), fn(whole, mask));
+        };
+        check([](const Tensor& x, const Tensor& mask) { return x.index({mask}).sum(0); });
+        check([](const Tensor& x, const Tensor& mask) { return x.index({mask}) * 2; });
+        check([](const Tensor& x, const Tensor& mask) { return x.index({mask}).reshape({-1, 1, 2}); });
+        check([](const Tensor& x, const Tensor& mask) { return x.index({mask}).unsqueeze(1) * x; });
+    }
+    SECTION("elements above 0") {
+        const auto check = [&](const auto& fn) {
+            save_onnx(path, trace(fn, {{"x", whole, {"rows"}}}));
+            const Graph graph = load_onnx(path);
+            INFO(graph.str());
+            for (const Tensor& given : {whole, -whole, whole.abs(), -whole.abs(), randn({7, 2})}) check_close(first(graph, {given}), fn(given));
+        };
+        check([](const Tensor& x) { return masked_select(x, x > 0) * 2; });
+        check([](const Tensor& x) { return sum(masked_select(x, x > 0)); });
+        check([](const Tensor& x) { return masked_select(x, x > 0).reshape({1, -1}); });
+        check([](const Tensor& x) { return masked_select(x, x > 0).unsqueeze(1).expand({-1, 3}); });
+    }
+    SECTION("GatherND, as others write it") {
+        Model model;
+        model.input("x", {"3", "2"}).weight("limit", full({}, 2.5));
+        model.node("Greater", {"x", "limit"}, {"mask"});
+        model.node("NonZero", {"mask"}, {"places"});
+        model.node("Transpose", {"places"}, {"rows"}).set("perm", std::vector<std::int64_t>{1, 0});
+        model.node("GatherND", {"x", "rows"}, {"kept"});
+        model.weight("axes", ints({1})).node("Unsqueeze", {"kept", "axes"}, {"column"});
+        model.node("Mul", {"column", "column"}, {"y"});
+        model.output("y");
+        const Graph graph = load_onnx_from_memory(model.bytes());
+        INFO(graph.str());
+        for (const Tensor& given : {whole, -whole, zeros({3, 2})}) check_close(first(graph, {given}), square(masked_select(given, given > 2.5)).unsqueeze(1));
+    }
+}
+
 TEST_CASE("a loop that has no end on inputs that are made up is not waited for") {
     Model model;  // halved until the sum is 1 or less, but not 0
     model.input("x", {"2"}).weight("one", full({}, 1.0)).weight("start", full({}, true, bool_)).weight("half", full({}, 0.5));
