@@ -17,7 +17,8 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-constexpr int64_t kMostTurns = 32;  // of a loop that is written out
+constexpr int64_t kMostTurns = 32;       // of a loop that is written out
+constexpr int64_t kMostCounted = 10'000;  // of a loop whose condition is computed to know how many there are
 
 OnnxInterpreter::Scope inside(Call& c) {
     OnnxInterpreter::Scope inner;
@@ -118,7 +119,8 @@ struct LoopParts {
 };
 
 // A body's next turn. Its operands are the turn, a condition that holds, and the state.
-std::vector<OnnxValuePtr> turn_of(Call& c, const LoopParts& loop, OnnxValuePtr turn, const std::vector<OnnxValuePtr>& state) {
+std::vector<OnnxValuePtr> turn_of(Call& c, const LoopParts& loop, OnnxValuePtr turn, const std::vector<OnnxValuePtr>& state,
+                                  const std::vector<bool>* only = nullptr) {
     OnnxInterpreter::Scope inner = inside(c);
     inner.values[loop.body.input(0).name()] = std::move(turn);
     {
@@ -126,27 +128,34 @@ std::vector<OnnxValuePtr> turn_of(Call& c, const LoopParts& loop, OnnxValuePtr t
         inner.values[loop.body.input(1).name()] = onnx_constant(full({}, true, bool_));
     }
     for (int i = 0; i < loop.carried; ++i) inner.values[loop.body.input(i + 2).name()] = state[static_cast<std::size_t>(i)];
-    return c.interpreter().run(loop.body, inner);
+    return c.interpreter().run(loop.body, inner, only);
 }
 
-// As many turns as are known, while the condition, if it counts, is known to hold. False where it is not known: nothing is given then.
+OnnxValuePtr number_of(int64_t turn) {
+    const OutsideTrace outside;
+    return onnx_constant(full({}, turn, int64));
+}
+
+// Whether what a body gives first, which is known, says so.
+bool goes_on_after(Call& c, const OnnxValuePtr& result) {
+    const std::vector<OnnxValuePtr> condition{result};
+    return OnnxCall(c.interpreter(), c.node(), condition, c.scope(), false).integer(0, "condition to go on") != 0;
+}
+
+// As many turns as are known, while the condition, if it counts, is known to hold. False where it is not known, or differs with sizes:
+// nothing is given then.
 bool write_out(Call& c, const LoopParts& loop, int64_t times, bool has_condition) {
+    if (has_condition && c.value(1)->by_size) return false;
     bool goes_on = !has_condition || c.integer(1, "condition") != 0;
     std::vector<OnnxValuePtr> state;
     for (int i = 0; i < loop.carried; ++i) state.push_back(c.value(i + 2));
     std::vector<std::vector<OnnxValuePtr>> collected(static_cast<std::size_t>(loop.scanned));
     for (int64_t turn = 0; turn < times && goes_on; ++turn) {
         if (turn == kMostTurns) return false;
-        OnnxValuePtr number;
-        {
-            const OutsideTrace outside;
-            number = onnx_constant(full({}, turn, int64));
-        }
-        std::vector<OnnxValuePtr> results = turn_of(c, loop, number, state);
+        std::vector<OnnxValuePtr> results = turn_of(c, loop, number_of(turn), state);
         if (has_condition) {  // else the body's counts for nothing
-            if (!results[0]->known.defined()) return false;
-            const std::vector<OnnxValuePtr> condition{results[0]};
-            goes_on = OnnxCall(c.interpreter(), c.node(), condition, c.scope(), false).integer(0, "condition to go on") != 0;
+            if (!results[0]->known.defined() || results[0]->by_size) return false;
+            goes_on = goes_on_after(c, results[0]);
         }
         for (int i = 0; i < loop.carried; ++i) state[static_cast<std::size_t>(i)] = std::move(results[static_cast<std::size_t>(i) + 1]);
         for (std::size_t k = 0; k < collected.size(); ++k) collected[k].push_back(std::move(results[k + static_cast<std::size_t>(loop.carried) + 1]));
@@ -171,8 +180,63 @@ void require_known(Call& c, const char* why) {
     if (c.has(1)) c.known(1, fmt::format("condition, {}", why).c_str());
 }
 
+// The nodes that a body's condition is computed by, also from what is carried: these of that. Nothing where one has a graph of its own.
+struct ConditionPart {
+    std::vector<bool> nodes, carried;
+};
+std::optional<ConditionPart> condition_part(const LoopParts& loop) {
+    ConditionPart part{std::vector<bool>(static_cast<std::size_t>(loop.body.node_size())), std::vector<bool>(static_cast<std::size_t>(loop.carried))};
+    std::set<std::string> names{loop.body.output(0).name()};
+    const auto is_needed = [&](const std::string& name) { return names.count(name) > 0; };
+    for (std::size_t before = 0; before != names.size();) {
+        before = names.size();
+        for (int n = loop.body.node_size(); n-- > 0;) {
+            const onnx::NodeProto& node = loop.body.node(n);
+            if (std::none_of(node.output().begin(), node.output().end(), is_needed)) continue;
+            const auto has_graph = [](const onnx::AttributeProto& attribute) { return attribute.has_g(); };
+            if (std::any_of(node.attribute().begin(), node.attribute().end(), has_graph)) return std::nullopt;
+            part.nodes[static_cast<std::size_t>(n)] = true;
+            names.insert(node.input().begin(), node.input().end());
+        }
+        for (int i = 0; i < loop.carried; ++i) {
+            if (!is_needed(loop.body.input(i + 2).name())) continue;
+            part.carried[static_cast<std::size_t>(i)] = true;
+            names.insert(loop.body.output(i + 1).name());
+        }
+    }
+    return part;
+}
+
+// How many turns, of so many at most, a loop takes whose condition, at the beginning known, depends on counters and sizes alone: as
+// TensorFlow's. Nothing where it depends on more.
+std::optional<int64_t> counted_turns(Call& c, const LoopParts& loop, int64_t most) {
+    const std::optional<ConditionPart> part = condition_part(loop);
+    if (!part) return std::nullopt;
+    std::vector<OnnxValuePtr> state(part->carried.size());
+    const auto carry_on = [&](const auto& value_of) {
+        for (std::size_t i = 0; i < state.size(); ++i) {
+            if (!part->carried[i]) continue;
+            state[i] = value_of(static_cast<int>(i));
+            if (!state[i] || !state[i]->is_constant()) return false;
+        }
+        return true;
+    };
+    if (!carry_on([&](int i) { return c.value(i + 2); })) return std::nullopt;
+    const OutsideTrace outside;
+    const OnnxInterpreter::Body inside_body(c.interpreter());
+    bool goes_on = c.integer(1, "condition") != 0;
+    int64_t turn = 0;
+    for (; turn < most && goes_on; ++turn) {
+        if (turn == kMostCounted) return std::nullopt;
+        const std::vector<OnnxValuePtr> results = turn_of(c, loop, number_of(turn), state, &part->nodes);
+        if (!results[0] || !results[0]->is_constant() || !carry_on([&](int i) { return results[static_cast<std::size_t>(i) + 1]; })) return std::nullopt;
+        goes_on = goes_on_after(c, results[0]);
+    }
+    return turn;
+}
+
 // A known number of turns: a scan along it.
-void scan_turns(Call& c, const LoopParts& loop, const std::vector<Tensor>& state, const std::vector<int>& types) {
+void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector<Tensor>& state, const std::vector<int>& types) {
     std::vector<int> result_types;
     const auto step = [&](const std::vector<Tensor>& x) {
         const OnnxInterpreter::Body inside_body(c.interpreter());
@@ -180,7 +244,7 @@ void scan_turns(Call& c, const LoopParts& loop, const std::vector<Tensor>& state
         results.erase(results.begin());
         return tensors_of(c, results, result_types);
     };
-    const Tensor turns = arange(c.integer(0, "trip count"), int64);
+    const Tensor turns = arange(times, int64);
     const ScanResult result = scan(step, state, {turns});
     for (std::size_t i = 0; i < result.carry.size(); ++i) c.give(result.carry[i], types[i]);
     for (std::size_t k = 0; k < result.outputs.size(); ++k) c.give(result.outputs[k], result_types[state.size() + k]);
@@ -229,7 +293,11 @@ void loop_op(Call& c) {
         state.push_back(c.x(i + 2));
         types.push_back(c.type(i + 2));
     }
-    if (c.is_known(0) && has_times && (!has_condition || always_goes_on(c, body))) return scan_turns(c, loop, state, types);
+    const int64_t most = !has_times ? INT64_MAX : c.is_known(0) ? std::max<int64_t>(c.integer(0, "trip count"), 0) : -1;
+    if (has_times && most >= 0 && (!has_condition || always_goes_on(c, body))) return scan_turns(c, loop, most, state, types);
+    if (most >= 0 && has_condition && c.is_known(1)) {
+        if (const std::optional<int64_t> turns = counted_turns(c, loop, most)) return scan_turns(c, loop, *turns, state, types);
+    }
     loop_while(c, loop, std::move(state), types, has_times, has_condition);
 }
 

@@ -124,8 +124,9 @@ class OnnxInterpreter {
     void set_named_dims(bool has) noexcept { has_named_dims_ = has; }
     bool has_named_dims() const noexcept { return has_named_dims_; }
 
-    /// Of the graph: initializers must be in the scope, or are added as constants.
-    std::vector<OnnxValuePtr> run(const onnx::GraphProto& graph, Scope& scope);
+    /// Of the graph: initializers must be in the scope, or are added as constants. only: the nodes that are run, of all; null where an
+    /// output is not made then.
+    std::vector<OnnxValuePtr> run(const onnx::GraphProto& graph, Scope& scope, const std::vector<bool>* only = nullptr);
     Tensor load(const onnx::TensorProto& proto) const { return tensor_of_onnx(proto, folder_, file_, loc_); }
     const Loc& loc() const noexcept { return loc_; }
     const onnx::ModelProto& model() const noexcept { return model_; }

@@ -315,7 +315,7 @@ std::vector<std::string> OnnxInterpreter::unsupported() const {
     return names;
 }
 
-std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Scope& scope) {
+std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Scope& scope, const std::vector<bool>* only) {
     for (const onnx::TensorProto& proto : graph.initializer()) {
         if (scope.values.count(proto.name())) continue;
         auto [place, is_new] = constants_.try_emplace(&proto);
@@ -326,11 +326,13 @@ std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Sc
         scope.values[proto.name()] = onnx_constant(place->second, proto.data_type());
     }
     if (graph.sparse_initializer_size() > 0) fail<ValueError>(loc_, "load_onnx: {}: sparse tensors are not supported", file_);
-    for (const onnx::NodeProto& node : graph.node()) run_node(node, scope);
+    for (int n = 0; n < graph.node_size(); ++n) {
+        if (!only || (*only)[static_cast<std::size_t>(n)]) run_node(graph.node(n), scope);
+    }
     std::vector<OnnxValuePtr> outputs;
     for (const onnx::ValueInfoProto& output : graph.output()) {
         OnnxValuePtr value = scope.find(output.name());
-        if (!value) fail<FileError>(loc_, "load_onnx: {}: nothing makes the output {}", file_, output.name());
+        if (!value && !only) fail<FileError>(loc_, "load_onnx: {}: nothing makes the output {}", file_, output.name());
         outputs.push_back(std::move(value));
     }
     return outputs;

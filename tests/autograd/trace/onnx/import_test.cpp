@@ -420,6 +420,78 @@ TEST_CASE("a loop that has no end on inputs that are made up is not waited for")
     check_close(first(graph, {tensor({3.0f, 5.0f})}), tensor({0.375f, 0.625f}));
 }
 
+TEST_CASE("a Loop whose condition counts is a scan, as that of an LSTM of TensorFlow") {
+    // As tf2onnx writes it: as many turns as an int64 can say, while two counters, which are carried, are below the number of times.
+    const std::int64_t inputs = 3, units = 2;
+    const auto model_of = [&](const std::string& time) {
+        Model model;
+        model.input("x", {"2", time, std::to_string(inputs)});
+        model.node("Transpose", {"x"}, {"steps"}).set("perm", std::vector<std::int64_t>{1, 0, 2});
+        model.weight("first", full({}, 0, int64)).weight("zero", full({}, 0, int32)).weight("one", full({}, 1, int32));
+        model.node("Shape", {"steps"}, {"shape"});
+        model.node("Gather", {"shape", "first"}, {"length"});
+        model.node("Cast", {"length"}, {"times"}).set("to", onnx::TensorProto::INT32);
+        model.node("Less", {"zero", "times"}, {"begins"});
+        model.weight("trip_count", full({}, INT64_MAX, int64)).weight("none", zeros({2, units}));
+        model.weight("kernel", randn({inputs + units, 4 * units})).weight("bias", randn({4 * units})).weight("forget", full({}, 1.0));
+        auto* body = model.node("Loop", {"trip_count", "begins", "zero", "zero", "none", "none"}, {"count", "at", "h_end", "c_end", "all"}).graph("body");
+        models::set_type(body->add_input(), "turn", kInt64, {});
+        models::set_type(body->add_input(), "going", kBool, {});
+        for (const char* name : {"counter", "time"}) models::set_type(body->add_input(), name, onnx::TensorProto::INT32, {});
+        for (const char* name : {"h", "c"}) models::set_type(body->add_input(), name, 1, {"2", "2"});
+        models::add_node(body, "Add", {"counter", "one"}, {"next_counter"});
+        models::add_node(body, "Add", {"time", "one"}, {"next_time"});
+        models::add_node(body, "Less", {"next_counter", "times"}, {"counts"});
+        models::add_node(body, "Less", {"next_time", "times"}, {"lasts"});
+        models::add_node(body, "And", {"counts", "lasts"}, {"goes"});
+        models::add_node(body, "Gather", {"steps", "time"}, {"row"}).set("axis", 0);
+        models::add_node(body, "Concat", {"row", "h"}, {"given"}).set("axis", 1);
+        models::add_node(body, "MatMul", {"given", "kernel"}, {"product"});
+        models::add_node(body, "Add", {"product", "bias"}, {"gates"});
+        models::add_node(body, "Split", {"gates"}, {"i", "j", "f", "o"}).set("axis", 1);
+        models::add_node(body, "Add", {"f", "forget"}, {"kept"});
+        for (const char* gate : {"kept", "i", "o"}) models::add_node(body, "Sigmoid", {gate}, {std::string(gate) + "_open"});
+        models::add_node(body, "Tanh", {"j"}, {"new"});
+        models::add_node(body, "Mul", {"i_open", "new"}, {"added"});
+        models::add_node(body, "Mul", {"kept_open", "c"}, {"left"});
+        models::add_node(body, "Add", {"left", "added"}, {"next_c"});
+        models::add_node(body, "Tanh", {"next_c"}, {"shown"});
+        models::add_node(body, "Mul", {"o_open", "shown"}, {"next_h"});
+        models::add_node(body, "Identity", {"next_h"}, {"output"});
+        models::set_type(body->add_output(), "goes", kBool, {});
+        for (const char* name : {"next_counter", "next_time"}) models::set_type(body->add_output(), name, onnx::TensorProto::INT32, {});
+        for (const char* name : {"next_h", "next_c", "output"}) models::set_type(body->add_output(), name, 1, {"2", "2"});
+        model.node("Transpose", {"all"}, {"y"}).set("perm", std::vector<std::int64_t>{1, 0, 2});
+        model.output("y").output("h_end").output("at", {}, onnx::TensorProto::INT32);
+        return model;
+    };
+    const auto check = [&](const Graph& graph, const Tensor& x) {
+        const Tensor kernel = graph.value("kernel")->data, bias = graph.value("bias")->data;
+        Tensor h = zeros({2, units}), c = h;
+        std::vector<Tensor> all;
+        for (std::int64_t t = 0; t < x.size(1); ++t) {
+            const auto gates = chunk(matmul(cat({select(x, 1, t), h}, 1), kernel) + bias, 4, 1);
+            c = sigmoid(gates[2] + 1) * c + sigmoid(gates[0]) * tanh(gates[1]);
+            h = sigmoid(gates[3]) * tanh(c);
+            all.push_back(h);
+        }
+        const std::vector<Tensor> y = graph({x});
+        check_close(y[0], stack(all, 1));
+        check_close(y[1], h);
+        CHECK(y[2].item<std::int64_t>() == x.size(1));
+        check_close(graph.run({{"x", x}}, {"y"})[0], y[0]);
+    };
+    const Graph named = load_onnx_from_memory(model_of("time").bytes());
+    INFO(named.str());
+    CHECK(to_string(Attribute(named.outputs()[0].value->shape)) == "(2, time, 2)");
+    for (const int times : {1, 5, 50}) check(named, randn({2, times, inputs}));
+    for (const char* times : {"4", "50"}) {  // few turns are written out, more are not
+        const Graph graph = load_onnx_from_memory(model_of(times).bytes());
+        check(graph, randn({2, std::atoi(times), inputs}));
+        if (std::atoi(times) == 50) CHECK(graph.nodes().size() < 20);
+    }
+}
+
 TEST_CASE("recurrent layers, of a fixed length and of any") {
     manual_seed(3);
     nn::LSTM lstm(3, 4, {.num_layers = 1});
