@@ -410,11 +410,13 @@ class Union {
             for (const Graph& graph : graphs_) is_same &= c < graph.constants().size() && same_elements(graph.constants()[c]->data, value->data);
             if (is_same) continue;
             const Graph::Node* user = value->uses.empty() ? nullptr : value->uses[0].node;
-            if (!user) continue;
+            const auto& outputs = whole.outputs();
+            const bool is_output = std::any_of(outputs.begin(), outputs.end(), [&](const Graph::Output& output) { return output.value == value; });
+            if (!user && !is_output) continue;
             const std::optional<Number> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
             if (!number) {
-                fail<TapeError>(loc_, "trace: {}: an operand of it that no op made depends on the sizes, in a way that no formula of the "
-                                "named dimensions gives", at_line(*user));
+                fail<TapeError>(loc_, "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives",
+                                user ? fmt::format("{}: an operand of it", at_line(*user)) : "an output");
             }
             found.emplace_back(value, *number);
         }

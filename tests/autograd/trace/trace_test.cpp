@@ -1,5 +1,6 @@
 // Tracing: what the program did, as a graph that does the same.
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "../../fails.h"
 #include "tapir/autograd/trace/trace.h"
@@ -42,6 +43,14 @@ TEST_CASE("a named dimension may have another size") {
         const Tensor x = randn({n, 4});
         check_same(graph({x})[0], fn(x));
     }
+}
+
+TEST_CASE("a number that differs with sizes may be an output") {
+    const auto fn = [](const Tensor& x) { return std::pair{x * 2, tensor(static_cast<double>(2 * x.size(0)))}; };
+    const Graph graph = trace(fn, {{"x", ones({3}), {"n"}}});
+    for (const int n : {1, 3, 50}) CHECK(graph({ones({n})})[1].item() == 2 * n);
+    FAILS(TapeError, "trace: an output that no op made depends on the sizes",
+          trace([](const Tensor& x) { return std::pair{x * 2, tensor(std::sqrt(static_cast<double>(x.size(0))))}; }, {{"x", ones({3}), {"n"}}}));
 }
 
 TEST_CASE("writing in place makes new values") {
