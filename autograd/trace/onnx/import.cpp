@@ -453,6 +453,9 @@ class Loader {
                 outputs.push_back(call.tensor(results[k]));
                 continue;
             }
+            if (results[k]->stacked.defined()) {
+                fail<ValueError>(loc_, "load_onnx: {}: the output {} is a sequence that a loop of many turns made", file_, name);
+            }
             for (std::size_t i = 0; i < results[k]->elements.size(); ++i) {
                 if (results[k]->elements[i]->kind != OnnxValue::Kind::tensor) fail<ValueError>(loc_, "load_onnx: {}: the output {} is a sequence of sequences", file_, name);
                 traced_.outputs.push_back(fmt::format("{}_{}", name, i));

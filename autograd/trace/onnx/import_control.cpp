@@ -235,19 +235,82 @@ std::optional<int64_t> counted_turns(Call& c, const LoopParts& loop, int64_t mos
     return turn;
 }
 
-// A known number of turns: a scan along it.
-void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector<Tensor>& state, const std::vector<int>& types) {
+// How many turns a loop takes, where that is known.
+std::optional<int64_t> known_turns(Call& c, const LoopParts& loop, bool has_times, bool has_condition) {
+    if ((has_times && !c.is_known(0)) || (has_condition && !c.is_known(1))) return std::nullopt;
+    const int64_t most = has_times ? std::max<int64_t>(c.integer(0, "trip count"), 0) : INT64_MAX;
+    if (has_times && (!has_condition || always_goes_on(c, loop.body))) return most;
+    return counted_turns(c, loop, most);
+}
+
+bool mentions(const onnx::NodeProto& node, const std::string& name) {
+    if (std::find(node.input().begin(), node.input().end(), name) != node.input().end()) return true;
+    return std::any_of(node.attribute().begin(), node.attribute().end(), [&](const onnx::AttributeProto& attribute) {
+        const auto& graph = attribute.g();
+        return std::any_of(graph.node().begin(), graph.node().end(), [&](const onnx::NodeProto& inner) { return mentions(inner, name); }) ||
+               std::any_of(graph.output().begin(), graph.output().end(), [&](const auto& output) { return output.name() == name; });
+    });
+}
+
+// Whether all that a body does with a sequence that it carries is to append to it.
+bool only_appends(const onnx::GraphProto& body, int carried) {
+    const std::string &before = body.input(carried + 2).name(), &after = body.output(carried + 1).name();
+    bool appends = false;
+    for (const onnx::NodeProto& node : body.node()) {
+        const bool is_at_end = node.input_size() == 2 || (node.input_size() == 3 && node.input(2).empty());
+        if (node.op_type() == "SequenceInsert" && is_at_end && node.input(0) == before && node.output_size() == 1 && node.output(0) == after) {
+            appends = true;
+        } else if (mentions(node, before) || mentions(node, after)) {
+            return false;
+        }
+    }
+    for (int k = 0; k < body.output_size(); ++k) {
+        if (k != carried + 1 && (body.output(k).name() == before || body.output(k).name() == after)) return false;
+    }
+    return appends;
+}
+
+OnnxValuePtr sequence_of(const Tensor& stacked, int type) {
+    auto value = std::make_shared<OnnxValue>();
+    value->kind = OnnxValue::Kind::sequence;
+    value->stacked = stacked;
+    value->type = type;
+    return value;
+}
+
+// A known number of turns: a scan along it. is_sequence: of what is carried, the sequences, which begin empty: what turns append is collected.
+void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector<bool>& is_sequence, const std::vector<Tensor>& state,
+                const std::vector<int>& types) {
     std::vector<int> result_types;
     const auto step = [&](const std::vector<Tensor>& x) {
         const OnnxInterpreter::Body inside_body(c.interpreter());
-        std::vector<OnnxValuePtr> results = turn_of(c, loop, onnx_value(x.back()), values_of(x, 0, types));
-        results.erase(results.begin());
-        return tensors_of(c, results, result_types);
+        const std::vector<OnnxValuePtr> tensors = values_of(x, 0, types);
+        std::vector<OnnxValuePtr> given, next, appended;
+        std::size_t place = 0;
+        for (const bool is_empty : is_sequence) given.push_back(is_empty ? sequence_of({}, 0) : tensors[place++]);
+        const std::vector<OnnxValuePtr> results = turn_of(c, loop, onnx_value(x.back()), given);
+        for (std::size_t i = 0; i < is_sequence.size(); ++i) {
+            if (is_sequence[i]) appended.push_back(results[i + 1]->elements.at(0));
+            else next.push_back(results[i + 1]);
+        }
+        next.insert(next.end(), results.begin() + loop.carried + 1, results.end());
+        next.insert(next.end(), appended.begin(), appended.end());
+        return tensors_of(c, next, result_types);
     };
     const Tensor turns = arange(times, int64);
     const ScanResult result = scan(step, state, {turns});
-    for (std::size_t i = 0; i < result.carry.size(); ++i) c.give(result.carry[i], types[i]);
-    for (std::size_t k = 0; k < result.outputs.size(); ++k) c.give(result.outputs[k], result_types[state.size() + k]);
+    const auto scanned = static_cast<std::size_t>(loop.scanned);
+    std::size_t carry = 0, appended = scanned;
+    for (const bool is_own : is_sequence) {
+        if (is_own) {
+            c.give(sequence_of(result.outputs[appended], result_types[state.size() + appended]));
+            ++appended;
+        } else {
+            c.give(result.carry[carry], types[carry]);
+            ++carry;
+        }
+    }
+    for (std::size_t k = 0; k < scanned; ++k) c.give(result.outputs[k], result_types[state.size() + k]);
 }
 
 // As long as a condition holds that data decides.
@@ -283,21 +346,25 @@ void loop_op(Call& c) {
     const bool knows_times = !has_times || (c.is_known(0) && !c.value(0)->by_size), knows_condition = !has_condition || c.is_known(1);
     const int64_t times = !has_times ? INT64_MAX : knows_times ? c.integer(0, "trip count") : 0;
     if (knows_times && knows_condition && (!has_times || has_condition || times <= kMostTurns) && write_out(c, loop, times, has_condition)) return;
+    const std::optional<int64_t> turns = known_turns(c, loop, has_times, has_condition);
+    std::vector<bool> is_sequence(static_cast<std::size_t>(carried));
     std::vector<Tensor> state;
     std::vector<int> types;
     for (int i = 0; i < carried; ++i) {
-        if (c.value(i + 2)->kind != OnnxValue::Kind::tensor) {
+        const OnnxValue& value = *c.value(i + 2);
+        const bool is_empty = value.kind == OnnxValue::Kind::sequence && value.elements.empty() && !value.stacked.defined();
+        if (turns && is_empty && only_appends(body, i)) {
+            is_sequence[static_cast<std::size_t>(i)] = true;
+            continue;
+        }
+        if (value.kind != OnnxValue::Kind::tensor) {
             require_known(c, "of a loop that carries a sequence or an optional,");
             c.reject("it carries a sequence or an optional, and runs too long to be written out");
         }
         state.push_back(c.x(i + 2));
         types.push_back(c.type(i + 2));
     }
-    const int64_t most = !has_times ? INT64_MAX : c.is_known(0) ? std::max<int64_t>(c.integer(0, "trip count"), 0) : -1;
-    if (has_times && most >= 0 && (!has_condition || always_goes_on(c, body))) return scan_turns(c, loop, most, state, types);
-    if (most >= 0 && has_condition && c.is_known(1)) {
-        if (const std::optional<int64_t> turns = counted_turns(c, loop, most)) return scan_turns(c, loop, *turns, state, types);
-    }
+    if (turns) return scan_turns(c, loop, *turns, is_sequence, state, types);
     loop_while(c, loop, std::move(state), types, has_times, has_condition);
 }
 

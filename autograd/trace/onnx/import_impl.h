@@ -38,6 +38,7 @@ struct OnnxValue {
     bool sized_by_data = false;  // its shape depends on elements
     std::function<Tensor()> make;          // `tensor`, where known and by_size
     std::vector<OnnxValuePtr> elements;    // of a sequence
+    Tensor stacked;                        // of a sequence that a scan made instead: its elements, along dimension 0
     std::set<std::string> inputs;          // of the model that it depends on
 
     bool is_constant() const noexcept {
@@ -45,7 +46,7 @@ struct OnnxValue {
         for (const OnnxValuePtr& element : elements) {
             if (!element->is_constant()) return false;
         }
-        return true;
+        return !stacked.defined();
     }
 };
 

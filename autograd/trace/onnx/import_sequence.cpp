@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
+#include "tapir/ops/arrange.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/view.h"
 
@@ -22,6 +23,7 @@ OnnxValuePtr sequence_of(std::vector<OnnxValuePtr> elements) {
 
 const std::vector<OnnxValuePtr>& elements(Call& c, int i) {
     if (c.value(i)->kind != Kind::sequence) c.reject("its operand {} is no sequence", i);
+    if (c.value(i)->stacked.defined()) c.reject("its operand {} is a sequence that a loop of many turns made, which can be joined or picked from", i);
     return c.value(i)->elements;
 }
 
@@ -52,6 +54,10 @@ void erase(Call& c) {
     c.give(sequence_of(std::move(all)));
 }
 void at_position(Call& c) {
+    if (const Tensor& stacked = c.value(0)->stacked; stacked.defined()) {
+        const std::size_t at = place(c, 1, static_cast<std::size_t>(stacked.size(0)), false);
+        return c.give(select(stacked, 0, static_cast<int64_t>(at)), c.type(0));
+    }
     const std::vector<OnnxValuePtr>& all = elements(c, 0);
     c.give(all[place(c, 1, all.size(), false)]);
 }
@@ -59,9 +65,21 @@ OnnxValuePtr known_number(int64_t value, DType dtype) {
     const OutsideTrace outside;
     return onnx_constant(full({}, value, dtype));
 }
-void length(Call& c) { c.give(known_number(static_cast<int64_t>(elements(c, 0).size()), int64)); }
+void length(Call& c) {
+    if (const Tensor& stacked = c.value(0)->stacked; stacked.defined()) {
+        const OutsideTrace outside;
+        return c.give_known(full({}, stacked.size(0), int64), c.interpreter().has_named_dims());
+    }
+    c.give(known_number(static_cast<int64_t>(elements(c, 0).size()), int64));
+}
 
 void concatenate(Call& c) {
+    if (const Tensor& stacked = c.value(0)->stacked; stacked.defined()) {
+        const bool is_new = c.flag("new_axis", false);
+        const int axis = c.axis("axis", 0, stacked.dim() - (is_new ? 0 : 1));
+        const Tensor moved = movedim(stacked, 0, axis);
+        return c.give(is_new ? moved : flatten(moved, axis, axis + 1), c.type(0));
+    }
     std::vector<Tensor> parts;
     for (const OnnxValuePtr& part : elements(c, 0)) parts.push_back(c.tensor(part));
     if (parts.empty()) c.reject("its sequence is empty");
@@ -105,7 +123,7 @@ void map(Call& c) {
         for (int k = 0; k < c.count(); ++k) {
             const OnnxValuePtr& operand = c.value(k);
             if (operand->kind == Kind::sequence && operand->elements.size() != count) c.reject("sequences of {} and {}", count, operand->elements.size());
-            inner.values[body.input(k).name()] = operand->kind == Kind::sequence ? operand->elements[i] : operand;
+            inner.values[body.input(k).name()] = operand->kind == Kind::sequence ? elements(c, k)[i] : operand;
         }
         std::vector<OnnxValuePtr> outputs = c.interpreter().run(body, inner);
         for (std::size_t k = 0; k < results.size(); ++k) results[k].push_back(std::move(outputs[k]));

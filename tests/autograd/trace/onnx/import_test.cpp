@@ -606,6 +606,62 @@ TEST_CASE("sequences are their tensors") {
     check_close(first(load_onnx_from_memory(model.bytes()), {x}), cat({x, x.narrow(0, 3, 3)}));
 }
 
+TEST_CASE("sequences that a loop of many turns appends to are joined, and picked from") {
+    Model model;
+    model.input("x", {"time", "2"}).weight("zero", full({}, 0, int64)).weight("last", full({}, -1, int64)).weight("none", zeros({2}));
+    model.node("Shape", {"x"}, {"shape"});
+    model.node("Gather", {"shape", "zero"}, {"times"});
+    model.node("SequenceEmpty", {}, {"empty"});
+    auto* body = model.node("Loop", {"times", "", "empty", "none"}, {"sums", "end", "rows"}).graph("body");
+    models::set_type(body->add_input(), "i", kInt64, {});
+    models::set_type(body->add_input(), "going", kBool, {});
+    body->add_input()->set_name("sequence");
+    models::set_type(body->add_input(), "h", 1, {"2"});
+    models::add_node(body, "Gather", {"x", "i"}, {"row"});
+    models::add_node(body, "Add", {"h", "row"}, {"next"});
+    models::add_node(body, "SequenceInsert", {"sequence", "next"}, {"longer"});
+    models::add_node(body, "Identity", {"going"}, {"goes"});
+    models::set_type(body->add_output(), "goes", kBool, {});
+    body->add_output()->set_name("longer");
+    models::set_type(body->add_output(), "next", 1, {"2"});
+    models::set_type(body->add_output(), "row", 1, {"2"});
+    const Model appending = model;
+    model.node("ConcatFromSequence", {"sums"}, {"columns"}).set("axis", 1).set("new_axis", 1);
+    model.node("ConcatFromSequence", {"sums"}, {"flat"}).set("axis", 0);
+    model.node("SequenceAt", {"sums", "last"}, {"at_end"});
+    model.node("SequenceLength", {"sums"}, {"length"});
+    model.output("columns").output("flat").output("at_end").output("length", {}, kInt64).output("end").output("rows");
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    INFO(graph.str());
+    for (const int times : {1, 4, 50}) {
+        const Tensor x = randn({times, 2}), sums = cumsum(x, 0);
+        const std::vector<Tensor> y = graph({x});
+        check_close(y[0], sums.t(), 1e-5);
+        check_close(y[1], sums.reshape({-1}), 1e-5);
+        check_close(y[2], sums[-1], 1e-5);
+        CHECK(y[3].item<std::int64_t>() == times);
+        check_close(y[4], sums[-1], 1e-5);
+        check_close(y[5], x);
+    }
+    const auto refused = [&](const std::string& text, const auto& change) {
+        Model other = appending;
+        change(other);
+        FAILS_IN(ValueError, "load_onnx: ", text, load_onnx_from_memory(other.bytes()));
+    };
+    refused("the output sums is a sequence that a loop of many turns made", [](Model& m) { m.output("sums"); });
+    refused("its operand 0 is a sequence that a loop of many turns made", [](Model& m) {
+        m.node("SequenceErase", {"sums"}, {"y"});
+        m.output("y");
+    });
+    refused("it carries a sequence or an optional, and runs too long to be written out", [](Model& m) {  // and does more than append
+        auto* nodes = m.proto.mutable_graph()->mutable_node();
+        for (auto& node : *nodes) {
+            if (node.op_type() == "Loop") models::add_node(node.mutable_attribute(0)->mutable_g(), "SequenceLength", {"longer"}, {"count"});
+        }
+        m.output("end");
+    });
+}
+
 TEST_CASE("integers that Tapir has not are wider, and wrap as theirs do") {
     Model model;
     model.input("x", {"3"}, onnx::TensorProto::INT8);
