@@ -176,6 +176,10 @@ class Gradient {
             const Tensor part = results[index_of(output_names_, name)].sum(loc_);
             total = total.defined() ? gradient_ops::add(total, part) : part;
         }
+        if (!total.requires_grad()) {
+            fail<TapeError>(loc_, "grad: no gradient flows from {} to {}: what is computed does not depend on it, or only through detach(), a "
+                            "NoGradScope or whole numbers", fmt::join(outputs_, ", "), fmt::join(inputs_, ", "));
+        }
         for (Tensor& g : tape.gradient(total, leaves, {}, loc_)) results.push_back(std::move(g));
         return results;
     }

@@ -151,3 +151,12 @@ TEST_CASE("graphs that not all numbers suit are differentiated") {
     const Graph far = grad(endless, {"output"}, {"x0"}, {{"x0", x}, {"x1", full({}, -10'001, int64)}});  // these are not made up
     CHECK(far({x, full({}, -3, int64)})[1].shape() == x.shape());
 }
+
+TEST_CASE("that no gradient flows is said of the graph") {
+    const Graph graph = trace([](const Tensor& x, const Tensor& y) { return std::vector<Tensor>{argmax(x), x.detach() * 2, y * 2, x.sum()}; },
+                              {{"x", ones({3})}, {"y", ones({3})}}, {.outputs = {"index", "stopped", "other", "loss"}});
+    for (const char* output : {"index", "stopped", "other"}) {
+        FAILS_IN(TapeError, std::string("grad: no gradient flows from ") + output + " to x: ", "through detach()", grad(graph, {output}, {"x"}));
+    }
+    CHECK(equal(grad(graph, {"other", "loss"}, {"x"})({ones({3}), ones({3})}).back(), ones({3})));
+}
