@@ -34,14 +34,28 @@ std::vector<bool> numbers_in(const std::string& text, std::size_t count) {
     return has;
 }
 
+// The tensors of a graph by the names that its text has for them. Those of the graphs in its attributes, of branches and bodies, have
+// a number before them, "{0} %3": the how-manieth graph of the text it is, and so on in these.
+void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& tensors) {
+    const detail::ValueNames name_of(graph);
+    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) tensors.push_back({prefix + name_of(*value), value->data});
+    }
+    int part = 0;
+    for (const auto& node : graph.nodes()) {
+        if (!node->attributes.has_graph()) continue;
+        for (const auto& [name, attribute] : node->attributes.all()) {
+            const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&attribute);
+            if (nested && *nested) add_tensors(**nested, fmt::format("{}{{{}}} ", prefix, part++), tensors);
+        }
+    }
+}
+
 }  // namespace
 
 void save_graph(const std::string& path, const Graph& graph, Loc loc) {
     NamedTensors tensors;
-    const detail::ValueNames name_of(graph);
-    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
-        for (const Graph::Value* value : *list) tensors.push_back({name_of(*value), value->data});
-    }
+    add_tensors(graph, "", tensors);
     for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});
     FileMetadata metadata = {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}};
     if (!detail::is_runtime) {  // which has no gradients, and leaves others to decide

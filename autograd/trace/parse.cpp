@@ -275,6 +275,9 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
     std::set<const Value*> numbered;
     std::unordered_map<std::string_view, Tensor> tensors;
     for (const auto& [name, tensor] : data) tensors.emplace(name, tensor);
+    Inputs nested_data;  // of branches and bodies, "{0} %3"
+    std::copy_if(data.begin(), data.end(), std::back_inserter(nested_data), [](const auto& one) { return !one.first.empty() && one.first[0] == '{'; });
+    int part_count = 0;
     const auto given = [&](std::string_view name) {
         const auto found = tensors.find(name);
         return found == tensors.end() ? Tensor() : found->second;
@@ -301,7 +304,12 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
             std::size_t part = 0;
             const bool is_part = name.size() > 2 && name[0] == '{' && std::from_chars(name.data() + 1, name.data() + name.size(), part).ec == std::errc();
             if (!is_part || part >= lines.parts.size()) line.refuse(fmt::format("{} is no graph", name));
-            return std::make_shared<const Graph>(read(lines.parts[part], {}, makes_zeros, loc));
+            Inputs own;
+            const std::string prefix = fmt::format("{{{}}} ", part_count++);
+            for (const auto& [key, tensor] : nested_data) {
+                if (key.compare(0, prefix.size(), prefix) == 0) own.emplace_back(key.substr(prefix.size()), tensor);
+            }
+            return std::make_shared<const Graph>(read(lines.parts[part], own, makes_zeros, loc));
         };
         const auto define = [&](std::string_view name, Value* value) {
             if (name.substr(0, 1) == "%") {

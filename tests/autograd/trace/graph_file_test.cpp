@@ -3,7 +3,9 @@
 
 #include "../../fails.h"
 #include "../../nn/data/files.h"
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -99,5 +101,23 @@ TEST_CASE("a loaded graph knows which parameters require gradients") {
     for (const char* text : {"99", "-1", "0,1", "x"}) {
         with(text);
         FAILS_IN(FileError, "load_graph: ", "says not which parameters require gradients", load_graph(path));
+    }
+}
+
+TEST_CASE("what constants become in branches and bodies is saved") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.graph").string();
+    const auto fn = [](const Tensor& x) {
+        const auto inner = [&] { return cond(x.sum() > 9, [&] { return x + eye(30).sum(0).repeat({34}).narrow(0, 0, 1000); }, [&] { return -x; }); };
+        return cond(x.sum() > 0, [&] { return inner() + cumsum(full({1000}, 1.0), 0); }, [&] { return x * arange(1000, float32); });
+    };
+    Graph graph = trace(fn, {{"x", ones({1000})}});
+    optimize(graph);
+    save_graph(path, graph);
+    const Graph loaded = load_graph(path);
+    CHECK(loaded.str() == graph.str());
+    for (const double value : {1.0, 0.002, -1.0}) {
+        const Tensor x = full({1000}, value);
+        CHECK(allclose(loaded.run({{"x", x}})[0], fn(x)));
     }
 }
