@@ -119,6 +119,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
         const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
         if (std::any_of(node.results.begin(), node.results.end(), is_needed)) needed.insert(node.inputs.begin(), node.inputs.end());
     }
+    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) needed.insert(graph_.updates()[i].target);
     std::unordered_map<const Graph::Value*, int> slots;
     const auto add_slot = [&](const Graph::Value* value) {
         slots[value] = slot_count_;
@@ -178,7 +179,6 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
         const auto original = originals.find(target->number);
         targets_.emplace_back(original == originals.end() ? target : original->second,
                               input == graph_.inputs().end() ? -1 : static_cast<int>(input - graph_.inputs().begin()));
-        if (targets_.back().second < 0 && !needed.count(target)) held_.emplace_back(-1, targets_.back().first);
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include "../../fails.h"
 #include "../../ops/samples.h"
+#include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/parallel.h"
@@ -411,4 +412,23 @@ TEST_CASE("an optimizer's update writes to its parameters, as the program does")
         REQUIRE(got.size() == wanted.size());
         for (std::size_t i = 0; i < got.size(); ++i) CHECK(allclose(got[i], wanted[i], 1e-5, 1e-7));
     }
+}
+
+TEST_CASE("inputs that are only written to are written to") {
+    const auto fn = [](const Tensor& x, const Tensor& a, const Tensor& b) {
+        Tensor first = a, second = b;
+        first.copy_(x * 2);
+        second.copy_(x * 3);
+        return x + 1;
+    };
+    Graph graph = trace(fn, {{"x", ones({2})}, {"a", zeros({2})}, {"b", zeros({2})}});
+    optimize(graph);
+    CompiledGraph compiled = graph.compile();
+    for (int again = 1; again < 4; ++again) {
+        const Tensor x = full({2}, double(again)), a = zeros({2}), b = zeros({2});
+        CHECK(equal(compiled({x, a, b})[0], x + 1));
+        CHECK(equal(a, x * 2));
+        CHECK(equal(b, x * 3));
+    }
+    FAILS(ValueError, "", graph.run({{"x", ones({2})}}));
 }
