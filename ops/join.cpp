@@ -242,7 +242,7 @@ void finish_cat(const TensorList& list, const Join& join, const Tensor& out, boo
     attrs.data()[0] = join.dim;
     int count = 0;
     for (const Tensor& t : list) {
-        if (is_skipped(t.impl())) continue;
+        if (t.dim() != join.rank) continue;  // skipped
         attrs.data()[1 + count] = t.impl()->sizes[join.dim];
         inputs.data()[count++] = &t;
     }
@@ -268,7 +268,7 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
     for (std::size_t i = 0; i < list.size; i += kMaxInputs) {
         group.clear();
         for (std::size_t k = i; k < list.size && k < i + kMaxInputs; ++k) {
-            if (stacked || !is_skipped(list[k].impl())) group.push_back(list[k].to(join.dtype));
+            if (stacked || list[k].dim() == join.rank) group.push_back(list[k].to(join.dtype));
         }
         if (!group.empty()) groups.push_back(stacked ? stack(group, join.dim) : cat(group, join.dim));
     }
