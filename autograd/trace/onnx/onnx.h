@@ -44,8 +44,8 @@ struct LoadOnnxOptions {
 /// have the lines and modules of the program.
 /// Weights may lie in other files in the model's folder, not outside of it.
 /// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has
-/// not, or where the value of an input is needed, or loops do not end within trial_turns, TapeError where the model does something else for each size, OutOfMemory where no sizes
-/// that fit do with trial_memory, and what ops throw, with the node's name.
+/// not, or where the value of an input is needed, or loops do not end within trial_turns, TapeError where the model does something else
+/// for each size, OutOfMemory where no sizes that fit do with trial_memory, and what ops throw, with the node's name.
 Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.
 Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options = {}, const std::string& folder = {},
