@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/check_trace_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
@@ -188,6 +189,19 @@ class Comparison {
         }
         compare_ends();
         return std::move(result_);
+    }
+
+    // What is said of a result that has another shape than the graph says; empty: there is none.
+    std::string wrong_shape() const {
+        for (const auto& [value, tensor] : values_) {
+            if (!value->maker || static_cast<std::size_t>(tensor.dim()) != value->shape.size()) continue;
+            for (std::size_t d = 0; d < value->shape.size(); ++d) {
+                const SymInt size = value->shape[d].with(sizes_);
+                if (!size.is_number() || size == SymInt(tensor.size(static_cast<int>(d)))) continue;
+                return fmt::format("{} makes {} where a formula says {}", with_module(*value->maker), tensor.shape(), value->shape[d].str());
+            }
+        }
+        return {};
     }
 
  private:
@@ -406,6 +420,30 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     CheckTraceResult result = Comparison(graph, program, inputs, options, loc).run();
     if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
     return result;
+}
+
+std::string difference_from_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc) {
+    std::optional<Ran> program;
+    try {
+        program = run_program(graph, fn, inputs, loc);
+    } catch (const OutOfMemory&) {
+        throw;
+    } catch (const std::exception&) {
+        return {};
+    }
+    const KeptGenerator generator;
+    CheckTraceOptions options;
+    options.same_ops = false;
+    try {
+        Comparison comparison(graph, *program, inputs, options, loc);
+        const CheckTraceResult result = comparison.run();
+        return result.ok ? comparison.wrong_shape() : result.message;
+    } catch (const OutOfMemory&) {
+        throw;
+    } catch (const Error& error) {
+        const std::string what = error.what();
+        return what.substr(error.where().line() && what.find(": ") != std::string::npos ? what.find(": ") + 2 : 0);
+    }
 }
 
 }  // namespace tapir::detail

@@ -2,7 +2,8 @@
 //
 // A size is taken for a sum of products of dimensions, each at most once in a product: c + a*batch + b*time + d*batch*time. On the
 // corners of a box of sizes there is exactly one such sum, whose coefficients are differences between the corners. One sample
-// outside of the box shows whether the size is one. Quotients of one dimension by small numbers are found too.
+// outside of the box shows whether the size is one. Quotients of one dimension by small numbers are found too, and, where there is only
+// one, halves of polynomials with its square.
 #include "tapir/autograd/trace/fit_impl.h"
 
 #include <cstddef>
@@ -77,6 +78,16 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
             }
         }
     }
+    if (dims != 1) return std::nullopt;
+    // v + s m + t m (m - 1), where m is how much larger than the first: s is the step to the second, 2 t a whole number.
+    const std::int64_t size = first.begin()->second, beyond = samples[2].begin()->second - size, step = values[1] - values[0];
+    const std::int64_t rest = 2 * (values[2] - values[0] - step * beyond), pairs = beyond * (beyond - 1);
+    if (rest % pairs != 0) return std::nullopt;
+    const SymInt more = SymInt::dim(first.begin()->first) + SymInt(-size);
+    const SymInt twice = SymInt(2 * values[0]) + SymInt(2 * step) * more + SymInt(rest / pairs) * more * (more + SymInt(-1));
+    const SymInt square = rest / pairs % 2 == 0 ? SymInt(values[0]) + SymInt(step) * more + SymInt(rest / pairs / 2) * more * (more + SymInt(-1))
+                                                : twice.floor_div(2);
+    if (is_right(square)) return square;
     return std::nullopt;
 }
 

@@ -44,7 +44,9 @@ struct TraceOptions {
 
 namespace detail {
 
-Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc);
+/// checks_sizes: compares graph and program for more sizes of the named dimensions.
+Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc,
+            bool checks_sizes = true);
 
 /// These with the parameters and buffers of fn, where it is a module, by their names there.
 template <class Fn>

@@ -103,6 +103,8 @@ TEST_CASE("a size that the program took from data is refused") {
         return squares.reshape({1, squares.size(0), squares.size(1)});
     };
     CHECK_THROWS_AS(trace(two, {{"x", kSamples[0]}}), TapeError);
+    const auto none = [](const Tensor& x) { return x.reshape({4, 1}).expand({4, 3}).narrow(1, 0, 0)[x > 0].unsqueeze(1); };
+    CHECK_THROWS_AS(trace(none, {{"x", kSamples[0]}}), TapeError);
 }
 
 TEST_CASE("steps along as many elements as data says") {
@@ -125,4 +127,31 @@ TEST_CASE("a loop that does not end on data that was made up does not hang a tra
     const Tensor x = tensor({1.0, -2.0, 2.0, 3.0});
     const Graph graph = trace(fn, {{"x", x}});
     CHECK(equal(graph({x})[0], fn(x)));
+}
+
+TEST_CASE("operands of cat that are empty while a program is traced stay operands") {
+    const Tensor y = ones({2});
+    const auto fn = [&](const Tensor& x) { return cat({x.masked_select(x > 0), y, x.masked_select(x < 0)}); };
+    for (const Tensor& example : kSamples) {
+        const Graph graph = trace(fn, {{"x", example}});
+        for (const Tensor& x : kSamples) check_on(graph, x, fn(x));
+    }
+    const auto only = [&](const Tensor& x) { return cat({x.masked_select(x > 0), x.masked_select(x > 2)}); };
+    const Graph graph = trace(only, {{"x", kSamples[3]}});
+    for (const Tensor& x : kSamples) check_on(graph, x, only(x));
+}
+
+TEST_CASE("branches and loops on sizes that depend on data are refused") {
+    const auto refused = [](const auto& fn) {
+        for (const Tensor& x : kSamples) CHECK_THROWS_AS(trace(fn, {{"x", x}}), TapeError);
+    };
+    refused([](const Tensor& x) { return x.masked_select(x > 0).size(0) == 0 ? x * 2 : x * 3; });
+    refused([](const Tensor& x) { return x.masked_select(x > 0).size(0) < 2 ? tanh(x) : exp(x); });
+    refused([](const Tensor& x) {
+        const Tensor chosen = x.masked_select(x > 0);
+        Tensor sum = zeros({});
+        for (int i = 0; i < chosen.size(0); ++i) sum = sum + chosen.select(0, i);
+        return sum;
+    });
+    CHECK_THROWS_AS(trace([](const Tensor& x) { return x.masked_select(x > 0).size(0) == 0 ? x * 2 : x * 3; }, {{"x", tensor({-1.0, -2.0})}}), TapeError);
 }

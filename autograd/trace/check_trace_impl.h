@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/traced_function.h"
+
+namespace tapir::detail {
+
+/// How a graph and its program differ in what they give and write for these inputs, or in the shapes that the graph says its results
+/// have. Empty: they do not, or the program does not take these inputs.
+std::string difference_from_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc);
+
+}  // namespace tapir::detail

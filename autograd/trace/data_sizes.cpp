@@ -1,0 +1,184 @@
+// Sizes that depend on data: what a program takes from them is found out by running it on other data.
+#include "tapir/autograd/trace/data_sizes_impl.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tapir/autograd/trace/infer_impl.h"
+#include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/reduce.h"
+
+namespace tapir::detail {
+
+bool has_data_sizes(const Graph& graph) {
+    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
+        const OpForm& form = node->attributes.form();
+        return form.data_sized && form.data_sized(node->attributes.data()) != 0;
+    });
+}
+
+Tensor with_other_data(const Tensor& x, OtherData how) {
+    const PauseRecording pause;
+    Tensor other = x.detach().clone();
+    const std::int64_t count = other.numel();
+    if (count == 0) return other;
+    if (how == OtherData::negated) return is_floating(x.dtype()) || x.dtype() == int32 || x.dtype() == int64 ? other.neg_().requires_grad_(x.requires_grad()) : other;
+    const bool by_smallest = how == OtherData::half_smallest || how == OtherData::all_smallest;
+    const bool is_half = how == OtherData::half_smallest || how == OtherData::half_largest;
+    Tensor flat = other.reshape({count});
+    const Tensor values = flat.to(float64);
+    const std::int64_t smallest = argmin(values).item<std::int64_t>(), largest = argmax(values).item<std::int64_t>();
+    const std::int64_t changed = is_half ? count - count / 2 : count;
+    Tensor chosen = flat[by_smallest ? smallest : largest].clone().expand({changed});
+    if (flat[smallest].equal(flat[largest])) {
+        if (is_floating(x.dtype())) {
+            const Tensor away = exp2(remainder(arange(changed, float32), 8) * 2).to(x.dtype());  // 1, 4, ..., 16384
+            chosen = by_smallest ? chosen - away : chosen + away;
+        } else if (x.dtype() == bool_) {
+            chosen = logical_not(chosen);
+        } else {
+            chosen = chosen + (values[smallest].item() > 0 ? -1 : 1);  // an index stays one
+        }
+    }
+    flat.narrow(0, count - changed, changed).copy_(chosen);
+    return other.requires_grad_(x.requires_grad());
+}
+
+namespace {
+
+// Whether the op finds these sizes of its result itself: one that is left, which is -1 for reshape, those of its operand for expand.
+bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places) {
+    if (node.op != "reshape" && node.op != "expand") return false;
+    const std::vector<SymInt> &from = node.inputs[0]->shape, &to = node.results[0]->shape;
+    if (node.op == "reshape") {  // what is left of no elements could be any size
+        const auto is_empty = [](const SymInt& size) { return size == SymInt(0); };
+        const auto empty = static_cast<std::size_t>(std::count_if(to.begin(), to.end(), is_empty));
+        return places.empty() || (places.size() == 1 && (empty == 0 || (empty == 1 && is_empty(to[places[0]]))));
+    }
+    const std::size_t extra = to.size() - from.size();
+    return std::all_of(places.begin(), places.end(), [&](std::size_t d) { return d >= extra && from[d - extra] == to[d]; });
+}
+
+// In all graphs the op is told all sizes but these.
+void leave_to_op(std::vector<Graph>& graphs, std::size_t n, const std::vector<std::size_t>& places) {
+    if (places.empty()) return;
+    const Graph::Node& first = *graphs[0].nodes()[n];
+    const std::string op = first.op;
+    const std::size_t rank = first.results[0]->shape.size();
+    for (Graph& graph : graphs) {
+        if (n >= graph.nodes().size()) continue;  // what the program does depends on sizes: Union says so
+        Graph::Node& node = *graph.nodes()[n];
+        if (node.op != op || node.results[0]->shape.size() != rank) continue;
+        std::vector<SymInt> shape = node.results[0]->shape;
+        for (const std::size_t d : places) shape[d] = -1;
+        node.attributes.set("shape", shape);
+    }
+}
+
+// Whether what a node is told in another run, on inputs of the same sizes, differs in sizes only that the op finds itself. It does, then.
+bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::size_t n) {
+    const Graph::Node &x = *graphs[0].nodes()[n], &y = *other.nodes()[n];
+    if (!finds_sizes(x, {})) return false;
+    const std::vector<SymInt> &mine = x.results[0]->shape, &others = y.results[0]->shape;
+    if (mine.size() != others.size()) return false;
+    std::vector<std::size_t> differing;
+    for (std::size_t d = 0; d < mine.size(); ++d) {
+        if (mine[d] != others[d]) differing.push_back(d);
+    }
+    if (!finds_sizes(x, differing) || !finds_sizes(y, differing)) return false;
+    leave_to_op(graphs, n, differing);
+    return true;
+}
+
+}  // namespace
+
+std::set<const Graph::Value*> made_of_data_sized(const Graph& graph) {
+    std::set<const Graph::Value*> values;
+    for (const auto& node : graph.nodes()) {
+        const OpForm& form = node->attributes.form();
+        const bool is_sized = form.data_sized && form.data_sized(node->attributes.data()) != 0;
+        const auto is_made = [&](const Graph::Value* value) { return values.count(value) > 0; };
+        if (is_sized || std::any_of(node->inputs.begin(), node->inputs.end(), is_made)) values.insert(node->results.begin(), node->results.end());
+    }
+    return values;
+}
+
+void leave_none_to_ops(std::vector<Graph>& graphs) {
+    const std::set<const Graph::Value*> made = made_of_data_sized(graphs[0]);
+    for (std::size_t n = 0; n < graphs[0].nodes().size(); ++n) {
+        const Graph::Node& node = *graphs[0].nodes()[n];
+        if (node.results.empty() || !made.count(node.results[0])) continue;
+        std::vector<std::size_t> empty;
+        for (std::size_t d = 0; d < node.results[0]->shape.size(); ++d) {
+            if (node.results[0]->shape[d] == SymInt(0)) empty.push_back(d);
+        }
+        if (finds_sizes(node, empty)) leave_to_op(graphs, n, empty);
+    }
+}
+
+namespace {
+
+// Whether two runs did the same, but for copies: x.contiguous() copies nothing where all but one of the sizes are 1.
+bool same_but_copies(const Graph& a, const Graph& b) {
+    const auto ops_of = [](const Graph& graph) {
+        std::vector<const Graph::Node*> ops;
+        for (const auto& node : graph.nodes()) {
+            if (node->op != "clone") ops.push_back(node.get());
+        }
+        return ops;
+    };
+    const auto same_parts = [](const Graph::Node& x, const Graph::Node& y) {
+        if (!x.attributes.has_graph()) return true;
+        const auto mine = x.attributes.all(), others = y.attributes.all();
+        return std::equal(mine.begin(), mine.end(), others.begin(), others.end(), [](const auto& one, const auto& other) {
+            const auto* part = std::get_if<std::shared_ptr<const Graph>>(&one.second);
+            return !part || !*part || same_but_copies(**part, *std::get<std::shared_ptr<const Graph>>(other.second));
+        });
+    };
+    const std::vector<const Graph::Node*> mine = ops_of(a), others = ops_of(b);
+    return std::equal(mine.begin(), mine.end(), others.begin(), others.end(),
+                      [&](const Graph::Node* x, const Graph::Node* y) { return x->op == y->op && same_parts(*x, *y); });
+}
+
+std::string first_difference(const Graph& a, const Graph& b) {
+    const auto at = [](const Graph& graph, std::size_t n) { return n < graph.nodes().size() ? at_line(*graph.nodes()[n]) : std::string("nothing"); };
+    std::size_t n = 0;
+    while (n < a.nodes().size() && n < b.nodes().size() && a.nodes()[n]->op == b.nodes()[n]->op) ++n;
+    return fmt::format("the program runs {}, and with other data {}", at(a, n), at(b, n));
+}
+
+}  // namespace
+
+std::string taken_from_data(std::vector<Graph>& graphs, const Graph& b) {
+    const Graph& a = graphs[0];
+    if (!same_but_copies(a, b)) return first_difference(a, b);
+    if (a.nodes().size() != b.nodes().size() || a.constants().size() != b.constants().size()) return {};
+    const auto said = [&](const Graph::Node& node, const std::string& what, const std::string& one, const std::string& other) {
+        return fmt::format("{}: {} is {}, and {} with other data", at_line(node), what, one, other);
+    };
+    for (std::size_t n = 0; n < a.nodes().size(); ++n) {
+        const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
+        if (x.op != y.op) return {};
+        for (std::size_t i = 0; i < x.inputs.size(); ++i) {
+            if (x.inputs[i]->number != y.inputs[i]->number) return at_line(x) + ": it works on other values with other data";
+        }
+        const auto mine = x.attributes.all(), others = y.attributes.all();
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+            const std::string one = to_string(mine[i].second), other = to_string(others[i].second);
+            if (one != other && !leave_differing_to_op(graphs, b, n)) return said(x, mine[i].first, one, other);
+        }
+    }
+    for (std::size_t c = 0; c < a.constants().size(); ++c) {
+        const Graph::Value &x = *a.constants()[c], &y = *b.constants()[c];
+        if (!x.shape.empty() || !y.shape.empty() || x.uses.empty() || same_elements(x.data, y.data)) continue;
+        return said(*x.uses[0].node, "an operand", x.data.str(), y.data.str());
+    }
+    return {};
+}
+
+}  // namespace tapir::detail

@@ -1,0 +1,289 @@
+// One graph of several runs.
+#include "tapir/autograd/trace/join_graphs_impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "tapir/autograd/trace/data_sizes_impl.h"
+#include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/infer_impl.h"
+#include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+// Samples at a few sizes tell which polynomial it is that has each dimension once; other formulas could go through these by chance.
+bool is_guess(const SymInt& formula) {
+    const SymInt::Parts parts = formula.parts();
+    const auto has_square = [](const auto& term) { return std::adjacent_find(term.first.begin(), term.first.end()) != term.first.end(); };
+    return parts.divisor != 1 || std::any_of(parts.terms.begin(), parts.terms.end(), has_square);
+}
+
+// nan is as it was, too.
+bool same_attribute(const Attribute& a, const Attribute& b) {
+    const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
+    return a == b || (x && y && std::isnan(*x) && std::isnan(*y));
+}
+
+// Whether this attribute may be a whole number in a real one's place, full({}, double(n)): the result's dtype is another attribute's matter.
+bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
+    bool is_scalar = false, has_dtype = node.op == "fill";
+    Attributes copy = node.attributes;
+    copy.each([&](const Field& field) {
+        is_scalar |= field.kind == Field::Kind::scalar && name == field.name;
+        has_dtype |= field.kind == Field::Kind::dtype;
+    });
+    return is_scalar && has_dtype;
+}
+
+// Several graphs of one program, for several sizes of its dimensions, as one.
+class Union {
+ public:
+    Union(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc)
+        : graphs_(std::move(graphs)), samples_(samples), loc_(loc) {}
+
+    JoinedGraph make() {
+        Graph& whole = graphs_[0];
+        for (std::size_t g = 1; g < graphs_.size(); ++g) check_same(whole, graphs_[g], g);
+        for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
+        join_shapes();
+        join_constants();
+        follow_data_sizes();
+        return {std::move(whole), std::move(guessed_)};
+    }
+
+ private:
+    std::string sizes_text(std::size_t g) const { return shown_sizes(samples_[g]); }
+
+    // The same ops on the same values: what the program does must not depend on sizes.
+    void check_same(const Graph& a, const Graph& b, std::size_t g) {
+        const std::size_t count = std::min(a.nodes().size(), b.nodes().size());
+        for (std::size_t n = 0; n < count; ++n) {
+            const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
+            if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) fail_differs(&x, &y, g);
+            for (std::size_t i = 0; i < x.inputs.size(); ++i) {
+                if (x.inputs[i]->number != y.inputs[i]->number) fail_differs(&x, &y, g);
+            }
+        }
+        if (a.nodes().size() > count) fail_differs(a.nodes()[count].get(), nullptr, g);
+        if (b.nodes().size() > count) fail_differs(nullptr, b.nodes()[count].get(), g);
+        const auto same = [&](const char* what, const auto& mine, const auto& others, const auto& number_of) {
+            const auto is_same = [&](const auto& x, const auto& y) { return number_of(x) == number_of(y); };
+            if (std::equal(mine.begin(), mine.end(), others.begin(), others.end(), is_same)) return;
+            fail<TapeError>(loc_, "trace: {} depends on the sizes: it is not the same with {} and with {}: leave a dimension that decides on it "
+                            "without a name", what, sizes_text(0), sizes_text(g));
+        };
+        same("what is returned", a.outputs(), b.outputs(), [](const Graph::Output& x) { return std::pair(x.name, x.value->number); });
+        same("what is written to", a.updates(), b.updates(), [](const Graph::Update& x) { return std::pair(x.target->number, x.value->number); });
+        same("what is read", a.guards(), b.guards(), [](const Graph::Guard& x) { return x.value->number; });
+    }
+    [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
+        fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a graph holds the one "
+                        "branch that an if on a size took, and each step of a loop over a dimension, so that it would be right for one "
+                        "size only: leave this dimension without a name, or go along it with scan()",
+                        sizes_text(0), x ? at_line(*x) : "nothing", sizes_text(g), y ? at_line(*y) : "nothing");
+    }
+
+    std::optional<SymInt> join(const std::vector<std::int64_t>& values) {
+        if (std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end()) return SymInt(values[0]);
+        std::optional<SymInt> formula = fit(samples_, values);
+        if (formula && is_guess(*formula)) {
+            for (std::string& name : formula->dims()) guessed_.insert(std::move(name));
+        }
+        return formula;
+    }
+
+    void join_attributes(std::size_t n) {
+        Graph::Node& node = *graphs_[0].nodes()[n];
+        std::vector<std::vector<std::pair<std::string, Attribute>>> all;
+        for (const Graph& graph : graphs_) all.push_back(graph.nodes()[n]->attributes.all());
+        for (std::size_t i = 0; i < all[0].size(); ++i) {
+            const auto& [name, value] = all[0][i];
+            const auto is_as_first = [&](const auto& other) { return same_attribute(other[i].second, value); };
+            if (std::all_of(all.begin(), all.end(), is_as_first)) continue;
+            const auto refuse = [&] {
+                std::string text;
+                for (std::size_t g = 0; g < all.size(); ++g) {
+                    text += fmt::format("{}{} with {}", g ? ", " : "", to_string(all[g][i].second), sizes_text(g));
+                }
+                const char* hint = name == "lr" ? ": the learning rate changed between runs; a graph has one lr for good" : "";
+                fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}{}", at_line(node), name, text, hint);
+            };
+            if (std::holds_alternative<std::shared_ptr<const Graph>>(value)) {
+                std::vector<Graph> parts;
+                for (const auto& other : all) parts.push_back(*std::get<std::shared_ptr<const Graph>>(other[i].second));
+                node.attributes.set(name, join_parts(std::move(parts)));
+                continue;
+            }
+            if (std::holds_alternative<SymInt>(value)) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& other : all) numbers.push_back(std::get<SymInt>(other[i].second).number());
+                const std::optional<SymInt> joined = join(numbers);
+                if (!joined) refuse();
+                node.attributes.set(name, *joined);
+                continue;
+            }
+            if (std::holds_alternative<double>(value) && keeps_whole_numbers(node, name)) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& other : all) {
+                    const auto* real = std::get_if<double>(&other[i].second);
+                    if (real && std::abs(*real) < 0x1p53 && *real == std::trunc(*real)) numbers.push_back(static_cast<std::int64_t>(*real));
+                }
+                const std::optional<SymInt> joined = numbers.size() == all.size() ? join(numbers) : std::nullopt;
+                if (!joined) refuse();
+                node.attributes.set(name, *joined);
+                continue;
+            }
+            const auto* list = std::get_if<std::vector<SymInt>>(&value);
+            if (!list) refuse();
+            std::vector<SymInt> sizes;
+            for (std::size_t e = 0; e < list->size(); ++e) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& other : all) {
+                    const auto& others = std::get<std::vector<SymInt>>(other[i].second);
+                    if (others.size() != list->size()) refuse();
+                    numbers.push_back(others[e].number());
+                }
+                const std::optional<SymInt> joined = join(numbers);
+                if (joined) {
+                    sizes.push_back(*joined);
+                } else if (node.op == "reshape" && std::find(sizes.begin(), sizes.end(), SymInt(-1)) == sizes.end() &&
+                           std::find(list->begin(), list->end(), SymInt(-1)) == list->end()) {
+                    sizes.push_back(-1);  // whatever is left
+                } else {
+                    refuse();
+                }
+            }
+            node.attributes.set(name, sizes);
+        }
+    }
+
+    std::shared_ptr<const Graph> join_parts(std::vector<Graph> parts) {
+        JoinedGraph joined = Union(std::move(parts), samples_, loc_).make();
+        guessed_.merge(joined.guessed);
+        return std::make_shared<const Graph>(std::move(joined.graph));
+    }
+
+    struct Number {
+        SymInt value;
+        bool is_reciprocal;
+    };
+    // A number that depends on the sizes, x / x.size(0), is computed from them. Other constants are the same each time.
+    void join_constants() {
+        Graph& whole = graphs_[0];
+        std::vector<std::pair<Graph::Value*, Number>> found;
+        const std::size_t count = whole.constants().size();
+        for (std::size_t c = 0; c < count; ++c) {
+            Graph::Value* value = whole.constants()[c];
+            bool is_same = true;
+            for (const Graph& graph : graphs_) is_same &= c < graph.constants().size() && same_elements(graph.constants()[c]->data, value->data);
+            if (is_same) continue;
+            const Graph::Node* user = value->uses.empty() ? nullptr : value->uses[0].node;
+            const auto& outputs = whole.outputs();
+            const bool is_output = std::any_of(outputs.begin(), outputs.end(), [&](const Graph::Output& output) { return output.value == value; });
+            if (!user && !is_output) continue;
+            const std::optional<Number> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
+            if (!number) {
+                fail<TapeError>(loc_, "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives",
+                                user ? fmt::format("{}: an operand of it", at_line(*user)) : "an output");
+            }
+            found.emplace_back(value, *number);
+        }
+        const OpForm& form = *find_form("number");
+        for (const auto& [value, number] : found) {
+            Attributes attributes(form);
+            attributes.set("value", number.value);
+            attributes.set("is_reciprocal", number.is_reciprocal);
+            attributes.set("dtype", value->dtype);
+            whole.prepend(form, std::move(attributes), value);
+        }
+    }
+
+    std::optional<Number> join_numbers(std::size_t c) {
+        for (const bool is_reciprocal : {false, true}) {
+            std::vector<std::int64_t> numbers;
+            for (const Graph& graph : graphs_) {
+                const Tensor& x = graph.constants()[c]->data;
+                const double number = load_double(x.dtype(), x.raw_data()), whole = is_reciprocal ? std::round(1 / number) : number;
+                const double back = is_reciprocal ? 1 / whole : whole;
+                const bool fits = std::abs(whole) < 0x1p53 && whole == std::trunc(whole) &&
+                                  (x.dtype() == float32 ? static_cast<float>(back) == static_cast<float>(number) : back == number);
+                if (!fits) break;
+                numbers.push_back(static_cast<std::int64_t>(whole));
+            }
+            if (numbers.size() < graphs_.size()) continue;
+            if (const std::optional<SymInt> joined = join(numbers)) return Number{*joined, is_reciprocal};
+        }
+        return std::nullopt;
+    }
+
+    void join_shapes() {
+        std::vector<std::vector<Graph::Value*>> all;
+        for (const Graph& graph : graphs_) all.push_back(graph.values());
+        int unknown = 0;
+        for (std::size_t v = 0; v < all[0].size(); ++v) {
+            for (std::size_t d = 0; d < all[0][v]->shape.size(); ++d) {
+                std::vector<std::int64_t> numbers;
+                for (const auto& values : all) {
+                    const std::vector<SymInt>& shape = values[v]->shape;
+                    if (shape.size() != all[0][v]->shape.size()) fail_rank(*all[0][v]);
+                    numbers.push_back(shape[d].number());
+                }
+                const std::optional<SymInt> joined = join(numbers);
+                all[0][v]->shape[d] = joined ? *joined : SymInt::dim(fmt::format("unknown_{}", unknown++));
+            }
+        }
+    }
+    // What is made of results whose sizes depend on data has sizes that no sample tells: these are found by calling the ops.
+    void follow_data_sizes() {
+        Graph& whole = graphs_[0];
+        const std::set<const Graph::Value*> made = made_of_data_sized(whole);
+        int unknown = 0;
+        for (const auto& node : whole.nodes()) {
+            const Attributes& attributes = node->attributes;
+            if (node->results.empty() || !made.count(node->results[0])) continue;
+            const std::uint64_t own = attributes.form().data_sized ? attributes.form().data_sized(attributes.data()) : 0;
+            for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
+                if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, unknown++));
+            }
+            if (own == 0) infer_again(*node);
+        }
+    }
+    void infer_again(Graph::Node& node) {
+        std::set<std::string> names;
+        for (const Graph::Value* input : node.inputs) {
+            for (const SymInt& size : input->shape) {
+                for (std::string& name : size.dims()) names.insert(std::move(name));
+            }
+        }
+        if (names.size() > 6) return;
+        try {
+            const std::vector<Inferred> made = infer_results(node.attributes, node.inputs, loc_);
+            for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {  // it does not take zeros, or no other sizes: it will say so when it runs
+        }
+    }
+    [[noreturn]] void fail_rank(const Graph::Value& value) {
+        fail<TapeError>(loc_, "trace: the number of dimensions of {} depends on the sizes", value.maker ? at_line(*value.maker) : value.name);
+    }
+
+    std::vector<Graph> graphs_;
+    const std::vector<DimSizes>& samples_;
+    std::set<std::string> guessed_;
+    const Loc& loc_;
+};
+
+}  // namespace
+
+JoinedGraph join_graphs(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc) {
+    return Union(std::move(graphs), samples, loc).make();
+}
+
+}  // namespace tapir::detail

@@ -1,0 +1,69 @@
+// Formulas of named dimensions, and what programs do for some sizes only.
+#include <catch2/catch.hpp>
+
+#include "../../fails.h"
+#include "tapir/autograd/trace/check_trace.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+// Right for all sizes, or refused.
+template <class Fn>
+bool is_right_or_refused(const Fn& fn, int example, bool is_vector) {
+    const auto sized = [&](int n) { return is_vector ? ones({n}) : ones({n, 2}); };
+    try {
+        const Graph graph = trace(fn, {{"x", sized(example), {"b"}}});
+        for (int n = 1; n < 50; ++n) {
+            if (!check_trace(graph, fn, {sized(n)}, {.raise_exception = false})) return false;
+        }
+    } catch (const TapeError&) {
+    }
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("no formula of a size is a wrong one") {
+    const auto each = [](const char* what, const auto& fn) {
+        INFO(what);
+        for (const bool is_vector : {false, true}) {
+            for (const int example : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 40}) {
+                INFO(example);
+                CHECK(is_right_or_refused(fn, example, is_vector));
+            }
+        }
+    };
+    each("quarters", [](const Tensor& x) { return x.sum() * ones({(x.size(0) + 3) / 4}); });
+    each("fifths", [](const Tensor& x) { return x.sum() * ones({x.size(0) / 5 + 1}); });
+    each("remainders", [](const Tensor& x) { return x.sum() * ones({x.size(0) % 3 + 1}); });
+    each("at least 3", [](const Tensor& x) { return x.sum() * ones({(std::max<std::int64_t>(x.size(0), 3) - 3) / 2 + 1}); });
+    each("at most 6", [](const Tensor& x) { return x.sum() * ones({std::min<std::int64_t>(x.size(0), 6)}); });
+    each("a number", [](const Tensor& x) { return x * static_cast<double>((x.size(0) + 3) / 4); });
+    each("a loop", [](const Tensor& x) {
+        Tensor y = x;
+        for (int i = 0; i < 70 / x.size(0); ++i) y = y + 1;
+        return y;
+    });
+}
+
+TEST_CASE("squares of a dimension, and halves of them, are formulas") {
+    const auto square = [](const Tensor& x) { return x.sum() * ones({x.size(0) * x.size(0)}); };
+    const auto pairs = [](const Tensor& x) { return x.sum() * ones({x.size(0) * (x.size(0) - 1) / 2 + 1}); };
+    const Graph squares = trace(square, {{"x", ones({4}), {"n"}}}), halves = trace(pairs, {{"x", ones({4}), {"n"}}});
+    for (const int n : {1, 2, 3, 8, 21}) {
+        CHECK(check_trace(squares, square, {ones({n})}).ok);
+        CHECK(check_trace(halves, pairs, {ones({n})}).ok);
+    }
+    CHECK(squares.outputs()[0].value->shape[0].str() == "n*n");
+}
+
+TEST_CASE("what a program does for the smallest sizes only is refused") {
+    FAILS(TapeError, "with b = 1 the graph does not do what the program does",
+          trace([](const Tensor& x) { return x.size(0) == 1 ? x * 2 : x * 3; }, {{"x", ones({3, 2}), {"b"}}}));
+    FAILS(TapeError, "with b = 1 the graph does not do what the program does", trace([](const Tensor& x) { return x.squeeze(); }, {{"x", ones({3, 2}), {"b"}}}));
+    // Not where the program itself refuses them.
+    const Graph graph = trace([](const Tensor& x) { return x.narrow(0, 2, x.size(0) - 2); }, {{"x", ones({3, 2}), {"b"}}});
+    CHECK(graph.run({{"x", ones({7, 2})}})[0].shape() == Shape{5, 2});
+}
