@@ -164,11 +164,12 @@ Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
     return t.to(dtype, loc);
 }
 
-Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tensor& b, DType dtype, const Loc& loc) {
+// first: the op's first operand, one of the three.
+Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tensor& b, const Tensor& first, DType dtype, const Loc& loc) {
     Shape shape = broadcast_shapes(a.shape(), b.shape(), op, loc);
     if (!(mask.shape() == shape)) shape = broadcast_shapes(mask.shape(), shape, op, loc);
-    const Tensor* const operands[] = {&mask, &a, &b};
-    Tensor out = make_in_layout(shape, dtype, mask.device(), mask.device() == cpu && lies_channels_last(shape, operands, 3), loc);
+    const Tensor* const operands[] = {&first, &mask, &a, &b};
+    Tensor out = make_in_layout(shape, dtype, mask.device(), mask.device() == cpu && lies_channels_last(shape, operands, 4), loc);
     choose(out, mask, converted(a, dtype, loc), converted(b, dtype, loc));
     return out;
 }
@@ -176,7 +177,7 @@ Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tens
 Tensor where_as(const In& condition, const Tensor& first, const Tensor& second, DType dtype) {
     const Loc& loc = condition.loc;
     const Tensor a = beside("where", first, condition.tensor, loc), b = beside("where", second, condition.tensor, loc);
-    Tensor out = choose_as("where", condition.tensor, a, b, dtype, loc);
+    Tensor out = choose_as("where", condition.tensor, a, b, condition.tensor, dtype, loc);
     if (detail::thread.observed)
         record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
     return out;
@@ -199,7 +200,7 @@ Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
 Tensor fill_masked(const In& x, const In& mask, const Tensor& given) {
     detail::check_same_device("masked_fill", x.tensor, mask.tensor, x.loc);
     const Tensor value = beside("masked_fill", given, x.tensor, x.loc);
-    Tensor out = choose_as("masked_fill", mask.tensor, value, x.tensor, x.tensor.dtype(), x.loc);
+    Tensor out = choose_as("masked_fill", mask.tensor, value, x.tensor, x.tensor, x.tensor.dtype(), x.loc);
     if (detail::thread.observed) {
         record(masked_fill_op, x.loc, {&x.tensor, &mask.tensor, &value}, out, {&mask.tensor});
     }
@@ -419,7 +420,7 @@ void fill_masked_(Tensor& x, const Tensor& mask, const Tensor& given, const Loc&
     if (x.is_contiguous()) {
         choose(x, holds, converted(number, x.dtype(), loc), x);
     } else {
-        copy_elements(x, choose_as("masked_fill_", holds, number, x, x.dtype(), loc));
+        copy_elements(x, choose_as("masked_fill_", holds, number, x, x, x.dtype(), loc));
     }
     mark_written(x, loc);
     record(masked_fill_op, loc, {&x, &holds, &number}, x, {&holds});

@@ -273,6 +273,8 @@ TEST_CASE("element-wise ops of a compiled graph leave channels last in memory, a
     CHECK(where(scale > 0, y, x).strides() == x.strides());
     CHECK(where(x > 0, 1.0, 0.0).strides() == x.strides());
     CHECK(masked_fill(x, scale > 0, 0.5).strides() == x.strides());
+    CHECK(masked_fill(x, plain > 0, 0.5).strides() == x.strides());
+    CHECK(masked_fill(plain, x > 0, 0.5).strides() == plain.strides());
     CHECK(equal(where(plain > 0, y, row), where(plain > 0, y.contiguous(), row)));
     CHECK(equal(masked_fill(x, scale > 0, 0.5), masked_fill(x.contiguous(), scale > 0, 0.5)));
 }
