@@ -7,6 +7,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -24,7 +25,7 @@ namespace {
 void ctc_loss_rule(Backward& b);
 }
 
-TAPIR_OP(ctc_loss, NoOnnx("Gather, ReduceLogSumExp, Add, Exp, ScatterElements"), ctc_loss_rule,
+TAPIR_OP(ctc_loss, NoOnnx("Scan, Gather, Exp, Log, Add, ScatterElements"), ctc_loss_rule,
          "-log of the summed probability of all paths that spell a target.",
          TAPIR_SAMPLE("f(6,2,4) i(2,3)<3 i(2)<2 i(2)<4", ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 5, x[3])),
          TAPIR_SAMPLE_AS("f(5,2,3) i(2,2)<1 i(2)<2 i(2)<3",
@@ -48,6 +49,7 @@ struct Attrs {
 struct Call {
     int64_t blank = 0;
     bool zero_infinity = false;
+    bool keep_gradient = false;  // it is the second result
 };
 
 double log_add(double a, double b) {
@@ -195,10 +197,15 @@ Tensor composed_gradient(const Tensor& x, const Tensor& targets, const Tensor& l
     return -scatter_add(zeros_like(x), 2, index, paths);
 }
 
+// saved: log-probabilities, targets, lengths, and the second result, the gradient of the losses.
 void ctc_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const Tensor g = b.grad().unsqueeze(1);
-    b.give(0, (b.recording() ? composed_gradient(b.saved(0), b.saved(1), b.saved(2), b.attrs<Attrs>()) : b.saved(3)) * g);
+    if (b.grad(0).defined()) b.give(0, b.saved(3) * b.grad(0).unsqueeze(1));
+    if (!b.grad(1).defined()) return;
+    Tape tape(TapeOptions{}, b.record().loc);
+    const Tensor x = b.recording() ? clone(b.saved(0)) : b.saved(0).detach().requires_grad_();
+    const Tensor gradient = composed_gradient(x, b.saved(1), b.saved(2), b.attrs<Attrs>());
+    b.give(0, tape.gradient(sum(gradient * b.grad(1)), {x})[0]);
 }
 
 // --- The op -------------------------------------------------------------------------------------------------------------------
@@ -296,17 +303,18 @@ void make_of_ops(Problem& p) {
     p.attrs.longest = p.given_targets.size(-1);
 }
 
-// float32 or float64, one loss for each example.
-Tensor losses_of(const In& log_probs, const Problem& p, bool zero_infinity) {
+// float32 or float64: one loss for each example, and the gradient of each where a tape records or `keep_gradient`.
+std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_infinity, bool keep_gradient) {
     const Loc& loc = log_probs.loc;
     const Tensor& x = p.log_probs;
     const int64_t time = x.shape()[0], n = x.shape()[1], count = 2 * p.attrs.longest + 1;
-    const bool keep = recording(loc, {&x}) != nullptr;
-    const Tensor losses = detail::make_empty({n}, x.dtype(), x.device(), loc);
+    const bool keep = keep_gradient || recording(loc, {&x}) != nullptr;
+    std::vector<Tensor> results = {detail::make_empty({n}, x.dtype(), x.device(), loc)};
     Tensor grad, alpha, beta;
     if (keep) {
         const detail::UnrecordedParts parts;
         grad = zeros_like(x);
+        results.push_back(grad);
     }
     if (on_gpu(x)) {
         alpha = detail::make_empty({n, time, count}, x.dtype(), x.device(), loc);
@@ -316,11 +324,11 @@ Tensor losses_of(const In& log_probs, const Problem& p, bool zero_infinity) {
     const auto data = [is_on_gpu](const Tensor& t) { return is_on_gpu ? on_stream(t) : t.raw_data(); };
     const kernels::CtcArgs args{x.dtype(), data(x), static_cast<const int64_t*>(data(p.targets)),
                                 static_cast<const int64_t*>(data(p.lengths)), time, n, x.shape()[2], p.attrs.longest, p.attrs.blank,
-                                zero_infinity, data(alpha), data(beta), data(losses), data(grad)};
+                                zero_infinity, data(alpha), data(beta), data(results[0]), data(grad)};
     if (n > 0) is_on_gpu ? gpu::ctc_loss(args, x.shape()) : run_on_cpu(args);
-    record(ctc_loss_op, loc, {&x}, losses, {&x, &p.targets, &p.lengths, &grad}, p.attrs,
-           Told{ctc_loss_op, {&x, &p.given_targets, &p.input_lengths, &p.given_lengths}}, Call{p.attrs.blank, zero_infinity});
-    return losses;
+    record_many(ctc_loss_op, loc, {x, p.given_targets, p.input_lengths, p.given_lengths}, results, {x, p.targets, p.lengths, grad}, p.attrs,
+                Call{p.attrs.blank, zero_infinity, keep});
+    return results;
 }
 
 }  // namespace
@@ -340,7 +348,7 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
     const Tensor x = is_half(log_probs.tensor.dtype()) ? to(log_probs, float32) : log_probs.tensor;
     Problem p = prepare(In(x, loc), targets, input_lengths, target_lengths, options.blank);
     if (detail::is_tracing() && p.lengths.numel() > 0) make_of_ops(p);
-    Tensor losses = losses_of(In(p.log_probs, loc), p, options.zero_infinity);
+    Tensor losses = losses_of(In(p.log_probs, loc), p, options.zero_infinity, /*keep_gradient=*/false)[0];
     if (options.reduction == Reduction::mean) losses = losses / to(clamp_min(p.lengths[1], 1), losses.dtype());
     if (options.reduction == Reduction::none && log_probs.tensor.dim() == 2) losses = losses.reshape({});
     return to(reduce_losses(losses, options.reduction), dtype);
@@ -350,14 +358,17 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
 
 namespace {
 
-Tensor ctc_losses(const In& log_probs, const In& targets, const In& input_lengths, const In& target_lengths, const Call& a) {
+std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In& input_lengths, const In& target_lengths, const Call& a) {
     Problem p = prepare(log_probs, targets, input_lengths, target_lengths, a.blank);
     if (detail::is_tracing() && p.lengths.numel() > 0) make_of_ops(p);
-    return losses_of(In(p.log_probs, log_probs.loc), p, a.zero_infinity);
+    std::vector<Tensor> results = losses_of(In(p.log_probs, log_probs.loc), p, a.zero_infinity, a.keep_gradient);
+    results.resize(a.keep_gradient ? 2 : 1);
+    return results;
 }
 
 }  // namespace
 
-TAPIR_FORM(ctc_loss, Call, ctc_losses(x[0], x[1], x[2], x[3], a), f("blank", a.blank)("zero_infinity", a.zero_infinity));
+TAPIR_FORM(ctc_loss, Call, ctc_losses(x[0], x[1], x[2], x[3], a),
+           f("blank", a.blank)("zero_infinity", a.zero_infinity)("keep_gradient", a.keep_gradient));
 
 }  // namespace tapir

@@ -189,53 +189,106 @@ OnnxValue log_sum(const OnnxCall& x, const OnnxValues& terms) {
     return log(sum) + from;
 }
 
-// Forward through time, for all examples at once: a Scan whose state is the log-probability of each place among the labels.
-OnnxValue ctc_loss_of(const OnnxCall& x) {
-    const DType dtype = x.result_dtype();
-    const auto int_of = [&](int i) { return x.cast(x[i].is_number() ? x.scalar(x[i].number(), int64) : x[i], int64); };
-    const bool is_single = x.rank() == 2;  // (time, classes)
-    const OnnxValue log_probs = is_single ? x.unsqueeze(x.as_result(0), {1}) : x.as_result(0);
-    const SymInt n = is_single ? SymInt(1) : x.shape()[1];
-    const OnnxValue steps = x.reshape(int_of(2), {n}), lengths = x.reshape(int_of(3), {n});
-    const SymInt longest = x.shape(1).empty() ? SymInt(1) : x.shape(1).last();
-    OnnxValue targets = int_of(1);
-    if (x.rank(1) != 2) {  // one after the other
-        const OnnxValue begins = x.node("CumSum", {lengths, x.scalar(0, int64)}) - lengths;
-        const OnnxValue places = x.unsqueeze(begins, {1}) + x.range(longest);
-        const OnnxValue last = x.size_0d(longest + SymInt(-1));
-        targets = x.gather(targets, x.node("Min", {places, last}), 0);
+// For all examples at once. A target's labels stand with blanks between them, at `places`: 2 longest + 1.
+class Ctc {
+ public:
+    explicit Ctc(const OnnxCall& call) : x_(call), dtype_(call.result_dtype()), never_(call.scalar(-INFINITY, dtype_)) {
+        const auto int_of = [&](int i) { return x_.cast(x_[i].is_number() ? x_.scalar(x_[i].number(), int64) : x_[i], int64); };
+        const bool is_single = x_.rank() == 2;  // (time, classes)
+        log_probs_ = is_single ? x_.unsqueeze(x_.as_result(0), {1}) : x_.as_result(0);
+        n_ = is_single ? SymInt(1) : x_.shape()[1];
+        steps_ = x_.reshape(int_of(2), {n_});
+        const OnnxValue lengths = x_.reshape(int_of(3), {n_});
+        const SymInt longest = x_.shape(1).empty() ? SymInt(1) : x_.shape(1).last();
+        OnnxValue targets = int_of(1);
+        if (x_.rank(1) != 2) {  // one after the other
+            const OnnxValue begins = x_.node("CumSum", {lengths, x_.scalar(0, int64)}) - lengths;
+            const OnnxValue at = x_.unsqueeze(begins, {1}) + x_.range(longest);
+            const OnnxValue last = x_.size_0d(longest + SymInt(-1));
+            targets = x_.gather(targets, x_.node("Min", {at, last}), 0);
+        }
+        const auto blank = x_.integer("blank");
+        places_ = SymInt(2) * longest + SymInt(1);
+        place_ = x_.range(places_);
+        last_ = x_.unsqueeze(lengths * 2, {1});
+        const OnnxValue is_label = remainder(place_, 2) == 1;
+        const OnnxValue all = x_.concat({targets, x_.expand(x_.scalar(blank, int64), {n_, SymInt(1)})}, 1);
+        labels_ = where(is_label, x_.gather(all, floor_divide(place_, 2), 1), blank);
+        may_skip_ = is_label & (place_ >= 3) & (labels_ != moved(labels_, 2, x_.scalar(-1, int64)));
     }
-    const auto blank = x.integer("blank");
-    const SymInt places = SymInt(2) * longest + SymInt(1);
-    const OnnxValue l = x.range(places), is_label = remainder(l, 2) == 1;
-    // Each label between blanks.
-    const OnnxValue all = x.concat({targets, x.expand(x.scalar(blank, int64), {n, SymInt(1)})}, 1);
-    const OnnxValue labels = where(is_label, x.gather(all, floor_divide(l, 2), 1), blank);
-    const OnnxValue width = x.size_1d(places);
-    const auto back = [&](const OnnxValue& v, int by, const OnnxValue& filler) {  // what is `by` places before
-        const OnnxValue padded = x.node("Pad", {v, x.ints({0, 2, 0, 0}), filler});
-        return x.node("Slice", {padded, x.ints({2 - by}), width + (2 - by), x.ints({1})});
-    };
-    const OnnxValue skips = is_label & (l >= 3) & (labels != back(labels, 2, x.scalar(-1, int64)));
-    const OnnxValue never = x.scalar(-INFINITY, dtype);
-    OnnxBuilder& builder = x.builder();
-    const OnnxValue first = where(l == 0, x.scalar(0, dtype), never);  // before the first step
-    const OnnxValue begun = x.expand(first, {n, places});
-    builder.begin_graph();
-    const OnnxValue t = builder.graph_input(int64, nullptr), alpha = builder.graph_input(dtype, nullptr), probs = builder.graph_input(dtype, nullptr);
-    const OnnxValue emission = x.node("GatherElements", {probs, labels}, {{"axis", 1}});
-    const OnnxValue moved = log_sum(x, {alpha, back(alpha, 1, never), where(skips, back(alpha, 2, never), never)});
-    const OnnxValue now = where(x.unsqueeze(t < steps, {1}), moved + emission, alpha);
-    const int body = builder.end_graph({t + 1, now});
-    const OnnxValue end = x.nodes("Scan", {int64, dtype}, {x.scalar(0, int64), begun, log_probs},
-                                  {{"num_scan_inputs", 1}, OnnxAttribute::graph("body", body)})[1];
-    const OnnxValue last = x.unsqueeze(lengths * 2, {1}), zero = x.scalar(0, int64);
-    const OnnxValue at_blank = x.node("GatherElements", {end, last}, {{"axis", 1}});
-    const OnnxValue before = x.node("GatherElements", {end, x.node("Max", {last - 1, zero})}, {{"axis", 1}});
-    OnnxValue loss = -x.squeeze(log_sum(x, {at_blank, where(last == 0, never, before)}), {1});
-    loss = where(steps == 0, where(lengths == 0, x.scalar(0, dtype), x.scalar(INFINITY, dtype)), loss);
-    return x.flag("zero_infinity") ? where(is_infinite(loss), 0, loss) : loss;
-}
+
+    OnnxValues results() const {
+        const bool keeps = x_.flag("keep_gradient"), zero_infinity = x_.flag("zero_infinity");
+        const OnnxValues alpha = prefixes(keeps);
+        const OnnxValue at_blank = x_.node("GatherElements", {alpha[0], last_}, {{"axis", 1}});
+        const OnnxValue before = x_.node("GatherElements", {alpha[0], x_.node("Max", {last_ - 1, x_.scalar(0, int64)})}, {{"axis", 1}});
+        OnnxValue loss = -log_sum(x_, {at_blank, where(last_ == 0, never_, before)});
+        loss = where(x_.unsqueeze(steps_ == 0, {1}), where(last_ == 0, x_.scalar(0, dtype_), x_.scalar(INFINITY, dtype_)), loss);
+        OnnxValues list = {x_.squeeze(zero_infinity ? where(is_infinite(loss), 0, loss) : loss, {1})};
+        if (keeps) list.push_back(gradient(alpha[1], loss, zero_infinity ? 0 : NAN));
+        return list;
+    }
+
+ private:
+    // What is `by` places before, at most 2 either way.
+    OnnxValue moved(const OnnxValue& v, int by, const OnnxValue& filler) const {
+        const OnnxValue padded = x_.node("Pad", {v, x_.ints({0, 2, 0, 2}), filler});
+        return x_.node("Slice", {padded, x_.ints({2 - by}), x_.size_1d(places_) + (2 - by), x_.ints({1})});
+    }
+    OnnxValue emission(const OnnxValue& log_probs) const { return x_.node("GatherElements", {log_probs, labels_}, {{"axis", 1}}); }
+
+    // Forward through time, a Scan whose state is the log-probability of all prefixes that end at each place: those at the end, and for
+    // `each` step.
+    OnnxValues prefixes(bool each) const {
+        OnnxBuilder& builder = x_.builder();
+        const OnnxValue first = where(place_ == 0, x_.scalar(0, dtype_), never_);  // before the first step
+        const OnnxValue begun = x_.expand(first, {n_, places_});
+        builder.begin_graph();
+        const OnnxValue t = builder.graph_input(int64, nullptr), alpha = builder.graph_input(dtype_, nullptr), probs = builder.graph_input(dtype_, nullptr);
+        const OnnxValue sum = log_sum(x_, {alpha, moved(alpha, 1, never_), where(may_skip_, moved(alpha, 2, never_), never_)});
+        const OnnxValue now = where(x_.unsqueeze(t < steps_, {1}), sum + emission(probs), alpha);
+        OnnxValues outputs = {t + 1, now};
+        OnnxDTypes dtypes = {int64, dtype_};
+        if (each) {
+            outputs.push_back(x_.node("Identity", {now}));
+            dtypes.push_back(dtype_);
+        }
+        const int body = builder.end_graph(outputs);
+        return x_.nodes("Scan", dtypes, {x_.scalar(0, int64), begun, log_probs_}, {{"num_scan_inputs", 1}, OnnxAttribute::graph("body", body)}).after(1);
+    }
+
+    // Back through time, a Scan whose state is the log-probability of all suffixes that begin at each place: for each step, without its
+    // own emission.
+    OnnxValue suffixes() const {
+        OnnxBuilder& builder = x_.builder();
+        const OnnxValue begun = x_.filled({n_, places_}, -INFINITY, dtype_), end = x_.size_0d(x_.shape()[0]) - 1;
+        builder.begin_graph();
+        const OnnxValue t = builder.graph_input(int64, nullptr), beta = builder.graph_input(dtype_, nullptr), probs = builder.graph_input(dtype_, nullptr);
+        const OnnxValue sum = log_sum(x_, {beta, moved(beta, -1, never_), moved(where(may_skip_, beta, never_), -2, never_)});
+        const OnnxValue at_end = where((place_ == last_) | (place_ == last_ - 1), x_.scalar(0, dtype_), never_);
+        const OnnxValue behind = where(x_.unsqueeze(t == steps_ - 1, {1}), at_end, sum);
+        const int body = builder.end_graph({t - 1, behind + emission(probs), behind});
+        return x_.nodes("Scan", {int64, dtype_, dtype_}, {end, begun, log_probs_},
+                        {{"num_scan_inputs", 1}, {"scan_input_directions", OnnxInts{1}}, {"scan_output_directions", OnnxInts{1}},
+                         OnnxAttribute::graph("body", body)})[2];
+    }
+
+    // Of a log-probability it is minus the probability that the path is there, given the target.
+    OnnxValue gradient(const OnnxValue& alpha, const OnnxValue& loss, double of_infinite) const {
+        const SymInt time = x_.shape()[0];
+        const OnnxValue has_step = x_.unsqueeze(x_.unsqueeze(x_.range(time), {1}) < steps_, {2});
+        const OnnxValue path = where(is_infinite(loss), x_.scalar(of_infinite, dtype_), exp(alpha + suffixes() + loss));
+        const OnnxValue given = -where(has_step & (place_ <= last_), path, 0), none = x_.filled({time, n_, x_.shape().last()}, 0, dtype_);
+        return x_.node("ScatterElements", {none, x_.expand(labels_, {time, n_, places_}), given}, {{"axis", 2}, {"reduction", "add"}});
+    }
+
+    const OnnxCall& x_;
+    const DType dtype_;
+    SymInt n_ = 1, places_ = 1;
+    // never: a log-probability; log_probs: (time, n, classes); steps: (n,); place: of each place its number; last: of each example the last
+    // place, (n, 1); labels, may_skip (from two places before): (n, places).
+    OnnxValue never_, log_probs_, steps_, place_, last_, labels_, may_skip_;
+};
 
 }  // namespace
 
@@ -244,6 +297,6 @@ TAPIR_ONNX(pixel_shuffle, pixel_shuffle_of(x));
 TAPIR_ONNX(pixel_unshuffle, shuffled(x, "downscale_factor", true));
 TAPIR_ONNX(grid_sample, grid_sample_of(x));
 TAPIR_ONNX(grid_sample_backward, grid_sample_backward_of(x));
-TAPIR_ONNX(ctc_loss, ctc_loss_of(x));
+TAPIR_ONNX(ctc_loss, Ctc(x).results());
 
 }  // namespace tapir

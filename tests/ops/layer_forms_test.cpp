@@ -169,6 +169,25 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(lstm_gates(gates, t).h); }), Catch::EndsWith("lstm_gates_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(gru_gates(gates.narrow(1, 0, 15), gates.narrow(1, 5, 15), t)); }),
                Catch::EndsWith("gru_gates_backward "));
+    const Tensor steps = tensor(6), count = tensor(2);
+    CHECK_THAT(ops_of([&](const Tensor& t) { return ctc_loss(t, tensor({1, 2}), steps, count, {.reduction = Reduction::sum}); }),
+               Catch::EndsWith(" ctc_loss sum ones reshape expand reshape mul reshape "));
+}
+
+TEST_CASE("a graph of ctc_loss's gradient takes any number of steps, and can be differentiated again") {
+    const Tensor targets = tensor({{1, 2}, {2, 2}}), counts = tensor({2, 1});
+    const auto gradient = [&](const Tensor& x, const Tensor& steps) {
+        Tape tape;
+        const Tensor leaf = x.clone().requires_grad_();
+        return tape.gradient(ctc_loss(log_softmax(leaf, 2), targets, steps, counts), {leaf})[0];
+    };
+    const Graph graph = trace(gradient, {{"x", randn({5, 2, 3}, {float64}), {"time"}}, {"steps", tensor({5, 4})}});
+    for (const std::int64_t time : {4, 9}) {
+        Tensor x = randn({time, 2, 3}, {float64});
+        const Tensor steps = tensor({time, time - 1});
+        CHECK(allclose(graph({x, steps})[0], gradient(x, steps), 1e-12, 1e-12));
+        CHECK(gradcheck([&](const std::vector<Tensor>& t) { return graph({t[0], steps})[0]; }, {x.requires_grad_()}));
+    }
 }
 
 TEST_CASE("gradients of layers of images are the same where they are recorded, and lie in memory as else") {
