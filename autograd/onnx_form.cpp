@@ -514,7 +514,10 @@ OnnxValue remainder(const OnnxValue& a, const OnnxValue& b) {
     return where((r != 0) & ((r < 0) ^ (b < 0)), r + b, r);
 }
 OnnxValue floor_divide(const OnnxValue& a, const OnnxValue& b) {
-    if (!is_floating(common(a, b))) return (a - remainder(a, b)) / b;
+    if (!is_floating(common(a, b))) {  // of other remainders than Div, which rounds towards 0, where that is not the floor
+        const OnnxValue whole = a / b;
+        return where(fmod(a, b) == remainder(a, b), whole, whole - 1);
+    }
     const OnnxValue rest = fmod(a, b), whole = (a - rest) / b;
     return where(b == 0, a / b, round(where((rest != 0) & ((rest < 0) ^ (b < 0)), whole - 1, whole)));
 }

@@ -90,7 +90,7 @@ V bits(const char* op, const OnnxCall& x) {
     const int rank = x.result_shape().count();
     const V a = x.expand(v[0], x.result_shape()), b = x.expand(v[1], x.result_shape()), p = bits_of(a, rank), q = bits_of(b, rank);
     const V both = op[7] == 'A' ? p * q : op[7] == 'O' ? x.node("Max", {p, q}) : abs(p - q);
-    return x.reduce("ReduceSum", both * x.ints(powers), {rank}, false);
+    return x.node("MatMul", {both, x.ints(powers)});  // runtimes add large integers up as floats, but not in products of matrices
 }
 
 // In int64, where the power does not leave it.

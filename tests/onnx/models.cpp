@@ -236,6 +236,29 @@ void training() {
                 {{"x", randn({6, 4}), {"batch"}}, {"target", randint(0, 3, {6}), {"batch"}}}, {{randn({9, 4}), randint(0, 3, {9})}});
 }
 
+// Negative bits and the ends of integers.
+void ends(int opset) {
+    const auto write = [&](const std::string& name, const Program& fn, const std::vector<TraceInput>& inputs,
+                           const std::vector<std::vector<Tensor>>& others = {}) {
+        write_model("ends_" + name + "_" + std::to_string(opset), fn, inputs, others, {.opset = opset});
+    };
+    for (const DType dtype : {DType::int32, int64}) {
+        const std::string kind = dtype == int64 ? "int64" : "int32";
+        const std::int64_t high = dtype == int64 ? INT64_MAX : INT32_MAX, large = dtype == int64 ? (std::int64_t{1} << 60) + 5 : (1 << 28) + 5;
+        const Tensor x = tensor({high, -high, large, -large, std::int64_t{-7}, std::int64_t{7}, -high - 1}).to(dtype);
+        const Tensor y = tensor({std::int64_t{-2}, std::int64_t{3}, large, high, std::int64_t{2}, std::int64_t{-7}, std::int64_t{5}}).to(dtype);
+        write("divide_" + kind, [](const std::vector<Tensor>& v) -> std::vector<Tensor> { return {floor_divide(v[0], v[1]), remainder(v[0], v[1]), fmod(v[0], v[1])}; },
+              {{"x", x}, {"y", y}});
+        write("bits_" + kind,
+              [](const std::vector<Tensor>& v) -> std::vector<Tensor> {
+                  return {bitwise_and(v[0], v[1]), bitwise_or(v[0], v[1]), bitwise_xor(v[0], v[1]), bitwise_and(v[0], 3), bitwise_or(v[0], -8)};
+              },
+              {{"x", x}, {"y", y}});
+    }
+    write("bits_bool", [](const std::vector<Tensor>& v) -> std::vector<Tensor> { return {bitwise_and(v[0], v[1]), bitwise_or(v[0], v[1]), bitwise_xor(v[0], v[1])}; },
+          {{"x", tensor({false, false, true, true})}, {"y", tensor({false, true, false, true})}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -249,4 +272,5 @@ int main(int argc, char** argv) {
     others();
     control_flow();
     training();
+    for (const int opset : {17, 20}) ends(opset);
 }

@@ -192,7 +192,7 @@ class Writer final : public OnnxBuilder {
         if (parts.constant != 0) add_term(ints({parts.constant}));
         if (parts.divisor != 1) {
             const OnnxValue by = ints({parts.divisor});
-            sum = floor_divide(sum, by);
+            sum = (sum - remainder(sum, by)) / by;
         }
         if (parts.after != 0) sum = sum + ints({parts.after});
         sizes_.back().emplace(text, sum);
