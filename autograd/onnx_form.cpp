@@ -323,6 +323,18 @@ OnnxValue OnnxCall::reduce_all(const char* op, const OnnxValue& x, int rank) con
     return reduce(op, x, dims, false);
 }
 
+OnnxValue OnnxCall::extreme(bool largest, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const {
+    const OnnxValue found = reduce(largest ? "ReduceMax" : "ReduceMin", x, dims, keepdim);
+    if (!is_floating(x.dtype()) || dims.empty()) return found;
+    return where(reduce("ReduceMax", cast(is_nan(x), DType::int32), dims, keepdim) > 0, NAN, found);
+}
+
+OnnxValue OnnxCall::end_of(DType dtype, bool highest) const {
+    if (is_floating(dtype)) return scalar(highest ? INFINITY : -INFINITY, dtype);
+    if (dtype == DType::int32) return scalar(highest ? INT32_MAX : INT32_MIN, dtype);
+    return scalar(highest ? INT64_MAX : INT64_MIN, dtype);
+}
+
 OnnxValue OnnxCall::shape_of(const OnnxValue& x) const { return node("Shape", int64, {x}); }
 OnnxValue OnnxCall::range(const SymInt& count) const {
     return node("Range", int64, {scalar(0, int64), size_0d(count), scalar(1, int64)});
@@ -476,6 +488,10 @@ OnnxValue polygamma(const OnnxValue& x, double n) {
     return where((x <= 0) & (x == floor(x)), std::fmod(n, 2) == 1 ? INFINITY : NAN, y);
 }
 
+OnnxValue is_nan(const OnnxValue& x) {
+    if (is_integer(x)) return x != x;
+    return builder_of(x).add("IsNaN", {lowered(builder_of(x), x, x.dtype())}, {}, {bool_})[0];
+}
 OnnxValue is_infinite(const OnnxValue& x) {
     if (is_integer(x)) return x != x;
     return builder_of(x).add("IsInf", {lowered(builder_of(x), x, x.dtype())}, {}, {bool_})[0];

@@ -266,6 +266,10 @@ class OnnxCall {
     OnnxValue concat(const OnnxValues& x, int dim) const;
     /// "ReduceSum", ... over these dimensions.
     OnnxValue reduce(const char* op, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const;
+    /// The largest or smallest over these dimensions; nan where one is, which runtimes may leave out.
+    OnnxValue extreme(bool largest, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const;
+    /// The highest or lowest number of a dtype, as a 0-d tensor: infinity of floats.
+    OnnxValue end_of(DType dtype, bool highest) const;
     OnnxValue shape_of(const OnnxValue& x) const;
     /// Over all dimensions.
     OnnxValue reduce_all(const char* op, const OnnxValue& x, int rank) const;
@@ -356,6 +360,7 @@ OnnxValue digamma(const OnnxValue& x);
 OnnxValue polygamma(const OnnxValue& x, double n);
 OnnxValue sigmoid(const OnnxValue& x);
 OnnxValue softplus(const OnnxValue& x);
+OnnxValue is_nan(const OnnxValue& x);
 OnnxValue is_infinite(const OnnxValue& x);
 OnnxValue is_finite(const OnnxValue& x);
 OnnxValue pow(const OnnxValue& a, const OnnxValue& b);

@@ -93,8 +93,7 @@ OnnxValue scatter_reduce_of(const OnnxCall& x) {
         return is_floating(dtype) ? sum / n : floor_divide(sum, n);
     }
     const bool largest = how == "amax";
-    const double end = is_floating(dtype) ? INFINITY : dtype == DType::int64 ? 9.2e18 : 2147483647.0;
-    const OnnxValue least = x.scalar(largest ? -end : end, dtype);
+    const OnnxValue least = x.end_of(dtype, !largest);
     return extreme_scattered(x, begun(least), source, largest, least);
 }
 

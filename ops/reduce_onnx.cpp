@@ -34,15 +34,17 @@ OnnxValue norm_of(const OnnxCall& x) {
     const OnnxValue v = x.as_result(0);
     if (p == 2) return over(x, "ReduceL2", v);
     if (p == 1) return over(x, "ReduceL1", v);
-    if (std::isinf(p)) return over(x, p > 0 ? "ReduceMax" : "ReduceMin", abs(v));
+    if (std::isinf(p)) return x.extreme(p > 0, abs(v), dims_of(x), x.flag("keepdim"));
     if (p == 0) return over(x, "ReduceSum", x.cast(v != 0, x.result_dtype()));
     return pow(over(x, "ReduceSum", pow(abs(v), p)), 1 / p);
 }
 
 // Of nothing it is nan, which ReduceMean does not say.
 OnnxValue mean_of(const OnnxCall& x) {
-    if (reduced_numel(x, dims_of(x)) == SymInt(0)) return over(x, "ReduceSum", x.as_result(0)) / 0.0;
-    return over(x, "ReduceMean", x.as_result(0));
+    const SymInt n = reduced_numel(x, dims_of(x));
+    if (n == SymInt(0)) return over(x, "ReduceSum", x.as_result(0)) / 0.0;
+    const OnnxValue mean = over(x, "ReduceMean", x.as_result(0));
+    return n.is_number() ? mean : where(x.size_0d(n) == 0, NAN, mean);
 }
 
 OnnxValue var_of(const OnnxCall& x) {
@@ -88,18 +90,11 @@ OnnxValues running_extreme(const OnnxCall& x, bool largest) {
     const int dim = dim_of(x);
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
     const DType dtype = x.dtype() == bool_ || x.dtype() == DType::uint8 ? DType::int32 : x.dtype();
-    const double least = is_floating(dtype) ? INFINITY : dtype == DType::int32 ? 2147483647.0 : 9.2e18;
     const OnnxValue values = x.unsqueeze(x.cast(x[0], dtype), {dim}), mask = reaches(x, dim, false);
-    const OnnxValue seen = where(mask, values, largest ? -least : least);
-    OnnxValue found = x.reduce(largest ? "ReduceMax" : "ReduceMin", seen, {dim + 1}, false);
-    // The last one that is as good; of nan, which runtimes may leave out of extremes, the last.
-    OnnxValue is_it = mask & (values == x.unsqueeze(found, {dim + 1}));
-    if (is_floating(dtype)) {
-        const OnnxValue is_nan = mask & (values != values);
-        const OnnxValue any = x.reduce("ReduceMax", x.cast(is_nan, DType::int32), {dim + 1}, false) > 0;
-        is_it = where(x.unsqueeze(any, {dim + 1}), is_nan, is_it);
-        found = where(any, NAN, found);
-    }
+    const OnnxValue found = x.extreme(largest, where(mask, values, x.end_of(dtype, !largest)), {dim + 1}, false);
+    OnnxValue is_it = values == x.unsqueeze(found, {dim + 1});  // the last that is as good; nan equals nothing
+    if (is_floating(dtype)) is_it = is_it | is_nan(values);
+    is_it = mask & is_it;
     OnnxInts after;
     for (int d = dim + 1; d < x.rank(); ++d) after.push_back(d - dim);
     const OnnxValue at = where(is_it, x.unsqueeze(x.range(x.shape()[dim]), after), -1);
@@ -118,22 +113,29 @@ OnnxValue weighted_exps_of(const OnnxCall& x) {
 
 // --- Extremes and order -----------------------------------------------------------------------------------------------------------
 
+// Where the largest or smallest is: the first nan, where one is, which runtimes may leave out.
+OnnxValue place_of_extreme(const OnnxCall& x, bool largest, const OnnxValue& v, int64_t dim, bool keepdim) {
+    const OnnxAttributes attributes = {{"axis", dim}, {"keepdims", keepdim}};
+    const OnnxValue place = x.node(largest ? "ArgMax" : "ArgMin", int64, {v}, attributes);
+    if (!is_floating(v.dtype())) return place;
+    const OnnxValue nans = x.cast(is_nan(v), DType::int32), any = x.reduce("ReduceMax", nans, {dim}, keepdim) > 0;
+    return where(any, x.node("ArgMax", int64, {nans}, attributes), place);
+}
+
 OnnxValues extreme_of(const OnnxCall& x, bool largest) {
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
     const int dim = dim_of(x);
     const bool keepdim = x.flag("keepdim");
     const OnnxValue v = wide(x);
-    return {x.reduce(largest ? "ReduceMax" : "ReduceMin", v, {dim}, keepdim),
-            x.node(largest ? "ArgMax" : "ArgMin", int64, {v}, {{"axis", dim}, {"keepdims", keepdim}})};
+    return {x.extreme(largest, v, {dim}, keepdim), place_of_extreme(x, largest, v, dim, keepdim)};
 }
 
-OnnxValue arg_of(const OnnxCall& x, const char* op) {
+OnnxValue arg_of(const OnnxCall& x, bool largest) {
     const auto dims = x.integers("dim");
     if (x.rank() == 0) return x.scalar(0, int64);
-    OnnxValue v = wide(x);
-    if (v.dtype() == int64) v = x.cast(v, DType::float64);
-    if (dims.empty()) return x.node(op, int64, {x.node("Reshape", {v, x.ints({-1})})}, {{"axis", 0}, {"keepdims", 0}});
-    return x.node(op, int64, {v}, {{"axis", static_cast<int>(dims[0] < 0 ? dims[0] + x.rank() : dims[0])}, {"keepdims", x.flag("keepdim")}});
+    const OnnxValue v = wide(x);
+    if (dims.empty()) return place_of_extreme(x, largest, x.node("Reshape", {v, x.ints({-1})}), 0, false);
+    return place_of_extreme(x, largest, v, dims[0] < 0 ? dims[0] + x.rank() : dims[0], x.flag("keepdim"));
 }
 
 OnnxValues top(const OnnxCall& x, int dim, const OnnxValue& k, bool largest) {
@@ -321,8 +323,8 @@ OnnxValue causal_softmax_of(const OnnxCall& x) {
 
 TAPIR_ONNX(sum, over(x, "ReduceSum", x.as_result(0)));
 TAPIR_ONNX(mean, mean_of(x));
-TAPIR_ONNX(amax, over(x, "ReduceMax", wide(x)));
-TAPIR_ONNX(amin, over(x, "ReduceMin", wide(x)));
+TAPIR_ONNX(amax, x.extreme(true, wide(x), dims_of(x), x.flag("keepdim")));
+TAPIR_ONNX(amin, x.extreme(false, wide(x), dims_of(x), x.flag("keepdim")));
 TAPIR_ONNX(all, over(x, "ReduceMin", x.cast(x.cast(x[0], bool_), DType::int32)) != 0);
 TAPIR_ONNX(any, over(x, "ReduceMax", x.cast(x.cast(x[0], bool_), DType::int32)) > 0);
 TAPIR_ONNX(norm, norm_of(x));
@@ -346,8 +348,8 @@ TAPIR_ONNX(causal_softmax, causal_softmax_of(x));
 
 TAPIR_ONNX(max, extreme_of(x, true));
 TAPIR_ONNX(min, extreme_of(x, false));
-TAPIR_ONNX(argmax, arg_of(x, "ArgMax"));
-TAPIR_ONNX(argmin, arg_of(x, "ArgMin"));
+TAPIR_ONNX(argmax, arg_of(x, true));
+TAPIR_ONNX(argmin, arg_of(x, false));
 TAPIR_ONNX(sort, sort_of(x));
 TAPIR_ONNX(argsort, sort_of(x)[1]);
 TAPIR_ONNX(topk, topk_of(x));

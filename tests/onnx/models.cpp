@@ -236,7 +236,7 @@ void training() {
                 {{"x", randn({6, 4}), {"batch"}}, {"target", randint(0, 3, {6}), {"batch"}}}, {{randn({9, 4}), randint(0, 3, {9})}});
 }
 
-// Negative bits and the ends of integers.
+// Negative bits, the ends of integers, infinities and nan.
 void ends(int opset) {
     const auto write = [&](const std::string& name, const Program& fn, const std::vector<TraceInput>& inputs,
                            const std::vector<std::vector<Tensor>>& others = {}) {
@@ -254,9 +254,30 @@ void ends(int opset) {
                   return {bitwise_and(v[0], v[1]), bitwise_or(v[0], v[1]), bitwise_xor(v[0], v[1]), bitwise_and(v[0], 3), bitwise_or(v[0], -8)};
               },
               {{"x", x}, {"y", y}});
+        write("extremes_" + kind,
+              [](const std::vector<Tensor>& v) -> std::vector<Tensor> {
+                  const ValuesIndices up = cummax(v[0], 0), down = cummin(v[0], 0), most = max(v[0], 0), least = min(v[0], 0);
+                  return {up.values, up.indices, down.values, down.indices, most.values, most.indices, least.values, least.indices,
+                          argmax(v[0]), argmin(v[0]), scatter_reduce(v[0] * 0, 0, v[1], v[0], "amin", false), scatter_reduce(v[0] * 0, 0, v[1], v[0], "amax", false)};
+              },
+              {{"x", x}, {"index", tensor({0, 1, 2, 2, 3, 3, 1})}}, {{(tensor({1, 3, 5, 5, 2, 5, 0}) + (high - 5)).to(dtype), tensor({0, 1, 2, 2, 3, 3, 1})}});
     }
     write("bits_bool", [](const std::vector<Tensor>& v) -> std::vector<Tensor> { return {bitwise_and(v[0], v[1]), bitwise_or(v[0], v[1]), bitwise_xor(v[0], v[1])}; },
           {{"x", tensor({false, false, true, true})}, {"y", tensor({false, true, false, true})}});
+    for (const DType dtype : {float32, float64}) {
+        const float nan = NAN, inf = INFINITY;
+        const Tensor x = tensor({-1.0f, nan, 0.0f, nan, 2.0f, inf, inf, -inf, -inf}).reshape({3, 3}).to(dtype);
+        write(dtype == float64 ? "nan_float64" : "nan",
+              [](const std::vector<Tensor>& v) -> std::vector<Tensor> {
+                  const Tensor& t = v[0];
+                  const ValuesIndices most = max(t, 1), least = min(t, 1, true), high = cummax(t, 1), low = cummin(t, 1);
+                  return {amax(t), amin(t, {1}), most.values, most.indices, least.values, least.indices, argmax(t, 1), argmin(t), norm(t, INFINITY, {1}),
+                          high.values, high.indices, low.values, low.indices};
+              },
+              {{"x", x}}, {{-x}, {x.flip({1})}});
+    }
+    write("mean_of_nothing", [](const std::vector<Tensor>& v) -> std::vector<Tensor> { return {mean(v[0], {0}), v[0].mean()}; },
+          {{"x", ones({2, 3}), {"batch"}}}, {{zeros({0, 3})}});
 }
 
 }  // namespace
