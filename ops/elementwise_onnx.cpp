@@ -119,9 +119,10 @@ V apply(const Row& row, const OnnxCall& x) {
     if (row.name == "clamp" || row.name == "hardtanh") {
         const double low = x.real(row.params[0]), high = x.real(row.params[1]);
         if (low <= high) {
-            V y = v[0];
-            const V none, least = low == -__builtin_inf() ? none : x.scalar(low, dtype), most = high == __builtin_inf() ? none : x.scalar(high, dtype);
-            return most.is_left_out() ? (least.is_left_out() ? y : x.node("Clip", {y, least})) : x.node("Clip", {y, least, most});
+            const bool is_low = low > -__builtin_inf(), is_high = high < __builtin_inf();
+            if (is_low && is_high) return x.node("Clip", {v[0], x.scalar(low, dtype), x.scalar(high, dtype)});
+            if (is_low) return x.node("Max", {v[0], x.scalar(low, dtype)});  // a Clip of one bound makes infinity finite
+            return is_high ? x.node("Min", {v[0], x.scalar(high, dtype)}) : v[0];
         }
     }
     if (row.name == "relu6") return x.node("Clip", {v[0], x.scalar(0, dtype), x.scalar(6, dtype)});

@@ -272,7 +272,7 @@ void ends(int opset) {
                   const Tensor& t = v[0];
                   const ValuesIndices most = max(t, 1), least = min(t, 1, true), high = cummax(t, 1), low = cummin(t, 1);
                   return {amax(t), amin(t, {1}), most.values, most.indices, least.values, least.indices, argmax(t, 1), argmin(t), norm(t, INFINITY, {1}),
-                          high.values, high.indices, low.values, low.indices};
+                          high.values, high.indices, low.values, low.indices, clamp(t, -1.0), clamp(t, -INFINITY, 1.0), clamp(t, -1.0, 1.0)};
               },
               {{"x", x}}, {{-x}, {x.flip({1})}});
     }
