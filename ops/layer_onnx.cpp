@@ -188,10 +188,22 @@ struct Pool {
         }
         for (int d = 0; d < dims; ++d) pads.push_back(has_known_sizes ? end_pad(d) : windows[d].pad);
         OnnxAttributes list = {{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
-        if (!has_known_sizes && x.flag("ceil_mode")) x.refuse("with ceil_mode of images whose sizes are named dimensions");
+        if (!has_unknown_ends(x)) return list;
+        for (const Windows& w : windows) {  // those that begin beyond the elements are none here, but are some in ONNX
+            const bool begins_inside = w.pad + w.stride <= w.dilation * (w.kernel - 1) + 1;
+            if (!begins_inside) x.refuse("with ceil_mode and such strides, of images whose sizes are named dimensions");
+        }
+        list.emplace_back("ceil_mode", 1);
         return list;
     }
+    bool has_unknown_ends(const OnnxCall& x) const { return !has_known_sizes && x.flag("ceil_mode"); }
 };
+
+// Adaptive, to one window.
+bool is_global(const OnnxCall& x) {
+    const OnnxSizes sizes = x.sizes("output_size");
+    return !sizes.empty() && std::all_of(sizes.begin(), sizes.end(), [](const SymInt& size) { return size == SymInt(1); });
+}
 
 void need_sizes(const OnnxCall& x, const Pool& pool) {
     if (!pool.has_known_sizes) x.refuse("of images whose sizes are named dimensions");
@@ -208,6 +220,17 @@ OnnxValues max_pool_of(const OnnxCall& x) {
         OnnxValue plane = x.size_0d(x.shape()[2]);  // ONNX counts through all images
         for (int d = 1; d < pool.dims; ++d) plane = plane * x.size_0d(x.shape()[2 + d]);
         return {found[0], x.node("Mod", {found[1], plane})};
+    }
+    if (is_global(x) && !pool.has_known_sizes) {
+        OnnxInts dims;
+        SymInt plane = 1;
+        for (int d = 2; d < x.rank(); ++d) {
+            dims.push_back(d);
+            plane = plane * x.shape()[d];
+        }
+        const OnnxValue lines = x.reshape(x[0], {x.shape()[0], x.shape()[1], plane});
+        const OnnxValue place = x.node("ArgMax", int64, {lines}, {{"axis", 2}, {"keepdims", 0}});
+        return {x.extreme(true, x[0], dims, true), x.reshape(place, x.result_shape())};
     }
     // Each window as a mask over its image: (out, in) for each dimension.
     need_sizes(x, pool);
@@ -287,16 +310,18 @@ OnnxValue averaged(const OnnxCall& x, const Pool& pool, bool is_gradient) {
 OnnxValue avg_pool_of(const OnnxCall& x) {
     const Pool pool(x, x.shape(), x.result_shape(), false);
     bool is_plain = pool.is_regular() && x.integer("divisor_override") == 0;
-    const bool counts_padding = x.flag("count_include_pad");
+    bool counts_padding = x.flag("count_include_pad");
     for (int d = 0; d < pool.dims && is_plain && pool.has_known_sizes; ++d) {
         // Windows that reach beyond the padding are divided by less.
         is_plain = !counts_padding || pool.end_pad(d) == pool.windows[d].pad;
     }
-    const auto sizes = x.sizes("output_size");
-    if (pool.is_adaptive && std::all_of(sizes.begin(), sizes.end(), [](const SymInt& size) { return size == SymInt(1); })) {
-        return x.node("GlobalAveragePool", {x[0]});
-    }
+    if (is_global(x)) return x.node("GlobalAveragePool", {x[0]});
     if (!is_plain) return averaged(x, pool, false);
+    if (counts_padding && pool.has_unknown_ends(x)) {  // padding counts, but not what is beyond it
+        const bool is_padded = std::any_of(pool.windows.begin(), pool.windows.end(), [](const Windows& w) { return w.pad > 0; });
+        if (is_padded) x.refuse("with ceil_mode and padding that counts, of images whose sizes are named dimensions");
+        counts_padding = false;
+    }
     OnnxAttributes attributes = pool.attributes(x);
     attributes.emplace_back("count_include_pad", counts_padding);
     return x.node("AveragePool", {x[0]}, attributes);

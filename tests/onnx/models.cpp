@@ -280,6 +280,23 @@ void ends(int opset) {
           {{"x", ones({2, 3}), {"batch"}}}, {{zeros({0, 3})}});
 }
 
+// Of sizes that are named dimensions.
+void sizes() {
+    const auto image = [](std::int64_t height, std::int64_t width) { return randn({2, 3, height, width}); };
+    const auto write = [&](const std::string& name, const Program& fn) {
+        write_model("size_" + name, fn, {{"image", image(10, 9), {"batch", "", "height", "width"}}}, {{image(7, 12)}, {image(8, 8)}});
+    };
+    write("adaptive_max_pool", [](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {adaptive_max_pool2d(x[0], 1), adaptive_avg_pool2d(x[0], 1)}; });
+    write("ceil_mode",
+          [](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+              return {max_pool2d(x[0], 3, {.stride = 2, .ceil_mode = true}), max_pool2d(x[0], 3, {.stride = 2, .padding = 1, .ceil_mode = true}),
+                      avg_pool2d(x[0], 3, {.stride = 2, .ceil_mode = true}),
+                      avg_pool2d(x[0], 3, {.stride = 2, .padding = 1, .ceil_mode = true, .count_include_pad = false})};
+          });
+    write_model("size_selected", [](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {masked_select(x[0], x[0] > 0).mean()}; },
+                {{"x", tensor({1.0f, -2.0f, 3.0f}), {"n"}}}, {{tensor({1.0f, 2.0f})}, {tensor({-1.0f})}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -294,4 +311,5 @@ int main(int argc, char** argv) {
     control_flow();
     training();
     for (const int opset : {17, 20}) ends(opset);
+    sizes();
 }
