@@ -88,10 +88,10 @@ OnnxValue overwritten(const OnnxCall& x) { return x.expand(x.as_result(1), x.res
 TAPIR_ONNX(empty, filled(x, 0));
 TAPIR_ONNX(zeros, filled(x, 0));
 TAPIR_ONNX(ones, filled(x, 1));
-TAPIR_ONNX(full, filled(x, x.number("value")));
+TAPIR_ONNX(full, x.expand(x.number_as("value", x.result_dtype()), x.result_shape()));
 TAPIR_ONNX(empty_like, filled(x, 0));
 TAPIR_ONNX(zeros_like, filled(x, 0));
-TAPIR_ONNX(full_like, filled(x, x.number("value")));
+TAPIR_ONNX(full_like, x.expand(x.number_as("value", x.result_dtype()), x.result_shape()));
 TAPIR_ONNX(arange, range_of(x));
 TAPIR_ONNX(linspace, linspace_of(x));
 TAPIR_ONNX(logspace, pow(x.scalar(x.real("base"), x.result_dtype()), linspace_of(x)));

@@ -159,19 +159,19 @@ OnnxValue flip_of(const OnnxCall& x) {
     return x.node("Slice", {x[0], x.ints(ones), x.ints(ends), x.ints(dims), x.ints(ones)});
 }
 
-OnnxValue rolled(const OnnxCall& x, const OnnxValue& t, int dim, int64_t shift, const SymInt& size) {
-    if (!size.is_number()) {
-        const OnnxValue n = x.size_1d(size), cut = n - remainder(x.ints({shift}), n), axes = x.ints({dim});
+OnnxValue rolled(const OnnxCall& x, const OnnxValue& t, int dim, const SymInt& shift, const SymInt& size) {
+    if (size.is_number() && size.number() < 1) return t;
+    if (!size.is_number() || !shift.is_number()) {
+        const OnnxValue n = x.size_1d(size), cut = n - remainder(x.size_1d(shift), n), axes = x.ints({dim});
         return x.concat({x.node("Slice", {t, cut, x.ints({OnnxCall::kEnd}), axes}), x.node("Slice", {t, x.ints({0}), cut, axes})}, dim);
     }
-    if (size.number() == 0) return t;
-    shift %= size.number();
-    if (shift == 0) return t;
-    return x.concat({x.slice(t, dim, -shift, OnnxCall::kEnd), x.slice(t, dim, 0, -shift)}, dim);
+    const int64_t by = shift.number() % size.number();
+    if (by == 0) return t;
+    return x.concat({x.slice(t, dim, -by, OnnxCall::kEnd), x.slice(t, dim, 0, -by)}, dim);
 }
 OnnxValue roll_of(const OnnxCall& x) {
-    const auto shifts = x.integers("shifts");
-    auto dims = x.integers("dims");
+    const auto shifts = x.sizes("shifts");
+    const auto dims = x.integers("dims");
     if (x.rank() == 0) return x[0];
     if (dims.empty()) {
         const SymInt n = numel(x.shape());
