@@ -34,23 +34,20 @@ OnnxInts inverse_of(const OnnxInts& dims) {
 }
 
 OnnxValue diagonal_of(const OnnxCall& x) {
-    const int64_t offset = x.moderate("offset"), d1 = x.small("dim1"), d2 = x.small("dim2");
-    const OnnxInts order = with_last(x.rank(), d1, d2);
-    const SymInt rows = x.shape()[d1], columns = x.shape()[d2];
-    OnnxSizes flat;
-    for (int d = 0; d < x.rank() - 2; ++d) flat.push_back(x.shape()[order[d]]);
-    flat.push_back(rows * columns);
-    const SymInt first = offset >= 0 ? SymInt(offset) : SymInt(-offset) * columns;
-    OnnxValue k;
-    if (rows.is_number() && columns.is_number()) {
-        k = x.range(x.result_shape().last());
-    } else {  // the smaller of what is left of both
-        const OnnxValue down = x.size_0d(rows + SymInt(std::min<int64_t>(offset, 0))), across = x.size_0d(columns + SymInt(-std::max<int64_t>(offset, 0)));
-        const OnnxValue count = x.node("Max", {x.node("Min", {down, across}), x.scalar(0, int64)});
-        k = x.node("Range", int64, {x.scalar(0, int64), count, x.scalar(1, int64)});
+    const int64_t offset = x.moderate("offset"), below = std::max<int64_t>(-offset, 0), right = std::max<int64_t>(offset, 0);
+    const int64_t d1 = x.small("dim1"), d2 = x.small("dim2");
+    OnnxInts order = {d1, d2}, last_first;
+    for (int d = 0; d < x.rank(); ++d) {
+        if (d != d1 && d != d2) order.push_back(d);
     }
-    const OnnxValue places = k * x.size_as(columns + SymInt(1), int64) + x.size_as(first, int64);
-    return x.gather(x.reshape(x.permute(x[0], order), flat), places, x.rank() - 2);
+    for (int d = 1; d < x.rank() - 1; ++d) last_first.push_back(d);
+    last_first.push_back(0);
+    // As many as there are rows or columns left, whichever are fewer.
+    const SymInt rows = x.shape()[d1] + SymInt(-below), columns = x.shape()[d2] + SymInt(-right), more = rows + SymInt(-1) * columns;
+    const OnnxValue count = !more.is_number() ? x.node("Min", {x.size_0d(rows), x.size_0d(columns)})
+                                              : x.size_0d(more.number() < 0 ? rows : columns);
+    const OnnxValue k = x.node("Range", int64, {x.scalar(0, int64), count, x.scalar(1, int64)});
+    return x.permute(x.node("GatherND", {x.permute(x[0], order), x.unsqueeze(k, {1}) + x.ints({below, right})}), last_first);
 }
 
 OnnxValue diagonal_scatter_of(const OnnxCall& x) {

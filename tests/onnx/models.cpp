@@ -295,6 +295,8 @@ void sizes() {
           });
     write("full", [](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {full({2}, static_cast<double>(x[0].size(2))), full_like(x[0], x[0].size(3))}; });
     write("roll", [](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {roll(x[0], {x[0].size(2) / 2, 1}, {2, 3}), roll(x[0], {-x[0].size(3)}, {2})}; });
+    write_model("size_diagonal", [](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {diagonal(x[0]), diagonal(x[0], 1), diagonal(x[0], -2)}; },
+                {{"x", randn({4, 4}), {"n", "n"}}}, {{randn({6, 6})}});
     write_model("size_selected", [](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {masked_select(x[0], x[0] > 0).mean()}; },
                 {{"x", tensor({1.0f, -2.0f, 3.0f}), {"n"}}}, {{tensor({1.0f, 2.0f})}, {tensor({-1.0f})}});
 }

@@ -122,6 +122,20 @@ TEST_CASE("formulas of named dimensions are computed in the model", "[onnx]") {
     CHECK(sizes_of(saved.model.graph().output(0)) == Names{"2*batch + 1", "time"});
 }
 
+TEST_CASE("diagonals of matrices whose size is a named dimension come back", "[onnx]") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    const Graph graph = trace([](const Tensor& x) -> std::vector<Tensor> { return {diagonal(x), diagonal(x, 1), diagonal(x, -2)}; },
+                              {{"x", ones({4, 4}), {"n", "n"}}});
+    save_onnx(path, graph);
+    const Graph back = load_onnx(path);
+    const Tensor x = arange(36, float32).reshape({6, 6});
+    const std::vector<Tensor> y = back({x});
+    CHECK(equal(y[0], diagonal(x)));
+    CHECK(equal(y[1], diagonal(x, 1)));
+    CHECK(equal(y[2], diagonal(x, -2)));
+}
+
 TEST_CASE("a training step that clips does in a model what it does in the graph", "[onnx]") {
     manual_seed(1);
     for (const double p : {2.0, 3.0, static_cast<double>(INFINITY)}) {
