@@ -191,6 +191,7 @@ class BackwardRun {
     Tensor seed_;
     Log* previous_;
     bool was_muted_;
+    bool notes_rows_ = false;  // of gradients that are dense only because they are traced
 };
 
 // Of a tensor that is no leaf and on no tape that is alive.
@@ -244,6 +245,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     const bool outermost = tape.outer_ == nullptr;
     const bool is_tracing = detail::is_tracing();  // then the rules' ops become part of the graph
     walk_.recording = options.create_graph || !outermost || is_tracing;
+    notes_rows_ = outermost && !options.create_graph;
     walk_.may_be_watched = !was_muted_ && !is_tracing;
     walk_.watched = detail::is_watched() && !is_tracing;  // of the rules, not of the ops that they call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
@@ -423,6 +425,14 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
         WatcherList::each([&](OpWatcher& watcher) { watcher.accumulate(walk_, leaf_value); });
     Result result{&meta, std::move(slot.grad), false, {}, {}};
     if (const auto pending = std::move(slot.pending)) result.pending = std::move(*pending);
+    if (walk_.recording && !result.pending.rows.empty()) {  // they are in the gradient, too
+        if (notes_rows_ && meta.sparse) {
+            std::vector<Tensor> parts;
+            for (const SparseRows& part : result.pending.rows) parts.push_back(part.indices);
+            used_rows = parts.size() == 1 ? gradient_ops::dense_copy(parts[0]) : gradient_ops::concatenate(parts);
+        }
+        result.pending.rows.clear();
+    }
     if (meta.products.rows + result.pending.products.rows > meta.products.capacity() && meta.products.rows > 0) {
         detail::settle_gradient(meta, shape);  // the same gradient, computed
     }

@@ -254,6 +254,7 @@ Tensor sum_of_gradients(const AutogradMeta& meta, const GradientSlot& slot, cons
 void Walk::add(std::uint32_t value, Tensor g) {
     const Record& record = *log.records[value];
     GradientSlot& slot = slots[value];
+    if (recording && slot.pending) slot.pending->rows.clear();
     bool is_sum = slot.grad.defined();
     if (!same_sizes(g.impl(), record)) [[unlikely]] {
         g = gradient_ops::sum_to(g, record.shape());
@@ -328,8 +329,16 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
 
 void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
     const Record& record = *log.records[value];
-    if (recording) return add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
     GradientSlot& slot = slots[value];
+    if (recording) {  // dense; in a trace it is noted which rows a leaf's gradient is made of, as long as it is of rows alone
+        const bool is_dense = slot.grad.defined() && (!slot.pending || slot.pending->rows.empty());
+        std::vector<SparseRows> used = slot.pending ? std::move(slot.pending->rows) : std::vector<SparseRows>();
+        add(value, gradient_ops::rows_to_dense(indices, g, record.shape()));
+        if (is_dense || !detail::is_tracing() || !(record.flags & Record::kLeaf)) return;
+        used.push_back({indices, g});
+        slot.collected().rows = std::move(used);
+        return;
+    }
     if ((record.flags & Record::kLeaf) && !streams) {
         slot.collected().rows.push_back({indices, g});
         return;
@@ -374,7 +383,7 @@ void Walk::flush(std::uint32_t value) {
         const ProfileScope scope(kCollected, detail::thread.op_loc);
         add_product_now(value, g, x);
     }
-    if (pending.rows.empty()) return;
+    if (pending.rows.empty() || recording) return;
     add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
     if (watched) [[unlikely]]
         tell_summed(value);

@@ -32,6 +32,7 @@ struct ASGDRule : Rule<ASGDOptions> {
     };
     static constexpr const char* number = "eta";
     static BufferNames buffers(const Options&) { return {"ax"}; }
+    static bool starts_alike(const Options&) { return false; }
     static void update(const Options& o, Slot& slot, Update& work) {
         const auto t = static_cast<double>(slot.steps);
         if (work.first) work.buffers[0].copy_(work.parameter);  // rows that no gradient names have averages too

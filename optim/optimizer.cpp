@@ -16,10 +16,10 @@
 #include "tapir/core/module_name.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/arrange.h"
 #include "tapir/ops/counting.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/optim/rule_impl.h"
@@ -396,6 +396,73 @@ class ThrownByWatchers {
     std::exception_ptr first_;
 };
 
+// Of one parameter, or of rows of one. gradient: undefined where there are only rows of it.
+static void update(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const SparseRows& rows, StepQueue& queue,
+                   ThrownByWatchers& thrown, const Loc& loc) {
+    const BufferNames names = rule.buffers(options);
+    const DType compute = computed_in(slot.parameter.dtype());
+    detail::begin_op(rule.op->name, slot.parameter.impl(), loc);
+    if (queue.is_told) thrown.keep([&] { tell_begin(rule, slot, names, loc); });
+    if (detail::watching_ops) [[unlikely]]
+        detail::log_placement(slot.parameter.impl());
+    const detail::PartsOfOp parts;
+    Update work;
+    work.queue = &queue;
+    for (int i = 0; i < kMaxBuffers; ++i) {
+        if (names.of[i]) work.buffers[i] = slot.buffers[i];
+    }
+    if (rows.defined()) {
+        work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
+    } else {
+        work.gradient = ready(gradient, compute);
+    }
+    work.parameter = ready(slot.parameter, compute);
+    work.first = std::exchange(slot.has_new_buffers, false);
+    read_progress(slot);
+    ++slot.steps;
+    const double number = slot.number;
+    rule.update(options, slot, work);
+    write_progress(slot, loc);
+    if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
+        queue.flush();
+        slot.parameter.copy_(work.parameter, loc);
+    } else {
+        mark_written(slot.parameter, loc);
+    }
+    if (!queue.is_told) return;
+    queue.flush();
+    const UpdateFacts facts{slot.steps, number, work.first, rows.defined()};
+    thrown.keep([&] { tell_end(rule, options, slot, facts, gradient, rows, names, loc); });
+}
+
+// In a trace, where a gradient is of some rows: they are taken out, make a dense step, and are put back. Those that are named several times
+// have one gradient, the sum, and become the same.
+static void update_rows(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const Tensor& used_rows,
+                        StepQueue& queue, ThrownByWatchers& thrown, const Loc& loc) {
+    if (!rule.starts_alike(options)) {
+        fail<TapeError>(loc, "{}: a graph cannot hold a step of only the rows that an embedding has used, whose first step is not like the "
+                        "others: make the embedding with {{.sparse = false}}", rule.name);
+    }
+    const auto rows_of = [&](const Tensor& t) {
+        const detail::Muted told(!queue.is_told);
+        return t.defined() ? index_select(In(t, loc), 0, used_rows) : t;
+    };
+    Slot rows = slot;
+    rows.parameter = rows_of(slot.parameter);
+    for (Tensor& buffer : rows.buffers) buffer = rows_of(buffer);
+    update(rule, options, rows, rows_of(gradient), {}, queue, thrown, loc);
+    queue.flush();
+    const auto put_back = [&](Tensor& whole, const Tensor& part) {
+        const detail::Muted told(!queue.is_told);
+        if (part.defined()) whole.copy_(index_copy(In(whole, loc), 0, used_rows, part), loc);
+    };
+    put_back(slot.parameter, rows.parameter);
+    for (int i = 0; i < kMaxBuffers; ++i) put_back(slot.buffers[i], rows.buffers[i]);
+    slot.steps = rows.steps;
+    slot.number = rows.number;
+    slot.has_new_buffers = rows.has_new_buffers;
+}
+
 void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
     ThrownByWatchers thrown;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -419,45 +486,23 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
                 used_rows = meta->used_rows;
                 is_unchanged = meta->is_sure_of_rows();
             }
+            bool is_of_rows = false;  // in a trace
             if (gradient.defined() && used_rows.defined()) {
-                rows = (is_unchanged ? rows_unchanged : rows_again)(gradient, used_rows, loc);
+                if (!detail::is_tracing()) {
+                    rows = (is_unchanged ? rows_unchanged : rows_again)(gradient, used_rows, loc);
+                } else {
+                    is_of_rows = !rule_.rows_suffice(options) && rows_again(gradient, used_rows, loc).defined();
+                }
             }
-            const DType compute = computed_in(slot.parameter.dtype());
-            detail::begin_op(rule_.op->name, slot.parameter.impl(), loc);
-            if (detail::is_tracing()) make_progress(slot, loc);
-            if (queue.is_told) thrown.keep([&] { tell_begin(rule_, slot, names, loc); });
-            if (detail::watching_ops) [[unlikely]]
-                detail::log_placement(slot.parameter.impl());
-            const detail::PartsOfOp parts;
-            Update work;
-            work.queue = &queue;
             for (int i = 0; i < kMaxBuffers; ++i) {
-                if (!names.of[i]) continue;
-                if (!slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
-                work.buffers[i] = slot.buffers[i];
+                if (names.of[i] && !slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
             }
-            if (rows.defined()) {
-                work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
+            if (detail::is_tracing()) make_progress(slot, loc);
+            if (is_of_rows) {
+                update_rows(rule_, options, slot, gradient, used_rows, queue, thrown, loc);
             } else {
-                work.gradient = ready(gradient, compute);
+                update(rule_, options, slot, gradient, rows, queue, thrown, loc);
             }
-            work.parameter = ready(slot.parameter, compute);
-            work.first = std::exchange(slot.has_new_buffers, false);
-            read_progress(slot);
-            ++slot.steps;
-            const double number = slot.number;
-            rule_.update(options, slot, work);
-            write_progress(slot, loc);
-            if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
-                queue.flush();
-                slot.parameter.copy_(work.parameter, loc);
-            } else {
-                mark_written(slot.parameter, loc);
-            }
-            if (!queue.is_told) continue;
-            queue.flush();
-            const UpdateFacts facts{slot.steps, number, work.first, rows.defined()};
-            thrown.keep([&] { tell_end(rule_, options, slot, facts, gradient, rows, names, loc); });
         }
     }
     thrown.rethrow();

@@ -31,7 +31,7 @@
 // the default there), and are lazy then: momentum, the moments of Adam and weight decay advance for a row only when it is
 // used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted. Reading grad() gives the
 // dense gradient and changes nothing of this: the step takes the rows from it, with what was done to them (grad().mul_(0.5)). It is
-// a dense step where other rows are no longer zero (noise was added), and after set_grad().
+// a dense step where other rows are no longer zero (noise was added), and after set_grad(). A traced step does the same.
 #pragma once
 
 #include <cstddef>

@@ -101,6 +101,7 @@ struct OptimizerRule {
     BufferNames (*buffers)(const void* options);
     double (*initial_value)(const void* options, int buffer);
     bool (*rows_suffice)(const void* options);
+    bool (*starts_alike)(const void* options);
     const char* number;
     void (*update)(const void* options, Slot& slot, Update& work);  // null: see op
     void (*tell)(const void* options, const UpdateFacts& facts, RecordArgs ran);
@@ -116,6 +117,8 @@ struct Rule {
     static double initial_value(const Options&, int) { return 0; }
     /// Whether a row whose gradient is zero stays as it is, buffers too.
     static bool rows_suffice(const Options&) { return false; }
+    /// Whether the first step is as the others, from buffers as they begin.
+    static bool starts_alike(const Options&) { return true; }
     /// The name of Slot::number in a state; null where it is not used.
     static constexpr const char* number = nullptr;
 };
@@ -133,6 +136,7 @@ inline constexpr OptimizerRule rule_of = [] {
                        [](const void* o) { return R::buffers(*static_cast<const Options*>(o)); },
                        [](const void* o, int buffer) { return R::initial_value(*static_cast<const Options*>(o), buffer); },
                        [](const void* o) { return R::rows_suffice(*static_cast<const Options*>(o)); },
+                       [](const void* o) { return R::starts_alike(*static_cast<const Options*>(o)); },
                        R::number,
                        nullptr,
                        nullptr};

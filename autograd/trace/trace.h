@@ -77,7 +77,7 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// is a constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A
 /// gradient is state that no op writes: one that was there before the trace is refused, and one that backward leaves for the next
 /// run of fn to add to; call zero_grad() in fn, before backward or at the end. So is what no op does: writes through data(),
-/// tensors that another thread makes, draws from a Generator of one's own.
+/// tensors that another thread makes, draws from a Generator of one's own. Nor can ASGD's step of row-sparse gradients be kept.
 /// Throws ValueError for inputs and parameters that are undefined, inputs of the same name, and another number of inputs than fn takes,
 /// ShapeError for a named dimension without elements or with two sizes, TapeError for what cannot be kept and within another trace, and
 /// what fn throws.

@@ -2,7 +2,11 @@
 // same tensors.
 #include <catch2/catch.hpp>
 
+#include <typeinfo>
+
 #include "../fails.h"
+#include "steps.h"
+#include "tapir/autograd/trace/check_trace.h"
 #include "tapir/autograd/trace/graph_file.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
@@ -163,4 +167,114 @@ TEMPLATE_TEST_CASE("a training step as a graph", "", optim::SGD, optim::Adam, op
         CHECK(allclose(graph.run({{"x", c}, {"y", d}})[0], loss));
         CHECK(allclose(graph.run({{"x", c}, {"y", d}})[0], next));
     }
+}
+
+namespace {
+
+// Of an embedding with row-sparse gradients, whose rows are used several times, or not at all.
+template <class Opt, class Options>
+void check_embedding_steps(const Options& options, bool clips) {
+    manual_seed(3);
+    nn::Embedding eager(7, 3), traced(7, 3);
+    traced.load_state_dict(eager.state_dict());
+    Opt eager_optimizer(eager.parameters(), options), optimizer(traced.parameters(), options);
+    const auto step_of = [clips](nn::Embedding& table, Opt& own) {
+        return [&table, &own, clips](const Tensor& tokens, const Tensor& factors) {
+            own.zero_grad();
+            Tape tape;
+            const Tensor loss = (table(tokens) * factors).sum();
+            tape.backward(loss);
+            if (clips) optim::clip_grad_norm_(table.parameters(), 0.5);
+            own.step();
+            return loss;
+        };
+    };
+    const auto eager_step = step_of(eager, eager_optimizer), step = step_of(traced, optimizer);
+    const auto factors = [](std::int64_t n) { return randn({n, 3}); };
+    const auto is_alike = [&] { return allclose(traced.weight.detach(), eager.weight.detach(), 1e-5, 1e-6); };
+    const Tensor before = tensor({0, 4, 4}), first = tensor({2, 2, 5}), weights[] = {factors(3), factors(3)};
+    eager_step(before, weights[0]);
+    step(before, weights[0]);
+    eager_step(first, weights[1]);
+    const Graph graph = trace(step, {{"tokens", first, {"n"}}, {"factors", weights[1], {"n"}}});
+    CHECK(is_alike());
+    const auto compiled = graph.compile();
+    for (const std::vector<std::int64_t>& rows : {std::vector<std::int64_t>{1, 4}, {5, 0, 0, 0, 1}, {3}, {6, 6, 2, 0}}) {
+        const Tensor tokens = tensor(rows), f = factors(tokens.numel());
+        const Tensor wanted = eager_step(tokens, f);
+        const Tensor got = rows.size() % 2 ? graph({tokens, f})[0] : compiled({tokens, f})[0];
+        CHECK(allclose(got, wanted, 1e-5, 1e-6));
+        CHECK(is_alike());
+    }
+    const Tensor f = factors(2);
+    if (!clips) CHECK(check_trace(graph, step, {tensor({3, 1}), f}).ok);
+    eager_step(before, weights[0]);
+    step(before, weights[0]);
+    CHECK(is_alike());
+}
+
+}  // namespace
+
+TEST_CASE("a training step of an embedding, whose gradients are of rows, as a graph") {
+    const bool clips = GENERATE(false, true);
+    CAPTURE(clips);
+    test::for_all([&]<class Opt>(const auto& options) {
+        if constexpr (std::is_same_v<Opt, optim::ASGD>) return;
+        INFO(typeid(Opt).name());
+        check_embedding_steps<Opt>(options, clips);
+    });
+    check_embedding_steps<optim::SGD>(optim::SGDOptions{.lr = 0.1}, clips);
+    check_embedding_steps<optim::SGD>(optim::SGDOptions{.lr = 0.1, .momentum = 0.9}, clips);
+    check_embedding_steps<optim::Adagrad>(optim::AdagradOptions{.lr = 0.1}, clips);
+}
+
+TEST_CASE("a traced step of rows is the program's where more is done with the gradient") {
+    enum class Case { twice, hook, noise, replaced, tied, created };
+    const Case what = GENERATE(Case::twice, Case::hook, Case::noise, Case::replaced, Case::tied, Case::created);
+    CAPTURE(static_cast<int>(what));
+    manual_seed(4);
+    nn::Embedding eager(6, 2), traced(6, 2);
+    traced.load_state_dict(eager.state_dict());
+    optim::Adam eager_optimizer(eager.parameters(), {.lr = 0.1}), optimizer(traced.parameters(), {.lr = 0.1});
+    const auto step_of = [what](nn::Embedding& table, optim::Adam& own) {
+        return [&table, &own, what](const Tensor& tokens) {
+            own.zero_grad();
+            Tape tape;
+            Tensor loss = table(tokens).square().sum() + table(tokens + 1).sum();
+            if (what == Case::tied) loss = loss + matmul(table(tokens), table.weight.t()).sum();
+            tape.backward(loss, {.create_graph = what == Case::created, .retain_graph = true});
+            if (what == Case::twice) tape.backward(loss);
+            if (what == Case::noise) table.weight.grad().add_(0.1);
+            if (what == Case::replaced) table.weight.set_grad(table.weight.grad() * 2);
+            own.step();
+            return loss;
+        };
+    };
+    if (what == Case::hook) {
+        for (nn::Embedding* table : {&eager, &traced}) table->weight.register_hook([](const Tensor& g) { return g * 3; });
+    }
+    const auto eager_step = step_of(eager, eager_optimizer), step = step_of(traced, optimizer);
+    eager_step(tensor({1, 3}));
+    const Graph graph = trace(step, {{"tokens", tensor({1, 3}), {"n"}}});
+    for (const std::vector<std::int64_t>& rows : {std::vector<std::int64_t>{0, 0}, {4}, {2, 1, 4}}) {
+        CHECK(allclose(graph({tensor(rows)})[0], eager_step(tensor(rows)), 1e-5, 1e-6));
+        CHECK(allclose(traced.weight.detach(), eager.weight.detach(), 1e-5, 1e-6));
+    }
+}
+
+TEST_CASE("a step of rows that a graph cannot hold is refused") {
+    nn::Embedding table(4, 2), dense(4, 2, {.sparse = false});
+    const auto backward = [](nn::Embedding& of, const Tensor& tokens) {
+        of.zero_grad();
+        Tape tape;
+        tape.backward(of(tokens).sum());
+        return tokens;
+    };
+    const Tensor tokens = tensor({1}), before = table.weight.detach().clone();
+    optim::ASGD asgd(table.parameters(), {.lr = 0.1}), dense_asgd(dense.parameters(), {.lr = 0.1});
+    optim::SGD sgd(table.parameters(), {.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
+    FAILS(TapeError, "ASGD: a graph cannot hold a step of", trace([&](const Tensor& x) { return backward(table, x), asgd.step(), x; }, {{"x", tokens}}));
+    FAILS(TapeError, "{.sparse = false}", trace([&](const Tensor& x) { return backward(table, x), sgd.step(), x; }, {{"x", tokens}}));
+    CHECK(equal(table.weight.detach(), before));
+    CHECK_NOTHROW(trace([&](const Tensor& x) { return backward(dense, x), dense_asgd.step(), x; }, {{"x", tokens}}));
 }
