@@ -85,6 +85,14 @@ Tensors slice_of(const Tensors& list, std::size_t from, std::size_t count) {
 }
 void append(Tensors& list, const Tensors& more) { list.insert(list.end(), more.begin(), more.end()); }
 
+// What somebody else holds, as a tensor that was given or captured, is copied: the results of a traced call are values of their own, too.
+Tensors owned(Tensors results, const Loc& loc) {
+    for (Tensor& t : results) {
+        if (t.defined() && !only_owner(t)) t = t.clone(loc);
+    }
+    return results;
+}
+
 Tensor stacked(const Tensors& steps, const Tensor& like, const Loc& loc) {
     if (!steps.empty()) return stack(TensorList(steps, loc), 0);
     Shape shape{0};
@@ -400,7 +408,7 @@ void while_rule(Backward& b) {
 
 Tensors scan_steps(const TracedFunction& combine, Tensors carry, const Tensors& xs, bool reverse, bool keep_steps, const Loc& loc) {
     detail::Tracer* tracer = active_tracer();
-    if (!tracer) return run_scan(combine, std::move(carry), xs, reverse, keep_steps, loc);
+    if (!tracer) return owned(run_scan(combine, std::move(carry), xs, reverse, keep_steps, loc), loc);
     std::optional<detail::KeptGenerator> generator(std::in_place);
     Tensors operands = carry;
     {
@@ -497,7 +505,7 @@ Tensors detail::cond(const In& pred, const TracedFunction& then_fn, const Traced
     check_arity("cond", else_fn, operands.size(), loc);
     check_defined_all("cond", operands, loc);
     if (Tracer* tracer = active_tracer()) return trace_cond(*tracer, pred.tensor, then_fn, else_fn, operands, loc);
-    return is_true("cond", pred.tensor, loc) ? then_fn(operands) : else_fn(operands);
+    return owned(is_true("cond", pred.tensor, loc) ? then_fn(operands) : else_fn(operands), loc);
 }
 
 Tensors detail::while_loop(const TracedFunction& condition, const TracedFunction& body, Tensors carried, bool keep_steps, const Loc& loc) {
@@ -506,10 +514,10 @@ Tensors detail::while_loop(const TracedFunction& condition, const TracedFunction
     check_arity("while_loop", body, carried.size(), loc);
     check_defined_all("while_loop", carried, loc);
     if (Tracer* tracer = active_tracer()) return trace_while(*tracer, condition, body, carried, keep_steps, loc);
-    return run_while([&](const Tensors& now) {
+    return owned(run_while([&](const Tensors& now) {
         const Tensors given = condition(now);
         return given.empty() ? Tensor() : given[0];
-    }, body, std::move(carried), keep_steps, loc);
+    }, body, std::move(carried), keep_steps, loc), loc);
 }
 
 ScanResult detail::scan(const TracedFunction& combine, Tensors init, const Tensors& xs, const ScanOptions& options, const Loc& loc) {

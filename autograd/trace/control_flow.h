@@ -9,7 +9,7 @@
 //
 // A branch or body takes Tensors (at most 8) or one std::vector<Tensor>, gives a Tensor, a list, or a pair or tuple of these, and may use any other tensor
 // it can see (captures). Traced, each is run to see what it does, also a branch that is not taken, and must not write to tensors that it did
-// not make: TapeError. (PyTorch: torch.cond, torch.while_loop, torch.scan.)
+// not make: TapeError. Results are new tensors: one that was given or captured is copied. (PyTorch: torch.cond, torch.while_loop, torch.scan.)
 #pragma once
 
 #include "tapir/autograd/trace/traced_function.h"

@@ -193,3 +193,56 @@ TEST_CASE("what control flow cannot be") {
         CHECK(equal(trace(same, {{"x", x}})({x})[0], x));  // nothing is left behind
     }
 }
+
+TEST_CASE("what control flow gives back is new, traced or not: writing to it changes nothing else") {
+    const auto of_cond = [](const Tensor& x) {
+        const Tensor a = x * 1;
+        Tensor y = cond(a.sum() > 0, [&] { return a; }, [&] { return -a; });
+        y.add_(10);
+        return a;
+    };
+    const auto of_view = [](const Tensor& x) {
+        const Tensor a = x * 1;
+        Tensor y = cond(a.sum() > 0, [](const Tensor& of) { return of[0]; }, [](const Tensor& of) { return of.sum(); }, {a});
+        y.add_(10);
+        return a;
+    };
+    const auto of_loop = [](const Tensor& x) {
+        const Tensor a = x * 1;
+        Tensor y = while_loop([](const Tensor& h) { return h.sum() > 100; }, [](const Tensor& h) { return h / 2; }, {a})[0];
+        y.add_(10);
+        return a;
+    };
+    const auto of_scan = [](const Tensor& x) {
+        const Tensor a = x * 1;
+        ScanResult r = scan([](const Tensor& h, const Tensor& s) { return std::pair{h, s}; }, {a}, {a});
+        r.carry[0].add_(10);
+        r.outputs[0].add_(10);
+        return a;
+    };
+    const auto twice = [](const Tensor& x) {
+        auto [a, b] = cond(x.sum() > 0, [&] { const Tensor y = x * 1; return std::pair{y, y}; }, [&] { return std::pair{x * 2, x * 3}; });
+        a.add_(10);
+        return b * 1;
+    };
+    const auto check = [](const auto& fn) {
+        const Graph graph = trace(fn, {{"x", ones({2})}});
+        for (const Tensor& x : {ones({2}), -ones({2}), full({2}, 90.0)}) {
+            const Tensor wanted = fn(x);
+            check_close(graph({x})[0], wanted);
+            check_close(graph.run({{"x", x}})[0], wanted);
+            check_close(graph.compile()({x})[0], wanted);
+        }
+        check_close(fn(ones({2})), ones({2}));
+    };
+    check(of_cond);
+    check(of_view);
+    check(of_loop);
+    check(of_scan);
+    check(twice);
+    // The copies pass gradients on.
+    const Tensor w = ones({2}).requires_grad_();
+    Tape tape;
+    tape.backward((cond(w.sum() > 0, [&] { return w; }, [&] { return -w; }) * 3).sum());
+    check_close(w.grad(), full({2}, 3.0));
+}
