@@ -270,7 +270,7 @@ class Comparison {
     bool compute(const Graph::Node& node) {
         std::vector<const Tensor*> arguments;
         for (const Graph::Value* input : node.inputs) arguments.push_back(&values_.at(input));
-        std::vector<Tensor> results(256);
+        std::vector<Tensor> results(detail::kMostResults);
         const CallerScope caller(node.loc.line() ? node.loc : loc_);
         const Attributes attributes = node.attributes.with(sizes_, loc_);
         attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results.data());

@@ -184,6 +184,10 @@ const Attrs& attrs_of(const Backward& b) {
 // all results.
 template <class Attrs>
 void record_parts(const OpInfo& op, const Loc& loc, const Tensors& inputs, const Tensors& results, const Attrs& attrs) {
+    if (results.size() > detail::kMostResults) {
+        fail<TapeError>(loc, "{}: an op of a graph gives at most {} tensors, and this one would give {}, with the steps that its gradient may need: "
+                        "stack or cat some of them", op.name, detail::kMostResults, results.size());
+    }
     std::vector<const Tensor*> ins;
     std::vector<TensorImpl*> outs, floating;
     for (const Tensor& t : inputs) ins.push_back(&t);
@@ -602,7 +606,7 @@ Written call_while(const FormCall& x, const WhileAttrs& a, Tensor* results) {
 Written call_scan(const FormCall& x, const ScanAttrs& a, Tensor* results) {
     if (detail::run_planned(x, a, results)) return {};
     const Graph& part = part_of(a.body, "scan");
-    if (a.carries < 0 || a.xs < 1 || a.carries > 255 || a.xs > 255 || static_cast<std::size_t>(a.carries) > part.outputs().size()) {
+    if (a.carries < 0 || a.xs < 1 || a.carries > x.count || a.xs > x.count || static_cast<std::size_t>(a.carries) > part.outputs().size()) {
         fail<ValueError>(Loc{}, "scan: {} tensors are carried along {} others, by a graph with {} outputs", a.carries, a.xs, part.outputs().size());
     }
     const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);

@@ -79,7 +79,7 @@ OnnxValues scan_of(const OnnxCall& x) {
     const Graphs body = x.graph("body");
     const auto carries = static_cast<std::size_t>(x.integer("carries")), xs = static_cast<std::size_t>(x.integer("xs"));
     const bool reverse = x.flag("reverse"), keeps = x.flag("keep_steps");
-    if (carries > 255 || xs < 1 || xs > 255 || carries > body->outputs().size() || carries + xs > body->inputs().size()) {
+    if (carries > body->outputs().size() || xs < 1 || xs > body->inputs().size() || carries + xs > body->inputs().size()) {
         x.refuse(fmt::format("{} carried along {} others, by a graph with {} inputs and {} outputs", x.integer("carries"), x.integer("xs"), body->inputs().size(), body->outputs().size()));
     }
     const std::size_t outputs = body->outputs().size() - carries + (keeps ? carries : 0);

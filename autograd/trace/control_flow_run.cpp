@@ -140,7 +140,7 @@ bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
 }
 
 bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
-    if (!nobody_looks() || !a.body || !are_defined(x) || a.carries < 0 || a.xs < 1 || a.carries > 255 || a.xs > 255) return false;
+    if (!nobody_looks() || !a.body || !are_defined(x) || a.carries < 0 || a.xs < 1 || a.carries > x.count || a.xs > x.count) return false;
     const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs), made = a.body->outputs().size();
     if (made < carries || made == 0 || made + carries > kMostResults || end_of_uses(a.body, carries + xs, carries + xs) != x.count) return false;
     const Tensor* const* slices_of = x.inputs + carries;

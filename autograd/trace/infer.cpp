@@ -36,7 +36,7 @@ std::vector<std::vector<Tensor>> results_of(const Attributes& attributes, const 
         for (const Graph::Value* input : inputs) arguments.push_back(made_for(*input, sizes, is_kind, loc));
         std::vector<const Tensor*> addresses;
         for (const Tensor& argument : arguments) addresses.push_back(&argument);
-        std::vector<Tensor> results(256);
+        std::vector<Tensor> results(detail::kMostResults);
         const Attributes call = attributes.with(sizes, loc);
         detail::run_form(call.form(), {addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
         while (!results.empty() && !results.back().defined()) results.pop_back();

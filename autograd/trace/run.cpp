@@ -146,7 +146,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         }
         addresses.clear();
         for (const Tensor& argument : arguments) addresses.push_back(&argument);
-        Tensor results[256];
+        Tensor results[detail::kMostResults];
         const auto run = [&](const Attributes& attributes) {
             detail::run_form(attributes.form(), {addresses.data(), static_cast<int>(addresses.size()), attributes.data()}, results);
         };

@@ -246,3 +246,42 @@ TEST_CASE("what control flow gives back is new, traced or not: writing to it cha
     tape.backward((cond(w.sum() > 0, [&] { return w; }, [&] { return -w; }) * 3).sum());
     check_close(w.grad(), full({2}, 3.0));
 }
+
+TEST_CASE("more results than an op of a graph can give are refused when they are traced") {
+    const auto list_of = [](const Tensor& x, std::size_t count) { return std::vector<Tensor>(count, x * 1); };
+    const auto more = [](const std::vector<Tensor>& now) {
+        std::vector<Tensor> next;
+        for (const Tensor& t : now) next.push_back(t * 2);
+        return next;
+    };
+    const auto is_small = [](const std::vector<Tensor>& now) { return now[0].sum() < 8; };
+    const auto loop = [&](std::size_t count) {
+        return [=](const Tensor& x) { return while_loop(is_small, more, list_of(x, count)).back(); };
+    };
+    const auto fork = [&](std::size_t count) {
+        return [=](const Tensor& x) { return cond(x.sum() > 0, more, more, list_of(x, count)).back(); };
+    };
+    const auto along = [&](std::size_t count) {
+        return [=](const Tensor& x) {
+            const auto step = [](const std::vector<Tensor>& now) { return std::vector<Tensor>(now.begin(), now.end() - 1); };
+            return scan(step, list_of(x, count), {x}).carry.back();
+        };
+    };
+    const auto traced = [](const auto& fn) { return trace(fn, {{"x", ones({2})}}); };
+    for (const std::size_t count : {130, 256}) {
+        check_close(traced(loop(count)).run({{"x", ones({2})}})[0], loop(count)(ones({2})));
+        check_close(traced(fork(count)).run({{"x", ones({2})}})[0], fork(count)(ones({2})));
+        check_close(traced(along(count)).run({{"x", ones({2})}})[0], along(count)(ones({2})));
+    }
+    const std::string limit = ": an op of a graph gives at most 256 tensors, and this one would give ";
+    CHECK_THROWS_WITH(traced(loop(300)), Catch::Contains("control_flow_test.cpp") && Catch::Contains("while_loop" + limit + "300"));
+    CHECK_THROWS_WITH(traced(fork(300)), Catch::Contains("control_flow_test.cpp") && Catch::Contains("cond" + limit + "300"));
+    CHECK_THROWS_WITH(traced(along(300)), Catch::Contains("control_flow_test.cpp") && Catch::Contains("scan" + limit + "300"));
+    const Tensor w = ones({2}).requires_grad_();
+    const auto trained = [&](const Tensor& x) {
+        Tape tape;
+        return tape.gradient(loop(130)(x * w).sum(), {w}, {})[0];
+    };
+    CHECK_THROWS_AS(traced(trained), TapeError);
+    CHECK_THROWS_WITH(traced(trained), Catch::Contains("while_loop" + limit + "260"));
+}
