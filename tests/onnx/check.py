@@ -18,8 +18,8 @@ KNOWN = {
     ("parametric_relu", "named", "numbers"): "as above",
     ("pow", "dtype", "numbers"): "of integers whose power is too large for their type: it wraps here, onnxruntime computes in floating point",
     # Of images whose sizes are named dimensions: windows that are no regular ones are constants of the model
-    ("avg_pool", "named", "refused"): "adaptive, with a divisor, or with ceil_mode",
-    ("max_pool", "named", "refused"): "adaptive, or with ceil_mode",
+    ("avg_pool", "named", "refused"): "adaptive, with a divisor, or with ceil_mode where windows may begin beyond the image",
+    ("max_pool", "named", "refused"): "adaptive, to more than one element",
     ("max_pool_backward", "named", "refused"): "as above",
     ("interpolate", "named", "refused"): "area, which is adaptive",
     ("convolution", "named", "refused"): "of a kernel whose size, and so the padding, is a named dimension",
