@@ -55,6 +55,7 @@ bool is_commutative(std::string_view op) {
 struct Found {
     std::array<Value*, 26> letters{};
     const Node* with_attributes = nullptr;
+    bool has_wide_numbers = false;  // tensors full of one, which may have dimensions that nothing else has
     Value*& of(char letter) { return letters[static_cast<std::size_t>(letter - 'a')]; }
 };
 
@@ -76,6 +77,7 @@ class Search {
     bool is_letter_or_number(const Term& term, Value* value, Found& found) const {
         if (term.letter == 0) {
             const std::optional<double> number = number_of(value);
+            found.has_wide_numbers |= !value->shape.empty();
             return number && *number == term.number;
         }
         Value*& known = found.of(term.letter);
@@ -174,6 +176,7 @@ Value* rewritten(Graph& graph, Node& root, const Rewriting& rewriting, bool allo
     for (const Term& operand : rewriting.to.operands) {
         if (!operand.op.empty() && !shape_of(operand, found)) return nullptr;
     }
+    if (found.has_wide_numbers && shape_of(rewriting.to, found) != result->shape) return nullptr;
     return write(graph, root, rewriting.to, found, &result->shape);
 }
 

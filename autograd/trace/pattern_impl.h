@@ -1,7 +1,7 @@
 // Patterns: rewriting rules as text, "log(softmax(x))" -> "log_softmax(x)".
 //
 // A single letter stands for any value, the same letter for the same value; m and n for masks, of any dtype. A number stands for a value
-// that is it everywhere. Operands of add, mul and their like come in either order. All values are of the result's dtype and device, and
+// that is it everywhere, where the rest broadcasts to the result's shape without it. Operands of add, mul and their like come in either order. All values are of the result's dtype and device, and
 // what takes its place has its shape. A result's attributes are those of the op that was found.
 #pragma once
 

@@ -267,6 +267,21 @@ TEST_CASE("sums over a dimension with a name are counted when the graph runs") {
     check_same_graphs(graph, before, {numbers({7, 4})});
 }
 
+TEST_CASE("tensors that are full of a number keep their shape and dtype") {
+    const auto n = [](const Shape& shape, double number, DType dtype = float64) { return full(shape, number, dtype); };
+    becomes("reciprocal", [](const Tensor& x) { return ones_like(x) / x; });
+    becomes("reciprocal", [&](const Tensor& x) { return n({4}, 1) / x; });
+    stays([&](const Tensor& x) { return n({3, 3}, 1) / x[0].sum(); });
+    stays([&](const Tensor& x) { return n({2, 3, 4}, 1) / x; });
+    stays([&](const Tensor& x) { return n({3, 4}, 1, int64) / x.sum({1}, true); });
+    stays([&](const Tensor& x) { return n({1}, 1) / x.sum(); });
+    stays([&](const Tensor& x) { return x * n({2, 3, 4}, -1); });
+    stays([&](const Tensor& x) { return pow(x[0].sum(), n({3, 4}, 2)); });
+    stays([&](const Tensor& x) { return pow(x[0], n({3, 4}, 2)); });
+    stays([&](const Tensor& x) { return matmul(x, n({4, 4}, 1) / 9); });
+    stays([&](const Tensor& x) { return n({3, 4}, 1, float64) / x; }, ones({3, 4}));  // gives another dtype
+}
+
 TEST_CASE("what would change results stays") {
     stays([](const Tensor& x) { return x * 0; });
     stays([](const Tensor& x) { return x - x; });

@@ -53,10 +53,16 @@ class Program {
     // Not of what may be a whole number before, give or take a rounding.
     static Tensor whole_numbers(const Tensor& x) { return (x * 8.13 + 0.037).to(int64); }
     Tensor whole() { return any().expand({batch_, 3, 4}); }
+    // Of ones, zeros, or another number, in one of several shapes.
+    Tensor filled() {
+        constexpr double numbers[] = {1, 1, 0, 2, -1, 0.5};
+        const Shape shapes[] = {{1}, {4}, {3, 1}, {3, 4}, {batch_, 3, 4}};
+        return full(shapes[number(5)], numbers[number(6)], float64);
+    }
 
     Tensor step() {
         const Tensor a = any(), b = any();
-        switch (number(38)) {
+        switch (number(42)) {
             case 0: return a + b;
             case 1: return a * b;
             case 2: return a - b;
@@ -112,6 +118,11 @@ class Program {
                 const Tensor loss = sum(y) + cross_entropy(x.reshape({batch_ * 3, 4}), arange(batch_ * 3) % 4);
                 return tape.gradient(loss, {x})[0] * b;
             }
+            // Tensors that are full of a number have a shape and a dtype of their own.
+            case 37: return filled() / (abs(a) + 1) + pow(abs(a) + 1, filled());
+            case 38: return filled() * (a * filled()) - filled() / (abs(whole().sum({0})) + filled() * filled() + 1);
+            case 39: return (filled() - filled()) / full({1}, 3, float64) + where(filled() > 0, a, filled()) + a.mean() * filled();
+            case 40: return filled().to(float32) / (abs(a) + 1) + filled().to(int64) / (abs(b.sum()) + 1);
             default: {
                 Tensor c = zeros({batch_, 3, 4}, float64);
                 c.copy_(a);
