@@ -14,7 +14,7 @@ constexpr Pass kPasses[] = {
     {"eliminate_dead_code", [](Graph& graph, const PassOptions&) { return eliminate_dead_code(graph); }},
     {"fold_batch_norm", [](Graph& graph, const PassOptions&) { return fold_batch_norm(graph); }},
     {"simplify", simplify},
-    {"hoist_broadcasts", [](Graph& graph, const PassOptions&) { return hoist_broadcasts(graph); }},
+    {"hoist_broadcasts", hoist_broadcasts},
     {"fold_constants", [](Graph& graph, const PassOptions&) { return fold_constants(graph); }},
     {"eliminate_common_subexpressions", [](Graph& graph, const PassOptions&) { return eliminate_common_subexpressions(graph); }},
 };

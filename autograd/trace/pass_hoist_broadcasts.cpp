@@ -77,8 +77,15 @@ Value* before_expansions(Graph& graph, Node& node) {
     return put(graph, node, "expand", {small}, {{"shape", result->shape}}, result);
 }
 
-// (x * a) * b -> x * (a * b), where a * b is smaller than x; of integers sums too. Sums of floats are not as exact in another order.
-Value* small_ones_together(Graph& graph, Node& node) {
+// Whether the product of constants is far from the ends of any floating dtype's range.
+bool is_plain_product(const Value* a, const Value* b) {
+    const std::optional<Magnitudes> one = magnitudes_of(a), other = magnitudes_of(b);
+    return one && other && one->least * other->least > 1e-30 && one->most * other->most < 1e30;
+}
+
+// (x * a) * b -> x * (a * b), where a * b is smaller than x; of integers sums too. Sums of floats are not as exact in another order. Their
+// products may overflow or be 0: where x is 0 or infinite, that would be nan.
+Value* small_ones_together(Graph& graph, Node& node, bool allow_nonfinite) {
     const Value* result = node.results[0];
     const DType dtype = result->dtype;
     if (dtype == bool_ || dtype == float16 || (node.op == "add" && is_floating(dtype))) return nullptr;
@@ -90,6 +97,7 @@ Value* small_ones_together(Graph& graph, Node& node) {
             Value *x = inner->inputs[place], *a = inner->inputs[1 - place];
             if (x->dtype != dtype || (a->dtype != dtype && !is_number(a)) || (b->dtype != dtype && !is_number(b))) continue;
             if (is_number(a) && is_number(b)) continue;
+            if (is_floating(dtype) && !allow_nonfinite && !is_plain_product(a, b)) continue;
             const std::optional<Sizes> shape = broadcast(a->shape, b->shape);
             if (!shape || *shape == result->shape || !same_shape(x, result)) continue;
             const Device device = is_number(a) ? b->device : a->device;
@@ -105,14 +113,14 @@ Value* small_ones_together(Graph& graph, Node& node) {
 
 namespace tapir {
 
-int hoist_broadcasts(Graph& graph) {
-    int changes = rewrite::in_nested(graph, hoist_broadcasts);
+int hoist_broadcasts(Graph& graph, const PassOptions& options) {
+    int changes = rewrite::in_nested(graph, [&](Graph& nested) { return hoist_broadcasts(nested, options); });
     std::vector<Graph::Node*> nodes;
     for (const auto& node : graph.nodes()) nodes.push_back(node.get());
     for (Graph::Node* node : nodes) {
         if (!rewrite::is_pointwise(*node) || node->op == "clone") continue;
         Graph::Value* other = rewrite::before_expansions(graph, *node);
-        if (!other && (node->op == "mul" || node->op == "add")) other = rewrite::small_ones_together(graph, *node);
+        if (!other && (node->op == "mul" || node->op == "add")) other = rewrite::small_ones_together(graph, *node, options.allow_nonfinite);
         if (other) changes += rewrite::take_place(graph, *node, node->results[0], other);
     }
     if (changes > 0) eliminate_dead_code(graph);

@@ -28,7 +28,7 @@ int fold_constants(Graph& graph, std::int64_t most_elements = 1 << 20);
 struct PassOptions {
     /// Whether a number may come out as nan or infinite, or the other way round, where a factor is infinite or nan, a divisor 0, or a dimension with
     /// a name has size 0: c*a + c*b -> c*(a + b), a/c + b/c -> (a + b)/c and sum(x*c) -> sum(x)*c for any c then, else for finite constants
-    /// (and of integers); pow(x, 0.5) -> sqrt(x), pow(x, -0.5) -> rsqrt(x).
+    /// (and of integers); (x*a)*b -> x*(a*b) for any a and b then, else for constants whose product is neither 0 nor infinite; pow(x, 0.5) -> sqrt(x), pow(x, -0.5) -> rsqrt(x).
     bool allow_nonfinite = false;
 };
 
@@ -40,8 +40,8 @@ int simplify(Graph& graph, const PassOptions& options = {});
 
 /// Element-wise ops are computed before their operands are expanded: exp(x.expand({n, 3})) -> exp(x).expand({n, 3}); operands that
 /// broadcast by themselves are not expanded first; numbers take the place of tensors that are full of one; and what is small is put
-/// together first: (x + a) + b -> x + (a + b), where a + b is smaller than x.
-int hoist_broadcasts(Graph& graph);
+/// together first: (x * a) * b -> x * (a * b), where a * b is smaller than x (of floats: see PassOptions), and of integers sums.
+int hoist_broadcasts(Graph& graph, const PassOptions& options = {});
 
 /// Batch normalisation in evaluation mode behind a convolution or a linear layer becomes part of its weight and bias (Jacob et al. 2018,
 /// section 3.2), where weight and statistics are constants: of a model that is traced in evaluation mode with parameters, after freeze().

@@ -103,18 +103,25 @@ std::optional<double> number_of(const Value* value) {
     return std::nullopt;
 }
 
-bool is_finite_constant(const Value* value) {
+std::optional<Magnitudes> magnitudes_of(const Value* value) {
     constexpr std::int64_t kLookedAt = 1 << 16;  // elements
-    if (const std::optional<double> number = number_of(value)) return std::isfinite(*number) && *number != 0;
-    if (value->kind != Graph::Kind::constant || value->device != cpu || value->data.numel() > kLookedAt) return false;
+    if (const std::optional<double> number = number_of(value)) return std::isfinite(*number) ? std::optional(Magnitudes{std::abs(*number), std::abs(*number)}) : std::nullopt;
+    if (value->kind != Graph::Kind::constant || value->device != cpu || value->data.numel() > kLookedAt) return std::nullopt;
     const detail::PauseRecording pause;
     const Tensor flat = value->data.contiguous();
     const auto* first = static_cast<const std::byte*>(flat.raw_data());
+    Magnitudes found{1, 1};
     for (std::int64_t i = 0; i < flat.numel(); ++i) {
-        const double number = detail::load_double(flat.dtype(), first + static_cast<std::size_t>(i) * itemsize(flat.dtype()));
-        if (!std::isfinite(number) || number == 0) return false;
+        const double size = std::abs(detail::load_double(flat.dtype(), first + static_cast<std::size_t>(i) * itemsize(flat.dtype())));
+        if (!std::isfinite(size)) return std::nullopt;
+        found = i == 0 ? Magnitudes{size, size} : Magnitudes{std::min(found.least, size), std::max(found.most, size)};
     }
-    return true;
+    return found;
+}
+
+bool is_finite_constant(const Value* value) {
+    const std::optional<Magnitudes> magnitudes = magnitudes_of(value);
+    return magnitudes && magnitudes->least > 0;
 }
 
 bool is_known(const Sizes& shape) {

@@ -22,6 +22,11 @@ using Sizes = std::vector<SymInt>;
 /// The number that all elements of a value are, where that is known: of constants, zeros(), full(), and views of these.
 /// None for whole numbers that a double does not hold exactly.
 std::optional<double> number_of(const Value* value);
+/// The least and the largest absolute value of elements that are all known and finite.
+struct Magnitudes {
+    double least, most;
+};
+std::optional<Magnitudes> magnitudes_of(const Value* value);
 /// Whether each element is known, finite and not 0.
 bool is_finite_constant(const Value* value);
 /// Whether a formula of dimensions, which may depend on data, gives each size.

@@ -6,10 +6,10 @@ using namespace passes_check;
 namespace {
 
 template <class Fn>
-void becomes(const std::string& after, const Fn& fn, const Tensor& x) {
+void becomes(const std::string& after, const Fn& fn, const Tensor& x, const PassOptions& options = {}) {
     Graph graph = trace(fn, {{"x", x}});
     const Graph before = graph;
-    hoist_broadcasts(graph);
+    hoist_broadcasts(graph, options);
     INFO("before:\n" << before.str() << "after:\n" << graph.str());
     CHECK(listing(graph) == after);
     check_same_graphs(graph, before, {x});
@@ -68,13 +68,31 @@ TEST_CASE("what is small is put together") {
             "%2: float64 (4,) = mul(%1, 2.0:float64)\n"
             "%3: float64 (3, 4) = mul(x, %2)\n"
             "output output = %3\n",
-            [](const Tensor& x) { return x * x.sum({0}) * 2; }, ones({3, 4}, float64));
+            [](const Tensor& x) { return x * x.sum({0}) * 2; }, ones({3, 4}, float64), {.allow_nonfinite = true});
     becomes("input x: float64 (3, 4)\n"
             "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
             "%2: float64 (3, 4) = add(x, %1)\n"
             "%3: float64 (3, 4) = add(%2, 2.0:float64)\n"  // sums of floats are not as exact in another order
             "output output = %3\n",
             [](const Tensor& x) { return x + x.sum({0}) + 2; }, ones({3, 4}, float64));
+}
+
+TEST_CASE("products of what is small are neither infinite nor 0 by that") {
+    const auto ran = [](const Tensor& a, const Tensor& b, const Tensor& x, std::size_t nodes) {
+        Graph graph = trace([&](const Tensor& x) { return x * a * b; }, {{"x", zeros({2, 3})}});
+        const Graph before = graph;
+        optimize(graph);
+        INFO(graph.str());
+        CHECK(graph.nodes().size() == nodes);
+        check_same_graphs(graph, before, {x}, 1e-6);
+    };
+    const Tensor x = tensor({{0.0f, 1.0f, -2.0f}, {INFINITY, -INFINITY, NAN}});
+    ran(full({3}, 1e20), full({3}, 1e20), x, 2);
+    ran(full({3}, 1e-30), full({3}, 1e-30), x, 2);
+    ran(tensor({1e20f, 1.0f, 2.0f}), tensor({1e20f, 1.0f, 2.0f}), x, 2);
+    ran(tensor({1.0f, 1.0f, 2.0f}), tensor({0.0f, 1.0f, 2.0f}), x, 2);
+    ran(tensor({1.0f, 1.0f, 2.0f}), tensor({3.0f, 1.0f, INFINITY}), x, 2);
+    ran(tensor({1.0f, 3.0f, 2.0f}), tensor({3.0f, 1.0f, 2.0f}), x, 1);
 }
 
 TEST_CASE("what is hoisted has the same dtype, and outputs have memory of their own") {
