@@ -170,6 +170,10 @@ struct Program {
             if (next > FusedArgs::kMostRegisters) return;
             step.out = static_cast<std::uint8_t>(registers.at(result));
             steps.push_back(step);
+            // What is only written is rounded there.
+            if ((result->dtype == float16 || result->dtype == bfloat16) && last.count(result)) {
+                steps.push_back({kernels::rounding_loop(result->dtype), nullptr, 1, {step.out}, step.out});
+            }
         }
         for (const Graph::Output& output : body.outputs()) {
             if (!output.value->maker) return;

@@ -371,6 +371,15 @@ void as_numbers(i64 n, void* out, const void* const* in, const double*) {
     for (i64 i = 0; i < n; ++i) y[i] = static_cast<T>(mask[i] != 0);
 }
 
+template <class Half>
+void round_to(i64 n, void* out, const void* const* in, const double*) {
+    n = n / kLanes * kLanes;
+    auto* y = static_cast<float*>(out);
+    const auto* x = static_cast<const float*>(in[0]);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = to_float(convert_one<Half>(x[i]));
+}
+
 }  // namespace
 
 Loop where_loop(Compute compute) {
@@ -382,6 +391,8 @@ Loop number_loop(Compute compute) {
     constexpr Loop loops[] = {as_numbers<std::int32_t>, as_numbers<i64>, as_numbers<float>, as_numbers<double>};
     return loops[static_cast<int>(compute)];
 }
+
+Loop rounding_loop(DType dtype) { return dtype == DType::float16 ? round_to<F16> : round_to<BF16>; }
 
 void run_fused(const FusedArgs& args, i64 begin, i64 end) {
     using Way = FusedArgs::Way;

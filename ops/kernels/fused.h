@@ -1,6 +1,6 @@
 // Several element-wise ops as one pass over tiles that stay in the first-level cache: a small program over registers, each of which
 // holds one tile: of numbers of the type that is computed in, or of truth values, a byte each. The loops are those of the ops
-// themselves, so the numbers are theirs. 16-bit floats are converted when they are read and written.
+// themselves, so the numbers are theirs. 16-bit floats are converted when they are read and written, and rounded after each step.
 #pragma once
 
 #include <string>
@@ -50,6 +50,8 @@ struct FusedArgs {
 /// What chooses: of truth values and two numbers. Truth values as numbers, 0 or 1.
 TAPIR_CPU_KERNEL(where_loop, tapir::kernels::Loop(tapir::kernels::Compute compute))
 TAPIR_CPU_KERNEL(number_loop, tapir::kernels::Loop(tapir::kernels::Compute compute))
+/// What rounds float32 to what float16 or bfloat16 holds.
+TAPIR_CPU_KERNEL(rounding_loop, tapir::kernels::Loop(tapir::DType dtype))
 /// Elements [begin, end).
 TAPIR_CPU_KERNEL(run_fused, void(const tapir::kernels::FusedArgs& args, std::int64_t begin, std::int64_t end))
 

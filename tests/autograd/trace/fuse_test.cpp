@@ -250,27 +250,31 @@ TEST_CASE("the gradient of relu is one node with what follows") {
     CHECK(equal(graph({x, g})[0], where(x > 0, g * 0.5, 0.0)));
 }
 
-TEMPLATE_TEST_CASE("16-bit floats are rounded once, at the end", "", Half, BFloat) {
+TEMPLATE_TEST_CASE("16-bit floats are rounded after each op, as by the ops one by one", "", Half, BFloat) {
     const DType dtype = TestType::value;
-    const double epsilon = dtype == float16 ? 0x1p-10 : 0x1p-7;
-    const auto fn = [](const Tensor& x, const Tensor& row) {
-        const Tensor y = tanh(x * row + 1) * sigmoid(x - row);
-        return where(x > row, y, masked_fill(x * 0.1, x < -1, -2) + y * 3);
-    };
-    for (const std::int64_t n : {1, 7, 16, 300, 3000}) {
-        const Tensor x = randn({4, n}).to(dtype), row = randn({n}).to(dtype);
-        const Graph graph = trace(fn, {{"x", x}, {"row", row}});
+    const auto check = [&](const auto& fn, const std::vector<Tensor>& given) {
+        const Graph graph = trace([&](const Tensor& x, const Tensor& row) { return fn(x, row); }, {{"x", given[0]}, {"row", given[1]}});
         Graph fused = graph;
         CHECK(fuse_elementwise(fused) == 1);
         CHECK(ops_of(fused) == "fused");
-        const Tensor wanted = fn(x.to(float64), row.to(float64)), by_ops = fn(x, row);
-        CHECK(allclose(by_ops.to(float64), wanted, 20 * epsilon, 8 * epsilon));
+        const Tensor wanted = fn(given[0], given[1]);
         for (int i = 0; i < 3; ++i) {
-            const Tensor got = graph.run({{"x", x}, {"row", row}})[0];
-            CHECK(got.dtype() == dtype);
-            CHECK(allclose(got.to(float64), wanted, 0.51 * epsilon, 2e-6));
-            CHECK(equal(fused({x, row})[0], got));
+            const Tensor got = graph.run({{"x", given[0]}, {"row", given[1]}})[0];
+            CHECK(got.dtype() == wanted.dtype());
+            CHECK(allclose(got, wanted, 0, 0, /*equal_nan=*/true));
+            CHECK(allclose(fused(given)[0], wanted, 0, 0, /*equal_nan=*/true));
         }
+    };
+    for (const std::int64_t n : {1, 7, 16, 300, 3000}) {
+        const std::vector<Tensor> given = {(randn({4, n}) * 3).to(dtype), randn({n}).to(dtype)};
+        check([](const Tensor& x, const Tensor& row) {
+            const Tensor y = tanh(x * row + 1) * sigmoid(x - row);
+            return where(x > row, y, masked_fill(x * 0.1, x < -1, -2.1) + y * 3);
+        }, given);
+        check([](const Tensor& x, const Tensor& row) { return logical_and((x + 1) - 1 == x, x * row != row + x); }, given);
+        check([](const Tensor& x, const Tensor&) { return floor((x * 3.3 + 0.7) * 10); }, given);
+        check([](const Tensor& x, const Tensor&) { return relu(x * 30000) - x * 30000; }, given);  // infinite as float16
+        check([](const Tensor& x, const Tensor& row) { return where(x > row, 0.1, x) * 3; }, given);
     }
 }
 
