@@ -96,7 +96,8 @@ static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node
 }
 
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
-    : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()) {
+    : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()),
+      writes_inputs_(writes_inputs(graph)) {
     std::vector<const Graph::Value*> wanted;
     if (is_whole_) {
         for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);

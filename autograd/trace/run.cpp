@@ -88,6 +88,39 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
     return sizes;
 }
 
+namespace {
+
+// The bytes between a tensor's first element and the end of its last one; an approximation where it has gaps.
+bool may_overlap(const Tensor& a, const Tensor& b) {
+    if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
+    const auto end = [](const Tensor& x) {
+        std::int64_t last = 0;
+        for (int d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
+        return static_cast<const std::byte*>(x.raw_data()) + (last + 1) * static_cast<std::int64_t>(itemsize(x.dtype()));
+    };
+    return static_cast<const std::byte*>(a.raw_data()) < end(b) && static_cast<const std::byte*>(b.raw_data()) < end(a);
+}
+
+}  // namespace
+
+bool detail::writes_inputs(const Graph& graph) noexcept {
+    const auto is_input = [](const Graph::Update& update) { return update.target->kind == Graph::Kind::input; };
+    return std::any_of(graph.updates().begin(), graph.updates().end(), is_input);
+}
+
+void detail::check_written_inputs(const Graph& graph, const Tensor* const* given, const Loc& loc) {
+    const std::vector<Graph::Value*>& inputs = graph.inputs();
+    for (const Graph::Update& update : graph.updates()) {
+        const auto written = std::find(inputs.begin(), inputs.end(), update.target) - inputs.begin();
+        if (written == std::ssize(inputs) || !given[written]) continue;
+        for (std::ptrdiff_t i = 0; i < std::ssize(inputs); ++i) {
+            if (i == written || !given[i] || !may_overlap(*given[written], *given[i])) continue;
+            fail<ValueError>(loc, "graph: the input {}, which it writes to, and the input {} lie in the same memory: to the graph they are two; "
+                             "give it a clone()", inputs[static_cast<std::size_t>(written)]->name, inputs[static_cast<std::size_t>(i)]->name);
+        }
+    }
+}
+
 void detail::write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc) {
     const PauseRecording pause;
     if (updates.size() > 1) {
@@ -117,6 +150,11 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         if (!given[i].defined()) fail<ValueError>(loc, "graph: the input {} is undefined", inputs_[i]->name);
     }
     const DimSizes sizes = detail::sizes_of_inputs(*this, given.data(), loc);
+    if (detail::writes_inputs(*this)) {
+        std::vector<const Tensor*> places;
+        for (const Tensor& x : given) places.push_back(&x);
+        detail::check_written_inputs(*this, places.data(), loc);
+    }
     std::vector<Tensor> values(static_cast<std::size_t>(next_));
     std::vector<int> uses(static_cast<std::size_t>(next_), 0);
     const auto at = [](const Value* value) { return static_cast<std::size_t>(value->number); };

@@ -267,6 +267,7 @@ struct Plan::Taken {
 void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     const PauseRecording pause;
     const PauseAutocast plain;
+    if (writes_inputs_) check_written_inputs(graph_, given, loc);
     Taken taken(*this, given, loc);
     Frame& frame = *taken.frame;
     for (const auto& [place, input] : frame.input_arguments) *place = given[input];

@@ -99,6 +99,7 @@ class Plan {
     const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;
     bool is_whole_;
+    bool writes_inputs_;
     std::vector<Step> steps_;
     std::size_t tail_;                // steps from here on write updates
     std::vector<int> input_slots_;    // -1: not needed
@@ -149,6 +150,10 @@ bool are_alike(const Tensor& a, const Tensor& b) noexcept;
 bool same_elements(const Tensor& a, const Tensor& b);
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
+/// Whether there are inputs among what it writes to.
+bool writes_inputs(const Graph& graph) noexcept;
+/// Throws ValueError where one of them lies in the memory of another input. Tensors that are not there count for none.
+void check_written_inputs(const Graph& graph, const Tensor* const* given, const Loc& loc);
 /// Writes what each of these targets shall be, as all of that was before.
 void write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc);
 /// Throws ValueError where the program would go another way now.

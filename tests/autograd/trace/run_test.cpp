@@ -109,6 +109,28 @@ TEST_CASE("what the program writes to parameters is written by a whole run") {
     CHECK(equal(count, full({2}, 4.0)));  // only what is asked for
 }
 
+TEST_CASE("an input that is written to shares memory with no other one") {
+    const Graph graph = trace([](const Tensor& a, const Tensor& b) {
+        Tensor(a).add_(1);
+        return a * b;
+    }, {{"a", ones({3})}, {"b", ones({3})}});
+    const Graph reading = trace([](const Tensor& a, const Tensor& b) { return a * b; }, {{"a", ones({3})}, {"b", ones({3})}});
+    const auto compiled = graph.compile();
+    const Tensor both = ones({6}), x = both.slice(0, Slice(0, 3));
+    for (const Tensor& other : {x, both.slice(0, Slice(2, 5))}) {
+        const std::string text = "the input a, which it writes to, and the input b lie in the same memory";
+        for (int i = 0; i < 3; ++i) {
+            FAILS(ValueError, text, graph({x, other}));
+            FAILS(ValueError, text, graph.run({{"a", x}, {"b", other}}));
+            FAILS(ValueError, text, compiled({x, other}));
+            CHECK(equal(both, ones({6})));  // nothing was written
+            CHECK(equal(reading.run({{"a", x}, {"b", other}})[0], ones({3})));
+        }
+    }
+    CHECK(equal(graph.run({{"a", x}, {"b", both.slice(0, Slice(3, 6))}})[0], full({3}, 2.0)));  // apart in one storage
+    CHECK(equal(both, tensor({2.0f, 2.0f, 2.0f, 1.0f, 1.0f, 1.0f})));
+}
+
 TEST_CASE("parameters of other shapes and dtypes take their places") {
     Graph graph;
     Graph::Value* x = graph.add_input("x", float32, {3, 4});
