@@ -155,6 +155,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         for (const Tensor& x : given) places.push_back(&x);
         detail::check_written_inputs(*this, places.data(), loc);
     }
+    const detail::PauseAutocast plain;  // what it did in the program, the graph has as ops
     std::vector<Tensor> values(static_cast<std::size_t>(next_));
     std::vector<int> uses(static_cast<std::size_t>(next_), 0);
     const auto at = [](const Value* value) { return static_cast<std::size_t>(value->number); };

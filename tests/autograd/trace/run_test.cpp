@@ -131,6 +131,20 @@ TEST_CASE("an input that is written to shares memory with no other one") {
     CHECK(equal(both, tensor({2.0f, 2.0f, 2.0f, 1.0f, 1.0f, 1.0f})));
 }
 
+TEST_CASE("a graph computes in the dtypes that it says, under autocast too") {
+    const auto fn = [](const Tensor& x) { return matmul(x, x).to(float32); };
+    const Tensor x = randn({4, 4});
+    const Graph exact = trace(fn, {{"x", x}});
+    const Tensor wanted = fn(x);
+    const AutocastScope autocast(bfloat16);
+    const Graph rounded = trace(fn, {{"x", x}});
+    CHECK(equal(exact({x})[0], wanted));
+    CHECK(equal(exact.run({{"x", x}})[0], wanted));
+    CHECK(!equal(fn(x), wanted));
+    CHECK(equal(rounded({x})[0], fn(x)));
+    CHECK(equal(rounded.run({{"x", x}})[0], fn(x)));
+}
+
 TEST_CASE("parameters of other shapes and dtypes take their places") {
     Graph graph;
     Graph::Value* x = graph.add_input("x", float32, {3, 4});
