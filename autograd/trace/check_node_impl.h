@@ -14,8 +14,7 @@ std::string what_is_wrong_with(const Graph::Node& node);
 /// found when the graph is run.
 std::string what_is_missized(const Graph::Node& node);
 /// Throws ShapeError, with the op's line, where result k is not of the shape that the graph states though all operands are: a text has lied.
-/// Where their sizes depend on names, the tracer may have found a formula that does not hold for all sizes, and what the op gives counts;
-/// a program may put parameters of other shapes in their places, too.
+/// Where their sizes depend on names, the tracer may have found a formula that does not hold for all sizes, and what the op gives counts.
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc);
 
 }  // namespace tapir::detail

@@ -184,7 +184,7 @@ class Graph {
 
     /// Calls the ops one by one, as the program did: they are recorded where a tape is alive, and traced where a graph is made of a function
     /// that calls this; an AutocastScope counts for nothing. Inputs in order; gives all outputs, in order. Updates are written. Throws ShapeError and
-    /// DTypeError for inputs that the graph was not traced for, ValueError for another number of inputs, undefined ones, one that is written to and lies in
+    /// DTypeError for what the graph was not traced for, ValueError for another number of inputs, undefined ones, one that is written to and lies in
     /// the memory of another one, and where a guard finds another value than the program saw; nothing is written then.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
 

@@ -215,7 +215,7 @@ bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
         if ((x != nullptr) != as.is_defined) return false;
         if (x && (x->dtype != as.dtype || x->device != as.device || !as.has_shape_of(x))) return false;
     }
-    for (std::size_t i = 0; i < held_.size(); ++i) {  // a program may put others there, of any shape
+    for (std::size_t i = 0; i < held_.size(); ++i) {  // a program may put others there, which a new frame checks
         const Tensor &now = held_[i].second->data, &as = frame.held[i];
         if (now.impl() != as.impl() && !are_alike(now, as)) return false;
     }
@@ -286,6 +286,7 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const 
     std::vector<Tensor> inputs;
     for (std::size_t i = 0; i < input_slots_.size(); ++i) inputs.push_back(given[i] ? *given[i] : Tensor());
     const DimSizes sizes = sizes_of_inputs(graph_, inputs.data(), loc);
+    for (const auto& [slot, value] : held_) check_held(*value, loc);
     auto frame = std::make_unique<Frame>();
     for (std::size_t i = 0; i < input_slots_.size(); ++i) frame->given.emplace_back(inputs[i]);
     frame->slots.resize(at(slot_count_));

@@ -103,6 +103,21 @@ bool may_overlap(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+void detail::check_held(const Graph::Value& value, const Loc& loc) {
+    const Tensor& x = value.data;
+    const auto name = [&] {
+        return value.kind == Graph::Kind::parameter ? "parameter " + value.name : "constant %" + std::to_string(value.number);
+    };
+    if (!x.defined()) fail<ValueError>(loc, "graph: the {} is undefined", name());
+    if (x.dtype() != value.dtype) fail<DTypeError>(loc, "graph: the {} is {}, the graph was made for {}", name(), x.dtype(), value.dtype);
+    bool fits = static_cast<std::size_t>(x.dim()) == value.shape.size();
+    for (std::size_t d = 0; fits && d < value.shape.size(); ++d) {
+        fits = !value.shape[d].is_number() || value.shape[d].number() == x.size(static_cast<int>(d));
+    }
+    if (fits) return;
+    fail<ShapeError>(loc, "graph: the {} has shape {}, the graph was made for {}", name(), x.shape(), to_string(Attribute(value.shape)));
+}
+
 bool detail::writes_inputs(const Graph& graph) noexcept {
     const auto is_input = [](const Graph::Update& update) { return update.target->kind == Graph::Kind::input; };
     return std::any_of(graph.updates().begin(), graph.updates().end(), is_input);
@@ -150,6 +165,9 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         if (!given[i].defined()) fail<ValueError>(loc, "graph: the input {} is undefined", inputs_[i]->name);
     }
     const DimSizes sizes = detail::sizes_of_inputs(*this, given.data(), loc);
+    for (const auto* list : {&parameters_, &constants_}) {
+        for (const Value* value : *list) detail::check_held(*value, loc);
+    }
     if (detail::writes_inputs(*this)) {
         std::vector<const Tensor*> places;
         for (const Tensor& x : given) places.push_back(&x);

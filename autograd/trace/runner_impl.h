@@ -150,6 +150,8 @@ bool are_alike(const Tensor& a, const Tensor& b) noexcept;
 bool same_elements(const Tensor& a, const Tensor& b);
 /// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
+/// Throws ShapeError and DTypeError where another tensor took the place of a parameter's or a constant's that is not like it, ValueError for none.
+void check_held(const Graph::Value& value, const Loc& loc);
 /// Whether there are inputs among what it writes to.
 bool writes_inputs(const Graph& graph) noexcept;
 /// Throws ValueError where one of them lies in the memory of another input. Tensors that are not there count for none.
