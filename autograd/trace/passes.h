@@ -4,9 +4,10 @@
 //
 // Each changes the graph in place, the graphs within it too (branches, bodies of loops), and gives how many changes it made. The names,
 // shapes and dtypes of inputs and outputs and what is written to parameters stay, and so do guards and the order in which random numbers
-// are drawn. Beyond rounding means: the sign of zero, and what is near the ends of a dtype's range, may come out otherwise, as where a
-// sum of products overflows and the product of a sum does not. nan and infinities that an op gives stay: x * 0 is not 0; PassOptions
-// say otherwise.
+// are drawn. Beyond rounding means: the sign of zero, and what overflows or underflows on the way, may come out otherwise, and what is
+// computed from that: x*1e20*1e-20 becomes x, log(softmax(x)) is finite where softmax(x) is 0, 1/(x + 0) of -0 is -inf, and sums of
+// quotients or means of products may be infinite where they were not. What infinite and nan operands give stays: x * 0 is not 0;
+// PassOptions say otherwise.
 #pragma once
 
 #include <functional>
