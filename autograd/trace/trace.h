@@ -71,7 +71,8 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// any other that was made before is a constant, and a module or parameter that fn makes is refused: it would be another one in each run.
 /// Where dimensions are named, fn is run a few times more, with inputs of other sizes (rows of these, repeated), to see how sizes depend on
 /// them; what it wrote and drew is undone for these runs. What it wrote in the run with these inputs stays, unless it throws.
-/// An example of size 1 will do, if fn does nothing else for it.
+/// An example of size 1 will do, if fn does nothing else for it. Then graph and fn are compared for the sizes 1 and 2, for a larger one, and
+/// for several more where a size is no polynomial of dimensions.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate
 /// is a constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A
@@ -79,8 +80,8 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// run of fn to add to; call zero_grad() in fn, before backward or at the end. So is what no op does: writes through data(),
 /// tensors that another thread makes, draws from a Generator of one's own. Nor can ASGD's step of row-sparse gradients be kept.
 /// Throws ValueError for inputs and parameters that are undefined, inputs of the same name, and another number of inputs than fn takes,
-/// ShapeError for a named dimension without elements or with two sizes, TapeError for what cannot be kept and within another trace, and
-/// what fn throws.
+/// ShapeError for a named dimension without elements or with two sizes, TapeError for what cannot be kept, where graph and fn differ, and
+/// within another trace, and what fn throws.
 template <class Fn>
 Graph trace(Fn&& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options = {}, Loc loc = Loc::current()) {
     return detail::trace(detail::traced(fn, loc), inputs, detail::with_tensors_of(fn, options), loc);
