@@ -79,7 +79,7 @@ TEST_CASE("what is small is put together") {
 
 TEST_CASE("products of what is small are neither infinite nor 0 by that") {
     const auto ran = [](const Tensor& a, const Tensor& b, const Tensor& x, std::size_t nodes) {
-        Graph graph = trace([&](const Tensor& x) { return x * a * b; }, {{"x", zeros({2, 3})}});
+        Graph graph = trace([&](const Tensor& t) { return t * a * b; }, {{"x", zeros({2, 3})}});
         const Graph before = graph;
         optimize(graph);
         INFO(graph.str());
