@@ -8,8 +8,8 @@
 
 namespace tapir::detail {
 
-/// How a graph and its program differ in what they give and write for these inputs, or in the shapes that the graph says its results
-/// have. Empty: they do not, or the program does not take these inputs.
+/// How a graph and its program differ in what they give and write for these inputs. Empty: they do not, or the program does not take
+/// these inputs.
 std::string difference_from_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc);
 
 }  // namespace tapir::detail
