@@ -71,14 +71,17 @@ class Undo {
         const PauseRecording pause;
         for (auto& [tensor, copy] : tracer_.take_backups()) tensor.copy_(copy);
         for (const KeptGradient& kept : tracer_.take_gradients()) kept.put_back();
-        if (tracer_.drew()) default_generator().set_state(before_);  // else others may have drawn: it is all threads'
+        if (drew_ || tracer_.drew()) default_generator().set_state(before_);  // else others may have drawn: it is all threads'
     }
+    /// Before the tracer gives its graph away, which tells whether the program drew.
+    void note() { drew_ = tracer_.drew(); }
     Undo(const Undo&) = delete;
     Undo& operator=(const Undo&) = delete;
 
  private:
     Tracer& tracer_;
     const Generator::State before_ = default_generator().state();
+    bool drew_ = false;
 };
 
 Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc) {
@@ -87,7 +90,7 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     for (const Graph::Value* parameter : graph.parameters()) options.parameters.emplace_back(parameter->name, parameter->data);
     Ran ran;
     CheckTracer tracer(options, ran, loc);
-    const Undo undo(tracer);
+    Undo undo(tracer);
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(graph.inputs()[i]->name, inputs[i]);
     std::vector<Graph::Value*> values;
     {
@@ -102,6 +105,7 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
             output = output.clone();
         }
     }
+    undo.note();
     ran.graph = tracer.finish();
     // What it began with: what it wrote to these is undone.
     for (std::size_t i = 0; i < inputs.size(); ++i) ran.values[ran.graph.inputs()[i]] = inputs[i];
