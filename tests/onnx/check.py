@@ -32,7 +32,6 @@ KNOWN = {
     ("linalg_pinv", "named", "refused"): "Jacobi's method",
     ("linalg_svd", "named", "refused"): "Jacobi's method",
     ("linalg_svdvals", "named", "refused"): "Jacobi's method",
-    ("kron", "named", "refused"): "a size that no formula gives",
     ("pdist", "named", "refused"): "indices of a triangle are a constant of the model",
     ("place", "named", "onnxruntime"): "the part has sizes of its own",
 }
