@@ -27,7 +27,7 @@ Tensor with_other_data(const Tensor& x, OtherData how) {
     Tensor other = x.detach().clone();
     const std::int64_t count = other.numel();
     if (count == 0) return other;
-    if (how == OtherData::negated) return is_floating(x.dtype()) || x.dtype() == int32 || x.dtype() == int64 ? other.neg_().requires_grad_(x.requires_grad()) : other;
+    if (how == OtherData::negated) return is_floating(x.dtype()) ? other.neg_().requires_grad_(x.requires_grad()) : other;
     const bool by_smallest = how == OtherData::half_smallest || how == OtherData::all_smallest;
     const bool is_half = how == OtherData::half_smallest || how == OtherData::half_largest;
     Tensor flat = other.reshape({count});

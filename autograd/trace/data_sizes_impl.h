@@ -14,7 +14,7 @@
 namespace tapir::detail {
 
 /// With the smallest or the largest element in the place of the second half, or of all, so that what chooses elements chooses others (where
-/// all are alike, as in the zeros that a model is tried with: with smaller or larger ones); or with all signs changed.
+/// all are alike, as in the zeros that a model is tried with: with smaller or larger ones); or, of floats, with all signs changed.
 enum class OtherData : std::uint8_t { half_smallest, half_largest, all_smallest, all_largest, negated };
 inline constexpr OtherData kOtherData[] = {OtherData::half_smallest, OtherData::half_largest, OtherData::all_smallest, OtherData::all_largest,
                                            OtherData::negated};
