@@ -353,6 +353,7 @@ class Tensor {
                           Loc loc = Loc::current()) const;
     Tensor index_select(Dim dim, const Tensor& index, Loc loc = Loc::current()) const;
     Tensor index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current()) const;
+    Tensor index_copy(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current()) const;
     Tensor index_fill(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current()) const;
     Tensor index_fill(Dim dim, const Tensor& index, const Tensor& value, Loc loc = Loc::current()) const;
     Tensor masked_fill(const Tensor& mask, Scalar value, Loc loc = Loc::current()) const;
@@ -417,6 +418,7 @@ class Tensor {
     Tensor& scatter_add_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
     Tensor& scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self = true,
                             Loc loc = Loc::current());
+    Tensor& index_copy_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
     Tensor& index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
     Tensor& index_add_(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current());
 

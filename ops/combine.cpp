@@ -446,8 +446,8 @@ Tensor take_along_dim(In x, In index) {
     return gather(reshape(x, {-1}), 0, reshape(index, {-1}));
 }
 
-Tensor index_copy(In x, Dim dim, In index, In src) {
-    const char* const op = "index_copy";
+// Of index_copy: the index of each element that is put somewhere, after a look at all.
+static Tensor index_of_copied(const char* op, const In& x, int dim, const In& index, const In& src) {
     for (const In* t : {&x, &index, &src}) detail::check_defined(*t, op);
     const int rank = x.tensor.dim(), d = detail::wrap_dim(dim, rank, op, x.loc);
     Shape expected = x.tensor.shape();
@@ -456,10 +456,15 @@ Tensor index_copy(In x, Dim dim, In index, In src) {
         fail<ShapeError>(x.loc, "{}: x {} and index {} need a src of shape {}, got {}", op, x.tensor.shape(), index.tensor.shape(), expected,
                          src.tensor.shape());
     }
-    const detail::RecordedParts parts(x.loc);
     Shape along;
     for (int k = 0; k < rank; ++k) along.push_back(k == d ? index->numel : 1);
-    return scatter(x, d, expand(reshape(index, along), expected), src);
+    return expand(reshape(index, along), expected);
+}
+
+Tensor index_copy(In x, Dim dim, In index, In src) {
+    const detail::RecordedParts parts(x.loc);
+    const Tensor places = index_of_copied("index_copy", x, dim, index, src);
+    return scatter(x, dim, places, src);
 }
 
 Tensor masked_scatter(In x, In mask, In src) {
@@ -498,6 +503,14 @@ Tensor Tensor::repeat_interleave(const Tensor& repeats, Dim dim, Loc loc) const 
 }
 Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const {
     return tapir::movedim(In(*this, loc), source, destination);
+}
+Tensor Tensor::index_copy(Dim dim, const Tensor& index, const Tensor& src, Loc loc) const {
+    return tapir::index_copy(In(*this, loc), dim, In(index, loc), In(src, loc));
+}
+Tensor& Tensor::index_copy_(Dim dim, const Tensor& index, const Tensor& src, Loc loc) {
+    const detail::RecordedParts parts(loc);
+    const Tensor places = index_of_copied("index_copy_", In(*this, loc), dim, In(index, loc), In(src, loc));
+    return scatter_(dim, places, src, loc);
 }
 Tensor Tensor::diag(int64_t offset, Loc loc) const { return tapir::diag(In(*this, loc), offset); }
 Tensor Tensor::diff(int n, Dim dim, Loc loc) const { return tapir::diff(In(*this, loc), n, dim); }

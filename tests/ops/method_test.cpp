@@ -175,6 +175,8 @@ TEST_CASE("methods are the functions: rearranged, picked and compared elements")
     same(x.ldexp(y), x * pow(2, y));
     same(x.index_select(0, rows), index_select(x, 0, rows));
     same(x.index_add(0, rows, y[Slice(0, 2)], 3), index_add(x, 0, rows, y[Slice(0, 2)], 3));
+    same(x.index_copy(0, rows, y[Slice(0, 2)]), index_copy(x, 0, rows, y[Slice(0, 2)]));
+    same(x.clone().index_copy_(0, rows, y[Slice(0, 2)]), index_copy(x, 0, rows, y[Slice(0, 2)]));
     same(x.index_fill(0, rows, 7), index_fill(x, 0, rows, 7));
     same(x.index_fill(1, rows, tensor(2.5)), index_fill(x, 1, rows, tensor(2.5)));
     same(x.clone().index_fill_(0, rows, 7), index_fill(x, 0, rows, 7));
@@ -304,6 +306,10 @@ TEST_CASE("in-place methods give what the functions give, with the same gradient
         compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.index_add_(0, rows, y, -2); },
                 [&](const Tensor& x, const Tensor& y) { return index_add(x, 0, rows, y, -2); });
     }
+    SECTION("index_copy_") {
+        compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.index_copy_(0, rows, y); },
+                [&](const Tensor& x, const Tensor& y) { return index_copy(x, 0, rows, y); });
+    }
     SECTION("lerp_") {
         compare([&](Tensor& x, const Tensor& y) -> Tensor& { return x.lerp_(y, 0.25); },
                 [&](const Tensor& x, const Tensor& y) { return lerp(x, y, 0.25); });
@@ -370,6 +376,8 @@ TEST_CASE("what in-place methods refuse leaves the tensor as it was") {
     FAILS(DTypeError, "scatter_add_: src is float64", x.scatter_add_(0, index, x.to(float64)));
     FAILS(ShapeError, "index_add_: src must be of shape (2, 4)", x.index_add_(0, tensor({0, 1}), x));
     FAILS(IndexError, "index_add_: ", x.index_add_(0, tensor({0, 1, 3}), x));
+    FAILS(ShapeError, "index_copy_: x (3, 4) and index (2,) need a src of shape (2, 4), got (3, 4)", x.index_copy_(0, tensor({0, 1}), x));
+    FAILS(IndexError, "", x.index_copy_(0, tensor({0, 1, 3}), x));
     FAILS(ShapeError, "lerp_: a result of shape (2, 3, 4)", x.lerp_(ones({2, 3, 4}), 0.5));
     FAILS(DTypeError, "addcdiv_: a result of float32 cannot be written into int64", ones({2}, int64).addcdiv_(ones({2}), ones({2})));
     FAILS(ValueError, "addcmul: the tensor is undefined", x.addcmul_(x, Tensor()));
