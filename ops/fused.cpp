@@ -124,7 +124,7 @@ struct Program {
                 steps.push_back({kernels::number_loop(compute), nullptr, 1, {static_cast<std::uint8_t>(place)}, static_cast<std::uint8_t>(converted.back())});
                 return converted.back();
             };
-            const std::optional<FusedOp> op = fused_op(node.attributes.form());
+            const std::optional<FusedOp> op = fused_op(node.attributes().form());
             if (!op) return;
             FusedStep step{nullptr, nullptr, static_cast<std::uint8_t>(node.inputs.size()), {}, 0};
             int places[3] = {-1, -1, -1};
@@ -133,7 +133,7 @@ struct Program {
                 if (node.inputs.size() != row.operands || row.to_bool != (result->dtype == bool_)) return;
                 step.op = row.index;
                 step.loop = elementwise::loop_without_checks(row.index, compute);
-                step.params = static_cast<const double*>(node.attributes.data());
+                step.params = static_cast<const double*>(node.attributes().data());
                 for (std::size_t i = 0; i < node.inputs.size(); ++i) places[i] = place_of(node.inputs[i], false);
             } else if (op->condition >= 0) {
                 runs_on_devices = false;
@@ -584,14 +584,14 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
     }
     const detail::ModuleRestore restore;
     for (const auto& node : a.body->nodes()) {
-        if (node->results.size() != 1 || !fused_op(node->attributes.form())) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op);
+        if (node->results.size() != 1 || !fused_op(node->attributes().form())) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op);
         const CallerScope caller(node->loc.line() ? node->loc : loc);
         detail::thread.module = node->module;
         detail::thread.module_call = node->module_call;
         std::vector<const Tensor*> arguments;
         for (const Graph::Value* input : node->inputs) arguments.push_back(&values.at(input));
         Tensor y[2];
-        node->attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), node->attributes.data()}, y);
+        node->attributes().form().run({arguments.data(), static_cast<int>(arguments.size()), node->attributes().data()}, y);
         const DType dtype = node->results[0]->dtype;
         values[node->results[0]] = y[0].dtype() == dtype ? y[0] : y[0].to(dtype);
     }

@@ -1,6 +1,5 @@
 // The attributes of a node: the op's own struct, and what in it depends on named dimensions.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
 
@@ -193,7 +192,7 @@ bool Attributes::is_random() const {
         if (field.kind != Field::Kind::graph) return;
         const auto& graph = in<std::shared_ptr<const Graph>>(field);
         if (!graph) return;
-        for (const auto& node : graph->nodes()) draws |= node->attributes.is_random();
+        for (const auto& node : graph->nodes()) draws |= node->attributes().is_random();
     });
     return draws;
 }
@@ -218,13 +217,7 @@ Attribute Attributes::get(std::string_view name, Loc loc) const {
     fail<ValueError>(loc, "{} has no attribute {}; it has {}", form_->op, name, names.empty() ? "none" : names);
 }
 
-namespace {
-std::atomic<std::uint64_t> edits{0};
-}
-std::uint64_t detail::attribute_edits() noexcept { return edits.load(std::memory_order_relaxed); }
-
 void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
-    edits.fetch_add(1, std::memory_order_relaxed);
     const CallerScope caller(loc);  // of what the op itself refuses
     bool is_known = false, fits = false;
     each_field(*form_, data_, [&](const Field& field) {

@@ -66,7 +66,7 @@ constexpr std::string_view kReductions[] = {"sum", "mean", "amax", "amin", "prod
 constexpr std::string_view kSameShape[] = {"flip", "clone", "to_dtype", "to_device", "copy", "fill", "softmax", "log_softmax", "cumsum"};
 
 bool broadcasts(const Graph::Node& node) {
-    return elementwise_index(node.attributes.form()) >= 0 || node.op == "where" || node.op == "masked_fill";
+    return elementwise_index(node.attributes().form()) >= 0 || node.op == "where" || node.op == "masked_fill";
 }
 
 bool keeps_dims(const std::vector<std::pair<std::string, Attribute>>& attributes) {
@@ -94,12 +94,12 @@ const Sizes* list_in(const std::vector<std::pair<std::string, Attribute>>& all, 
 }  // namespace
 
 std::string what_is_wrong_with(const Graph::Node& node) {
-    const int least = least_operands(node.attributes.form());
+    const int least = least_operands(node.attributes().form());
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op, node.inputs.size(), least);
     if (node.inputs.empty() || node.results.empty()) return {};
     const auto rank = std::ssize(node.inputs[0]->shape), result_rank = std::ssize(node.results[0]->shape);
     constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice"};
-    const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes.all();
+    const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes().all();
     std::set<std::int64_t> named;
     if (const Sizes* dims = list_in(attributes, "dims")) {
         const std::int64_t most = std::max<std::int64_t>(rank, 1);
@@ -150,7 +150,7 @@ std::string what_is_missized(const Graph::Node& node) {
         const std::int64_t before = known_numel(shape), after = known_numel(result);
         if (before >= 0 && after >= 0 && before != after) return fmt::format("reshape makes {} elements of {}", after, before);
     }
-    const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes.all();
+    const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes().all();
     const Sizes* list = list_in(attributes, "dims");
     if (!list) return {};
     std::vector<std::size_t> dims;
@@ -178,7 +178,7 @@ std::string what_is_missized(const Graph::Node& node) {
 
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc) {
     const Graph::Value& value = *node.results[k];
-    if (fits(value.shape, y) || node.attributes.is_symbolic()) return;
+    if (fits(value.shape, y) || node.attributes().is_symbolic()) return;
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const Sizes& shape = node.inputs[i]->shape;
         const bool is_exact = std::all_of(shape.begin(), shape.end(), [](const SymInt& size) { return size.is_number(); });

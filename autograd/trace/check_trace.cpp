@@ -10,14 +10,15 @@
 #include <optional>
 #include <unordered_map>
 
-#include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/check_trace_impl.h"
+#include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/ops/compare.h"
@@ -113,10 +114,6 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
         for (const Graph::Value* value : *list) ran.values[value] = value->data;
     }
     return ran;
-}
-
-bool draws(const Graph& graph) {
-    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->attributes.is_random(); });
 }
 
 std::string with_module(const Graph::Node& node) {
@@ -268,7 +265,7 @@ class Comparison {
         for (const Graph::Value* input : node.inputs) arguments.push_back(&values_.at(input));
         std::vector<Tensor> results(detail::kMostResults);
         const CallerScope caller(node.loc.line() ? node.loc : loc_);
-        const Attributes attributes = node.attributes.with(sizes_, loc_);
+        const Attributes attributes = node.attributes().with(sizes_, loc_);
         attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results.data());
         for (std::size_t k = 0; k < node.results.size(); ++k) {
             const DType dtype = node.results[k]->dtype;
@@ -279,7 +276,7 @@ class Comparison {
     }
 
     std::string how_called(const Graph::Node& mine, const Graph::Node& its) const {
-        const auto list = mine.attributes.with(sizes_, loc_).all(), theirs = its.attributes.all();
+        const auto list = mine.attributes().with(sizes_, loc_).all(), theirs = its.attributes().all();
         for (std::size_t a = 0; a < list.size() && a < theirs.size(); ++a) {
             const std::string here = to_string(list[a].second), there = to_string(theirs[a].second);
             if (here != there && here.find("-1") == std::string::npos) {
@@ -319,8 +316,8 @@ class Comparison {
             }
             return first_parts(attributes.form(), {operands.data(), static_cast<int>(operands.size()), attributes.data()});
         };
-        const std::vector<PartCall> graphs = calls(mine, mine.attributes.with(sizes_, loc_), values_);
-        const std::vector<PartCall> programs = calls(its, its.attributes, program_.values);
+        const std::vector<PartCall> graphs = calls(mine, mine.attributes().with(sizes_, loc_), values_);
+        const std::vector<PartCall> programs = calls(its, its.attributes(), program_.values);
         for (std::size_t i = 0; i < std::min(graphs.size(), programs.size()); ++i) {
             const Ran program = run_part(programs[i]);
             const CheckTraceResult inner = Comparison(*graphs[i].graph, program, graphs[i].inputs, options_, loc_).run();
@@ -399,6 +396,12 @@ class Comparison {
     CheckTraceResult result_;
 };
 
+CheckTraceResult compare(const Graph& graph, const Ran& program, const std::vector<Tensor>& inputs, const CheckTraceOptions& options, const Loc& loc) {
+    std::optional<KeptGenerator> generator;
+    if (draws(graph)) generator.emplace();
+    return Comparison(graph, program, inputs, options, loc).run();
+}
+
 }  // namespace
 
 CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs,
@@ -412,9 +415,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     }
     sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
     const Ran program = run_program(graph, fn, inputs, loc);
-    std::optional<KeptGenerator> generator;
-    if (draws(graph)) generator.emplace();
-    CheckTraceResult result = Comparison(graph, program, inputs, options, loc).run();
+    CheckTraceResult result = compare(graph, program, inputs, options, loc);
     if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
     return result;
 }
@@ -428,18 +429,15 @@ std::string difference_from_program(const Graph& graph, const TracedFunction& fn
     } catch (const std::exception&) {
         return {};
     }
-    std::optional<KeptGenerator> generator;
-    if (draws(graph)) generator.emplace();
     CheckTraceOptions options;
     options.same_ops = false;
     try {
-        const CheckTraceResult result = Comparison(graph, *program, inputs, options, loc).run();
+        const CheckTraceResult result = compare(graph, *program, inputs, options, loc);
         return result.ok ? std::string() : result.message;
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {
-        const std::string what = error.what();
-        return what.substr(error.where().line() && what.find(": ") != std::string::npos ? what.find(": ") + 2 : 0);
+        return io::text_of(error);
     }
 }
 

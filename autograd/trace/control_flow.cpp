@@ -224,7 +224,7 @@ Tensors fresh(const Tensors& list) {
 // d(sum of outputs times cotangents) / d(inputs[i]) for each i of `wanted`. Undefined cotangents are zeros.
 Tensors vjp(const Graph& graph, const Tensors& inputs, const Tensors& cotangents, const std::vector<std::size_t>& wanted, const Loc& loc) {
     for (const auto& node : graph.nodes()) {
-        if (!node->attributes.is_random()) continue;
+        if (!node->attributes().is_random()) continue;
         fail<TapeError>(loc, "{} at {} draws random numbers in a branch or loop that is traced, whose gradient runs it again and would draw others: draw them "
                         "before, and use them in it", node->op, detail::file_and_line(node->loc));
     }

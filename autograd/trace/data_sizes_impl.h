@@ -13,6 +13,9 @@
 
 namespace tapir::detail {
 
+/// Whether some of its ops give as many elements as data says.
+bool has_data_sizes(const Graph& graph);
+
 /// With the smallest or the largest element in the place of the second half, or of all, so that what chooses elements chooses others (where
 /// all are alike, as in the zeros that a model is tried with: with smaller or larger ones); or, of floats, with all signs changed.
 enum class OtherData : std::uint8_t { half_smallest, half_largest, all_smallest, all_largest, negated };
@@ -21,7 +24,7 @@ inline constexpr OtherData kOtherData[] = {OtherData::half_smallest, OtherData::
 Tensor with_other_data(const Tensor& x, OtherData how);
 
 /// What differs in the other run, on inputs of the same sizes, was taken from sizes that depend on data. Empty: nothing was, or what was is
-/// left to ops from now on, in all graphs.
+/// left to ops from now on, in all graphs. Where the two read other values (guards), nothing is known.
 std::string taken_from_data(std::vector<Graph>& graphs, const Graph& other);
 
 /// What is made of results whose sizes depend on data, and these.

@@ -54,7 +54,7 @@ void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
     }
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
         Graph::Node* node = graph.nodes()[i].get();
-        const OpForm* form = &node->attributes.form();
+        const OpForm* form = &node->attributes().form();
         if ((form != &detach_form && form != &custom_function_form && form != &no_grad_write_form) || node->inputs.size() != 1 || node->results.size() != 1) continue;
         const Graph::Value &from = *node->inputs[0], &to = *node->results[0];
         if (only_idle && needed.count(&to)) continue;

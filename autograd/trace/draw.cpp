@@ -96,7 +96,7 @@ class Drawer {
                 drawing_.edges.push_back({from->second, number, shape_of(*input), {}});
             }
         }
-        for (const auto& [name, attribute] : node.attributes.all()) {
+        for (const auto& [name, attribute] : node.attributes().all()) {
             const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&attribute);
             call += fmt::format("{}{}={}", call.empty() ? "" : ", ", name, nested ? "..." : to_string(attribute));
             if (!nested || !*nested) continue;

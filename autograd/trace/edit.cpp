@@ -55,25 +55,39 @@ void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
     if (place->dtype != value->dtype || place->device != value->device || place->shape != value->shape) {
         std::vector<Value*> inputs = node->inputs;
         inputs[static_cast<std::size_t>(input)] = value;
-        std::vector<detail::Inferred> made = detail::infer_results(node->attributes, inputs, loc);
-        const OpForm& form = node->attributes.form();
-        const std::uint64_t by_data = form.data_sized ? form.data_sized(node->attributes.data()) : 0;
-        for (std::size_t k = 0; k < node->results.size(); ++k) {
-            const Value& now = *node->results[k];
-            if (k < made.size() && k < 64 && by_data >> k & 1 && !made[k].shape.empty() && !now.shape.empty()) made[k].shape[0] = now.shape[0];
-            if (k >= made.size() || made[k].shape != now.shape) {
-                fail<ShapeError>(loc, "Graph::set_input: the result of {} would have shape {}, not {}", node->op,
-                                 k < made.size() ? to_string(Attribute(made[k].shape)) : "none", to_string(Attribute(now.shape)));
-            }
-            if (made[k].dtype != now.dtype && value->dtype != place->dtype) {
-                fail<DTypeError>(loc, "Graph::set_input: the result of {} would be {}, not {}", node->op, made[k].dtype, now.dtype);
-            }
-        }
+        check_keeps_results(node, node->attributes_, inputs, "Graph::set_input", loc);
     }
     changed();
     value->uses.push_back({node, input});
     drop_use(place, node, input);
     place = value;
+}
+
+void Graph::set_attribute(Node* node, std::string_view name, const Attribute& value, Loc loc) {
+    position(node, "Graph::set_attribute", loc);
+    Attributes attributes = node->attributes_;
+    attributes.set(name, value, loc);
+    check_keeps_results(node, attributes, node->inputs, "Graph::set_attribute", loc);
+    edit_attributes(node) = std::move(attributes);
+}
+
+// Whether its results would be of the same shapes and dtypes. They may be of another dtype than the op gives: what was traced under autocast is.
+void Graph::check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what, const Loc& loc) {
+    const std::vector<detail::Inferred> was = detail::infer_results(node->attributes_, node->inputs, loc);
+    std::vector<detail::Inferred> made = detail::infer_results(attributes, inputs, loc);
+    const OpForm& form = attributes.form();
+    const std::uint64_t by_data = form.data_sized ? form.data_sized(attributes.data()) : 0;
+    for (std::size_t k = 0; k < node->results.size(); ++k) {
+        const Value& now = *node->results[k];
+        if (k < made.size() && k < 64 && by_data >> k & 1 && !made[k].shape.empty() && !now.shape.empty()) made[k].shape[0] = now.shape[0];
+        if (k >= made.size() || made[k].shape != now.shape) {
+            fail<ShapeError>(loc, "{}: the result of {} would have shape {}, not {}", what, node->op,
+                             k < made.size() ? to_string(Attribute(made[k].shape)) : "none", to_string(Attribute(now.shape)));
+        }
+        if (k < was.size() && made[k].dtype != was[k].dtype) {
+            fail<DTypeError>(loc, "{}: the result of {} would be {}, not {}", what, node->op, made[k].dtype, now.dtype);
+        }
+    }
 }
 
 Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>& to, Loc loc) const {
@@ -110,7 +124,7 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         if (!needed.count(node.get())) continue;
         std::vector<Value*> inputs;
         for (const Value* input : node->inputs) inputs.push_back(of.at(input));
-        Node* mine = part.append(node->attributes.form(), node->attributes, inputs);
+        Node* mine = part.append(node->attributes().form(), node->attributes(), inputs);
         mine->loc = node->loc;
         mine->module = node->module;
         mine->module_call = node->module_call;

@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"

@@ -95,7 +95,7 @@ std::vector<std::string> Graph::dims() const {
 bool Graph::is_symbolic() const {
     const auto depends = [](const SymInt& size) { return !size.is_number(); };
     return std::any_of(values_.begin(), values_.end(), [&](const auto& v) { return std::any_of(v->shape.begin(), v->shape.end(), depends); }) ||
-           std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->attributes.is_symbolic(); });
+           std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->attributes().is_symbolic(); });
 }
 
 Graph Graph::with(const DimSizes& sizes, Loc loc) const {
@@ -121,7 +121,7 @@ Graph Graph::with_outer(const DimSizes& sizes, const Loc& loc) const {
         for (SymInt& size : value->shape) size = size.with(sizes, loc);
     }
     for (const auto& node : graph.nodes_) {
-        if (node->attributes.is_symbolic()) node->attributes = node->attributes.with(sizes, loc, /*partly=*/true);
+        if (node->attributes().is_symbolic()) node->attributes_ = node->attributes_.with(sizes, loc, /*partly=*/true);
     }
     return graph;
 }
@@ -272,10 +272,18 @@ void Graph::move_last_to(std::size_t at) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i]->order = (i + 1) * kOrderStep;
 }
 
+Graph::Node::Node(const OpForm& form, Attributes attributes, std::vector<Value*> of, std::uint64_t place)
+    : op(form.op), inputs(std::move(of)), order(place), attributes_(std::move(attributes)) {}
+
+Attributes& Graph::edit_attributes(Node* node) noexcept {
+    changed();
+    return node->attributes_;
+}
+
 Graph::Node* Graph::append(const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
     changed();
     const std::uint64_t order = (nodes_.empty() ? 0 : nodes_.back()->order) + kOrderStep;
-    nodes_.push_back(std::make_unique<Node>(Node{form.op, std::move(attributes), inputs, {}, {}, nullptr, 0, order}));
+    nodes_.push_back(std::make_unique<Node>(form, std::move(attributes), inputs, order));
     Node* node = nodes_.back().get();
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i]->uses.push_back({node, static_cast<int>(i)});
     return node;
@@ -378,7 +386,7 @@ void Graph::sort_nodes() {
     std::unordered_map<const Node*, const Node*> draws_before;
     const Node* last = nullptr;
     for (const auto& node : nodes_) {
-        if (!node->attributes.is_random()) continue;
+        if (!node->attributes().is_random()) continue;
         draws_before[node.get()] = last;
         last = node.get();
     }

@@ -104,14 +104,20 @@ class Graph {
     };
 
     struct Node {
+        Node(const OpForm& form, Attributes attributes, std::vector<Value*> of, std::uint64_t place);
+        const Attributes& attributes() const noexcept { return attributes_; }
+
         std::string op;
-        Attributes attributes;
         std::vector<Value*> inputs;
         std::vector<Value*> results;
         Loc loc;                             // where the program called the op; line() == 0: not known
         const ModuleName* module = nullptr;  // for which module, and which of its calls
         std::uint32_t module_call = 0;
-        std::uint64_t order = 0;             // larger than that of each node before it; for Graph
+        std::uint64_t order;                 // larger than that of each node before it; for Graph
+
+     private:
+        friend class Graph;
+        Attributes attributes_;
     };
 
     struct Output {
@@ -234,6 +240,9 @@ class Graph {
     /// One use: the node takes this value instead. Throws ValueError where the value is made later, IndexError where there is no such
     /// input, ShapeError and DTypeError where the node's results would be others; else what the op throws.
     void set_input(Node* node, int input, Value* value, Loc loc = Loc::current());
+    /// Throws ValueError where there is no such attribute and where it cannot be that, ShapeError and DTypeError where the node's results would
+    /// be others; else what the op throws.
+    void set_attribute(Node* node, std::string_view name, const Attribute& value, Loc loc = Loc::current());
     /// Throws ValueError where a result is still used.
     void remove(Node* node, Loc loc = Loc::current());
     /// The graph between any values: `from` become its inputs, `to` its outputs, what else is needed stays as it is. Values without a name
@@ -249,6 +258,8 @@ class Graph {
     /// An op without inputs, before all others, takes the place of a constant.
     void prepend(const OpForm& form, Attributes attributes, Value* constant);
     Value* add_result(Node* node, DType dtype, Device device, std::vector<SymInt> shape);
+    /// To be changed; what is known of the node's results stays.
+    Attributes& edit_attributes(Node* node) noexcept;
     /// The value stays. Throws ValueError where there is no such output.
     void remove_output(std::string_view name, Loc loc = Loc::current());
     /// They are the graph's no more.
@@ -277,6 +288,7 @@ class Graph {
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;
     void check_is_here(const Value* value, const char* what, const Loc& loc) const;
     void sort_nodes();
+    static void check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what, const Loc& loc);
     void check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const;
     static void drop_use(Value* value, const Node* node, int input);
     void move_last_to(std::size_t at);

@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -43,8 +44,8 @@ void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& te
     }
     int part = 0;
     for (const auto& node : graph.nodes()) {
-        if (!node->attributes.has_graph()) continue;
-        for (const auto& [name, attribute] : node->attributes.all()) {
+        if (!node->attributes().has_graph()) continue;
+        for (const auto& [name, attribute] : node->attributes().all()) {
             const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&attribute);
             if (nested && *nested) add_tensors(**nested, fmt::format("{}{{{}}} ", prefix, part++), tensors);
         }
@@ -98,8 +99,7 @@ Graph load_graph(const std::string& path, Loc loc) {
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {
-        const std::string what = error.what();
-        fail<FileError>(loc, "load_graph: {}: {}", path, what.substr(what.find(": ") == std::string::npos ? 0 : what.find(": ") + 2));
+        fail<FileError>(loc, "load_graph: {}: {}", path, io::text_of(error));
     }
 }
 

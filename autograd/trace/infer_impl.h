@@ -18,7 +18,4 @@ Tensor kind_numbers(const Shape& shape, DType dtype, Device device, std::int64_t
 /// ValueError where its loops do not end on these (TurnBound).
 std::vector<Inferred> infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
 
-/// Whether some of its ops give as many elements as data says.
-bool has_data_sizes(const Graph& graph);
-
 }  // namespace tapir::detail

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
@@ -33,7 +34,7 @@ bool same_attribute(const Attribute& a, const Attribute& b) {
 // Whether this attribute may be a whole number in a real one's place, full({}, double(n)): the result's dtype is another attribute's matter.
 bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
     bool is_scalar = false, has_dtype = node.op == "fill";
-    Attributes copy = node.attributes;
+    Attributes copy = node.attributes();
     copy.each([&](const Field& field) {
         is_scalar |= field.kind == Field::Kind::scalar && name == field.name;
         has_dtype |= field.kind == Field::Kind::dtype;
@@ -101,66 +102,61 @@ class Union {
     void join_attributes(std::size_t n) {
         Graph::Node& node = *graphs_[0].nodes()[n];
         std::vector<std::vector<std::pair<std::string, Attribute>>> all;
-        for (const Graph& graph : graphs_) all.push_back(graph.nodes()[n]->attributes.all());
+        for (const Graph& graph : graphs_) all.push_back(graph.nodes()[n]->attributes().all());
         for (std::size_t i = 0; i < all[0].size(); ++i) {
-            const auto& [name, value] = all[0][i];
-            const auto is_as_first = [&](const auto& other) { return same_attribute(other[i].second, value); };
-            if (std::all_of(all.begin(), all.end(), is_as_first)) continue;
-            const auto refuse = [&] {
-                std::string text;
-                for (std::size_t g = 0; g < all.size(); ++g) {
-                    text += fmt::format("{}{} with {}", g ? ", " : "", to_string(all[g][i].second), sizes_text(g));
-                }
-                const char* hint = name == "lr" ? ": the learning rate changed between runs; a graph has one lr for good" : "";
-                fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}{}", at_line(node), name, text, hint);
-            };
-            if (std::holds_alternative<std::shared_ptr<const Graph>>(value)) {
-                std::vector<Graph> parts;
-                for (const auto& other : all) parts.push_back(*std::get<std::shared_ptr<const Graph>>(other[i].second));
-                node.attributes.set(name, join_parts(std::move(parts)));
-                continue;
-            }
-            if (std::holds_alternative<SymInt>(value)) {
-                std::vector<std::int64_t> numbers;
-                for (const auto& other : all) numbers.push_back(std::get<SymInt>(other[i].second).number());
-                const std::optional<SymInt> joined = join(numbers);
-                if (!joined) refuse();
-                node.attributes.set(name, *joined);
-                continue;
-            }
-            if (std::holds_alternative<double>(value) && keeps_whole_numbers(node, name)) {
-                std::vector<std::int64_t> numbers;
-                for (const auto& other : all) {
-                    const auto* real = std::get_if<double>(&other[i].second);
-                    if (real && std::abs(*real) < 0x1p53 && *real == std::trunc(*real)) numbers.push_back(static_cast<std::int64_t>(*real));
-                }
-                const std::optional<SymInt> joined = numbers.size() == all.size() ? join(numbers) : std::nullopt;
-                if (!joined) refuse();
-                node.attributes.set(name, *joined);
-                continue;
-            }
-            const auto* list = std::get_if<std::vector<SymInt>>(&value);
-            if (!list) refuse();
-            std::vector<SymInt> sizes;
-            for (std::size_t e = 0; e < list->size(); ++e) {
-                std::vector<std::int64_t> numbers;
-                for (const auto& other : all) {
-                    const auto& others = std::get<std::vector<SymInt>>(other[i].second);
-                    if (others.size() != list->size()) refuse();
-                    numbers.push_back(others[e].number());
-                }
-                const std::optional<SymInt> joined = join(numbers);
-                if (joined) {
-                    sizes.push_back(*joined);
-                } else if (node.op == "reshape" && std::find(sizes.begin(), sizes.end(), SymInt(-1)) == sizes.end() &&
-                           std::find(list->begin(), list->end(), SymInt(-1)) == list->end()) {
-                    sizes.push_back(-1);  // whatever is left
-                } else {
-                    refuse();
-                }
-            }
-            node.attributes.set(name, sizes);
+            const std::string& name = all[0][i].first;
+            std::vector<Attribute> values;
+            for (auto& attributes : all) values.push_back(std::move(attributes[i].second));
+            if (std::all_of(values.begin(), values.end(), [&](const Attribute& value) { return same_attribute(value, values[0]); })) continue;
+            const std::optional<Attribute> joined = join(node, name, values);
+            if (!joined) fail_no_formula(node, name, values);
+            graphs_[0].edit_attributes(&node).set(name, *joined);
         }
+    }
+    [[noreturn]] void fail_no_formula(const Graph::Node& node, const std::string& name, const std::vector<Attribute>& values) const {
+        std::string text;
+        for (std::size_t g = 0; g < values.size(); ++g) text += fmt::format("{}{} with {}", g ? ", " : "", to_string(values[g]), sizes_text(g));
+        const char* hint = name == "lr" ? ": the learning rate changed between runs; a graph has one lr for good" : "";
+        fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}{}", at_line(node), name, text, hint);
+    }
+
+    // What they are for all sizes, or nothing.
+    std::optional<Attribute> join(const Graph::Node& node, const std::string& name, const std::vector<Attribute>& values) {
+        if (std::holds_alternative<std::shared_ptr<const Graph>>(values[0])) {
+            std::vector<Graph> parts;
+            for (const Attribute& value : values) parts.push_back(*std::get<std::shared_ptr<const Graph>>(value));
+            return join_parts(std::move(parts));
+        }
+        if (std::holds_alternative<std::vector<SymInt>>(values[0])) return join_sizes(node.op == "reshape", values);
+        std::vector<std::int64_t> numbers;
+        for (const Attribute& value : values) {
+            if (const auto* size = std::get_if<SymInt>(&value)) {
+                numbers.push_back(size->number());
+            } else if (const auto* real = std::get_if<double>(&value); real && keeps_whole_numbers(node, name)) {
+                if (!(std::abs(*real) < 0x1p53) || *real != std::trunc(*real)) return std::nullopt;
+                numbers.push_back(static_cast<std::int64_t>(*real));
+            } else {
+                return std::nullopt;
+            }
+        }
+        return join(numbers);
+    }
+
+    // one_is_left: -1 stands for what is left.
+    std::optional<Attribute> join_sizes(bool one_is_left, const std::vector<Attribute>& values) {
+        std::vector<std::vector<SymInt>> lists;
+        for (const Attribute& value : values) lists.push_back(std::get<std::vector<SymInt>>(value));
+        if (std::any_of(lists.begin(), lists.end(), [&](const auto& list) { return list.size() != lists[0].size(); })) return std::nullopt;
+        one_is_left &= std::count(lists[0].begin(), lists[0].end(), SymInt(-1)) == 0;
+        std::vector<SymInt> sizes;
+        for (std::size_t d = 0; d < lists[0].size(); ++d) {
+            std::vector<std::int64_t> numbers;
+            for (const auto& list : lists) numbers.push_back(list[d].number());
+            const std::optional<SymInt> joined = join(numbers);
+            if (!joined && !std::exchange(one_is_left, false)) return std::nullopt;
+            sizes.push_back(joined.value_or(-1));
+        }
+        return sizes;
     }
 
     std::shared_ptr<const Graph> join_parts(std::vector<Graph> parts) {
@@ -245,7 +241,7 @@ class Union {
         const std::set<const Graph::Value*> made = made_of_data_sized(whole);
         int unknown = 0;
         for (const auto& node : whole.nodes()) {
-            const Attributes& attributes = node->attributes;
+            const Attributes& attributes = node->attributes();
             if (node->results.empty() || !made.count(node->results[0])) continue;
             const std::uint64_t own = attributes.form().data_sized ? attributes.form().data_sized(attributes.data()) : 0;
             for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
@@ -263,7 +259,7 @@ class Union {
         }
         if (names.size() > 6) return;
         try {
-            const std::vector<Inferred> made = infer_results(node.attributes, node.inputs, loc_);
+            const std::vector<Inferred> made = infer_results(node.attributes(), node.inputs, loc_);
             for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;
         } catch (const OutOfMemory&) {
             throw;

@@ -69,7 +69,7 @@ std::string Graph::str() const {
             is_first = false;
         };
         for (const Value* input : node->inputs) add(reference(*input));
-        for (const auto& [name, attribute] : node->attributes.all()) add(fmt::format("{}={}", name, to_string(attribute)));
+        for (const auto& [name, attribute] : node->attributes().all()) add(fmt::format("{}={}", name, to_string(attribute)));
         line += ")";
         if (node->loc.line() > 0) {
             line += fmt::format("{}  # {}", std::string(line.size() < 80 ? 80 - line.size() : 0, ' '), place(node->loc));

@@ -161,7 +161,7 @@ void MemoryLayout::place(std::size_t i) {
     Call& call = frame_.calls[at(frame_.order[i])];
     const int stage = stage_of_[at(frame_.order[i])];
     if (!keeps_constants(call) && can_be_written(call)) {
-        call.into = call.step->node->attributes.form().into;
+        call.into = call.step->node->attributes().form().into;
         each_result(call, [&](int slot, std::size_t) {
             if (leaves_[at(slot)]) {
                 frame_.outgoing.push_back({slot, {}});
@@ -182,7 +182,7 @@ void MemoryLayout::place(std::size_t i) {
 bool MemoryLayout::keeps_constants(Call& call) {
     const Graph::Node& node = *call.step->node;
     const auto is_fixed = [&](int slot) { return is_constant_[at(slot)]; };
-    bool keeps = !node.attributes.is_random() && !node.attributes.has_graph() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
+    bool keeps = !node.attributes().is_random() && !node.attributes().has_graph() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
     std::size_t bytes = 0;
     each_result(call, [&](int slot, std::size_t) {
         const int root = frame_.roots[at(slot)];
@@ -197,8 +197,8 @@ bool MemoryLayout::keeps_constants(Call& call) {
 
 bool MemoryLayout::can_be_written(const Call& call) const {
     const Graph::Node& node = *call.step->node;
-    const bool takes_channels_last = takes_any_layout(node.attributes.form());
-    bool can = node.attributes.form().into != nullptr && !node.results.empty() && !call.gives_more;
+    const bool takes_channels_last = takes_any_layout(node.attributes().form());
+    bool can = node.attributes().form().into != nullptr && !node.results.empty() && !call.gives_more;
     each_result(call, [&](int slot, std::size_t k) {
         const Geometry& y = frame_.seen[at(slot)];
         can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.device == cpu && y.dtype == node.results[k]->dtype &&
@@ -211,7 +211,7 @@ bool MemoryLayout::can_be_written(const Call& call) const {
 int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
     const int stage = stage_of_[static_cast<std::size_t>(call.step - steps_.data())];
     const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
-    if (!is_alone || !runs_in_place(call.step->node->attributes.form())) return -1;
+    if (!is_alone || !runs_in_place(call.step->node->attributes().form())) return -1;
     const std::vector<int>& inputs = call.step->inputs;
     for (const int input : inputs) {
         const Geometry &x = frame_.seen[at(input)], &y = frame_.seen[at(slot)];
@@ -247,7 +247,7 @@ void MemoryLayout::find_what_stays() {
         Call& call = frame_.calls[s];
         const std::vector<int>& inputs = call.step->inputs;
         // A branch or loop may give back what it was given, and something else in another run.
-        if (!call.stays && !call.into && !inputs.empty() && !call.step->node->attributes.has_graph()) {
+        if (!call.stays && !call.into && !inputs.empty() && !call.step->node->attributes().has_graph()) {
             call.stays = std::all_of(inputs.begin(), inputs.end(), shows_block);
             each_result(call, [&](int slot, std::size_t) { call.stays = call.stays && shows_block(slot); });
         }

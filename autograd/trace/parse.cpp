@@ -11,6 +11,7 @@
 #include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
@@ -385,7 +386,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
         }
         std::vector<std::pair<std::string, Type>> results;
         do {
-            if (results.size() == 256) line.refuse("an op has at most 256 results");
+            if (results.size() == detail::kMostResults) line.refuse(fmt::format("an op has at most {} results", detail::kMostResults));
             const std::string_view name = line.until(":");
             line.expect(":");
             results.emplace_back(std::string(name), type_of(line, ",="));
@@ -448,8 +449,7 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
         } catch (const Error& error) {  // of a formula, or of an attribute: they know no line
             const std::string_view what = error.what();
             if (what.find("Graph::parse: line ") != std::string_view::npos) throw;
-            const std::size_t colon = error.where().line() ? what.find(": ") : std::string_view::npos;
-            line.refuse(colon == std::string_view::npos ? what : what.substr(colon + 2));
+            line.refuse(io::text_of(error));
         }
     }
     // Values without a number in the text get the ones that are left.

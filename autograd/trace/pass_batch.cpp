@@ -97,7 +97,7 @@ std::map<int, std::vector<Node*>> by_depth(const Graph& graph, const std::vector
         for (const Value* input : node->inputs) {
             if (input->maker) most = std::max(most, depth.at(input->maker));
         }
-        if (node->attributes.is_random()) of_last_draw = most = std::max(most, of_last_draw);
+        if (node->attributes().is_random()) of_last_draw = most = std::max(most, of_last_draw);
         depth[node.get()] = most + is_member;
         if (is_member) levels[most].push_back(node.get());
     }

@@ -43,7 +43,7 @@ std::string key_of(const Graph::Node& node) {
     if (takes_operands_in_either_order(node.op)) std::sort(inputs.begin(), inputs.end());
     std::string key = node.op;
     for (const int input : inputs) key += " %" + std::to_string(input);
-    for (const auto& [name, value] : node.attributes.all()) {
+    for (const auto& [name, value] : node.attributes().all()) {
         const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&value);
         key += " " + name + "=" + (nested ? fmt::format("{}", static_cast<const void*>(nested->get())) : to_string(value));
     }
@@ -62,7 +62,7 @@ int eliminate_common_subexpressions(Graph& graph) {
     std::vector<Graph::Node*> nodes;
     for (const auto& node : graph.nodes()) nodes.push_back(node.get());
     for (Graph::Node* node : nodes) {
-        if (node->attributes.is_random()) continue;
+        if (node->attributes().is_random()) continue;
         const auto [place, is_new] = known.try_emplace(key_of(*node), node);
         if (is_new) continue;
         const Graph::Node& first = *place->second;

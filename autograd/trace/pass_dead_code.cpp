@@ -11,7 +11,7 @@ int eliminate_dead_code(Graph& graph) {
     for (const Graph::Update& update : graph.updates()) kept.push_back(update.value);
     for (const Graph::Guard& guard : graph.guards()) kept.push_back(guard.value);
     for (const auto& node : graph.nodes()) {
-        if (node->attributes.is_random()) kept.insert(kept.end(), node->results.begin(), node->results.end());
+        if (node->attributes().is_random()) kept.insert(kept.end(), node->results.begin(), node->results.end());
     }
     return nested + graph.sweep(kept);
 }

@@ -27,7 +27,7 @@ std::optional<Normalization> normalization_of(const Graph& graph, const Node& no
     n.var = operand("has_running_var");
     n.gamma = operand("has_weight");
     n.beta = operand("has_bias");
-    n.eps = std::get<double>(node.attributes.get("eps"));
+    n.eps = std::get<double>(node.attributes().get("eps"));
     return n.mean && n.var ? std::optional(n) : std::nullopt;
 }
 
@@ -37,7 +37,7 @@ int channels_of(const Node& layer) {
     if (layer.op == "convolution") return rank > 2 ? 0 : -1;
     if (layer.op == "linear") return rank == 2 ? 0 : -1;
     if (layer.op != "conv_transpose" || rank <= 2) return -1;
-    return std::get<SymInt>(layer.attributes.get("groups")) == SymInt(1) ? 1 : -1;
+    return std::get<SymInt>(layer.attributes().get("groups")) == SymInt(1) ? 1 : -1;
 }
 
 bool fold_one(Graph& graph, Node& node, bool with_parameters) {
@@ -66,7 +66,7 @@ bool fold_one(Graph& graph, Node& node, bool with_parameters) {
     shift = call("mul", {shift, scale}, scale);
     if (n->beta) shift = call("add", {shift, n->beta}, shift);
     Value* folded = put(graph, node, layer->op.c_str(), {layer->inputs[0], call("mul", {weight, column}, weight), shift}, {}, result);
-    folded->maker->attributes = layer->attributes;
+    graph.edit_attributes(folded->maker) = layer->attributes();
     return take_place(graph, node, result, folded);
 }
 

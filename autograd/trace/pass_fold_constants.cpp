@@ -12,8 +12,8 @@ namespace {
 constexpr std::int64_t kMostOfOneNumber = 64;  // elements of a constant that are all the same: number_of() finds that out again
 
 bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_elements) {
-    if (node.attributes.is_random() || node.attributes.is_symbolic() || node.op == "empty") return false;
-    if (node.attributes.has_graph()) return false;  // a loop in a branch that is never taken may have no end
+    if (node.attributes().is_random() || node.attributes().is_symbolic() || node.op == "empty") return false;
+    if (node.attributes().has_graph()) return false;  // a loop in a branch that is never taken may have no end
     const auto is_constant = [](const Graph::Value* value) { return value->kind == Graph::Kind::constant; };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), is_constant)) return false;
     // A copy is what keeps an output apart from the graph's constants.
@@ -32,10 +32,10 @@ bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_
 std::vector<Tensor> results_of(const Graph::Node& node) {
     std::vector<const Tensor*> inputs;
     for (const Graph::Value* input : node.inputs) inputs.push_back(&input->data);
-    std::vector<Tensor> results(256);
+    std::vector<Tensor> results(detail::kMostResults);
     const CallerScope caller(node.loc);
     try {
-        node.attributes.form().run({inputs.data(), static_cast<int>(inputs.size()), node.attributes.data()}, results.data());
+        node.attributes().form().run({inputs.data(), static_cast<int>(inputs.size()), node.attributes().data()}, results.data());
         for (std::size_t k = 0; k < node.results.size(); ++k) {
             // A view would keep all of what it is a view of.
             results[k] = results[k].to(node.results[k]->device, node.results[k]->dtype).clone();

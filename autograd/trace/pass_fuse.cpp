@@ -37,8 +37,8 @@ DType computed_in(const Node& node) {
 
 // Of what runs as a loop over numbers of one dtype, and over truth values.
 bool can_fuse(const Node& node) {
-    const std::optional<FusedOp> op = fused_op(node.attributes.form());
-    if (!op || node.results.size() != 1 || node.attributes.is_symbolic()) return false;
+    const std::optional<FusedOp> op = fused_op(node.attributes().form());
+    if (!op || node.results.size() != 1 || node.attributes().is_symbolic()) return false;
     const Value& result = *node.results[0];
     const DType dtype = computed_in(node);
     const bool is_on_cpu = result.device == cpu;
@@ -205,7 +205,7 @@ class Fusion {
                 if (!here) here = body->add_constant(input->dtype == dtype ? input->data : input->data.to(dtype));
                 inputs.push_back(here);
             }
-            Node* inner = body->append(node->attributes.form(), node->attributes, inputs);
+            Node* inner = body->append(node->attributes().form(), node->attributes(), inputs);
             inner->loc = node->loc;
             inner->module = node->module;
             inner->module_call = node->module_call;
@@ -222,9 +222,9 @@ class Fusion {
         const Value* result = edges.outputs[0];
         if (kept_.count(result) || result->uses.size() != 1 || result->device != cpu || (result->dtype != float32 && result->dtype != float64)) return nullptr;
         Node* user = result->uses[0].node;
-        if ((user->op != "sum" && user->op != "mean") || user->attributes.is_symbolic()) return nullptr;
+        if ((user->op != "sum" && user->op != "mean") || user->attributes().is_symbolic()) return nullptr;
         // Over the last dimensions, or all: others need the whole tensor first.
-        const auto dims = std::get<std::vector<SymInt>>(user->attributes.get("dims"));
+        const auto dims = std::get<std::vector<SymInt>>(user->attributes().get("dims"));
         for (std::size_t i = 0; i < dims.size(); ++i) {
             if (dims[i].number() != static_cast<std::int64_t>(result->shape.size() - dims.size() + i)) return nullptr;
         }
@@ -241,7 +241,7 @@ class Fusion {
         std::vector<Node*> nodes = group.nodes;
         std::vector<Value*> results = edges.outputs;
         if (reduction) {
-            for (const auto& [name, value] : reduction->attributes.all()) attributes.set(name, value);
+            for (const auto& [name, value] : reduction->attributes().all()) attributes.set(name, value);
             attributes.set("reduction", reduction->op);
             nodes.push_back(reduction);
             results = {reduction->results[0]};

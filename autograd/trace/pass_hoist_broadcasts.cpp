@@ -71,7 +71,7 @@ Value* before_expansions(Graph& graph, Node& node) {
     for (const Operand& operand : operands) {
         inputs.push_back(operand.number ? put_number(graph, *operand.number, operand.value->dtype) : operand.value);
     }
-    const AttributeList attributes = node.attributes.all();
+    const AttributeList attributes = node.attributes().all();
     if (!is_all) return put(graph, node, node.op.c_str(), inputs, attributes, result);
     Value* small = put(graph, node, node.op.c_str(), inputs, attributes, result->dtype, result->device, *shape);
     return put(graph, node, "expand", {small}, {{"shape", result->shape}}, result);

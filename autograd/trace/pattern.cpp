@@ -108,7 +108,7 @@ class Search {
             }
             if (!is_call(*term, value)) return false;
             const Node& node = *value->maker;
-            if (node.attributes.form().attr_bytes > 0) found.with_attributes = &node;
+            if (node.attributes().form().attr_bytes > 0) found.with_attributes = &node;
             for (const bool turned : {false, true}) {
                 if (turned && !is_commutative(term->op)) break;
                 auto with_operands = wanted;
@@ -148,7 +148,7 @@ Value* write(Graph& graph, Node& root, const Term& term, Found& found, const Siz
     std::vector<Value*> inputs;
     for (const Term& operand : term.operands) inputs.push_back(write(graph, root, operand, found, nullptr));
     const bool has_attributes = find_form(term.op.c_str())->attr_bytes > 0;
-    return put(graph, root, term.op.c_str(), inputs, has_attributes ? found.with_attributes->attributes.all() : AttributeList(),
+    return put(graph, root, term.op.c_str(), inputs, has_attributes ? found.with_attributes->attributes().all() : AttributeList(),
                root.results[0]->dtype, root.results[0]->device, shape ? *shape : *shape_of(term, found));
 }
 

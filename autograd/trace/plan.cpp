@@ -15,18 +15,6 @@ namespace {
 
 constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
 
-PlanAttributes attributes_of(const Graph& graph) {
-    PlanAttributes list;
-    for (const auto& node : graph.nodes()) {
-        for (const auto& [name, value] : node->attributes.all()) {
-            list.text += name + "=" + to_string(value) + " ";
-            if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&value)) list.graphs.push_back(*part);
-        }
-        list.text += "\n";
-    }
-    return list;
-}
-
 // What runs: the graph with element-wise ops put together, of those that are needed.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
@@ -37,7 +25,7 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
         for (const Graph::Output& output : graph.outputs()) needed.insert(output.value);
         for (const Graph::Update& update : graph.updates()) needed.insert(update.value);
         for (const auto& node : graph.nodes()) {
-            if (node->attributes.is_random()) needed.insert(node->results.begin(), node->results.end());
+            if (node->attributes().is_random()) needed.insert(node->results.begin(), node->results.end());
         }
     }
     std::unordered_set<const Graph::Node*> nodes;
@@ -67,7 +55,7 @@ bool takes_any_layout(const OpForm& form) noexcept {
 // An element-wise op, or an optimizer's update, that does nothing but say what parameters shall be, writes there itself, after all others,
 // which see the parameters as they were. Of each result: which update; empty: it is no such node.
 static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node& node) {
-    const OpForm& form = node.attributes.form();
+    const OpForm& form = node.attributes().form();
     if (node.results.size() > kMostWritten) return {};
     if (form.is_update ? node.results.size() + 1 != node.inputs.size() : node.results.size() != 1 || !runs_in_place(form)) return {};
     std::vector<int> updates;
@@ -96,8 +84,7 @@ static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node
 }
 
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
-    : edits_(attribute_edits()), attributes_(attributes_of(graph)), graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()),
-      writes_inputs_(writes_inputs(graph)) {
+    : graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()), writes_inputs_(writes_inputs(graph)) {
     std::vector<const Graph::Value*> wanted;
     if (is_whole_) {
         for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);
@@ -113,7 +100,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
     // What draws numbers that nobody needs decides which ones the others get.
     for (const auto& node : graph_.nodes()) {
-        if (is_whole_ && node->attributes.is_random()) needed.insert(node->results.begin(), node->results.end());
+        if (is_whole_ && node->attributes().is_random()) needed.insert(node->results.begin(), node->results.end());
     }
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
         const Graph::Node& node = *graph_.nodes()[i];
@@ -184,14 +171,6 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
 }
 
 Plan::~Plan() = default;
-
-bool Plan::is_of(const Graph& graph) {
-    const std::uint64_t edits = attribute_edits();
-    if (edits == edits_) return true;
-    if (!(attributes_ == attributes_of(graph))) return false;
-    edits_ = edits;
-    return true;
-}
 
 std::vector<int> Plan::needed_inputs() const {
     std::vector<int> list;
@@ -306,7 +285,7 @@ std::unique_ptr<Plan::Frame> Plan::make_frame(const Tensor* const* given, const 
     frame->arguments.reserve(count);
     frame->resolved.reserve(steps_.size());
     for (const Step& step : steps_) {
-        const Attributes& attributes = step.node->attributes;
+        const Attributes& attributes = step.node->attributes();
         if (attributes.is_symbolic()) frame->resolved.push_back(attributes.with(sizes, step.node->loc.line() ? step.node->loc : loc));
         const void* data = attributes.is_symbolic() ? frame->resolved.back().data() : attributes.data();
         const FormCall call{frame->arguments.data() + frame->arguments.size(), static_cast<int>(step.inputs.size()), data};

@@ -31,7 +31,7 @@ const Value* memory_of(const Value* value, bool certainly) {
         const Sharing sharing = sharing_of(*value->maker, 0);
         if (sharing == Sharing::never) return value;
         if (certainly && sharing == Sharing::maybe) return nullptr;
-        if (value->maker->attributes.has_graph()) return nullptr;  // a branch gives what it likes
+        if (value->maker->attributes().has_graph()) return nullptr;  // a branch gives what it likes
         value = value->maker->inputs[0];
     }
     return value;
@@ -91,9 +91,9 @@ std::optional<double> number_of(const Value* value) {
         if (!node) return std::nullopt;
         if (node->op == "zeros" || node->op == "zeros_like") return 0;
         if (node->op == "ones") return 1;
-        if (node->op == "full" || node->op == "full_like") return rounded(number_in(node->attributes.get("value")), value->dtype);
+        if (node->op == "full" || node->op == "full_like") return rounded(number_in(node->attributes().get("value")), value->dtype);
         if (node->op == "number") {
-            const std::optional<double> number = number_in(node->attributes.get("value"));
+            const std::optional<double> number = number_in(node->attributes().get("value"));
             return number && flag_of(*node, "is_reciprocal") ? rounded(1 / *number, value->dtype) : rounded(number, value->dtype);
         }
         const bool is_same = node->op == "clone" || ((moves_elements(*node) || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
@@ -205,7 +205,7 @@ bool has_one_use(const Graph& graph, const Value* value) {
 }
 
 bool is_elementwise(const Node& node) {
-    const OpForm* form = &node.attributes.form();
+    const OpForm* form = &node.attributes().form();
     return !std::less<>()(form, elementwise_forms) && std::less<>()(form, elementwise_forms + kElementwiseOps) && node.results.size() == 1;
 }
 
@@ -213,8 +213,8 @@ bool is_pointwise(const Node& node) {
     return is_elementwise(node) || node.op == "where" || node.op == "masked_fill" || node.op == "to_dtype" || node.op == "clone";
 }
 
-Sizes sizes_of(const Node& node, const char* attribute) { return std::get<Sizes>(node.attributes.get(attribute)); }
-bool flag_of(const Node& node, const char* attribute) { return std::get<bool>(node.attributes.get(attribute)); }
+Sizes sizes_of(const Node& node, const char* attribute) { return std::get<Sizes>(node.attributes().get(attribute)); }
+bool flag_of(const Node& node, const char* attribute) { return std::get<bool>(node.attributes().get(attribute)); }
 
 std::vector<int> dims_of(const Node& node, const char* attribute) {
     std::vector<int> dims;
@@ -293,13 +293,13 @@ int apply_rules(Graph& graph, std::span<const Rule> rules) {
 int in_nested(Graph& graph, const std::function<int(Graph&)>& pass) {
     int changes = 0;
     for (const auto& node : graph.nodes()) {
-        for (const auto& [name, attribute] : node->attributes.all()) {
+        for (const auto& [name, attribute] : node->attributes().all()) {
             const auto* nested = std::get_if<std::shared_ptr<const Graph>>(&attribute);
             if (!nested || !*nested) continue;
             auto copy = std::make_shared<Graph>(**nested);
             const int count = pass(*copy);
             if (count == 0) continue;
-            node->attributes.set(name, std::shared_ptr<const Graph>(std::move(copy)));
+            graph.edit_attributes(node.get()).set(name, std::shared_ptr<const Graph>(std::move(copy)));
             changes += count;
         }
     }

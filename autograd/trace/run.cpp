@@ -207,7 +207,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         const auto run = [&](const Attributes& attributes) {
             detail::run_form(attributes.form(), {addresses.data(), static_cast<int>(addresses.size()), attributes.data()}, results);
         };
-        node->attributes.is_symbolic() ? run(node->attributes.with(sizes, loc)) : run(node->attributes);
+        node->attributes().is_symbolic() ? run(node->attributes().with(sizes, loc)) : run(node->attributes());
         for (std::size_t k = 0; k < node->results.size(); ++k) {
             const Value* result = node->results[k];
             if (uses[at(result)] == 0) continue;

@@ -49,7 +49,7 @@ void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
     const ModuleRestore restore;
     thread.module = node.module;
     thread.module_call = node.module_call;
-    run_form(node.attributes.form(), call.call, frame.made.data());
+    run_form(node.attributes().form(), call.call, frame.made.data());
     for (std::size_t k = 0; k < node.results.size(); ++k) {
         // Numbers among the operands are tensors here, and may count for more in a promotion.
         Tensor& y = frame.made[k];
@@ -230,7 +230,7 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
                 fits = fits && as.is_defined && as.has_shape_of(target_of(updates[k]).impl());
                 if (updates.size() > 1) several[k] = target_of(updates[k]);
             }
-            if (fits && call.step->node->attributes.form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0]))) {
+            if (fits && call.step->node->attributes().form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0]))) {
                 for (const int update : updates) {
                     mark_written(target_of(update), call.step->node->loc);
                     frame.is_written[at(update)] = true;
@@ -313,22 +313,13 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
 struct Graph::Plans {
     std::mutex mutex;
     std::vector<std::unique_ptr<detail::Plan>> plans;  // by outputs
-    std::unique_ptr<detail::Plan> replaced;            // of other attributes: what set them may be called by a run of it
     std::atomic<detail::Plan*> last{nullptr};          // that was run
-    std::atomic<std::uint64_t> edits{0};               // attribute_edits() when that was seen to be of the graph's attributes
 
-    // Nobody edits a graph that others run: once the attributes are other ones, no thread runs what was made of those before.
     detail::Plan* find(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
         const std::lock_guard lock(mutex);
-        const std::uint64_t now = detail::attribute_edits();
         auto known = std::find_if(plans.begin(), plans.end(), [&](const auto& one) { return one->outputs() == outputs; });
-        if (known == plans.end() || !(*known)->is_of(graph)) {
-            auto fresh = std::make_unique<detail::Plan>(graph, outputs, loc);
-            if (known == plans.end()) known = plans.emplace(known);
-            replaced = std::exchange(*known, std::move(fresh));
-        }
-        last.store(known->get(), std::memory_order_relaxed);
-        edits.store(now, std::memory_order_release);
+        if (known == plans.end()) known = plans.insert(known, std::make_unique<detail::Plan>(graph, outputs, loc));
+        last.store(known->get(), std::memory_order_release);
         return known->get();
     }
 };
@@ -365,8 +356,7 @@ detail::Plan& Graph::plan(const std::vector<std::string>& outputs, const Loc& lo
         auto fresh = std::make_unique<Plans>();
         if (plans_.compare_exchange_strong(plans, fresh.get())) plans = fresh.release();
     }
-    const bool is_known = plans->edits.load(std::memory_order_acquire) == detail::attribute_edits();
-    detail::Plan* last = is_known ? plans->last.load(std::memory_order_relaxed) : nullptr;
+    detail::Plan* last = plans->last.load(std::memory_order_acquire);
     return last && last->outputs() == outputs ? *last : *plans->find(*this, outputs, loc);
 }
 

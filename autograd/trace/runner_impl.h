@@ -19,13 +19,6 @@
 
 namespace tapir::detail {
 
-/// What the attributes of a graph's nodes were. A listing does not tell graphs in them apart, whose constants may be other ones.
-struct PlanAttributes {
-    std::string text;
-    std::vector<std::shared_ptr<const Graph>> graphs;
-    bool operator==(const PlanAttributes&) const = default;
-};
-
 /// Steps of the nodes that some outputs need. Several threads may run it at once: each takes a Frame.
 class Plan {
  public:
@@ -43,8 +36,6 @@ class Plan {
     std::vector<int> needed_inputs() const;
     /// Of the blocks in which results lie, all frames together.
     std::size_t planned_bytes();
-    /// Whether the graph's attributes are those that it was made of.
-    bool is_of(const Graph& graph);
     struct Captured;
 
  private:
@@ -94,8 +85,6 @@ class Plan {
     void run_steps(Frame& frame, const Loc& loc) const;
     void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
-    std::uint64_t edits_;  // attribute_edits() when they were seen to be the same
-    PlanAttributes attributes_;
     const Graph graph_;  // a copy: of what runs
     std::vector<std::string> outputs_;
     bool is_whole_;
@@ -140,9 +129,6 @@ struct Given {
 /// trial of whether that is faster.
 void set_least_parallel_ns(std::int64_t ns) noexcept;
 std::int64_t least_parallel_ns() noexcept;
-
-/// How often attributes were set, of any node: a plan made before may be of others.
-std::uint64_t attribute_edits() noexcept;
 
 /// Whether both are there, of one dtype, device and shape.
 bool are_alike(const Tensor& a, const Tensor& b) noexcept;

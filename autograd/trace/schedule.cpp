@@ -46,11 +46,11 @@ void Plan::schedule(Frame& frame) const {
             if (maker[at(input)] >= 0) after(maker[at(input)]);
         }
         // Random numbers are drawn in the order of the program, which a branch or a loop may do, too.
-        if (node.attributes.is_random()) {
+        if (node.attributes().is_random()) {
             if (last_random >= 0) after(last_random);
             last_random = static_cast<int>(s);
         }
-        if (!node.attributes.form().into) continue;
+        if (!node.attributes().form().into) continue;
         // About how long it takes on one thread of a 2020s core.
         std::int64_t elements = results;
         for (std::size_t i = 0; i < steps_[s].inputs.size(); ++i) elements += numel_of(frame, steps_[s].inputs[i]);

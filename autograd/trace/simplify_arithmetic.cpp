@@ -170,7 +170,7 @@ Value* conversions(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], "to_dtype");
     if (!inner || !holds_all(inner->inputs[0]->dtype, inner->results[0]->dtype)) return nullptr;
     if (inner->inputs[0]->dtype == node.results[0]->dtype) return same_type(inner->inputs[0], node.results[0]) ? inner->inputs[0] : nullptr;
-    return put(graph, node, "to_dtype", {inner->inputs[0]}, node.attributes.all(), node.results[0]);
+    return put(graph, node, "to_dtype", {inner->inputs[0]}, node.attributes().all(), node.results[0]);
 }
 
 constexpr Rule kRules[] = {

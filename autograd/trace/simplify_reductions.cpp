@@ -130,7 +130,7 @@ Value* of_product(Graph& graph, Node& node) {
     const std::vector<int> dims = reduced_dims(node);
     if (dims.empty()) return nullptr;
     const std::size_t rank = product->shape.size();
-    const auto sum_of = [&](Value* x) { return put(graph, node, node.op.c_str(), {x}, node.attributes.all(), result); };
+    const auto sum_of = [&](Value* x) { return put(graph, node, node.op.c_str(), {x}, node.attributes().all(), result); };
     if (inner->op == "neg") return same_type(inner->inputs[0], product) ? put(graph, node, "neg", {sum_of(inner->inputs[0])}, {}, result) : nullptr;
     for (const int side : {1, 0}) {
         if (side == 0 && inner->op == "div") break;

@@ -48,7 +48,7 @@ Value* transposes(Graph& graph, Node& node) {
 Value* reshapes(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], "reshape");
     if (!inner) return nullptr;
-    return put(graph, node, "reshape", {inner->inputs[0]}, node.attributes.all(), node.results[0]);
+    return put(graph, node, "reshape", {inner->inputs[0]}, node.attributes().all(), node.results[0]);
 }
 
 // A sum that keeps its dimensions of size 1, and a reshape that drops them, or the other way round.
@@ -69,7 +69,7 @@ Value* reshape_of_reduction(Graph& graph, Node& node) {
         }
     }
     if (!is_known(shape) || shape != node.results[0]->shape) return nullptr;
-    AttributeList attributes = inner->attributes.all();
+    AttributeList attributes = inner->attributes().all();
     for (auto& [name, value] : attributes) {
         if (name == "keepdim") value = !keepdim;
     }
@@ -120,7 +120,7 @@ Value* expansion_of_reshape(Graph& graph, Node& node) {
 // --- Slices -------------------------------------------------------------------------------------------------------------------
 
 Value* slices(Graph& graph, Node& node) {
-    return std::get<SymInt>(node.attributes.get("step")) == SymInt(1) ? nothing_changes(graph, node) : nullptr;
+    return std::get<SymInt>(node.attributes().get("step")) == SymInt(1) ? nothing_changes(graph, node) : nullptr;
 }
 
 // --- Copies -------------------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ Value* overwritten(Graph& graph, Node& node) {
 Value* made_like(Graph& graph, Node& node) {
     if (!is_given(graph, node.results[0]->shape)) return nullptr;
     const bool is_zeros = node.op == "zeros_like";
-    AttributeList attributes = node.attributes.all();
+    AttributeList attributes = node.attributes().all();
     attributes.emplace_back("shape", node.results[0]->shape);
     return put(graph, node, is_zeros ? "zeros" : "full", {}, attributes, node.results[0]);
 }

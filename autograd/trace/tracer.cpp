@@ -257,7 +257,7 @@ bool Tracer::has_gradient(const Graph::Value* value) {
         open.pop_back();
         if (!known.insert(next).second || !is_floating(next->dtype)) continue;
         if (!next->maker && (next->kind == Graph::Kind::input || next->kind == Graph::Kind::parameter)) return true;
-        if (next->maker && &next->maker->attributes.form() != &form_of(GradientStop::detached)) {
+        if (next->maker && &next->maker->attributes().form() != &form_of(GradientStop::detached)) {
             open.insert(open.end(), next->maker->inputs.begin(), next->maker->inputs.end());
         }
     }
@@ -287,9 +287,11 @@ Graph::Value* Tracer::used(Seen& s, Graph::Value* value, const Loc& loc) {
     return s.stopped;
 }
 
-bool Tracer::drew() const {
-    return std::any_of(graph_.nodes().begin(), graph_.nodes().end(), [](const auto& node) { return node->attributes.is_random(); });
+bool draws(const Graph& graph) {
+    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->attributes().is_random(); });
 }
+
+bool Tracer::drew() const { return draws(graph_); }
 
 Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     const auto found = seen_.find(x.impl());
@@ -370,7 +372,7 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
         s.version = version;
         return whole;
     }
-    Graph::Node* view = append(s.view->attributes.form(), s.view->attributes, {whole}, loc);
+    Graph::Node* view = append(s.view->attributes().form(), s.view->attributes(), {whole}, loc);
     for (const Graph::Value* result : s.view->results) graph_.add_result(view, result->dtype, result->device, result->shape);
     s.value = view->results[static_cast<std::size_t>(s.piece)];
     s.version = version;
@@ -459,7 +461,7 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
         return;
     }
     const std::string& op = part.view->op;
-    const Attributes& how = part.view->attributes;
+    const Attributes& how = part.view->attributes();
     Graph::Node* node = nullptr;
     if (op == "transpose") {
         node = append(how.form(), how, {part.value}, loc);

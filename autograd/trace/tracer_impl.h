@@ -17,6 +17,9 @@ namespace tapir::detail {
 /// The number of a new trace, for its TracingScope.
 std::uint16_t next_trace() noexcept;
 
+/// Whether its ops draw random numbers.
+bool draws(const Graph& graph);
+
 /// A leaf's gradient, to be put back.
 class KeptGradient {
  public:

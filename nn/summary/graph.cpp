@@ -335,7 +335,7 @@ class EntriesOfGraph {
             shape += (shape.empty() ? "" : ", ") + shape_of(*node.results[k]);
             entry.device = node.results[k]->device;
         }
-        for (const auto& [name, value] : node.attributes.all()) attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", name, to_string(value));
+        for (const auto& [name, value] : node.attributes().all()) attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", name, to_string(value));
         entry.texts = {{"line", node.loc.line() > 0 ? tapir::detail::file_and_line(node.loc) : ""}, {"module", node.module ? node.module->shown() : ""},
                        {"shape", shape}, {"numbers", numbers}, {"attributes", attributes}};
         entries_.push_back(std::move(entry));

@@ -30,7 +30,7 @@ inline Tensor input_of(const Graph::Value& value, const DimSizes& sizes) {
 inline bool has_loop(const Graph& graph) {
     return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
         if (node->op == "while_loop") return true;
-        const auto all = node->attributes.all();
+        const auto all = node->attributes().all();
         return std::any_of(all.begin(), all.end(), [](const auto& attribute) {
             const auto* part = std::get_if<std::shared_ptr<const Graph>>(&attribute.second);
             return part && *part && has_loop(**part);

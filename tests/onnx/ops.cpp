@@ -20,7 +20,7 @@ int opset = 17;
 
 bool is_random(const Graph& graph) {
     for (const auto& node : graph.nodes()) {
-        if (node->attributes.form().is_random) return true;
+        if (node->attributes().form().is_random) return true;
     }
     return false;
 }

@@ -19,7 +19,7 @@ std::string attributes_of(const Fn& fn, const std::vector<TraceInput>& inputs) {
     const Graph graph = trace(fn, inputs);
     REQUIRE(graph.nodes().size() == 1);
     std::string text = graph.nodes()[0]->op;
-    for (const auto& [name, value] : graph.nodes()[0]->attributes.all()) text += " " + name + "=" + to_string(value);
+    for (const auto& [name, value] : graph.nodes()[0]->attributes().all()) text += " " + name + "=" + to_string(value);
     return text;
 }
 

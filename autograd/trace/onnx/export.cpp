@@ -11,6 +11,7 @@
 #include "tapir/autograd/trace/onnx/proto_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/make.h"
@@ -375,7 +376,7 @@ class Writer final : public OnnxBuilder {
                 infos.push_back({input->dtype, input->shape});
             }
             for (const Graph::Value* result : node.results) results.push_back({result->dtype, result->shape});
-            const OnnxCall call(*this, node.attributes, std::move(inputs), std::move(infos), std::move(results));
+            const OnnxCall call(*this, node.attributes(), std::move(inputs), std::move(infos), std::move(results));
             const OnnxValues values = form->write(call);
             if (values.size() < node.results.size()) throw OnnxRefusal{fmt::format("{} of {} results", values.size(), node.results.size())};
             for (std::size_t i = 0; i < node.results.size(); ++i) {
@@ -395,9 +396,7 @@ class Writer final : public OnnxBuilder {
         } catch (const OutOfMemory&) {
             throw;
         } catch (const Error& error) {  // of sizes that do not fit, say: a text may say anything
-            const std::string_view what = error.what();
-            const std::size_t colon = error.where().line() ? what.find(": ") : std::string_view::npos;
-            refuse(node, std::string(colon == std::string_view::npos ? what : what.substr(colon + 2)), depth);
+            refuse(node, io::text_of(error), depth);
         }
         if (is_data_dependent_) unsure_.insert(node.results.begin(), node.results.end());
         doc_ = outer;

@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
@@ -55,9 +56,7 @@ bool is_of_numbers(const OnnxOp& op, const std::vector<OnnxValuePtr>& inputs, co
 
 // An op's message, with the node's name in front unless it has one.
 std::string told(const Error& error, const onnx::NodeProto& node) {
-    std::string what = error.what();
-    const std::string line = file_and_line(error.where()) + ": ", own = "load_onnx: ";
-    if (what.rfind(line, 0) == 0) what.erase(0, line.size());
+    const std::string what = io::text_of(error), own = "load_onnx: ";
     return what.rfind(own, 0) == 0 ? what.substr(own.size()) : fmt::format("{}: {}", name_of_node(node), what);
 }
 

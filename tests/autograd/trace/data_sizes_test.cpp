@@ -141,6 +141,36 @@ TEST_CASE("operands of cat that are empty while a program is traced stay operand
     for (const Tensor& x : kSamples) check_on(graph, x, only(x));
 }
 
+TEST_CASE("guards hide no size that depends on data") {
+    const TraceOptions guard{.reads = TraceOptions::Reads::guard};
+    const auto counts = [](const Tensor& x) {
+        const Tensor kept = x[x > 0];
+        return any(x > 0).item<bool>() ? kept.sum() / static_cast<double>(kept.numel()) : x.sum();
+    };
+    CHECK_THROWS_WITH(trace(counts, {{"x", kSamples[0]}}, guard), Catch::Contains("with other data"));
+    const auto branches = [](const Tensor& x) { return any(x > 0).item<bool>() && x[x > 0].size(0) > 3 ? x * 2 : -x; };
+    CHECK_THROWS_AS(trace(branches, {{"x", kSamples[0]}}, guard), TapeError);
+    // What is read may decide: the guard says so.
+    const auto fn = [](const Tensor& x) { return any(x > 0).item<bool>() ? x[x > 0] * x.max().item() : x; };
+    const Graph graph = trace(fn, {{"x", kSamples[0]}}, guard);
+    for (const Tensor& x : {kSamples[0], kSamples[2], tensor({3.0, 0.0, 0.0, 0.0})}) check_on(graph, x, fn(x));
+    CHECK_THROWS_AS(graph({kSamples[1]}), ValueError);
+}
+
+TEST_CASE("guards are of the example itself, where that is of size 1") {
+    const auto fn = [](const Tensor& x) { return x.t().contiguous() * x[0].sum().item(); };
+    const Tensor x = tensor({{1.0, 2.0, 3.0}}), more = tensor({{1.0, 2.0, 3.0}, {4.0, 5.0, 6.0}});
+    std::optional<Graph> graph;
+    try {
+        graph = trace(fn, {{"x", x, {"batch"}}}, {.reads = TraceOptions::Reads::guard});
+    } catch (const TapeError&) {
+        return;  // may be refused
+    }
+    CHECK(equal((*graph)({x})[0], fn(x)));
+    CHECK(equal((*graph)({more})[0], fn(more)));
+    CHECK_THROWS_AS((*graph)({x * 2}), ValueError);
+}
+
 TEST_CASE("branches and loops on sizes that depend on data are refused") {
     const auto refused = [](const auto& fn) {
         for (const Tensor& x : kSamples) CHECK_THROWS_AS(trace(fn, {{"x", x}}), TapeError);

@@ -89,6 +89,28 @@ TEST_CASE("one use is rewired") {
     check_same(graph({x}), {relu(matmul(x, w)) * 2 + tensor({1.0F, -1.0F})}, 1e-5, 1e-6);
 }
 
+TEST_CASE("an attribute is set") {
+    Graph graph = trace([](const Tensor& x) { return softmax(transpose(x, 0, 1), 1).to(float64); }, {{"x", ones({3, 3}), {"n", "n"}}});
+    const Tensor x = randn({4, 4});
+    Graph::Node* softmax_node = node_of(graph, "softmax");
+    for (const int dim : {1, 0, 1}) {  // runs before it have made plans
+        graph.set_attribute(softmax_node, "dim", dim);
+        graph.check();
+        check_same(graph({x}), {softmax(transpose(x, 0, 1), dim).to(float64)}, 1e-5, 1e-6);
+        check_same(graph.run({{"x", x}}), {softmax(transpose(x, 0, 1), dim).to(float64)}, 1e-5, 1e-6);
+    }
+    const std::string before = graph.str();
+    FAILS(ValueError, "softmax has no attribute axis; it has dim", graph.set_attribute(softmax_node, "axis", 0));
+    FAILS(ValueError, "softmax: the attribute dim cannot be 0.5", graph.set_attribute(softmax_node, "dim", 0.5));
+    FAILS(IndexError, "", graph.set_attribute(softmax_node, "dim", 2));
+    FAILS(DTypeError, "Graph::set_attribute: the result of to_dtype would be int64, not float64", graph.set_attribute(node_of(graph, "to_dtype"), "dtype", int64));
+    Graph sum = trace([](const Tensor& a) { return a.sum(0); }, {{"x", ones({2, 3})}});
+    FAILS(ShapeError, "Graph::set_attribute: the result of sum would have shape (2,), not (3,)",
+          sum.set_attribute(sum.nodes()[0].get(), "dims", std::vector<SymInt>{1}));
+    FAILS(ValueError, "is not of this graph", graph.set_attribute(sum.nodes()[0].get(), "keepdim", true));
+    CHECK(graph.str() == before);
+}
+
 TEST_CASE("the graph between any values is taken out") {
     const Graph graph = small();
     const Tensor x = randn({5, 2});
@@ -200,7 +222,7 @@ TEST_CASE("loops are inserted, and those that have no end on what is made up are
     const auto check = [](const auto& body) {
         Graph graph = trace([&](const Tensor& x) { return while_loop([](const Tensor& h) { return h.sum() < 8; }, body, {x})[0]; }, {{"x", full({2}, 4.0)}});
         const Graph::Node* loop = node_of(graph, "while_loop");
-        return graph.insert(nullptr, "while_loop", {loop->results[0]}, loop->attributes.all())->results[0]->shape;
+        return graph.insert(nullptr, "while_loop", {loop->results[0]}, loop->attributes().all())->results[0]->shape;
     };
     CHECK(check([](const Tensor& h) { return h * 2; }) == std::vector<SymInt>{2});  // of zeros it has no end, of others it has
     CHECK_THROWS_AS(check([](const Tensor& h) { return h - 1; }), ValueError);

@@ -255,7 +255,7 @@ TEST_CASE("passes look into branches and bodies of loops") {
     const auto nested = [](const Graph& of) {
         std::string ops;
         for (const auto& node : of.nodes()) {
-            for (const auto& [name, attribute] : node->attributes.all()) {
+            for (const auto& [name, attribute] : node->attributes().all()) {
                 const auto* inner = std::get_if<std::shared_ptr<const Graph>>(&attribute);
                 if (inner) ops += name + ": " + ops_of(**inner) + "; ";
             }
@@ -424,7 +424,7 @@ TEST_CASE("passes know which ops give views", "[ops]") {
         const Graph graph = trace(call.run, inputs);
         for (const auto& node : graph.nodes()) {
             const auto is_sized = [](const Graph::Value* value) { return std::all_of(value->shape.begin(), value->shape.end(), [](const SymInt& size) { return size.is_number(); }); };
-            if (node->attributes.is_symbolic() || !std::all_of(node->inputs.begin(), node->inputs.end(), is_sized)) continue;
+            if (node->attributes().is_symbolic() || !std::all_of(node->inputs.begin(), node->inputs.end(), is_sized)) continue;
             std::vector<Tensor> arguments;
             for (const Graph::Value* input : node->inputs) {
                 Shape shape;
@@ -436,7 +436,7 @@ TEST_CASE("passes know which ops give views", "[ops]") {
             std::vector<Tensor> results(256);
             const CallerScope caller(Loc::current());
             try {
-                node->attributes.form().run({addresses.data(), static_cast<int>(addresses.size()), node->attributes.data()}, results.data());
+                node->attributes().form().run({addresses.data(), static_cast<int>(addresses.size()), node->attributes().data()}, results.data());
             } catch (const Error&) {
                 continue;  // of zeros it has no result
             }
