@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/traced_function.h"
 
 namespace tapir {
 
@@ -24,16 +25,51 @@ struct ScanAttrs {
 
 namespace detail {
 
+class Tracer;
+
+inline void append(std::vector<Tensor>& list, const std::vector<Tensor>& more) { list.insert(list.end(), more.begin(), more.end()); }
+inline std::vector<Tensor> slice_of(const std::vector<Tensor>& list, std::size_t from, std::size_t count) {
+    return {list.begin() + static_cast<std::ptrdiff_t>(from), list.begin() + static_cast<std::ptrdiff_t>(from + count)};
+}
+
+// --- control_flow_form.cpp ---
+
+/// Throws ValueError.
+void check_all_defined(const char* op, const std::vector<Tensor>& list, const Loc& loc);
 /// Whether a condition holds. Throws ValueError where it is not one element.
 bool is_true(const char* op, const Tensor& x, const Loc& loc);
 /// Throws where a step gave what cannot be carried on: ValueError, DTypeError, ShapeError.
 void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc);
 
-/// Runs the node with its parts as plans (control_flow_run.cpp), whose memory is used again from step to step. False: it cannot, as where somebody
-/// records or watches what runs, and nothing was done.
-bool run_planned(const FormCall& x, const CondAttrs& a, Tensor* results);
-bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results);
-bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results);
+/// What a step along no slices is tried with, to know what it would give: zeros.
+Tensor slice_of_none(const Tensor& x);
+
+// --- control_flow_run.cpp ---
+
+/// Runs the node with its parts as plans, whose memory is used again from step to step. The operands are those that the parts take.
+void run_planned(const FormCall& x, const CondAttrs& a, Tensor* results);
+void run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results);
+void run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results);
+
+// --- control_flow.cpp ---
+
+/// Gives what is carried, and, where they are kept, what was carried into all steps.
+std::vector<Tensor> run_while(const TracedFunction& condition, const TracedFunction& body, std::vector<Tensor> carried, bool keep_steps, const Loc& loc);
+/// xs go along dimension 0. Gives the carry, the outputs, and, where they are kept, the carries of all steps.
+std::vector<Tensor> run_scan(const TracedFunction& combine, std::vector<Tensor> carry, const std::vector<Tensor>& xs, bool reverse, bool keep_steps,
+                             const Loc& loc);
+/// The same, or, traced, one op.
+std::vector<Tensor> scan_steps(const TracedFunction& combine, std::vector<Tensor> carry, const std::vector<Tensor>& xs, bool reverse, bool keep_steps,
+                               const Loc& loc);
+
+// --- control_flow_trace.cpp ---
+
+std::vector<Tensor> trace_cond(Tracer& tracer, const Tensor& pred, const TracedFunction& then_fn, const TracedFunction& else_fn,
+                               const std::vector<Tensor>& operands, const Loc& loc);
+std::vector<Tensor> trace_while(Tracer& tracer, const TracedFunction& condition, const TracedFunction& body, const std::vector<Tensor>& carried,
+                                bool keep_steps, const Loc& loc);
+std::vector<Tensor> trace_scan(Tracer& tracer, const TracedFunction& combine, const std::vector<Tensor>& carry, const std::vector<Tensor>& xs, bool reverse,
+                               bool keep_steps, const Loc& loc);
 
 /// A graph in a node, and what it is given.
 struct PartCall {

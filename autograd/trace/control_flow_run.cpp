@@ -31,18 +31,6 @@ class List {
     std::vector<Tensor> many_;
 };
 
-bool nobody_looks() noexcept { return !thread.observed && !thread.log && !thread.autocast && watching_ops == 0; }
-
-bool are_defined(const FormCall& x) noexcept {
-    return std::all_of(x.inputs, x.inputs + x.count, [](const Tensor* t) { return t && t->defined(); });
-}
-
-// Whether the graph takes so many operands, and those that it uses beside, which follow from `from` on; gives the end of these, -1: it does not.
-int end_of_uses(const std::shared_ptr<const Graph>& part, std::size_t operands, std::size_t from) noexcept {
-    if (!part || part->inputs().size() < operands) return -1;
-    return static_cast<int>(from + part->inputs().size() - operands);
-}
-
 Tensor slice_at(const Tensor& x, std::int64_t at) {
     const TensorImpl* t = x.impl();
     return make_view(t, t->rank - 1, t->sizes + 1, t->strides + 1, at * t->strides[0]);
@@ -95,30 +83,22 @@ void TurnBound::count_turn(const Loc& loc) {
     }
 }
 
-bool run_planned(const FormCall& x, const CondAttrs& a, Tensor* results) {
-    if (!nobody_looks() || x.count == 0 || !are_defined(x)) return false;
-    const int middle = end_of_uses(a.then_branch, 0, 1), end = end_of_uses(a.else_branch, 0, static_cast<std::size_t>(std::max(middle, 0)));
-    if (middle < 0 || end != x.count) return false;
+void run_planned(const FormCall& x, const CondAttrs& a, Tensor* results) {
     const bool takes_then = is_true("cond", x[0], Loc{});
     const Graph& branch = takes_then ? *a.then_branch : *a.else_branch;
-    if (branch.outputs().empty() || branch.outputs().size() > kMostResults) return false;
-    run_in_order(branch, x.inputs + (takes_then ? 1 : middle), results, Loc{});
-    return true;
+    run_in_order(branch, x.inputs + (takes_then ? 1 : 1 + a.then_branch->inputs().size()), results, Loc{});
 }
 
-bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
-    if (!nobody_looks() || !a.body || !are_defined(x)) return false;
-    const std::size_t carries = a.body->outputs().size();
-    const int middle = end_of_uses(a.condition, carries, carries), end = end_of_uses(a.body, carries, static_cast<std::size_t>(std::max(middle, 0)));
-    if (carries == 0 || 2 * carries > kMostResults || middle < 0 || end != x.count || a.condition->outputs().size() != 1) return false;
+void run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
+    const std::size_t carries = a.body->outputs().size(), middle = a.condition->inputs().size();
     List now(carries), next(carries);
-    Given test_given(a.condition->inputs().size()), body_given(a.body->inputs().size());
+    Given test_given(middle), body_given(a.body->inputs().size());
     for (std::size_t i = 0; i < carries; ++i) {
         now[i] = *x.inputs[i];
         test_given.data[i] = body_given.data[i] = &now[i];
     }
     std::copy(x.inputs + carries, x.inputs + middle, test_given.data + carries);
-    std::copy(x.inputs + middle, x.inputs + end, body_given.data + carries);
+    std::copy(x.inputs + middle, x.inputs + x.count, body_given.data + carries);
     Kept kept(a.keep_steps ? carries : 0);
     Tensor test;
     while (run_in_order(*a.condition, test_given.data, &test, Loc{}), is_true("while_loop", test, Loc{})) {
@@ -136,19 +116,12 @@ bool run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
         if (a.keep_steps) results[carries + i] = kept.take(i, now[i]);
         results[i] = std::move(now[i]);
     }
-    return true;
 }
 
-bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
-    if (!nobody_looks() || !a.body || !are_defined(x) || a.carries < 0 || a.xs < 1 || a.carries > x.count || a.xs > x.count) return false;
+void run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
     const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs), made = a.body->outputs().size();
-    if (made < carries || made == 0 || made + carries > kMostResults || end_of_uses(a.body, carries + xs, carries + xs) != x.count) return false;
     const Tensor* const* slices_of = x.inputs + carries;
-    for (std::size_t k = 0; k < xs; ++k) {
-        if (slices_of[k]->dim() == 0 || slices_of[k]->size(0) != slices_of[0]->size(0)) return false;
-    }
     const std::int64_t length = slices_of[0]->size(0);
-    if (length == 0) return false;
     List now(carries), slices(xs), next(made);
     Given given(a.body->inputs().size());
     for (std::size_t i = 0; i < carries; ++i) {
@@ -159,14 +132,22 @@ bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
     std::copy(x.inputs + carries + xs, x.inputs + x.count, given.data + carries + xs);
     List stacks(made - carries), steps(a.keep_steps ? carries : 0);
     for (std::size_t i = 0; a.keep_steps && i < carries; ++i) steps[i] = stack_of(now[i], length);
-    for (std::int64_t t = 0; t < length; ++t) {
-        const std::int64_t at = a.reverse ? length - 1 - t : t;
-        for (std::size_t k = 0; k < xs; ++k) slices[k] = slice_at(*slices_of[k], at);
-        for (std::size_t i = 0; a.keep_steps && i < carries; ++i) slice_at(steps[i], at).copy_(now[i]);
+    const auto step = [&] {
         run_in_order(*a.body, given.data, next.data(), Loc{});
         for (std::size_t i = 0; i < carries; ++i) {
             if (!are_alike(now[i], next[i])) check_carried("scan", now.copy(carries), next.copy(made), Loc{});
         }
+    };
+    if (length == 0) {  // what would it give?
+        for (std::size_t k = 0; k < xs; ++k) slices[k] = slice_of_none(*slices_of[k]);
+        step();
+        for (std::size_t k = carries; k < made; ++k) stacks[k - carries] = stack_of(next[k], 0);
+    }
+    for (std::int64_t t = 0; t < length; ++t) {
+        const std::int64_t at = a.reverse ? length - 1 - t : t;
+        for (std::size_t k = 0; k < xs; ++k) slices[k] = slice_at(*slices_of[k], at);
+        for (std::size_t i = 0; a.keep_steps && i < carries; ++i) slice_at(steps[i], at).copy_(now[i]);
+        step();
         for (std::size_t k = carries; k < made; ++k) {
             Tensor& stack = stacks[k - carries];
             if (t == 0) stack = stack_of(next[k], length);
@@ -185,7 +166,6 @@ bool run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
     for (std::size_t i = 0; i < carries; ++i) results[i] = std::move(now[i]);
     for (std::size_t k = carries; k < made; ++k) results[k] = std::move(stacks[k - carries]);
     for (std::size_t i = 0; a.keep_steps && i < carries; ++i) results[made + i] = std::move(steps[i]);
-    return true;
 }
 
 }  // namespace tapir::detail

@@ -263,13 +263,13 @@ TEST_CASE("parts of control flow without outputs") {
     };
     const std::string body = "body={\n    input a: float32 ()\n    output o = a\n})\noutput y = %1\n";
     const std::string loop = "input x: float32 ()\n%1: float32 () = while_loop(x, condition={\n    ";
-    refused("the graph of the condition has no output", loop + "input a: float32 ()\n}, " + body);
-    refused("the graph of the condition has no output", loop + "\n}, " + body);
+    refused("the graph of the condition has 0 outputs, not one", loop + "input a: float32 ()\n}, " + body);
+    refused("the graph of the condition has 0 outputs, not one", loop + "\n}, " + body);
     refused("a graph of it is missing", "input x: float32 ()\n%1: float32 () = while_loop(x, condition={}, " + body);
     refused("nothing is carried", loop + "input a: float32 ()\n    output o = a\n}, body={\n    \n})\noutput y = %1\n");
     refused("cond gives no result 0", "input x: float32 ()\n%1: float32 () = cond(x, then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
     refused("tensors are carried along", "input x: float32 ()\n%1: float32 () = scan(x, carries=1, xs=1, body={\n    \n})\noutput y = %1\n");
-    refused("cond is given 0 inputs, and needs at least 1", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
+    refused("cond: 0 operands are given, its graphs need 1", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
 }
 
 TEST_CASE("updates see the values that were there before all of them") {

@@ -1,0 +1,205 @@
+// cond, while_loop and scan as nodes of graphs: their parts run as plans (control_flow_run.cpp), or, where somebody records or watches what runs, as
+// functions.
+#include "tapir/autograd/trace/control_flow.h"
+#include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/make.h"
+#include "tapir/ops/view.h"
+
+namespace tapir {
+namespace detail {
+
+void check_all_defined(const char* op, const std::vector<Tensor>& list, const Loc& loc) {
+    for (const Tensor& t : list) {
+        if (!t.defined()) fail<ValueError>(loc, "{}: an undefined tensor was given, or made", op);
+    }
+}
+
+bool is_true(const char* op, const Tensor& x, const Loc& loc) {
+    if (!x.defined() || x.numel() != 1) {
+        fail<ValueError>(loc, "{}: the condition needs one element, got {}", op, x.defined() ? x.shape().str() : "an undefined tensor");
+    }
+    return x.reshape({}, loc).item<bool>(loc);
+}
+
+// What is carried stays what it is, but for its numbers.
+void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc) {
+    if (next.size() < now.size()) fail<ValueError>(loc, "{}: {} tensors are carried, the function gave {}", op, now.size(), next.size());
+    check_all_defined(op, next, loc);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+        if (next[i].dtype() != now[i].dtype()) {
+            fail<DTypeError>(loc, "{}: what is carried as number {} is {}, and {} after a step", op, i, now[i].dtype(), next[i].dtype());
+        }
+        if (next[i].shape() != now[i].shape()) {
+            fail<ShapeError>(loc, "{}: what is carried as number {} has shape {}, and {} after a step", op, i, now[i].shape(), next[i].shape());
+        }
+    }
+}
+
+Tensor slice_of_none(const Tensor& x) {
+    Shape shape;
+    for (int d = 1; d < x.dim(); ++d) shape.push_back(x.size(d));
+    return zeros(shape, {x.dtype(), x.device()});
+}
+
+}  // namespace detail
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+bool nobody_looks() noexcept {
+    const auto& thread = detail::thread;
+    return detail::is_runtime || (!thread.observed && !thread.log && !thread.autocast && detail::watching_ops == 0);
+}
+
+Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
+    Tensors list;
+    for (std::size_t i = from; i < from + count; ++i) list.push_back(x[static_cast<int>(i)]);
+    return list;
+}
+
+// A part of a node as a function of the operands that it is called with, and of those of the node that it uses beside them.
+struct CallPart {
+    const Graph& graph;
+    Tensors uses;
+    CallPart(const Graph& part, std::size_t operands, const FormCall& x, std::size_t from)
+        : graph(part), uses(operands_of(x, from, part.inputs().size() - operands)) {}
+    Tensors operator()(const Tensors& operands) const {
+        Tensors all = operands;
+        detail::append(all, uses);
+        return graph(all);
+    }
+};
+
+// --- Operands: those of the first part, then what each part uses beside ----------------------------------------------------------------
+
+void check_operands(const char* op, const FormCall& x, std::size_t used_to) {
+    if (static_cast<std::size_t>(x.count) != used_to) fail<ValueError>(Loc{}, "{}: {} operands are given, its graphs need {}", op, x.count, used_to);
+    for (int i = 0; i < x.count; ++i) {
+        if (!x.inputs[i] || !x.inputs[i]->defined()) fail<ValueError>(Loc{}, "{}: operand {} is undefined", op, i);
+    }
+}
+
+void check_results(std::size_t count) {
+    if (count > detail::kMostResults) detail::fail_results(count);
+}
+
+const Graph& part_of(const std::shared_ptr<const Graph>& graph, const char* op, std::size_t operands) {
+    if (!graph) fail<ValueError>(Loc{}, "{}: a graph of it is missing", op);
+    if (graph->inputs().size() < operands) fail<ValueError>(Loc{}, "{}: a graph of it takes {} tensors, not {}", op, graph->inputs().size(), operands);
+    check_results(graph->outputs().size());
+    return *graph;
+}
+
+void check(const FormCall& x, const CondAttrs& a) {
+    check_operands("cond", x, 1 + part_of(a.then_branch, "cond", 0).inputs().size() + part_of(a.else_branch, "cond", 0).inputs().size());
+}
+
+void check(const FormCall& x, const WhileAttrs& a) {
+    const std::size_t carries = part_of(a.body, "while_loop", 0).outputs().size(), tests = part_of(a.condition, "while_loop", 0).outputs().size();
+    if (carries == 0) fail<ValueError>(Loc{}, "while_loop: nothing is carried, so that the condition would never change");
+    if (tests != 1) fail<ValueError>(Loc{}, "while_loop: the graph of the condition has {} outputs, not one", tests);
+    const Graph &condition = part_of(a.condition, "while_loop", carries), &body = part_of(a.body, "while_loop", carries);
+    check_results(a.keep_steps ? 2 * carries : carries);
+    check_operands("while_loop", x, condition.inputs().size() + body.inputs().size() - carries);
+}
+
+void check(const FormCall& x, const ScanAttrs& a) {
+    const Graph& body = part_of(a.body, "scan", 0);
+    if (a.carries < 0 || a.xs < 1 || a.carries > x.count || a.xs > x.count || static_cast<std::size_t>(a.carries) > body.outputs().size()) {
+        fail<ValueError>(Loc{}, "scan: {} tensors are carried along {} others, by a graph with {} outputs", a.carries, a.xs, body.outputs().size());
+    }
+    const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);
+    part_of(a.body, "scan", carries + xs);
+    check_results(body.outputs().size() + (a.keep_steps ? carries : 0));
+    check_operands("scan", x, body.inputs().size());
+    for (std::size_t k = carries; k < carries + xs; ++k) {
+        const Tensor &slices = x[static_cast<int>(k)], &first = x[static_cast<int>(carries)];
+        if (slices.dim() == 0 || slices.size(0) != first.size(0)) fail<ShapeError>(Loc{}, "scan: xs have shapes {} and {}", first.shape(), slices.shape());
+    }
+}
+
+// --- Calls of functions ----------------------------------------------------------------------------------------------------------------
+
+Tensors call(const FormCall& x, const CondAttrs& a) {
+    CallPart then_part(*a.then_branch, 0, x, 1), else_part(*a.else_branch, 0, x, 1 + then_part.uses.size());
+    return detail::cond(In(x[0]), detail::traced(then_part), detail::traced(else_part), {});
+}
+
+Tensors call(const FormCall& x, const WhileAttrs& a) {
+    const std::size_t carries = a.body->outputs().size();
+    CallPart condition(*a.condition, carries, x, carries), body(*a.body, carries, x, carries + condition.uses.size());
+    return detail::while_loop(detail::traced(condition), detail::traced(body), operands_of(x, 0, carries), a.keep_steps, Loc{});
+}
+
+Tensors call(const FormCall& x, const ScanAttrs& a) {
+    const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);
+    CallPart body(*a.body, carries + xs, x, carries + xs);
+    return detail::scan_steps(detail::traced(body), operands_of(x, 0, carries), operands_of(x, carries, xs), a.reverse, a.keep_steps, Loc{});
+}
+
+// The results are where they belong.
+struct Written {};
+
+template <class Attrs>
+Written run(const FormCall& x, const Attrs& a, Tensor* results) {
+    check(x, a);
+    if (nobody_looks()) {
+        detail::run_planned(x, a, results);
+    } else if constexpr (!detail::is_runtime) {
+        detail::put_results(results, call(x, a));
+    }
+    return {};
+}
+
+}  // namespace
+
+namespace detail {
+static void put_results(Tensor*, Written) {}
+}  // namespace detail
+
+std::vector<detail::PartCall> detail::first_parts(const OpForm& form, const FormCall& x) {
+    const auto call = [&](const std::shared_ptr<const Graph>& graph, Tensors operands, std::size_t uses_from) {
+        append(operands, CallPart(*graph, operands.size(), x, uses_from).uses);
+        return PartCall{graph, std::move(operands)};
+    };
+    const std::string_view op = form.op;
+    if (op == "cond") {
+        const auto& a = *static_cast<const CondAttrs*>(x.attrs);
+        if (is_true("cond", x[0], Loc{})) return {call(a.then_branch, {}, 1)};
+        return {call(a.else_branch, {}, 1 + a.then_branch->inputs().size())};
+    }
+    if (op == "while_loop") {
+        const auto& a = *static_cast<const WhileAttrs*>(x.attrs);
+        const std::size_t carries = a.body->outputs().size();
+        const Tensors carried = operands_of(x, 0, carries);
+        return {call(a.condition, carried, carries), call(a.body, carried, a.condition->inputs().size())};
+    }
+    if (op == "scan") {
+        const auto& a = *static_cast<const ScanAttrs*>(x.attrs);
+        const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);
+        Tensors operands = operands_of(x, 0, carries);
+        for (const Tensor& t : operands_of(x, carries, xs)) {
+            if (t.size(0) == 0) return {};
+            operands.push_back(select(t, 0, a.reverse ? -1 : 0));
+        }
+        return {call(a.body, operands, carries + xs)};
+    }
+    return {};
+}
+
+TAPIR_FORM(cond, CondAttrs, run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
+// The steps that are kept: as many as there were.
+static std::uint64_t data_sized(const WhileAttrs& a) {
+    const std::size_t carries = a.body ? a.body->outputs().size() : 0;
+    return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;
+}
+
+TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, data_sized(a), run(x, a, results),
+                      f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
+TAPIR_FORM(scan, ScanAttrs, run(x, a, results),
+           f("body", a.body)("carries", a.carries)("xs", a.xs)("reverse", a.reverse)("keep_steps", a.keep_steps));
+
+}  // namespace tapir
