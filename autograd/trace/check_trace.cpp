@@ -314,7 +314,7 @@ class Comparison {
                 if (known == values.end()) return std::vector<PartCall>();  // a view that was made anew
                 operands.push_back(&known->second);
             }
-            return first_parts(attributes.form(), {operands.data(), static_cast<int>(operands.size()), attributes.data()});
+            return first_parts(attributes, operands);
         };
         const std::vector<PartCall> graphs = calls(mine, mine.attributes().with(sizes_, loc_), values_);
         const std::vector<PartCall> programs = calls(its, its.attributes(), program_.values);

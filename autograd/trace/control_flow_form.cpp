@@ -160,34 +160,52 @@ namespace detail {
 static void put_results(Tensor*, Written) {}
 }  // namespace detail
 
-std::vector<detail::PartCall> detail::first_parts(const OpForm& form, const FormCall& x) {
-    const auto call = [&](const std::shared_ptr<const Graph>& graph, Tensors operands, std::size_t uses_from) {
-        append(operands, CallPart(*graph, operands.size(), x, uses_from).uses);
-        return PartCall{graph, std::move(operands)};
+std::vector<detail::NodePart> detail::parts_of(const Attributes& attributes) {
+    const std::string_view op = attributes.form().op;
+    // The inputs of a part: so many of the first operands, then what it uses beside, from `used` on.
+    const auto part = [&](const char* name, const std::shared_ptr<const Graph>& graph, std::size_t first, std::size_t used) {
+        NodePart made{name, graph, {}, 0, 0};
+        for (std::size_t i = 0; i < part_of(graph, attributes.form().op, first).inputs().size(); ++i) {
+            made.operands.push_back(static_cast<int>(i < first ? i : used + i - first));
+        }
+        return made;
     };
-    const std::string_view op = form.op;
     if (op == "cond") {
-        const auto& a = *static_cast<const CondAttrs*>(x.attrs);
-        if (is_true("cond", x[0], Loc{})) return {call(a.then_branch, {}, 1)};
-        return {call(a.else_branch, {}, 1 + a.then_branch->inputs().size())};
+        const auto& a = *static_cast<const CondAttrs*>(attributes.data());
+        NodePart taken = part("then_branch", a.then_branch, 0, 1), other = part("else_branch", a.else_branch, 0, 1 + taken.operands.size());
+        return {std::move(taken), std::move(other)};
     }
     if (op == "while_loop") {
-        const auto& a = *static_cast<const WhileAttrs*>(x.attrs);
-        const std::size_t carries = a.body->outputs().size();
-        const Tensors carried = operands_of(x, 0, carries);
-        return {call(a.condition, carried, carries), call(a.body, carried, a.condition->inputs().size())};
+        const auto& a = *static_cast<const WhileAttrs*>(attributes.data());
+        const std::size_t carries = part_of(a.body, "while_loop", 0).outputs().size();
+        NodePart condition = part("condition", a.condition, carries, carries), body = part("body", a.body, carries, condition.operands.size());
+        return {std::move(condition), std::move(body)};
     }
     if (op == "scan") {
-        const auto& a = *static_cast<const ScanAttrs*>(x.attrs);
-        const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);
-        Tensors operands = operands_of(x, 0, carries);
-        for (const Tensor& t : operands_of(x, carries, xs)) {
-            if (t.size(0) == 0) return {};
-            operands.push_back(select(t, 0, a.reverse ? -1 : 0));
-        }
-        return {call(a.body, operands, carries + xs)};
+        const auto& a = *static_cast<const ScanAttrs*>(attributes.data());
+        NodePart body = part("body", a.body, 0, 0);
+        body.slices_from = static_cast<int>(a.carries);
+        body.slices_to = static_cast<int>(a.carries + a.xs);
+        return {std::move(body)};
     }
     return {};
+}
+
+std::vector<detail::PartCall> detail::first_parts(const Attributes& attributes, const std::vector<const Tensor*>& operands) {
+    std::vector<NodePart> parts = parts_of(attributes);
+    if (parts.size() == 2 && parts[1].name == std::string_view("else_branch")) parts.erase(parts.begin() + (is_true("cond", *operands[0], Loc{}) ? 1 : 0));
+    std::vector<PartCall> calls;
+    for (const NodePart& part : parts) {
+        PartCall call{part.graph, {}};
+        for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
+            const Tensor& x = *operands[static_cast<std::size_t>(part.operands[static_cast<std::size_t>(i)])];
+            const bool is_slice = part.slices_from <= i && i < part.slices_to;
+            if (is_slice && x.size(0) == 0) return {};
+            call.inputs.push_back(is_slice ? select(x, 0, static_cast<const ScanAttrs*>(attributes.data())->reverse ? -1 : 0) : x);
+        }
+        calls.push_back(std::move(call));
+    }
+    return calls;
 }
 
 TAPIR_FORM(cond, CondAttrs, run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));

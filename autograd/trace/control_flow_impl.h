@@ -71,6 +71,16 @@ std::vector<Tensor> trace_while(Tracer& tracer, const TracedFunction& condition,
 std::vector<Tensor> trace_scan(Tracer& tracer, const TracedFunction& combine, const std::vector<Tensor>& carry, const std::vector<Tensor>& xs, bool reverse,
                                bool keep_steps, const Loc& loc);
 
+/// A graph in a node.
+struct NodePart {
+    const char* name;  // of the attribute
+    std::shared_ptr<const Graph> graph;
+    std::vector<int> operands;   // of the node: what each input of the graph is given
+    int slices_from, slices_to;  // inputs that are given slices of these, along dimension 0
+};
+/// None: of other ops than cond, while_loop and scan. Throws ValueError where a graph is missing.
+std::vector<NodePart> parts_of(const Attributes& attributes);
+
 /// A graph in a node, and what it is given.
 struct PartCall {
     std::shared_ptr<const Graph> graph;
@@ -78,7 +88,7 @@ struct PartCall {
 };
 /// What a call of a node runs first of its parts: the branch that is taken; condition and body for the first step; a scan's body for the first
 /// slice. Empty: of other ops, and of a scan without slices.
-std::vector<PartCall> first_parts(const OpForm& form, const FormCall& x);
+std::vector<PartCall> first_parts(const Attributes& attributes, const std::vector<const Tensor*>& operands);
 
 }  // namespace detail
 }  // namespace tapir

@@ -7,7 +7,9 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/detach_impl.h"
+#include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
@@ -135,6 +137,19 @@ struct WithCaptures {
     }
 };
 
+// Runs a loop whose step was traced by its first turn.
+template <class Loop>
+Tensors first_step_and_others(const Graph& step, const Loop& loop) {
+    if (!has_data_sizes(step)) return loop();
+    try {
+        return loop();
+    } catch (const std::exception&) {
+        rethrow_with_hint<ShapeError, IndexError, ValueError>(
+            std::current_exception(), "; each step of this loop has as many elements as data says (x[mask], nonzero, unique), and what is computed from their number, as "
+                                      "gradients are, was that of the first: choose with where() and sums instead");
+    }
+}
+
 }  // namespace
 
 // --- cond ----------------------------------------------------------------------------------------------------------------------------
@@ -228,7 +243,7 @@ Tensors trace_while(Tracer& tracer, const TracedFunction& condition, const Trace
     {
         const PauseRecording pause;
         const WithCaptures run_condition{test, loc}, run_body{step, loc};
-        results = run_while(traced(run_condition), traced(run_body), carried, keeps, loc);
+        results = first_step_and_others(*step.graph, [&] { return run_while(traced(run_condition), traced(run_body), carried, keeps, loc); });
         for (Tensor& result : results) result = result.clone();  // where no step ran it is what was given
     }
     record_parts(while_info, loc, inputs, results, WhileAttrs{test.graph, step.graph, keeps});
@@ -302,7 +317,7 @@ Tensors trace_scan(Tracer& tracer, const TracedFunction& combine, const Tensors&
     {
         const PauseRecording pause;
         const WithCaptures run{step, loc};
-        results = run_scan(traced(run), carry, xs, reverse, keeps, loc);
+        results = first_step_and_others(*step.graph, [&] { return run_scan(traced(run), carry, xs, reverse, keeps, loc); });
         for (Tensor& result : results) result = result.clone();
     }
     const auto count = [](const Tensors& list) { return static_cast<std::int64_t>(list.size()); };

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -14,10 +16,21 @@
 
 namespace tapir::detail {
 
+namespace {
+
+// Of which results data says the size; a bit for each.
+std::uint64_t data_sized(const Graph::Node& node) {
+    const OpForm& form = node.attributes().form();
+    return form.data_sized ? form.data_sized(node.attributes().data()) : 0;
+}
+
+}  // namespace
+
 bool has_data_sizes(const Graph& graph) {
     return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
-        const OpForm& form = node->attributes().form();
-        return form.data_sized && form.data_sized(node->attributes().data()) != 0;
+        if (data_sized(*node) != 0) return true;
+        const std::vector<NodePart> parts = parts_of(node->attributes());
+        return std::any_of(parts.begin(), parts.end(), [](const NodePart& part) { return has_data_sizes(*part.graph); });
     });
 }
 
@@ -94,23 +107,56 @@ bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::
     return true;
 }
 
-}  // namespace
+using Values = std::set<const Graph::Value*>;
 
-std::set<const Graph::Value*> made_of_data_sized(const Graph& graph) {
-    std::set<const Graph::Value*> values;
+// What is made of results whose sizes depend on data, and of what is given.
+Values made_of_data_sized(const Graph& graph, Values given) {
     for (const auto& node : graph.nodes()) {
-        const OpForm& form = node->attributes().form();
-        const bool is_sized = form.data_sized && form.data_sized(node->attributes().data()) != 0;
-        const auto is_made = [&](const Graph::Value* value) { return values.count(value) > 0; };
-        if (is_sized || std::any_of(node->inputs.begin(), node->inputs.end(), is_made)) values.insert(node->results.begin(), node->results.end());
+        const auto is_made = [&](const Graph::Value* value) { return given.count(value) > 0; };
+        if (data_sized(*node) == 0 && std::none_of(node->inputs.begin(), node->inputs.end(), is_made)) continue;
+        given.insert(node->results.begin(), node->results.end());
     }
-    return values;
+    return given;
 }
 
-void leave_none_to_ops(std::vector<Graph>& graphs) {
-    const std::set<const Graph::Value*> made = made_of_data_sized(graphs[0]);
+// The inputs of a part that are given such.
+Values given_to(const Graph& part, const NodePart& of, const Graph::Node& node, const Values& made) {
+    Values inputs;
+    for (std::size_t i = 0; i < of.operands.size(); ++i) {
+        if (made.count(node.inputs[static_cast<std::size_t>(of.operands[i])])) inputs.insert(part.inputs()[i]);
+    }
+    return inputs;
+}
+
+// Calls fn with the same part of a node of all graphs, as copies that it may change. Graphs that do something else there are left out.
+template <class Fn>
+void each_part(std::vector<Graph>& graphs, std::size_t n, const Fn& fn) {
+    const std::string op = graphs[0].nodes()[n]->op;
+    for (const NodePart& part : parts_of(graphs[0].nodes()[n]->attributes())) {
+        std::vector<Graph*> owners;
+        std::vector<Graph> copies;
+        for (Graph& graph : graphs) {
+            if (n >= graph.nodes().size() || graph.nodes()[n]->op != op) continue;
+            owners.push_back(&graph);
+            copies.push_back(*std::get<std::shared_ptr<const Graph>>(graph.nodes()[n]->attributes().get(part.name)));
+        }
+        if (!fn(part, copies)) continue;
+        for (std::size_t g = 0; g < owners.size(); ++g) {
+            owners[g]->edit_attributes(owners[g]->nodes()[n].get()).set(part.name, std::make_shared<const Graph>(std::move(copies[g])));
+        }
+    }
+}
+
+void leave_none_to_ops(std::vector<Graph>& graphs, const Values& given) {
+    const Values made = made_of_data_sized(graphs[0], given);
     for (std::size_t n = 0; n < graphs[0].nodes().size(); ++n) {
         const Graph::Node& node = *graphs[0].nodes()[n];
+        each_part(graphs, n, [&](const NodePart& part, std::vector<Graph>& copies) {
+            const Values inputs = given_to(copies[0], part, node, made);
+            if (inputs.empty() && !has_data_sizes(copies[0])) return false;
+            leave_none_to_ops(copies, inputs);
+            return true;
+        });
         if (node.results.empty() || !made.count(node.results[0])) continue;
         std::vector<std::size_t> empty;
         for (std::size_t d = 0; d < node.results[0]->shape.size(); ++d) {
@@ -118,6 +164,67 @@ void leave_none_to_ops(std::vector<Graph>& graphs) {
         }
         if (finds_sizes(node, empty)) leave_to_op(graphs, n, empty);
     }
+}
+
+// The shapes of what it gives, where they follow from the shapes of its operands. `next`: of names.
+void infer_again(Graph::Node& node, int& next, const Loc& loc) {
+    const auto unknown = [&next] { return SymInt::dim(fmt::format("unknown_of_data_{}", next++)); };
+    std::set<std::string> names;
+    for (const Graph::Value* input : node.inputs) {
+        for (const SymInt& size : input->shape) {
+            for (std::string& name : size.dims()) names.insert(std::move(name));
+        }
+    }
+    constexpr std::size_t most = 6;
+    try {
+        std::vector<Inferred> made;
+        if (names.size() <= most) made = infer_results(node.attributes(), node.inputs, loc);
+        for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) {
+            node.results[k]->shape = made[k].shape;
+            for (SymInt& size : node.results[k]->shape) size = size == SymInt::dim("unknown") ? unknown() : size;
+        }
+        if (!made.empty()) return;
+    } catch (const OutOfMemory&) {
+        throw;
+    } catch (const Error&) {  // it does not take zeros, or no other sizes
+    }
+    for (Graph::Value* result : node.results) {
+        for (SymInt& size : result->shape) size = unknown();
+    }
+}
+
+// `next`: of names, which differ in a graph and those in it.
+void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& loc) {
+    const Values made = made_of_data_sized(graph, given);
+    for (const auto& node : graph.nodes()) {
+        for (const NodePart& part : parts_of(node->attributes())) {
+            Graph copy = *part.graph;
+            const Values inputs = given_to(copy, part, *node, made);
+            if (inputs.empty() && !has_data_sizes(copy)) continue;
+            for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
+                Graph::Value* input = copy.inputs()[static_cast<std::size_t>(i)];
+                if (!inputs.count(input)) continue;
+                input->shape = node->inputs[static_cast<std::size_t>(part.operands[static_cast<std::size_t>(i)])]->shape;
+                if (part.slices_from <= i && i < part.slices_to) input->shape.erase(input->shape.begin());
+            }
+            follow_data_sizes(copy, inputs, next, loc);
+            graph.edit_attributes(node.get()).set(part.name, std::make_shared<const Graph>(std::move(copy)));
+        }
+        if (node->results.empty() || !made.count(node->results[0])) continue;
+        const std::uint64_t own = data_sized(*node);
+        for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
+            if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, next++));
+        }
+        if (own == 0) infer_again(*node, next, loc);
+    }
+}
+
+}  // namespace
+
+void leave_none_to_ops(std::vector<Graph>& graphs) { leave_none_to_ops(graphs, {}); }
+void follow_data_sizes(Graph& graph, const Loc& loc) {
+    int next = 0;
+    follow_data_sizes(graph, {}, next, loc);
 }
 
 namespace {
@@ -168,8 +275,16 @@ std::string taken_from_data(std::vector<Graph>& graphs, const Graph& b) {
         for (std::size_t i = 0; i < x.inputs.size(); ++i) {
             if (x.inputs[i]->number != y.inputs[i]->number) return at_line(x) + ": it works on other values with other data";
         }
+        std::string in_parts;
+        each_part(graphs, n, [&](const NodePart& part, std::vector<Graph>& copies) {
+            if (!in_parts.empty()) return false;
+            in_parts = taken_from_data(copies, *std::get<std::shared_ptr<const Graph>>(y.attributes().get(part.name)));
+            return in_parts.empty();
+        });
+        if (!in_parts.empty()) return in_parts;
         const auto mine = x.attributes().all(), others = y.attributes().all();
         for (std::size_t i = 0; i < mine.size(); ++i) {
+            if (std::holds_alternative<std::shared_ptr<const Graph>>(mine[i].second)) continue;
             const std::string one = to_string(mine[i].second), other = to_string(others[i].second);
             if (one != other && !leave_differing_to_op(graphs, b, n)) return said(x, mine[i].first, one, other);
         }

@@ -13,7 +13,7 @@
 
 namespace tapir::detail {
 
-/// Whether some of its ops give as many elements as data says.
+/// Whether some of its ops, those in branches and bodies of loops too, give as many elements as data says.
 bool has_data_sizes(const Graph& graph);
 
 /// With the smallest or the largest element in the place of the second half, or of all, so that what chooses elements chooses others (where
@@ -27,10 +27,10 @@ Tensor with_other_data(const Tensor& x, OtherData how);
 /// left to ops from now on, in all graphs. Where the two read other values (guards), nothing is known.
 std::string taken_from_data(std::vector<Graph>& graphs, const Graph& other);
 
-/// What is made of results whose sizes depend on data, and these.
-std::set<const Graph::Value*> made_of_data_sized(const Graph& graph);
-
 /// Where data chose nothing in any run, the 0 that an op is told of it is as many as data chooses.
 void leave_none_to_ops(std::vector<Graph>& graphs);
+
+/// What is made of results whose sizes depend on data has sizes that no run tells: these are found by calling the ops.
+void follow_data_sizes(Graph& graph, const Loc& loc);
 
 }  // namespace tapir::detail

@@ -54,7 +54,6 @@ class Union {
         for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
         join_shapes();
         join_constants();
-        follow_data_sizes();
         return {std::move(whole), std::move(guessed_)};
     }
 
@@ -235,37 +234,6 @@ class Union {
             }
         }
     }
-    // What is made of results whose sizes depend on data has sizes that no sample tells: these are found by calling the ops.
-    void follow_data_sizes() {
-        Graph& whole = graphs_[0];
-        const std::set<const Graph::Value*> made = made_of_data_sized(whole);
-        int unknown = 0;
-        for (const auto& node : whole.nodes()) {
-            const Attributes& attributes = node->attributes();
-            if (node->results.empty() || !made.count(node->results[0])) continue;
-            const std::uint64_t own = attributes.form().data_sized ? attributes.form().data_sized(attributes.data()) : 0;
-            for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
-                if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, unknown++));
-            }
-            if (own == 0) infer_again(*node);
-        }
-    }
-    void infer_again(Graph::Node& node) {
-        std::set<std::string> names;
-        for (const Graph::Value* input : node.inputs) {
-            for (const SymInt& size : input->shape) {
-                for (std::string& name : size.dims()) names.insert(std::move(name));
-            }
-        }
-        if (names.size() > 6) return;
-        try {
-            const std::vector<Inferred> made = infer_results(node.attributes(), node.inputs, loc_);
-            for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) node.results[k]->shape = made[k].shape;
-        } catch (const OutOfMemory&) {
-            throw;
-        } catch (const Error&) {  // it does not take zeros, or no other sizes: it will say so when it runs
-        }
-    }
     [[noreturn]] void fail_rank(const Graph::Value& value) {
         fail<TapeError>(loc_, "trace: the number of dimensions of {} depends on the sizes", value.maker ? at_line(*value.maker) : value.name);
     }
@@ -279,7 +247,9 @@ class Union {
 }  // namespace
 
 JoinedGraph join_graphs(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc) {
-    return Union(std::move(graphs), samples, loc).make();
+    JoinedGraph joined = Union(std::move(graphs), samples, loc).make();
+    follow_data_sizes(joined.graph, loc);
+    return joined;
 }
 
 }  // namespace tapir::detail

@@ -118,6 +118,55 @@ TEST_CASE("steps along as many elements as data says") {
     for (const Tensor& x : kSamples) check_on(graph, x, fn(x));
 }
 
+TEST_CASE("each step of a loop chooses as many elements as it does") {
+    check_sizes([](const Tensor& x) {
+        const auto body = [&](const Tensor& n, const Tensor& sum) {
+            const Tensor chosen = exp(x.masked_select(x > sum));
+            return std::pair{n + 1, sum + chosen.sum() * 0.1};
+        };
+        return while_loop([](const Tensor& n, const Tensor&) { return n < 4; }, body, {zeros({}, int64), full({}, -2.0)})[1];
+    });
+    check_sizes([](const Tensor& x) {
+        const auto step = [&](const Tensor& h, const Tensor& v) { return std::pair{h + x[x > v].sum(), x[x < v].sum() - h}; };
+        return scan(step, {zeros({})}, {x}).outputs[0];
+    });
+}
+
+TEST_CASE("branches and loops use what data has chosen before") {
+    check_sizes([](const Tensor& x) {
+        const Tensor kept = x[x > 0], more = cat({kept, x});
+        return cond(x[0] > 0, [&] { return (kept * 2).sum() + (more + kept.sum()).sum(); }, [&] { return x.sum() - kept.sum(); });
+    });
+    check_sizes([](const Tensor& x) {
+        const Tensor kept = stack({x, x * 2}, 1)[x > 0];
+        const auto step = [](const Tensor& h, const Tensor& row) { return std::pair{h + row, row.sum() * h}; };
+        return scan(step, {zeros({2})}, {kept}).outputs[0] + 1;
+    });
+    check_sizes([](const Tensor& x) {
+        const Tensor kept = x[x > 0], squares = kept.unsqueeze(0) * kept.unsqueeze(1);
+        const auto body = [&](const Tensor& n, const Tensor& y) { return std::pair{n + 1, tanh(matmul(squares, y)) * kept}; };
+        return while_loop([](const Tensor& n, const Tensor&) { return n < 3; }, body, {zeros({}, int64), kept})[1];
+    });
+}
+
+TEST_CASE("a number that a branch or a body took from a size that depends on data is refused") {
+    const auto refused = [](const auto& fn, const char* why = "with other data") {
+        CHECK_THROWS_WITH(trace(fn, {{"x", kSamples[0]}}), Catch::Contains(why));
+    };
+    refused([](const Tensor& x) {
+        return cond(x.sum() > 100, [&] { return x.sum() * 0; }, [&] { return x[x > 0].sum() / static_cast<double>(x[x > 0].numel()); });
+    });
+    refused([](const Tensor& x) {
+        const auto step = [&](const Tensor& h, const Tensor& v) { return std::pair{h + x[x > 0].size(0), v}; };
+        return scan(step, {zeros({})}, {x}).carry[0];
+    });
+    refused([](const Tensor& x) {
+        const auto step = [&](const Tensor& h, const Tensor& v) { return std::pair{h, x[x > v].unsqueeze(1).expand({x[x > v].size(0), 2}).sum()}; };
+        return scan(step, {zeros({})}, {x}).outputs[0];
+    }, "each step of this loop has as many elements as data says");
+    refused([](const Tensor& x) { return cond(x.sum() > 100, [&] { return x * 1; }, [&] { return x[x > 0].size(0) > 2 ? tanh(x) : x * 2; }); });
+}
+
 TEST_CASE("a loop that does not end on data that was made up does not hang a trace") {
     const auto fn = [](const Tensor& x) {  // up to the sum, which must not be below 0
         const auto count = while_loop([](const Tensor& i, const Tensor& end) { return i != end; },
