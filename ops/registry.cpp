@@ -82,7 +82,7 @@ const OpForm* find_form(const char* op) {
 }
 
 std::string detail::no_op(std::string_view op) {
-    if (is_runtime) return fmt::format("there is no op {} in Tapir::runtime, which has no gradients, linalg, optimizers, nor CTC, margin and pair losses", op);
+    if (is_runtime) return fmt::format("there is no op {} in Tapir::runtime, which has no gradients, linalg, optimizers, nor the losses CTC, Huber, smooth L1, BCE with logits and those of margins", op);
     std::string_view nearest;
     std::size_t least = std::min<std::size_t>(op.size() / 3, 3) + 1;  // more differ by chance
     for (const auto& [name, form] : all_forms()) {

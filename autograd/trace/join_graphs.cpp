@@ -184,7 +184,8 @@ class Union {
             if (!user && !is_output) continue;
             const std::optional<Number> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
             if (!number) {
-                fail<TapeError>(loc_, "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives",
+                fail<TapeError>(loc_, "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives: make it by "
+                                "ops, which follow them, as sqrt(full({{}}, x.size(0))) in the place of std::sqrt(x.size(0))",
                                 user ? fmt::format("{}: an operand of it", at_line(*user)) : "an output");
             }
             found.emplace_back(value, *number);

@@ -575,6 +575,25 @@ void Tracer::end(const RecordArgs& ran) {
     if (!exposed_.empty()) copy_exposed();
 }
 
+namespace {
+
+// Whether it is the same in each run: made of constants alone.
+bool is_fixed(const Graph::Value* value) {
+    std::vector<const Graph::Value*> open{value};
+    std::unordered_set<const Graph::Node*> seen;
+    while (!open.empty()) {
+        const Graph::Value* next = open.back();
+        open.pop_back();
+        if (next->kind == Graph::Kind::constant) continue;
+        const Graph::Node* maker = next->maker;
+        if (!maker || maker->attributes().is_random()) return false;
+        if (seen.insert(maker).second) open.insert(open.end(), maker->inputs.begin(), maker->inputs.end());
+    }
+    return true;
+}
+
+}  // namespace
+
 void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (inner_) return;
     const Loc& loc = caller.line() ? caller : last_line_;  // printing does not know its own
@@ -588,6 +607,7 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
         if (is_address) exposed_.push_back({x, copy(), version_of(x), loc});
         return;
     }
+    if (!is_address && is_fixed(value)) return;
     if (reads_ == TraceOptions::Reads::refuse) {
         const Graph::Node* maker = value->maker;
         const std::string made = maker ? fmt::format("that {} made at {}", maker->op, file_and_line(maker->loc))

@@ -18,6 +18,25 @@ void check_same(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+TEST_CASE("what is made of constants alone may be read") {
+    const Tensor table = tensor({1.0F, 4.0F, 9.0F});
+    const auto fn = [&](const Tensor& x) {
+        const double root = sqrt(table[1]).item(), size = (full({}, x.size(0)) * 2).item();
+        return cumsum(table, 0)[2].item<float>() > 10 ? x * root / size : x;
+    };
+    const Graph graph = trace(fn, {{"x", randn({3, 2}), {"n"}}});
+    for (const int n : {1, 2, 7}) {
+        const Tensor x = randn({n, 2});
+        CHECK(allclose(graph({x})[0], fn(x)));
+    }
+    FAILS(TapeError, "reads a value that rand made", trace([](const Tensor& x) { return x * rand({}).item(); }, {{"x", ones({2})}}));
+    FAILS(TapeError, "reads a value that mul made", trace([&](const Tensor& x) { return x * (table[0] * x[0]).item(); }, {{"x", ones({2})}}));
+    FAILS(TapeError, "as sqrt(full({}, x.size(0)))", trace([](const Tensor& x) { return x / std::sqrt(static_cast<double>(x.size(0))); },
+                                                          {{"x", ones({3}), {"n"}}}));
+    const auto by_ops = [](const Tensor& x) { return x / sqrt(full({}, x.size(0), float32)); };
+    CHECK(allclose(trace(by_ops, {{"x", ones({3}), {"n"}}})({ones({5})})[0], by_ops(ones({5}))));
+}
+
 TEST_CASE("a function becomes a graph that does the same") {
     manual_seed(1);
     const Tensor w = randn({3, 4}).requires_grad_(), b = randn({3}).requires_grad_();
