@@ -77,9 +77,6 @@ struct CallPart {
 
 void check_operands(const char* op, const FormCall& x, std::size_t used_to) {
     if (static_cast<std::size_t>(x.count) != used_to) fail<ValueError>(Loc{}, "{}: {} operands are given, its graphs need {}", op, x.count, used_to);
-    for (int i = 0; i < x.count; ++i) {
-        if (!x.inputs[i] || !x.inputs[i]->defined()) fail<ValueError>(Loc{}, "{}: operand {} is undefined", op, i);
-    }
 }
 
 void check_results(std::size_t count) {

@@ -27,11 +27,10 @@ struct ModuleName;
 class CompiledGraph;
 class Graph;
 namespace detail {
+class GraphReader;
 class Plan;
 void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
 }  // namespace detail
-/// graph_file.h
-Graph load_graph(const std::string& path, Loc loc);
 
 /// An attribute of a node: a number, which may depend on named dimensions, a real number, a flag, a dtype, a device, numbers, one of
 /// several names ("mean"), or a graph: a branch, the body of a loop.
@@ -283,8 +282,7 @@ class Graph {
  private:
     Value* add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape);
     friend struct gdb::GraphLayout;
-    static Graph read(std::string_view text, const Inputs& data, bool makes_zeros, const Loc& loc);
-    friend Graph load_graph(const std::string& path, Loc loc);
+    friend class detail::GraphReader;
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;
     void check_is_here(const Value* value, const char* what, const Loc& loc) const;
     void sort_nodes();

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/parse_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
 #include "tapir/core/io/shown_impl.h"
@@ -86,7 +87,7 @@ Graph load_graph(const std::string& path, Loc loc) {
     Graph::Inputs data;
     for (const NamedTensor& t : tensors) data.emplace_back(t.name, t.tensor);
     try {
-        Graph graph = Graph::read(*text, data, /*makes_zeros=*/false, loc);
+        Graph graph = detail::read_graph(*text, data, /*makes_zeros=*/false, loc);
         const auto count = graph.parameters().size();
         const std::vector<bool> is_trained = trained ? numbers_in(*trained, count) : std::vector<bool>(count, true);
         if (is_trained.size() != count) fail<FileError>(loc, "load_graph: {}: \"{}\" says not which parameters require gradients", path, *trained);

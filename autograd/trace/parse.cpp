@@ -10,6 +10,7 @@
 
 #include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/parse_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/shown_impl.h"
 #include "tapir/core/made_loc_impl.h"
@@ -268,125 +269,165 @@ constexpr int kMostValues = 1 << 22;  // a graph has fewer, and numbers of them 
 
 }  // namespace
 
-Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) { return read(text, data, /*makes_zeros=*/data.empty(), loc); }
+class detail::GraphReader {
+ public:
+    GraphReader(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc)
+        : lines_(text, loc), makes_zeros_(makes_zeros), loc_(loc) {
+        for (const auto& [name, tensor] : data) tensors_.emplace(name, tensor);
+        std::copy_if(data.begin(), data.end(), std::back_inserter(nested_data_), [](const auto& one) { return !one.first.empty() && one.first[0] == '{'; });
+    }
 
-Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, const Loc& loc) {
-    Graph graph;
-    std::map<std::string, Value*, std::less<>> values;
-    std::set<const Value*> numbered;
-    std::unordered_map<std::string_view, Tensor> tensors;
-    for (const auto& [name, tensor] : data) tensors.emplace(name, tensor);
-    Inputs nested_data;  // of branches and bodies, "{0} %3"
-    std::copy_if(data.begin(), data.end(), std::back_inserter(nested_data), [](const auto& one) { return !one.first.empty() && one.first[0] == '{'; });
-    int part_count = 0;
-    const auto given = [&](std::string_view name) {
-        const auto found = tensors.find(name);
-        return found == tensors.end() ? Tensor() : found->second;
-    };
-    std::set<std::string> input_names, parameter_names, output_names;
-    std::set<const Value*> updated;
-    Lines lines(text, loc);
-    const auto read_line = [&](Line& line) {
+    Graph read() {
+        for (std::string logical; lines_.next(logical);) {
+            Line line(logical, lines_.number, loc_);
+            try {
+                read_line(line);
+            } catch (const OutOfMemory&) {
+                throw;
+            } catch (const DeviceError&) {
+                throw;
+            } catch (const Error& error) {  // of a formula, or of an attribute: they know no line
+                if (std::string_view(error.what()).find("Graph::parse: line ") != std::string_view::npos) throw;
+                line.refuse(io::text_of(error));
+            }
+        }
+        // Values without a number in the text get the ones that are left.
+        int next = 0;
+        for (const Value* value : numbered_) next = std::max(next, value->number + 1);
+        for (const auto& value : graph_.values_) {
+            if (!numbered_.count(value.get())) value->number = next++;
+        }
+        graph_.next_ = next;
+        graph_.check(loc_);
+        return std::move(graph_);
+    }
+
+ private:
+    using Value = Graph::Value;
+    using Kind = Graph::Kind;
+
+    void read_line(Line& line) {
         if (line.at_end() || line.take("#")) return;
-        const auto plain = [&](std::string_view written) {
-            std::string name;
-            if (!detail::unquote_name(written, name)) line.refuse(fmt::format("{} is no name", written));
-            return name;
-        };
-        const auto value_of = [&](std::string_view name) -> Value* {
-            const auto known = values.find(name);
-            if (known != values.end()) return known->second;
-            const Tensor constant = number_of(name, line);
-            if (!constant.defined()) line.refuse(fmt::format("there is no value {}", name));
-            return graph.add_constant(constant, {}, loc);
-        };
-        const auto part_of = [&](std::string_view name) -> std::shared_ptr<const Graph> {
-            if (name == "{}") return nullptr;
-            std::size_t part = 0;
-            const bool is_part = name.size() > 2 && name[0] == '{' && std::from_chars(name.data() + 1, name.data() + name.size(), part).ec == std::errc();
-            if (!is_part || part >= lines.parts.size()) line.refuse(fmt::format("{} is no graph", name));
-            Inputs own;
-            const std::string prefix = fmt::format("{{{}}} ", part_count++);
-            for (const auto& [key, tensor] : nested_data) {
-                if (key.compare(0, prefix.size(), prefix) == 0) own.emplace_back(key.substr(prefix.size()), tensor);
+        if (line.take("input ")) return read_input(line);
+        if (line.take("parameter ")) return read_held(line, Kind::parameter);
+        if (line.take("constant ")) return read_held(line, Kind::constant);
+        if (line.take("output ")) return read_output(line);
+        if (line.take("update ")) return read_update(line);
+        if (line.take("guard ")) return read_guard(line);
+        read_node(line);
+    }
+
+    // --- Names ---
+
+    static std::string plain(std::string_view written, const Line& line) {
+        std::string name;
+        if (!unquote_name(written, name)) line.refuse(fmt::format("{} is no name", written));
+        return name;
+    }
+    Tensor given(std::string_view name) const {
+        const auto found = tensors_.find(name);
+        return found == tensors_.end() ? Tensor() : found->second;
+    }
+    Value* value_of(std::string_view name, Line& line) {
+        const auto known = values_.find(name);
+        if (known != values_.end()) return known->second;
+        const Tensor constant = number_of(name, line);
+        if (!constant.defined()) line.refuse(fmt::format("there is no value {}", name));
+        return graph_.add_constant(constant, {}, loc_);
+    }
+    void define(std::string_view name, Value* value, const Line& line) {
+        if (name.substr(0, 1) == "%") {
+            int own = 0;
+            const auto parsed = std::from_chars(name.data() + 1, name.data() + name.size(), own);
+            if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || own < 0 || own >= kMostValues) {
+                line.refuse(fmt::format("{} is no name of a value", name));
             }
-            return std::make_shared<const Graph>(read(lines.parts[part], own, makes_zeros, loc));
-        };
-        const auto define = [&](std::string_view name, Value* value) {
-            if (name.substr(0, 1) == "%") {
-                int own = 0;
-                const auto parsed = std::from_chars(name.data() + 1, name.data() + name.size(), own);
-                if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || own < 0 || own >= kMostValues) {
-                    line.refuse(fmt::format("{} is no name of a value", name));
-                }
-                value->number = own;
-                numbered.insert(value);
-            }
-            if (!values.emplace(std::string(name), value).second) line.refuse(fmt::format("{} is made twice", name));
-        };
-        const bool is_input = line.take("input "), is_parameter = !is_input && line.take("parameter ");
-        if (is_input || is_parameter || line.take("constant ")) {
-            const std::string_view name = line.until(":");
-            const std::string own = plain(name);
-            const bool is_unnamed = name.substr(0, 1) == "%";
-            if (name.empty() || (is_unnamed && is_input)) line.refuse("a name is missing");
-            line.expect(":");
-            const Type type = type_of(line, "=#");
-            const std::string_view list = line.take("=") ? line.until("#") : std::string_view();
-            if (is_input) {
-                if (!input_names.insert(own).second) line.refuse(fmt::format("there is an input {} already", name));
-                define(name, graph.inputs_.emplace_back(graph.add_value(Kind::input, own, type.dtype, type.device, type.shape)));
-                return;
-            }
-            Tensor tensor = given(name);
-            if (!tensor.defined() && !is_unnamed) tensor = given(own);
-            if (tensor.defined()) {
-                if (tensor.dtype() != type.dtype || sizes_of_tensor(tensor) != type.shape) {
-                    line.refuse(fmt::format("{} is given as {} {}", name, tensor.dtype(), tensor.shape()));
-                }
-            } else {
-                if (list.empty() && !makes_zeros) line.refuse(fmt::format("the elements of {} are missing", name));
-                tensor = elements_of(list, type, line);
-            }
-            tensor = tensor.to(type.device);
-            if (is_parameter && !parameter_names.insert(own).second) line.refuse(fmt::format("there is a parameter {} already", name));
-            Value* value = graph.add_value(is_parameter ? Kind::parameter : Kind::constant, is_unnamed && !is_parameter ? std::string() : own, type.dtype,
-                                           type.device, type.shape);
-            value->data = tensor;
-            (is_parameter ? graph.parameters_ : graph.constants_).push_back(value);
-            define(name, value);
-            return;
+            value->number = own;
+            numbered_.insert(value);
         }
-        const bool is_update = line.take("update ");
-        if (is_update || line.take("output ")) {
-            const std::string_view name = line.until("=");
-            line.expect("=");
-            Value* value = value_of(line.until("#"));
-            if (!is_update) {
-                if (!output_names.insert(plain(name)).second) line.refuse(fmt::format("there is an output {} already", name));
-                graph.outputs_.push_back({plain(name), value});
-                return;
-            }
-            Value* target = value_of(name);
-            if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
-            if (!updated.insert(target).second) line.refuse(fmt::format("{} is written to already", name));
-            graph.updates_.push_back({target, value});
-            return;
+        if (!values_.emplace(std::string(name), value).second) line.refuse(fmt::format("{} is made twice", name));
+    }
+
+    // --- Inputs, parameters, constants ---
+
+    // "x: float32 (batch, 3)"
+    void read_input(Line& line) {
+        const std::string_view name = line.until(":");
+        const std::string own = plain(name, line);
+        if (name.empty() || name[0] == '%') line.refuse("a name is missing");
+        line.expect(":");
+        const Type type = type_of(line, "=#");
+        if (!input_names_.insert(own).second) line.refuse(fmt::format("there is an input {} already", name));
+        define(name, graph_.inputs_.emplace_back(graph_.add_value(Kind::input, own, type.dtype, type.device, type.shape)), line);
+    }
+
+    // "w: float32 (2,) = [1.0, 2.0]"
+    void read_held(Line& line, Kind kind) {
+        const std::string_view name = line.until(":");
+        const std::string own = plain(name, line);
+        if (name.empty()) line.refuse("a name is missing");
+        line.expect(":");
+        const Type type = type_of(line, "=#");
+        const Tensor tensor = held(name, own, type, line.take("=") ? line.until("#") : std::string_view(), line);
+        const bool is_parameter = kind == Kind::parameter;
+        if (is_parameter && !parameter_names_.insert(own).second) line.refuse(fmt::format("there is a parameter {} already", name));
+        Value* value = graph_.add_value(kind, name[0] == '%' && !is_parameter ? std::string() : own, type.dtype, type.device, type.shape);
+        value->data = tensor;
+        (is_parameter ? graph_.parameters_ : graph_.constants_).push_back(value);
+        define(name, value, line);
+    }
+    Tensor held(std::string_view name, const std::string& own, const Type& type, std::string_view list, Line& line) const {
+        Tensor tensor = given(name);
+        if (!tensor.defined() && name[0] != '%') tensor = given(own);
+        if (!tensor.defined()) {
+            if (list.empty() && !makes_zeros_) line.refuse(fmt::format("the elements of {} are missing", name));
+            tensor = elements_of(list, type, line);
+        } else if (tensor.dtype() != type.dtype || sizes_of_tensor(tensor) != type.shape) {
+            line.refuse(fmt::format("{} is given as {} {}", name, tensor.dtype(), tensor.shape()));
         }
-        if (line.take("guard ")) {
-            Value* value = value_of(line.until("="));
-            const Tensor expected = given(fmt::format("guard {}", graph.guards().size()));
-            if (!expected.defined()) line.refuse("what a guard expects is missing");
-            line.until("#");
-            line.expect("#");
-            const std::string what(line.until("("));
-            line.expect("() at ");
-            graph.add_guard({value, expected, what, loc_of(line.rest(), line)});
-            return;
-        }
+        return tensor.to(type.device);
+    }
+
+    // --- Outputs, updates, guards ---
+
+    // "logits = %7"
+    void read_output(Line& line) {
+        const std::string_view written = line.until("=");
+        line.expect("=");
+        Value* value = value_of(line.until("#"), line);
+        std::string name = plain(written, line);
+        if (!output_names_.insert(name).second) line.refuse(fmt::format("there is an output {} already", written));
+        graph_.outputs_.push_back({std::move(name), value});
+    }
+
+    void read_update(Line& line) {
+        const std::string_view name = line.until("=");
+        line.expect("=");
+        Value *value = value_of(line.until("#"), line), *target = value_of(name, line);
+        if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
+        if (!updated_.insert(target).second) line.refuse(fmt::format("{} is written to already", name));
+        graph_.updates_.push_back({target, value});
+    }
+
+    // "%3 = 1.5  # item() at model.cpp:12"
+    void read_guard(Line& line) {
+        Value* value = value_of(line.until("="), line);
+        const Tensor expected = given(fmt::format("guard {}", graph_.guards().size()));
+        if (!expected.defined()) line.refuse("what a guard expects is missing");
+        line.until("#");
+        line.expect("#");
+        const std::string what(line.until("("));
+        line.expect("() at ");
+        graph_.add_guard({value, expected, what, loc_of(line.rest(), line)});
+    }
+
+    // --- Nodes ---
+
+    // "%3: float32 (2,), %4: int64 (2,) = max(x, dim=0)  # model.cpp:12 encoder.0"
+    void read_node(Line& line) {
         std::vector<std::pair<std::string, Type>> results;
         do {
-            if (results.size() == detail::kMostResults) line.refuse(fmt::format("an op has at most {} results", detail::kMostResults));
+            if (results.size() == kMostResults) line.refuse(fmt::format("an op has at most {} results", kMostResults));
             const std::string_view name = line.until(":");
             line.expect(":");
             results.emplace_back(std::string(name), type_of(line, ",="));
@@ -394,73 +435,87 @@ Graph Graph::read(std::string_view text, const Inputs& data, bool makes_zeros, c
         line.expect("=");
         const std::string op(line.until("("));
         const OpForm* form = find_form(op.c_str());
-        if (!form) line.refuse(detail::no_op(op));
+        if (!form) line.refuse(no_op(op));
         Attributes attributes(*form);
-        std::vector<Value*> inputs;
-        std::set<std::string_view> set;
-        const std::string_view call = line.until("#");
-        for (const std::string_view part : parts_of(call, line)) {
-            const std::size_t equals = part.substr(0, 1) == "\"" ? std::string_view::npos : part.find('=');
-            if (equals == std::string_view::npos) {
-                inputs.push_back(value_of(part));
-                continue;
-            }
-            const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
-            if (!set.insert(name).second) line.refuse(fmt::format("{} is given twice", name));
-            const Attribute now = attributes.get(name, loc);
-            double real = 0;
-            const auto parsed = [&]() -> Attribute {
-                if (is_scalar(attributes, name)) {  // of any kind
-                    if (value == "true" || value == "false") return value == "true";
-                    if (value.find_first_of(".enfa") != std::string_view::npos && is_real(value, real)) return real;
-                    return SymInt::parse(value, loc);
-                }
-                if (std::holds_alternative<SymInt>(now)) return SymInt::parse(value, loc);
-                if (std::holds_alternative<double>(now) && is_real(value, real)) return real;
-                if (std::holds_alternative<bool>(now) && (value == "true" || value == "false")) return value == "true";
-                if (std::holds_alternative<DType>(now)) return dtype_of_name(value, line);
-                if (std::holds_alternative<Device>(now)) return device_of_name(value, line);
-                if (std::holds_alternative<std::vector<SymInt>>(now)) return sizes_of(value, line);
-                if (std::holds_alternative<std::shared_ptr<const Graph>>(now)) return part_of(value);
-                if (std::holds_alternative<std::string>(now) && value.size() >= 2) return std::string(value.substr(1, value.size() - 2));
-                line.refuse(fmt::format("{} is no value of {}", value, name));
-            };
-            attributes.set(name, parsed(), loc);
-        }
-        Node* node = graph.append(*form, std::move(attributes), inputs);
+        const std::vector<Value*> inputs = read_call(attributes, line);
+        Graph::Node* node = graph_.append(*form, std::move(attributes), inputs);
         if (line.take("#")) {
             node->loc = loc_of(line.until(" "), line);
-            const std::string module = plain(line.rest());
-            if (!module.empty()) node->module = detail::module_name(module, "");
+            const std::string module = plain(line.rest(), line);
+            if (!module.empty()) node->module = module_name(module, "");
         }
-        for (const auto& [name, type] : results) define(name, graph.add_result(node, type.dtype, type.device, type.shape));
-        std::string wrong = detail::what_is_wrong_with(*node);
-        if (wrong.empty()) wrong = detail::what_is_missized(*node);
+        for (const auto& [name, type] : results) define(name, graph_.add_result(node, type.dtype, type.device, type.shape), line);
+        std::string wrong = what_is_wrong_with(*node);
+        if (wrong.empty()) wrong = what_is_missized(*node);
         if (!wrong.empty()) line.refuse(wrong);
-    };
-    for (std::string logical; lines.next(logical);) {
-        Line line(logical, lines.number, loc);
-        try {
-            read_line(line);
-        } catch (const OutOfMemory&) {
-            throw;
-        } catch (const DeviceError&) {
-            throw;
-        } catch (const Error& error) {  // of a formula, or of an attribute: they know no line
-            const std::string_view what = error.what();
-            if (what.find("Graph::parse: line ") != std::string_view::npos) throw;
-            line.refuse(io::text_of(error));
+    }
+
+    // Operands and attributes, "(x, %2, dim=0)". Gives the operands.
+    std::vector<Value*> read_call(Attributes& attributes, Line& line) {
+        std::vector<Value*> inputs;
+        std::set<std::string_view> set;
+        for (const std::string_view part : parts_of(line.until("#"), line)) {
+            const std::size_t equals = part.substr(0, 1) == "\"" ? std::string_view::npos : part.find('=');
+            if (equals == std::string_view::npos) {
+                inputs.push_back(value_of(part, line));
+                continue;
+            }
+            const std::string_view name = part.substr(0, equals);
+            if (!set.insert(name).second) line.refuse(fmt::format("{} is given twice", name));
+            attributes.set(name, attribute_of(attributes, name, part.substr(equals + 1), line), loc_);
         }
+        return inputs;
     }
-    // Values without a number in the text get the ones that are left.
-    int next = 0;
-    for (const Value* value : numbered) next = std::max(next, value->number + 1);
-    for (const auto& value : graph.values_) {
-        if (!numbered.count(value.get())) value->number = next++;
+
+    Attribute attribute_of(const Attributes& attributes, std::string_view name, std::string_view value, Line& line) {
+        const Attribute now = attributes.get(name, loc_);
+        double real = 0;
+        if (is_scalar(attributes, name)) {  // of any kind
+            if (value == "true" || value == "false") return value == "true";
+            if (value.find_first_of(".enfa") != std::string_view::npos && is_real(value, real)) return real;
+            return SymInt::parse(value, loc_);
+        }
+        if (std::holds_alternative<SymInt>(now)) return SymInt::parse(value, loc_);
+        if (std::holds_alternative<double>(now) && is_real(value, real)) return real;
+        if (std::holds_alternative<bool>(now) && (value == "true" || value == "false")) return value == "true";
+        if (std::holds_alternative<DType>(now)) return dtype_of_name(value, line);
+        if (std::holds_alternative<Device>(now)) return device_of_name(value, line);
+        if (std::holds_alternative<std::vector<SymInt>>(now)) return sizes_of(value, line);
+        if (std::holds_alternative<std::shared_ptr<const Graph>>(now)) return part_of(value, line);
+        if (std::holds_alternative<std::string>(now) && value.size() >= 2) return std::string(value.substr(1, value.size() - 2));
+        line.refuse(fmt::format("{} is no value of {}", value, name));
     }
-    graph.next_ = next;
-    graph.check(loc);
-    return graph;
+
+    // A branch or a body, "{0}": its text was put aside.
+    std::shared_ptr<const Graph> part_of(std::string_view name, const Line& line) {
+        if (name == "{}") return nullptr;
+        std::size_t part = 0;
+        const bool is_part = name.size() > 2 && name[0] == '{' && std::from_chars(name.data() + 1, name.data() + name.size(), part).ec == std::errc();
+        if (!is_part || part >= lines_.parts.size()) line.refuse(fmt::format("{} is no graph", name));
+        Graph::Inputs own;
+        const std::string prefix = fmt::format("{{{}}} ", part_count_++);
+        for (const auto& [key, tensor] : nested_data_) {
+            if (key.compare(0, prefix.size(), prefix) == 0) own.emplace_back(key.substr(prefix.size()), tensor);
+        }
+        return std::make_shared<const Graph>(GraphReader(lines_.parts[part], own, makes_zeros_, loc_).read());
+    }
+
+    Graph graph_;
+    Lines lines_;
+    const bool makes_zeros_;
+    const Loc& loc_;
+    std::unordered_map<std::string_view, Tensor> tensors_;
+    Graph::Inputs nested_data_;  // of branches and bodies, "{0} %3"
+    int part_count_ = 0;
+    std::map<std::string, Value*, std::less<>> values_;
+    std::set<const Value*> numbered_, updated_;
+    std::set<std::string> input_names_, parameter_names_, output_names_;
+};
+
+Graph detail::read_graph(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc) {
+    return GraphReader(text, data, makes_zeros, loc).read();
 }
+
+Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) { return detail::read_graph(text, data, /*makes_zeros=*/data.empty(), loc); }
 
 }  // namespace tapir

@@ -15,25 +15,44 @@ namespace {
 
 constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
 
+// Without names all outputs; then what guards look at; then, without names, what is written.
+std::vector<const Graph::Value*> wanted_values(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
+    std::vector<const Graph::Value*> wanted;
+    for (const std::string& name : outputs) wanted.push_back(graph.value(name, loc));
+    if (outputs.empty()) {
+        for (const Graph::Output& output : graph.outputs()) wanted.push_back(output.value);
+    }
+    for (const Graph::Guard& guard : graph.guards()) wanted.push_back(guard.value);
+    if (outputs.empty()) {
+        for (const Graph::Update& update : graph.updates()) wanted.push_back(update.value);
+    }
+    return wanted;
+}
+
+using Needed = std::unordered_set<const Graph::Value*>;
+
+bool makes_needed(const Graph::Node& node, const Needed& needed) {
+    return std::any_of(node.results.begin(), node.results.end(), [&](const Graph::Value* value) { return needed.count(value) > 0; });
+}
+
+// These, and what they are computed from. all_draws: also random numbers that nobody needs, which decide what the others get.
+Needed needed_for(const Graph& graph, const std::vector<const Graph::Value*>& wanted, bool all_draws) {
+    Needed needed(wanted.begin(), wanted.end());
+    for (std::size_t i = graph.nodes().size(); i-- > 0;) {
+        const Graph::Node& node = *graph.nodes()[i];
+        if (all_draws && node.attributes().is_random()) needed.insert(node.results.begin(), node.results.end());
+        if (makes_needed(node, needed)) needed.insert(node.inputs.begin(), node.inputs.end());
+    }
+    return needed;
+}
+
 // What runs: the graph with element-wise ops put together, of those that are needed.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
-    std::unordered_set<const Graph::Value*> needed;
-    for (const std::string& name : outputs) needed.insert(graph.value(name, loc));
-    for (const Graph::Guard& guard : graph.guards()) needed.insert(guard.value);
-    if (outputs.empty()) {
-        for (const Graph::Output& output : graph.outputs()) needed.insert(output.value);
-        for (const Graph::Update& update : graph.updates()) needed.insert(update.value);
-        for (const auto& node : graph.nodes()) {
-            if (node->attributes().is_random()) needed.insert(node->results.begin(), node->results.end());
-        }
-    }
+    const Needed needed = needed_for(graph, wanted_values(graph, outputs, loc), outputs.empty());
     std::unordered_set<const Graph::Node*> nodes;
-    for (std::size_t i = graph.nodes().size(); i-- > 0;) {
-        const Graph::Node& node = *graph.nodes()[i];
-        if (std::none_of(node.results.begin(), node.results.end(), [&](const Graph::Value* value) { return needed.count(value) > 0; })) continue;
-        needed.insert(node.inputs.begin(), node.inputs.end());
-        nodes.insert(&node);
+    for (const auto& node : graph.nodes()) {
+        if (makes_needed(*node, needed)) nodes.insert(node.get());
     }
     const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
     fuse_elementwise(graph, is_needed);
@@ -83,90 +102,90 @@ static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node
     return updates;
 }
 
+// The slots of a plan's values, while it is made.
+class Plan::Slots {
+ public:
+    explicit Slots(Plan& plan) : plan_(plan) {}
+    int add(const Graph::Value* value) {
+        of_[value] = plan_.slot_count_;
+        plan_.last_use_.push_back(-1);
+        return plan_.slot_count_++;
+    }
+    int of(const Graph::Value* value) const { return of_.at(value); }
+
+ private:
+    Plan& plan_;
+    std::unordered_map<const Graph::Value*, int> of_;
+};
+
 Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     : graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()), writes_inputs_(writes_inputs(graph)) {
-    std::vector<const Graph::Value*> wanted;
-    if (is_whole_) {
-        for (const Graph::Output& output : graph_.outputs()) wanted.push_back(output.value);
-    } else {
-        for (const std::string& name : outputs_) wanted.push_back(graph_.value(name, loc));
-    }
-    const std::size_t result_count = wanted.size();
-    for (const Graph::Guard& guard : graph_.guards()) wanted.push_back(guard.value);
-    const std::unordered_set<const Graph::Value*> seen(wanted.begin(), wanted.end());  // by others than updates
-    if (is_whole_) {
-        for (const Graph::Update& update : graph_.updates()) wanted.push_back(update.value);
-    }
-    std::unordered_set<const Graph::Value*> needed(wanted.begin(), wanted.end());
-    // What draws numbers that nobody needs decides which ones the others get.
-    for (const auto& node : graph_.nodes()) {
-        if (is_whole_ && node->attributes().is_random()) needed.insert(node->results.begin(), node->results.end());
-    }
-    for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
-        const Graph::Node& node = *graph_.nodes()[i];
-        const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
-        if (std::any_of(node.results.begin(), node.results.end(), is_needed)) needed.insert(node.inputs.begin(), node.inputs.end());
-    }
+    const std::vector<const Graph::Value*> wanted = wanted_values(graph_, outputs_, loc);
+    const std::size_t result_count = is_whole_ ? graph_.outputs().size() : outputs_.size();
+    Needed needed = needed_for(graph_, wanted, is_whole_);
     for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) needed.insert(graph_.updates()[i].target);
-    std::unordered_map<const Graph::Value*, int> slots;
-    const auto add_slot = [&](const Graph::Value* value) {
-        slots[value] = slot_count_;
-        last_use_.push_back(-1);
-        return slot_count_++;
-    };
-    for (const Graph::Value* value : graph_.inputs()) input_slots_.push_back(needed.count(value) ? add_slot(value) : -1);
     // Who holds the tensors: a program may put others there.
     std::unordered_map<int, const Graph::Value*> originals;
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
         for (const Graph::Value* value : *list) originals[value->number] = value;
     }
+    const auto holder = [&](const Graph::Value* value) {
+        const auto original = originals.find(value->number);
+        return original == originals.end() ? value : original->second;
+    };
+    Slots slots(*this);
+    for (const Graph::Value* value : graph_.inputs()) input_slots_.push_back(needed.count(value) ? slots.add(value) : -1);
     for (const auto* list : {&graph_.parameters(), &graph_.constants()}) {
         for (const Graph::Value* value : *list) {
-            if (!needed.count(value)) continue;
-            const auto original = originals.find(value->number);
-            held_.emplace_back(add_slot(value), original == originals.end() ? value : original->second);
+            if (needed.count(value)) held_.emplace_back(slots.add(value), holder(value));
         }
     }
-    std::unordered_map<const Graph::Node*, std::vector<int>> tail;
+    add_steps(slots, needed, Needed(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(result_count + graph_.guards().size())));
+    for (const Graph::Value* value : wanted) last_use_[at(slots.of(value))] = kToTheEnd;
+    note_dead();
+    for (std::size_t i = 0; i < result_count; ++i) result_slots_.push_back(slots.of(wanted[i]));
+    for (std::size_t i = 0; i < graph_.guards().size(); ++i) guard_slots_.emplace_back(slots.of(graph_.guards()[i].value), static_cast<int>(i));
+    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
+        const auto& [target, value] = graph_.updates()[i];
+        update_slots_.push_back(slots.of(value));
+        const auto input = std::find(graph_.inputs().begin(), graph_.inputs().end(), target);
+        targets_.emplace_back(holder(target), input == graph_.inputs().end() ? -1 : static_cast<int>(input - graph_.inputs().begin()));
+    }
+}
+
+// Those that write updates come last. seen: what others than updates want.
+void Plan::add_steps(Slots& slots, const std::unordered_set<const Graph::Value*>& needed, const std::unordered_set<const Graph::Value*>& seen) {
+    std::unordered_map<const Graph::Node*, std::vector<int>> writers;
     for (const auto& node : graph_.nodes()) {
-        if (!is_whole_ || std::any_of(node->results.begin(), node->results.end(), [&](const Graph::Value* value) { return seen.count(value) > 0; })) continue;
+        if (!is_whole_ || makes_needed(*node, seen)) continue;
         std::vector<int> updates = updates_written_by(graph_, *node);
-        if (!updates.empty()) tail.emplace(node.get(), std::move(updates));
+        if (!updates.empty()) writers.emplace(node.get(), std::move(updates));
     }
     for (const bool is_tail : {false, true}) {
         if (is_tail) tail_ = steps_.size();
         for (const auto& node : graph_.nodes()) {
-            const auto is_needed = [&](const Graph::Value* value) { return needed.count(value) > 0; };
-            if (std::none_of(node->results.begin(), node->results.end(), is_needed)) continue;
-            const auto writes = tail.find(node.get());
-            if ((writes != tail.end()) != is_tail) continue;
+            const auto writes = writers.find(node.get());
+            if ((writes != writers.end()) != is_tail || !makes_needed(*node, needed)) continue;
             Step step{node.get(), {}, slot_count_, {}, is_tail ? writes->second : std::vector<int>()};
             const int number = static_cast<int>(steps_.size());
             for (const Graph::Value* input : node->inputs) {
-                step.inputs.push_back(slots.at(input));
+                step.inputs.push_back(slots.of(input));
                 last_use_[at(step.inputs.back())] = number;
             }
-            for (const Graph::Value* result : node->results) last_use_[at(add_slot(result))] = number;
+            for (const Graph::Value* result : node->results) last_use_[at(slots.add(result))] = number;
             steps_.push_back(std::move(step));
         }
     }
-    for (const Graph::Value* value : wanted) last_use_[at(slots.at(value))] = kToTheEnd;
+}
+
+// After which step the results of each are not needed any more.
+void Plan::note_dead() {
     for (const Step& step : steps_) {
         for (std::size_t k = 0; k < step.updates.size(); ++k) last_use_[at(step.first_result) + k] = static_cast<int>(&step - steps_.data());
         for (std::size_t k = 0; k < step.node->results.size(); ++k) {
             const int slot = step.first_result + static_cast<int>(k), last = last_use_[at(slot)];
             if (last != kToTheEnd) steps_[at(last)].dead.push_back(slot);
         }
-    }
-    for (std::size_t i = 0; i < result_count; ++i) result_slots_.push_back(slots.at(wanted[i]));
-    for (std::size_t i = 0; i < graph_.guards().size(); ++i) guard_slots_.emplace_back(slots.at(graph_.guards()[i].value), static_cast<int>(i));
-    for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
-        const Graph::Value* target = graph_.updates()[i].target;
-        update_slots_.push_back(slots.at(graph_.updates()[i].value));
-        const auto input = std::find(graph_.inputs().begin(), graph_.inputs().end(), target);
-        const auto original = originals.find(target->number);
-        targets_.emplace_back(original == originals.end() ? target : original->second,
-                              input == graph_.inputs().end() ? -1 : static_cast<int>(input - graph_.inputs().begin()));
     }
 }
 

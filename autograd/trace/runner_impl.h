@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 
 #include "tapir/autograd/trace/graph.h"
 
@@ -57,6 +58,9 @@ class Plan {
         std::unique_ptr<Frame> frame;        // null: it runs
         std::atomic<std::size_t> bytes{0};  // of its block
     };
+    class Slots;
+    void add_steps(Slots& slots, const std::unordered_set<const Graph::Value*>& needed, const std::unordered_set<const Graph::Value*>& seen);
+    void note_dead();
     std::unique_ptr<Frame> take_frame(const Tensor* const* given, AtHand*& place, const Loc& loc);
     std::unique_ptr<Frame> other_frame(const Tensor* const* given, AtHand* place, const Loc& loc);
     void give_back(std::unique_ptr<Frame> frame, AtHand* place);

@@ -112,6 +112,13 @@ TEST_CASE("control flow that changes on its way") {
     throws<ValueError>("scan: 1 tensors are carried along 0 others, by a graph with 1 outputs", [&] {
         run("input x: float32 ()\n%1: float32 () = scan(x, " + body + ", carries=1, xs=0)\noutput y = %1\n", {ones({})});
     });
+    throws<ValueError>("scan: a graph of it takes 1 tensors, not 2", [&] {
+        run("input x: float32 (3,)\n%1: float32 (3,) = scan(x, x, " + body + ", carries=1, xs=1)\noutput y = %1\n", {x3()});
+    });
+    throws<ValueError>("while_loop: 1 tensors are carried, the function gave 2", [] {
+        const auto never = [](const Tensor& t) { return sum(t) < -1e9; };
+        trace([&](const Tensor& t) { return while_loop(never, [](const Tensor& h) { return std::pair{h, h}; }, {t}); }, {{"x", x3()}});
+    });
     throws<ShapeError>("scan: xs have shapes () and ()", [&] {
         run("input x: float32 ()\n%1: float32 () = scan(x, " + body + ", carries=0, xs=1)\noutput y = %1\n", {ones({})});
     });
