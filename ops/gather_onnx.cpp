@@ -125,6 +125,7 @@ OnnxValue masked_fill_of(const OnnxCall& x) { return where(full_value(x, 1), x.a
 
 OnnxValue embedding_of(const OnnxCall& x) { return x.gather(x[1], x.cast(full_value(x, 0), int64), 0); }
 OnnxValue one_hot_of(const OnnxCall& x) {
+    if (x.integer("num_classes") < 0) throw OnnxRefusal{"the number of classes depends on the elements: give one_hot num_classes"};
     const OnnxValue values = x.concat({x.cast(x.ints({0}), x.result_dtype()), x.cast(x.ints({1}), x.result_dtype())}, 0);
     const OnnxValue classes = x.cast(full_value(x, 0), int64);
     const OnnxValue y = x.node("OneHot", x.result_dtype(), {x.rank() == 0 ? x.unsqueeze(classes, {0}) : classes, x.size_0d(x.result_shape().last()), values},

@@ -129,6 +129,9 @@ Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& l
 
 // place() by ops that say in a graph what they do. How a part was taken can be seen in its strides, if by one select() or slice().
 Tensor put_into_zeros(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc) {
+    if (const auto& [dim, start, end, step] = part.slice; dim >= 0) {
+        return slice_scatter(gradient_ops::zeros(whole, g.dtype(), g.device()), g, dim, Slice(start, end, step));
+    }
     const Shape strides = contiguous_strides(whole);
     const int rank = whole.rank(), dropped = rank - part.sizes.rank();
     if (whole.numel() == 0 || g.numel() == 0 || dropped < 0 || dropped > 1) return place(g, whole, part, loc);
@@ -482,19 +485,16 @@ SliceCall slice_call(const In& x, Dim dim, const Slice& range) {
     if (rank == 0) fail<IndexError>(x.loc, "slice: a 0-d tensor cannot be sliced");
     if (range.step <= 0) fail<ValueError>(x.loc, "slice: the step must be positive, got {}", range.step);
     const int d = detail::wrap_dim(dim, rank, "slice", x.loc);
-    const int64_t size = x->sizes[d];
-    const auto position = [size](int64_t p, int64_t open) {
-        if (p == Slice::kOpen) return open;
-        return std::clamp<int64_t>(p < 0 ? p + size : p, 0, size);
-    };
-    const int64_t start = position(range.start, 0);
-    return {d, start, std::max(position(range.stop, size), start), range.step};
+    return {d, range.start == Slice::kOpen ? 0 : range.start, range.stop == Slice::kOpen ? x->sizes[d] : range.stop, range.step};
 }
 
 Tensor slice(In x, Dim dim, Slice range) {
     detail::check_defined(x, "slice");
     const SliceCall call = slice_call(x, dim, range);
-    const auto [d, start, stop, step] = call;
+    const auto [d, from, to, step] = call;
+    const int64_t size = x->sizes[d];
+    const auto position = [size](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + size : p, 0, size); };
+    const int64_t start = position(from), stop = std::max(position(to), start);
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
     sizes.raw(d) = (stop - start) / step + ((stop - start) % step != 0);
     const int64_t offset = sizes.raw(d) > 0 ? start * strides.raw(d) : 0;
@@ -504,7 +504,7 @@ Tensor slice(In x, Dim dim, Slice range) {
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t whole_offset = sizes.raw(d) > 0 ? start * whole.raw(d) : 0;
     whole.raw(d) *= step;
-    return record_part(x, std::move(view), {sizes, whole, whole_offset}, slice_op, call);
+    return record_part(x, std::move(view), {sizes, whole, whole_offset, call}, slice_op, call);
 }
 
 Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {

@@ -6,28 +6,30 @@
 
 namespace tapir {
 
+/// slice() as graphs know it: a dimension from 0 on. The bounds are those that the program said, but for open ones: they may be negative, or beyond the end, for slice() to resolve.
+struct SliceCall {
+    int dim = 0;
+    std::int64_t start = 0, end = 0, step = 1;
+};
 /// Where a part lies in the tensor it was taken from: enough to take it again, from a gradient.
 struct Part {
     Shape sizes, strides;  // strides as in a contiguous tensor of the input's shape
     std::int64_t offset;
+    SliceCall slice = {-1};  // how it was taken; dim -1: otherwise
 };
 
 extern const OpInfo part_op;
 
-/// How parts are taken, as graphs know it: dimensions and places from 0 on.
+/// How parts are taken, as graphs know it: dimensions from 0 on.
 struct SelectCall {
     int dim = 0;
     std::int64_t index = 0;
-};
-struct SliceCall {
-    int dim = 0;
-    std::int64_t start = 0, end = 0, step = 1;
 };
 struct DiagonalCall {
     std::int64_t offset = 0;
     int dim1 = 0, dim2 = 1;
 };
-/// What slice(x, dim, range) takes. Throws IndexError, ValueError for a step below 1.
+/// slice(x, dim, range) so. Throws IndexError, ValueError for a step below 1.
 SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
 /// The strides of a contiguous tensor of x's shape.

@@ -80,18 +80,32 @@ OnnxValue slice_scatter_of(const OnnxCall& x) {
     const SymInt start = x.size("start"), end = x.size("end");
     const int64_t step = x.moderate("step");
     const OnnxValue part = x.as_result(1);
-    if (step == 1) {
+    const SymInt size = x.shape()[dim];
+    // Bounds that lie between 0 and the size, one behind the other, whatever that is.
+    const auto is_place = [&](const SymInt& bound) {
+        return bound == SymInt(0) || bound == size || (bound.is_number() ? size.is_number() && bound.number() >= 0 && bound.number() <= size.number() : true);
+    };
+    const bool in_order = start == SymInt(0) || end == size || (start.is_number() && end.is_number() && start.number() <= end.number()) || !end.is_number();
+    if (step == 1 && is_place(start) && is_place(end) && in_order) {
         OnnxValues parts;
         if (!(start == SymInt(0))) parts.push_back(x.slice(x[0], dim, 0, start));
         parts.push_back(part);
-        if (!(end == x.shape()[dim])) parts.push_back(x.slice(x[0], dim, end, OnnxCall::kEnd));
+        if (!(end == size)) parts.push_back(x.slice(x[0], dim, end, OnnxCall::kEnd));
         return parts.size() == 1 ? parts[0] : x.concat(parts, dim);
     }
-    const OnnxValue i = x.range(x.shape()[dim]), first = x.size_as(start, int64);
-    const OnnxValue most = x.size_as(x.shape(1)[dim] + SymInt(-1), int64);
-    const OnnxValue k = x.node("Min", {x.node("Max", {floor_divide(i - first, step), x.scalar(0, int64)}), most});
+    const auto resolved = [&](const SymInt& bound) {
+        const OnnxValue whole = x.size_as(size, int64), given = x.size_as(bound, int64);
+        const OnnxValue from_begin = bound.is_number() && bound.number() < 0 ? given + whole : given;
+        return is_place(bound) ? given : x.node("Min", {x.node("Max", {from_begin, x.scalar(0, int64)}), whole});
+    };
+    const OnnxValue i = x.range(size), first = resolved(start), last = resolved(end);
+    const OnnxValue most = x.node("Sub", {x.squeeze(x.slice(x.shape_of(part), 0, dim, dim + 1), {0}), x.scalar(1, int64)});
+    const OnnxValue k = x.node("Max", {x.node("Min", {x.node("Max", {floor_divide(i - first, step), x.scalar(0, int64)}), most}), x.scalar(0, int64)});
     const OnnxValue j = along(x, dim);
-    return where((j >= first) & (j < x.size_as(end, int64)) & (remainder(j - first, step) == 0), x.gather(part, k, dim), x[0]);
+    const OnnxValue in_part = (j >= first) & (j < last) & (remainder(j - first, step) == 0);
+    // A part of nothing has no element to gather.
+    const OnnxValue padded = is_place(start) && is_place(end) ? part : x.concat({part, x[0]}, dim);
+    return where(in_part, x.gather(padded, k, dim), x[0]);
 }
 
 // Where the elements of a part are in the whole, in row-major order.

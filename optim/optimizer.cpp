@@ -417,8 +417,9 @@ static void update(const OptimizerRule& rule, const void* options, Slot& slot, c
         work.gradient = ready(gradient, compute);
     }
     work.parameter = ready(slot.parameter, compute);
-    work.first = std::exchange(slot.has_new_buffers, false);
     read_progress(slot);
+    const bool was_undone = slot.progress.defined() && slot.steps == 0;  // by a trace, whose buffers are here still
+    work.first = std::exchange(slot.has_new_buffers, false) || was_undone;
     ++slot.steps;
     const double number = slot.number;
     rule.update(options, slot, work);

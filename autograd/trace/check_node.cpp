@@ -93,6 +93,10 @@ const Sizes* list_in(const std::vector<std::pair<std::string, Attribute>>& all, 
 
 }  // namespace
 
+bool may_be_alike(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SymInt& x, const SymInt& y) { return !differ(x, y); });
+}
+
 std::string what_is_wrong_with(const Graph::Node& node) {
     const int least = least_operands(node.attributes().form());
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op, node.inputs.size(), least);

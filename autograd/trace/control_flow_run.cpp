@@ -71,6 +71,15 @@ class Kept {
     }
 };
 
+// Results are tensors of their own: not those that were given, nor views of them.
+void own_results(const FormCall& x, Tensor* results, std::size_t count) {
+    for (std::size_t k = 0; k < count; ++k) {
+        const auto is_given = [&](const Tensor* t) { return t->shares_storage(results[k]); };
+        const bool is_other = std::any_of(results, results + k, [&](const Tensor& t) { return t.is_same(results[k]); });
+        if (is_other || std::any_of(x.inputs, x.inputs + x.count, is_given)) results[k] = results[k].clone();
+    }
+}
+
 }  // namespace
 
 TurnBound::TurnBound(std::int64_t turns) noexcept : most_(turns), left_(turns), outer_(innermost_bound) { innermost_bound = this; }
@@ -87,6 +96,7 @@ void run_planned(const FormCall& x, const CondAttrs& a, Tensor* results) {
     const bool takes_then = is_true("cond", x[0], Loc{});
     const Graph& branch = takes_then ? *a.then_branch : *a.else_branch;
     run_in_order(branch, x.inputs + (takes_then ? 1 : 1 + a.then_branch->inputs().size()), results, Loc{});
+    own_results(x, results, branch.outputs().size());
 }
 
 void run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
@@ -116,6 +126,7 @@ void run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
         if (a.keep_steps) results[carries + i] = kept.take(i, now[i]);
         results[i] = std::move(now[i]);
     }
+    own_results(x, results, carries);
 }
 
 void run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
@@ -166,6 +177,7 @@ void run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
     for (std::size_t i = 0; i < carries; ++i) results[i] = std::move(now[i]);
     for (std::size_t k = carries; k < made; ++k) results[k] = std::move(stacks[k - carries]);
     for (std::size_t i = 0; a.keep_steps && i < carries; ++i) results[made + i] = std::move(steps[i]);
+    own_results(x, results, carries);
 }
 
 }  // namespace tapir::detail

@@ -109,11 +109,12 @@ bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::
 
 using Values = std::set<const Graph::Value*>;
 
-// What is made of results whose sizes depend on data, and of what is given.
+// What is made of results whose sizes no formula gives, and of what is given.
 Values made_of_data_sized(const Graph& graph, Values given) {
     for (const auto& node : graph.nodes()) {
         const auto is_made = [&](const Graph::Value* value) { return given.count(value) > 0; };
-        if (data_sized(*node) == 0 && std::none_of(node->inputs.begin(), node->inputs.end(), is_made)) continue;
+        const bool has_formulas = data_sized(*node) == 0 && clipped_dim(node->attributes(), node->inputs) < 0;
+        if (has_formulas && std::none_of(node->inputs.begin(), node->inputs.end(), is_made)) continue;
         given.insert(node->results.begin(), node->results.end());
     }
     return given;
@@ -200,7 +201,7 @@ void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& 
         for (const NodePart& part : parts_of(node->attributes())) {
             Graph copy = *part.graph;
             const Values inputs = given_to(copy, part, *node, made);
-            if (inputs.empty() && !has_data_sizes(copy)) continue;
+            if (inputs.empty() && !has_data_sizes(copy) && largest_bound(copy) == 0) continue;
             for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
                 Graph::Value* input = copy.inputs()[static_cast<std::size_t>(i)];
                 if (!inputs.count(input)) continue;
@@ -215,11 +216,36 @@ void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& 
         for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
             if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, next++));
         }
+        const int clipped = clipped_dim(node->attributes(), node->inputs);
         if (own == 0) infer_again(*node, next, loc);
+        if (clipped >= 0) node->results[0]->shape[static_cast<std::size_t>(clipped)] = SymInt::dim(fmt::format("{}_{}", node->op, next++));
     }
 }
 
 }  // namespace
+
+int clipped_dim(const Attributes& attributes, const std::vector<Graph::Value*>& inputs) {
+    if (attributes.form().op != std::string_view("slice")) return -1;
+    const auto number = [&](const char* name) { return std::get<SymInt>(attributes.get(name)); };
+    const SymInt dim = number("dim"), start = number("start"), end = number("end");
+    const auto d = static_cast<std::size_t>(dim.is_number() ? dim.number() : 0);
+    if (d >= inputs[0]->shape.size() || inputs[0]->shape[d].is_number()) return -1;
+    const auto is_sure = [](const SymInt& bound) { return !bound.is_number() || (bound.number() >= -1 && bound.number() <= 1); };
+    return is_sure(start) && is_sure(end) ? -1 : static_cast<int>(d);
+}
+
+std::int64_t largest_bound(const Graph& graph) {
+    std::int64_t largest = 0;
+    for (const auto& node : graph.nodes()) {
+        for (const NodePart& part : parts_of(node->attributes())) largest = std::max(largest, largest_bound(*part.graph));
+        if (clipped_dim(node->attributes(), node->inputs) < 0) continue;
+        for (const char* name : {"start", "end"}) {
+            const SymInt bound = std::get<SymInt>(node->attributes().get(name));
+            if (bound.is_number() && bound.number() != INT64_MIN) largest = std::max(largest, std::abs(bound.number()));
+        }
+    }
+    return largest;
+}
 
 void leave_none_to_ops(std::vector<Graph>& graphs) { leave_none_to_ops(graphs, {}); }
 void follow_data_sizes(Graph& graph, const Loc& loc) {

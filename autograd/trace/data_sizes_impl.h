@@ -27,10 +27,15 @@ Tensor with_other_data(const Tensor& x, OtherData how);
 /// left to ops from now on, in all graphs. Where the two read other values (guards), nothing is known.
 std::string taken_from_data(std::vector<Graph>& graphs, const Graph& other);
 
+/// Along which dimension a slice has as many elements as the least of a bound and a size that has a name says, x[:100]: no formula. -1: none.
+int clipped_dim(const Attributes& attributes, const std::vector<Graph::Value*>& inputs);
+/// The largest bound of such slices; 0: there are none.
+std::int64_t largest_bound(const Graph& graph);
+
 /// Where data chose nothing in any run, the 0 that an op is told of it is as many as data chooses.
 void leave_none_to_ops(std::vector<Graph>& graphs);
 
-/// What is made of results whose sizes depend on data has sizes that no run tells: these are found by calling the ops.
+/// What is made of results whose sizes depend on data, or are clipped, has sizes that no run tells: these are found by calling the ops.
 void follow_data_sizes(Graph& graph, const Loc& loc);
 
 }  // namespace tapir::detail

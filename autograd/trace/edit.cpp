@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "tapir/autograd/trace/check_node_impl.h"
+#include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -23,20 +24,23 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
         if (before) check_comes_before(input, before, "Graph::insert", loc);
     }
     std::vector<detail::Inferred> made = detail::infer_results(all, inputs, loc);
+    // Sizes that no formula gives have names of their own.
+    const auto is_taken = [&](const std::string& name) {
+        const auto has_it = [&](const SymInt& size) {
+            const std::vector<std::string> names = size.dims();
+            return std::find(names.begin(), names.end(), name) != names.end();
+        };
+        return std::any_of(values_.begin(), values_.end(), [&](const auto& v) { return std::any_of(v->shape.begin(), v->shape.end(), has_it); });
+    };
+    const auto new_size = [&](std::size_t n) {
+        while (is_taken(fmt::format("{}_{}", op, n))) ++n;
+        return SymInt::dim(fmt::format("{}_{}", op, n));
+    };
     const std::uint64_t by_data = form->data_sized ? form->data_sized(all.data()) : 0;
     for (std::size_t k = 0; k < made.size() && k < 64; ++k) {
-        if (!(by_data >> k & 1) || made[k].shape.empty()) continue;
-        const auto is_taken = [&](const std::string& name) {
-            const auto has_it = [&](const SymInt& size) {
-                const std::vector<std::string> names = size.dims();
-                return std::find(names.begin(), names.end(), name) != names.end();
-            };
-            return std::any_of(values_.begin(), values_.end(), [&](const auto& v) { return std::any_of(v->shape.begin(), v->shape.end(), has_it); });
-        };
-        std::size_t n = k;
-        while (is_taken(fmt::format("{}_{}", op, n))) ++n;
-        made[k].shape[0] = SymInt::dim(fmt::format("{}_{}", op, n));
+        if (by_data >> k & 1 && !made[k].shape.empty()) made[k].shape[0] = new_size(k);
     }
+    if (const int clipped = detail::clipped_dim(all, inputs); clipped >= 0) made[0].shape[static_cast<std::size_t>(clipped)] = new_size(0);
     Node* node = before ? append_before(before, *form, std::move(all), inputs) : append(*form, std::move(all), inputs);
     if (!before) node->loc = loc;
     for (const detail::Inferred& result : made) add_result(node, result.dtype, result.device, result.shape);
@@ -77,8 +81,10 @@ void Graph::check_keeps_results(const Node* node, const Attributes& attributes, 
     std::vector<detail::Inferred> made = detail::infer_results(attributes, inputs, loc);
     const OpForm& form = attributes.form();
     const std::uint64_t by_data = form.data_sized ? form.data_sized(attributes.data()) : 0;
+    const int clipped = detail::clipped_dim(attributes, inputs);
     for (std::size_t k = 0; k < node->results.size(); ++k) {
         const Value& now = *node->results[k];
+        if (clipped >= 0 && made[k].shape.size() == now.shape.size()) made[k].shape[static_cast<std::size_t>(clipped)] = now.shape[static_cast<std::size_t>(clipped)];
         if (k < made.size() && k < 64 && by_data >> k & 1 && !made[k].shape.empty() && !now.shape.empty()) made[k].shape[0] = now.shape[0];
         if (k >= made.size() || made[k].shape != now.shape) {
             fail<ShapeError>(loc, "{}: the result of {} would have shape {}, not {}", what, node->op,

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/module_name.h"
 
@@ -71,6 +72,9 @@ Graph::Graph(const Graph& other) : next_(other.next_) {
     }
     for (const Update& update : other.updates_) updates_.push_back({of.at(update.target), of.at(update.value)});
 }
+
+// As listings call it, mostly.
+static std::string called(const Graph::Value* value) { return value->name.empty() ? fmt::format("%{}", value->number) : value->name; }
 
 // --- Looking -------------------------------------------------------------------------------------------------------------------
 
@@ -191,7 +195,7 @@ Graph::Value* Graph::add_constant(const Tensor& data, std::string name, Loc loc)
 
 void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
     check_is_here(constant, "Graph::make_parameter", loc);
-    if (constant->kind != Kind::constant) fail<ValueError>(loc, "Graph::make_parameter: %{} is no constant", constant->number);
+    if (constant->kind != Kind::constant) fail<ValueError>(loc, "Graph::make_parameter: {} is no constant", called(constant));
     for (const Value* parameter : parameters_) {
         if (parameter->name == name) fail<ValueError>(loc, "Graph::make_parameter: there is a parameter {} already", name);
     }
@@ -204,7 +208,7 @@ void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
 
 void Graph::make_constant(Value* parameter, Loc loc) {
     check_is_here(parameter, "Graph::make_constant", loc);
-    if (parameter->kind != Kind::parameter) fail<ValueError>(loc, "Graph::make_constant: %{} is no parameter", parameter->number);
+    if (parameter->kind != Kind::parameter) fail<ValueError>(loc, "Graph::make_constant: {} is no parameter", called(parameter));
     for (const Update& update : updates_) {
         if (update.target == parameter) fail<ValueError>(loc, "Graph::make_constant: the graph writes to {}", parameter->name);
     }
@@ -228,6 +232,13 @@ void Graph::add_update(Value* target, Value* value, Loc loc) {
     check_is_here(value, "Graph::add_update", loc);
     if (target->kind != Kind::parameter && target->kind != Kind::input) {
         fail<ValueError>(loc, "Graph::add_update: only parameters and inputs are written to");
+    }
+    if (target->dtype != value->dtype) {
+        fail<DTypeError>(loc, "Graph::add_update: {} is {}, what is to be written there {}", target->name, target->dtype, value->dtype);
+    }
+    if (!detail::may_be_alike(target->shape, value->shape)) {
+        fail<ShapeError>(loc, "Graph::add_update: {} has shape {}, what is to be written there {}", target->name, to_string(Attribute(target->shape)),
+                         to_string(Attribute(value->shape)));
     }
     changed();
     std::erase_if(updates_, [target](const Update& update) { return update.target == target; });
@@ -330,14 +341,14 @@ void Graph::check_is_here(const Value* value, const char* what, const Loc& loc) 
     if (value->maker) {
         position(value->maker, what, loc);
     } else if (!is_in(inputs_) && !is_in(parameters_) && !is_in(constants_)) {
-        fail<ValueError>(loc, "{}: %{} is not of this graph", what, value->number);
+        fail<ValueError>(loc, "{}: {} is not of this graph", what, called(value));
     }
 }
 
 // Both are of this graph.
 void Graph::check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const {
     if (!value->maker || value->maker->order < node->order) return;
-    fail<ValueError>(loc, "{}: %{} is made after the {} that would use it", what, value->number, node->op);
+    fail<ValueError>(loc, "{}: {} is made after the {} that would use it", what, called(value), node->op);
 }
 
 void Graph::drop_use(Value* value, const Node* node, int input) {
@@ -348,12 +359,12 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
     check_is_here(old, "Graph::replace", loc);
     check_is_here(other, "Graph::replace", loc);
     if (old == other) return;
-    if (old->dtype != other->dtype) fail<DTypeError>(loc, "Graph::replace: %{} is {}, %{} is {}", old->number, old->dtype, other->number, other->dtype);
+    if (old->dtype != other->dtype) fail<DTypeError>(loc, "Graph::replace: {} is {}, {} is {}", called(old), old->dtype, called(other), other->dtype);
     if (old->device != other->device) {
-        fail<DeviceError>(loc, "Graph::replace: %{} is on {}, %{} on {}", old->number, old->device, other->number, other->device);
+        fail<DeviceError>(loc, "Graph::replace: {} is on {}, {} on {}", called(old), old->device, called(other), other->device);
     }
     if (old->shape != other->shape) {
-        fail<ShapeError>(loc, "Graph::replace: %{} has shape {}, %{} {}", old->number, to_string(Attribute(old->shape)), other->number,
+        fail<ShapeError>(loc, "Graph::replace: {} has shape {}, {} {}", called(old), to_string(Attribute(old->shape)), called(other),
                          to_string(Attribute(other->shape)));
     }
     for (const Use& use : old->uses) {
@@ -484,7 +495,7 @@ void Graph::remove(Node* node, Loc loc) {
         for (const Output& output : outputs_) is_used |= output.value == result;
         for (const Update& update : updates_) is_used |= update.value == result;
         for (const Guard& guard : guards_) is_used |= guard.value == result;
-        if (is_used) fail<ValueError>(loc, "Graph::remove: %{}, a result of {}, is used", result->number, node->op);
+        if (is_used) fail<ValueError>(loc, "Graph::remove: {}, a result of {}, is used", called(result), node->op);
     }
     changed();
     for (std::size_t i = 0; i < node->inputs.size(); ++i) drop_use(node->inputs[i], node, static_cast<int>(i));

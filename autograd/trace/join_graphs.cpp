@@ -83,6 +83,11 @@ class Union {
         same("what is read", a.guards(), b.guards(), [](const Graph::Guard& x) { return x.value->number; });
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
+        if (x && y && x->op == y->op && x->results.size() != y->results.size()) {
+            fail<TapeError>(loc_, "trace: {} gives {} tensors with {}, {} with {}: the program goes step by step along a dimension with a name, as nn::LSTM and "
+                            "nn::GRU do along time: leave it without a name, or go along it with a cell and scan()",
+                            at_line(*x), x->results.size(), sizes_text(0), y->results.size(), sizes_text(g));
+        }
         fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a graph holds the one "
                         "branch that an if on a size took, and each step of a loop over a dimension, so that it would be right for one "
                         "size only: leave this dimension without a name, or go along it with scan()",

@@ -405,6 +405,10 @@ class detail::GraphReader {
         line.expect("=");
         Value *value = value_of(line.until("#"), line), *target = value_of(name, line);
         if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
+        if (target->dtype != value->dtype || !may_be_alike(target->shape, value->shape)) {
+            line.refuse(fmt::format("{} {} cannot be written to {}, which is {} {}", value->dtype, to_string(Attribute(value->shape)), name, target->dtype,
+                                    to_string(Attribute(target->shape))));
+        }
         if (!updated_.insert(target).second) line.refuse(fmt::format("{} is written to already", name));
         graph_.updates_.push_back({target, value});
     }

@@ -6,6 +6,7 @@
 #include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/fused_impl.h"
@@ -143,7 +144,10 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     add_steps(slots, needed, Needed(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(result_count + graph_.guards().size())));
     for (const Graph::Value* value : wanted) last_use_[at(slots.of(value))] = kToTheEnd;
     note_dead();
-    for (std::size_t i = 0; i < result_count; ++i) result_slots_.push_back(slots.of(wanted[i]));
+    for (std::size_t i = 0; i < result_count; ++i) {
+        result_slots_.push_back(slots.of(wanted[i]));
+        are_constants_.push_back(rewrite::is_of_constant(wanted[i]));
+    }
     for (std::size_t i = 0; i < graph_.guards().size(); ++i) guard_slots_.emplace_back(slots.of(graph_.guards()[i].value), static_cast<int>(i));
     for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) {
         const auto& [target, value] = graph_.updates()[i];

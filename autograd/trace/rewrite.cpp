@@ -124,6 +124,11 @@ bool is_finite_constant(const Value* value) {
     return magnitudes && magnitudes->least > 0;
 }
 
+bool is_of_constant(const Value* value) {
+    while (value->maker && sharing_of(*value->maker, 0) != Sharing::never && !value->maker->attributes().has_graph()) value = value->maker->inputs[0];
+    return value->kind == Graph::Kind::constant;
+}
+
 bool is_known(const Sizes& shape) {
     for (const SymInt& size : shape) {
         for (const std::string& name : size.dims()) {

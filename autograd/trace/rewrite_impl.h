@@ -30,6 +30,8 @@ std::optional<Magnitudes> magnitudes_of(const Value* value);
 /// Whether each element is known, finite and not 0.
 bool is_finite_constant(const Value* value);
 /// Whether a formula of dimensions, which may depend on data, gives each size.
+/// Whether it is a constant, or may lie in the memory of one.
+bool is_of_constant(const Value* value);
 bool is_known(const Sizes& shape);
 /// Whether attributes can say it: its dimensions are those of inputs, which each run knows from the start.
 bool is_given(const Graph& graph, const Sizes& shape);

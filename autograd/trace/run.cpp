@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -155,6 +156,9 @@ void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc
     const Tensor expected = guard.expected.to(cpu).contiguous(), found = now.to(cpu).contiguous();
     const bool is_alike = found.shape() == expected.shape() && found.dtype() == expected.dtype();
     const std::int64_t from = is_alike ? first_difference(expected, found) : 0;
+    if (guard.loc.line() == 0) {
+        fail<ValueError>(loc, "graph: the guard {} expects {}; it is {}", guard.what, shown(expected, from), shown(found, from));
+    }
     fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
                      "another way", guard.what, file_and_line(guard.loc), shown(expected, from), shown(found, from));
 }
@@ -220,7 +224,11 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     }
     std::vector<Tensor> outputs;
     for (const Output& output : outputs_) outputs.push_back(values[at(output.value)]);
+    const bool is_traced = detail::is_watched();
     const detail::PauseRecording pause;
+    for (std::size_t i = 0; i < outputs.size() && !is_traced; ++i) {  // numbers of the graph's own
+        if (rewrite::is_of_constant(outputs_[i].value)) outputs[i] = outputs[i].clone();
+    }
     for (const Guard& guard : guards_) detail::check_guard(guard, values[at(guard.value)], loc);
     std::vector<std::pair<Tensor, Tensor>> writes;
     for (const Update& update : updates_) {

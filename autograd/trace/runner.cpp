@@ -293,7 +293,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     for (std::size_t i = 0; i < result_slots_.size(); ++i) {
         const Tensor& y = *frame.where[at(result_slots_[i])];
         const bool is_in_block = y.defined() && ((block && y.impl()->storage == block) || (kCanCapture && frame.captured && is_captured(y)));
-        Tensor handed = is_in_block ? y.clone() : &y == &frame.slots[at(result_slots_[i])] ? shared_with(y) : y;
+        Tensor handed = is_in_block || are_constants_[i] ? y.clone() : &y == &frame.slots[at(result_slots_[i])] ? shared_with(y) : y;
         results[i].swap(handed);
     }
     if (!update_slots_.empty()) write_updates(frame, given, loc);
@@ -342,7 +342,9 @@ std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::stri
             for (const Value* value : inputs_) names += (names.empty() ? "" : ", ") + value->name;
             fail<ValueError>(loc, "Graph::run: there is no input {}; there are {}", name, names);
         }
-        given.data[place - inputs_.begin()] = &tensor;
+        const Tensor*& there = given.data[place - inputs_.begin()];
+        if (there) fail<ValueError>(loc, "Graph::run: the input {} is given twice", name);
+        there = &tensor;
     }
     detail::Plan& ready = plan(outputs, loc);
     std::vector<Tensor> results(ready.result_count());

@@ -97,6 +97,7 @@ class Plan {
     std::size_t tail_;                // steps from here on write updates
     std::vector<int> input_slots_;    // -1: not needed
     std::vector<int> result_slots_;
+    std::vector<bool> are_constants_;  // of the results: numbers of the graph's own, which are given as copies
     std::vector<std::pair<int, const Graph::Value*>> held_;  // parameters and constants: slot, and who has the tensor; -1: it is only written to
     std::vector<std::pair<int, int>> guard_slots_;           // slot, and which
     std::vector<int> update_slots_;                          // of each update

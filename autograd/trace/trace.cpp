@@ -11,6 +11,7 @@
 #include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/join_graphs_impl.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
@@ -26,6 +27,9 @@ namespace {
 SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& input, DimSizes& sizes, const Loc& loc) {
     if (name.empty()) return size;
     const bool is_formula = name[0] >= '0' && name[0] <= '9';
+    if (!is_formula && name.find_first_of("*/+- ()?") != std::string::npos) {
+        fail<ValueError>(loc, "trace: the dimension {} of {}: a name has no {}; a number comes first, \"32*height\"", name, input.name, "* / + - ( ) ?");
+    }
     const SymInt formula = is_formula ? SymInt::parse(name, loc) : SymInt::dim(name);
     const std::optional<SymInt::OfOneDim> one = formula.of_one_dim();
     if (!one) fail<ValueError>(loc, "trace: the dimension {} of {}: not a name, or a number times a name, \"32*height\"", name, input.name);
@@ -85,6 +89,16 @@ void put_back(const Backups& backups, const std::vector<KeptGradient>& gradients
     const PauseRecording pause;
     for (const auto& [tensor, copy] : backups) Tensor(tensor).copy_(copy);
     for (const KeptGradient& kept : gradients) kept.put_back();
+}
+
+// The graph's constants are what they were in the trace, whatever the program does with its tensors later.
+void own_constants(Graph& graph) {
+    const PauseRecording pause;
+    for (Graph::Value* constant : graph.constants()) constant->data = constant->data.clone();
+    rewrite::in_nested(graph, [](Graph& nested) {
+        own_constants(nested);
+        return 1;
+    });
 }
 
 struct Run {
@@ -160,15 +174,22 @@ class Program {
     /// What the run with the given inputs writes stays, unless this throws.
     Graph trace() const {
         Samples samples = run_samples(sizes_, /*with_first=*/false);
-        Run own = run(given());  // the last: what it writes stays
+        const std::vector<Tensor> tensors = given();
+        Run own = run(tensors);  // the last: what it writes stays
         try {
             samples.graphs[0] = std::move(own.graph);
-            return join(samples);
+            Graph graph = join(samples);
+            write_inputs(graph, tensors);
+            own_constants(graph);
+            return graph;
         } catch (const TapeError&) {
             own.undo();
             std::optional<Graph> graph = trace_larger();
             if (!graph) throw;
-            run(given());
+            const std::vector<Tensor> again = given();
+            run(again);
+            write_inputs(*graph, again);
+            own_constants(*graph);
             return std::move(*graph);
         } catch (...) {
             own.undo();
@@ -182,7 +203,18 @@ class Program {
         std::vector<Graph> graphs;
     };
 
-    std::vector<Tensor> given() const { return tensors_of([](std::size_t, const Tensor& x) { return x; }); }
+    // Copies, so that an example which the function sees by itself, too, is no input there; but for leaves, which may get gradients.
+    std::vector<Tensor> given() const {
+        return tensors_of([](std::size_t, const Tensor& x) { return x.requires_grad() ? x : copy_of(x); });
+    }
+    void write_inputs(const Graph& graph, const std::vector<Tensor>& tensors) const {
+        const PauseRecording pause;
+        for (const Graph::Update& update : graph.updates()) {
+            const auto input = static_cast<std::size_t>(std::find(graph.inputs().begin(), graph.inputs().end(), update.target) - graph.inputs().begin());
+            if (input == tensors.size() || inputs_[input].tensor.is_same(tensors[input])) continue;
+            Tensor(inputs_[input].tensor).copy_(tensors[input]);
+        }
+    }
     std::vector<Tensor> with_sizes(const DimSizes& sizes) const {
         return tensors_of([&](std::size_t i, const Tensor& x) { return resized(x, dims_[i], sizes); });
     }
@@ -245,14 +277,15 @@ class Program {
         check_data_sizes(samples.graphs);
         leave_none_to_ops(samples.graphs);
         JoinedGraph joined = join_graphs(std::move(samples.graphs), samples.sizes, loc_);
-        if (checks_sizes_ && joined.graph.guards().empty()) {
-            for (const DimSizes& sizes : sizes_to_check(samples.sizes[0], joined.guessed)) check_with(joined.graph, sizes);
+        if (checks_sizes_) {
+            for (const DimSizes& sizes : sizes_to_check(samples.sizes[0], joined)) check_with(joined.graph, sizes);
         }
         return std::move(joined.graph);
     }
 
-    // The smallest ones, for which programs do other things; one that is larger, of batches too; where a formula is a guess, more after the given.
-    std::vector<DimSizes> sizes_to_check(const DimSizes& first, const std::set<std::string>& guessed) const {
+    // The smallest ones, for which programs do other things; one that is larger, of batches too, and one beyond the bounds of slices; where a
+    // formula is a guess, more after the given.
+    std::vector<DimSizes> sizes_to_check(const DimSizes& first, const JoinedGraph& joined) const {
         std::vector<DimSizes> all;
         if (!sizes_.empty()) {
             for (const std::int64_t size : {1, 2}) {
@@ -263,6 +296,12 @@ class Program {
             for (auto& [name, own] : all.back()) own += far_.count(name) ? 0 : 19;
             if (all.back() == first) all.pop_back();
         }
+        constexpr std::int64_t most = 1 << 14;
+        if (const std::int64_t bound = largest_bound(joined.graph); bound > 0 && bound <= most) {
+            all.push_back(first);
+            for (auto& [name, own] : all.back()) own = std::max(own, 2 * bound + 3);
+        }
+        const std::set<std::string>& guessed = joined.guessed;
         if (!guessed.empty()) {
             for (const std::int64_t more : {2, 3, 4, 6, 7, 8, 10}) {
                 all.push_back(first);

@@ -305,7 +305,7 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         return alias;
     }
     if (outer_) {
-        const bool is_number = x.dim() == 0 && x.device() == cpu && x.impl()->trace == 0 && !x.requires_grad() && !outer_->knows(x);
+        const bool is_number = x.dim() == 0 && x.device() == cpu && x.impl()->trace == 0 && !x.requires_grad() && !outer_->knows(x) && !is_named(x);
         Graph::Value* value = is_number ? graph_.add_constant(x, {}, loc) : capture(x, loc);
         return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
     }
@@ -314,7 +314,8 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
             fail<TapeError>(loc, "trace: a parameter of shape {} is made in the function that is traced: each run of the graph would begin with "
                             "another one; make it, or its module, before the trace", x.shape());
         }
-        fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold", x.shape());
+        fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold, or in an earlier call of the function (trace calls it "
+                        "several times) and kept: make it anew in each call, or before the trace", x.shape());
     }
     if (is_of_other_thread(x.impl()->trace)) {
         fail<TapeError>(loc, "trace: a tensor of shape {} was made by another thread since the trace began; a graph would hold it as a "
@@ -622,6 +623,12 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
 }
 
 // --- Parts -----------------------------------------------------------------------------------------------------------------------
+
+// Whether it has been given as a parameter.
+bool Tracer::is_named(const Tensor& x) const {
+    const auto is_it = [&](const auto& named) { return named.second.is_same(x); };
+    return std::any_of(named_.begin(), named_.end(), is_it) || (outer_ && outer_->is_named(x));
+}
 
 bool Tracer::knows(const Tensor& x) const { return seen_.count(x.impl()) > 0 || stops_.count(x.impl()) > 0 || (outer_ && outer_->knows(x)); }
 

@@ -104,6 +104,7 @@ class Tracer : public OpWatcher {
     Graph::Value* capture(const Tensor& x, const Loc& loc);
     bool is_outer(const Seen& s) const;
     bool knows(const Tensor& x) const;
+    bool is_named(const Tensor& x) const;
     Seen& seen(const Tensor& x, const Loc& loc);
     Seen* alias_of(const Tensor& x);
     void put_back(Seen& whole, const Seen& part, const Loc& loc);

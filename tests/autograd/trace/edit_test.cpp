@@ -164,9 +164,9 @@ TEST_CASE("what would break a graph is refused, and changes nothing") {
     FAILS(ValueError, "is not of this graph", graph.insert(other.nodes()[0].get(), "neg", {x}));
     FAILS(ValueError, "the value is null", graph.insert(nullptr, "neg", {nullptr}));
     FAILS(ValueError, "is made after the matmul that would use it", graph.replace(x, end));
-    FAILS(ShapeError, "Graph::replace: %", graph.replace(graph.value("parameter_0"), x));
-    FAILS(DTypeError, "Graph::replace: %", other.replace(foreign, other.add_input("y", float64, foreign->shape)));
-    FAILS(DeviceError, "Graph::replace: %", other.replace(foreign, other.add_input("z", float32, foreign->shape, cuda(0))));
+    FAILS(ShapeError, "Graph::replace: parameter_0 has shape (2, 2), x (batch, 2)", graph.replace(graph.value("parameter_0"), x));
+    FAILS(DTypeError, "Graph::replace: x is float32, y is float64", other.replace(foreign, other.add_input("y", float64, foreign->shape)));
+    FAILS(DeviceError, "Graph::replace: x is on cpu, z on cuda:0", other.replace(foreign, other.add_input("z", float32, foreign->shape, cuda(0))));
     FAILS(ValueError, "is not of this graph", graph.replace(foreign, x));
     FAILS(ValueError, "is made after the matmul that would use it", graph.set_input(first, 0, end));
     FAILS(IndexError, "add has 2 inputs, there is no 7", graph.set_input(last, 7, x));

@@ -1,0 +1,223 @@
+// What a graph holds is its own: bounds of slices as they were said, constants, results of branches and loops, examples.
+#include <catch2/catch.hpp>
+
+#include "../../fails.h"
+#include "passes_check.h"
+#include "tapir/autograd/trace/check_trace.h"
+#include "tapir/autograd/trace/control_flow.h"
+#include "tapir/autograd/trace/grad.h"
+#include "tapir/tapir.h"
+
+using namespace passes_check;
+
+namespace {
+
+template <class Fn>
+void check_sizes(const Fn& fn, const std::vector<std::int64_t>& sizes, std::int64_t example = 10) {
+    const Graph graph = trace(fn, {{"x", randn({example, 2}), {"n"}}});
+    Graph passed = graph;
+    optimize(passed);
+    INFO(graph.str());
+    for (const std::int64_t n : sizes) {
+        INFO("n = " << n);
+        const Tensor x = randn({n, 2});
+        const Tensor wanted = fn(x);
+        for (const Graph* each : {&graph, static_cast<const Graph*>(&passed)}) {
+            check_same({(*each)({x})[0]}, {wanted}, 1e-5, 1e-6);
+            for (int k = 0; k < 2; ++k) check_same({each->run({{"x", x}})[0]}, {wanted}, 1e-5, 1e-6);
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("slices have the bounds that the program said") {
+    const std::vector<std::int64_t> sizes = {1, 3, 10, 99, 100, 101, 250};
+    for (const Slice& range : {Slice(0, 100), Slice(100, None), Slice(-100, None), Slice(0, -100), Slice(None, -3), Slice(-3, None), Slice(0, 3),
+                               Slice(0, 1000, 2), Slice(5, -5), Slice(-5, 5), Slice(1, None), Slice(None, -1), Slice(None, None, 3)}) {
+        INFO(range.start << ":" << range.stop << ":" << range.step);
+        check_sizes([&](const Tensor& x) { return x.slice(0, range) * 2; }, sizes);
+        check_sizes([&](const Tensor& x) { return x.index({range}).sum(0); }, sizes);
+        check_sizes([&](const Tensor& x) {
+            Tensor y = x * 1;
+            y.slice(0, range).mul_(3);
+            return y;
+        }, sizes);
+    }
+    const Graph graph = trace([](const Tensor& x) { return x.slice(0, Slice(0, 100)); }, {{"x", randn({10, 2}), {"n"}}});
+    CHECK(graph.str().find("start=0, end=100, step=1") != std::string::npos);
+    CHECK(graph.outputs()[0].value->shape[0].str() == "slice_0");
+}
+
+TEST_CASE("gradients of slices go to the places that the program said") {
+    for (const Slice& range : {Slice(0, 100), Slice(-3, None), Slice(2, None, 2)}) {
+        const auto fn = [&](const Tensor& x) {
+            const Tensor part = x.slice(0, range);
+            return sum(matmul(part.t(), part * 2));
+        };
+        const Graph gradient = grad(trace(fn, {{"x", randn({10, 2}), {"n"}}}), {"output"}, {"x"});
+        for (const std::int64_t n : {1, 5, 10, 200}) {
+            const Tensor x = randn({n, 2}).requires_grad_();
+            Tape tape;
+            check_same({gradient({x.detach()})[1]}, {tape.gradient(fn(x), {x})[0]}, 1e-5, 1e-6);
+        }
+    }
+}
+
+TEST_CASE("a size that is the least of a bound and a dimension is refused where it is a number") {
+    const auto fn = [](const Tensor& x) { return x.slice(0, Slice(0, 100)) * arange(x.slice(0, Slice(0, 100)).size(0), float32).unsqueeze(1); };
+    CHECK_THROWS_AS(trace(fn, {{"x", randn({10, 2}), {"n"}}}), TapeError);
+}
+
+TEST_CASE("an inserted slice has the size that its bounds give") {
+    Graph graph = trace([](const Tensor& x) { return x * 2; }, {{"x", randn({10, 2}), {"n"}}});
+    Graph::Node* slice = graph.insert(nullptr, "slice", {graph.outputs()[0].value}, {{"dim", 0}, {"start", 0}, {"end", 100}});
+    graph.add_output("first", slice->results[0]);
+    optimize(graph);
+    CHECK(graph.run({{"x", randn({200, 2})}}, {"first"})[0].shape() == Shape(100, 2));
+}
+
+TEST_CASE("constants are what they were in the trace") {
+    Tensor w = randn({8, 4}), table = ones({4});
+    const auto fn = [&](const Tensor& x) { return linear(x, w) + table.sum(); };
+    const Tensor x = randn({1, 4}), wanted = fn(x);
+    const Graph graph = trace(fn, {{"x", x}});
+    const CompiledGraph run = graph.compile();
+    for (int k = 0; k < 3; ++k) {
+        check_same({graph({x})[0], graph.run({{"x", x}})[0], run(x)}, {wanted, wanted, wanted}, 1e-5, 1e-6);
+        w.mul_(2);
+        table.fill_(7);
+    }
+    CHECK_THROWS_AS(check_trace(graph, fn, {x}), TapeError);
+}
+
+TEST_CASE("an output that is a constant is given as a copy") {
+    const auto fn = [](const Tensor& x) {
+        const Tensor c = tensor({1.0F, 2.0F, 3.0F});
+        return std::vector{x + 1, c, c.reshape({3, 1})};
+    };
+    const Graph graph = trace(fn, {{"x", ones({3})}});
+    const CompiledGraph run = graph.compile();
+    for (int k = 0; k < 3; ++k) {
+        for (const std::vector<Tensor>& results : {graph({ones({3})}), graph.run({{"x", ones({3})}}), run(std::vector{ones({3})})}) {
+            check_same(results, fn(ones({3})));
+            Tensor(results[1]).add_(10);
+            Tensor(results[2]).add_(10);
+        }
+    }
+}
+
+TEST_CASE("results of branches and loops in graphs are tensors of their own") {
+    const auto same = [](const Tensor& t) { return t; };
+    const auto check = [](const auto& fn) {
+        const Tensor x = tensor({1.0F, 2.0F, 3.0F});
+        const Graph graph = trace(fn, {{"x", x.clone()}});
+        for (int k = 0; k < 3; ++k) {
+            const Tensor given = x.clone();
+            Tensor y = graph.run({{"x", given}})[0];
+            check_same({y, graph({given})[0]}, {fn(x.clone()), fn(x.clone())});
+            y.add_(10);
+            check_same({given}, {x});
+        }
+    };
+    const Tensor w = ones({3});
+    check([&](const Tensor& x) { return cond(x.sum() > 0, [&] { return x; }, [&] { return x * 2; }); });
+    check([&](const Tensor& x) { return cond(x.sum() > 0, [&] { return w; }, [&] { return x * 2; }); });
+    check([&](const Tensor& x) { return while_loop([](const Tensor& t) { return t.sum() < 0; }, same, {x})[0]; });
+    check([&](const Tensor& x) { return scan([](const Tensor& h, const Tensor& v) { return std::pair{h, v}; }, {x}, {x}).carry[0]; });
+    check([&](const Tensor& x) {
+        Tensor state = x * 1;
+        const Tensor y = cond(x.sum() > 0, [&] { return state; }, [&] { return state * 2; });
+        state.add_(1);
+        return y + state * 0;
+    });
+}
+
+TEST_CASE("a number that is a parameter stays one where only a branch uses it") {
+    const Tensor lr = tensor(3.0F);
+    const auto fn = [&](const Tensor& x) { return cond(x.sum() > 0, [&] { return x * lr; }, [&] { return x; }); };
+    const Graph graph = trace(fn, {{"x", ones({3})}}, {.parameters = {{"lr", lr}}});
+    REQUIRE(graph.parameters().size() == 1);
+    Tensor(lr).fill_(5);
+    check_same({graph.run({{"x", ones({3})}})[0]}, {ones({3}) * 5});
+}
+
+TEST_CASE("an example that the function sees by itself, too, is a constant there") {
+    const Tensor h = zeros({2});
+    const auto fn = [&](const Tensor& x) { return x * 2 + h; };
+    const Graph graph = trace(fn, {{"h", h}});
+    check_same({graph({ones({2})})[0]}, {fn(ones({2}))});
+    Tensor state = zeros({2});
+    const auto count = [](const Tensor& x) {
+        Tensor(x).add_(1);
+        return x * 2;
+    };
+    trace(count, {{"x", state}});
+    check_same({state}, {ones({2})});  // what the run with the example writes stays
+}
+
+TEST_CASE("guards do not hide what depends on sizes") {
+    const TraceOptions guard{.reads = TraceOptions::Reads::guard};
+    const auto fn = [](const Tensor& x) { return x[0][0].item() > -100 && x.size(0) == 1 ? x * 100 : x * 2; };
+    CHECK_THROWS_AS(trace(fn, {{"x", randn({4, 2}), {"n"}}}, guard), TapeError);
+    const auto fine = [](const Tensor& x) { return x.sum().item() > -1e9 ? x * 2 : x; };
+    CHECK_NOTHROW(trace(fine, {{"x", randn({4, 2}), {"n"}}}, guard));
+}
+
+TEST_CASE("one_hot without a number of classes is refused, and guarded") {
+    const auto fn = [](const Tensor& x) { return one_hot(x); };
+    const Tensor x = tensor({0, 3, 1, 2});
+    CHECK_THROWS_WITH(trace(fn, {{"x", x, {"n"}}}), Catch::Contains("reads a value that amax made"));
+    const Graph graph = trace(fn, {{"x", x}}, {.reads = TraceOptions::Reads::guard});
+    check_same({graph({tensor({3, 0, 0, 1})})[0]}, {fn(tensor({3, 0, 0, 1}))});
+    CHECK_THROWS_AS(graph({tensor({2, 0, 0, 1})}), ValueError);
+}
+
+TEST_CASE("what is written to a parameter is like it") {
+    Graph graph = trace([w = ones({2, 3}).requires_grad_()](const Tensor& x) { return matmul(x, w.t()); }, {{"x", ones({4, 3})}});
+    Graph::Value *w = graph.parameters()[0], *y = graph.outputs()[0].value;
+    FAILS(ShapeError, "Graph::add_update: parameter_0 has shape (2, 3), what is to be written there (4, 2)", graph.add_update(w, y));
+    Graph::Value* whole = graph.insert(nullptr, "to_dtype", {w}, {{"dtype", int64}})->results[0];
+    FAILS(DTypeError, "Graph::add_update: parameter_0 is float32, what is to be written there int64", graph.add_update(w, whole));
+    FAILS(ValueError, "float32 (3,) cannot be written to w, which is float32 (2,)",
+          Graph::parse("input x: float32 (3,)\nparameter w: float32 (2,)\nupdate w = x\noutput y = x\n"));
+    FAILS(ValueError, "Graph::run: the input x is given twice", graph.run({{"x", ones({4, 3})}, {"x", ones({4, 3})}}));
+}
+
+TEST_CASE("gradients that are nothing but rounding are no difference") {
+    for (unsigned seed = 0; seed < 10; ++seed) {
+        manual_seed(seed);
+        const auto fn = [](const Tensor& x) { return group_norm(x, 4).square().sum(); };
+        CHECK_NOTHROW(grad(trace(fn, {{"x", randn({3, 16, 7}), {"b", "", "t"}}}), {"output"}, {"x"}));
+    }
+}
+
+TEST_CASE("names of dimensions are names") {
+    const auto traced_with = [](const char* name) { return trace([](const Tensor& x) { return x * 2; }, {{"x", ones({4}), {name}}}); };
+    for (const char* name : {"n*2", "n/2", "a+b", "-1", "?", "n n"}) CHECK_THROWS_WITH(traced_with(name), Catch::Contains("a number comes first"));
+    CHECK_NOTHROW(traced_with("2*n"));
+    CHECK_NOTHROW(traced_with("batch_size"));
+}
+
+TEST_CASE("a dampened first step that a trace undid is a first step") {
+    const auto after = [](bool is_traced) {
+        manual_seed(1);
+        Tensor w = ones({2}).requires_grad_();
+        optim::SGD sgd({w}, {.lr = 1, .momentum = 0.9, .dampening = 0.5});
+        const auto step = [&](const Tensor& x) {
+            Tape tape;
+            sgd.zero_grad();
+            const Tensor loss = sum(w * x.sum());
+            tape.backward(loss);
+            sgd.step();
+            return loss;
+        };
+        if (is_traced) {
+            trace(step, {{"x", ones({2}), {"n"}}});
+        } else {
+            step(ones({2}));
+        }
+        return w.detach().clone();
+    };
+    check_same({after(true)}, {after(false)}, 1e-6, 1e-7);
+}
