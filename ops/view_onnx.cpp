@@ -104,7 +104,8 @@ OnnxValue slice_scatter_of(const OnnxCall& x) {
     const OnnxValue j = along(x, dim);
     const OnnxValue in_part = (j >= first) & (j < last) & (remainder(j - first, step) == 0);
     // A part of nothing has no element to gather.
-    const OnnxValue padded = is_place(start) && is_place(end) ? part : x.concat({part, x[0]}, dim);
+    const SymInt length = x.shape(1)[dim];
+    const OnnxValue padded = length.is_number() && length.number() > 0 ? part : x.concat({part, x[0]}, dim);
     return where(in_part, x.gather(padded, k, dim), x[0]);
 }
 

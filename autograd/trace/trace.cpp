@@ -151,8 +151,8 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
 // A function, its inputs, and its runs with several sizes of the named dimensions.
 class Program {
  public:
-    Program(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, bool checks_sizes, const Loc& loc)
-        : fn_(fn), inputs_(inputs), options_(options), loc_(loc), dims_(inputs.size()), checks_sizes_(checks_sizes) {
+    Program(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, bool is_model, const Loc& loc)
+        : fn_(fn), inputs_(inputs), options_(options), loc_(loc), dims_(inputs.size()), is_model_(is_model) {
         std::set<std::string> names;
         for (std::size_t i = 0; i < inputs.size(); ++i) {
             const TraceInput& input = inputs[i];
@@ -277,9 +277,7 @@ class Program {
         check_data_sizes(samples.graphs);
         leave_none_to_ops(samples.graphs);
         JoinedGraph joined = join_graphs(std::move(samples.graphs), samples.sizes, loc_);
-        if (checks_sizes_) {
-            for (const DimSizes& sizes : sizes_to_check(samples.sizes[0], joined)) check_with(joined.graph, sizes);
-        }
+        for (const DimSizes& sizes : sizes_to_check(samples.sizes[0], joined)) check_with(joined.graph, sizes);
         return std::move(joined.graph);
     }
 
@@ -293,7 +291,7 @@ class Program {
                 for (auto& [name, own] : all.back()) own = size;
             }
             all.push_back(first);
-            for (auto& [name, own] : all.back()) own += far_.count(name) ? 0 : 19;
+            for (auto& [name, own] : all.back()) own += is_model_ ? 1 : far_.count(name) ? 0 : 19;
             if (all.back() == first) all.pop_back();
         }
         constexpr std::int64_t most = 1 << 14;
@@ -312,7 +310,7 @@ class Program {
     }
 
     void check_with(const Graph& graph, const DimSizes& sizes) const {
-        const std::string how = difference_from_program(graph, fn_, with_sizes(sizes), loc_);
+        const std::string how = difference_from_program(graph, fn_, with_sizes(sizes), /*may_fail=*/is_model_, loc_);
         if (how.empty()) return;
         fail<TapeError>(loc_, "trace: with {} the graph does not do what the program does: {}: leave a dimension that decides on it without a name",
                         shown_sizes(sizes), how);
@@ -344,19 +342,19 @@ class Program {
     const Loc& loc_;
     std::vector<std::vector<SymInt>> dims_;  // of each input
     DimSizes sizes_, far_;
-    bool checks_sizes_;
+    bool is_model_;
     const std::uint16_t number_ = next_trace();
 };
 
 }  // namespace
 
-Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc, bool checks_sizes) {
+Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc, bool is_model) {
     if (is_tracing()) fail<TapeError>(loc, "trace: this thread traces already");
     check_arity("trace", fn, inputs.size(), loc);
     for (const auto& [name, tensor] : options.parameters) {
         if (!tensor.defined()) fail<ValueError>(loc, "trace: the parameter {} is undefined", name);
     }
-    return Program(fn, inputs, options, checks_sizes, loc).trace();
+    return Program(fn, inputs, options, is_model, loc).trace();
 }
 
 }  // namespace tapir::detail

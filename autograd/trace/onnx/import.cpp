@@ -414,7 +414,7 @@ class Loader {
             inputs.push_back(std::move(traced));
         }
         const auto run = [&](const std::vector<Tensor>& x) { return run_model(x); };
-        Graph graph = detail::trace(traced(run), inputs, traced_, loc_, /*checks_sizes=*/false);
+        Graph graph = detail::trace(traced(run), inputs, traced_, loc_, /*is_model=*/true);
         eliminate_dead_code(graph);
         return graph;
     }
