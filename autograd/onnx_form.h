@@ -175,8 +175,10 @@ class OnnxBuilder {
 
     // Subgraphs: nodes that are made from begin_graph() to end_graph() are in them; values from outside can be used by their names.
     virtual void begin_graph() = 0;
-    /// An input of the subgraph.
-    virtual OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape) = 0;
+    /// An input of the subgraph. shape: null where it is not known. given: what it is given first, or is a slice of: where the shape of
+    /// that depends on data, so does this one's.
+    virtual OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape, const OnnxValue& given) = 0;
+    OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape) { return graph_input(dtype, shape, {}); }
     /// Gives its number for OnnxAttribute::graph.
     virtual int end_graph(const OnnxValues& outputs) = 0;
     /// The nodes of a graph whose inputs are these; gives its outputs.

@@ -17,7 +17,11 @@ OnnxValues lowered(const OnnxCall& x, int from, std::size_t count) {
     }
     return list;
 }
-OnnxValue one_flag(const OnnxCall& x, const OnnxValue& value) { return x.reshape(x.cast(value, bool_), OnnxSizes{}); }
+// Of one element, in as many dimensions.
+OnnxValue one_flag(const OnnxCall& x, const OnnxValue& value, std::size_t rank) {
+    const OnnxValue flag = x.cast(value, bool_);
+    return rank == 0 ? flag : x.reshape(flag, OnnxSizes{});
+}
 
 OnnxDTypes result_dtypes(const OnnxCall& x) {
     OnnxDTypes dtypes;
@@ -39,7 +43,7 @@ OnnxValues cond_of(const OnnxCall& x) {
         for (int i = 0; i < x.result_count(); ++i) outputs[i] = x.cast(outputs[i], x.result_dtype(i));
         attributes.push_back(OnnxAttribute::graph(k == 0 ? "then_branch" : "else_branch", x.builder().end_graph(outputs)));
     }
-    return x.nodes("If", result_dtypes(x), {one_flag(x, lowered(x, 0, 1)[0])}, attributes);
+    return x.nodes("If", result_dtypes(x), {one_flag(x, lowered(x, 0, 1)[0], x.shape(0).size())}, attributes);
 }
 
 OnnxValues while_of(const OnnxCall& x) {
@@ -58,14 +62,18 @@ OnnxValues while_of(const OnnxCall& x) {
         values.append(more);
         return values;
     };
-    const auto goes_on = [&](const OnnxValues& carried) { return one_flag(x, builder.write(*condition, with(carried, of_test))[0]); };
+    const auto goes_on = [&](const OnnxValues& carried) {
+        return one_flag(x, builder.write(*condition, with(carried, of_test))[0], condition->outputs()[0].value->shape.size());
+    };
     const OnnxValue begins = goes_on(begun);
     const std::vector<SymInt> scalar;
     builder.begin_graph();
     builder.graph_input(int64, &scalar);
     builder.graph_input(bool_, &scalar);
     OnnxValues carried;
-    for (std::size_t i = 0; i < carries; ++i) carried.push_back(builder.graph_input(x.dtype(static_cast<int>(i)), &body->inputs()[i]->shape));
+    for (int i = 0; i < begun.count(); ++i) {
+        carried.push_back(builder.graph_input(x.dtype(i), &body->inputs()[static_cast<std::size_t>(i)]->shape, begun[i]));
+    }
     OnnxValues next = builder.write(*body, with(carried, of_body));
     OnnxValues outputs = {goes_on(next)};
     outputs.append(next);
@@ -88,7 +96,9 @@ OnnxValues scan_of(const OnnxCall& x) {
     OnnxBuilder& builder = x.builder();
     builder.begin_graph();
     OnnxValues given;
-    for (std::size_t i = 0; i < carries + xs; ++i) given.push_back(builder.graph_input(x.dtype(static_cast<int>(i)), &body->inputs()[i]->shape));
+    for (int i = 0; i < operands.count(); ++i) {
+        given.push_back(builder.graph_input(x.dtype(i), &body->inputs()[static_cast<std::size_t>(i)]->shape, operands[i]));
+    }
     OnnxValues results = given;
     results.append(uses);
     results = builder.write(*body, results);

@@ -211,6 +211,49 @@ void control_flow() {
                     },
                     {{"h", randn({2, 3}), {"batch"}}, {"x", randn({2, 5, 3}), {"batch", "time"}}}, {{randn({3, 3}), randn({3, 2, 3})}});
     }
+    const auto until = [](const Tensor& h, const Tensor& step) {
+        return while_loop([](const Tensor& i, const Tensor& now) { return (i < 5) & (now.abs().sum() > 0.1); },
+                          [&](const Tensor& i, const Tensor& now) { return std::pair{i + 1, tanh(now + step) * 0.5}; }, {tensor(0), h})[1];
+    };
+    const auto nested = [&](const Tensor& h, const Tensor& steps) {
+        const auto body = [&](const Tensor& now, const Tensor& step) {
+            const Tensor next = cond(step.sum() > 0, [&] { return until(now, step); }, [&] { return now - step; });
+            return std::pair{next, scan([](const Tensor& sum, const Tensor& row) { return std::pair{sum + row, sum * row}; }, {step[0]}, {next}).outputs[0]};
+        };
+        const ScanResult r = scan(body, {h}, {steps});
+        return std::vector<Tensor>{r.carry[0], r.outputs[0]};
+    };
+    write_model("while_in_scan",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    const ScanResult r = scan([&](const Tensor& h, const Tensor& step) { const Tensor next = until(h, step); return std::pair{next, next * 2}; }, {x[0]}, {x[1]});
+                    return {r.carry[0], r.outputs[0]};
+                },
+                {{"h", randn({2, 3}), {"batch"}}, {"x", randn({5, 2, 3}), {"time", "batch"}}}, {{randn({3, 3}), randn({4, 3, 3})}});
+    write_model("while_in_scan_alone",
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    const auto body = [](const Tensor& h, const Tensor& step) {
+                        const Tensor next = while_loop([](const Tensor& now) { return now.norm() > 1.0; }, [](const Tensor& now) { return now * 0.7; }, {h + step})[0];
+                        return std::pair{next, next};
+                    };
+                    const ScanResult r = scan(body, {zeros({3})}, {x[0]});
+                    return {r.carry[0], r.outputs[0]};
+                },
+                {{"x", randn({5, 3}) * 2, {"time"}}}, {{randn({9, 3}) * 3}});
+    write_model("nested_control_flow", [&](const std::vector<Tensor>& x) { return nested(x[0], x[1]); },
+                {{"h", randn({2, 3}), {"batch"}}, {"x", randn({5, 2, 3}), {"time", "batch"}}}, {{randn({3, 3}), randn({4, 3, 3})}});
+    write_model("while_in_scan_of_chosen", [&](const std::vector<Tensor>& x) { return nested(x[0], x[1][x[1].sum({1, 2}) > 0]); },
+                {{"h", randn({2, 3}), {"batch"}}, {"x", cat({ones({1, 2, 3}), randn({5, 2, 3})}), {"time", "batch"}}},
+                {{randn({3, 3}), cat({ones({1, 3, 3}), randn({6, 3, 3})})}});
+    write_model("scan_in_while_of_chosen",
+                [](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    const Tensor kept = x[0][x[0] > 0];
+                    const auto body = [&](const Tensor& i, const Tensor& now) {
+                        const ScanResult r = scan([](const Tensor& sum, const Tensor& v) { return std::pair{sum + v, sum * v}; }, {zeros({})}, {now});
+                        return std::pair{i + 1, tanh(r.outputs[0]) + kept * x[0][x[0] > 0.1].sum()};
+                    };
+                    return {while_loop([](const Tensor& i, const Tensor&) { return i < 3; }, body, {tensor(0), kept})[1]};
+                },
+                {{"x", tensor({0.5f, -1.0f, 0.25f, 0.05f}), {"n"}}}, {{tensor({1.0f, 0.5f})}});
     write_model("scan_gradient",
                 [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
                     Tape tape;

@@ -125,6 +125,9 @@ class Writer final : public OnnxBuilder {
         }
         for (const Graph::Value* value : graph_.inputs()) {
             put_type(*main_->add_input(), value->name, value->dtype, &value->shape);
+            for (const SymInt& size : value->shape) {
+                for (std::string& name : size.dims()) named_.insert(std::move(name));
+            }
             bind(value, OnnxValue(*this, value->name, value->dtype));
         }
         write_values(graph_);
@@ -154,6 +157,10 @@ class Writer final : public OnnxBuilder {
             results.emplace_back(*this, fresh_number(), dtype);
             node->add_output(results.last().name());
         }
+        const std::string_view name = op;
+        if ((name == "Cast" || name == "Identity") && results.count() == 1 && node->input_size() == 1) {
+            if (const auto known = shapes_.find(node->input(0)); known != shapes_.end()) shapes_.try_emplace(results[0].name(), Known(known->second));
+        }
         for (const OnnxAttribute& attribute : attributes) put_attribute(*node, attribute);
         return results;
     }
@@ -169,6 +176,8 @@ class Writer final : public OnnxBuilder {
             auto* initializer = main_->add_initializer();
             put_tensor(*initializer, place->second, flat, external_);
             initializer->set_doc_string(detail::kOnnxConstant);
+            Known& known = shapes_[place->second] = {{}, true};
+            for (const int64_t size : flat.shape()) known.shape.push_back(size);
         }
         return OnnxValue(*this, place->second, flat.dtype());
     }
@@ -207,9 +216,10 @@ class Writer final : public OnnxBuilder {
         sizes_.emplace_back();
     }
 
-    OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape) override {
+    OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape, const OnnxValue& given) override {
         const std::string name = fresh("input");
-        put_type(*current_->add_input(), name, dtype, shape);
+        if (shape) shapes_.try_emplace(name, Known{*shape, is_sure(given)});
+        put_part_type(*current_->add_input(), name, dtype);
         return OnnxValue(*this, name, dtype);
     }
 
@@ -219,7 +229,7 @@ class Writer final : public OnnxBuilder {
         for (const OnnxValue& output : outputs) {
             OnnxValue value = output;
             if (!own.erase(value.name())) value = add("Identity", {value}, {}, {value.dtype()})[0];  // what is made elsewhere, or given twice
-            put_type(*current_->add_output(), value.name(), value.dtype(), nullptr);
+            put_part_type(*current_->add_output(), value.name(), value.dtype());  // onnxruntime needs them where a Scan is around
         }
         current_->set_name(fmt::format("graph_{}", graph_count_));
         graphs_.emplace(graph_count_, std::move(open_.back()));
@@ -231,15 +241,41 @@ class Writer final : public OnnxBuilder {
         for (std::size_t i = 0; i < graph.inputs().size(); ++i) {
             const Graph::Value* value = graph.inputs()[i];
             if (i >= inputs.size()) throw OnnxRefusal{fmt::format("a graph has {} inputs, and is given {}", graph.inputs().size(), inputs.size())};
+            if (!is_sure(inputs[static_cast<int64_t>(i)])) unsure_.insert(value);
             bind(value, inputs[static_cast<int64_t>(i)]);
         }
+        const bool outer = is_data_dependent_;
         write_values(graph);
         OnnxValues outputs;
         for (const Graph::Output& output : graph.outputs()) outputs.push_back(lowered(output.value));
+        is_data_dependent_ = outer || std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const auto& o) { return unsure_.count(o.value) > 0; });
         return outputs;
     }
 
  private:
+    // The shape of a value, and whether it is that with all data.
+    struct Known {
+        std::vector<SymInt> shape;
+        bool is_sure;
+    };
+    bool is_sure(const OnnxValue& value) const {
+        const auto known = shapes_.find(value.name());
+        return known == shapes_.end() || known->second.is_sure;
+    }
+
+    // Of an input or output of a subgraph. Sizes that are none of the model's have no names there: as many as data says.
+    void put_part_type(onnx::ValueInfoProto& info, const std::string& name, DType dtype) const {
+        const auto found = shapes_.find(name);
+        if (found == shapes_.end()) return put_type(info, name, dtype, nullptr);
+        const auto& [shape, has_this_always] = found->second;
+        put_type(info, name, dtype, &shape, !has_this_always);
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+            const std::vector<std::string> names = shape[d].dims();
+            const bool is_named = std::all_of(names.begin(), names.end(), [&](const std::string& of) { return named_.count(of) > 0; });
+            if (!is_named) info.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(static_cast<int>(d))->clear_dim_param();
+        }
+    }
+
     void close_graph() {
         open_.pop_back();
         current_ = stack_.back();
@@ -267,6 +303,7 @@ class Writer final : public OnnxBuilder {
 
     void bind(const Graph::Value* value, const OnnxValue& to) {
         values_[value] = to;
+        if (!to.is_number()) shapes_.try_emplace(to.name(), Known{value->shape, unsure_.count(value) == 0});
         for (std::size_t d = 0; d < value->shape.size(); ++d) {  // a place where the size of a dimension can be read
             const std::optional<SymInt::OfOneDim> one = value->shape[d].of_one_dim();
             if (to.is_number() || !one) continue;
@@ -378,6 +415,7 @@ class Writer final : public OnnxBuilder {
             for (const Graph::Value* result : node.results) results.push_back({result->dtype, result->shape});
             const OnnxCall call(*this, node.attributes(), std::move(inputs), std::move(infos), std::move(results));
             const OnnxValues values = form->write(call);
+            if (is_data_dependent_) unsure_.insert(node.results.begin(), node.results.end());
             if (values.size() < node.results.size()) throw OnnxRefusal{fmt::format("{} of {} results", values.size(), node.results.size())};
             for (std::size_t i = 0; i < node.results.size(); ++i) {
                 const Graph::Value* result = node.results[i];
@@ -398,7 +436,6 @@ class Writer final : public OnnxBuilder {
         } catch (const Error& error) {  // of sizes that do not fit, say: a text may say anything
             refuse(node, io::text_of(error), depth);
         }
-        if (is_data_dependent_) unsure_.insert(node.results.begin(), node.results.end());
         doc_ = outer;
     }
 
@@ -519,6 +556,8 @@ class Writer final : public OnnxBuilder {
     std::unordered_set<std::string> given_;  // by inputs, parameters, outputs, and constants that are written already
     std::unordered_map<std::string, std::string> renamed_;
     std::unordered_set<const Graph::Value*> unsure_;  // whose shapes depend on data
+    std::unordered_map<std::string, Known> shapes_;   // of values of the model
+    std::unordered_set<std::string> named_;           // dimensions of the model's inputs
     bool is_data_dependent_ = false;
     std::vector<std::string> refused_;
     std::string doc_;

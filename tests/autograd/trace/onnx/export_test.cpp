@@ -231,6 +231,46 @@ TEST_CASE("control flow is If, Loop and Scan", "[onnx]") {
     CHECK(loop.attribute(0).g().output_size() == 3);  // condition, i, h
 }
 
+TEST_CASE("branches and bodies say what shapes they give", "[onnx]") {
+    const auto step = [](const Tensor& h, const Tensor& x) {
+        const Tensor end = while_loop([](const Tensor& z) { return z.norm() > 1.0; }, [](const Tensor& z) { return z * 0.7; }, {h + x})[0];
+        const Tensor y = cond(x.sum() > 0, [&] { return end * 2; }, [&] { return end; });
+        return std::pair{y, y};
+    };
+    const auto check = [](const Saved& saved, const Names& shape, const Names& flag) {
+        const auto& body = saved.node("Scan").attribute(1).g();  // behind num_scan_inputs
+        REQUIRE(body.output_size() == 2);
+        for (const auto& value : body.input()) CHECK(value.type().tensor_type().has_shape());
+        for (const auto& value : body.output()) CHECK(sizes_of(value) == shape);
+        int parts = 0;
+        for (const auto& node : body.node()) {
+            for (const auto& attribute : node.attribute()) {
+                if (!attribute.has_g()) continue;
+                ++parts;
+                const bool is_loop = node.op_type() == "Loop";
+                REQUIRE(attribute.g().output_size() == (is_loop ? 2 : 1));
+                if (is_loop) CHECK(sizes_of(attribute.g().output(0)) == flag);
+                for (const auto& value : attribute.g().output()) CHECK(value.type().tensor_type().has_shape());
+                CHECK(sizes_of(attribute.g().output(is_loop ? 1 : 0)) == shape);
+            }
+        }
+        CHECK(parts == 3);
+    };
+    const TraceInput x{"x", ones({4, 2, 3}), {"time", "batch"}};
+    check(Saved(trace([&](const Tensor& xs) { return scan(step, {zeros({xs.size(1), 3})}, {xs}).outputs[0]; }, {x})), {"batch", "3"}, {});
+    // Sizes that depend on data have no names.
+    const auto chosen = [&](const Tensor& xs) {
+        const Tensor kept = xs[xs > 0];
+        return scan(step, {kept * 0}, {stack({kept, kept * 2})}).outputs[0];
+    };
+    const Graph graph = trace(chosen, {{"x", tensor({1.0f, -2.0f, 3.0f}), {"n"}}});
+    const Saved saved(graph);
+    check(saved, {"?"}, {});
+    CHECK(sizes_of(saved.model.graph().output(0)) == Names{"?", "?"});
+    const Tensor other = tensor({1.0f, 2.0f, -1.0f, 0.5f});
+    CHECK(allclose(load_onnx(saved.path)({other})[0], chosen(other)));
+}
+
 TEST_CASE("all that cannot be written is refused at once, by line", "[onnx]") {
     const files::TemporaryFolder folder;
     const std::string path = (folder.path() / "model.onnx").string();
