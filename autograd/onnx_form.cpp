@@ -311,8 +311,13 @@ OnnxValue OnnxCall::concat(const OnnxValues& x, int dim) const {
 }
 
 OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const {
+    const std::string_view name = op;
+    const bool is_double = x.dtype() == DType::float64;  // onnxruntime has not all norms of it
+    if (name == "ReduceL1" && (is_double || dims.empty())) return reduce("ReduceSum", abs(x), dims, keepdim);
+    if (name == "ReduceL2" && dims.empty()) return abs(x);
+    if (name == "ReduceL2" && is_double) return sqrt(reduce("ReduceSumSquare", x, dims, keepdim));
     if (dims.empty()) return x;  // a 0-d tensor
-    const bool is_operand = opset() >= 18 || std::string_view(op) == "ReduceSum";
+    const bool is_operand = opset() >= 18 || name == "ReduceSum";
     if (is_operand) return node(op, x.dtype(), {x, ints(dims)}, {{"keepdims", keepdim}});
     return node(op, x.dtype(), {x}, {{"axes", dims}, {"keepdims", keepdim}});
 }
@@ -405,17 +410,40 @@ OnnxValue log1p(const OnnxValue& x) {
     return where(abs(x) < 1, near, log(u));
 }
 OnnxValue sin(const OnnxValue& x) { return unary("Sin", x); }
-OnnxValue cos(const OnnxValue& x) { return unary("Cos", x); }
-OnnxValue tan(const OnnxValue& x) { return unary("Tan", x); }
+// onnxruntime has these of float32 alone.
+OnnxValue cos(const OnnxValue& x) {
+    if (x.dtype() != DType::float64) return unary("Cos", x);
+    const OnnxValue half = sin(x * 0.5);  // x / 2 is exact, as x + pi / 2 is not
+    return 1 - half * half * 2;
+}
+OnnxValue tan(const OnnxValue& x) { return x.dtype() == DType::float64 ? sin(x) / cos(x) : unary("Tan", x); }
 OnnxValue asin(const OnnxValue& x) { return unary("Asin", x); }
 OnnxValue acos(const OnnxValue& x) { return unary("Acos", x); }
 OnnxValue atan(const OnnxValue& x) { return unary("Atan", x); }
-OnnxValue sinh(const OnnxValue& x) { return unary("Sinh", x); }
-OnnxValue cosh(const OnnxValue& x) { return unary("Cosh", x); }
+OnnxValue sinh(const OnnxValue& x) {
+    if (x.dtype() != DType::float64) return unary("Sinh", x);
+    const OnnxValue away = abs(x), u = expm1(where(away < 20, away, 0)), root = exp(away * 0.5);
+    const OnnxValue y = where(away < 20, (u + u / (u + 1)) * 0.5, root * 0.5 * root);
+    return where(x < 0, -y, y);
+}
+OnnxValue cosh(const OnnxValue& x) {
+    if (x.dtype() != DType::float64) return unary("Cosh", x);
+    const OnnxValue root = exp(abs(x) * 0.5);
+    return root * 0.5 * root + 0.5 / root / root;
+}
 OnnxValue tanh(const OnnxValue& x) { return unary("Tanh", x); }
-OnnxValue asinh(const OnnxValue& x) { return unary("Asinh", x); }
-OnnxValue acosh(const OnnxValue& x) { return unary("Acosh", x); }
-OnnxValue atanh(const OnnxValue& x) { return unary("Atanh", x); }
+OnnxValue asinh(const OnnxValue& x) {
+    if (x.dtype() != DType::float64) return unary("Asinh", x);
+    const OnnxValue away = abs(x), a = where(away < 1e8, away, 0);
+    const OnnxValue y = where(away < 1e8, log1p(a + a * a / (sqrt(a * a + 1) + 1)), log(away) + 0.69314718055994530942);
+    return where(x < 0, -y, y);
+}
+OnnxValue acosh(const OnnxValue& x) {
+    if (x.dtype() != DType::float64) return unary("Acosh", x);
+    const OnnxValue beyond = where(x < 1e8, x, 1) - 1;
+    return where(x < 1e8, log1p(beyond + sqrt(beyond) * sqrt(beyond + 2)), log(x) + 0.69314718055994530942);
+}
+OnnxValue atanh(const OnnxValue& x) { return x.dtype() == DType::float64 ? log1p(2 * x / (1 - x)) * 0.5 : unary("Atanh", x); }
 OnnxValue erf(const OnnxValue& x) { return unary("Erf", x); }
 OnnxValue erfc(const OnnxValue& x) { return 1 - erf(x); }
 OnnxValue sigmoid(const OnnxValue& x) { return unary("Sigmoid", x); }

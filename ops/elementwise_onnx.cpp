@@ -14,12 +14,22 @@ namespace {
 using V = OnnxValue;
 using enum ElementTypes;
 
+// Whether onnxruntime has the operator of float64. Of the others those are here that an expression can stand for.
+bool has_double(std::string_view onnx) {
+    for (const std::string_view other : {"Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign",
+                                         "HardSigmoid", "PRelu"}) {
+        if (onnx == other) return false;
+    }
+    return true;
+}
+
 // The operators of which an attribute, or a difference to Tapir's op, keeps the rows that name them from being written so.
 bool is_alike(std::string_view onnx, DType dtype) {
     for (const std::string_view other : {"Clip", "HardSigmoid", "Shrink", "Mod", "PRelu", "Celu", "Softplus", "And", "Or", "Xor", "Not", "BitShift",
                                          "Sign", "HardSwish"}) {
         if (onnx == other) return false;
     }
+    if (dtype == DType::float64 && !has_double(onnx)) return false;
     if (onnx == "IsNaN" || onnx == "IsInf") return is_floating(dtype);
     if (onnx == "Pow" || onnx == "Floor" || onnx == "Ceil" || onnx == "Round" || onnx == "Relu") return is_floating(dtype);
     return true;
@@ -114,8 +124,9 @@ V apply(const Row& row, const OnnxCall& x) {
     const bool bool_as_is = row.to_bool && (row.name == "eq" || row.name == "ne" || row.name.substr(0, 8) == "logical_");
     const DType dtype = bool_as_is && met_in == bool_ ? bool_ : computed_as(met_in);
     const OnnxValues v = operands(x, dtype);
-    if (row.name == "leaky_relu") return x.node("LeakyRelu", {v[0]}, {{"alpha", x.real("negative_slope")}});
-    if (row.name == "elu") return x.node("Elu", {v[0]}, {{"alpha", x.real("alpha")}});
+    const bool is_double = dtype == DType::float64;
+    if (row.name == "leaky_relu" && !is_double) return x.node("LeakyRelu", {v[0]}, {{"alpha", x.real("negative_slope")}});
+    if (row.name == "elu" && !is_double) return x.node("Elu", {v[0]}, {{"alpha", x.real("alpha")}});
     if (row.name == "clamp" || row.name == "hardtanh") {
         const double low = x.real(row.params[0]), high = x.real(row.params[1]);
         if (low <= high) {
@@ -126,10 +137,10 @@ V apply(const Row& row, const OnnxCall& x) {
         }
     }
     if (row.name == "relu6") return x.node("Clip", {v[0], x.scalar(0, dtype), x.scalar(6, dtype)});
-    if (row.name == "hardsigmoid") return x.node("HardSigmoid", {v[0]}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
-    if (row.name == "softplus" && x.real("beta") == 1 && x.real("threshold") == 20) return x.node("Softplus", {v[0]});
-    if (row.name == "logsigmoid") return -x.node("Softplus", {-v[0]});
-    if (row.name == "parametric_relu" && is_floating(dtype) && x.shape(0) == x.result_shape()) return x.node("PRelu", {v[0], v[1]});
+    if (row.name == "hardsigmoid" && !is_double) return x.node("HardSigmoid", {v[0]}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
+    if (row.name == "softplus" && !is_double && x.real("beta") == 1 && x.real("threshold") == 20) return x.node("Softplus", {v[0]});
+    if (row.name == "logsigmoid" && !is_double) return -x.node("Softplus", {-v[0]});
+    if (row.name == "parametric_relu" && is_floating(dtype) && !is_double && x.shape(0) == x.result_shape()) return x.node("PRelu", {v[0], v[1]});
     if (row.onnx.name && !row.params[0] && is_alike(row.onnx.name, dtype)) {
         return x.node(row.onnx.name, row.to_bool ? bool_ : dtype, v);
     }

@@ -279,6 +279,37 @@ void training() {
                 {{"x", randn({6, 4}), {"batch"}}, {"target", randint(0, 3, {6}), {"batch"}}}, {{randn({9, 4}), randint(0, 3, {9})}});
 }
 
+// What onnxruntime has of float32 alone is written in what it has of float64.
+void doubles(int opset) {
+    nn::Sequential net(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 3));
+    net.to(float64);
+    const auto parameters = net.parameters();
+    write_model("float64_clipped_step_" + std::to_string(opset),
+                [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+                    Tape tape;
+                    const Tensor loss = cross_entropy(net(x[0]), x[1]);
+                    std::vector<Tensor> grads = tape.gradient(loss, parameters);
+                    std::vector<Tensor> norms;
+                    for (const Tensor& grad : grads) norms.push_back(grad.norm());
+                    const Tensor total = stack(norms).norm();
+                    std::vector<Tensor> results = {loss, total};
+                    for (const Tensor& grad : grads) results.push_back(grad * clamp(0.1 / (total + 1e-6), 0.0, 1.0));
+                    return results;
+                },
+                {{"x", randn({6, 4}, float64), {"batch"}}, {"target", randint(0, 3, {6}), {"batch"}}}, {{randn({9, 4}, float64), randint(0, 3, {9})}}, {.opset = opset});
+    write_model("float64_numbers_" + std::to_string(opset),
+                [](const std::vector<Tensor>& v) -> std::vector<Tensor> {
+                    const Tensor& x = v[0];
+                    return {cos(x), tan(x), sinh(x), cosh(x), asinh(x), acosh(x), atanh(x), digamma(x), elu(x), selu(x), softplus(x), logsigmoid(x), softsign(x),
+                            hardsigmoid(x), hardswish(x), leaky_relu(x), norm(x), norm(x, 1), norm(x[2]), norm(x[2], 1)};
+                },
+                {{"x", tensor({0.5, 1e-9, -0.75, -2.3, 3.0, 1.0, -1.0, 1.0000001, 700.0, -700.0, 1e5, -1e5, 1e200, -1e200, 0.0}, float64)}},
+                {{tensor({0.1, 0.2, -3.5, 5.25, 22.0, -22.0, 19.0, 1e8, -1e8, -0.999999, 0.999999, 1e-300, 2.0, 1.5, -40.0}, float64)}}, {.opset = opset});
+    write_model("norms_of_numbers_" + std::to_string(opset),
+                [](const std::vector<Tensor>& v) -> std::vector<Tensor> { return {norm(v[0]), norm(v[0], 1), norm(v[0], 3), norm(v[0], 0), norm(v[0], INFINITY)}; },
+                {{"x", full({}, -3.0)}}, {{full({}, 2.0)}}, {.opset = opset});
+}
+
 // Negative bits, the ends of integers, infinities and nan.
 void ends(int opset) {
     const auto write = [&](const std::string& name, const Program& fn, const std::vector<TraceInput>& inputs,
@@ -357,6 +388,9 @@ int main(int argc, char** argv) {
     others();
     control_flow();
     training();
-    for (const int opset : {17, 20}) ends(opset);
+    for (const int opset : {17, 20}) {
+        doubles(opset);
+        ends(opset);
+    }
     sizes();
 }

@@ -1,6 +1,7 @@
-// ops FOLDER OPSET calls|named|dtypes [NAME]: writes the graph of each example call of each op (or of the op NAME) as an ONNX model with
+// ops FOLDER OPSET calls|float64|named|dtypes [NAME]: writes the graph of each example call of each op (or of the op NAME) as an ONNX model with
 // inputs and what Tapir makes of them, for check.py. A folder for each, as in ONNX's backend tests: model.onnx, test_data_set_0.
 //   calls   and the graph of its gradient
+//   float64 the same, of float64
 //   named   with a name for each size of its inputs in turn, and inputs of another size as a second data set
 //   dtypes  of integers and bool in place of floats
 #include <algorithm>
@@ -84,7 +85,7 @@ int main(int argc, char** argv) {
         if (!only.empty() && call.op->name != only) continue;
         std::vector<Tensor> inputs = test::make_inputs(call);
         for (Tensor& x : inputs) {
-            if (x.dtype() == float64) x = x.to(float32);
+            if (x.dtype() == float64 && mode != "float64") x = x.to(float32);
         }
         char name[200];
         std::snprintf(name, sizeof name, "%04d_%s", number, call.op->name);
@@ -111,11 +112,12 @@ int main(int argc, char** argv) {
             }
             continue;
         }
-        write_model(folder / name, call.op->name, "forward", what, call.run, inputs);
+        const bool is_double = mode == "float64";
+        write_model(folder / name, call.op->name, is_double ? "float64" : "forward", what, call.run, inputs);
         if (!call.differentiable) continue;
         manual_seed(5);
         if (test::gradients(call, inputs).empty()) continue;
-        write_model(folder / (std::string(name) + "_gradient"), call.op->name, "gradient", what,
+        write_model(folder / (std::string(name) + "_gradient"), call.op->name, is_double ? "float64_gradient" : "gradient", what,
                     [&](const std::vector<Tensor>& x) { return test::gradients(call, x); }, inputs);
     }
 }

@@ -67,8 +67,8 @@ struct OnnxOptions {
 /// Writes the graph as an ONNX model: inputs, outputs, parameters and named dimensions keep their names; each node says in its
 /// doc_string which line of the program it comes from, and for which module. What the program wrote to ("updates", as of running
 /// means) becomes further outputs, "NAME.updated". An op is one operator or a few (autograd/onnx_form.h).
-/// What other runtimes leave out of ONNX they refuse: onnxruntime has no Erf (gelu, erf) of float64, and no Scan of no steps, as
-/// the gradient of a while_loop is that makes none.
+/// What other runtimes leave out of ONNX they refuse: onnxruntime has, of float64, no Erf (gelu, erf), no Asin, Acos, Atan (atan2) and Det,
+/// and none of Conv, AveragePool, Resize and GridSample, and it has no Scan of no steps, as the gradient of a while_loop is that makes none.
 /// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, or for two inputs,
 /// parameters, outputs or metadata of one name, and FileError.
 void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options = {}, Loc loc = Loc::current());

@@ -271,6 +271,35 @@ TEST_CASE("branches and bodies say what shapes they give", "[onnx]") {
     CHECK(allclose(load_onnx(saved.path)({other})[0], chosen(other)));
 }
 
+TEST_CASE("norms are those of float64 and of numbers, too", "[onnx]") {
+    const auto norms = [](const Tensor& x) -> std::vector<Tensor> { return {norm(x), norm(x, 1), norm(x, 3)}; };
+    for (const Tensor& x : {full({}, -3.0), full({}, -3.0, float64), tensor({3.0, -4.0}, float64)}) {
+        const Saved saved(trace(norms, {{"x", x}}));
+        const std::vector<Tensor> got = load_onnx(saved.path)({x}), wanted = norms(x);
+        for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(allclose(got[i], wanted[i]));
+        const auto ops = saved.ops();
+        for (const char* missing : {"ReduceL1", "ReduceL2"}) CHECK(std::count(ops.begin(), ops.end(), missing) == 0);  // onnxruntime has none of float64
+    }
+    CHECK(Saved(trace([](const Tensor& x) { return norm(x); }, {{"x", ones({3})}})).ops() == Names{"ReduceL2"});
+}
+
+TEST_CASE("what onnxruntime lacks of float64 is written in what it has", "[onnx]") {
+    const auto fn = [](const Tensor& x) -> std::vector<Tensor> {
+        return {cos(x), tan(x), sinh(x), cosh(x), asinh(x), acosh(x), atanh(x), digamma(x), elu(x), selu(x), softplus(x), logsigmoid(x), softsign(x), hardsigmoid(x)};
+    };
+    const Tensor x = tensor({0.5, 1e-9, -0.75, -2.3, 3.0, 1.0, -1.0, 700.0, -700.0, 1e200, -1e200, 0.0, INFINITY, -INFINITY, NAN}, float64);
+    const Saved saved(trace(fn, {{"x", x}}));
+    for (const std::string& op : saved.ops()) {
+        const std::set<std::string> missing{"Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid"};
+        CHECK(missing.count(op) == 0);
+    }
+    const std::vector<Tensor> got = load_onnx(saved.path)({x}), wanted = fn(x);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        CAPTURE(i, got[i], wanted[i]);
+        CHECK(allclose(got[i], wanted[i], 1e-10, 1e-14, true));
+    }
+}
+
 TEST_CASE("all that cannot be written is refused at once, by line", "[onnx]") {
     const files::TemporaryFolder folder;
     const std::string path = (folder.path() / "model.onnx").string();
