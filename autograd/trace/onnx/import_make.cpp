@@ -8,6 +8,7 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
 
 namespace tapir::detail {
@@ -47,8 +48,20 @@ void constant_of_shape(Call& c) {
     c.give(filled(shape, value), c.attribute("value")->t().data_type());
 }
 
+// Whole numbers, as many as data says.
+void range_of_data(Call& c) {
+    const int64_t step = c.integer(2, "delta");
+    if (step == 0) c.reject("its delta is 0");
+    const Tensor start = reshape(c.x(0), {1}).to(int64), limit = reshape(c.x(1), {1}).to(int64), length = limit - start;
+    const Tensor count = step == 1 ? length : floor_divide(length + (step > 0 ? step - 1 : step + 1), step);
+    const Tensor each = cumsum(repeat_interleave(full({1}, 1, int64), maximum(count, 0)), 0) - 1;
+    c.mark_sized_by_data();
+    c.give(((step == 1 ? each : each * step) + start).to(c.dtype(0)), c.type(0));
+}
+
 void range(Call& c) {
     const DType dtype = c.dtype(0);
+    if (!is_floating(dtype) && c.is_known(2) && !(c.is_known(0) && c.is_known(1))) return range_of_data(c);
     const double start = c.real(0, "start"), limit = c.real(1, "limit"), step = c.real(2, "delta");
     if (step == 0) c.reject("its delta is 0");
     const double count = std::ceil((limit - start) / step);

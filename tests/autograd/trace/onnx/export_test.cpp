@@ -300,6 +300,16 @@ TEST_CASE("what onnxruntime lacks of float64 is written in what it has", "[onnx]
     }
 }
 
+TEST_CASE("counts of as many numbers as data says come back", "[onnx]") {
+    const auto fn = [](const Tensor& x) -> std::vector<Tensor> { return {bincount(x, {}, 5), repeat_interleave(x, x + 1)}; };
+    const Saved saved(trace(fn, {{"x", tensor({1, 2, 3}), {"n"}}}));
+    const Graph graph = load_onnx(saved.path);
+    for (const Tensor& x : {tensor({1, 2, 2, 7}), tensor({0, 0}), tensor({4}), zeros({0}, int64)}) {
+        const std::vector<Tensor> got = graph({x}), wanted = fn(x);
+        for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(equal(got[i], wanted[i]));
+    }
+}
+
 TEST_CASE("all that cannot be written is refused at once, by line", "[onnx]") {
     const files::TemporaryFolder folder;
     const std::string path = (folder.path() / "model.onnx").string();

@@ -226,6 +226,36 @@ TEST_CASE("all ops that are not supported are listed at once") {
              load_onnx_from_memory(model.bytes()));
 }
 
+TEST_CASE("a range may be as long as an input says") {
+    Model model;
+    model.input("x", {"n"}).input("limit", {}, kInt64).input("start", {}, kInt64);
+    model.node("Constant", {}, {"step"}).set("value", full({}, 3, int64));
+    model.node("Constant", {}, {"back"}).set("value", full({}, -2, int64));
+    model.node("Range", {"start", "limit", "step"}, {"up"});
+    model.node("Range", {"start", "limit", "back"}, {"down"});
+    model.output("up", {}, kInt64).output("down", {}, kInt64);
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    for (const auto& [start, limit] : {std::pair{0, 10}, {2, 11}, {5, 5}, {-4, -3}, {7, 0}, {6, 1}, {3, -9}}) {
+        CAPTURE(start, limit);
+        const std::vector<Tensor> got = graph({ones({2}), tensor(limit), tensor(start)});
+        CHECK(equal(got[0], limit > start ? arange(start, limit, 3) : zeros({0}, int64)));
+        CHECK(equal(got[1], limit < start ? arange(start, limit, -2) : zeros({0}, int64)));
+    }
+}
+
+TEST_CASE("of inputs with named dimensions it says the same") {
+    Model model;
+    model.input("x", {"n", "6"}).input("shape", {"2"}, kInt64);
+    model.node("Reshape", {"x", "shape"}, {"y"}).name("fold");
+    model.output("y");
+    try {
+        load_onnx_from_memory(model.bytes());
+        FAIL();
+    } catch (const ValueError& error) {
+        CHECK(std::string(error.what()).ends_with("the graph holds for this value then"));
+    }
+}
+
 TEST_CASE("an input that decides on shapes is to be given") {
     Model model;
     model.input("x", {"2", "6"}).input("shape", {"2"}, kInt64);
