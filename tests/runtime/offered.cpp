@@ -83,6 +83,18 @@ void work_on_results() {
     CHECK(x.softmax(0).at<float>({0, 0}) < x.softmax(0).at<float>({0, 1}));
     CHECK(x.argmax(1).at<std::int64_t>({0}) == 1 && x.argmax().item<int>() == 1 && x.argmin().item<int>() == 3);
     CHECK(x.topk(1, 1).values.numel() == 2 && x.to(float64).dtype() == float64 && x.cpu().is_same(x));
+    CHECK(x.t().at<float>({1, 0}) == 3 && x.T().equal(x.t()) && x.argsort().at<std::int64_t>({1, 0}) == 1 && x.argmin(0).numel() == 2);
+    CHECK((x * 2 + x).equal(3 * x) && (x > 1.5).to_vector<int>()[1] == 1 && (-x / x).at<float>({0, 0}) == -1);
+    Tensor y = x.clone();
+    y += x;
+    y -= 1;
+    y *= 2;
+    y /= x;
+    CHECK(y.at<float>({0, 1}) == 10.0f / 3 && ((x == x) & (x <= 3) & !(x != x)).equal(x >= 0) && (1 - x < 1).equal(x > 0));
+    // As functions.
+    CHECK(softmax(x, 1).equal(x.softmax(1)) && argmax(x, 1).equal(x.argmax(1)) && argmax(x).equal(x.argmax()) && argmin(x).equal(x.argmin()));
+    CHECK(argmin(x, 1, true).equal(x.argmin(1, true)) && argsort(x, 0, true).equal(x.argsort(0, true)) && topk(x, 2, 1).values.equal(x.topk(2, 1).values));
+    CHECK(equal(x, x) && !equal(x, x.t()) && allclose(x, x) && !allclose(x, x.t(), 1e-3, 1e-3));
 }
 
 void run_graphs() {
