@@ -1,5 +1,5 @@
 # What `cmake --install` puts in place: the libraries that are built, the public headers under include/tapir, TapirConfig.cmake for
-# find_package(Tapir), tapir.pc and tapir_onnx.pc for pkg-config, and the script for gdb.
+# find_package(Tapir), tapir.pc, tapir_runtime.pc and tapir_onnx.pc for pkg-config, and the script for gdb.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -32,12 +32,14 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tapir)
 add_custom_target(tapir_libraries)  # what is installed
 add_dependencies(tapir_libraries tapir)
 install(TARGETS tapir EXPORT TapirTargets)
+install(EXPORT TapirTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
+# The others are apart, since a user of one does not need what another is linked to.
 if(TARGET tapir_runtime)
     add_dependencies(tapir_libraries tapir_runtime)
-    install(TARGETS tapir_runtime EXPORT TapirTargets)
+    install(TARGETS tapir_runtime EXPORT TapirRuntimeTargets)
+    install(EXPORT TapirRuntimeTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
 endif()
-install(EXPORT TapirTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
-if(TARGET tapir_onnx)  # apart, since a user of the rest does not need what it is linked to
+if(TARGET tapir_onnx)
     add_dependencies(tapir_libraries tapir_onnx)
     install(TARGETS tapir_onnx EXPORT TapirOnnxTargets)
     install(EXPORT TapirOnnxTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
@@ -51,7 +53,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/TapirConfig.cmake ${CMAKE_CURRENT_BINA
         DESTINATION ${package_dir})
 
 file(RELATIVE_PATH TAPIR_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-foreach(library tapir tapir_onnx)
+foreach(library tapir tapir_runtime tapir_onnx)
     if(TARGET ${library})
         configure_file(${CMAKE_CURRENT_LIST_DIR}/${library}.pc.in ${library}.pc @ONLY)
         install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${library}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,5 +1,6 @@
 # Installs Tapir as a static or a shared library (KIND), moves the installation, and builds and runs the consumer against
 # it, and one of Tapir::onnx where there is that (ONNX): by find_package, then by pkg-config. The library is linked from the objects of the build that runs the test.
+# KIND runtime: Tapir::runtime of that build, by a user who has none of the packages that Tapir::tapir needs.
 function(run)
     execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
     if(NOT result EQUAL 0)
@@ -8,6 +9,35 @@ function(run)
     endif()
     set(output "${output}" PARENT_SCOPE)
 endfunction()
+
+if(KIND STREQUAL "runtime")
+    file(REMOVE_RECURSE ${WORK})
+    run(${CMAKE_COMMAND} --install ${TAPIR_BUILD} --prefix ${WORK}/first)
+    file(RENAME ${WORK}/first ${WORK}/prefix)
+    file(GLOB_RECURSE others ${WORK}/prefix/*/libtapir.* ${WORK}/prefix/*/libtapir_onnx.*)
+    file(REMOVE ${others})  # large, and not to be asked for
+    set(missing --no-warn-unused-cli)
+    foreach(package fmt OpenMP DNNL ZLIB LinalgLAPACK OnnxProto)
+        list(APPEND missing -D CMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+    endforeach()
+    run(${CMAKE_COMMAND} -G Ninja -S ${TAPIR_SOURCE}/tests/consumer -B ${WORK}/consumer -D CMAKE_CXX_COMPILER=${CXX}
+        -D CMAKE_PREFIX_PATH=${WORK}/prefix -D KIND=runtime ${missing})
+    run(${CMAKE_COMMAND} --build ${WORK}/consumer --parallel 1)
+    run(${WORK}/consumer/consumer)
+    message("find_package, runtime: ${output}")
+    file(GLOB_RECURSE pc ${WORK}/prefix/*/tapir_runtime.pc)
+    cmake_path(GET pc PARENT_PATH pc_dir)
+    cmake_path(GET pc_dir PARENT_PATH lib_dir)
+    set(ENV{PKG_CONFIG_PATH})
+    set(ENV{PKG_CONFIG_LIBDIR} ${pc_dir})  # so that no other package is found
+    run(pkg-config --cflags --libs tapir_runtime)
+    separate_arguments(flags UNIX_COMMAND "${output}")
+    run(${CXX} -std=c++20 ${TAPIR_SOURCE}/tests/consumer/runtime.cpp -o ${WORK}/by_pkg_config ${flags})
+    set(ENV{LD_LIBRARY_PATH} ${lib_dir}:$ENV{LD_LIBRARY_PATH})
+    run(${WORK}/by_pkg_config)
+    message("pkg-config, runtime: ${output}")
+    return()
+endif()
 
 set(shared_static OFF)
 set(shared_shared ON)
