@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <tuple>
 
 #include "tapir/core/format.h"
@@ -218,7 +219,28 @@ void place_boxes(Drawing& drawing) {
 
 // --- Writing it --------------------------------------------------------------------------------------------------------------
 
-void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
+// Labels of edges: those that would lie on each other go to the lines above and below, of which a gap between layers has three.
+class Labels {
+ public:
+    /// The y of a label that is to begin at x; without room on any line the wanted one.
+    double place(double x, double y, double width) {
+        for (const double line : {y, y + kLabelLine, y - kLabelLine}) {
+            std::map<double, double>& taken = lines_[std::lround(line * 10)];
+            const auto next = taken.upper_bound(x);
+            if (next != taken.end() && next->first < x + width + kSmallCharacter) continue;
+            if (next != taken.begin() && std::prev(next)->second + kSmallCharacter > x) continue;
+            taken.emplace(x, x + width);
+            return line;
+        }
+        return y;
+    }
+
+ private:
+    static constexpr double kLabelLine = 11;
+    std::map<long, std::map<double, double>> lines_;  // of each y, in tenths: from where to where there is one
+};
+
+void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge, Labels& labels) {
     const Box &from = drawing.boxes[edge.from], &to = drawing.boxes[edge.to];
     double x = from.x, y = from.bottom;
     std::string path = fmt::format("M{:.1f} {:.1f}", x, from.y + from.height);
@@ -247,12 +269,23 @@ void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge) {
     // An edge to the left has its label there, away from those of other edges.
     const double middle_x = (from.x + next_x) / 2, width = kSmallCharacter * static_cast<double>(edge.label.size());
     const double label_x = next_x < from.x - kCharacter ? std::max(middle_x - 3 - width, 2.0) : middle_x + 3;
-    svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", label_x, (from.bottom + next_y) / 2 + 3, detail::xml_text(edge.label));
+    const double label_y = labels.place(label_x, (from.bottom + next_y) / 2 + 3, width);
+    svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", label_x, label_y, detail::xml_text(edge.label));
+}
+
+// Light, as #rrggbb: not all that show SVG know hsl().
+std::string colour_of(double hue) {
+    constexpr double kLightness = 0.88, kChroma = 0.65 * (1 - kLightness) * 2;  // a saturation of 0.65
+    const auto part = [&](double at) {  // red at 0, green and blue at a third before and after
+        const double turns = hue + at - std::floor(hue + at), from_red = std::min(turns, 1 - turns) * 6;
+        return static_cast<int>(std::lround(255 * (kLightness + kChroma * (std::clamp(2 - from_red, 0.0, 1.0) - 0.5))));
+    };
+    return fmt::format("#{:02x}{:02x}{:02x}", part(0), part(2 / 3.0), part(1 / 3.0));
 }
 
 void write_box(std::string& svg, const Box& box) {
     const double left = box.x - box.width / 2;
-    const std::string colour = !box.fill.empty() ? box.fill : box.title.empty() ? "#f4f4f4" : fmt::format("hsl({:.0f},65%,88%)", box.hue * 360);
+    const std::string colour = !box.fill.empty() ? box.fill : box.title.empty() ? "#f4f4f4" : colour_of(box.hue);
     svg += fmt::format("<g><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\" fill=\"{}\"/>\n", left, box.y, box.width,
                        box.height, colour);
     double y = box.y + kLine;
@@ -284,7 +317,8 @@ std::string dot_text(std::string_view text) {
 
 
 void write_inside(std::string& svg, const Drawing& drawing) {
-    for (const Edge& edge : drawing.edges) write_edge(svg, drawing, edge);
+    Labels labels;
+    for (const Edge& edge : drawing.edges) write_edge(svg, drawing, edge, labels);
     for (const Box& box : drawing.boxes) {
         if (!box.is_bend) write_box(svg, box);
     }

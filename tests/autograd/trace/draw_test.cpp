@@ -6,6 +6,7 @@
 
 #include "../../fails.h"
 #include "passes_check.h"
+#include "tapir/autograd/trace/grad.h"
 #include "tapir/nn/nn.h"
 
 using namespace passes_check;
@@ -122,6 +123,52 @@ TEST_CASE("boxes of a graph do not overlap, and each edge leads down beside them
         }
     }
     CHECK(edges > 20);
+}
+
+TEST_CASE("labels of edges do not lie on each other") {
+    const auto fan = [](const Tensor& x) {  // eight values of one op, in boxes of their own
+        const std::vector<Tensor> parts = split(x, 1, 1);
+        std::vector<Tensor> ends;
+        for (const Tensor& part : parts) ends.push_back(exp(part));
+        return cat(ends, 1);
+    };
+    nn::Sequential net(nn::Linear(4, 8), nn::ReLU(), nn::Linear(8, 3));
+    for (const std::string& svg : {training_step().to_svg(), trace(fan, {{"x", ones({3, 8}), {"batch"}}}).to_svg(),
+                                   grad(trace(net, {{"x", ones({2, 4}), {"batch"}}}), {"output"}, {"x", "0.weight"}).to_svg()}) {
+        struct Label {
+            double x, y, width;
+        };
+        std::vector<Label> labels;
+        const std::string start = "<text class=\"e\"";
+        for (std::size_t at = svg.find(start); at != std::string::npos; at = svg.find(start, at + 1)) {
+            Label l{};
+            REQUIRE(std::sscanf(svg.c_str() + at, "<text class=\"e\" x=\"%lf\" y=\"%lf\">", &l.x, &l.y) == 2);
+            const std::size_t text = svg.find('>', at) + 1;
+            l.width = 5.4 * static_cast<double>(svg.find('<', text) - text);
+            INFO(svg.substr(text, svg.find('<', text) - text) << " at " << l.x << ", " << l.y);
+            for (const Label& b : labels) {
+                const bool apart = l.x >= b.x + b.width || b.x >= l.x + l.width || l.y >= b.y + 9 || b.y >= l.y + 9;
+                CHECK(apart);
+            }
+            labels.push_back(l);
+        }
+        CHECK(labels.size() >= 5);
+    }
+}
+
+TEST_CASE("colours are what every renderer knows") {
+    const std::string svg = training_step().to_svg();
+    CHECK(svg.find("hsl(") == std::string::npos);
+    std::size_t colours = 0;
+    const std::string fill = " fill=\"";
+    for (std::size_t at = svg.find(fill); at != std::string::npos; at = svg.find(fill, at + 1)) {
+        const std::string colour = svg.substr(at + fill.size(), svg.find('"', at + fill.size()) - at - fill.size());
+        INFO(colour);
+        CHECK((colour.size() == 7 && colour[0] == '#' && colour.find_first_not_of("0123456789abcdef", 1) == std::string::npos));
+        ++colours;
+    }
+    CHECK(colours > 20);
+    CHECK(count(svg, "#cddcf4") > 0);  // hsl(216, 65%, 88%)
 }
 
 TEST_CASE("names are escaped, and a graph of nothing is a drawing too") {
