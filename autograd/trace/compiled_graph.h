@@ -21,8 +21,9 @@ namespace tapir {
 /// or traced: TapeError in a function that is traced.
 class CompiledGraph {
  public:
-    /// The only output. Throws ValueError where there are several, for another number of inputs than inputs() has names, for undefined ones,
-    /// and where a guard finds another value than the program saw; ShapeError and DTypeError for those that the graph was not made for.
+    /// The only output. Throws ValueError where there are several (which call<2>(...) gives, or a list: run({x, h0})[1]), for another number of
+    /// inputs than inputs() has names, for undefined ones, and where a guard finds another value than the program saw; ShapeError and DTypeError
+    /// for those that the graph was not made for.
     Tensor operator()(In x) const {
         Tensor y;
         const Tensor* const inputs[] = {&x.tensor};
@@ -35,7 +36,7 @@ class CompiledGraph {
         run(inputs, 2, &y, 1, a.loc);
         return y;
     }
-    /// As many outputs: const auto [h, c] = run.call<2>(x, h0, c0);
+    /// As many outputs, which are to be all that there are: const auto [h, c] = run.call<2>(x, h0, c0);
     template <std::size_t Count, class... More>
     std::array<Tensor, Count> call(In x, const More&... more) const {
         std::array<Tensor, Count> outputs;

@@ -23,7 +23,8 @@ int eliminate_dead_code(Graph& graph);
 int eliminate_common_subexpressions(Graph& graph);
 
 /// Computes what depends on constants only, where the result has at most `most_elements`. Parameters are no constants, since they may be
-/// trained: see freeze(). zeros(), full(), expand() of much stay, which are small as ops.
+/// trained: see freeze(). A constant is the program's own tensor, and what is written to that later the graph sees; what was computed from it here
+/// stays as it is. zeros(), full(), expand() of much stay, which are small as ops.
 int fold_constants(Graph& graph, std::int64_t most_elements = 1 << 20);
 
 struct PassOptions {
@@ -60,7 +61,8 @@ struct PassReport {
     int changes;
 };
 
-/// All of them but freeze(), in a fixed order, again and again until nothing changes. One line for each pass.
+/// All of them but freeze(), in a fixed order, again and again until nothing changes. One line for each pass. What fold_constants() has
+/// computed follows the tensors that it was computed from no more.
 std::vector<PassReport> optimize(Graph& graph, const PassOptions& options = {});
 
 /// One `fused` node for element-wise ops of one shape and dtype that work on each other's results: they run as one pass over memory, with
