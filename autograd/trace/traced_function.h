@@ -248,7 +248,8 @@ void call_traced(Fn& fn, const std::vector<Tensor>& x, const Loc& loc, const Giv
 }
 template <class Fn>
 decltype(auto) call_least(Fn& fn, const std::vector<Tensor>& x, const Loc& loc) {
-    static_assert(takes_list<Fn>() || counts<Fn>() != 0, "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+    static_assert(takes_list<Fn>() || counts<Fn>() != 0,
+                  "the function is to take Tensors (at most 8), or one std::vector<Tensor>, or, a module, have a forward() that takes them");
     if constexpr (takes_list<Fn>()) {
         return call_with_list(fn, x);
     } else {
@@ -266,7 +267,7 @@ TracedFunction traced(Fn& fn, const Loc& loc = Loc{}) {
         return traced(fn.get(), loc);
     } else {
         static_assert(takes_list<Fn>() || counts<Fn>() != 0,
-                      "the function is to take Tensors (at most 8), or one std::vector<Tensor>");
+                      "the function is to take Tensors (at most 8), or one std::vector<Tensor>, or, a module, have a forward() that takes them");
         void* address;
         if constexpr (std::is_function_v<Fn>) {
             address = reinterpret_cast<void*>(&fn);
