@@ -221,3 +221,17 @@ TEST_CASE("a dampened first step that a trace undid is a first step") {
     };
     check_same({after(true)}, {after(false)}, 1e-6, 1e-7);
 }
+
+TEST_CASE("an LSTM along a time with a name is refused with what to do") {
+    manual_seed(1);
+    nn::LSTM lstm(3, 4, {.batch_first = true});
+    CHECK_THROWS_WITH(trace([&](const Tensor& x) { return lstm(x).output; }, {{"x", randn({2, 5, 3}), {"batch", "time"}}}),
+                      Catch::Contains("go along it with a cell and scan()"));
+}
+
+TEST_CASE("a guard of one's own says so") {
+    Graph graph = trace([](const Tensor& x) { return x * 2; }, {{"x", ones({2})}});
+    graph.add_guard({graph.inputs()[0], ones({2}), "ones", Loc{}});
+    CHECK_NOTHROW(graph.run({{"x", ones({2})}}));
+    FAILS(ValueError, "graph: the guard ones expects ", graph.run({{"x", zeros({2})}}));
+}
