@@ -207,7 +207,8 @@ class Graph {
     /// Sizes are numbers or formulas: {SymInt::dim("batch"), 4}. This and those below throw ValueError for a name that another one of the
     /// kind has, and for undefined tensors.
     Value* add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device = {}, Loc loc = Loc::current());
-    /// The graph holds the tensor itself, no copy; add_constant() too.
+    /// The graph holds the tensor itself, no copy; add_constant() too, whose elements are to stay as they are: plans and passes keep what they
+    /// have made of them. (Constants of a trace are copies.)
     Value* add_parameter(std::string name, const Tensor& data, Loc loc = Loc::current());
     Value* add_constant(const Tensor& data, std::string name = {}, Loc loc = Loc::current());
     /// A constant becomes a parameter: one that can be written to.

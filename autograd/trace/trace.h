@@ -68,7 +68,7 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// Runs fn on these inputs, and gives the graph of what it did. fn is a function, a pointer to one, an object with operator(), a
 /// generic lambda, std::ref() of these, or a module, of Tensors or Ins (at most 8; as many as there are inputs) or one
 /// std::vector<Tensor>. A tensor that required gradients is a parameter, as are a module's parameters and buffers, by their names;
-/// any other that was made before is a constant, and a module or parameter that fn makes is refused: it would be another one in each run.
+/// any other that was made before is a constant, a copy of what it was then, and a module or parameter that fn makes is refused: it would be another one in each run.
 /// Where dimensions are named, fn is run a few times more, with inputs of other sizes (rows of these, repeated), to see how sizes depend on
 /// them; what it wrote and drew is undone for these runs. What it wrote in the run with these inputs stays, unless it throws.
 /// An example of size 1 will do, if fn does nothing else for it. Then graph and fn are compared for the sizes 1 and 2, for a larger one, and
