@@ -109,8 +109,26 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         mine->number = value->number;
         of[value] = mine;
     }
+    // Guards that look at what these values make hold in the part, too; of others it knows nothing.
+    const auto is_made_of_these = [&](const Value* value) {
+        std::vector<const Value*> open{value};
+        std::unordered_set<const Node*> seen;
+        while (!open.empty()) {
+            const Value* next = open.back();
+            open.pop_back();
+            if (of.count(next)) continue;
+            if (next->kind == Kind::input) return false;
+            if (next->maker && seen.insert(next->maker).second) open.insert(open.end(), next->maker->inputs.begin(), next->maker->inputs.end());
+        }
+        return true;
+    };
+    std::vector<const Guard*> guards;
+    for (const Guard& guard : guards_) {
+        if (is_made_of_these(guard.value)) guards.push_back(&guard);
+    }
     std::unordered_set<const Node*> needed;
     std::vector<const Value*> wanted(to.begin(), to.end());
+    for (const Guard* guard : guards) wanted.push_back(guard->value);
     while (!wanted.empty()) {
         const Value* value = wanted.back();
         wanted.pop_back();
@@ -136,10 +154,11 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         mine->module_call = node->module_call;
         for (const Value* result : node->results) {
             Value* value = part.add_result(mine, result->dtype, result->device, result->shape);
-            value->number = result->number;
-            of.emplace(result, value);
+            const bool is_new = of.emplace(result, value).second;  // else it is an input of the part, of that number
+            value->number = is_new ? result->number : part.next_++;
         }
     }
+    for (const Guard* guard : guards) part.add_guard({of.at(guard->value), guard->expected, guard->what, guard->loc}, loc);
     for (const Value* value : to) {
         const auto output = std::find_if(outputs_.begin(), outputs_.end(), [value](const Output& o) { return o.value == value; });
         part.add_output(output != outputs_.end() ? output->name : name_of(value), of.at(value), loc);

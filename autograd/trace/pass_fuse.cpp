@@ -35,6 +35,14 @@ DType computed_in(const Node& node) {
     return bool_;
 }
 
+// Whether a kernel of this dtype can hold the number: truth values and int32 are computed in 32 bits.
+bool fits(const Value& number, DType dtype) {
+    if (is_floating(number.dtype) && !is_floating(dtype)) return false;
+    if (number.dtype != int64 || dtype == int64 || is_floating(dtype)) return true;
+    const std::int64_t value = *static_cast<const std::int64_t*>(number.data.raw_data());
+    return value >= INT32_MIN && value <= INT32_MAX;
+}
+
 // Of what runs as a loop over numbers of one dtype, and over truth values.
 bool can_fuse(const Node& node) {
     const std::optional<FusedOp> op = fused_op(node.attributes().form());
@@ -53,7 +61,7 @@ bool can_fuse(const Node& node) {
         if (result.dtype == bool_ || node.inputs.size() <= condition || node.inputs[condition]->dtype != bool_ || is_number(node.inputs[condition])) return false;
     }
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Value* input) {
-        if (is_number(input)) return is_floating(input->dtype) <= is_floating(dtype);
+        if (is_number(input)) return fits(*input, dtype);
         return input->device == result.device && (input->dtype == dtype || (is_on_cpu && input->dtype == bool_));
     });
 }

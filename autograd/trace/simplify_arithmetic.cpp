@@ -96,7 +96,8 @@ Value* numbers_together(Graph& graph, Node& node) {
         for (const int place : {1, 0}) {
             const std::optional<double> first = number_beside(*inner, place);
             Value* x = inner->inputs[static_cast<std::size_t>(1 - place)];
-            const DType dtype = inner->inputs[static_cast<std::size_t>(place)]->dtype;
+            // What is beside float64 may be a float32, whose product with another one has more digits.
+            const DType dtype = result->dtype == float64 ? float64 : inner->inputs[static_cast<std::size_t>(place)]->dtype;
             if (!first || x->dtype != result->dtype || !same_shape(product, result)) continue;
             const double both = is_product ? *first * *outer : *first + *outer;
             const double kept = dtype == float64 ? both : static_cast<double>(static_cast<float>(both));

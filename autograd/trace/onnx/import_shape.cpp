@@ -161,15 +161,15 @@ void slice_op(Call& c) {
         const int d = c.axis(axes[i], x.dim());
         const int64_t size = x.size(d), step = steps[i];
         if (step == 0) c.reject("a step of it is 0, which leads nowhere");
-        const auto from_front = [&](int64_t at) { return at < 0 ? std::max<int64_t>(at + size, -1) : at; };
-        int64_t start = from_front(starts[i]), end = ends[i] < -size ? -1 : from_front(ends[i]);
-        if (step > 0) {
-            start = std::clamp<int64_t>(starts[i] < -size ? 0 : start, 0, size);
-            end = std::clamp<int64_t>(end, start, size);
-            if (start == 0 && end == size && step == 1) continue;
-            x = slice(x, d, Slice(start, end, std::min(step, std::max<int64_t>(size, 1))));
+        if (step > 0) {  // bounds as they are said: for other sizes they clip other parts
+            constexpr int64_t far = INT32_MAX;
+            const int64_t stop = ends[i] >= far ? Slice::kOpen : std::max(ends[i], -far);
+            if (starts[i] == 0 && stop == Slice::kOpen && step == 1) continue;
+            x = slice(x, d, Slice(std::clamp(starts[i], -far, far), stop, std::min(step, far)));
             continue;
         }
+        const auto from_front = [&](int64_t at) { return at < 0 ? std::max<int64_t>(at + size, -1) : at; };
+        int64_t start = from_front(starts[i]), end = ends[i] < -size ? -1 : from_front(ends[i]);
         // Backwards: the elements from the front, turned over.
         start = std::clamp<int64_t>(start, -1, size - 1);
         end = std::clamp<int64_t>(end, -1, start);

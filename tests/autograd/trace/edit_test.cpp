@@ -130,6 +130,22 @@ TEST_CASE("the graph between any values is taken out") {
     FAILS(ValueError, "Graph::extract: the input x is needed too", graph.extract({}, {graph.value("output")}));
 }
 
+TEST_CASE("a part cut at one result of several, and with guards, is whole") {
+    const auto fn = [](const Tensor& x) {
+        const auto sorted = sort(x * 2, 0);
+        return x.sum().item() > 0 ? sorted.values * sorted.indices : x;
+    };
+    const Tensor x = tensor({3.0F, 1.0F, 2.0F});
+    const Graph graph = trace(fn, {{"x", x}}, {.reads = TraceOptions::Reads::guard});
+    const Graph::Node* sorted = node_of(graph, "sort");
+    const Graph part = graph.extract({sorted->results[0], graph.inputs()[0]}, {graph.value("output")});
+    part.check();
+    REQUIRE(part.guards().size() == 1);
+    check_same({part({ones({3}), x})[0]}, {sort(x, 0).indices.to(float32)});
+    CHECK_THROWS_AS(part({ones({3}), -x}), ValueError);
+    CHECK(graph.extract({sorted->results[0], sorted->results[1]}, {graph.value("output")}).guards().empty());
+}
+
 TEST_CASE("parameters become constants and the other way round") {
     Tensor w = eye(2).requires_grad_();
     Graph graph = small(w);

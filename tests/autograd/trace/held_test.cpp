@@ -192,6 +192,17 @@ TEST_CASE("gradients that are nothing but rounding are no difference") {
     }
 }
 
+TEST_CASE("numbers keep their digits in passes and fused ops") {
+    const auto products = [](const Tensor& x) { return x * tensor(0.1F) * tensor(0.3F); };
+    Graph graph = trace(products, {{"x", ones({3}, float64)}});
+    optimize(graph);
+    check_same({graph.run({{"x", ones({3}, float64)}})[0]}, {products(ones({3}, float64))}, 1e-14, 0);
+    const auto far = [](const Tensor& m) { return logical_not(m == std::int64_t{4294967297}); };
+    const Tensor m = tensor({false, true});
+    const Graph compared = trace(far, {{"m", m}});
+    for (int k = 0; k < 2; ++k) CHECK(compared.run({{"m", m}})[0].equal(far(m)));
+}
+
 TEST_CASE("names of dimensions are names") {
     const auto traced_with = [](const char* name) { return trace([](const Tensor& x) { return x * 2; }, {{"x", ones({4}), {name}}}); };
     for (const char* name : {"n*2", "n/2", "a+b", "-1", "?", "n n"}) CHECK_THROWS_WITH(traced_with(name), Catch::Contains("a number comes first"));

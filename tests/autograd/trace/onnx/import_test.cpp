@@ -802,3 +802,18 @@ TEST_CASE("a damaged model is an error or a graph, never more") {
     CHECK(errors > 500);
     CHECK(graphs > 100);  // in a weight, a name, ...
 }
+
+TEST_CASE("slices come back with the bounds that were said", "[onnx]") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    for (const Slice& range : {Slice(0, 100), Slice(-100, None), Slice(100, None), Slice(0, -100), Slice(0, 1000, 2), Slice(-3, None), Slice(2, -2)}) {
+        INFO(range.start << ":" << range.stop << ":" << range.step);
+        const auto fn = [&](const Tensor& x) { return x.slice(0, range) * 2; };
+        save_onnx(path, trace(fn, {{"x", randn({10, 2}), {"n"}}}));
+        const Graph graph = load_onnx(path);
+        for (const int n : {1, 3, 10, 101, 250}) {
+            const Tensor x = randn({n, 2});
+            CHECK(graph({x})[0].equal(fn(x)));
+        }
+    }
+}
