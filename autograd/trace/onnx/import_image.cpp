@@ -137,7 +137,10 @@ void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_
     std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.dim < b.dim; });
     bool align_corners = false;
     const char* mode = interpolation_of(how, axes, x.dim(), align_corners);
-    if (mode && is_floating(x.dtype())) {
+    const bool is_as_interpolate = !by_scales || std::all_of(axes.begin(), axes.end(), [](const Axis& axis) {
+        return std::floor(static_cast<double>(axis.in) * axis.scale) == static_cast<double>(axis.out);
+    });
+    if (mode && is_as_interpolate && is_floating(x.dtype())) {
         InterpolateOptions options;
         options.mode = mode;
         options.align_corners = align_corners;
@@ -163,7 +166,8 @@ std::vector<Axis> by_scales(Call& c, const std::vector<double>& scales, const st
         const int64_t in = c.shape(0).raw(dims[i]);
         const auto scale = static_cast<double>(static_cast<float>(scales[i]));
         if (!(scale > 0)) c.reject("a scale is {}", scale);
-        axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(static_cast<double>(in) * scale)), scale});
+        const float product = static_cast<float>(in) * static_cast<float>(scale);  // as onnxruntime rounds it: 10 by 0.7 are 7
+        axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(product)), scale});
     }
     return axes;
 }

@@ -817,3 +817,15 @@ TEST_CASE("slices come back with the bounds that were said", "[onnx]") {
         }
     }
 }
+
+TEST_CASE("sizes of Resize are rounded as float32 products", "[onnx]") {  // as onnxruntime gives them
+    for (const auto& [size, scale, wanted] : {std::tuple{10, 0.7F, 7}, std::tuple{20, 0.7F, 14}, std::tuple{100, 2.3F, 230}, std::tuple{10, 0.25F, 2}}) {
+        INFO(size << " by " << scale);
+        Model model;
+        model.input("x", {"1", "1", std::to_string(size), "2"});
+        model.weight("roi", zeros({0})).weight("scales", tensor({1.0F, 1.0F, scale, 1.0F}));
+        model.node("Resize", {"x", "roi", "scales"}, {"y"}).set("mode", std::string("linear"));
+        model.output("y", {"", "", "", ""});
+        CHECK(first(load_onnx_from_memory(model.bytes()), {rand({1, 1, size, 2})}).size(2) == wanted);
+    }
+}
