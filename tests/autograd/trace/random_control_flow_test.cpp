@@ -74,7 +74,12 @@ class Block {
             case 9: return as(a, kDTypes[number(3)]);
             case 10: return (views_ ? floating().masked_select(a > 0).sum() : floating().amax({0}, true)) * 0.1 + b;
             case 11: return floating().detach() * floating() + a;
-            case 12: return full({}, 0.5, float64) * b;
+            case 12: {  // slices with bounds that some sizes are less than
+                const Tensor c = floating();
+                if (!views_) return full({}, 0.5, float64) * b;
+                if (number(2)) return c.slice(0, Slice(0, 4)).sum({0}, true) * 0.1 + c.slice(0, Slice(-2, None)).sum({0}, true) * b;
+                return cat({c.slice(0, Slice(0, 2)) * 2, c.slice(0, Slice(2, None)) + 1}, 0) * b;
+            }
             case 13: return draws_ ? rand_like(floating()) + b : -(-a);
             case 14:
             case 15: {
