@@ -6,6 +6,7 @@
 #include "tapir/autograd/trace/check_trace.h"
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
+#include "tapir/core/generator.h"
 #include "tapir/tapir.h"
 
 using namespace passes_check;
@@ -201,6 +202,20 @@ TEST_CASE("numbers keep their digits in passes and fused ops") {
     const Tensor m = tensor({false, true});
     const Graph compared = trace(far, {{"m", m}});
     for (int k = 0; k < 2; ++k) CHECK(compared.run({{"m", m}})[0].equal(far(m)));
+}
+
+TEST_CASE("a function that seeds the generator is refused") {
+    manual_seed(5);
+    randn({3});
+    const Generator::State before = default_generator().state();
+    const auto seeds = [](const Tensor& x) {
+        manual_seed(3);
+        return x + rand({3});
+    };
+    FAILS(TapeError, "trace: the function seeds the random generator", trace(seeds, {{"x", ones({3})}}));
+    CHECK(default_generator().state().seed == before.seed);
+    CHECK(default_generator().state().offset == before.offset);
+    CHECK_NOTHROW(trace([](const Tensor& x) { return x + rand({3}) + rand({0}).sum(); }, {{"x", ones({3})}}));
 }
 
 TEST_CASE("names of dimensions are names") {
