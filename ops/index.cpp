@@ -182,12 +182,7 @@ class Planner {
 
     void add_slice(const Slice& range) {
         if (range.step <= 0) fail<ValueError>(loc_, "index: the step of a slice must be positive, got {}", range.step);
-        const int64_t size = x_->sizes[dim_];
-        const auto position = [size](int64_t p, int64_t open) {
-            return p == Slice::kOpen ? open : std::clamp<int64_t>(p < 0 ? p + size : p, 0, size);
-        };
-        const int64_t start = position(range.start, 0), stop = std::max(position(range.stop, size), start);
-        const int64_t length = (stop - start) / range.step + ((stop - start) % range.step != 0);
+        const auto [start, length] = taken_by(range, x_->sizes[dim_]);
         if (length > 0) plan_.region.offset += start * strides_.raw(dim_);
         append(length, length > 1 ? strides_.raw(dim_) * range.step : strides_.raw(dim_));
         ++dim_;

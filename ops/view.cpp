@@ -491,19 +491,17 @@ SliceCall slice_call(const In& x, Dim dim, const Slice& range) {
 Tensor slice(In x, Dim dim, Slice range) {
     detail::check_defined(x, "slice");
     const SliceCall call = slice_call(x, dim, range);
-    const auto [d, from, to, step] = call;
-    const int64_t size = x->sizes[d];
-    const auto position = [size](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + size : p, 0, size); };
-    const int64_t start = position(from), stop = std::max(position(to), start);
+    const int d = call.dim;
+    const auto [start, length] = taken_by(range, x->sizes[d]);
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
-    sizes.raw(d) = (stop - start) / step + ((stop - start) % step != 0);
-    const int64_t offset = sizes.raw(d) > 0 ? start * strides.raw(d) : 0;
-    strides.raw(d) *= step;
+    sizes.raw(d) = length;
+    const int64_t offset = length > 0 ? start * strides.raw(d) : 0;
+    strides.raw(d) *= range.step;
     Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, offset);
     if (!detail::thread.observed) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
-    const int64_t whole_offset = sizes.raw(d) > 0 ? start * whole.raw(d) : 0;
-    whole.raw(d) *= step;
+    const int64_t whole_offset = length > 0 ? start * whole.raw(d) : 0;
+    whole.raw(d) *= range.step;
     return record_part(x, std::move(view), {sizes, whole, whole_offset, call}, slice_op, call);
 }
 
