@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tapir/autograd/least_operands_impl.h"
+#include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/fused_impl.h"
 
@@ -183,8 +184,7 @@ std::string what_is_missized(const Graph::Node& node) {
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc) {
     const Graph::Value& value = *node.results[k];
     if (node.attributes().is_symbolic()) return;
-    const OpForm& form = node.attributes().form();
-    const bool is_by_data = form.data_sized && k < 64 && form.data_sized(node.attributes().data()) >> k & 1;
+    const bool is_by_data = k < 64 && data_sized(node.attributes()) >> k & 1;
     if (fits(value.shape, y, is_by_data ? 1 : 0)) return;
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const Sizes& shape = node.inputs[i]->shape;

@@ -60,18 +60,10 @@ Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
     return list;
 }
 
-// A part of a node as a function of the operands that it is called with, and of those of the node that it uses beside them.
-struct CallPart {
-    const Graph& graph;
-    Tensors uses;
-    CallPart(const Graph& part, std::size_t operands, const FormCall& x, std::size_t from)
-        : graph(part), uses(operands_of(x, from, part.inputs().size() - operands)) {}
-    Tensors operator()(const Tensors& operands) const {
-        Tensors all = operands;
-        detail::append(all, uses);
-        return graph(all);
-    }
-};
+// What it uses are operands of the node, from that one on.
+detail::PartFunction function_of(const Graph& part, std::size_t operands, const FormCall& x, std::size_t from) {
+    return {part, operands_of(x, from, part.inputs().size() - operands), Loc::current()};
+}
 
 // --- Operands: those of the first part, then what each part uses beside ----------------------------------------------------------------
 
@@ -121,19 +113,19 @@ void check(const FormCall& x, const ScanAttrs& a) {
 // --- Calls of functions ----------------------------------------------------------------------------------------------------------------
 
 Tensors call(const FormCall& x, const CondAttrs& a) {
-    CallPart then_part(*a.then_branch, 0, x, 1), else_part(*a.else_branch, 0, x, 1 + then_part.uses.size());
+    const auto then_part = function_of(*a.then_branch, 0, x, 1), else_part = function_of(*a.else_branch, 0, x, 1 + then_part.uses.size());
     return detail::cond(In(x[0]), detail::traced(then_part), detail::traced(else_part), {});
 }
 
 Tensors call(const FormCall& x, const WhileAttrs& a) {
     const std::size_t carries = a.body->outputs().size();
-    CallPart condition(*a.condition, carries, x, carries), body(*a.body, carries, x, carries + condition.uses.size());
+    const auto condition = function_of(*a.condition, carries, x, carries), body = function_of(*a.body, carries, x, carries + condition.uses.size());
     return detail::while_loop(detail::traced(condition), detail::traced(body), operands_of(x, 0, carries), a.keep_steps, Loc{});
 }
 
 Tensors call(const FormCall& x, const ScanAttrs& a) {
     const auto carries = static_cast<std::size_t>(a.carries), xs = static_cast<std::size_t>(a.xs);
-    CallPart body(*a.body, carries + xs, x, carries + xs);
+    const auto body = function_of(*a.body, carries + xs, x, carries + xs);
     return detail::scan_steps(detail::traced(body), operands_of(x, 0, carries), operands_of(x, carries, xs), a.reverse, a.keep_steps, Loc{});
 }
 
@@ -196,7 +188,7 @@ std::vector<detail::PartCall> detail::first_parts(const Attributes& attributes, 
         PartCall call{part.graph, {}};
         for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
             const Tensor& x = *operands[static_cast<std::size_t>(part.operands[static_cast<std::size_t>(i)])];
-            const bool is_slice = part.slices_from <= i && i < part.slices_to;
+            const bool is_slice = part.is_slice(i);
             if (is_slice && x.size(0) == 0) return {};
             call.inputs.push_back(is_slice ? select(x, 0, static_cast<const ScanAttrs*>(attributes.data())->reverse ? -1 : 0) : x);
         }

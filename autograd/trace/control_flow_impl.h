@@ -32,6 +32,18 @@ inline std::vector<Tensor> slice_of(const std::vector<Tensor>& list, std::size_t
     return {list.begin() + static_cast<std::ptrdiff_t>(from), list.begin() + static_cast<std::ptrdiff_t>(from + count)};
 }
 
+/// A part as a function of the operands that it is called with, and of those that it uses beside them.
+struct PartFunction {
+    const Graph& graph;
+    std::vector<Tensor> uses;
+    Loc loc;
+    std::vector<Tensor> operator()(const std::vector<Tensor>& operands) const {
+        std::vector<Tensor> all = operands;
+        append(all, uses);
+        return graph(all, loc);
+    }
+};
+
 // --- control_flow_form.cpp ---
 
 /// Throws ValueError.
@@ -77,6 +89,7 @@ struct NodePart {
     std::shared_ptr<const Graph> graph;
     std::vector<int> operands;   // of the node: what each input of the graph is given
     int slices_from, slices_to;  // inputs that are given slices of these, along dimension 0
+    bool is_slice(int input) const noexcept { return slices_from <= input && input < slices_to; }
 };
 /// None: of other ops than cond, while_loop and scan. Throws ValueError where a graph is missing.
 std::vector<NodePart> parts_of(const Attributes& attributes);

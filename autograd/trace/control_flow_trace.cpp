@@ -126,17 +126,6 @@ std::vector<std::size_t> wanted_inputs(const Backward& b, std::size_t from, std:
 
 Tensor zeros_like_input(const Tensor& x) { return gradient_ops::zeros(x.shape(), x.dtype(), x.device()); }
 
-// A part, of the operands that it is called with and of what it uses beside them.
-struct WithCaptures {
-    const Part& part;
-    const Loc& loc;
-    Tensors operator()(const Tensors& operands) const {
-        Tensors all = operands;
-        append(all, part.captures);
-        return (*part.graph)(all, loc);
-    }
-};
-
 // Runs a loop whose step was traced by its first turn.
 template <class Loop>
 Tensors first_step_and_others(const Graph& step, const Loop& loop) {
@@ -242,7 +231,7 @@ Tensors trace_while(Tracer& tracer, const TracedFunction& condition, const Trace
     Tensors results;
     {
         const PauseRecording pause;
-        const WithCaptures run_condition{test, loc}, run_body{step, loc};
+        const PartFunction run_condition{*test.graph, test.captures, loc}, run_body{*step.graph, step.captures, loc};
         results = first_step_and_others(*step.graph, [&] { return run_while(traced(run_condition), traced(run_body), carried, keeps, loc); });
         for (Tensor& result : results) result = result.clone();  // where no step ran it is what was given
     }
@@ -316,7 +305,7 @@ Tensors trace_scan(Tracer& tracer, const TracedFunction& combine, const Tensors&
     Tensors results;
     {
         const PauseRecording pause;
-        const WithCaptures run{step, loc};
+        const PartFunction run{*step.graph, step.captures, loc};
         results = first_step_and_others(*step.graph, [&] { return run_scan(traced(run), carry, xs, reverse, keeps, loc); });
         for (Tensor& result : results) result = result.clone();
     }

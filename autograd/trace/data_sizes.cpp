@@ -16,19 +16,9 @@
 
 namespace tapir::detail {
 
-namespace {
-
-// Of which results data says the size; a bit for each.
-std::uint64_t data_sized(const Graph::Node& node) {
-    const OpForm& form = node.attributes().form();
-    return form.data_sized ? form.data_sized(node.attributes().data()) : 0;
-}
-
-}  // namespace
-
 bool has_data_sizes(const Graph& graph) {
     return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
-        if (data_sized(*node) != 0) return true;
+        if (data_sized(node->attributes()) != 0) return true;
         const std::vector<NodePart> parts = parts_of(node->attributes());
         return std::any_of(parts.begin(), parts.end(), [](const NodePart& part) { return has_data_sizes(*part.graph); });
     });
@@ -113,7 +103,7 @@ using Values = std::set<const Graph::Value*>;
 Values made_of_data_sized(const Graph& graph, Values given) {
     for (const auto& node : graph.nodes()) {
         const auto is_made = [&](const Graph::Value* value) { return given.count(value) > 0; };
-        const bool has_formulas = data_sized(*node) == 0 && clipped_dim(node->attributes(), node->inputs) < 0;
+        const bool has_formulas = data_sized(node->attributes()) == 0 && clipped_dim(node->attributes(), node->inputs) < 0;
         if (has_formulas && std::none_of(node->inputs.begin(), node->inputs.end(), is_made)) continue;
         given.insert(node->results.begin(), node->results.end());
     }
@@ -206,13 +196,13 @@ void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& 
                 Graph::Value* input = copy.inputs()[static_cast<std::size_t>(i)];
                 if (!inputs.count(input)) continue;
                 input->shape = node->inputs[static_cast<std::size_t>(part.operands[static_cast<std::size_t>(i)])]->shape;
-                if (part.slices_from <= i && i < part.slices_to) input->shape.erase(input->shape.begin());
+                if (part.is_slice(i)) input->shape.erase(input->shape.begin());
             }
             follow_data_sizes(copy, inputs, next, loc);
             graph.edit_attributes(node.get()).set(part.name, std::make_shared<const Graph>(std::move(copy)));
         }
         if (node->results.empty() || !made.count(node->results[0])) continue;
-        const std::uint64_t own = data_sized(*node);
+        const std::uint64_t own = data_sized(node->attributes());
         for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
             if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, next++));
         }

@@ -13,6 +13,12 @@
 
 namespace tapir::detail {
 
+/// Of which results of an op data says the size; a bit for each.
+inline std::uint64_t data_sized(const Attributes& attributes) {
+    const OpForm& form = attributes.form();
+    return form.data_sized ? form.data_sized(attributes.data()) : 0;
+}
+
 /// Whether some of its ops, those in branches and bodies of loops too, give as many elements as data says.
 bool has_data_sizes(const Graph& graph);
 

@@ -36,7 +36,7 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
         while (is_taken(fmt::format("{}_{}", op, n))) ++n;
         return SymInt::dim(fmt::format("{}_{}", op, n));
     };
-    const std::uint64_t by_data = form->data_sized ? form->data_sized(all.data()) : 0;
+    const std::uint64_t by_data = detail::data_sized(all);
     for (std::size_t k = 0; k < made.size() && k < 64; ++k) {
         if (by_data >> k & 1 && !made[k].shape.empty()) made[k].shape[0] = new_size(k);
     }
@@ -79,8 +79,7 @@ void Graph::set_attribute(Node* node, std::string_view name, const Attribute& va
 void Graph::check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what, const Loc& loc) {
     const std::vector<detail::Inferred> was = detail::infer_results(node->attributes_, node->inputs, loc);
     std::vector<detail::Inferred> made = detail::infer_results(attributes, inputs, loc);
-    const OpForm& form = attributes.form();
-    const std::uint64_t by_data = form.data_sized ? form.data_sized(attributes.data()) : 0;
+    const std::uint64_t by_data = detail::data_sized(attributes);
     const int clipped = detail::clipped_dim(attributes, inputs);
     for (std::size_t k = 0; k < node->results.size(); ++k) {
         const Value& now = *node->results[k];
@@ -110,21 +109,15 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         of[value] = mine;
     }
     // Guards that look at what these values make hold in the part, too; of others it knows nothing.
-    const auto is_made_of_these = [&](const Value* value) {
-        std::vector<const Value*> open{value};
-        std::unordered_set<const Node*> seen;
-        while (!open.empty()) {
-            const Value* next = open.back();
-            open.pop_back();
-            if (of.count(next)) continue;
-            if (next->kind == Kind::input) return false;
-            if (next->maker && seen.insert(next->maker).second) open.insert(open.end(), next->maker->inputs.begin(), next->maker->inputs.end());
-        }
-        return true;
-    };
+    std::unordered_set<const Value*> made(from.begin(), from.end());
+    for (const auto* list : {&parameters_, &constants_}) made.insert(list->begin(), list->end());
+    for (const auto& node : nodes_) {
+        const auto is_made = [&](const Value* value) { return made.count(value) > 0; };
+        if (std::all_of(node->inputs.begin(), node->inputs.end(), is_made)) made.insert(node->results.begin(), node->results.end());
+    }
     std::vector<const Guard*> guards;
     for (const Guard& guard : guards_) {
-        if (is_made_of_these(guard.value)) guards.push_back(&guard);
+        if (made.count(guard.value)) guards.push_back(&guard);
     }
     std::unordered_set<const Node*> needed;
     std::vector<const Value*> wanted(to.begin(), to.end());

@@ -125,8 +125,8 @@ bool is_finite_constant(const Value* value) {
 }
 
 bool is_of_constant(const Value* value) {
-    while (value->maker && sharing_of(*value->maker, 0) != Sharing::never && !value->maker->attributes().has_graph()) value = value->maker->inputs[0];
-    return value->kind == Graph::Kind::constant;
+    const Value* memory = memory_of(value, /*certainly=*/false);
+    return memory && memory->kind == Graph::Kind::constant;
 }
 
 bool is_known(const Sizes& shape) {

@@ -182,8 +182,7 @@ class Program {
         try {
             samples.graphs[0] = std::move(own.graph);
             Graph graph = join(samples);
-            write_inputs(graph, tensors);
-            own_constants(graph);
+            finish(graph, tensors);
             return graph;
         } catch (const TapeError&) {
             own.undo();
@@ -191,8 +190,7 @@ class Program {
             if (!graph) throw;
             const std::vector<Tensor> again = given();
             run(again);
-            write_inputs(*graph, again);
-            own_constants(*graph);
+            finish(*graph, again);
             return std::move(*graph);
         } catch (...) {
             own.undo();
@@ -210,8 +208,10 @@ class Program {
     std::vector<Tensor> given() const {
         return tensors_of([](std::size_t, const Tensor& x) { return x.requires_grad() ? x : copy_of(x); });
     }
-    void write_inputs(const Graph& graph, const std::vector<Tensor>& tensors) const {
+    // After the run of given(): what it wrote to these stays, and the graph's constants are its own, as a model's are.
+    void finish(Graph& graph, const std::vector<Tensor>& tensors) const {
         const PauseRecording pause;
+        if (!is_model_) own_constants(graph);
         for (const Graph::Update& update : graph.updates()) {
             const auto input = static_cast<std::size_t>(std::find(graph.inputs().begin(), graph.inputs().end(), update.target) - graph.inputs().begin());
             if (input == tensors.size() || inputs_[input].tensor.is_same(tensors[input])) continue;
