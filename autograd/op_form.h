@@ -97,6 +97,9 @@ struct OpForm {
     /// An optimizer's update: result 0 is the next value of operand 0, a parameter, result k of operand k + 1 (operand 1 is the gradient). into()
     /// takes a tensor for each, which may be these operands.
     bool is_update = false;
+    /// Its results have the elements of operand 0, moved, repeated or left out, and look at its memory where dtype and device allow it.
+    bool is_view = false;
+    bool is_commutative = false;                  // its two operands may change places
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
@@ -132,6 +135,11 @@ constexpr OpForm update_form(OpForm form, bool (*into)(const FormCall&, const Te
     return form;
 }
 
+constexpr OpForm view_form(OpForm form) {
+    form.is_view = true;
+    return form;
+}
+
 constexpr OpForm data_sized_form(OpForm form, std::uint64_t (*results)(const void*)) {
     form.data_sized = results;
     return form;
@@ -163,6 +171,10 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 #define TAPIR_RANDOM_FORM(op, Attrs, call, ...)  \
     extern const ::tapir::OpForm op##_form;      \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__))
+/// Of an op whose results are views of operand 0, or look as if: see OpForm::is_view.
+#define TAPIR_VIEW_FORM(op, Attrs, call, ...)    \
+    extern const ::tapir::OpForm op##_form;      \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__))
 /// Of an op with results whose sizes depend on the elements of its inputs: a bit for each whose dimension 0 does.
 #define TAPIR_DATA_SIZED_FORM(op, Attrs, results, call, ...)                                                 \
     extern const ::tapir::OpForm op##_form;                                                                  \

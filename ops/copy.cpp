@@ -381,8 +381,8 @@ Tensor overwritten(const Tensor& self, const Tensor& source) {
 }  // namespace
 
 TAPIR_PLAIN_FORM(clone, clone(x[0]));
-TAPIR_FORM(to_dtype, DType, to(x[0], a), f("dtype", a));
-TAPIR_FORM(to_device, Device, to(x[0], a), f("device", a));
+TAPIR_VIEW_FORM(to_dtype, DType, to(x[0], a), f("dtype", a));
+TAPIR_VIEW_FORM(to_device, Device, to(x[0], a), f("device", a));
 TAPIR_PLAIN_FORM(copy, overwritten(x[0], x[1]));
 TAPIR_PLAIN_FORM(fill, overwritten(x[0], x[1]));
 

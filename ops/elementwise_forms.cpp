@@ -19,12 +19,18 @@ constexpr OpForm with_into(OpForm form, bool (*into)(const FormCall&, const Tens
     form.into = into;
     return form;
 }
+constexpr OpForm commutative(OpForm form) {
+    form.is_commutative = true;
+    return form;
+}
 
 }  // namespace
 
-#define TAPIR_INTO(name, form) \
-    with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); }),
-#define TAPIR_PLAIN(name, call) TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
+#define TAPIR_INTO_FORM_OF(name, form) \
+    with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); })
+#define TAPIR_PLAIN_FORM_OF(name, call) TAPIR_INTO_FORM_OF(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
+#define TAPIR_INTO(name, form) TAPIR_INTO_FORM_OF(name, form),
+#define TAPIR_PLAIN(name, call) TAPIR_PLAIN_FORM_OF(name, call),
 #define TAPIR_UNARY0(name, ...) TAPIR_PLAIN(name, name(x[0]))
 #define TAPIR_UNARY1(name, p0, d0, ...) \
     TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, OneParam<d0>, name(x[0], a.first), f(#p0, a.first))))
@@ -33,7 +39,9 @@ constexpr OpForm with_into(OpForm form, bool (*into)(const FormCall&, const Tens
                                            f(#p0, a.first)(#p1, a.second))))
 #define TAPIR_PREDICATE(name, ...) TAPIR_PLAIN(name, name(x[0]))
 #define TAPIR_BINARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))
-#define TAPIR_COMPARE(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))
+#define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
+#define TAPIR_COMMUTATIVE(name, ...) commutative(TAPIR_PLAIN_FORM_OF(name, name(x[0], x[1]))),
+#define TAPIR_COMMUTATIVE_COMPARE(name, ...) TAPIR_COMMUTATIVE(name, )
 #define TAPIR_TERNARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1], x[2]))
 const OpForm elementwise_forms[kElementwiseOps] = {
 #include "tapir/ops/elementwise.def"

@@ -633,19 +633,19 @@ Tensor place_again(const Tensor& x, const PlaceCall& call) {
 
 }  // namespace
 
-TAPIR_FORM(reshape, Shape, reshape(x[0], a), f("shape", a));
-TAPIR_FORM(expand, Shape, expand(x[0], a), f("shape", a));
-TAPIR_FORM(transpose, Shape, transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));
-TAPIR_FORM(permute, Shape, permute(x[0], a), f("dims", a));
-TAPIR_FORM(select, SelectCall, select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
-TAPIR_FORM(slice, SliceCall, slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
-           f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_FORM(diagonal, DiagonalCall, diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
-TAPIR_FORM(part, Part, part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
+TAPIR_VIEW_FORM(reshape, Shape, reshape(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(expand, Shape, expand(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(transpose, Shape, transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));
+TAPIR_VIEW_FORM(permute, Shape, permute(x[0], a), f("dims", a));
+TAPIR_VIEW_FORM(select, SelectCall, select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
+TAPIR_VIEW_FORM(slice, SliceCall, slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
+                f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
+TAPIR_VIEW_FORM(diagonal, DiagonalCall, diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
+TAPIR_VIEW_FORM(part, Part, part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
 TAPIR_FORM(place, PlaceCall, place_again(x[0], a),
            f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
-TAPIR_FORM(pieces, SplitCall, a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
-           f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));
+TAPIR_VIEW_FORM(pieces, SplitCall, a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
+                f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));
 
 // --- Methods ---------------------------------------------------------------------------------------------------------------
 

@@ -32,15 +32,11 @@ int join_constants(Graph& graph) {
     return changes;
 }
 
-bool takes_operands_in_either_order(const std::string& op) {
-    return op == "add" || op == "mul" || op == "eq" || op == "ne" || op == "logical_and" || op == "logical_or";
-}
-
 // Equal for nodes that compute the same.
 std::string key_of(const Graph::Node& node) {
     std::vector<int> inputs;
     for (const Graph::Value* input : node.inputs) inputs.push_back(input->number);
-    if (takes_operands_in_either_order(node.op)) std::sort(inputs.begin(), inputs.end());
+    if (node.attributes().form().is_commutative) std::sort(inputs.begin(), inputs.end());
     std::string key = node.op;
     for (const int input : inputs) key += " %" + std::to_string(input);
     for (const auto& [name, value] : node.attributes().all()) {

@@ -46,11 +46,6 @@ struct Rewriting {
     unsigned where;
 };
 
-bool is_commutative(std::string_view op) {
-    constexpr std::string_view ops[] = {"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "eq", "ne"};
-    return std::find(std::begin(ops), std::end(ops), op) != std::end(ops);
-}
-
 // What a pattern was found to stand for.
 struct Found {
     std::array<Value*, 26> letters{};
@@ -110,7 +105,7 @@ class Search {
             const Node& node = *value->maker;
             if (node.attributes().form().attr_bytes > 0) found.with_attributes = &node;
             for (const bool turned : {false, true}) {
-                if (turned && !is_commutative(term->op)) break;
+                if (turned && !node.attributes().form().is_commutative) break;
                 auto with_operands = wanted;
                 for (std::size_t i = 0; i < term->operands.size(); ++i) {
                     with_operands.emplace_back(&term->operands[i], node.inputs[turned ? term->operands.size() - 1 - i : i]);

@@ -15,16 +15,6 @@
 namespace tapir::rewrite {
 namespace {
 
-bool is_one_of(const Node& node, std::initializer_list<const char*> ops) {
-    return std::any_of(ops.begin(), ops.end(), [&](const char* op) { return node.op == op; });
-}
-
-// What has the elements of its first input, in another order or some of them.
-bool moves_elements(const Node& node) {
-    return is_one_of(node, {"reshape", "expand", "transpose", "permute", "select", "slice", "diagonal", "part", "pieces", "windows", "to_dtype", "to_device", "detach",
-                            "custom_function", "no_grad_write"});
-}
-
 // Where the memory of a value comes from, if it is only looked at; certainly: by views that are never copies. Null: not known.
 const Value* memory_of(const Value* value, bool certainly) {
     while (value->maker) {
@@ -94,9 +84,11 @@ std::optional<double> number_of(const Value* value) {
         if (node->op == "full" || node->op == "full_like") return rounded(number_in(node->attributes().get("value")), value->dtype);
         if (node->op == "number") {
             const std::optional<double> number = number_in(node->attributes().get("value"));
-            return number && flag_of(*node, "is_reciprocal") ? rounded(1 / *number, value->dtype) : rounded(number, value->dtype);
+            const double factor = std::get<double>(node->attributes().get("factor"));
+            if (!number) return std::nullopt;
+            return rounded(flag_of(*node, "is_reciprocal") ? factor / *number : factor * *number, value->dtype);
         }
-        const bool is_same = node->op == "clone" || ((moves_elements(*node) || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
+        const bool is_same = node->op == "clone" || ((node->attributes().form().is_view || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
         if (!is_same) return std::nullopt;
         value = node->inputs[0];
     }
@@ -180,7 +172,7 @@ bool is_output(const Graph& graph, const Value* value) {
 
 Sharing sharing_of(const Node& node, std::size_t input) {
     if (node.op == "cond") return Sharing::maybe;
-    if (input != 0 || node.inputs.empty() || !moves_elements(node)) return Sharing::never;
+    if (input != 0 || node.inputs.empty() || !node.attributes().form().is_view) return Sharing::never;
     const Value *x = node.inputs[0], *y = node.results[0];
     if (x->dtype != y->dtype || x->device != y->device) return Sharing::never;
     // What lies in memory in another order is copied to another shape.
