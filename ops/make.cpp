@@ -513,14 +513,16 @@ void space_fields(Fields& f, SpaceAttrs& a) {
     like_fields(f, a);
 }
 
-// A number that a graph computes from sizes.
+// A number that a graph computes from sizes: factor * value, or factor / value.
 struct NumberCall {
     int64_t value = 0;
+    double factor = 1;
     bool is_reciprocal = false;
     DType dtype = float32;
 };
 Tensor number_of(const NumberCall& a) {
-    return a.is_reciprocal ? full({}, 1.0 / static_cast<double>(a.value), a.dtype) : full({}, a.value, a.dtype);
+    if (a.is_reciprocal) return full({}, a.factor / static_cast<double>(a.value), a.dtype);
+    return a.factor == 1 ? full({}, a.value, a.dtype) : full({}, a.factor * static_cast<double>(a.value), a.dtype);
 }
 
 }  // namespace
@@ -539,6 +541,6 @@ TAPIR_FORM(logspace, SpaceAttrs, logspace(a.start, a.end, a.steps, a.base, optio
 TAPIR_FORM(tril_indices, TriangleAttrs, indices_of_triangle(a, true), triangle_fields(f, a));
 TAPIR_FORM(triu_indices, TriangleAttrs, indices_of_triangle(a, false), triangle_fields(f, a));
 TAPIR_FORM(eye, MakeAttrs, eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
-TAPIR_FORM(number, NumberCall, number_of(a), f("value", a.value)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
+TAPIR_FORM(number, NumberCall, number_of(a), f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
 
 }  // namespace tapir

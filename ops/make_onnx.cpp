@@ -29,8 +29,10 @@ OnnxValue eye_of(const OnnxCall& x) {
 }
 
 OnnxValue number_of(const OnnxCall& x) {
-    const OnnxValue value = x.size_as(x.size("value"), x.result_dtype());
-    return x.flag("is_reciprocal") ? 1 / value : value;
+    const double factor = x.real("factor");
+    if (factor == 1 && !x.flag("is_reciprocal")) return x.size_as(x.size("value"), x.result_dtype());
+    const OnnxValue value = x.size_as(x.size("value"), DType::float64);  // as full() computes it
+    return x.cast(x.flag("is_reciprocal") ? factor / value : factor * value, x.result_dtype());
 }
 
 // Of the result's shape and dtype, by an operator that takes these from a tensor.

@@ -6,13 +6,97 @@
 // one, halves of polynomials with its square.
 #include "tapir/autograd/trace/fit_impl.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tapir/core/make_impl.h"
 
 namespace tapir::detail {
 namespace {
 
 constexpr std::int64_t kStep = 1;   // from the given size to the box's other side
 constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modulo 2 and 3
+
+double rounded(double number, DType dtype) {
+    alignas(8) std::byte place[8];
+    store(dtype, place, Scalar(number));
+    return load_double(dtype, place);
+}
+
+// The numbers, or what 1 is divided by for them, where these are whole. Empty: they are not.
+std::vector<std::int64_t> wholes_of(const std::vector<double>& numbers, bool is_reciprocal, DType dtype) {
+    std::vector<std::int64_t> wholes;
+    for (const double number : numbers) {
+        const double whole = is_reciprocal ? std::round(1 / number) : number;
+        const bool is_whole = std::abs(whole) < 0x1p53 && whole == std::trunc(whole);
+        if (!is_whole || (is_reciprocal && rounded(1 / whole, dtype) != number)) return {};
+        wholes.push_back(static_cast<std::int64_t>(whole));
+    }
+    return wholes;
+}
+
+// above / below, the first of its continued fraction's that is as near.
+std::optional<std::pair<std::int64_t, std::int64_t>> fraction_near(double number, std::int64_t most, double tolerance) {
+    std::pair<std::int64_t, std::int64_t> last{1, 0}, fraction{0, 1};
+    for (double rest = number; std::abs(rest) <= static_cast<double>(most);) {
+        const double whole = std::floor(rest);
+        const auto times = static_cast<std::int64_t>(whole);
+        const std::pair<std::int64_t, std::int64_t> next{times * last.first + fraction.first, times * last.second + fraction.second};
+        fraction = std::exchange(last, next);
+        if (std::abs(last.first) > most || last.second > most) return std::nullopt;
+        if (std::abs(static_cast<double>(last.first) / static_cast<double>(last.second) - number) <= tolerance * std::abs(number)) return last;
+        rest = 1 / (rest - whole);
+    }
+    return std::nullopt;
+}
+
+// The smallest whole numbers that are to each other as these, or as what 1 is divided by for these. Empty: there are none that can be told from
+// what rounding leaves.
+std::vector<std::int64_t> ratios_of(const std::vector<double>& numbers, bool is_reciprocal, DType dtype) {
+    const std::int64_t most = dtype == float64 ? 1'000'000 : 2000;
+    const double tolerance = dtype == float64 ? 1e-14 : 2.5e-7;
+    std::vector<std::pair<std::int64_t, std::int64_t>> fractions;  // of the first
+    std::int64_t below_all = 1;
+    for (const double number : numbers) {
+        const auto fraction = fraction_near(is_reciprocal ? numbers[0] / number : number / numbers[0], most, tolerance);
+        if (!fraction) return {};
+        fractions.push_back(*fraction);
+        below_all = std::lcm(below_all, fraction->second);
+        if (below_all > most) return {};
+    }
+    std::vector<std::int64_t> wholes;
+    std::int64_t common = 0;
+    for (const auto& [above, below] : fractions) {
+        wholes.push_back(above * (below_all / below));
+        common = std::gcd(common, wholes.back());
+    }
+    if (common == 0) return {};
+    for (std::int64_t& whole : wholes) whole /= common;
+    return wholes;
+}
+
+double number_for(double factor, std::int64_t size, bool is_reciprocal) {
+    return is_reciprocal ? factor / static_cast<double>(size) : factor * static_cast<double>(size);
+}
+
+// The shortest one that gives each of the numbers again.
+std::optional<double> factor_of(const std::vector<double>& numbers, const std::vector<std::int64_t>& sizes, bool is_reciprocal, DType dtype) {
+    const auto size = static_cast<double>(sizes[0]);
+    const double near = is_reciprocal ? numbers[0] * size : numbers[0] / size;
+    for (int digits = 1; digits <= 17; ++digits) {
+        const double factor = std::strtod(fmt::format("{:.{}e}", near, digits - 1).c_str(), nullptr);
+        bool is_right = true;
+        for (std::size_t i = 0; i < numbers.size(); ++i) is_right &= rounded(number_for(factor, sizes[i], is_reciprocal), dtype) == numbers[i];
+        if (is_right) return factor;
+    }
+    return std::nullopt;
+}
 
 }  // namespace
 
@@ -88,6 +172,40 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
     const SymInt square = rest / pairs % 2 == 0 ? SymInt(values[0]) + SymInt(step) * more + SymInt(rest / pairs / 2) * more * (more + SymInt(-1))
                                                 : twice.floor_div(2);
     if (is_right(square)) return square;
+    return std::nullopt;
+}
+
+bool is_guess(const SymInt& formula) {
+    const SymInt::Parts parts = formula.parts();
+    const auto has_square = [](const auto& term) { return std::adjacent_find(term.first.begin(), term.first.end()) != term.first.end(); };
+    return parts.divisor != 1 || std::any_of(parts.terms.begin(), parts.terms.end(), has_square);
+}
+
+std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype) {
+    if (!std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::isfinite(number); })) return std::nullopt;
+    for (const bool is_reciprocal : {false, true}) {
+        const std::vector<std::int64_t> wholes = wholes_of(numbers, is_reciprocal, dtype);
+        const std::optional<SymInt> size = wholes.empty() ? std::nullopt : fit(samples, wholes);
+        if (size) return SizedNumber{*size, 1, is_reciprocal};
+    }
+    if (dtype != float32 && dtype != float64) return std::nullopt;
+    for (const bool is_reciprocal : {false, true}) {
+        // The sizes may have a number in common that their ratios lack: n - 1 for an even one. Quotients only where nothing else fits.
+        constexpr std::int64_t kMostInCommon = 12;
+        std::optional<SizedNumber> found;
+        const std::vector<std::int64_t> ratios = ratios_of(numbers, is_reciprocal, dtype);
+        std::vector<std::int64_t> sizes = ratios;
+        for (std::int64_t common = 1; common <= kMostInCommon && !ratios.empty(); ++common) {
+            std::transform(ratios.begin(), ratios.end(), sizes.begin(), [common](std::int64_t ratio) { return common * ratio; });
+            const std::optional<SymInt> size = fit(samples, sizes);
+            if (!size || (found && is_guess(*size))) continue;
+            const std::optional<double> factor = factor_of(numbers, sizes, is_reciprocal, dtype);
+            if (!factor) continue;
+            found = SizedNumber{*size, *factor, is_reciprocal};
+            if (!is_guess(*size)) break;
+        }
+        if (found) return found;
+    }
     return std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tapir/autograd/trace/sym_int.h"
+#include "tapir/core/dtype.h"
 
 namespace tapir::detail {
 
@@ -16,5 +17,17 @@ std::vector<DimSizes> samples_of(const DimSizes& first, const DimSizes& far = {}
 
 /// The formula that gives values[i] for samples[i]; nothing where there is none.
 std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values);
+
+/// Samples at a few sizes tell which polynomial it is that has each dimension once; other formulas could go through these by chance.
+bool is_guess(const SymInt& formula);
+
+/// factor * size, or factor / size.
+struct SizedNumber {
+    SymInt size;
+    double factor;
+    bool is_reciprocal;
+};
+/// What gives numbers[i], of this dtype, for samples[i], to the last bit; nothing where nothing does.
+std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype);
 
 }  // namespace tapir::detail

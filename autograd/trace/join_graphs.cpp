@@ -18,13 +18,6 @@
 namespace tapir::detail {
 namespace {
 
-// Samples at a few sizes tell which polynomial it is that has each dimension once; other formulas could go through these by chance.
-bool is_guess(const SymInt& formula) {
-    const SymInt::Parts parts = formula.parts();
-    const auto has_square = [](const auto& term) { return std::adjacent_find(term.first.begin(), term.first.end()) != term.first.end(); };
-    return parts.divisor != 1 || std::any_of(parts.terms.begin(), parts.terms.end(), has_square);
-}
-
 // nan is as it was, too.
 bool same_attribute(const Attribute& a, const Attribute& b) {
     const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
@@ -169,14 +162,10 @@ class Union {
         return std::make_shared<const Graph>(std::move(joined.graph));
     }
 
-    struct Number {
-        SymInt value;
-        bool is_reciprocal;
-    };
     // A number that depends on the sizes, x / x.size(0), is computed from them. Other constants are the same each time.
     void join_constants() {
         Graph& whole = graphs_[0];
-        std::vector<std::pair<Graph::Value*, Number>> found;
+        std::vector<std::pair<Graph::Value*, SizedNumber>> found;
         const std::size_t count = whole.constants().size();
         for (std::size_t c = 0; c < count; ++c) {
             Graph::Value* value = whole.constants()[c];
@@ -187,7 +176,7 @@ class Union {
             const auto& outputs = whole.outputs();
             const bool is_output = std::any_of(outputs.begin(), outputs.end(), [&](const Graph::Output& output) { return output.value == value; });
             if (!user && !is_output) continue;
-            const std::optional<Number> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
+            const std::optional<SizedNumber> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
             if (!number) {
                 fail<TapeError>(loc_, "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives: make it by "
                                 "ops, which follow them, as sqrt(full({{}}, x.size(0))) in the place of std::sqrt(x.size(0))",
@@ -198,29 +187,23 @@ class Union {
         const OpForm& form = *find_form("number");
         for (const auto& [value, number] : found) {
             Attributes attributes(form);
-            attributes.set("value", number.value);
+            attributes.set("value", number.size);
+            attributes.set("factor", number.factor);
             attributes.set("is_reciprocal", number.is_reciprocal);
             attributes.set("dtype", value->dtype);
             whole.prepend(form, std::move(attributes), value);
         }
     }
 
-    std::optional<Number> join_numbers(std::size_t c) {
-        for (const bool is_reciprocal : {false, true}) {
-            std::vector<std::int64_t> numbers;
-            for (const Graph& graph : graphs_) {
-                const Tensor& x = graph.constants()[c]->data;
-                const double number = load_double(x.dtype(), x.raw_data()), whole = is_reciprocal ? std::round(1 / number) : number;
-                const double back = is_reciprocal ? 1 / whole : whole;
-                const bool fits = std::abs(whole) < 0x1p53 && whole == std::trunc(whole) &&
-                                  (x.dtype() == float32 ? static_cast<float>(back) == static_cast<float>(number) : back == number);
-                if (!fits) break;
-                numbers.push_back(static_cast<std::int64_t>(whole));
-            }
-            if (numbers.size() < graphs_.size()) continue;
-            if (const std::optional<SymInt> joined = join(numbers)) return Number{*joined, is_reciprocal};
+    std::optional<SizedNumber> join_numbers(std::size_t c) {
+        std::vector<double> numbers;
+        const DType dtype = graphs_[0].constants()[c]->dtype;
+        for (const Graph& graph : graphs_) numbers.push_back(load_double(dtype, graph.constants()[c]->data.raw_data()));
+        std::optional<SizedNumber> number = fit_numbers(samples_, numbers, dtype);
+        if (number && (number->factor != 1 || is_guess(number->size))) {
+            for (std::string& name : number->size.dims()) guessed_.insert(std::move(name));
         }
-        return std::nullopt;
+        return number;
     }
 
     void join_shapes() {

@@ -260,7 +260,7 @@ TEST_CASE("sums over a dimension with a name are counted when the graph runs") {
           "input x: float64 (batch, 4)\n"
           "%1: float64 (1, 4) = sum(x, dims=(0,), keepdim=true)\n"
           "%2: float64 (1, 4) = mul(%1, 2.0:float64)\n"
-          "%3: float64 () = number(value=batch, is_reciprocal=false, dtype=float64)\n"
+          "%3: float64 () = number(value=batch, factor=1.0, is_reciprocal=false, dtype=float64)\n"
           "%4: float64 (4,) = reshape(%2, shape=(4,))\n"
           "%5: float64 (4,) = mul(%4, %3)\n"
           "output output = %5\n");

@@ -67,3 +67,31 @@ TEST_CASE("what a program does for the smallest sizes only is refused") {
     const Graph graph = trace([](const Tensor& x) { return x.narrow(0, 2, x.size(0) - 2); }, {{"x", ones({3, 2}), {"b"}}});
     CHECK(graph.run({{"x", ones({7, 2})}})[0].shape() == Shape{5, 2});
 }
+
+TEST_CASE("numbers that are products and quotients of sizes and numbers have formulas") {
+    const auto each = [](const char* what, const auto& fn) {
+        for (const DType dtype : {float32, float64}) {
+            INFO(what << " " << name(dtype));
+            const auto sized = [&](int n, int m) { return arange(n * m, dtype).reshape({n, m}).add(1).sin(); };
+            const Graph graph = trace(fn, {{"x", sized(5, 3), {"n", "m"}}});
+            for (const auto& [n, m] : {std::pair{2, 4}, {4, 2}, {7, 11}, {64, 100}, {1000, 3}}) CHECK(check_trace(graph, fn, {sized(n, m)}).ok);
+        }
+    };
+    const auto rows = [](const Tensor& x) { return static_cast<double>(x.size(0)); };
+    each("2 / n", [&](const Tensor& x) { return x * (2 / rows(x)); });
+    each("-0.3 / n", [&](const Tensor& x) { return x * (-0.3 / rows(x)); });
+    each("0.1 n", [&](const Tensor& x) { return x * (0.1 * rows(x)); });
+    each("2 / (n - 1)", [&](const Tensor& x) { return x * (2 / (rows(x) - 1)); });
+    each("1e-3 / (3 n m + 1)", [&](const Tensor& x) { return x * (1e-3 / static_cast<double>(3 * x.size(0) * x.size(1) + 1)); });
+    const auto gradient_of = [](const auto& loss) {
+        return [loss](const Tensor& given) {
+            const Tensor x = given.detach().requires_grad_();
+            Tape tape;
+            const Tensor y = loss(x);
+            tape.backward(y);
+            return std::pair{y, x.grad()};
+        };
+    };
+    each("var", gradient_of([](const Tensor& x) { return sum(x.var(0)); }));
+    each("std", gradient_of([](const Tensor& x) { return sum(x.std(Dims{0, 1})); }));
+}
