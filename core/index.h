@@ -17,6 +17,7 @@ struct Slice {
     std::int64_t stop = kOpen;
     std::int64_t step = 1;
     constexpr Slice() = default;
+    constexpr explicit Slice(NoneType) {}
     constexpr Slice(std::int64_t from, std::int64_t to = kOpen, std::int64_t by = 1) : start(from), stop(to), step(by) {}
     constexpr Slice(std::int64_t from, NoneType, std::int64_t by = 1) : start(from), step(by) {}
     constexpr Slice(NoneType, std::int64_t to, std::int64_t by = 1) : stop(to), step(by) {}

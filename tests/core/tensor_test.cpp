@@ -249,6 +249,7 @@ TEST_CASE("None leaves an end of a slice open") {
     const auto at = [&](Slice slice) { return x[slice].to_vector<int>(); };
     CHECK(at(Slice(2, None)) == std::vector<int>{2, 3, 4, 5});
     CHECK(at(Slice(None, 2)) == std::vector<int>{0, 1});
+    CHECK(at(Slice(None)) == std::vector<int>{0, 1, 2, 3, 4, 5});
     CHECK(at(Slice(None, None, 4)) == std::vector<int>{0, 4});
     CHECK(at({None, -4}) == std::vector<int>{0, 1});
     CHECK(x.index({Slice(-2, None)}).to_vector<int>() == std::vector<int>{4, 5});
