@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/state_reader_impl.h"
@@ -54,6 +55,7 @@ void WeightAverage::update(Loc loc) {
         fail<ValueError>(loc, "update: an AverageScope lives, in which the parameters of this {} have averages, not their own values; end the "
                          "scope before", name_);
     }
+    if (detail::is_tracing() && detail::is_watched()) return update_by_ops(loc);
     const detail::PauseRecording pause;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         follow(averages_[i], parameters_[i].device(), kept_in(parameters_[i].dtype()));
@@ -77,6 +79,22 @@ void WeightAverage::update(Loc loc) {
     }
     queue.flush();
     ++updates_;
+}
+
+void WeightAverage::update_by_ops(const Loc& loc) {
+    const double now = weight(updates_);
+    if (now != weight(updates_ + 1)) {
+        fail<TapeError>(loc, "{}: update: its weight depends on how many updates there were, and a graph has one for good: update after the step, outside of "
+                        "the traced function", name_);
+    }
+    const CallerScope caller(loc);
+    const NoGradScope plain;
+    const detail::PauseAutocast exact;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        Tensor average = averages_[i];
+        const Tensor own = parameters_[i].detach().to(average.dtype()).to(average.device());
+        is_floating(own.dtype()) ? average.add_((own - average) * now) : average.copy_(own);
+    }
 }
 
 void WeightAverage::copy_to_parameters(Loc loc) const { copy_all(parameters_, averages_, loc); }

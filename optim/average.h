@@ -31,7 +31,8 @@ class WeightAverage {
     WeightAverage(const WeightAverage&) = delete;
     WeightAverage& operator=(const WeightAverage&) = delete;
 
-    /// Takes in the parameters as they are now.
+    /// Takes in the parameters as they are now. In a traced function the graph does so in each run, which updates() does not count; throws
+    /// TapeError there where the weight of an update depends on how many there were (StochasticWeightAverage, warmup that goes on).
     void update(Loc loc = Loc::current());
     std::int64_t updates() const noexcept { return updates_; }
     const std::vector<Tensor>& parameters() const noexcept { return parameters_; }
@@ -52,6 +53,8 @@ class WeightAverage {
     virtual double weight(std::int64_t updates) const = 0;
 
  private:
+    void update_by_ops(const Loc& loc);
+
     const char* name_;
     std::vector<Tensor> parameters_, averages_;
     std::int64_t updates_ = 0;

@@ -60,10 +60,7 @@ Tensors run_while(const TracedFunction& condition, const TracedFunction& body, T
         TurnBound::count_turn(loc);
         for (std::size_t i = 0; i < steps.size(); ++i) steps[i].push_back(carried[i]);
         Tensors next = body(carried);
-        if (next.size() > carried.size()) {
-            fail<ValueError>(loc, "while_loop: {} tensors are carried, the function gave {}", carried.size(), next.size());
-        }
-        check_carried("while_loop", carried, next, loc);
+        check_carried("while_loop", carried, next, loc, /*and_no_more=*/true);
         carried = std::move(next);
     }
     const Tensors last = carried;

@@ -24,8 +24,10 @@ bool is_true(const char* op, const Tensor& x, const Loc& loc) {
 }
 
 // What is carried stays what it is, but for its numbers.
-void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc) {
-    if (next.size() < now.size()) fail<ValueError>(loc, "{}: {} tensors are carried, the function gave {}", op, now.size(), next.size());
+void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc, bool and_no_more) {
+    if (next.size() < now.size() || (and_no_more && next.size() > now.size())) {
+        fail<ValueError>(loc, "{}: {} tensors are carried, the function gave {}", op, now.size(), next.size());
+    }
     check_all_defined(op, next, loc);
     for (std::size_t i = 0; i < now.size(); ++i) {
         if (next[i].dtype() != now[i].dtype()) {

@@ -51,7 +51,7 @@ void check_all_defined(const char* op, const std::vector<Tensor>& list, const Lo
 /// Whether a condition holds. Throws ValueError where it is not one element.
 bool is_true(const char* op, const Tensor& x, const Loc& loc);
 /// Throws where a step gave what cannot be carried on: ValueError, DTypeError, ShapeError.
-void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc);
+void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc, bool and_no_more = false);
 
 /// What a step along no slices is tried with, to know what it would give: zeros.
 Tensor slice_of_none(const Tensor& x);

@@ -145,6 +145,7 @@ Tensors first_step_and_others(const Graph& step, const Loop& loop) {
 
 Tensors trace_cond(Tracer& tracer, const Tensor& pred, const TracedFunction& then_fn, const TracedFunction& else_fn, const Tensors& operands,
                    const Loc& loc) {
+    for (const Tensor& operand : operands) tracer.value_of(operand, loc);  // numbers, too, are what it is given
     Generator& generator = default_generator();
     const Generator::State before = generator.state();
     Part parts[2];
@@ -219,10 +220,7 @@ Tensors trace_while(Tracer& tracer, const TracedFunction& condition, const Trace
     std::optional<KeptGenerator> generator(std::in_place);
     const Part test = tracer.trace_part("while_loop", condition, fresh(carried), loc);
     const Part step = tracer.trace_part("while_loop", body, fresh(carried), loc);
-    if (step.results.size() > carried.size()) {
-        fail<ValueError>(loc, "while_loop: {} tensors are carried, the function gave {}", carried.size(), step.results.size());
-    }
-    check_carried("while_loop", carried, step.results, loc);
+    check_carried("while_loop", carried, step.results, loc, /*and_no_more=*/true);
     generator.reset();
     Tensors inputs = carried;
     append(inputs, test.captures);

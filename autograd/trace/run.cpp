@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -138,7 +139,6 @@ void detail::check_written_inputs(const Graph& graph, const Tensor* const* given
 }
 
 void detail::write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc) {
-    const PauseRecording pause;
     if (updates.size() > 1) {
         std::vector<const void*> written;
         for (const auto& [target, value] : updates) written.push_back(target.impl()->storage);
@@ -224,16 +224,24 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     }
     std::vector<Tensor> outputs;
     for (const Output& output : outputs_) outputs.push_back(values[at(output.value)]);
-    const bool is_traced = detail::is_watched();
-    const detail::PauseRecording pause;
-    for (std::size_t i = 0; i < outputs.size() && !is_traced; ++i) {  // numbers of the graph's own
-        if (rewrite::is_of_constant(outputs_[i].value)) outputs[i] = outputs[i].clone();
-    }
-    for (const Guard& guard : guards_) detail::check_guard(guard, values[at(guard.value)], loc);
     std::vector<std::pair<Tensor, Tensor>> writes;
     for (const Update& update : updates_) {
         writes.emplace_back(update.target->kind == Kind::input ? values[at(update.target)] : update.target->data, values[at(update.value)]);
     }
+    if (detail::is_tracing() && detail::is_watched()) {  // all of this belongs to the other graph, too
+        for (const Guard& guard : guards_) {
+            detail::note_read("guard", values[at(guard.value)], guard.loc.line() ? guard.loc : loc);
+            detail::check_guard(guard, values[at(guard.value)], loc);
+        }
+        const NoGradScope no_grad;
+        detail::write_at_once(std::move(writes), loc);
+        return outputs;
+    }
+    const detail::PauseRecording pause;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {  // numbers of the graph's own
+        if (rewrite::is_of_constant(outputs_[i].value)) outputs[i] = outputs[i].clone();
+    }
+    for (const Guard& guard : guards_) detail::check_guard(guard, values[at(guard.value)], loc);
     detail::write_at_once(std::move(writes), loc);
     return outputs;
 }

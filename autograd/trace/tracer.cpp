@@ -307,6 +307,9 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     if (outer_) {
         const bool is_number = x.dim() == 0 && x.device() == cpu && x.impl()->trace == 0 && !x.requires_grad() && !outer_->knows(x) && !is_named(x);
         Graph::Value* value = is_number ? graph_.add_constant(x, {}, loc) : capture(x, loc);
+        Tracer* root = outer_;
+        while (root->outer_) root = root->outer_;
+        if (is_number) root->numbers_.push_back(x);
         return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
     }
     if (x.impl()->trace == detail::thread.trace) {
@@ -419,6 +422,11 @@ void Tracer::before_write(const Tensor& self) {
         }
         current(found->second, last_line_);
         return;
+    }
+    const auto is_same = [&self](const Tensor& number) { return number.shares_storage(self); };
+    if (std::any_of(numbers_.begin(), numbers_.end(), is_same)) {
+        fail<TapeError>(detail::thread.op_loc.line() ? detail::thread.op_loc : last_line_, "trace: the program writes to a number of shape {} after a branch or loop used it, in which it is a constant: give it to "
+                        "cond(), while_loop() or scan() as an operand", self.shape());
     }
     const Tensor* whole = &self;
     if (found != seen_.end()) {

@@ -155,6 +155,7 @@ class Tracer : public OpWatcher {
         Loc loc;
     };
     std::vector<Exposed> exposed_;
+    std::vector<Tensor> numbers_;  // that are constants of parts, and not known outside of these
     int unnamed_ = 0;
     Tracer* outer_ = nullptr;  // whose part this is
     Tracer* inner_ = nullptr;  // which traces a part now: what is told is its

@@ -261,3 +261,85 @@ TEST_CASE("a guard of one's own says so") {
     CHECK_NOTHROW(graph.run({{"x", ones({2})}}));
     FAILS(ValueError, "graph: the guard ones expects ", graph.run({{"x", zeros({2})}}));
 }
+
+TEST_CASE("a graph that writes is called in a trace, and the new graph writes, too") {
+    Tensor count = zeros({}), state = ones({2});
+    const auto counts = [&](const Tensor& x, const Tensor& s) {
+        count.add_(1);
+        Tensor(s).mul_(2);
+        return x * count + s;
+    };
+    const Graph inner = trace(counts, {{"x", ones({2})}, {"s", state}});
+    const auto twice = [&](const Tensor& x) { return inner({inner({x, state})[0], state})[0]; };
+    const Tensor x = full({2}, 3.0), expected = full({2}, (3.0 * 1 + 2) * 2 + 4);
+    const auto begin = [&] {
+        count.fill_(0);
+        state.fill_(1);
+    };
+    begin();
+    CHECK(twice(x).equal(expected));
+    const Graph graph = trace(twice, {{"x", x}});
+    begin();
+    CHECK(graph.run({{"x", x}})[0].equal(expected));
+    CHECK(count.item() == 2);
+    CHECK(state.equal(full({2}, 4.0)));
+}
+
+TEST_CASE("the guards of a graph that is called in a trace are read there") {
+    const auto fn = [](const Tensor& x) { return x.sum().item() > 2 ? x * 2 : x * 3; };
+    const Graph inner = trace(fn, {{"x", ones({3})}}, {.reads = TraceOptions::Reads::guard});
+    const auto calls = [&](const Tensor& x) { return inner({x + 1})[0]; };
+    CHECK_THROWS_WITH(trace(calls, {{"x", zeros({3})}}), Catch::Contains("trace: guard() reads a value"));
+    const Graph graph = trace(calls, {{"x", zeros({3})}}, {.reads = TraceOptions::Reads::guard});
+    CHECK(graph.run({{"x", zeros({3})}})[0].equal(full({3}, 2.0)));
+    CHECK_THROWS_AS(graph.run({{"x", ones({3})}}), ValueError);
+}
+
+TEST_CASE("a moving average of weights is updated by a graph") {
+    const auto after = [](bool is_traced, bool warms_up) {
+        Tensor w = ones({3}).requires_grad_();
+        optim::SGD sgd({w}, {.lr = 0.25});
+        optim::ExponentialMovingAverage ema({w}, {.decay = 0.75, .warmup = warms_up});
+        const auto step = [&](const Tensor& x) {
+            Tape tape;
+            sgd.zero_grad();
+            const Tensor loss = sum(w * x);
+            tape.backward(loss);
+            sgd.step();
+            ema.update();
+            return loss;
+        };
+        const Tensor x = tensor({1.0f, 2, 3});
+        if (is_traced) {
+            const Graph graph = trace(step, {{"x", x}});
+            w.detach().fill_(1);
+            ema.averages()[0].detach().fill_(1);
+            for (int i = 0; i < 4; ++i) graph.run({{"x", x}});
+        } else {
+            for (int i = 0; i < 4; ++i) step(x);
+        }
+        return ema.averages()[0].clone();
+    };
+    check_same({after(true, false)}, {after(false, false)}, 1e-6, 1e-7);
+    CHECK_THROWS_WITH(after(true, true), Catch::Contains("ExponentialMovingAverage: update: its weight depends on how many updates there were"));
+}
+
+TEST_CASE("a number that a branch uses and the program writes to is an operand, or refused") {
+    Tensor count = zeros({});
+    const auto sees = [&](const Tensor& x) {
+        const Tensor y = cond(x.sum() > 0, [&](const Tensor& z) { return z + count; }, [](const Tensor& z) { return z * 2; }, {x});
+        count.add_(1);
+        return y;
+    };
+    CHECK_THROWS_WITH(trace(sees, {{"x", ones({2})}}), Catch::Contains("trace: the program writes to a number of shape () after a branch"));
+    CHECK(count.item() == 0);
+    const auto is_given = [&](const Tensor& x) {
+        const auto plus = [](const Tensor& z, const Tensor& n) { return z + n; };
+        const Tensor y = cond(x.sum() > 0, plus, [](const Tensor& z, const Tensor&) { return z * 2; }, {x, count});
+        count.add_(1);
+        return y;
+    };
+    const Graph graph = trace(is_given, {{"x", ones({2})}});
+    count.fill_(0);
+    for (int run = 0; run < 3; ++run) CHECK(graph.run({{"x", ones({2})}})[0].equal(full({2}, 1.0 + run)));
+}
