@@ -183,30 +183,31 @@ bool is_guess(const SymInt& formula) {
 
 std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype) {
     if (!std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::isfinite(number); })) return std::nullopt;
+    std::optional<SizedNumber> guess;
+    const auto is_found = [&](const std::vector<std::int64_t>& sizes, double factor, bool is_reciprocal) {
+        const std::optional<SymInt> size = fit(samples, sizes);
+        if (!size) return false;
+        const bool is_sure = !is_guess(*size);
+        if (is_sure || !guess) guess = SizedNumber{*size, factor, is_reciprocal};
+        return is_sure;
+    };
     for (const bool is_reciprocal : {false, true}) {
         const std::vector<std::int64_t> wholes = wholes_of(numbers, is_reciprocal, dtype);
-        const std::optional<SymInt> size = wholes.empty() ? std::nullopt : fit(samples, wholes);
-        if (size) return SizedNumber{*size, 1, is_reciprocal};
+        if (!wholes.empty() && is_found(wholes, 1, is_reciprocal)) return guess;
     }
-    if (dtype != float32 && dtype != float64) return std::nullopt;
+    if (dtype != float32 && dtype != float64) return guess;
     for (const bool is_reciprocal : {false, true}) {
-        // The sizes may have a number in common that their ratios lack: n - 1 for an even one. Quotients only where nothing else fits.
+        // The sizes may have a number in common that their ratios lack: n - 1 for an even one.
         constexpr std::int64_t kMostInCommon = 12;
-        std::optional<SizedNumber> found;
         const std::vector<std::int64_t> ratios = ratios_of(numbers, is_reciprocal, dtype);
         std::vector<std::int64_t> sizes = ratios;
         for (std::int64_t common = 1; common <= kMostInCommon && !ratios.empty(); ++common) {
             std::transform(ratios.begin(), ratios.end(), sizes.begin(), [common](std::int64_t ratio) { return common * ratio; });
-            const std::optional<SymInt> size = fit(samples, sizes);
-            if (!size || (found && is_guess(*size))) continue;
             const std::optional<double> factor = factor_of(numbers, sizes, is_reciprocal, dtype);
-            if (!factor) continue;
-            found = SizedNumber{*size, *factor, is_reciprocal};
-            if (!is_guess(*size)) break;
+            if (factor && is_found(sizes, *factor, is_reciprocal)) return guess;
         }
-        if (found) return found;
     }
-    return std::nullopt;
+    return guess;
 }
 
 }  // namespace tapir::detail

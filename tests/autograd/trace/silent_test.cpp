@@ -55,8 +55,8 @@ TEST_CASE("what writes past the ops is refused, and the next trace is as good as
     net.parameters();
     optim::ExponentialMovingAverage average(net.parameters());
     const Tensor x = ones({2, 4});
-    FAILS(TapeError, "trace: update writes to a tensor of shape (3, 4) in a way that a graph cannot hold",
-          trace([&](const Tensor& a) { average.update(); return net(a); }, {{"x", x}}));
+    FAILS(TapeError, "trace: copy_ writes to a tensor of shape (3, 4) in a way that a graph cannot hold",
+          trace([&](const Tensor& a) { average.copy_to_parameters(); return net(a); }, {{"x", x}}));
     CHECK(trace(net, {{"x", x}})({x})[0].shape() == Shape{2, 3});
 }
 

@@ -95,3 +95,14 @@ TEST_CASE("numbers that are products and quotients of sizes and numbers have for
     each("var", gradient_of([](const Tensor& x) { return sum(x.var(0)); }));
     each("std", gradient_of([](const Tensor& x) { return sum(x.std(Dims{0, 1})); }));
 }
+
+TEST_CASE("a quotient by a size is none of its squares") {
+    const auto each = [](double above, double factor) {
+        const auto fn = [=](const Tensor& x) { return x * (above / static_cast<double>(x.size(0))) + x * (factor * static_cast<double>(x.size(0) * x.size(0))); };
+        const Graph graph = trace(fn, {{"x", ones({5, 2}), {"n"}}});
+        for (const int n : {1, 2, 3, 17, 60}) CHECK(check_trace(graph, fn, {ones({n, 2})}).ok);
+    };
+    each(-0.3, 0.1);
+    each(60, 1);
+    each(2, 3);
+}
