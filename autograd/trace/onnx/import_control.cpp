@@ -313,11 +313,21 @@ void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector
     for (std::size_t k = 0; k < scanned; ++k) c.give(result.outputs[k], result_types[state.size() + k]);
 }
 
-// As long as a condition holds that data decides.
+bool draws(const onnx::GraphProto& graph) {
+    return std::any_of(graph.node().begin(), graph.node().end(), [](const onnx::NodeProto& node) {
+        const std::string& op = node.op_type();
+        const auto is_drawn_in = [](const onnx::AttributeProto& attribute) { return attribute.has_g() && draws(attribute.g()); };
+        return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" || op == "Dropout" ||
+               std::any_of(node.attribute().begin(), node.attribute().end(), is_drawn_in);
+    });
+}
+
+// As long as a condition holds that data decides. What turns give to be collected is computed behind the loop, from what each began with.
 void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const std::vector<int>& types, bool has_times, bool has_condition) {
-    if (loop.scanned > 0) {
-        require_known(c, "of a loop that collects what its turns give,");
-        c.reject("a loop that collects what its turns give, whose condition depends on data, is not supported");
+    const bool collects = loop.scanned > 0;
+    if (collects && draws(loop.body)) {
+        require_known(c, "of a loop that collects what its turns give, and draws random numbers,");
+        c.reject("a loop that collects what its turns give, and draws random numbers, whose condition depends on data, is not supported");
     }
     const auto flat = [](const Tensor& x) { return x.dim() == 0 ? x : reshape(x, {}); };
     const Tensor times = has_times ? flat(c.x(0)) : Tensor();
@@ -327,13 +337,27 @@ void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const
     const auto body = [&](const std::vector<Tensor>& x) {
         const OnnxInterpreter::Body inside_body(c.interpreter());
         std::vector<int> unused;
-        std::vector<Tensor> next = tensors_of(c, turn_of(c, loop, onnx_value(x[0]), values_of(x, 2, types)), unused);
+        std::vector<OnnxValuePtr> results = turn_of(c, loop, onnx_value(x[0]), values_of(x, 2, types));
+        results.resize(static_cast<std::size_t>(loop.carried) + 1);
+        std::vector<Tensor> next = tensors_of(c, results, unused);
         next[0] = has_condition ? flat(next[0]) : x[1].clone();
         next.insert(next.begin(), x[0] + 1);
         return next;
     };
-    const std::vector<Tensor> end = while_loop(goes_on, body, std::move(state));
-    for (std::size_t i = 2; i < end.size(); ++i) c.give(end[i], types[i - 2]);
+    const Loc loc = Loc::current();
+    const std::size_t carries = state.size();
+    const std::vector<Tensor> end = detail::while_loop(traced(goes_on, loc), traced(body, loc), std::move(state), /*keep_steps=*/collects, loc);
+    for (std::size_t i = 2; i < carries; ++i) c.give(end[i], types[i - 2]);
+    if (!collects) return;
+    std::vector<int> result_types;
+    const auto collected = [&](const std::vector<Tensor>& x) {
+        const OnnxInterpreter::Body inside_body(c.interpreter());
+        std::vector<OnnxValuePtr> results = turn_of(c, loop, onnx_value(x[0]), values_of(x, 2, types));
+        results.erase(results.begin(), results.begin() + loop.carried + 1);
+        return tensors_of(c, results, result_types);
+    };
+    const ScanResult turns = tapir::scan(collected, {}, std::vector<Tensor>{end.begin() + static_cast<std::ptrdiff_t>(carries), end.end()});
+    for (std::size_t k = 0; k < turns.outputs.size(); ++k) c.give(turns.outputs[k], result_types[k]);
 }
 
 void loop_op(Call& c) {

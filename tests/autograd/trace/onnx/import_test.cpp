@@ -341,6 +341,41 @@ TEST_CASE("branches and loops that data decides stay branches and loops") {
         check_close(first(graph, {x, full({}, 10.0)}), x * 4);
         check_close(first(graph, {x, full({}, 1000.0)}), x * 512);
     }
+    SECTION("a Loop that collects what its turns give") {
+        Model model;  // x, 2 x, 4 x ... while the sum is below a limit, and the squares of these
+        model.input("x", {"n"}).input("limit", {}).weight("most", full({}, 100, int64));
+        model.node("ReduceSum", {"x"}, {"first"}).set("keepdims", 0);
+        model.node("Less", {"first", "limit"}, {"start"});
+        auto* body = model.node("Loop", {"most", "start", "x"}, {"end", "turns", "squares"}).graph("body");
+        models::set_type(body->add_input(), "i", kInt64, {});
+        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "v", 1, {"n"});
+        models::add_node(body, "Add", {"v", "v"}, {"next"});
+        models::add_node(body, "Mul", {"v", "v"}, {"square"});
+        models::add_node(body, "Identity", {"i"}, {"turn"});
+        models::add_node(body, "ReduceSum", {"next"}, {"sum"}).set("keepdims", 0);
+        models::add_node(body, "Less", {"sum", "limit"}, {"goes"});
+        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "next", 1, {"n"});
+        models::set_type(body->add_output(), "turn", kInt64, {});
+        models::set_type(body->add_output(), "square", 1, {"n"});
+        model.output("end").output("turns", {}, kInt64).output("squares");
+        const Graph graph = load_onnx_from_memory(model.bytes());
+        INFO(graph.str());
+        for (const int n : {2, 3}) {
+            const Tensor x = arange(n, float32) + 1;
+            for (const int turns : {0, 1, 4}) {
+                const Tensor limit = x.sum() * std::pow(2.0, turns) * 0.75;
+                const std::vector<Tensor> y = graph({x, limit});
+                check_close(y[0], x * std::pow(2.0, turns));
+                CHECK(y[1].equal(arange(turns, int64)));
+                REQUIRE(y[2].shape() == Shape{turns, n});
+                for (int t = 0; t < turns; ++t) check_close(y[2][t], x * x * std::pow(4.0, t));
+                const std::vector<Tensor> again = graph.run({{"x", x}, {"limit", limit}});
+                CHECK(again[2].equal(y[2]));
+            }
+        }
+    }
     SECTION("a Loop over a named dimension, and a Scan") {
         Model model;
         model.input("x", {"time", "2"});
