@@ -59,6 +59,10 @@ void detail::tell_read(const char* what, const Tensor& x, const Loc& loc) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.read(what, x, caller(loc)); });
 }
 
+void tell_name(const Tensor& parameter, const std::string& name) {
+    WatcherList::each([&](OpWatcher& watcher) { watcher.named(parameter, name); });
+}
+
 void detail::tell_write(const Tensor& self) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.before_write(self); });
 }

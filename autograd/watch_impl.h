@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "tapir/autograd/log_impl.h"
 
@@ -27,6 +28,8 @@ class OpWatcher {
     virtual void read(const char* /*what*/, const Tensor& /*x*/, const Loc& /*caller*/) {}
     /// Something wrote into a tensor, be it an op, told of or not, or the library itself. Told while a graph is traced only.
     virtual void written(const Tensor& /*self*/, const Loc& /*caller*/) {}
+    /// A graph that is called calls its parameter so. Told while a graph is traced only.
+    virtual void named(const Tensor& /*parameter*/, const std::string& /*name*/) {}
     /// It has run. ran.saved is not to be looked at: it is complete only where the op is recorded.
     virtual void end(const RecordArgs& /*ran*/) {}
 
@@ -85,6 +88,7 @@ class OperandNames {
 
 /// Tells the thread's watchers, also where these are told of nothing else, that self was written to: for mark_written().
 void tell_written(const Tensor& self, const Loc& loc);
+void tell_name(const Tensor& parameter, const std::string& name);
 
 /// The watcher is told of what this thread does while this lives.
 class WatchScope {

@@ -3,11 +3,12 @@
 #include <cstring>
 #include <functional>
 
+#include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
-#include "tapir/autograd/tape.h"
+#include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -177,6 +178,10 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         for (const Tensor& x : given) places.push_back(&x);
         detail::check_written_inputs(*this, places.data(), loc);
     }
+    const bool is_traced = detail::is_tracing() && detail::is_watched();
+    if (is_traced) {
+        for (const Value* parameter : parameters_) tell_name(parameter->data, parameter->name);
+    }
     const detail::PauseAutocast plain;  // what it did in the program, the graph has as ops
     std::vector<Tensor> values(static_cast<std::size_t>(next_));
     std::vector<int> uses(static_cast<std::size_t>(next_), 0);
@@ -228,7 +233,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (const Update& update : updates_) {
         writes.emplace_back(update.target->kind == Kind::input ? values[at(update.target)] : update.target->data, values[at(update.value)]);
     }
-    if (detail::is_tracing() && detail::is_watched()) {  // all of this belongs to the other graph, too
+    if (is_traced) {  // all of this belongs to the other graph, too
         for (const Guard& guard : guards_) {
             detail::note_read("guard", values[at(guard.value)], guard.loc.line() ? guard.loc : loc);
             detail::check_guard(guard, values[at(guard.value)], loc);

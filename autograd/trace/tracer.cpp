@@ -208,6 +208,7 @@ Tracer::Seen* Tracer::alias_of(const Tensor& x) {
     }
     if (first) return first;
     for (const auto& [name, tensor] : named_) {
+        if (tensor.is_same(x)) break;  // those behind it are aliases of it
         if (is_it(tensor)) return &seen(tensor, Loc{});
     }
     for (const Tensor& source : sources_) {
@@ -630,6 +631,15 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (is_address) exposed_.push_back({x, now, version_of(x), loc});
 }
 
+void Tracer::named(const Tensor& parameter, const std::string& name) {
+    if (inner_) return inner_->named(parameter, name);
+    const AutogradMeta* meta = parameter.impl()->meta;
+    if ((meta && meta->name) || knows(parameter) || is_named(parameter)) return;
+    Tracer* root = this;
+    while (root->outer_) root = root->outer_;
+    root->named_.emplace_back(name, parameter);
+}
+
 // --- Parts -----------------------------------------------------------------------------------------------------------------------
 
 // Whether it has been given as a parameter.
@@ -698,7 +708,7 @@ Graph Tracer::finish() {
     const auto made = [](const Seen* s) { return s->outer->number; };
     std::sort(written.begin(), written.end(), [&](const Seen* a, const Seen* b) { return made(a) < made(b); });
     for (const Seen* s : written) {
-        if (s->outer->kind == Graph::Kind::constant) graph_.make_parameter(s->outer, fmt::format("buffer_{}", unnamed_++));
+        if (s->outer->kind == Graph::Kind::constant) graph_.make_parameter(s->outer, free_name(graph_, fmt::format("buffer_{}", unnamed_++)));
         graph_.add_update(s->outer, s->value);
     }
     return std::move(graph_);

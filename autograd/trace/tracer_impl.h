@@ -78,6 +78,7 @@ class Tracer : public OpWatcher {
 
     void before_write(const Tensor& self) override;
     void read(const char* what, const Tensor& x, const Loc& caller) override;
+    void named(const Tensor& parameter, const std::string& name) override;
     void written(const Tensor& self, const Loc& caller) override;
     void end(const RecordArgs& ran) override;
 

@@ -343,3 +343,25 @@ TEST_CASE("a number that a branch uses and the program writes to is an operand, 
     count.fill_(0);
     for (int run = 0; run < 3; ++run) CHECK(graph.run({{"x", ones({2})}})[0].equal(full({2}, 1.0 + run)));
 }
+
+TEST_CASE("parameters of a graph that is called in a trace keep their names") {
+    nn::Linear net(3, 2);
+    const Graph whole = trace(net, {{"x", ones({2, 3})}});
+    Graph::Inputs data;
+    for (const Graph::Value* value : whole.parameters()) data.emplace_back(value->name, value->data.detach().clone());
+    const Graph loaded = Graph::parse(whole.str(), data);
+    const auto calls = [&](const Tensor& x) { return cond(x.sum() > 0, [&] { return loaded({x})[0] * 2; }, [&] { return loaded({x})[0]; }); };
+    const Graph graph = trace(calls, {{"x", ones({2, 3})}});
+    REQUIRE(graph.parameters().size() == 2);
+    for (const char* name : {"weight", "bias"}) CHECK(graph.value(name)->data.is_same(loaded.value(name)->data));
+    check_same(graph({ones({2, 3})}), {net(ones({2, 3})) * 2});
+}
+
+TEST_CASE("two parameters with the same elements are one, under the first name") {
+    const Tensor w = tensor({2.0f, 3.0f});
+    const Tensor same = w.detach();
+    const Graph graph = trace([&](const Tensor& x) { return x * w + same; }, {{"x", ones({2})}}, {.parameters = {{"a", w}, {"b", same}}});
+    REQUIRE(graph.parameters().size() == 1);
+    CHECK(graph.parameters()[0]->name == "a");
+    check_same(graph({ones({2})}), {w * 2});
+}
