@@ -164,6 +164,8 @@ class OnnxBuilder {
     virtual int opset() const noexcept = 0;
     /// Of a choice between numbers.
     DType number_dtype = DType::float32;
+    /// What the name of the next node begins with; null: with its operator.
+    const char* next_name = nullptr;
     /// A node; the dtypes are those of its results. Operands that are numbers are to have been given a dtype.
     virtual OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const OnnxDTypes& dtypes) = 0;
     /// A constant.

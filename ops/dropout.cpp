@@ -137,8 +137,9 @@ std::vector<Tensor> dropout_of(const FormCall& x, const Attrs& a) {
         const Tensor mask = expand(x[1].to(bool_), x[0].shape()).contiguous();
         return {apply(x[0], mask, /*is_drawn=*/false, a.p)};
     }
+    if (!(a.p >= 0 && a.p <= 1)) fail<ValueError>(Loc::current(), "dropout: p must be in [0, 1], got {}", a.p);
     Tensor mask;
-    const Tensor y = draw(x[0], std::clamp(a.p, 0.0, 1.0), default_generator(), /*keeps_mask=*/true, mask);
+    const Tensor y = draw(x[0], a.p, default_generator(), /*keeps_mask=*/true, mask);
     return {y, mask};
 }
 

@@ -45,6 +45,9 @@ inline Taken taken_by(const Slice& range, std::int64_t size) {
 /// slice(x, dim, range) so. Throws IndexError, ValueError for a step below 1.
 SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
+/// Of select_scatter and its like: what they give is an operand but for a part, which into() writes where the operand lies.
+bool replaces_part(const OpForm& form) noexcept;
+
 /// The strides of a contiguous tensor of x's shape.
 Shape contiguous_strides(const TensorImpl* x);
 

@@ -4,6 +4,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/view.h"
 #include "tapir/ops/view_impl.h"
 
@@ -48,6 +49,21 @@ Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, 
     }
     record(op, x.loc, {&x.tensor, &src.tensor}, out, {}, call);
     return out;
+}
+
+// The same into `out`, where x may lie already: then the part alone is written.
+template <class Take>
+bool put_part_into(const FormCall& x, const Tensor& out, const Take& take) {
+    if (x.count < 2 || out.device() != cpu || x[0].dtype() != out.dtype() || x[1].device() != cpu) return false;
+    if (x[1].shares_storage(out)) return false;  // it may lie where the part goes
+    const Tensor part = take(In(out, Loc{}));
+    if (!(x[1].shape() == part.shape())) return false;
+    if (x[0].raw_data() != out.raw_data() || !x[0].is_contiguous()) {
+        if (x[0].shares_storage(out)) return false;
+        copy_elements(out, x[0]);
+    }
+    copy_elements(part, x[1]);
+    return true;
 }
 
 // src gets the part's gradient; what was replaced gets none.
@@ -103,12 +119,33 @@ Tensor diagonal_scatter(In x, In src, std::int64_t offset, Dim dim1, Dim dim2) {
                     [&](const In& of) { return diagonal(of, offset, dim1, dim2); });
 }
 
+namespace {
+
+bool select_scatter_into(const FormCall& x, const Tensor& out) {
+    const auto& a = *static_cast<const SelectCall*>(x.attrs);
+    return put_part_into(x, out, [&](const In& of) { return select(of, a.dim, a.index); });
+}
+bool slice_scatter_into(const FormCall& x, const Tensor& out) {
+    const auto& a = *static_cast<const SliceCall*>(x.attrs);
+    return put_part_into(x, out, [&](const In& of) { return slice(of, a.dim, Slice(a.start, a.end, a.step)); });
+}
+bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
+    const auto& a = *static_cast<const DiagonalCall*>(x.attrs);
+    return put_part_into(x, out, [&](const In& of) { return diagonal(of, a.offset, a.dim1, a.dim2); });
+}
+
+}  // namespace
+
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(select_scatter, SelectCall, select_scatter(x[0], x[1], a.dim, a.index), f("dim", a.dim)("index", a.index));
-TAPIR_FORM(slice_scatter, SliceCall, slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)),
-           f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_FORM(diagonal_scatter, DiagonalCall, diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2),
-           f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
+TAPIR_INTO_FORM(select_scatter, SelectCall, select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, f("dim", a.dim)("index", a.index));
+TAPIR_INTO_FORM(slice_scatter, SliceCall, slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into,
+                f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
+TAPIR_INTO_FORM(diagonal_scatter, DiagonalCall, diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into,
+                f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
+
+bool replaces_part(const OpForm& form) noexcept {
+    return &form == &select_scatter_form || &form == &slice_scatter_form || &form == &diagonal_scatter_form;
+}
 
 }  // namespace tapir

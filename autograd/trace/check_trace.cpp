@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "tapir/autograd/trace/check_trace_impl.h"
+#include "tapir/autograd/trace/compare_run_impl.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
@@ -415,17 +416,6 @@ class Comparison {
     CheckTraceResult result_;
 };
 
-// needs_guards: inputs for which the graph does not hold tell nothing.
-CheckTraceResult compare(const Graph& graph, const Ran& program, const std::vector<Tensor>& inputs, const Tolerances& options, bool needs_guards,
-                         const Loc& loc) {
-    std::optional<KeptGenerator> generator;
-    if (draws(graph)) generator.emplace();
-    Comparison comparison(graph, program, inputs, options, loc);
-    CheckTraceResult result = comparison.run();
-    if (!result.ok && needs_guards && !comparison.guards_hold()) return {};
-    return result;
-}
-
 }  // namespace
 
 CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs,
@@ -439,7 +429,10 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     }
     sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
     const Ran program = run_program(graph, fn, inputs, loc);
-    CheckTraceResult result = compare(graph, program, inputs, {options}, /*needs_guards=*/false, loc);
+    std::optional<KeptGenerator> generator;
+    if (draws(graph)) generator.emplace();
+    const Tolerances tolerances{options};
+    CheckTraceResult result = Comparison(graph, program, inputs, tolerances, loc).run();
     if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
     return result;
 }
@@ -457,9 +450,15 @@ std::string difference_from_program(const Graph& graph, const TracedFunction& fn
     options.same_ops = false;
     options.rtol = options.of_largest = 1e-3;
     options.atol = 1e-5;
+    const std::string how = difference_from_run(graph, program->graph, sizes_of_inputs(graph, inputs.data(), loc), loc);
+    if (!how.empty() && graph.guards().empty()) return how;
     try {
-        const CheckTraceResult result = compare(graph, *program, inputs, options, /*needs_guards=*/true, loc);
-        return result.ok ? std::string() : result.message;
+        std::optional<KeptGenerator> generator;
+        if (draws(graph)) generator.emplace();
+        Comparison comparison(graph, *program, inputs, options, loc);
+        const CheckTraceResult result = comparison.run();
+        if ((result.ok && how.empty()) || !comparison.guards_hold()) return {};  // inputs for which the graph does not hold tell nothing
+        return result.ok ? how : result.message;
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {

@@ -1,10 +1,19 @@
-// ONNX knows no gradients: the operand itself.
+// ONNX knows no gradients. An Identity, whose name tells load_onnx() that none flow through it; other runtimes take it away.
 #include "tapir/autograd/onnx_form.h"
 
 namespace tapir {
+namespace {
 
-TAPIR_ONNX(detach, x[0]);
-TAPIR_ONNX(custom_function, x[0]);
-TAPIR_ONNX(no_grad_write, x[0]);
+OnnxValue stopped(const OnnxCall& x, const char* name) {
+    if (x[0].is_number()) return x[0];
+    x.builder().next_name = name;
+    return x.node("Identity", {x[0]});
+}
+
+}  // namespace
+
+TAPIR_ONNX(detach, stopped(x, "detach"));
+TAPIR_ONNX(custom_function, stopped(x, "custom_function"));
+TAPIR_ONNX(no_grad_write, stopped(x, "no_grad_write"));
 
 }  // namespace tapir

@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/parse_impl.h"
+#include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
 #include "tapir/core/io/shown_impl.h"
@@ -56,6 +57,9 @@ void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& te
 }  // namespace
 
 void save_graph(const std::string& path, const Graph& graph, Loc loc) {
+    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) detail::check_held(*value, loc);
+    }
     NamedTensors tensors;
     add_tensors(graph, "", tensors);
     for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});

@@ -60,7 +60,7 @@ class Union {
             const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
             if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) fail_differs(&x, &y, g);
             for (std::size_t i = 0; i < x.inputs.size(); ++i) {
-                if (x.inputs[i]->number != y.inputs[i]->number) fail_differs(&x, &y, g);
+                if (!is_same_in_runs(*x.inputs[i], *y.inputs[i])) fail_differs(&x, &y, g);
             }
         }
         if (a.nodes().size() > count) fail_differs(a.nodes()[count].get(), nullptr, g);

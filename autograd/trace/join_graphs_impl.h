@@ -9,6 +9,12 @@
 
 namespace tapir::detail {
 
+/// Whether a value is the same in two runs of one program: the same input, result or constant, by their numbers, or the same parameter.
+inline bool is_same_in_runs(const Graph::Value& a, const Graph::Value& b) {
+    if (a.number != b.number || a.kind != b.kind) return false;
+    return a.kind != Graph::Kind::parameter || a.data.is_same(b.data);
+}
+
 struct JoinedGraph {
     Graph graph;
     std::set<std::string> guessed;  ///< dimensions whose formulas, quotients and squares, more sizes could show to be wrong

@@ -11,14 +11,14 @@ namespace tapir {
 namespace {
 
 // The elements of a small constant, "[1.0, 2.0]", or of a number, "1.0", with their dtype where the text does not tell it.
-std::string elements(const Graph::Value& value) {
-    const Tensor x = value.data.to(cpu).contiguous();
+std::string elements(const Tensor& data) {
+    const Tensor x = data.to(cpu).contiguous();
     const auto element = [&](std::int64_t i) {
         const std::byte* at = x.impl()->data + static_cast<std::size_t>(i) * itemsize(x.dtype());
         if (x.dtype() == bool_) return to_string(Attribute(detail::load_int(x.dtype(), at) != 0));
         return to_string(is_floating(x.dtype()) ? Attribute(detail::load_double(x.dtype(), at)) : Attribute(SymInt(detail::load_int(x.dtype(), at))));
     };
-    if (value.shape.empty()) {
+    if (x.dim() == 0) {
         const bool is_told = x.dtype() == float32 || x.dtype() == int64 || x.dtype() == bool_;
         return element(0) + (is_told ? "" : fmt::format(":{}", x.dtype()));
     }
@@ -47,12 +47,12 @@ std::string type_of(const Graph::Value& value) {
 std::string Graph::str() const {
     std::string text;
     const detail::ValueNames names(*this);
-    const auto reference = [&](const Value& value) { return is_number(value) ? elements(value) : names(value); };
+    const auto reference = [&](const Value& value) { return is_number(value) ? elements(value.data) : names(value); };
     const auto listed = [&](const char* what, const std::vector<Value*>& values) {
         for (const Value* value : values) {
             if (is_number(*value)) continue;  // stands where it is used
             text += fmt::format("{} {}: {}", what, reference(*value), type_of(*value));
-            if (value->kind == Kind::constant && value->data.numel() <= 16) text += " = " + elements(*value);
+            if (value->kind == Kind::constant && value->data.numel() <= 16) text += " = " + elements(value->data);
             text += "\n";
         }
     };
@@ -79,7 +79,7 @@ std::string Graph::str() const {
     }
     for (const Guard& guard : guards_) {
         text += fmt::format("guard {} = {}  # {}() at {}\n", reference(*guard.value),
-                            guard.expected.numel() == 1 ? guard.expected.reshape({}).str() : "as traced", guard.what,
+                            guard.expected.numel() == 1 ? elements(guard.expected.reshape({})) : "as traced", guard.what,
                             place(guard.loc));
     }
     for (const Update& update : updates_) text += fmt::format("update {} = {}\n", reference(*update.target), reference(*update.value));

@@ -413,12 +413,24 @@ class detail::GraphReader {
         graph_.updates_.push_back({target, value});
     }
 
+    // A guard's one element; what has more is data.
+    static Tensor element_of(std::string_view text, const Value& like, const Line& line) {
+        const bool is_one = std::all_of(like.shape.begin(), like.shape.end(), [](const SymInt& size) { return size == SymInt(1); });
+        const std::string_view digits = text.substr(0, text.find(':'));
+        if (!is_one || !detail::looks_like_number(digits)) line.refuse("what a guard expects is missing");
+        const detail::PauseRecording pause;
+        const Tensor expected = detail::make_empty({}, like.dtype, cpu, Loc{});
+        put_number(digits, like.dtype, expected.raw_data(), line);
+        return expected.reshape(std::vector<std::int64_t>(like.shape.size(), 1));
+    }
+
     // "%3 = 1.5  # item() at model.cpp:12"
     void read_guard(Line& line) {
         Value* value = value_of(line.until("="), line);
-        const Tensor expected = given(fmt::format("guard {}", graph_.guards().size()));
-        if (!expected.defined()) line.refuse("what a guard expects is missing");
-        line.until("#");
+        Tensor expected = given(fmt::format("guard {}", graph_.guards().size()));
+        line.expect("=");
+        const std::string_view written = line.until("#");
+        if (!expected.defined()) expected = element_of(written, *value, line);
         line.expect("#");
         const std::string what(line.until("("));
         line.expect("() at ");

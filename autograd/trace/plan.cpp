@@ -10,6 +10,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/fused_impl.h"
+#include "tapir/ops/view_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -65,7 +66,7 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
 }  // namespace
 
 // Whether its result may lie where one of its operands does.
-bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form); }
+bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form) || replaces_part(form); }
 
 bool takes_any_layout(const OpForm& form) noexcept {
     const std::optional<FusedOp> op = fused_op(form);

@@ -281,6 +281,13 @@ class Program {
         leave_none_to_ops(samples.graphs);
         JoinedGraph joined = join_graphs(std::move(samples.graphs), samples.sizes, loc_);
         for (const DimSizes& sizes : sizes_to_check(samples.sizes[0], joined)) check_with(joined.graph, sizes);
+        if (const std::optional<DimSizes> turned = in_other_order(samples.sizes[0])) {
+            try {
+                check_with(joined.graph, *turned);
+            } catch (const OutOfMemory&) {  // more than a model may take that is tried
+                if (!is_model_) throw;
+            }
+        }
         return std::move(joined.graph);
     }
 
@@ -310,6 +317,25 @@ class Program {
             }
         }
         return all;
+    }
+
+    // The largest dimension the smallest, and so on: programs take the least of two, or go one of two ways.
+    std::optional<DimSizes> in_other_order(const DimSizes& first) const {
+        if (first.size() < 2) return std::nullopt;
+        std::int64_t factor = 1;  // the largest that a name has, 8 of "8*height"
+        for (const std::vector<SymInt>& dims : dims_) {
+            for (const SymInt& dim : dims) factor = std::max(factor, dim.of_one_dim().value_or(SymInt::OfOneDim{{}, 1, 0}).factor);
+        }
+        std::vector<std::string> names;
+        for (const auto& [name, size] : first) names.push_back(name);
+        std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) { return first.at(a) < first.at(b); });
+        std::int64_t next = std::max<std::int64_t>(first.at(names.front()), 2);
+        DimSizes turned;
+        for (; !names.empty(); names.pop_back()) {
+            turned[names.back()] = next;
+            next = std::exchange(factor, 1) * next + 3;
+        }
+        return turned;
     }
 
     void check_with(const Graph& graph, const DimSizes& sizes) const {

@@ -5,10 +5,12 @@
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "tapir/autograd/onnx_form.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/onnx/proto_impl.h"
+#include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/shown_impl.h"
@@ -148,7 +150,8 @@ class Writer final : public OnnxBuilder {
     OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const OnnxDTypes& dtypes) override {
         auto* node = current_->add_node();
         node->set_op_type(op);
-        node->set_name(fmt::format("{}_{}", op, node_count_++));
+        const char* own_name = std::exchange(next_name, nullptr);
+        node->set_name(fmt::format("{}_{}", own_name ? own_name : op, node_count_++));
         node->set_doc_string(doc_);
         for (const OnnxValue& input : inputs) node->add_input(input.name());
         while (node->input_size() > 0 && node->input(node->input_size() - 1).empty()) node->mutable_input()->RemoveLast();
@@ -596,6 +599,9 @@ void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& o
         std::string lines;
         for (const Graph::Guard& guard : graph.guards()) lines += fmt::format("\n  {} ({})", guard.what, detail::file_and_line(guard.loc));
         fail<ValueError>(loc, "save_onnx: the graph holds for some values only, which ONNX cannot check:{}", lines);
+    }
+    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) detail::check_held(*value, loc);
     }
     check_names(graph, loc);
     check_metadata(options, loc);

@@ -389,7 +389,12 @@ void loop_op(Call& c) {
         types.push_back(c.type(i + 2));
     }
     if (turns) return scan_turns(c, loop, *turns, is_sequence, state, types);
-    loop_while(c, loop, std::move(state), types, has_times, has_condition);
+    try {
+        loop_while(c, loop, std::move(state), types, has_times, has_condition);
+    } catch (const ValueError&) {  // what its turns are decides on shapes, it may be
+        if (loop.scanned > 0) require_known(c, "of a loop that collects what its turns give,");
+        throw;
+    }
 }
 
 // Sequences along dimension 0 from their beginnings, for scan(); what it gives goes back to where ONNX has it.

@@ -133,6 +133,8 @@ class OnnxInterpreter {
     const onnx::ModelProto& model() const noexcept { return model_; }
     std::int64_t opset(const std::string& domain, const Scope& scope) const;
     const std::string& file() const noexcept { return file_; }
+    /// Whether save_onnx() wrote it.
+    bool is_own() const { return model_.producer_name() == kOnnxProducer; }
     /// Nodes since the last run of the model began.
     std::int64_t nodes_run() const noexcept { return nodes_run_; }
     void count_from_here() noexcept { nodes_run_ = 0; }

@@ -377,7 +377,7 @@ const OnnxInterpreter::Origin& OnnxInterpreter::origin_of(const onnx::NodeProto&
     if (!is_new) return origin;
     std::string_view name = node.name();
     if (name.empty() && node.output_size() > 0) name = node.output(0);
-    if (model_.producer_name() == "Tapir") {
+    if (is_own()) {
         const std::string_view doc = node.doc_string(), line = doc.substr(0, doc.find(' '));
         const std::size_t colon = line.rfind(':');
         unsigned number = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/ops/arrange.h"
@@ -234,7 +235,28 @@ void give_cast(Call& c, int type) {
 }
 void cast_op(Call& c) { give_cast(c, static_cast<int>(c.integer("to", 0))); }
 void cast_like(Call& c) { give_cast(c, c.type(1)); }
-void identity(Call& c) { c.give(c.value(0)); }
+// save_onnx() writes "detach_7" where gradients stop.
+const OpForm* stop_of(Call& c) {
+    if (!c.interpreter().is_own()) return nullptr;
+    const std::string& name = c.node().name();
+    for (const GradientStop stop : {GradientStop::detached, GradientStop::custom_function, GradientStop::written}) {
+        const OpForm& form = form_of(stop);
+        if (name.starts_with(std::string(form.op) + "_")) return &form;
+    }
+    return nullptr;
+}
+
+void identity(Call& c) {
+    const OnnxValuePtr value = c.value(0);
+    const OpForm* stop = value->kind == OnnxValue::Kind::tensor && !value->is_constant() ? stop_of(c) : nullptr;
+    if (!stop) return c.give(value);
+    const Tensor x = c.x(0);
+    const Tensor* operands[] = {&x};
+    const Attributes none(*stop);
+    Tensor y;
+    stop->run({operands, 1, none.data()}, &y);
+    c.give(y, c.type(0));
+}
 
 constexpr int64_t kMostBlock = 1 << 20;  // so that its square, times channels, is still a number
 

@@ -234,3 +234,13 @@ TEST_CASE("branches and loops on sizes that depend on data are refused") {
     });
     CHECK_THROWS_AS(trace([](const Tensor& x) { return x.masked_select(x > 0).size(0) == 0 ? x * 2 : x * 3; }, {{"x", tensor({-1.0, -2.0})}}), TapeError);
 }
+
+TEST_CASE("parameters and constants that a size of data chooses are refused") {
+    const Tensor few = ones({4}).requires_grad_(), many = full({4}, 2.0).requires_grad_(), constant = ones({4}), other = full({4}, 5.0);
+    const auto refused = [](const auto& fn) { CHECK_THROWS_WITH(trace(fn, {{"x", kSamples[0]}}), Catch::Contains("with other data")); };
+    const auto count = [](const Tensor& x) { return x.index({x > 0}).size(0); };
+    const auto with = [](const Tensor& x, const Tensor& y) { return x.sum() * y; };
+    refused([&](const Tensor& x) { return with(x, count(x) > 2 ? few : many); });
+    refused([&](const Tensor& x) { return with(x, count(x) > 2 ? constant : other); });
+    refused([&](const Tensor& x) { return with(x, tensor(std::vector<float>(4, static_cast<float>(count(x))))); });
+}

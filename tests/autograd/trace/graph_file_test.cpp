@@ -121,3 +121,13 @@ TEST_CASE("what constants become in branches and bodies is saved") {
         CHECK(allclose(loaded.run({{"x", x}})[0], fn(x)));
     }
 }
+
+TEST_CASE("a graph whose parameter has another dtype now is not saved") {
+    nn::Linear net(3, 2);
+    const Graph graph = trace(net, {{"x", randn({2, 3})}});
+    net.to(float64);
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "net.graph").string();
+    FAILS(DTypeError, "graph: the parameter weight is float64, the graph was made for float32", save_graph(path, graph));
+    CHECK(!std::filesystem::exists(path));
+}

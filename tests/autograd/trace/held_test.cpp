@@ -365,3 +365,59 @@ TEST_CASE("two parameters with the same elements are one, under the first name")
     CHECK(graph.parameters()[0]->name == "a");
     check_same(graph({ones({2})}), {w * 2});
 }
+
+TEST_CASE("guards of one element are in the text") {
+    const auto fn = [](const Tensor& x) {
+        const float first = x[0].item<float>();
+        const bool is_large = (x.sum() > 2).item<bool>();
+        const auto count = (x > 0).sum().item<std::int64_t>();
+        return x * (first + (is_large ? 1 : 2) + static_cast<float>(count));
+    };
+    const Tensor x = tensor({0.1f, 7.0f, -3.0f});
+    const Graph graph = trace(fn, {{"x", x}}, {.reads = TraceOptions::Reads::guard});
+    const Graph again = Graph::parse(graph.str());
+    CHECK(again.str() == graph.str());
+    CHECK(again.run({{"x", x}})[0].equal(fn(x)));
+    CHECK_THROWS_AS(again.run({{"x", x * 1.0001}}), ValueError);
+}
+
+TEST_CASE("a probability that is none is refused by graphs, too") {
+    Graph graph = trace([](const Tensor& x) { return dropout(x, 0.5, true); }, {{"x", ones({3})}});
+    FAILS(ValueError, "dropout: p must be in [0, 1], got -1", graph.set_attribute(graph.nodes()[0].get(), "p", -1.0));
+    const std::string text = graph.str();
+    const Graph parsed = Graph::parse(std::string(text).replace(text.find("p=0.5"), 5, "p=3.0"));
+    CHECK_THROWS_WITH(parsed.run({{"x", ones({3})}}), Catch::Contains("dropout: p must be in [0, 1], got 3"));
+}
+
+TEST_CASE("parts are written where a tensor lies") {
+    const auto rows = [](const Tensor& v) {
+        Tensor b = zeros({30, 100});
+        for (int i = 0; i < 30; ++i) b[i] = v[i] + 1;
+        b[Slice(1, 3)] = b[Slice(0, 2)];
+        b.index_put_({Slice(), 7}, b.select(1, 3));
+        Tensor whole = b * 2, kept = whole;
+        kept[0] = v[1];
+        diagonal(b).copy_(v.select(1, 0) * 3);
+        return std::pair{b, whole + kept};
+    };
+    const Tensor v = randn({30, 100});
+    const Graph graph = trace(rows, {{"v", v}});
+    const auto [b, sum] = rows(v);
+    const auto run = graph.compile();
+    for (int again = 0; again < 3; ++again) check_same(run({v}), {b, sum});
+    check_same(graph({v}), {b, sum});
+    CHECK(run.planned_bytes() < 4 * 30 * 100 * sizeof(float));
+    // Where it is a parameter, and where the operand is needed again.
+    Tensor cache = zeros({5, 3});
+    const auto put = [&](const Tensor& x) {
+        const Tensor before = cache.clone();
+        cache[2] = x;
+        return before;
+    };
+    const Graph puts = trace(put, {{"x", ones({3})}}, {.parameters = {{"cache", cache}}});
+    cache.fill_(0);
+    for (int n = 1; n < 4; ++n) {
+        CHECK(puts.run({{"x", full({3}, 1.0 * n)}})[0][2].equal(full({3}, n - 1.0)));
+        CHECK(cache.sum().item() == 3 * n);
+    }
+}

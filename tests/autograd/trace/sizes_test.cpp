@@ -106,3 +106,35 @@ TEST_CASE("a quotient by a size is none of its squares") {
     each(60, 1);
     each(2, 3);
 }
+
+TEST_CASE("what a program chooses by sizes is seen where the example hides it") {
+    const auto refused = [](const char* what, const auto& fn) {
+        for (const Tensor& x : {zeros({3, 4}), ones({3, 4}), randn({1, 4})}) {
+            INFO(what << " " << x);
+            CHECK_THROWS_AS(trace(fn, {{"x", x, {"n"}}}), TapeError);
+        }
+    };
+    refused("remainders", [](const Tensor& x) { return x * static_cast<double>(x.size(0) % 2); });
+    refused("quarters", [](const Tensor& x) { return x[x.size(0) / 4]; });
+    refused("the least", [](const Tensor& x) { return x[std::min<std::int64_t>(x.size(0) - 1, 4)]; });
+    refused("a turn", [](const Tensor& x) { return roll(x, {x.size(0) % 3}, {0}); });
+    refused("one of two numbers", [](const Tensor& x) { return x.size(0) > 4 ? x * 2 : x * 3; });
+    refused("a number for one row", [](const Tensor& x) { return x.size(0) == 1 ? x * 2 : x * 3; });
+    refused("one of two operands", [](const Tensor& x) {
+        const Tensor a = x * 2, b = x * 2;
+        return x.size(0) > 4 ? a - b * 0 : b - a * 0;
+    });
+    nn::LayerNorm small({4}), large({4});
+    for (const Tensor& p : small.parameters()) CHECK(p.defined());
+    refused("one of two models that are alike", [&](const Tensor& x) { return x.size(0) > 4 ? large(x) : small(x); });
+    const Tensor nothing = zeros({4, 4}).requires_grad_();
+    refused("what a weight of zeros hides", [&](const Tensor& x) { return x + matmul(x.size(0) > 4 ? x * 2 : x * 3, nothing); });
+}
+
+TEST_CASE("two dimensions are tried in both orders") {
+    const auto refused = [](const auto& fn) { CHECK_THROWS_AS(trace(fn, {{"x", randn({3, 40}), {"n", "m"}}}), TapeError); };
+    refused([](const Tensor& x) { return x.narrow(0, 0, std::min(x.size(0), x.size(1))).sum(); });
+    refused([](const Tensor& x) { return x.sum() / static_cast<double>(std::max(x.size(0), x.size(1))); });
+    refused([](const Tensor& x) { return x.size(0) <= x.size(1) ? x * 2 : x * 3; });
+    CHECK_NOTHROW(trace([](const Tensor& x) { return diagonal(x).sum() + matmul(x, x.t()).sum(); }, {{"x", randn({3, 40}), {"n", "m"}}}));
+}

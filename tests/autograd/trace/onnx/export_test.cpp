@@ -13,6 +13,7 @@
 #include "tapir/autograd/op.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/control_flow.h"
+#include "tapir/autograd/trace/grad.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/onnx/proto_impl.h"
 #include "tapir/autograd/trace/trace.h"
@@ -355,7 +356,7 @@ struct WithSymbolic : Function<WithSymbolic> {
 
 TEST_CASE("a custom function is written as its ops, or as its symbolic form", "[onnx]") {
     const auto traced = [](auto fn) { return trace(fn, {{"x", ones({1})}}); };
-    CHECK(Saved(traced([](const Tensor& x) { return OfOps::apply({x}); })).ops() == Names{"Exp", "Mul"});
+    CHECK(Saved(traced([](const Tensor& x) { return OfOps::apply({x}); })).ops() == Names{"Exp", "Identity", "Mul", "Identity"});
     CHECK(Saved(traced([](const Tensor& x) { return WithSymbolic::apply({x}); })).ops() == Names{"ReduceSum", "Mul"});
     CHECK(WithSymbolic::apply({full({1}, 2.0)}).item() == 6);
     const int line = __LINE__ + 1;
@@ -476,4 +477,29 @@ TEST_CASE("numbers of the program, buffers and weights are told apart when they 
     const Graph theirs = load_onnx_from_memory(other.SerializeAsString());
     CHECK(theirs.parameters().size() > 2);
     for (const Graph::Value* parameter : theirs.parameters()) CHECK(parameter->data.requires_grad());
+}
+
+TEST_CASE("gradients stop in a model that comes back where they stopped before", "[onnx]") {
+    const files::TemporaryFolder folder;
+    const std::string path = (folder.path() / "model.onnx").string();
+    const Tensor x = randn({4}).requires_grad_();
+    const auto check = [&](const auto& fn) {
+        const Graph graph = trace(fn, {{"x", x.detach(), {"n"}}});
+        save_onnx(path, graph);
+        const Graph back = load_onnx(path);
+        INFO(back.str());
+        Tape tape;
+        const Tensor wanted = tape.gradient(fn(x), {x})[0];
+        CHECK(allclose(grad(back, {"output"}, {"x"})({x.detach()}).back(), wanted));
+    };
+    check([](const Tensor& a) { return (a.detach() * a).sum(); });
+    check([](const Tensor& a) { return ((a + (round(a) - a).detach()) * 3).sum(); });
+    check([](const Tensor& a) { return exp(a - a.max().detach()).sum(); });
+    check([](const Tensor& a) {
+        const Tensor gate = [&] {
+            const NoGradScope plain;
+            return sigmoid(a);
+        }();
+        return (gate * a).sum();
+    });
 }
