@@ -97,6 +97,7 @@ Managed* export_tensor(const In& x) {
     if (x.tensor.requires_grad()) {
         fail<ValueError>(x.loc, "to_dlpack: the tensor requires a gradient, which nobody else would add to; pass x.detach()");
     }
+    detail::note_read("to_dlpack", x.tensor, x.loc);
     auto out = std::make_unique<Export<Managed>>();
     const TensorImpl* impl = x.tensor.impl();
     out->tensor = x.tensor.detach();

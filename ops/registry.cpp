@@ -5,7 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "tapir/autograd/least_operands_impl.h"
+#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -95,16 +95,16 @@ std::string detail::no_op(std::string_view op) {
     return nearest.empty() ? fmt::format("there is no op {}", op) : fmt::format("there is no op {}, is it {}?", op, nearest);
 }
 
-int detail::least_operands(const OpForm& form) noexcept {
+detail::OperandCounts detail::operand_counts(const OpForm& form) noexcept {
     const int elementwise = elementwise_index(form);
-    if (elementwise >= 0) return elementwise_ops[elementwise].operands;
-    static const auto* counts = new std::unordered_map<const OpForm*, int>{
-#define TAPIR_FORM_LEAST(name, count) {&name##_form, count},
+    if (elementwise >= 0) return {elementwise_ops[elementwise].operands, elementwise_ops[elementwise].operands};
+    static const auto* counts = new std::unordered_map<const OpForm*, OperandCounts>{
+#define TAPIR_FORM_OPERANDS(name, least, most) {&name##_form, {least, most}},
 #include "tapir/ops/op_list.inc"
-#undef TAPIR_FORM_LEAST
+#undef TAPIR_FORM_OPERANDS
     };
     const auto found = counts->find(&form);
-    return found == counts->end() ? 0 : found->second;
+    return found == counts->end() ? OperandCounts{0, -1} : found->second;
 }
 
 const OpInfo* find_op(const char* name) {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "tapir/autograd/least_operands_impl.h"
+#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/fused_impl.h"
@@ -99,8 +99,12 @@ bool may_be_alike(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
 }
 
 std::string what_is_wrong_with(const Graph::Node& node) {
-    const int least = least_operands(node.attributes().form());
+    const OperandCounts counts = operand_counts(node.attributes().form());
+    const int least = counts.least;
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op, node.inputs.size(), least);
+    if (counts.most >= 0 && std::ssize(node.inputs) > counts.most) {
+        return fmt::format("{} has {} operands, and takes {}", node.op, node.inputs.size(), counts.most);
+    }
     if (node.inputs.empty() || node.results.empty()) return {};
     const auto rank = std::ssize(node.inputs[0]->shape), result_rank = std::ssize(node.results[0]->shape);
     constexpr std::string_view kSameRank[] = {"transpose", "permute", "slice"};

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/infer_impl.h"
@@ -19,6 +20,8 @@ Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<
     Attributes all(*form);
     for (const auto& [name, value] : attributes) all.set(name, value, loc);
     if (before) position(before, "Graph::insert", loc);
+    const int most = detail::operand_counts(*form).most;
+    if (most >= 0 && std::ssize(inputs) > most) fail<ValueError>(loc, "Graph::insert: {} has {} operands, and takes {}", op, inputs.size(), most);
     for (const Value* input : inputs) {
         check_is_here(input, "Graph::insert", loc);
         if (before) check_comes_before(input, before, "Graph::insert", loc);

@@ -322,18 +322,21 @@ class Program {
     // The largest dimension the smallest, and so on: programs take the least of two, or go one of two ways.
     std::optional<DimSizes> in_other_order(const DimSizes& first) const {
         if (first.size() < 2) return std::nullopt;
-        std::int64_t factor = 1;  // the largest that a name has, 8 of "8*height"
+        DimSizes factors;  // 8 of "8*height"
         for (const std::vector<SymInt>& dims : dims_) {
-            for (const SymInt& dim : dims) factor = std::max(factor, dim.of_one_dim().value_or(SymInt::OfOneDim{{}, 1, 0}).factor);
+            for (const SymInt& dim : dims) {
+                if (const auto one = dim.of_one_dim()) factors[one->dim] = std::max(factors[one->dim], one->factor);
+            }
         }
-        std::vector<std::string> names;
-        for (const auto& [name, size] : first) names.push_back(name);
-        std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) { return first.at(a) < first.at(b); });
-        std::int64_t next = std::max<std::int64_t>(first.at(names.front()), 2);
+        std::vector<std::pair<std::int64_t, std::string>> sizes;
+        for (const auto& [name, size] : first) sizes.emplace_back(size * factors[name], name);
+        std::stable_sort(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        std::int64_t next = std::max<std::int64_t>(sizes.front().first, 2);
         DimSizes turned;
-        for (; !names.empty(); names.pop_back()) {
-            turned[names.back()] = next;
-            next = std::exchange(factor, 1) * next + 3;
+        for (; !sizes.empty(); sizes.pop_back()) {
+            const std::string& name = sizes.back().second;
+            turned[name] = (next + factors[name] - 1) / factors[name];
+            next = turned[name] * factors[name] + 3;
         }
         return turned;
     }

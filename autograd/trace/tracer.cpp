@@ -612,7 +612,7 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
         const PauseRecording pause;
         return x.clone();
     };
-    const bool is_address = std::strcmp(what, "data") == 0;
+    const bool is_address = std::strcmp(what, "data") == 0 || std::strcmp(what, "to_dlpack") == 0;
     if (value->kind == Graph::Kind::constant) {
         if (is_address) exposed_.push_back({x, copy(), version_of(x), loc});
         return;
@@ -623,8 +623,9 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
         const std::string made = maker ? fmt::format("that {} made at {}", maker->op, file_and_line(maker->loc))
                                        : fmt::format("of {}", value->name);
         fail<TapeError>(loc, "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the "
-                        "same. Compute with the tensor (where(), cond(), while_loop()), or trace with TraceOptions::Reads::guard for a "
-                        "graph that holds for this value only{}", what, caller.line() ? "" : ", on this line or after it,", made, hint_for_functions());
+                        "same. Compute with the tensor (where(), cond(), while_loop()){}{}", what, caller.line() ? "" : ", on this line or after it,", made,
+                        outer_ ? "; branches and bodies have no guards" : ", or trace with TraceOptions::Reads::guard for a graph that holds for this value only",
+                        hint_for_functions());
     }
     const Tensor now = copy();
     graph_.add_guard({value, now, what, loc});

@@ -321,7 +321,11 @@ class Writer final : public OnnxBuilder {
             if (known != scope->end()) return known->second;
         }
         const auto found = dims_.find(name);
-        if (found == dims_.end()) throw OnnxRefusal{fmt::format("no input has the size {}", name)};
+        if (found == dims_.end()) {
+            const bool is_no_formula = name.starts_with("unknown") && !name.starts_with("unknown_of_data");
+            throw OnnxRefusal{fmt::format("no input has the size {}{}", name, is_no_formula ? ", a product or quotient of sizes that is no formula: name "
+                                          "dimensions that are halved \"2*height\", or \"32*height\"" : "")};
+        }
         const auto& [value, axis, depth, one] = found->second;
         const OnnxValue shape = add("Shape", {value}, {}, {DType::int64})[0];
         OnnxValue size = add("Gather", {shape, ints({axis})}, {{"axis", 0}}, {DType::int64})[0];

@@ -49,7 +49,8 @@ double position(Call& c, const Resizing& how, const Axis& axis, int64_t i) {
     c.reject("its coordinate_transformation_mode is \"{}\"", how.coordinates);
 }
 
-int64_t nearest_of(Call& c, const Resizing& how, double at) {
+int64_t nearest_of(Call& c, const Resizing& how, const Axis& axis, double at) {
+    if (how.nearest == "simple") return static_cast<int64_t>(axis.scale < 1 ? std::ceil(at) : std::floor(at));  // of opset 10, as onnxruntime
     if (how.nearest == "floor") return static_cast<int64_t>(std::floor(at));
     if (how.nearest == "ceil") return static_cast<int64_t>(std::ceil(at));
     if (how.nearest == "round_prefer_floor") return static_cast<int64_t>(std::ceil(at - 0.5));
@@ -79,7 +80,7 @@ Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) 
             continue;
         }
         if (how.mode == "nearest") {
-            row[std::clamp<int64_t>(nearest_of(c, how, at), 0, axis.in - 1)] = 1;
+            row[std::clamp<int64_t>(nearest_of(c, how, axis, at), 0, axis.in - 1)] = 1;
             continue;
         }
         const double whole = std::floor(at);
@@ -223,7 +224,9 @@ void upsample(Call& c) {
     if (how.mode == "bilinear") how.mode = "linear";
     std::vector<int> dims(static_cast<std::size_t>(c.rank(0)));
     std::iota(dims.begin(), dims.end(), 0);
-    give_resized(c, how, by_scales(c, c.given("scales") ? c.reals("scales") : c.reals(1, "scales"), dims), true);
+    std::vector<Axis> axes = by_scales(c, c.given("scales") ? c.reals("scales") : c.reals(1, "scales"), dims);
+    if (std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.scale < 1; })) how.nearest = "simple";
+    give_resized(c, how, std::move(axes), true);
 }
 
 // --- Sampling -------------------------------------------------------------------------------------------------------------------------

@@ -115,9 +115,8 @@ void conv_transpose(Call& c) {
         if (wanted.size() != count) c.reject("it has {} sizes of the result for {} dimensions", wanted.size(), count);
         const int64_t full = (x.size(static_cast<int>(d) + 2) - 1) * window.stride[d] + more[d] + (window.kernel[d] - 1) * window.dilation[d] + 1;
         const int64_t total = full - wanted[d];
-        // As onnxruntime does: the standard's text and its tests differ.
-        window.before[d] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
-        if (!is_same) window.before[d] = total / 2;
+        // What is too little is added as onnxruntime adds it: the standard's text and its tests differ there.
+        window.before[d] = automatic == "SAME_UPPER" || (!is_same && total < 0) ? total / 2 : total - total / 2;
         window.after[d] = total - window.before[d];
     }
     // All of it, then what the pads take away; output_padding is less taken away at the end.

@@ -21,7 +21,7 @@ struct LoadOnnxOptions {
     Graph::Inputs known = {};
     /// Sizes of named dimensions, which have no others then.
     DimSizes sizes = {};
-    /// What the model is tried with, where the zeros of small sizes that it is tried with otherwise do not fit. An input that is a
+    /// What the model is tried with, where the zeros of small sizes that it is tried with otherwise do not fit, or hide what it does. An input that is a
     /// sequence is as long as there are examples of it: x_0, x_1, ...
     Graph::Inputs examples = {};
     /// Floating weights that stay constants, beside the running means and variances of batch normalisations, which are parameters
@@ -66,7 +66,8 @@ struct OnnxOptions {
 
 /// Writes the graph as an ONNX model: inputs, outputs, parameters and named dimensions keep their names; each node says in its
 /// doc_string which line of the program it comes from, and for which module. What the program wrote to ("updates", as of running
-/// means) becomes further outputs, "NAME.updated". An op is one operator or a few (autograd/onnx_form.h).
+/// means) becomes further outputs, "NAME.updated". An op is one operator or a few (autograd/onnx_form.h). Where gradients stop (detach(),
+/// NoGradScope) there is an Identity of that name, by which load_onnx() knows it.
 /// What other runtimes leave out of ONNX they refuse: onnxruntime has, of float64, no Erf (gelu, erf), no Asin, Acos, Atan (atan2) and Det,
 /// and none of Conv, AveragePool, Resize and GridSample, and it has no Scan of no steps, as the gradient of a while_loop is that makes none.
 /// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, or for two inputs,

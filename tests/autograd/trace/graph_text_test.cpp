@@ -189,3 +189,13 @@ TEST_CASE("the places of a triangle are as before") {
     CHECK(triu_indices(3, 4, INT64_MIN).size(1) == 12);
     CHECK(tril_indices(3, 4, INT64_MAX).size(1) == 12);
 }
+
+TEST_CASE("an op is not given more operands than it takes") {
+    const char* const text = "input x: float32 (3,)\n";
+    for (const char* line : {"%1: float32 (3,) = add(x, x, x)", "%1: float32 (3,) = relu(x, x)", "%1: float32 (3,) = flip(x, x, dims=(0,))"}) {
+        CHECK_THROWS_WITH(Graph::parse(std::string(text) + line + "\noutput o = %1\n"), Catch::Contains("operands, and takes"));
+    }
+    Graph graph = Graph::parse(std::string(text) + "%1: float32 (3,) = relu(x)\noutput o = %1\n");
+    Graph::Value* x = graph.inputs()[0];
+    CHECK_THROWS_WITH(graph.insert(nullptr, "add", {x, x, x}), Catch::Contains("operands, and takes 2"));
+}
