@@ -864,3 +864,19 @@ TEST_CASE("sizes of Resize are rounded as float32 products", "[onnx]") {  // as 
         CHECK(first(load_onnx_from_memory(model.bytes()), {rand({1, 1, size, 2})}).size(2) == wanted);
     }
 }
+
+// What onnxruntime gives.
+TEST_CASE("what is too much of a ConvTranspose goes from the beginning, and an old Resize takes the next pixel") {
+    Model transposed;
+    transposed.input("x", {"1", "1", "3"}).weight("w", tensor({1.0f, 10.0f, 100.0f}).reshape({1, 1, 3}));
+    transposed.node("ConvTranspose", {"x", "w"}, {"y"}).set("output_shape", std::vector<std::int64_t>{8}).set("strides", std::vector<std::int64_t>{3});
+    transposed.output("y");
+    const Tensor y = first(load_onnx_from_memory(transposed.bytes()), {tensor({1.0f, 2.0f, 3.0f}).reshape({1, 1, 3})});
+    check_close(y.reshape({8}), tensor({10.0f, 100.0f, 2.0f, 20.0f, 200.0f, 3.0f, 30.0f, 300.0f}));
+    Model smaller(10);
+    smaller.input("x", {"1", "1", "2", "4"}).weight("scales", tensor({1.0f, 1.0f, 0.6f, 0.6f}));
+    smaller.node("Resize", {"x", "scales"}, {"y"}).set("mode", "nearest");
+    smaller.output("y");
+    const Tensor z = first(load_onnx_from_memory(smaller.bytes()), {(arange(8, float32) + 1).reshape({1, 1, 2, 4})});
+    check_close(z.reshape({2}), tensor({1.0f, 3.0f}));
+}
