@@ -239,6 +239,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
                             "{}: needs a scalar, got shape {}; take its sum() or mean(), or pass its own gradient, of the same shape",
                             what, y.shape());
         }
+        const CallerScope caller(loc_);
         seed_ = gradient_ops::ones(y.shape(), y.dtype(), y.device());
     }
     // An outer tape needs the rules on record and the saved tensors in place.

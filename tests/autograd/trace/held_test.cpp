@@ -421,3 +421,14 @@ TEST_CASE("parts are written where a tensor lies") {
         CHECK(cache.sum().item() == 3 * n);
     }
 }
+
+TEST_CASE("what a backward pass begins with is on the line that asked for it") {
+    const auto fn = [](const Tensor& x) {
+        Tape tape;
+        const Tensor w = x.detach().requires_grad_();
+        return tape.gradient(sum(w * w), {w})[0];
+    };
+    const std::string text = trace(fn, {{"x", ones({2})}}).str();
+    CHECK(text.find("ones(") != std::string::npos);
+    CHECK(text.find("gradient_ops.cpp") == std::string::npos);
+}
