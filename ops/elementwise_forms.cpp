@@ -1,6 +1,7 @@
 // The forms of the element-wise ops: how a graph runs them again.
 #include "tapir/autograd/op_form.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/into_impl.h"
 
 namespace tapir {
 namespace {
@@ -15,10 +16,6 @@ struct TwoParams {
     double first = First, second = Second;
 };
 
-constexpr OpForm with_into(OpForm form, bool (*into)(const FormCall&, const Tensor&)) {
-    form.into = into;
-    return form;
-}
 constexpr OpForm commutative(OpForm form) {
     form.is_commutative = true;
     return form;
@@ -26,10 +23,10 @@ constexpr OpForm commutative(OpForm form) {
 
 }  // namespace
 
-#define TAPIR_INTO_FORM_OF(name, form) \
-    with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); })
-#define TAPIR_PLAIN_FORM_OF(name, call) TAPIR_INTO_FORM_OF(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
-#define TAPIR_INTO(name, form) TAPIR_INTO_FORM_OF(name, form),
+#define TAPIR_ROW_FORM(name, form) \
+    detail::with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); })
+#define TAPIR_PLAIN_FORM_OF(name, call) TAPIR_ROW_FORM(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
+#define TAPIR_INTO(name, form) TAPIR_ROW_FORM(name, form),
 #define TAPIR_PLAIN(name, call) TAPIR_PLAIN_FORM_OF(name, call),
 #define TAPIR_UNARY0(name, ...) TAPIR_PLAIN(name, name(x[0]))
 #define TAPIR_UNARY1(name, p0, d0, ...) \

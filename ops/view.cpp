@@ -113,6 +113,16 @@ static Shape contiguous_strides(const Shape& shape) {
     return strides;
 }
 
+bool may_overlap(const Tensor& a, const Tensor& b) {
+    if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
+    const auto end = [](const Tensor& x) {
+        std::int64_t last = 0;
+        for (int d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
+        return static_cast<const std::byte*>(x.raw_data()) + (last + 1) * static_cast<std::int64_t>(itemsize(x.dtype()));
+    };
+    return static_cast<const std::byte*>(a.raw_data()) < end(b) && static_cast<const std::byte*>(b.raw_data()) < end(a);
+}
+
 Shape contiguous_strides(const TensorImpl* x) {
     return contiguous_strides(Shape(x->sizes, x->rank));
 }

@@ -48,6 +48,9 @@ SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 /// Of select_scatter and its like: what they give is an operand but for a part, which into() writes where the operand lies.
 bool replaces_part(const OpForm& form) noexcept;
 
+/// Whether the bytes between the first element and the end of the last one do, of one storage; an approximation where there are gaps.
+bool may_overlap(const Tensor& a, const Tensor& b);
+
 /// The strides of a contiguous tensor of x's shape.
 Shape contiguous_strides(const TensorImpl* x);
 

@@ -51,16 +51,6 @@ Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, 
     return out;
 }
 
-// Whether x has bytes between the first and the last of `out`, which has no gaps. (All that a graph lays out is one storage.)
-bool may_overlap(const Tensor& x, const Tensor& out) {
-    if (x.numel() == 0) return false;
-    std::int64_t last = 0;
-    for (int d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
-    const auto size = static_cast<std::int64_t>(itemsize(x.dtype()));
-    const auto *first = static_cast<const std::byte*>(x.raw_data()), *place = static_cast<const std::byte*>(out.raw_data());
-    return first < place + out.nbytes() && place < first + (last + 1) * size;
-}
-
 // The same into `out`, where x may lie already: then the part alone is written.
 template <class Take>
 bool put_part_into(const FormCall& x, const Tensor& out, const Take& take) {

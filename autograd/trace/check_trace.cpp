@@ -182,6 +182,8 @@ class Comparison {
     CheckTraceResult run() {
         const PauseRecording pause;
         const PauseAutocast plain;
+        std::optional<KeptGenerator> generator;
+        if (draws(graph_)) generator.emplace();
         if (!options_.same_ops) {
             const bool ok = run_all() && compare_ends();
             if (!ok) compare_by_line();
@@ -429,8 +431,6 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     }
     sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
     const Ran program = run_program(graph, fn, inputs, loc);
-    std::optional<KeptGenerator> generator;
-    if (draws(graph)) generator.emplace();
     const Tolerances tolerances{options};
     CheckTraceResult result = Comparison(graph, program, inputs, tolerances, loc).run();
     if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
@@ -453,8 +453,6 @@ std::string difference_from_program(const Graph& graph, const TracedFunction& fn
     const std::string how = difference_from_run(graph, program->graph, sizes_of_inputs(graph, inputs.data(), loc), loc);
     if (!how.empty() && graph.guards().empty()) return how;
     try {
-        std::optional<KeptGenerator> generator;
-        if (draws(graph)) generator.emplace();
         Comparison comparison(graph, *program, inputs, options, loc);
         const CheckTraceResult result = comparison.run();
         if ((result.ok && how.empty()) || !comparison.guards_hold()) return {};  // inputs for which the graph does not hold tell nothing

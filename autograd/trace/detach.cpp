@@ -43,6 +43,10 @@ const OpForm& detail::form_of(GradientStop stop) noexcept {
     return stop == GradientStop::custom_function ? custom_function_form : detach_form;
 }
 
+bool detail::is_gradient_stop(const OpForm& form) noexcept {
+    return &form == &detach_form || &form == &custom_function_form || &form == &no_grad_write_form;
+}
+
 void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
     std::unordered_set<const Graph::Value*> needed;
     for (const Graph::Output& output : graph.outputs()) needed.insert(output.value);
@@ -54,8 +58,7 @@ void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
     }
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
         Graph::Node* node = graph.nodes()[i].get();
-        const OpForm* form = &node->attributes().form();
-        if ((form != &detach_form && form != &custom_function_form && form != &no_grad_write_form) || node->inputs.size() != 1 || node->results.size() != 1) continue;
+        if (!is_gradient_stop(node->attributes().form()) || node->inputs.size() != 1 || node->results.size() != 1) continue;
         const Graph::Value &from = *node->inputs[0], &to = *node->results[0];
         if (only_idle && needed.count(&to)) continue;
         if (from.dtype != to.dtype || from.device != to.device || from.shape != to.shape) continue;  // a graph of somebody's making

@@ -10,6 +10,8 @@ enum class GradientStop : std::uint8_t { none, detached, custom_function, writte
 
 /// Of the node that stands for it.
 const OpForm& form_of(GradientStop stop) noexcept;
+/// Whether it is such a node's.
+bool is_gradient_stop(const OpForm& form) noexcept;
 /// Takes these nodes away: only_idle: those that no output needs, as those of an optimizer's updates; else all, for running.
 void remove_gradient_stops(Graph& graph, bool only_idle);
 /// How many NoGradScopes the thread has (autograd/tape.cpp).

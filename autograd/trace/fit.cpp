@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include "tapir/core/make_impl.h"
+#include "tapir/autograd/trace/rewrite_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -23,19 +23,13 @@ namespace {
 constexpr std::int64_t kStep = 1;   // from the given size to the box's other side
 constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modulo 2 and 3
 
-double rounded(double number, DType dtype) {
-    alignas(8) std::byte place[8];
-    store(dtype, place, Scalar(number));
-    return load_double(dtype, place);
-}
-
 // The numbers, or what 1 is divided by for them, where these are whole. Empty: they are not.
 std::vector<std::int64_t> wholes_of(const std::vector<double>& numbers, bool is_reciprocal, DType dtype) {
     std::vector<std::int64_t> wholes;
     for (const double number : numbers) {
         const double whole = is_reciprocal ? std::round(1 / number) : number;
         const bool is_whole = std::abs(whole) < 0x1p53 && whole == std::trunc(whole);
-        if (!is_whole || (is_reciprocal && rounded(1 / whole, dtype) != number)) return {};
+        if (!is_whole || (is_reciprocal && rewrite::rounded(1 / whole, dtype) != number)) return {};
         wholes.push_back(static_cast<std::int64_t>(whole));
     }
     return wholes;
@@ -81,10 +75,6 @@ std::vector<std::int64_t> ratios_of(const std::vector<double>& numbers, bool is_
     return wholes;
 }
 
-double number_for(double factor, std::int64_t size, bool is_reciprocal) {
-    return is_reciprocal ? factor / static_cast<double>(size) : factor * static_cast<double>(size);
-}
-
 // The shortest one that gives each of the numbers again.
 std::optional<double> factor_of(const std::vector<double>& numbers, const std::vector<std::int64_t>& sizes, bool is_reciprocal, DType dtype) {
     const auto size = static_cast<double>(sizes[0]);
@@ -92,7 +82,7 @@ std::optional<double> factor_of(const std::vector<double>& numbers, const std::v
     for (int digits = 1; digits <= 17; ++digits) {
         const double factor = std::strtod(fmt::format("{:.{}e}", near, digits - 1).c_str(), nullptr);
         bool is_right = true;
-        for (std::size_t i = 0; i < numbers.size(); ++i) is_right &= rounded(number_for(factor, sizes[i], is_reciprocal), dtype) == numbers[i];
+        for (std::size_t i = 0; i < numbers.size(); ++i) is_right &= rewrite::rounded(number_for(factor, static_cast<double>(sizes[i]), is_reciprocal), dtype) == numbers[i];
         if (is_right) return factor;
     }
     return std::nullopt;

@@ -21,7 +21,8 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
 /// Samples at a few sizes tell which polynomial it is that has each dimension once; other formulas could go through these by chance.
 bool is_guess(const SymInt& formula);
 
-/// factor * size, or factor / size.
+inline double number_for(double factor, double size, bool is_reciprocal) noexcept { return is_reciprocal ? factor / size : factor * size; }
+/// number_for() of these.
 struct SizedNumber {
     SymInt size;
     double factor;

@@ -57,9 +57,7 @@ void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& te
 }  // namespace
 
 void save_graph(const std::string& path, const Graph& graph, Loc loc) {
-    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
-        for (const Graph::Value* value : *list) detail::check_held(*value, loc);
-    }
+    detail::check_held(graph, loc);
     NamedTensors tensors;
     add_tensors(graph, "", tensors);
     for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});

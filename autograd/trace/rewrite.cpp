@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -50,13 +51,7 @@ std::optional<double> number_in(const Attribute& attribute) {
     return std::nullopt;
 }
 
-// As an element of this dtype has it.
-std::optional<double> rounded(std::optional<double> number, DType dtype) {
-    if (!number) return number;
-    alignas(8) std::byte place[8];
-    detail::store(dtype, place, Scalar(*number));
-    return exact(detail::load_double(dtype, place), dtype);
-}
+std::optional<double> rounded(std::optional<double> number, DType dtype) { return number ? exact(rewrite::rounded(*number, dtype), dtype) : number; }
 
 std::optional<double> number_in_constant(const Tensor& x) {
     constexpr std::int64_t kLookedAt = 64;  // elements
@@ -73,6 +68,12 @@ std::optional<double> number_in_constant(const Tensor& x) {
 
 }  // namespace
 
+double rounded(double number, DType dtype) {
+    alignas(8) std::byte place[8];
+    detail::store(dtype, place, Scalar(number));
+    return detail::load_double(dtype, place);
+}
+
 std::optional<double> number_of(const Value* value) {
     constexpr int kLongest = 16;  // of a chain of views
     for (int i = 0; i < kLongest; ++i) {
@@ -86,7 +87,7 @@ std::optional<double> number_of(const Value* value) {
             const std::optional<double> number = number_in(node->attributes().get("value"));
             const double factor = std::get<double>(node->attributes().get("factor"));
             if (!number) return std::nullopt;
-            return rounded(flag_of(*node, "is_reciprocal") ? factor / *number : factor * *number, value->dtype);
+            return rounded(std::optional(detail::number_for(factor, *number, flag_of(*node, "is_reciprocal"))), value->dtype);
         }
         const bool is_same = node->op == "clone" || ((node->attributes().form().is_view || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
         if (!is_same) return std::nullopt;

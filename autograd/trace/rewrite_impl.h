@@ -19,6 +19,8 @@ using Sizes = std::vector<SymInt>;
 
 // --- Looking ------------------------------------------------------------------------------------------------------------------
 
+/// As an element of this dtype has it.
+double rounded(double number, DType dtype);
 /// The number that all elements of a value are, where that is known: of constants, zeros(), full(), and views of these.
 /// None for whole numbers that a double does not hold exactly.
 std::optional<double> number_of(const Value* value);

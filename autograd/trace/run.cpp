@@ -12,6 +12,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/view_impl.h"
 
 namespace tapir {
 namespace {
@@ -91,21 +92,6 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
     return sizes;
 }
 
-namespace {
-
-// The bytes between a tensor's first element and the end of its last one; an approximation where it has gaps.
-bool may_overlap(const Tensor& a, const Tensor& b) {
-    if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
-    const auto end = [](const Tensor& x) {
-        std::int64_t last = 0;
-        for (int d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
-        return static_cast<const std::byte*>(x.raw_data()) + (last + 1) * static_cast<std::int64_t>(itemsize(x.dtype()));
-    };
-    return static_cast<const std::byte*>(a.raw_data()) < end(b) && static_cast<const std::byte*>(b.raw_data()) < end(a);
-}
-
-}  // namespace
-
 void detail::check_held(const Graph::Value& value, const Loc& loc) {
     const Tensor& x = value.data;
     const auto name = [&] {
@@ -119,6 +105,12 @@ void detail::check_held(const Graph::Value& value, const Loc& loc) {
     }
     if (fits) return;
     fail<ShapeError>(loc, "graph: the {} has shape {}, the graph was made for {}", name(), x.shape(), to_string(Attribute(value.shape)));
+}
+
+void detail::check_held(const Graph& graph, const Loc& loc) {
+    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
+        for (const Graph::Value* value : *list) check_held(*value, loc);
+    }
 }
 
 bool detail::writes_inputs(const Graph& graph) noexcept {
@@ -170,9 +162,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         if (!given[i].defined()) fail<ValueError>(loc, "graph: the input {} is undefined", inputs_[i]->name);
     }
     const DimSizes sizes = detail::sizes_of_inputs(*this, given.data(), loc);
-    for (const auto* list : {&parameters_, &constants_}) {
-        for (const Value* value : *list) detail::check_held(*value, loc);
-    }
+    detail::check_held(*this, loc);
     if (detail::writes_inputs(*this)) {
         std::vector<const Tensor*> places;
         for (const Tensor& x : given) places.push_back(&x);

@@ -143,6 +143,8 @@ bool same_elements(const Tensor& a, const Tensor& b);
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
 /// Throws ShapeError and DTypeError where another tensor took the place of a parameter's or a constant's that is not like it, ValueError for none.
 void check_held(const Graph::Value& value, const Loc& loc);
+/// Of each parameter and constant.
+void check_held(const Graph& graph, const Loc& loc);
 /// Whether there are inputs among what it writes to.
 bool writes_inputs(const Graph& graph) noexcept;
 /// Throws ValueError where one of them lies in the memory of another input. Tensors that are not there count for none.

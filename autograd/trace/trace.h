@@ -36,7 +36,7 @@ struct TraceOptions {
     /// is written to them later it sees, and what its updates write is written to them.
     std::vector<std::pair<std::string, Tensor>> parameters = {};
     /// What happens where the program reads a value that depends on inputs or parameters: if ((x > 0).item<bool>()), at(), data(),
-    /// to_vector(), to_dlpack(), allclose(), equal(), printing; but not raw_data(), nor strides, which are the example's. refuse: TapeError, since what the program does next may depend on it, and a
+    /// to_vector(), to_dlpack(), allclose(), equal(), printing. refuse: TapeError, since what the program does next may depend on it, and a
     /// graph does always the same. guard: the graph holds for this value only, and each run of it checks that it is there, and throws
     /// ValueError with both values where it is another.
     enum class Reads { refuse, guard } reads = Reads::refuse;
@@ -74,7 +74,7 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// them; what it wrote and drew is undone for these runs. What it wrote in the run with these inputs stays, unless it throws.
 /// An example of size 1 will do, if fn does nothing else for it. Then graph and fn are compared, what each op is called with and what comes
 /// out, for the sizes 1 and 2, for a larger one, with the dimensions in the other order, beyond the bounds of slices, and for several more where
-/// a size is no polynomial of dimensions. What fn does for other sizes than these only, as where x.size(0) > 1000, is not seen.
+/// a size is no polynomial of dimensions. What fn does for other sizes only, by strides or raw_data() is not seen.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate
 /// is a constant of the graph, so that what changes it in fn, as a schedule's step(), is refused; trace again with another one. A

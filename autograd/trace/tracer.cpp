@@ -308,9 +308,7 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     if (outer_) {
         const bool is_number = x.dim() == 0 && x.device() == cpu && x.impl()->trace == 0 && !x.requires_grad() && !outer_->knows(x) && !is_named(x);
         Graph::Value* value = is_number ? graph_.add_constant(x, {}, loc) : capture(x, loc);
-        Tracer* root = outer_;
-        while (root->outer_) root = root->outer_;
-        if (is_number) root->numbers_.push_back(x);
+        if (is_number) root().numbers_.push_back(x);
         return seen_[x.impl()] = {x, value, version_of(x), nullptr, nullptr, value};
     }
     if (x.impl()->trace == detail::thread.trace) {
@@ -426,8 +424,9 @@ void Tracer::before_write(const Tensor& self) {
     }
     const auto is_same = [&self](const Tensor& number) { return number.shares_storage(self); };
     if (std::any_of(numbers_.begin(), numbers_.end(), is_same)) {
-        fail<TapeError>(detail::thread.op_loc.line() ? detail::thread.op_loc : last_line_, "trace: the program writes to a number of shape {} after a branch or loop used it, in which it is a constant: give it to "
-                        "cond(), while_loop() or scan() as an operand", self.shape());
+        const Loc& line = detail::thread.op_loc;
+        fail<TapeError>(line.line() ? line : last_line_, "trace: the program writes to a number of shape {} after a branch or loop used it, in which it is a "
+                        "constant: give it to cond(), while_loop() or scan() as an operand", self.shape());
     }
     const Tensor* whole = &self;
     if (found != seen_.end()) {
@@ -636,9 +635,7 @@ void Tracer::named(const Tensor& parameter, const std::string& name) {
     if (inner_) return inner_->named(parameter, name);
     const AutogradMeta* meta = parameter.impl()->meta;
     if ((meta && meta->name) || knows(parameter) || is_named(parameter)) return;
-    Tracer* root = this;
-    while (root->outer_) root = root->outer_;
-    root->named_.emplace_back(name, parameter);
+    root().named_.emplace_back(name, parameter);
 }
 
 // --- Parts -----------------------------------------------------------------------------------------------------------------------

@@ -158,6 +158,7 @@ class Tracer : public OpWatcher {
     std::vector<Exposed> exposed_;
     std::vector<Tensor> numbers_;  // that are constants of parts, and not known outside of these
     int unnamed_ = 0;
+    Tracer& root() noexcept { return outer_ ? outer_->root() : *this; }
     Tracer* outer_ = nullptr;  // whose part this is
     Tracer* inner_ = nullptr;  // which traces a part now: what is told is its
     const char* what_ = "trace";

@@ -604,9 +604,7 @@ void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& o
         for (const Graph::Guard& guard : graph.guards()) lines += fmt::format("\n  {} ({})", guard.what, detail::file_and_line(guard.loc));
         fail<ValueError>(loc, "save_onnx: the graph holds for some values only, which ONNX cannot check:{}", lines);
     }
-    for (const auto* list : {&graph.parameters(), &graph.constants()}) {
-        for (const Graph::Value* value : *list) detail::check_held(*value, loc);
-    }
+    detail::check_held(graph, loc);
     check_names(graph, loc);
     check_metadata(options, loc);
     onnx::ModelProto model;
