@@ -89,9 +89,9 @@ struct OpForm {
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
     bool is_random = false;                       // it draws from the default generator
-    /// Writes the result into a contiguous tensor of its shape and dtype, which may be one of the inputs of that shape and dtype, without
-    /// checks or records; false: it cannot here. Null: it cannot at all.
+    /// Writes the result into a contiguous tensor of its shape and dtype without checks or records; false: it cannot here. Null: it cannot at all.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
+    bool is_in_place = false;                     // into()'s tensor may be one of the inputs, of this shape and dtype
     /// A bit for each result whose dimension 0 has a size that depends on the elements of the inputs, as nonzero's. Null: none has.
     std::uint64_t (*data_sized)(const void* attrs) = nullptr;
     /// An optimizer's update: result 0 is the next value of operand 0, a parameter, result k of operand k + 1 (operand 1 is the gradient). into()

@@ -24,7 +24,7 @@ constexpr OpForm commutative(OpForm form) {
 }  // namespace
 
 #define TAPIR_ROW_FORM(name, form) \
-    detail::with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); })
+    detail::in_place(detail::with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); }))
 #define TAPIR_PLAIN_FORM_OF(name, call) TAPIR_ROW_FORM(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
 #define TAPIR_INTO(name, form) TAPIR_ROW_FORM(name, form),
 #define TAPIR_PLAIN(name, call) TAPIR_PLAIN_FORM_OF(name, call),

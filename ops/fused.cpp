@@ -611,7 +611,7 @@ Tensor fused_reduce_of(const FormCall& x, const FusedReduceAttrs& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(fused, FusedAttrs, fused_of(x, a), fused_into, f("body", a.body));
+TAPIR_IN_PLACE_FORM(fused, FusedAttrs, fused_of(x, a), fused_into, f("body", a.body));
 TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, fused_reduce_of(x, a), fused_reduce_into, f("reduction", a.reduction, {"sum", "mean"});
                 reduction::over_fields(f, a.over); f("body", a.body.body));
 

@@ -11,6 +11,11 @@ constexpr OpForm with_into(OpForm form, bool (*into)(const FormCall&, const Tens
     return form;
 }
 
+constexpr OpForm in_place(OpForm form) {
+    form.is_in_place = true;
+    return form;
+}
+
 /// Whether a kernel of this dtype can be given the tensor as it is.
 inline bool is_plain(const TensorImpl* x, DType dtype) noexcept {
     return x->is_contiguous() && x->device.type == DeviceType::cpu && x->dtype == dtype;
@@ -23,3 +28,8 @@ inline bool is_plain(const TensorImpl* x, DType dtype) noexcept {
 #define TAPIR_INTO_FORM(op, Attrs, call, into, ...)  \
     extern const ::tapir::OpForm op##_form;          \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), into)
+/// The same where `out` may be one of the operands, of its shape and dtype.
+#define TAPIR_IN_PLACE_FORM(op, Attrs, call, into, ...)  \
+    extern const ::tapir::OpForm op##_form;              \
+    constexpr ::tapir::OpForm op##_form =                \
+        ::tapir::detail::in_place(::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), into))

@@ -45,9 +45,6 @@ inline Taken taken_by(const Slice& range, std::int64_t size) {
 /// slice(x, dim, range) so. Throws IndexError, ValueError for a step below 1.
 SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
-/// Of select_scatter and its like: what they give is an operand but for a part, which into() writes where the operand lies.
-bool replaces_part(const OpForm& form) noexcept;
-
 /// Whether the bytes between the first element and the end of the last one do, of one storage; an approximation where there are gaps.
 bool may_overlap(const Tensor& a, const Tensor& b);
 

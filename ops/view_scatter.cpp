@@ -138,14 +138,10 @@ bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_INTO_FORM(select_scatter, SelectCall, select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, f("dim", a.dim)("index", a.index));
-TAPIR_INTO_FORM(slice_scatter, SliceCall, slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into,
+TAPIR_IN_PLACE_FORM(select_scatter, SelectCall, select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, f("dim", a.dim)("index", a.index));
+TAPIR_IN_PLACE_FORM(slice_scatter, SliceCall, slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into,
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_INTO_FORM(diagonal_scatter, DiagonalCall, diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into,
+TAPIR_IN_PLACE_FORM(diagonal_scatter, DiagonalCall, diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into,
                 f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
-
-bool replaces_part(const OpForm& form) noexcept {
-    return &form == &select_scatter_form || &form == &slice_scatter_form || &form == &diagonal_scatter_form;
-}
 
 }  // namespace tapir

@@ -57,8 +57,6 @@ struct Outgoing {
     Tensor other;
 };
 
-/// Whether the op's result may lie where one of its operands does.
-bool runs_in_place(const OpForm& form) noexcept;
 /// Whether its into() writes to any tensor without gaps, as those with their channels last.
 bool takes_any_layout(const OpForm& form) noexcept;
 

@@ -211,7 +211,7 @@ bool MemoryLayout::can_be_written(const Call& call) const {
 int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
     const int stage = stage_of_[static_cast<std::size_t>(call.step - steps_.data())];
     const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
-    if (!is_alone || !runs_in_place(call.step->node->attributes().form())) return -1;
+    if (!is_alone || !call.step->node->attributes().form().is_in_place) return -1;
     const std::vector<int>& inputs = call.step->inputs;
     for (const int input : inputs) {
         const Geometry &x = frame_.seen[at(input)], &y = frame_.seen[at(slot)];

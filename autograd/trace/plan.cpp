@@ -10,7 +10,6 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/fused_impl.h"
-#include "tapir/ops/view_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -65,9 +64,6 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
 
 }  // namespace
 
-// Whether its result may lie where one of its operands does.
-bool runs_in_place(const OpForm& form) noexcept { return elementwise_index(form) >= 0 || is_fused_form(form) || replaces_part(form); }
-
 bool takes_any_layout(const OpForm& form) noexcept {
     const std::optional<FusedOp> op = fused_op(form);
     return is_fused_form(form) || (op && (op->elementwise >= 0 || op->condition >= 0));
@@ -78,7 +74,7 @@ bool takes_any_layout(const OpForm& form) noexcept {
 static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node& node) {
     const OpForm& form = node.attributes().form();
     if (node.results.size() > kMostWritten) return {};
-    if (form.is_update ? node.results.size() + 1 != node.inputs.size() : node.results.size() != 1 || !runs_in_place(form)) return {};
+    if (form.is_update ? node.results.size() + 1 != node.inputs.size() : node.results.size() != 1 || !form.is_in_place) return {};
     std::vector<int> updates;
     std::vector<const Graph::Value*> own;  // targets
     for (const Graph::Value* result : node.results) {
