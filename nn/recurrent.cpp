@@ -6,6 +6,8 @@
 #include <numeric>
 #include <typeinfo>
 
+#include "tapir/autograd/trace/control_flow.h"
+#include "tapir/autograd/trace/sequence_loops_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
@@ -138,8 +140,7 @@ std::string layout_hint(const char* name, bool batch_first, int64_t examples, in
     return fmt::format("; is the input (batch, time, features)? Then make the {} with {{.batch_first = true}}", name);
 }
 
-std::vector<int64_t> checked_lengths(const char* name, const Tensor& lengths, bool batch_first, int64_t time, int64_t batch,
-                                     const Loc& loc) {
+void check_lengths(const char* name, const Tensor& lengths, bool batch_first, int64_t time, int64_t batch, const Loc& loc) {
     if (is_floating(lengths.dtype()) || lengths.dtype() == bool_) {
         fail<DTypeError>(loc, "{}: lengths must be integers, not {}", name, tapir::name(lengths.dtype()));
     }
@@ -147,6 +148,9 @@ std::vector<int64_t> checked_lengths(const char* name, const Tensor& lengths, bo
         fail<ShapeError>(loc, "{}: lengths have shape {}, expected {}{}", name, lengths.shape(), Shape{batch},
                          lengths.dim() == 1 ? layout_hint(name, batch_first, lengths.numel(), time, batch) : "");
     }
+}
+
+std::vector<int64_t> values_of_lengths(const char* name, const Tensor& lengths, int64_t time, const Loc& loc) {
     const std::vector<int64_t> values = lengths.to_vector<int64_t>(loc);
     for (const int64_t length : values) {
         if (length < 0 || length > time) fail<ValueError>(loc, "{}: length {} of a sequence of {} steps", name, length, time);
@@ -188,6 +192,36 @@ Tensor joined_reversed(const std::vector<LSTMState>& states, Tensor LSTMState::*
     std::vector<Tensor> parts;
     for (std::size_t i = states.size(); i-- > 0;) parts.push_back(states[i].*part);
     return parts.size() == 1 ? parts[0] : parts[0].defined() ? cat(parts) : Tensor();
+}
+
+// What a direction gives: the state of each step, and the last.
+struct Steps {
+    Tensor outputs;
+    LSTMState last;
+};
+
+// All steps of one cell as a scan. `gates`: the input's (time, batch, gates). `counts` (time, batch, 1), or undefined: whether an example's step
+// does; its state stays where it was otherwise, and its output is 0.
+template <class Step>
+Steps scan_direction(const Tensor& gates, const Tensor& counts, const LSTMState& initial, bool reverse, const Step& step, const Loc& loc) {
+    const bool has_c = initial.c.defined();
+    const std::size_t carries = has_c ? 2 : 1;
+    const auto one = [&](const std::vector<Tensor>& now) {
+        const LSTMState state{now[0], has_c ? now[1] : Tensor()};
+        LSTMState next = step(now[carries], state);
+        Tensor output = next.h;
+        if (counts.defined()) {
+            const Tensor& is_on = now.back();
+            output = where(is_on, next.h, 0);
+            next = {where(is_on, next.h, state.h), has_c ? where(is_on, next.c, state.c) : Tensor()};
+        }
+        return has_c ? std::vector{next.h, next.c, output} : std::vector{next.h, output};
+    };
+    std::vector<Tensor> carry{initial.h}, xs{gates};
+    if (has_c) carry.push_back(initial.c);
+    if (counts.defined()) xs.push_back(counts);
+    const ScanResult all = scan(one, carry, xs, {.reverse = reverse}, loc);
+    return {all.outputs[0], {all.carry[0], has_c ? all.carry[1] : Tensor()}};
 }
 
 // All steps of one cell. `gates`: the input's, row by row of all times. Leaves the states of all times in `outputs`.
@@ -308,18 +342,62 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
     const int64_t time = x.shape()[0], batch = x.shape()[1];
     LSTMState states{checked_state(initial.h, "h", x, unbatched), has_c ? checked_state(initial.c, "c", x, unbatched) : Tensor()};
 
+    const Tensor of_batch = unbatched && lengths.defined() && lengths.dim() == 0 ? unsqueeze(lengths, 0) : lengths;
+    if (of_batch.defined()) check_lengths(name_, of_batch, options_.batch_first, time, batch, loc);
+    const bool is_traced = tapir::detail::is_tracing();
+    tapir::detail::sequence_loops.were_met |= is_traced;
+    const Result all = is_traced && tapir::detail::sequence_loops.are_scans ? run_scans(x, states, of_batch, sums_biases, step, loc)
+                                                                             : run_rows(x, states, of_batch, sums_biases, step, loc);
+    if (unbatched) return {squeeze(all.output, 1), {squeeze(all.state.h, 1), has_c ? squeeze(all.state.c, 1) : Tensor()}};
+    return {options_.batch_first ? transpose(all.output, 0, 1) : all.output, all.state};
+}
+
+// x: (time, batch, features).
+template <class Step>
+RecurrentLayers::Result RecurrentLayers::run_scans(const Tensor& x, const LSTMState& states, const Tensor& lengths, bool sums_biases, const Step& step,
+                                                   const Loc& loc) const {
+    Tensor counts;  // (time, batch, 1)
+    if (lengths.defined()) counts = unsqueeze(unsqueeze(arange(x.shape()[0], {int64, x.device()}), 1) < lengths.to(x.device()), 2);
+    return run_layers(x, states, sums_biases, [&](const Tensor& gates, const LSTMState& first, bool reverse, const RecurrentWeights& w) {
+        return scan_direction(gates, counts, first, reverse, [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); }, loc);
+    });
+}
+
+// The same on the rows that count, see Note [Sequences of several lengths].
+template <class Step>
+RecurrentLayers::Result RecurrentLayers::run_rows(Tensor x, LSTMState states, const Tensor& lengths, bool sums_biases, const Step& step,
+                                                  const Loc& loc) const {
+    const int64_t time = x.shape()[0], batch = x.shape()[1];
+    const auto reordered = [](const LSTMState& all, const Tensor& order) {
+        return LSTMState{index_select(all.h, 1, order), all.c.defined() ? index_select(all.c, 1, order) : Tensor()};
+    };
+    x = reshape(x, {time * batch, input_size()});
     Rows rows;
     if (lengths.defined()) {
-        const Tensor of_batch = unbatched && lengths.dim() == 0 ? unsqueeze(lengths, 0) : lengths;
-        rows = arrange(checked_lengths(name_, of_batch, options_.batch_first, time, batch, loc), time, x.device());
-        x = index_select(reshape(x, {time * batch, input_size()}), 0, rows.places);
-        states = {index_select(states.h, 1, rows.order), has_c ? index_select(states.c, 1, rows.order) : Tensor()};
+        rows = arrange(values_of_lengths(name_, lengths, time, loc), time, x.device());
+        x = index_select(x, 0, rows.places);
+        states = reordered(states, rows.order);
     } else {
         rows.active.assign(static_cast<std::size_t>(time), batch);
-        x = reshape(x, {time * batch, input_size()});
     }
+    std::vector<Tensor> outputs;
+    auto [output, last] = run_layers(x, states, sums_biases, [&](const Tensor& gates, const LSTMState& first, bool reverse, const RecurrentWeights& w) {
+        const LSTMState end = run_direction(gates, rows.active, first, reverse, outputs,
+                                            [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); });
+        return Steps{packed_outputs(outputs, {0, hidden_size()}, end.h, loc), end};
+    });
+    if (lengths.defined()) {
+        last = reordered(last, rows.back_order);
+        output = index_select(cat({output, constant_zeros({1, output.shape()[1]}, output.dtype(), output.device(), loc)}), 0, rows.sources);
+    }
+    return {reshape(output, {time, batch, directions() * hidden_size()}), last};
+}
 
-    std::vector<Tensor> last_h, last_c, outputs;
+// steps(gates of the input, first state, reverse, weights) are all of one direction.
+template <class Direction>
+RecurrentLayers::Result RecurrentLayers::run_layers(Tensor x, const LSTMState& states, bool sums_biases, const Direction& steps) const {
+    const bool has_c = states.c.defined();
+    std::vector<Tensor> last_h, last_c;
     for (std::size_t i = 0; i < weights.size();) {
         Tensor directions_of_x[2];
         for (int d = 0; d < directions(); ++d, ++i) {
@@ -328,24 +406,15 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
             const Tensor gates = linear(x, w.weight_ih, one_bias ? w.bias_ih + w.bias_hh : w.bias_ih);
             const auto layer = static_cast<int64_t>(i);
             const LSTMState first{select(states.h, 0, layer), has_c ? select(states.c, 0, layer) : Tensor()};
-            const LSTMState last = run_direction(gates, rows.active, first, d == 1, outputs,
-                                                 [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); });
-            last_h.push_back(last.h);
-            last_c.push_back(last.c);
-            directions_of_x[d] = packed_outputs(outputs, {0, hidden_size()}, last.h, loc);
+            Steps all = steps(gates, first, d == 1, w);
+            last_h.push_back(all.last.h);
+            last_c.push_back(all.last.c);
+            directions_of_x[d] = std::move(all.outputs);
         }
-        x = directions() == 2 ? cat({directions_of_x[0], directions_of_x[1]}, 1) : directions_of_x[0];
+        x = directions() == 2 ? cat({directions_of_x[0], directions_of_x[1]}, -1) : directions_of_x[0];
         if (i < weights.size() && options_.dropout > 0) x = dropout(x, options_.dropout, is_training());
     }
-
-    LSTMState last{stack(last_h), has_c ? stack(last_c) : Tensor()};
-    if (lengths.defined()) {
-        last = {index_select(last.h, 1, rows.back_order), has_c ? index_select(last.c, 1, rows.back_order) : Tensor()};
-        x = index_select(cat({x, constant_zeros({1, x.shape()[1]}, x.dtype(), x.device(), loc)}), 0, rows.sources);
-    }
-    x = reshape(x, {time, batch, directions() * hidden_size()});
-    if (unbatched) return {squeeze(x, 1), {squeeze(last.h, 1), has_c ? squeeze(last.c, 1) : Tensor()}};
-    return {options_.batch_first ? transpose(x, 0, 1) : x, last};
+    return {x, {stack(last_h), has_c ? stack(last_c) : Tensor()}};
 }
 
 RNN::RNN(int64_t input_size, int64_t hidden_size, const RecurrentOptions& options, Loc loc)

@@ -106,6 +106,9 @@ struct RecurrentOptions {
 /// device are waited for.
 ///
 /// The input's products of all time steps are one; a step is one product and the gates.
+///
+/// A graph (trace.h) has each step; where time has a name, or lengths are an input, a direction is a scan. Lengths are not checked then: more than
+/// time is as time, less than 0 as 0.
 class RecurrentLayers : public Module {
  public:
     /// One for each layer and direction: layer 0 forward, layer 0 backward, layer 1 forward, ... .
@@ -134,6 +137,12 @@ class RecurrentLayers : public Module {
     RecurrentOptions options_;
 
  private:
+    template <class Step>
+    Result run_scans(const Tensor& x, const LSTMState& states, const Tensor& lengths, bool sums_biases, const Step& step, const Loc& loc) const;
+    template <class Step>
+    Result run_rows(Tensor x, LSTMState states, const Tensor& lengths, bool sums_biases, const Step& step, const Loc& loc) const;
+    template <class Direction>
+    Result run_layers(Tensor x, const LSTMState& states, bool sums_biases, const Direction& steps) const;
     Tensor checked_state(const Tensor& state, const char* what, const Tensor& x, bool unbatched) const;
     const char* name_;
 };

@@ -15,6 +15,7 @@
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/sequence_loops_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -430,9 +431,18 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
         if (!inputs[i].defined()) fail<ValueError>(loc, "check_trace: the input {} is undefined", graph.inputs()[i]->name);
     }
     sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
-    const Ran program = run_program(graph, fn, inputs, loc);
     const Tolerances tolerances{options};
-    CheckTraceResult result = Comparison(graph, program, inputs, tolerances, loc).run();
+    const auto compare = [&](bool scans) {
+        const SequenceLoopsScope sequences(scans);
+        const Ran program = run_program(graph, fn, inputs, loc);
+        return std::pair(Comparison(graph, program, inputs, tolerances, loc).run(), sequence_loops.were_met);
+    };
+    const bool has_scans = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->op == "scan"; });
+    auto [result, has_sequences] = compare(has_scans);
+    if (!result.ok && has_scans && has_sequences) {  // the scans may be others
+        const CheckTraceResult step_by_step = compare(false).first;
+        if (step_by_step.ok) result = step_by_step;
+    }
     if (!result.ok && options.raise_exception) fail<TapeError>(loc, "check_trace: {}", result.message);
     return result;
 }

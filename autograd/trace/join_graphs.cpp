@@ -77,8 +77,8 @@ class Union {
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
         if (x && y && x->op == y->op && x->results.size() != y->results.size()) {
-            fail<TapeError>(loc_, "trace: {} gives {} tensors with {}, {} with {}: the program goes step by step along a dimension with a name, as nn::LSTM and "
-                            "nn::GRU do along time: leave it without a name, or go along it with a cell and scan()",
+            fail<TapeError>(loc_, "trace: {} gives {} tensors with {}, {} with {}: the program goes step by step along a dimension with a name: leave it without "
+                            "a name, or go along it with scan()",
                             at_line(*x), x->results.size(), sizes_text(0), y->results.size(), sizes_text(g));
         }
         fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a graph holds the one "

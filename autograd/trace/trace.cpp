@@ -13,6 +13,7 @@
 #include "tapir/autograd/trace/join_graphs_impl.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/sequence_loops_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -386,7 +387,19 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     for (const auto& [name, tensor] : options.parameters) {
         if (!tensor.defined()) fail<ValueError>(loc, "trace: the parameter {} is undefined", name);
     }
-    return Program(fn, inputs, options, is_model, loc).trace();
+    const Program program(fn, inputs, options, is_model, loc);
+    {
+        const SequenceLoopsScope step_by_step(/*are_scans=*/false);
+        try {
+            return program.trace();
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {
+            if (!sequence_loops.were_met) throw;
+        }
+    }
+    const SequenceLoopsScope as_scans(/*are_scans=*/true);
+    return program.trace();
 }
 
 }  // namespace tapir::detail

@@ -111,6 +111,16 @@ void sequences() {
     nn::GRU gru(6, 8, {.batch_first = true, .bidirectional = true});
     write_model("gru", [&](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {gru(x[0]).output}; },
                 {{"x", randn({2, 3, 6}), {"batch"}}}, {{randn({4, 3, 6})}});
+    const TraceInput codes{"codes", randint(0, 30, {4, 2}), {"time", "batch"}};
+    write_model("char_rnn_any_time", [&](const std::vector<Tensor>& x) { return char_rnn.run(x); },
+                {codes, {"h", states(2), {"", "batch"}}, {"c", states(2), {"", "batch"}}},
+                {{randint(0, 30, {9, 5}), states(5), states(5)}, {randint(0, 30, {1, 1}), states(1), states(1)}});
+    nn::LSTM lstm(6, 8, {.batch_first = true, .bidirectional = true});
+    write_model("lstm_lengths", [&](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+        const auto [output, last] = lstm(x[0], {}, x[1]);
+        return {output, last.h, last.c};
+    }, {{"x", randn({2, 4, 6}), {"batch", "time"}}, {"lengths", tensor<std::int64_t>({4, 2}), {"batch"}}},
+    {{randn({3, 7, 6}), tensor<std::int64_t>({0, 7, 3})}});
     nn::RNNCell cell(2, 8);
     nn::Linear out(8, 1);
     write_model("sequence_rnn",
