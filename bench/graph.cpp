@@ -1,8 +1,8 @@
-// [THREADS=n] [FREEZE=1] bench_graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training steps with
-// one). Both take turns, and a row has the best of each: what other programs do to this machine makes runs only slower. Beside
-// the times: calls of malloc of one warm run, and the most memory that one takes beside what is there
-// before it, of the compiled graph with the memory that it has planned and keeps. FREEZE: the compiled graph's parameters are constants (its packed
-// weights are not counted).
+// [THREADS=n] bench_graph [ROUNDS [ROW]]: what running a traced graph costs beside calling the same function (without a tape; for training
+// steps with one). All take turns, and a row has the best of each: what other programs do to this machine makes runs only slower. Beside
+// the times: calls of malloc of one warm run, and the most memory that one takes beside what is there before it, of the compiled graph with
+// the memory that it has planned and keeps. `frozen`: compiled after freeze(), where the graph has parameters (its packed weights are not
+// counted).
 #include <tapir/autograd/trace/control_flow.h>
 #include <tapir/autograd/trace/passes.h>
 #include <tapir/autograd/trace/trace.h>
@@ -62,29 +62,29 @@ double time_of(const Work& work, int calls) {
     return (now() - begin) / calls;
 }
 
-void row(const char* name, const Work& eager, const Work& graph, const Work& positional, const CompiledGraph* ready) {
+// The call, the run by names, that of the compiled graph, and of the frozen one, if there is one.
+void row(const char* name, const std::vector<Work>& works, const CompiledGraph& compiled) {
     if (only && !std::strstr(name, only)) return;
-    const Work* works[] = {&eager, &graph, &positional};
-    Cost costs[3];
-    int calls = 0;
-    for (int k = 0; k < 3; ++k) {
-        for (int i = 0; i < 5; ++i) (*works[k])();
+    Cost costs[4];
+    for (std::size_t k = 0; k < works.size(); ++k) {
+        for (int i = 0; i < 5; ++i) works[k]();
         const std::int64_t before = malloc_calls;
-        (*works[k])();
+        works[k]();
         costs[k].mallocs = malloc_calls - before;
         reset_peak_memory();
         const std::int64_t live = memory_stats().live_bytes;
-        (*works[k])();
+        works[k]();
         costs[k].peak = memory_stats().peak_bytes - live;
     }
-    calls = static_cast<int>(std::clamp(2000 / std::max(time_of(eager, 5), 0.01), 1.0, 20000.0));
+    const int calls = static_cast<int>(std::clamp(2000 / std::max(time_of(works[0], 5), 0.01), 1.0, 20000.0));
     for (int i = 0; i < rounds; ++i) {
-        for (int k = 0; k < 3; ++k) costs[k].us = std::min(costs[k].us, time_of(*works[k], calls));
+        for (std::size_t k = 0; k < works.size(); ++k) costs[k].us = std::min(costs[k].us, time_of(works[k], calls));
     }
-    std::printf("%-30s %10.3f %10.3f %10.3f %7.2f %7.2f %5lld %5lld %5lld %11lld %11lld\n", name, costs[0].us, costs[1].us, costs[2].us,
-                costs[0].us / costs[1].us, costs[0].us / costs[2].us, static_cast<long long>(costs[0].mallocs),
-                static_cast<long long>(costs[1].mallocs), static_cast<long long>(costs[2].mallocs), static_cast<long long>(costs[0].peak),
-                static_cast<long long>(costs[2].peak) + static_cast<long long>(ready->planned_bytes()));
+    std::printf("%-32s", name);
+    for (std::size_t k = 0; k < 4; ++k) k < works.size() ? std::printf(" %10.3f", costs[k].us) : std::printf(" %10s", "");
+    for (std::size_t k = 1; k < 4; ++k) k < works.size() ? std::printf(" %7.2f", costs[0].us / costs[k].us) : std::printf(" %7s", "");
+    for (std::size_t k = 0; k < 3; ++k) std::printf(" %5lld", static_cast<long long>(costs[k].mallocs));
+    std::printf(" %11lld %11lld\n", static_cast<long long>(costs[0].peak), static_cast<long long>(costs[2].peak) + static_cast<long long>(compiled.planned_bytes()));
 }
 
 // A function of tensors, called and run; `eager` is the call as a program would write it, `compiled` the same of the compiled graph.
@@ -104,10 +104,12 @@ void forward(const char* name, const std::function<std::vector<Tensor>(const std
         if (!allclose(a[i], b[i], 1e-5, 1e-6)) std::printf("%s: differs\n", name);
     }
     const NoGradScope no_grad;
-    Graph ready_graph = graph;
-    if (std::getenv("FREEZE")) freeze(ready_graph);
-    const CompiledGraph ready = ready_graph.compile();
-    row(name, [&] { keep(eager()); }, [&] { keep(graph.run(named)); }, [&] { keep(compiled(ready)); }, &ready);
+    Graph constant = graph;
+    freeze(constant);
+    const CompiledGraph ready = graph.compile(), frozen = constant.compile();
+    std::vector<Work> works = {[&] { keep(eager()); }, [&] { keep(graph.run(named)); }, [&] { keep(compiled(ready)); }};
+    if (!graph.parameters().empty()) works.push_back([&] { keep(compiled(frozen)); });
+    row(name, works, ready);
 }
 
 void mlp(const char* name, const std::vector<std::int64_t>& widths, std::int64_t batch) {
@@ -210,6 +212,30 @@ void squared_error(const char* name, std::int64_t n) {
             [&](const CompiledGraph& run) { return run(x, y); });
 }
 
+// Rows of a fresh tensor that are written one by one.
+void written_rows(const char* name, std::int64_t rows, std::int64_t n) {
+    const Tensor x = randn({rows, n});
+    const auto f = [rows](const Tensor& v) {
+        Tensor b = zeros(v.shape());
+        for (std::int64_t i = 0; i < rows; ++i) b[i] = v[i] + 1;
+        return b;
+    };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0])}; }, {x}, [&] { return f(x); },
+            [&](const CompiledGraph& run) { return run(x); });
+}
+
+// A row of a cache is written, and the cache is read: `place` says which row.
+void written_cache(const char* name, std::int64_t rows, std::int64_t n) {
+    const Tensor cache = zeros({rows, n}), q = randn({n}), place = full({1}, rows / 2, int64);
+    const auto f = [](const Tensor& written, const Tensor& at, const Tensor& v) {
+        Tensor whole = written;
+        whole.index_copy_(0, at, v.unsqueeze(0));
+        return matmul(whole, v);
+    };
+    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1], t[2])}; }, {cache, place, q},
+            [&] { return f(cache, place, q); }, [&](const CompiledGraph& run) { return run(cache, place, q); });
+}
+
 // Control flow: steps of a recurrent cell, a loop of small ops, a branch.
 void control_flow() {
     const nn::GRUCell cell(32, 32);
@@ -250,7 +276,7 @@ void training(const char* name, const std::vector<std::int64_t>& widths, std::in
     const Tensor x = randn({batch, widths[0]}), labels = randint(0, widths[2], {batch});
     const Graph graph = trace(step, {{"x", x}, {"labels", labels}});
     const CompiledGraph ready = graph.compile();
-    row(name, [&] { keep(step(x, labels)); }, [&] { keep(graph.run({{"x", x}, {"labels", labels}})); }, [&] { keep(ready(x, labels)); }, &ready);
+    row(name, {[&] { keep(step(x, labels)); }, [&] { keep(graph.run({{"x", x}, {"labels", labels}})); }, [&] { keep(ready(x, labels)); }}, ready);
 }
 
 }  // namespace
@@ -260,8 +286,8 @@ int main(int argc, char** argv) {
     if (argc > 2) only = argv[2];
     if (const char* threads = std::getenv("THREADS")) set_num_threads(std::atoi(threads));
     else set_num_threads(1);
-    std::printf("%-30s %10s %10s %10s %7s %7s %17s %23s\n", "us", "eager", "run", "compiled", "ratio", "ratio", "mallocs of each",
-                "peak bytes, eager, graph");
+    std::printf("%-32s %10s %10s %10s %10s %7s %7s %7s %17s %23s\n", "us", "eager", "run", "compiled", "frozen", "ratio", "ratio", "ratio",
+                "mallocs of each", "peak bytes, eager, graph");
     mlp("mlp 32-32-8, batch 1", {32, 32, 8}, 1);
     mlp("mlp 784-128-10, batch 1", {784, 128, 10}, 1);
     mlp("mlp 784-128-10, batch 32", {784, 128, 10}, 32);
@@ -292,6 +318,9 @@ int main(int argc, char** argv) {
     two_ops("a * b + a, 64", 64);
     two_ops("a * b + a, 64 Ki", 65536);
     control_flow();
+    written_rows("100 rows of 1000 written", 100, 1000);
+    written_cache("a row of a cache, 256 KiB", 256, 256);
+    written_cache("a row of a cache, 4 MiB", 1024, 1024);
     training("step 32-32-8, batch 1", {32, 32, 8}, 1);
     training("step 32-32-8, batch 16", {32, 32, 8}, 16);
     training("step 784-128-10, batch 32", {784, 128, 10}, 32);
