@@ -30,10 +30,11 @@ class CompiledGraph {
         run(inputs, 1, &y, 1, x.loc);
         return y;
     }
-    Tensor operator()(In a, In b) const {
+    template <class... More>
+    Tensor operator()(In a, In b, const More&... more) const {
         Tensor y;
-        const Tensor* const inputs[] = {&a.tensor, &b.tensor};
-        run(inputs, 2, &y, 1, a.loc);
+        const Tensor* const inputs[] = {&a.tensor, &b.tensor, &static_cast<const Tensor&>(more)...};
+        run(inputs, 2 + sizeof...(More), &y, 1, a.loc);
         return y;
     }
     /// As many outputs, which are to be all that there are: const auto [h, c] = run.call<2>(x, h0, c0);
