@@ -92,6 +92,9 @@ struct OpForm {
     /// Writes the result into a contiguous tensor of its shape and dtype without checks or records; false: it cannot here. Null: it cannot at all.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
     bool is_in_place = false;                     // into()'s tensor may be one of the inputs, of this shape and dtype
+    /// Of an op that gives operand 0, but for a part that is the last operand, and whose into() writes that part alone where its tensor is
+    /// operand 0: the op that gives the part as it was, with the same attributes and the operands before the last. Null: it is no such op.
+    const char* part = nullptr;
     /// A bit for each result whose dimension 0 has a size that depends on the elements of the inputs, as nonzero's. Null: none has.
     std::uint64_t (*data_sized)(const void* attrs) = nullptr;
     /// An optimizer's update: result 0 is the next value of operand 0, a parameter, result k of operand k + 1 (operand 1 is the gradient). into()

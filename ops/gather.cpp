@@ -12,6 +12,7 @@
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/view.h"
@@ -875,6 +876,35 @@ Tensor scatter_again(const FormCall& x, int dim) {
     return scatter(x[0], dim, x[1], x[2]);
 }
 
+// The same into `out`, where x may lie already: then what the index picks alone is written. What is to be refused is left to scatter().
+bool scatter_into(const FormCall& x, const Tensor& out) {
+    if (x.count < 3) return false;
+    const Tensor &self = x[0], &index = x[1], &src = x[2];
+    const int rank = self.dim(), dim = static_cast<const AlongAttrs*>(x.attrs)->dim;
+    if (rank == 0 || dim < 0 || dim >= rank || index.dim() != rank || src.dim() != rank || src.dtype() != out.dtype() || self.dtype() != out.dtype()) return false;
+    if ((index.dtype() != int64 && index.dtype() != int32) || self.shape() != out.shape()) return false;
+    for (const Tensor* t : {&self, &index, &src, &out}) {
+        if (t->device() != cpu) return false;
+    }
+    for (int d = 0; d < rank; ++d) {
+        if (index.size(d) > src.size(d) || (d != dim && index.size(d) > out.size(d))) return false;
+    }
+    if (may_overlap(index, out) || may_overlap(src, out)) return false;
+    const detail::UnrecordedParts parts;
+    const Tensor places = index.to(int64).contiguous();
+    if (places.numel() > 0) {
+        int64_t low, high;
+        kernels::index_range(static_cast<const int64_t*>(places.raw_data()), places.numel(), &low, &high);
+        if (low < 0 || high >= out.size(dim)) return false;
+    }
+    if (self.raw_data() != out.raw_data() || self.strides() != out.strides()) {
+        if (may_overlap(self, out)) return false;
+        copy_elements(out, self);
+    }
+    scatter_elements(out, dim, places, src);
+    return true;
+}
+
 Tensor scatter_reduce_again(const FormCall& x, const ScatterReduceAttrs& a) {
     constexpr const char* words[] = {"sum", "prod", "mean", "amax", "amin"};
     return scatter_reduce(x[0], a.dim, x[1], x[2], words[static_cast<int>(a.how)], a.include_self);
@@ -883,7 +913,7 @@ Tensor scatter_reduce_again(const FormCall& x, const ScatterReduceAttrs& a) {
 }  // namespace
 
 TAPIR_FORM(gather, AlongAttrs, gather(x[0], a.dim, x[1]), f("dim", a.dim));
-TAPIR_FORM(scatter, AlongAttrs, scatter_again(x, a.dim), f("dim", a.dim));
+TAPIR_PART_FORM(scatter, AlongAttrs, scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
 TAPIR_FORM(scatter_add, AlongAttrs, scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, scatter_reduce_again(x, a),
            f("dim", a.dim)("reduce", a.how, {"sum", "prod", "mean", "amax", "amin"})("include_self", a.include_self));

@@ -16,6 +16,11 @@ constexpr OpForm in_place(OpForm form) {
     return form;
 }
 
+constexpr OpForm of_part(OpForm form, const char* part) {
+    form.part = part;
+    return in_place(form);
+}
+
 /// Whether a kernel of this dtype can be given the tensor as it is.
 inline bool is_plain(const TensorImpl* x, DType dtype) noexcept {
     return x->is_contiguous() && x->device.type == DeviceType::cpu && x->dtype == dtype;
@@ -33,3 +38,8 @@ inline bool is_plain(const TensorImpl* x, DType dtype) noexcept {
     extern const ::tapir::OpForm op##_form;              \
     constexpr ::tapir::OpForm op##_form =                \
         ::tapir::detail::in_place(::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), into))
+/// The same of an op that replaces a part: see OpForm::part.
+#define TAPIR_PART_FORM(op, Attrs, call, into, part, ...)  \
+    extern const ::tapir::OpForm op##_form;                \
+    constexpr ::tapir::OpForm op##_form =                  \
+        ::tapir::detail::of_part(::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), into), part)

@@ -12,6 +12,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/make_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -513,6 +514,13 @@ void space_fields(Fields& f, SpaceAttrs& a) {
     like_fields(f, a);
 }
 
+bool zeros_into(const FormCall&, const Tensor& out) {
+    if (out.device() != cpu) return false;
+    alignas(16) constexpr std::byte zero[16] = {};
+    fill_elements(out, zero);
+    return true;
+}
+
 // A number that a graph computes from sizes: factor * value, or factor / value.
 struct NumberCall {
     int64_t value = 0;
@@ -528,7 +536,7 @@ Tensor number_of(const NumberCall& a) {
 }  // namespace
 
 TAPIR_FORM(empty, MakeAttrs, empty(a.shape, options_of(a)), make_fields(f, a));
-TAPIR_FORM(zeros, MakeAttrs, zeros(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_INTO_FORM(zeros, MakeAttrs, zeros(a.shape, options_of(a)), zeros_into, make_fields(f, a));
 TAPIR_FORM(ones, MakeAttrs, ones(a.shape, options_of(a)), make_fields(f, a));
 TAPIR_FORM(full, FullAttrs, full(a.shape, a.value, options_of(a)), f("value", a.value); make_fields(f, a));
 TAPIR_FORM(empty_like, MakeAttrs, empty_like(x[0], options_of(a)), like_fields(f, a));

@@ -12,6 +12,7 @@ namespace tapir::detail {
 inline constexpr int kOutside = -1;        // a root: an input, a parameter or a constant
 inline constexpr int kToTheEnd = INT_MAX;  // a last use
 inline constexpr std::size_t kMostWritten = 8;  // results of a step that writes updates
+inline constexpr int kMostOfPart = 4;           // operands of an op that replaces a part, which may be written early
 
 inline std::size_t at(int i) noexcept { return static_cast<std::size_t>(i); }
 
@@ -55,6 +56,15 @@ struct Geometry {
 struct Outgoing {
     int slot;
     Tensor other;
+    std::vector<int> before;  // slots of what parts were written into to make it, one after the other: they lie there, too
+};
+
+// An input or a parameter of which parts are written before it is read: they are written there at once, where copies of all of it would be made.
+struct EarlyWrite {
+    int update;               // what is written at the end, were it not for this
+    std::vector<int> slots;   // what the writes give, the last of which is what the update wants
+    std::vector<int> calls;   // that write
+    bool is_active = false;   // in this run; else it is done in a tensor beside it
 };
 
 /// Whether its into() writes to any tensor without gaps, as those with their channels last.
@@ -71,6 +81,7 @@ struct Plan::Call {
     bool is_made = false;
     bool is_done = false;        // at once with others
     bool gives_more = false;     // results than the node has
+    int early = -1;              // number of the EarlyWrite that it is one of
 };
 
 struct Plan::Frame {
@@ -89,6 +100,12 @@ struct Plan::Frame {
     std::vector<bool> is_placed;            // in the block
     std::vector<int> loose;                 // slots to be emptied at the end
     std::vector<Outgoing> outgoing;
+    std::vector<EarlyWrite> early;
+    struct Undo {
+        const Call* call;
+        std::array<Tensor, kMostOfPart> operands;  // the last is the part as it was
+    };
+    std::vector<Undo> undo;                 // of the parts that were written early in this run
     std::vector<int> order;                 // of the calls but those of updates
     std::vector<int> stages;                // where each begins in it: calls of one stage may run at once
     // Whether that is faster is tried: a machine may have others to do.

@@ -1,5 +1,6 @@
 // Where in memory the results of a plan lie.
 #include <algorithm>
+#include <iterator>
 
 #include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/core/make_impl.h"
@@ -65,6 +66,7 @@ class MemoryLayout {
         find_stages();
         find_ends();
         find_what_leaves();
+        find_homes();
         for (std::size_t i = 0; i < plan_.tail_; ++i) place(i);
         make_slots();
         find_what_stays();
@@ -76,6 +78,10 @@ class MemoryLayout {
     void find_stages();
     void find_ends();
     void find_what_leaves();
+    void find_homes();
+    std::vector<int> writes_before(int slot) const;
+    bool takes_over(int s) const;
+    bool is_early(int update, const std::vector<int>& writes) const;
     void place(std::size_t i);
     bool keeps_constants(Call& call);
     bool can_be_written(const Call& call) const;
@@ -103,6 +109,10 @@ class MemoryLayout {
     Places places_;
     std::vector<std::size_t> begin_;        // of each slot in the block
     std::vector<std::vector<int>> ends_;    // roots in the block, by the stage in which they are needed last
+    std::vector<int> maker_;                // of each slot: a step
+    std::vector<int> home_;                 // of each slot that parts are written into: the slot that leaves in whose tensor it lies; -1: none
+    std::vector<int> at_home_;              // slots that do
+    std::vector<bool> is_early_;            // of each slot: it lies in an input or a parameter
 };
 
 void MemoryLayout::find_stages() {
@@ -154,6 +164,92 @@ void MemoryLayout::find_what_leaves() {
     frame_.is_placed.assign(slots, false);
     begin_.assign(slots, 0);
     ends_.resize(at(stage_count_ + 1));
+    maker_.assign(slots, -1);
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+        for (std::size_t k = 0; k < steps_[s].node->results.size(); ++k) maker_[at(steps_[s].first_result) + k] = static_cast<int>(s);
+    }
+}
+
+// The steps that write part after part, the last of which makes this: each into what the one before gave, which nobody needs any more. The last first.
+std::vector<int> MemoryLayout::writes_before(int slot) const {
+    std::vector<int> writes;
+    for (int s = maker_[at(slot)]; s >= 0 && s < static_cast<int>(plan_.tail_); s = maker_[at(slot)]) {
+        const int stage = stage_of_[at(s)];
+        const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
+        if (!is_alone || !steps_[at(s)].node->attributes().form().part || !can_be_written(frame_.calls[at(s)])) break;
+        writes.push_back(s);
+        if (!takes_over(s)) break;
+        slot = steps_[at(s)].inputs[0];
+    }
+    return writes;
+}
+
+// Whether nobody needs what it writes into but for this.
+bool MemoryLayout::takes_over(int s) const {
+    const std::vector<int>& inputs = steps_[at(s)].inputs;
+    const int slot = inputs[0];
+    const Geometry &x = frame_.seen[at(slot)], &y = frame_.seen[at(steps_[at(s)].first_result)];
+    if (frame_.roots[at(slot)] != slot || leaves_[at(slot)] || end_[at(slot)] != stage_of_[at(s)] || x.dtype != y.dtype || !x.lies_as(y)) return false;
+    return std::none_of(inputs.begin() + 1, inputs.end(), [&](int other) { return frame_.roots[at(other)] == slot; });
+}
+
+void MemoryLayout::find_homes() {
+    home_.assign(at(plan_.slot_count_), -1);
+    is_early_.assign(at(plan_.slot_count_), false);
+    for (int slot = 0; slot < plan_.slot_count_; ++slot) {
+        if (!leaves_[at(slot)] || frame_.roots[at(slot)] != slot) continue;
+        for (const int s : writes_before(slot)) {
+            if (takes_over(s)) home_[at(steps_[at(s)].inputs[0])] = slot;
+        }
+    }
+    for (int update = 0; update < static_cast<int>(plan_.update_slots_.size()); ++update) {
+        std::vector<int> writes = writes_before(plan_.update_slots_[at(update)]);
+        if (!is_early(update, writes)) continue;
+        std::reverse(writes.begin(), writes.end());
+        EarlyWrite early{update, {}, std::move(writes)};
+        for (const int s : early.calls) {
+            frame_.calls[at(s)].early = static_cast<int>(frame_.early.size());
+            early.slots.push_back(steps_[at(s)].first_result);
+            is_early_[at(early.slots.back())] = true;
+        }
+        frame_.early.push_back(std::move(early));
+    }
+    frame_.undo.reserve(steps_.size());
+}
+
+// Whether these steps may write to what the update is of: from the first on, nobody looks at it but through what they give, which is not
+// given away.
+bool MemoryLayout::is_early(int update, const std::vector<int>& writes) const {
+    if (writes.empty()) return false;
+    const auto& [value, input] = plan_.targets_[at(update)];
+    const auto holds = [&, held = value](const auto& one) { return one.second == held; };
+    const auto held = std::find_if(plan_.held_.begin(), plan_.held_.end(), holds);
+    const int target = input >= 0 ? plan_.input_slots_[at(input)] : held == plan_.held_.end() ? -1 : held->first;
+    const int first = writes.back(), last_slot = plan_.update_slots_[at(update)];
+    if (target < 0 || steps_[at(first)].inputs[0] != target || !frame_.seen[at(last_slot)].is_contiguous) return false;
+    for (const int s : writes) {
+        if (leaves_[at(steps_[at(s)].first_result)] || steps_[at(s)].inputs.size() > at(kMostOfPart)) return false;
+    }
+    for (int other = 0; other < static_cast<int>(plan_.targets_.size()); ++other) {
+        if (other != update && (plan_.targets_[at(other)] == plan_.targets_[at(update)] || plan_.update_slots_[at(other)] == last_slot)) return false;
+    }
+    std::vector<bool> shows(at(plan_.slot_count_), false);
+    shows[at(target)] = true;
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+        const Plan::Step& step = steps_[s];
+        const auto count = std::count_if(step.inputs.begin(), step.inputs.end(), [&](int slot) { return shows[at(slot)]; });
+        if (count == 0) continue;
+        if (static_cast<int>(s) == first ? count > 1 : s >= plan_.tail_ || position_[s] > position_[at(first)]) return false;
+        for (std::size_t k = 0; k < step.node->results.size(); ++k) {
+            const std::size_t slot = at(step.first_result) + k;
+            if (frame_.roots[slot] == kOutside) shows[slot] = true;
+        }
+    }
+    const auto is_shown = [&](int slot) { return shows[at(slot)]; };
+    const auto is_guarded = [&](const auto& guard) { return is_shown(guard.first); };
+    return std::none_of(plan_.result_slots_.begin(), plan_.result_slots_.end(), is_shown) &&
+           std::none_of(plan_.update_slots_.begin(), plan_.update_slots_.end(), is_shown) &&
+           std::none_of(plan_.guard_slots_.begin(), plan_.guard_slots_.end(), is_guarded);
 }
 
 // The results of the step at this place of the order.
@@ -164,9 +260,16 @@ void MemoryLayout::place(std::size_t i) {
         call.into = call.step->node->attributes().form().into;
         each_result(call, [&](int slot, std::size_t) {
             if (leaves_[at(slot)]) {
-                frame_.outgoing.push_back({slot, {}});
+                frame_.outgoing.push_back({slot, {}, {}});
+                const auto is_here = [&](int other) { return home_[at(other)] == slot; };
+                std::copy_if(at_home_.begin(), at_home_.end(), std::back_inserter(frame_.outgoing.back().before), is_here);
                 return;
             }
+            if (home_[at(slot)] >= 0) {
+                at_home_.push_back(slot);
+                return;
+            }
+            if (is_early_[at(slot)]) return;
             const int operand = operand_in_place_of(call, slot);
             if (operand >= 0) std::erase(ends_[at(stage)], operand);
             begin_[at(slot)] = operand >= 0 ? begin_[at(operand)] : places_.take(room(slot));

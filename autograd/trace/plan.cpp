@@ -50,6 +50,9 @@ Needed needed_for(const Graph& graph, const std::vector<const Graph::Value*>& wa
 // What runs: the graph with element-wise ops put together, of those that are needed.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
+#ifndef TAPIR_RUNTIME  // which has no simplifications: optimize() does this before a graph is saved
+    rewrite::remove_overwritten(graph);
+#endif
     const Needed needed = needed_for(graph, wanted_values(graph, outputs, loc), outputs.empty());
     std::unordered_set<const Graph::Node*> nodes;
     for (const auto& node : graph.nodes()) {

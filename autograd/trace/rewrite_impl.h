@@ -31,9 +31,9 @@ struct Magnitudes {
 std::optional<Magnitudes> magnitudes_of(const Value* value);
 /// Whether each element is known, finite and not 0.
 bool is_finite_constant(const Value* value);
-/// Whether a formula of dimensions, which may depend on data, gives each size.
 /// Whether it is a constant, or may lie in the memory of one.
 bool is_of_constant(const Value* value);
+/// Whether a formula of dimensions, which may depend on data, gives each size.
 bool is_known(const Sizes& shape);
 /// Whether attributes can say it: its dimensions are those of inputs, which each run knows from the start.
 bool is_given(const Graph& graph, const Sizes& shape);
@@ -89,6 +89,11 @@ struct Rule {
 };
 /// Tries the rules on each node, in the order in which they run, and gives how many have changed something.
 int apply_rules(Graph& graph, std::span<const Rule> rules);
+
+/// What takes the place of a copy into a tensor: the tensor's old elements do not matter. Null: nothing that is known before the run.
+Value* overwritten(Graph& graph, Node& node);
+/// Of all such copies.
+int remove_overwritten(Graph& graph);
 
 /// Runs a pass on the graphs that are attributes of nodes: branches, bodies of loops. Gives what the pass has given.
 int in_nested(Graph& graph, const std::function<int(Graph&)>& pass);

@@ -93,6 +93,10 @@ void Plan::run_first(Frame& frame, const Loc& loc) const {
 
 // Its results do not lie in the block any more, and views of them do not stay.
 void Plan::make_loose(Call& call, Frame& frame) const {
+    if (call.early >= 0) {
+        if (!frame.undo.empty() && frame.undo.back().call == &call) frame.undo.pop_back();
+        leave_early(call, frame);
+    }
     call.into = nullptr;
     for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
         const int slot = call.step->first_result + static_cast<int>(k);
@@ -131,6 +135,71 @@ void Plan::start_outgoing(Frame& frame, const Loc& loc) const {
             if (!is_forgotten(last, as)) last = as.make(loc);
         }
         last.impl()->node = {};
+        for (const int before : out.before) frame.slots[at(before)] = last;
+    }
+}
+
+const Tensor& Plan::target_of(int update, const Tensor* const* given) const {
+    const auto& [value, input] = targets_[at(update)];
+    return input >= 0 && given[input] ? *given[input] : value->data;
+}
+
+// Where the writes that may come before the end go to in this run.
+void Plan::start_early(Frame& frame, const Tensor* const* given, const Loc& loc) const {
+    for (EarlyWrite& early : frame.early) {
+        const Tensor& target = target_of(early.update, given);
+        const Geometry& as = frame.seen[at(early.slots.back())];
+        const auto can = [&](int s) { return frame.calls[at(s)].into != nullptr; };
+        const auto is_another = [&](const Tensor& x) { return x.impl() != target.impl() && x.shares_storage(target); };
+        bool& is_active = early.is_active;
+        is_active = !(kCanCapture && frame.captured) && target.is_contiguous() && target.device() == cpu && target.dtype() == as.dtype &&
+                    as.has_shape_of(target.impl()) && std::all_of(early.calls.begin(), early.calls.end(), can);
+        for (std::size_t i = 0; is_active && i < input_slots_.size(); ++i) is_active = !given[i] || !given[i]->defined() || !is_another(*given[i]);
+        for (std::size_t i = 0; is_active && i < held_.size(); ++i) is_active = !is_another(held_[i].second->data);
+        const Tensor home = is_active ? target : as.make(loc);
+        for (const int slot : early.slots) frame.slots[at(slot)] = home;
+    }
+}
+
+// Before a part is written early.
+void Plan::keep_part(const Call& call, Frame& frame) const {
+    if (!frame.early[at(call.early)].is_active) return;
+    if (!call.into) return leave_early(call, frame);
+    const OpForm& form = call.step->node->attributes().form();
+    try {
+        run_form(*find_form(form.part), {call.call.inputs, call.call.count - 1, call.call.attrs}, frame.made.data());
+        Frame::Undo& kept = frame.undo.emplace_back(Frame::Undo{&call, {}});
+        for (int i = 0; i + 1 < call.call.count; ++i) kept.operands[at(i)] = i == 0 ? call.results[0] : *call.call.inputs[i];
+        kept.operands[at(call.call.count - 1)] = frame.made[0].clone();
+    } catch (const Error&) {  // what is wrong the op itself says
+        leave_early(call, frame);
+    }
+    frame.made[0] = Tensor();
+}
+
+// This write, and those after it, are done in a tensor beside the target.
+void Plan::leave_early(const Call& call, Frame& frame) const {
+    EarlyWrite& early = frame.early[at(call.early)];
+    if (!early.is_active) return;
+    early.is_active = false;
+    const Tensor home = frame.seen[at(early.slots.back())].make(Loc{});
+    bool is_after = false;
+    for (std::size_t i = 0; i < early.calls.size(); ++i) {
+        is_after = is_after || &frame.calls[at(early.calls[i])] == &call;
+        if (is_after) frame.slots[at(early.slots[i])] = home;
+    }
+}
+
+// The last one first.
+void Plan::undo_early(Frame& frame) const noexcept {
+    for (; !frame.undo.empty(); frame.undo.pop_back()) {
+        const auto& [call, operands] = frame.undo.back();
+        const Tensor* inputs[kMostOfPart];
+        for (int i = 0; i < kMostOfPart; ++i) inputs[i] = &operands[at(i)];
+        try {
+            call->step->node->attributes().form().into({inputs, call->call.count, call->call.attrs}, operands[0]);
+        } catch (const std::exception&) {  // no memory: the others are put back all the same
+        }
     }
 }
 
@@ -176,6 +245,7 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
         }
         Call& call = frame.calls[at(frame.order[i])];
         if (call.is_made) continue;
+        if (call.early >= 0) [[unlikely]] keep_part(call, frame);
         if (call.into && (i < together || call.into(call.call, call.results[0]))) [[likely]] {
             for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
             continue;
@@ -208,17 +278,18 @@ void Plan::run_or_try(Frame& frame, const Loc& loc) const {
 }
 
 void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const {
-    const auto target_of = [&](int update) -> const Tensor& {
-        const auto& [value, input] = targets_[at(update)];
-        return input >= 0 && given[input] ? *given[input] : value->data;
-    };
     bool directly = frame.writes_directly;
     for (const int input : frame.tail_inputs) {
         for (std::size_t s = tail_; directly && s < steps_.size(); ++s) {
-            for (const int update : steps_[s].updates) directly = directly && !given[input]->shares_storage(target_of(update));
+            for (const int update : steps_[s].updates) directly = directly && !given[input]->shares_storage(target_of(update, given));
         }
     }
     frame.is_written.assign(update_slots_.size(), false);
+    for (const EarlyWrite& early : frame.early) {
+        if (!early.is_active) continue;
+        mark_written(target_of(early.update, given), steps_[at(early.calls.back())].node->loc);
+        frame.is_written[at(early.update)] = true;
+    }
     for (std::size_t s = tail_; s < steps_.size(); ++s) {
         Call& call = frame.calls[s];
         if (directly) {
@@ -227,12 +298,12 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
             bool fits = !call.gives_more;
             for (std::size_t k = 0; k < updates.size(); ++k) {
                 const Geometry& as = frame.seen[at(call.step->first_result) + k];
-                fits = fits && as.is_defined && as.has_shape_of(target_of(updates[k]).impl());
-                if (updates.size() > 1) several[k] = target_of(updates[k]);
+                fits = fits && as.is_defined && as.has_shape_of(target_of(updates[k], given).impl());
+                if (updates.size() > 1) several[k] = target_of(updates[k], given);
             }
-            if (fits && call.step->node->attributes().form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0]))) {
+            if (fits && call.step->node->attributes().form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0], given))) {
                 for (const int update : updates) {
-                    mark_written(target_of(update), call.step->node->loc);
+                    mark_written(target_of(update, given), call.step->node->loc);
                     frame.is_written[at(update)] = true;
                 }
                 continue;
@@ -243,7 +314,7 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
     }
     std::vector<std::pair<Tensor, Tensor>> others;
     for (std::size_t i = 0; i < update_slots_.size(); ++i) {
-        if (!frame.is_written[i]) others.emplace_back(target_of(static_cast<int>(i)), *frame.where[at(update_slots_[i])]);
+        if (!frame.is_written[i]) others.emplace_back(target_of(static_cast<int>(i), given), *frame.where[at(update_slots_[i])]);
     }
     if (!others.empty()) write_at_once(std::move(others), loc);
 }
@@ -257,7 +328,10 @@ struct Plan::Taken {
 
     Taken(Plan& of, const Tensor* const* given, const Loc& loc) : plan(of), frame(of.take_frame(given, place, loc)) {}
     ~Taken() {
-        if (!is_good) frame.reset();
+        if (!is_good) {
+            plan.undo_early(*frame);
+            frame.reset();
+        }
         plan.give_back(std::move(frame), place);
     }
     Taken(const Taken&) = delete;
@@ -280,6 +354,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
             plan_updates(frame);
             for (Call& call : frame.calls) call.is_made = false;
         }
+        if (!frame.early.empty()) start_early(frame, given, loc);
         if (!kCanCapture || !frame.captured || !run_captured(frame, given, loc)) [[likely]] {
             frame.stages.size() < tail_ ? run_or_try(frame, loc) : run_steps(frame, loc);
             frame.ran_on = &thread;
@@ -303,6 +378,7 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
         for (Tensor& t : frame.slots) t = Tensor();
         frame.is_learned = true;
     }
+    frame.undo.clear();
     taken.is_good = true;
 }
 

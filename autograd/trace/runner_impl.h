@@ -6,7 +6,8 @@
 // with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
 // From then on a step is one call of a kernel's driver, without a check, and a view of what lies in the block is not even made again.
 // Steps that cannot write into a given place make their results as ever. Steps that are worth a thread each, and do not need each other, run
-// at once. On a CUDA device stretches of steps are captured instead, and launched as one (capture.cpp).
+// at once. Updates of inputs and parameters are written at the end, when nothing can fail any more, but for parts of what is read afterwards: an
+// error puts these back. On a CUDA device stretches of steps are captured instead, and launched as one (capture.cpp).
 #pragma once
 
 #include <array>
@@ -77,6 +78,11 @@ class Plan {
     bool make_results(Call& call, Frame& frame, const Loc& loc) const;
     void start_outgoing(Frame& frame, const Loc& loc) const;
     void make_loose(Call& call, Frame& frame) const;
+    const Tensor& target_of(int update, const Tensor* const* given) const;
+    void start_early(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+    void keep_part(const Call& call, Frame& frame) const;
+    void leave_early(const Call& call, Frame& frame) const;
+    void undo_early(Frame& frame) const noexcept;
     // With what CUDA captured (capture.cpp).
     void plan_capture(Frame& frame) const;
     bool can_capture(const Frame& frame, std::size_t step, Device device) const;

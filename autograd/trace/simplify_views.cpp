@@ -125,15 +125,6 @@ Value* slices(Graph& graph, Node& node) {
 
 // --- Copies -------------------------------------------------------------------------------------------------------------------
 
-// A graph's values are never written to: each may be used in place of its copy.
-Value* overwritten(Graph& graph, Node& node) {
-    Value *source = node.inputs[1], *result = node.results[0];
-    if (source->device != result->device || (!same_shape(source, result) && !is_given(graph, result->shape))) return nullptr;
-    if (source->dtype != result->dtype) source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
-    if (same_shape(source, result)) return source;
-    return put(graph, node, "expand", {source}, {{"shape", result->shape}}, result);
-}
-
 // What is made like a tensor needs its shape only.
 Value* made_like(Graph& graph, Node& node) {
     if (!is_given(graph, node.results[0]->shape)) return nullptr;
