@@ -72,8 +72,8 @@ int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>
 /// One product for several with the same matrix, each of few rows, that do not need each other's results: the matrix is read once. The
 /// results are views of its rows, the same up to rounding; outputs are made apart. Done by what runs a graph, too.
 int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
-/// linear() of one row by a weight that is a constant (see freeze()) reads a copy of the weight, of up to 2 MB, in a layout in which that is one
-/// stream of memory; the results are the same up to rounding. Done by what runs a graph, too.
+/// linear() of one row by a weight that is a constant (see freeze()) reads a copy of the weight in a layout in which that is one
+/// stream of memory, where these weights together are no more than 1 MB; the results are the same up to rounding. Done by what runs a graph, too.
 int pack_weights(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 
 }  // namespace tapir
