@@ -228,8 +228,9 @@ void Tracer::note_stop(const Tensor& x, GradientStop stop) {
     if (const auto known = seen_.find(x.impl()); known != seen_.end()) {
         const bool is_detached = known->second.stop == GradientStop::detached && no_grad_depth() > no_grad_;  // the function is called within a NoGradScope
         if (!is_detached) known->second.stop = stop;
+        known->second.is_of_forward = function_in_forward() != nullptr;
     } else {
-        stops_.insert_or_assign(x.impl(), std::pair(x, stop));
+        stops_.insert_or_assign(x.impl(), Stop{x, stop, function_in_forward() != nullptr});
     }
 }
 
@@ -278,7 +279,8 @@ void Tracer::note_stop_of_write(Seen& s, Graph::Value* before) const {
 // What an op is given for it, where it stands for this value.
 Graph::Value* Tracer::used(Seen& s, Graph::Value* value, const Loc& loc) {
     if (s.stop == GradientStop::none) return value;
-    if (s.stop != GradientStop::custom_function && no_grad_depth() > no_grad_ && !function_in_forward()) return value;
+    const bool is_in_forward = function_in_forward() != nullptr;
+    if (s.stop != GradientStop::custom_function && no_grad_depth() > no_grad_ && (!is_in_forward || s.is_of_forward)) return value;
     if (s.stop == GradientStop::written && !has_gradient(s.before)) s.stop = GradientStop::detached;
     if (s.stopped_of != value) {
         Graph::Node* node = append(form_of(s.stop), Attributes(form_of(s.stop)), {value}, loc);
@@ -302,7 +304,10 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         const TensorImpl* base = same->tensor.impl();
         Graph::Value* value = current(*same, loc);
         Seen& alias = seen_[x.impl()] = {x, value, version_of(x), base};
-        if (const auto stop = stops_.extract(x.impl())) alias.stop = stop.mapped().second;
+        if (const auto noted = stops_.extract(x.impl())) {
+            alias.stop = noted.mapped().stop;
+            alias.is_of_forward = noted.mapped().is_of_forward;
+        }
         return alias;
     }
     if (outer_) {
@@ -572,7 +577,10 @@ void Tracer::end(const RecordArgs& ran) {
         }
         Seen fresh{handle_of(out), value, 0};
         fresh.version = version_of(fresh.tensor);
-        if (is_floating(out->dtype) && no_grad_depth() > no_grad_) fresh.stop = GradientStop::detached;
+        if (is_floating(out->dtype) && no_grad_depth() > no_grad_) {
+            fresh.stop = GradientStop::detached;
+            fresh.is_of_forward = function_in_forward() != nullptr;
+        }
         for (int i = 0; i < ran.input_count && !fresh.base; ++i) {
             if (ran.inputs[i]->impl()->storage != out->storage) continue;
             fresh.base = ran.inputs[i]->impl();

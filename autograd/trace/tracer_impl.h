@@ -97,6 +97,7 @@ class Tracer : public OpWatcher {
         Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
         int piece = 0;                     // which result of `view`
         GradientStop stop = GradientStop::none;
+        bool is_of_forward = false;  // a custom function's forward has made it, whose results say that their gradient is the program's
         // The value of the node that says so, made at the first use by what may have a gradient, and of what it is.
         Graph::Value *stopped = nullptr, *stopped_of = nullptr;
         Graph::Value* before = nullptr;  // it was written to, where that is why it stops
@@ -137,7 +138,12 @@ class Tracer : public OpWatcher {
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
     std::vector<Tensor> sources_;  // of detached tensors
-    std::unordered_map<const TensorImpl*, std::pair<Tensor, GradientStop>> stops_;  // that were not used yet
+    struct Stop {
+        Tensor tensor;
+        GradientStop stop;
+        bool is_of_forward;
+    };
+    std::unordered_map<const TensorImpl*, Stop> stops_;  // that were not used yet
     int no_grad_ = 0;  // how many NoGradScopes there were when it began
     friend class TracerScope;
     std::unordered_map<const TensorImpl*, Leaf> leaves_;

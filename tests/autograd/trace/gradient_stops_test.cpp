@@ -47,6 +47,14 @@ struct StraightThrough : Function<StraightThrough> {
     static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return round(x[0]); }
     static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0]}; }
 };
+// 2 sin(x), whose gradient is said to be 3.
+struct Wave : Function<Wave> {
+    static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) {
+        const Tensor y = sin(x[0]);
+        return y * 2;
+    }
+    static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 3}; }
+};
 struct WithOps : Function<WithOps> {
     static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return from_blob(x[0].data<float>(), x[0].shape()).clone() * 3; }
     static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 3}; }
@@ -191,6 +199,21 @@ TEST_CASE("a custom function's backward is not in a graph, and this is said") {
         return tape.gradient(sum(fn(leaf) * leaf), {leaf})[0];
     }, {{"x", x}});
     CHECK(allclose(inside.run({{"x", x}})[0], 2 * x + 2 * round(x)));
+    // A forward of several ops is one function.
+    const auto several = [](const Tensor& t) { return (Wave::apply({t * t}) * t).sum(); };
+    CHECK_THROWS_WITH(grad(trace(several, {{"x", x}}), {"output"}, {"x"}), Catch::Contains("the backward of this custom function is the program's"));
+    const auto in_step = [&](const auto& loss) {
+        return [loss](const Tensor& t) {
+            const Tensor leaf = t.detach().requires_grad_();
+            Tape tape;
+            return tape.gradient(loss(leaf), {leaf})[0];
+        };
+    };
+    CHECK(allclose(trace(in_step(several), {{"x", x}}).run({{"x", x}})[0], 2 * sin(x * x) + 6 * x * x));
+    const auto in_branch = [&](const Tensor& t) { return cond(t.sum() > 0, [&] { return several(t); }, [&] { return t.sum(); }); };
+    const auto in_scan = [](const Tensor& t) { return scan([](const Tensor& h, const Tensor& u) { return Wave::apply({h * u}); }, {t[0]}, {t}).carry[0]; };
+    CHECK_THROWS_WITH(trace(in_step(in_branch), {{"x", x}}), Catch::Contains("the backward of this custom function is the program's"));
+    CHECK_THROWS_WITH(trace(in_step(in_scan), {{"x", x}}), Catch::Contains("the backward of this custom function is the program's"));
     // Nothing flows into it.
     check_gradient([](const Tensor& t) { return StraightThrough::apply({t.detach()}) * t; }, x);
     check_gradient([](const Tensor& t) {

@@ -356,7 +356,7 @@ struct WithSymbolic : Function<WithSymbolic> {
 
 TEST_CASE("a custom function is written as its ops, or as its symbolic form", "[onnx]") {
     const auto traced = [](auto fn) { return trace(fn, {{"x", ones({1})}}); };
-    CHECK(Saved(traced([](const Tensor& x) { return OfOps::apply({x}); })).ops() == Names{"Exp", "Identity", "Mul", "Identity"});
+    CHECK(Saved(traced([](const Tensor& x) { return OfOps::apply({x}); })).ops() == Names{"Exp", "Mul", "Identity"});
     CHECK(Saved(traced([](const Tensor& x) { return WithSymbolic::apply({x}); })).ops() == Names{"ReduceSum", "Mul"});
     CHECK(WithSymbolic::apply({full({1}, 2.0)}).item() == 6);
     const int line = __LINE__ + 1;
