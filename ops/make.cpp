@@ -527,9 +527,13 @@ struct NumberCall {
     bool is_reciprocal = false;
     DType dtype = float32;
 };
+// As a number of the program's, which no op has made: a trace of a graph finds out again how it depends on sizes.
 Tensor number_of(const NumberCall& a) {
-    if (a.is_reciprocal) return full({}, a.factor / static_cast<double>(a.value), a.dtype);
-    return a.factor == 1 ? full({}, a.value, a.dtype) : full({}, a.factor * static_cast<double>(a.value), a.dtype);
+    const auto value = static_cast<double>(a.value);
+    const Tensor number = detail::make_empty({}, a.dtype, cpu, Loc{});
+    detail::store(a.dtype, number.raw_data(), a.is_reciprocal ? Scalar(a.factor / value) : a.factor == 1 ? Scalar(a.value) : Scalar(a.factor * value));
+    number.impl()->trace = 0;
+    return number;
 }
 
 }  // namespace

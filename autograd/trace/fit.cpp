@@ -2,8 +2,8 @@
 //
 // A size is taken for a sum of products of dimensions, each at most once in a product: c + a*batch + b*time + d*batch*time. On the
 // corners of a box of sizes there is exactly one such sum, whose coefficients are differences between the corners. One sample
-// outside of the box shows whether the size is one. Quotients of one dimension by small numbers are found too, and, where there is only
-// one, halves of polynomials with its square.
+// outside of the box shows whether the size is one. Quotients of one dimension by small numbers are found too, single products of powers, and, where
+// there is only one dimension, halves of polynomials with its square.
 #include "tapir/autograd/trace/fit_impl.h"
 
 #include <algorithm>
@@ -23,13 +23,12 @@ namespace {
 constexpr std::int64_t kStep = 1;   // from the given size to the box's other side
 constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modulo 2 and 3
 
-// The numbers, or what 1 is divided by for them, where these are whole. Empty: they are not.
-std::vector<std::int64_t> wholes_of(const std::vector<double>& numbers, bool is_reciprocal, DType dtype) {
+// What the factor is multiplied with for these numbers, or divided by, where this is whole. Empty: it is not.
+std::vector<std::int64_t> wholes_of(const std::vector<double>& numbers, double factor, bool is_reciprocal, DType dtype) {
     std::vector<std::int64_t> wholes;
     for (const double number : numbers) {
-        const double whole = is_reciprocal ? std::round(1 / number) : number;
-        const bool is_whole = std::abs(whole) < 0x1p53 && whole == std::trunc(whole);
-        if (!is_whole || (is_reciprocal && rewrite::rounded(1 / whole, dtype) != number)) return {};
+        const double whole = std::round(is_reciprocal ? factor / number : number / factor);
+        if (!(std::abs(whole) < 0x1p53) || rewrite::rounded(number_for(factor, whole, is_reciprocal), dtype) != number) return {};
         wholes.push_back(static_cast<std::int64_t>(whole));
     }
     return wholes;
@@ -86,6 +85,17 @@ std::optional<double> factor_of(const std::vector<double>& numbers, const std::v
         if (is_right) return factor;
     }
     return std::nullopt;
+}
+
+// v + s m + t m (m - 1), where m is how much larger than the first: s is the step to the second, 2 t a whole number.
+std::optional<SymInt> with_square(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values) {
+    const auto& [name, size] = *samples[0].begin();
+    const std::int64_t beyond = samples[2].begin()->second - size, step = values[1] - values[0];
+    const std::int64_t rest = 2 * (values[2] - values[0] - step * beyond), pairs = beyond * (beyond - 1);
+    if (rest % pairs != 0) return std::nullopt;
+    const SymInt more = SymInt::dim(name) + SymInt(-size), squares = more * (more + SymInt(-1));
+    if (rest / pairs % 2 == 0) return SymInt(values[0]) + SymInt(step) * more + SymInt(rest / pairs / 2) * squares;
+    return (SymInt(2 * values[0]) + SymInt(2 * step) * more + SymInt(rest / pairs) * squares).floor_div(2);
 }
 
 }  // namespace
@@ -152,16 +162,31 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
             }
         }
     }
-    if (dims != 1) return std::nullopt;
-    // v + s m + t m (m - 1), where m is how much larger than the first: s is the step to the second, 2 t a whole number.
-    const std::int64_t size = first.begin()->second, beyond = samples[2].begin()->second - size, step = values[1] - values[0];
-    const std::int64_t rest = 2 * (values[2] - values[0] - step * beyond), pairs = beyond * (beyond - 1);
-    if (rest % pairs != 0) return std::nullopt;
-    const SymInt more = SymInt::dim(first.begin()->first) + SymInt(-size);
-    const SymInt twice = SymInt(2 * values[0]) + SymInt(2 * step) * more + SymInt(rest / pairs) * more * (more + SymInt(-1));
-    const SymInt square = rest / pairs % 2 == 0 ? SymInt(values[0]) + SymInt(step) * more + SymInt(rest / pairs / 2) * more * (more + SymInt(-1))
-                                                : twice.floor_div(2);
-    if (is_right(square)) return square;
+    if (dims == 1) {
+        if (const std::optional<SymInt> f = with_square(samples, values); f && is_right(*f)) return f;
+    }
+    // One product of powers, as the number of elements of (batch, time, time), or one more or less.
+    constexpr std::size_t powers = 4, most_factors = 4;
+    constexpr double most = 1e12;
+    for (std::size_t choice = 1; choice < std::size_t{1} << (2 * dims); ++choice) {
+        SymInt product(1);
+        std::size_t rest = choice, factors = 0;
+        double about = 1;
+        for (const auto& [name, size] : first) {
+            for (std::size_t power = rest % powers; power > 0 && ++factors <= most_factors; --power) {
+                product = product * SymInt::dim(name);
+                about *= static_cast<double>(size);
+            }
+            rest /= powers;
+        }
+        if (factors > most_factors || about > most) continue;
+        const std::int64_t one = product.value(first);
+        for (const std::int64_t more : {0, -1, 1}) {
+            if (one == 0 || (values[0] - more) % one != 0) continue;
+            const SymInt f = SymInt((values[0] - more) / one) * product + SymInt(more);
+            if (is_right(f)) return f;
+        }
+    }
     return std::nullopt;
 }
 
@@ -181,9 +206,12 @@ std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, con
         if (is_sure || !guess) guess = SizedNumber{*size, factor, is_reciprocal};
         return is_sure;
     };
-    for (const bool is_reciprocal : {false, true}) {
-        const std::vector<std::int64_t> wholes = wholes_of(numbers, is_reciprocal, dtype);
-        if (!wholes.empty() && is_found(wholes, 1, is_reciprocal)) return guess;
+    for (const double factor : {1, 2, 4}) {  // 2 / n: of squares
+        for (const bool is_reciprocal : {false, true}) {
+            if (factor != 1 && !is_reciprocal) continue;
+            const std::vector<std::int64_t> wholes = wholes_of(numbers, factor, is_reciprocal, dtype);
+            if (!wholes.empty() && is_found(wholes, factor, is_reciprocal)) return guess;
+        }
     }
     if (dtype != float32 && dtype != float64) return guess;
     for (const bool is_reciprocal : {false, true}) {
