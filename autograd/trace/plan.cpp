@@ -47,6 +47,46 @@ Needed needed_for(const Graph& graph, const std::vector<const Graph::Value*>& wa
     return needed;
 }
 
+// Names of dimensions that attributes depend on.
+void add_dims(const Attributes& attributes, std::unordered_set<std::string>& names) {
+    if (!attributes.is_symbolic()) return;
+    const auto add = [&](const SymInt& size) {
+        for (std::string& name : size.dims()) names.insert(std::move(name));
+    };
+    for (const auto& [name, attribute] : attributes.all()) {
+        if (const auto* size = std::get_if<SymInt>(&attribute)) add(*size);
+        if (const auto* sizes = std::get_if<std::vector<SymInt>>(&attribute)) std::for_each(sizes->begin(), sizes->end(), add);
+        if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&attribute)) {
+            for (const auto& node : (*part)->nodes()) add_dims(node->attributes(), names);
+        }
+    }
+}
+
+// And the inputs that say how large these dimensions are, where no needed one does.
+void add_inputs_of_sizes(const Graph& graph, Needed& needed) {
+    std::unordered_set<std::string> names;
+    for (const auto& node : graph.nodes()) {
+        if (makes_needed(*node, needed)) add_dims(node->attributes(), names);
+    }
+    const auto each = [&](bool is_needed, const auto& visit) {  // of the inputs that say the size of one
+        for (const Graph::Value* input : graph.inputs()) {
+            for (const SymInt& size : input->shape) {
+                const std::optional<SymInt::OfOneDim> one = size.of_one_dim();
+                if (one && names.count(one->dim) > 0 && (needed.count(input) > 0) == is_needed) visit(input, one->dim);
+            }
+        }
+    };
+    std::unordered_set<std::string> known;
+    each(true, [&](const Graph::Value*, const std::string& name) { known.insert(name); });
+    for (const std::string& name : known) names.erase(name);
+    std::vector<const Graph::Value*> others;
+    each(false, [&](const Graph::Value* input, const std::string& name) {
+        others.push_back(input);
+        names.erase(name);  // one is enough
+    });
+    needed.insert(others.begin(), others.end());
+}
+
 // What runs: the graph with element-wise ops put together, of those that are needed.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
@@ -125,6 +165,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     const std::size_t result_count = is_whole_ ? graph_.outputs().size() : outputs_.size();
     Needed needed = needed_for(graph_, wanted, is_whole_);
     for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) needed.insert(graph_.updates()[i].target);
+    add_inputs_of_sizes(graph_, needed);
     // Who holds the tensors: a program may put others there.
     std::unordered_map<int, const Graph::Value*> originals;
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
