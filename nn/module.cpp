@@ -74,6 +74,10 @@ ModuleScope::ModuleScope(const Module& module)
     : outer_(tapir::detail::thread.module), outer_call_(tapir::detail::thread.module_call) {
     auto& thread = tapir::detail::thread;
     const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
+    if (!name && !outer_ && tapir::detail::is_tracing()) {  // a model that the traced function has captured: the graph's parameters get its names
+        module.named_parameters();
+        name = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
+    }
     thread.module = name ? name : module.name_without_place();
     thread.module_call = ++thread.module_calls;
 }
