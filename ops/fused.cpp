@@ -604,7 +604,9 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
 namespace {
 
 Tensor fused_reduce_of(const FormCall& x, const FusedReduceAttrs& a) {
-    const Tensor y = fused_of(x, a.body)[0];
+    const std::vector<Tensor> all = fused_of(x, a.body);
+    if (all.size() != 1) fail<ValueError>(Loc::current(), "fused_reduce: its body has {} outputs, and it reduces one", all.size());
+    const Tensor& y = all[0];
     const Dims dims = reduction::dims_of(a.over);
     return a.reduction == FusedReduction::sum ? sum(y, dims, a.over.keepdim) : mean(y, dims, a.over.keepdim);
 }

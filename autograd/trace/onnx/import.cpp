@@ -24,6 +24,7 @@ namespace detail {
 namespace {
 
 constexpr std::int64_t kOldestIR = 3;
+constexpr std::int64_t kNewestOpset = 25;
 constexpr std::size_t kMostNamed = 4;  // that trace() takes
 
 // Sizes that named dimensions are tried with: small ones, which are quick, and those that many strides leave something of.
@@ -87,6 +88,10 @@ class Loader {
     Graph load() {
         if (!model_.has_graph()) fail<FileError>(loc_, "load_onnx: {}: it has no graph", file_);
         if (model_.ir_version() < kOldestIR) fail<FileError>(loc_, "load_onnx: {}: its IR version is {}; {} is the oldest", file_, model_.ir_version(), kOldestIR);
+        for (const auto& import : model_.opset_import()) {
+            const bool is_onnx = import.domain().empty() || import.domain() == "ai.onnx";
+            if (is_onnx && import.version() > kNewestOpset) fail<FileError>(loc_, "load_onnx: {}: its opset is {}; {} is the newest that is known", file_, import.version(), kNewestOpset);
+        }
         if (model_.opset_import_size() == 0) fail<FileError>(loc_, "load_onnx: {}: it names no opset", file_);
         if (const std::vector<std::string> ops = interpreter_.unsupported(); !ops.empty()) {
             fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));

@@ -67,8 +67,18 @@ std::vector<double> weights_of(const Resizing& how, double fraction) {
     return {far(1 + fraction), near(fraction), near(1 - fraction), far(2 - fraction)};
 }
 
-// Along one dimension any of these is a product with a matrix.
+// Along one dimension any of these is a product with a matrix, but for those that pick elements.
 Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) {
+    if (how.mode == "nearest" && how.coordinates != "tf_crop_and_resize") {  // an element each
+        std::vector<int64_t> places(static_cast<std::size_t>(axis.out));
+        for (int64_t i = 0; i < axis.out; ++i) places[static_cast<std::size_t>(i)] = std::clamp<int64_t>(nearest_of(c, how, axis, position(c, how, axis, i)), 0, axis.in - 1);
+        Tensor index;
+        {
+            const OutsideTrace outside;
+            index = tensor(places);
+        }
+        return index_select(x, axis.dim, index);
+    }
     std::vector<double> matrix(static_cast<std::size_t>(axis.out * axis.in), 0), beyond(static_cast<std::size_t>(axis.out), 0);
     bool is_beyond_any = false;
     for (int64_t i = 0; i < axis.out; ++i) {

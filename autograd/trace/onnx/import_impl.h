@@ -162,6 +162,7 @@ class OnnxInterpreter {
     std::int64_t nodes_run_ = 0;
     std::unordered_map<const onnx::NodeProto*, Origin> origins_;
     std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
+    std::deque<onnx::AttributeProto> defaults_;  // of functions' attributes
     std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
 };
 

@@ -2,6 +2,8 @@
 // Reshape and its like are told numbers; where such a number is used as an operand, the trace gets the ops that make it.
 #include <algorithm>
 #include <charconv>
+#include <new>
+#include <stdexcept>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
@@ -77,6 +79,12 @@ void named(const onnx::NodeProto& node, const Loc& loc, const Fn& fn) {
         fail<ValueError>(loc, "load_onnx: {}", told(error, node));
     } catch (const TapeError& error) {
         fail<TapeError>(loc, "load_onnx: {}", told(error, node));
+    } catch (const OutOfMemory& error) {
+        fail<OutOfMemory>(loc, "load_onnx: {}", told(error, node));
+    } catch (const std::bad_alloc&) {
+        fail<OutOfMemory>(loc, "load_onnx: {}: there is not enough memory for what it makes", name_of_node(node));
+    } catch (const std::length_error&) {
+        fail<OutOfMemory>(loc, "load_onnx: {}: what it makes is larger than any memory", name_of_node(node));
     }
 }
 
@@ -267,6 +275,29 @@ OnnxValuePtr OnnxInterpreter::Scope::find(const std::string& name) const {
     return nullptr;
 }
 
+// Of fields that came after the ONNX whose schema this was compiled with: their texts, or messages that are yet to be parsed.
+static std::vector<std::string> later_texts(const google::protobuf::Message& message, int number) {
+    std::vector<std::string> texts;
+    const google::protobuf::Reflection& reflection = *message.GetReflection();
+    if (const auto* known = message.GetDescriptor()->FindFieldByNumber(number)) {
+        for (int i = 0; known->is_repeated() && i < reflection.FieldSize(message, known); ++i) {
+            texts.push_back(known->message_type() ? reflection.GetRepeatedMessage(message, known, i).SerializeAsString() : reflection.GetRepeatedString(message, known, i));
+        }
+        if (!known->is_repeated()) texts.push_back(reflection.GetString(message, known));
+        return texts;
+    }
+    const google::protobuf::UnknownFieldSet& fields = reflection.GetUnknownFields(message);
+    for (int i = 0; i < fields.field_count(); ++i) {
+        const google::protobuf::UnknownField& field = fields.field(i);
+        if (field.number() == number && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) texts.push_back(field.length_delimited());
+    }
+    return texts;
+}
+static std::string later_text(const google::protobuf::Message& message, int number) {
+    const std::vector<std::string> texts = later_texts(message, number);
+    return texts.empty() ? std::string() : texts.back();
+}
+
 OnnxInterpreter::OnnxInterpreter(const onnx::ModelProto& model, std::string folder, std::string file, const Loc& loc)
     : model_(model), folder_(std::move(folder)), file_(std::move(file)), loc_(loc) {}
 
@@ -286,7 +317,9 @@ std::int64_t OnnxInterpreter::opset(const std::string& domain, const Scope& scop
 
 const onnx::FunctionProto* OnnxInterpreter::find_function(const onnx::NodeProto& node) const {
     for (const onnx::FunctionProto& function : model_.functions()) {
-        if (function.name() == node.op_type() && function.domain() == node.domain()) return &function;
+        if (function.name() != node.op_type() || function.domain() != node.domain()) continue;
+        constexpr int of_node = 8, of_function = 13;  // the fields `overload`
+        if (later_text(node, of_node) == later_text(function, of_function)) return &function;
     }
     return nullptr;
 }
@@ -295,7 +328,11 @@ void OnnxInterpreter::count_unsupported(const google::protobuf::RepeatedPtrField
                                         const onnx::FunctionProto* function, std::map<std::string, int>& counts) const {
     Scope scope;
     scope.function = function;
+    std::set<std::string> made;
     for (const onnx::NodeProto& node : nodes) {
+        for (const std::string& output : node.output()) {
+            if (!output.empty() && !made.insert(output).second) fail<FileError>(loc_, "load_onnx: {}: two nodes make {}", file_, output);
+        }
         if (!find_function(node) && !find_onnx_op(node.domain(), node.op_type(), opset(node.domain(), scope))) {
             ++counts[node.domain().empty() ? node.op_type() : node.domain() + "." + node.op_type()];
         }
@@ -396,6 +433,12 @@ void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const on
                                    const std::vector<OnnxValuePtr>& inputs, Scope& outer) {
     Scope scope;
     scope.function = &function;
+    constexpr int attribute_proto = 11;  // attributes with defaults
+    for (const std::string& text : later_texts(function, attribute_proto)) {
+        onnx::AttributeProto& attribute = defaults_.emplace_back();
+        if (!attribute.ParseFromString(text)) fail<FileError>(loc_, "load_onnx: {}: a default of the function {} cannot be read", file_, function.name());
+        scope.attributes[attribute.name()] = &attribute;
+    }
     for (const onnx::AttributeProto& attribute : node.attribute()) {
         if (attribute.ref_attr_name().empty()) {
             scope.attributes[attribute.name()] = &attribute;

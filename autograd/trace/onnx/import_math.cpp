@@ -121,9 +121,9 @@ void parametric(Call& c) {
     c.give(where(x < 0, x * slope, x));
 }
 void shrink(Call& c) {
-    const Tensor x = c.x(0);
+    const Tensor given = c.x(0), x = is_floating(given.dtype()) ? given : given.to(float64);
     const double lambda = c.real("lambd", 0.5), bias = c.real("bias", 0);
-    c.give(where(x < -lambda, x + bias, where(x > lambda, x - bias, zeros_like(x))));
+    c.give(where(x < -lambda, x + bias, where(x > lambda, x - bias, zeros_like(x))).to(given.dtype()), c.type(0));
 }
 
 constexpr OnnxOp kOps[] = {

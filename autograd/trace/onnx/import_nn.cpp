@@ -220,7 +220,8 @@ void lrn(Call& c) {
 void lp_normalization(Call& c) {
     const Tensor x = c.x(0);
     const int axis = c.axis("axis", -1, x.dim());
-    c.give(x / norm(x, static_cast<double>(c.integer("p", 2)), {axis}, true));
+    const Tensor length = norm(x, static_cast<double>(c.integer("p", 2)), {axis}, true);
+    c.give(x / where(eq(length, 0), 1, length));  // zeros stay zeros
 }
 
 void mean_variance_normalization(Call& c) {

@@ -163,6 +163,9 @@ void global_lp_pool(Call& c) {
 void lp_pool(Call& c) {
     const Tensor x = c.x(0);
     OnnxWindow window = onnx_window(c, x.shape());
+    for (const int64_t dilation : window.dilation) {
+        if (dilation != 1) c.reject("dilated pools of powers are not supported");
+    }
     const auto p = static_cast<double>(c.integer("p", 2));
     OnnxWindow whole = window;
     if (c.flag("ceil_mode", false)) widen_for_ceil(whole, x.shape());

@@ -1,6 +1,7 @@
 // ONNX's quantised ops: 8-bit integers for real numbers, computed as these.
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/window_impl.h"
+#include "tapir/ops/arrange.h"
 #include "tapir/ops/convolution.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -21,6 +22,19 @@ Tensor along(const Tensor& values, int axis, int rank) {
     Shape shape;
     for (int d = 0; d < rank; ++d) shape.push_back(d == axis ? values.numel() : 1);
     return reshape(values, shape);
+}
+
+// A scale or a zero point for each element of x's dimension, or, where it has x's rank, for each block of these.
+Tensor spread(Call& c, const Tensor& values, const Tensor& x, int axis) {
+    const int64_t block = c.integer("block_size", 0);
+    if (block == 0) {
+        if (values.dim() > 1 && values.numel() != 1) c.reject("its scale has {} dimensions, and there is no block_size", values.dim());
+        return along(values, axis, x.dim());
+    }
+    if (block < 0 || values.dim() != x.dim()) c.reject("blocks of {} with a scale of shape {}", block, values.shape());
+    const Tensor each = repeat_interleave(values, block, axis);
+    if (each.size(axis) < x.size(axis)) c.reject("blocks of {} with a scale of shape {} do not cover shape {}", block, values.shape(), x.shape());
+    return narrow(each, axis, 0, x.size(axis));
 }
 
 struct Range {
@@ -46,17 +60,22 @@ Tensor quantized(Call& c, const Tensor& x, const Tensor& scale, const Tensor& ze
 void quantize(Call& c) {
     const Tensor x = c.x(0);
     const int axis = x.dim() == 0 ? 0 : c.rank(1) == 0 ? 0 : c.axis("axis", 1, x.dim());
-    const int type = c.has(2) ? c.type(2) : onnx::TensorProto::UINT8;
-    const Tensor zero = c.has(2) ? along(c.x(2), axis, x.dim()) : Tensor();
-    c.give(quantized(c, x, along(c.x(1), axis, x.dim()), zero, type), type);
+    const auto wanted = static_cast<int>(c.integer("output_dtype", 0));
+    const int type = c.has(2) ? c.type(2) : wanted != 0 ? wanted : onnx::TensorProto::UINT8;
+    if (wanted != 0 && wanted != type) c.reject("its output_dtype is {}, its zero point {}", onnx_type_name(wanted), onnx_type_name(type));
+    const Tensor zero = c.has(2) ? spread(c, c.x(2), x, axis) : Tensor();
+    c.give(quantized(c, x, spread(c, c.x(1), x, axis), zero, type), type);
 }
 
 void dequantize(Call& c) {
     const Tensor x = c.x(0), scale = c.x(1);
     const int axis = scale.dim() == 0 ? 0 : c.axis("axis", 1, x.dim());
     Tensor y = x.to(scale.dtype());
-    if (c.has(2)) y = y - along(c.x(2), axis, x.dim()).to(scale.dtype());
-    c.give(y * along(scale, axis, x.dim()));
+    if (c.has(2)) y = y - spread(c, c.x(2), x, axis).to(scale.dtype());
+    const auto wanted = static_cast<int>(c.integer("output_dtype", 0));
+    const std::optional<DType> dtype = wanted == 0 ? scale.dtype() : dtype_for_onnx(wanted);
+    if (!dtype || !is_floating(*dtype)) c.reject("its output_dtype is {}", onnx_type_name(wanted));
+    c.give((y * spread(c, scale, x, axis)).to(*dtype));
 }
 
 void dynamic_quantize(Call& c) {

@@ -361,3 +361,13 @@ TEST_CASE("integers that are divided are looked at as ever") {
         CHECK_THROWS_WITH(graph.run({{"x", tensor({4, 5})}, {"y", tensor({1, 0})}}), Catch::Contains("floor_divide: integer division by 0"));
     }
 }
+
+TEST_CASE("a fused reduction whose body gives nothing is refused") {
+    Graph graph = trace([](const Tensor& x) { return (exp(x) * 2 + x).sum(); }, {{"x", ones({3, 4})}});
+    fuse_elementwise(graph);
+    std::string text = graph.str();
+    REQUIRE(text.find("fused_reduce") != text.npos);
+    const std::size_t begin = text.find("output v");
+    text.erase(begin, text.find('\n', begin) + 1 - begin);
+    CHECK_THROWS_AS(Graph::parse(text)({ones({3, 4})}), ValueError);
+}
