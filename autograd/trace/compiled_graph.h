@@ -1,5 +1,5 @@
 // CompiledGraph: a graph made ready to be run often: called with tensors in order, without names, and without an allocation once it
-// has seen inputs of these shapes (as long as what it gave is let go before the run after the next one).
+// has seen inputs of these shapes (as long as what it gave is let go before the run after the next one; some ops, as convolutions, need some).
 //
 //     const auto run = graph.compile({"logits"});
 //     Tensor logits = run(x);

@@ -296,6 +296,7 @@ class Program {
     // formula is a guess, more after the given.
     std::vector<DimSizes> sizes_to_check(const DimSizes& first, const JoinedGraph& joined) const {
         std::vector<DimSizes> all;
+        if (sizes_.empty() && !is_model_) all.push_back(first);  // whether it does the same again
         if (!sizes_.empty()) {
             for (const std::int64_t size : {1, 2}) {
                 all.push_back(first);
@@ -345,6 +346,10 @@ class Program {
     void check_with(const Graph& graph, const DimSizes& sizes) const {
         const std::string how = difference_from_program(graph, fn_, with_sizes(sizes), /*may_fail=*/is_model_, loc_);
         if (how.empty()) return;
+        if (sizes.empty()) {
+            fail<TapeError>(loc_, "trace: called once more, the program does not do what it did: {}: a graph does always the same; what the program keeps from "
+                            "call to call is to be a tensor that it writes to in place, and its numbers those of Tapir's generator", how);
+        }
         fail<TapeError>(loc_, "trace: with {} the graph does not do what the program does: {}: leave a dimension that decides on it without a name",
                         shown_sizes(sizes), how);
     }

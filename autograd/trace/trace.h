@@ -73,7 +73,7 @@ TraceOptions with_tensors_of(const Fn& fn, TraceOptions options) {
 /// Where dimensions are named, fn is run a few times more, with inputs of other sizes (rows of these, repeated), to see how sizes depend on
 /// them; what it wrote and drew is undone for these runs. What it wrote in the run with these inputs stays, unless it throws.
 /// An example of size 1 will do, if fn does nothing else for it. Then graph and fn are compared, what each op is called with and what comes
-/// out, for the sizes 1 and 2, for a larger one, with the dimensions in the other order, beyond the bounds of slices, and for several more where
+/// out, in one call more where no dimension has a name, else for the sizes 1 and 2, for a larger one, with the dimensions in the other order, beyond the bounds of slices, and for several more where
 /// a size is no polynomial of dimensions. What fn does for other sizes only, by strides or raw_data() is not seen.
 ///
 /// A whole training step can be traced, with zero_grad(), backward, clip_grad_norm_() and the optimizer's step. The learning rate

@@ -430,6 +430,7 @@ std::string directory_of(const std::vector<Entry>& entries, std::uint64_t offset
 
 void save_npy(const std::string& path, const Tensor& x, Loc loc) {
     const std::string header = header_of("save_npy", x, "", loc);
+    detail::note_read("save_npy", x, loc);
     const detail::PauseRecording pause;
     const Tensor packed = x.to(cpu, loc).contiguous(loc);
     io::AtomicFile file("save_npy", path, loc);
@@ -460,6 +461,7 @@ void save_npz(const std::string& path, const NamedTensors& tensors, bool compres
         if (t.name.size() > 0xFFFF - 4) fail<ValueError>(loc, "save_npz: the name {} is too long", shown(t.name));
         if (!names.insert(t.name).second) fail<ValueError>(loc, "save_npz: the name {} is used twice", shown(t.name));
         headers.push_back(header_of("save_npz", t.tensor, shown(t.name) + " ", loc));
+        detail::note_read("save_npz", t.tensor, loc);
     }
     const detail::PauseRecording pause;
     io::AtomicFile file("save_npz", path, loc);

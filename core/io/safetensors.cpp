@@ -344,6 +344,9 @@ NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata, L
 }
 
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata, Loc loc) {
+    for (const NamedTensor& t : tensors) {
+        if (t.tensor.defined()) detail::note_read("save_safetensors", t.tensor, loc);
+    }
     io::save_safetensors("save_safetensors", path, tensors, metadata, nullptr, loc);
 }
 

@@ -148,7 +148,7 @@ TEST_CASE("callable objects are traced") {
     doubles(trace(functor, {{"x", x}}));
     Counting counting;
     doubles(trace(counting, {{"x", x}}));
-    CHECK(counting.calls == 1);
+    CHECK(counting.calls == 2);
     doubles(trace(Generic(), {{"x", x}}));
     doubles(trace(Several(), {{"x", x}}));
     doubles(trace(std::bind(scaled, std::placeholders::_1, 2.0), {{"x", x}}));
@@ -162,7 +162,7 @@ TEST_CASE("callable objects are traced") {
     doubles(trace(std::ref(lambda), {{"x", x}}));
     doubles(trace(std::cref(functor), {{"x", x}}));
     doubles(trace(std::ref(counting), {{"x", x}}));
-    CHECK(counting.calls == 2);
+    CHECK(counting.calls == 4);  // each trace calls it twice
     doubles(trace(std::ref(doubled), {{"x", x}}));
 }
 

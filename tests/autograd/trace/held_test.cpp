@@ -434,3 +434,74 @@ TEST_CASE("what a backward pass begins with is on the line that asked for it") {
     CHECK(text.find("ones(") != std::string::npos);
     CHECK(text.find("gradient_ops.cpp") == std::string::npos);
 }
+
+TEST_CASE("powers of one dimension beside another are formulas") {
+    manual_seed(8);
+    const auto scores = [](const Tensor& x) { return matmul(x, x.transpose(1, 2)); };
+    const auto check = [&](const auto& fn) {
+        const Graph graph = trace(fn, {{"x", randn({2, 5, 4}), {"b", "t"}}}), gradient = grad(graph, {"output"}, {"x"});
+        for (const auto& [b, t] : {std::pair{1, 1}, {3, 7}, {6, 2}}) {
+            const Tensor x = randn({b, t, 4}).requires_grad_();
+            Tape tape;
+            const Tensor y = fn(x);
+            CHECK(allclose(graph.run({{"x", x}})[0], y, 1e-4, 1e-5));
+            CHECK(allclose(gradient.run({{"x", x}}, {"grad_x"})[0], tape.gradient(y, {x})[0], 1e-4, 1e-5));
+        }
+    };
+    check([&](const Tensor& x) { return scores(x).mean(); });
+    check([&](const Tensor& x) { return mse_loss(scores(x), zeros_like(scores(x))); });
+    check([&](const Tensor& x) { return scores(x).sum() * static_cast<double>(x.size(1) * x.size(1)) + static_cast<double>(x.size(0) * x.size(0) * x.size(0) - 1); });
+}
+
+TEST_CASE("an input that only its size is needed of is one of a compiled graph") {
+    const auto fn = [](const Tensor& x, const Tensor& y, const Tensor& z) { return std::pair{y * 2 + arange(x.size(0)).to(float32), z + 1}; };
+    const Graph graph = trace(fn, {{"x", ones({3, 5}), {"b"}}, {"y", ones({4, 1})}, {"z", ones({2}), {"n"}}});
+    const CompiledGraph run = graph.compile({"output_0"});
+    CHECK(run.inputs() == std::vector<std::string>{"x", "y"});
+    CHECK(run(ones({6, 5}), ones({4, 1})).shape() == Shape{4, 6});
+    CHECK(graph.compile({"output_1"}).inputs() == std::vector<std::string>{"z"});
+    const CompiledGraph alone = trace([](const Tensor& x) { return full({x.size(0) * x.size(1) + 1}, 2.0); }, {{"x", ones({2, 3}), {"b", "t"}}}).compile();
+    CHECK(alone(ones({4, 5})).shape() == Shape{21});
+    FAILS(ValueError, "graph: the input x is needed", graph.run({{"y", ones({4, 1})}}, {"output_0"}));
+}
+
+TEST_CASE("parameters of a captured model have its names") {
+    nn::Sequential net(nn::Linear(2, 3), nn::ReLU(), nn::Linear(3, 1));
+    const Graph graph = trace([&](const Tensor& x) { return net(x); }, {{"x", ones({1, 2})}});
+    std::vector<std::string> names;
+    for (const Graph::Value* parameter : graph.parameters()) names.push_back(parameter->name);
+    CHECK(names == std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias"});
+    struct Pair : nn::Module {
+        nn::Linear first{2, 2}, second{2, 2};
+        void members(nn::Members& m) override { m("first", first)("second", second); }
+        Tensor operator()(const Tensor& x) const {
+            const nn::ModuleScope scope(*this);
+            return second(first(x));
+        }
+    } pair;
+    CHECK(trace([&](const Tensor& x) { return pair(x); }, {{"x", ones({1, 2})}}).parameters().back()->name == "second.bias");
+}
+
+TEST_CASE("what a traced function saves is read") {
+    const auto saves = [](const auto& save) {
+        return [save](const Tensor& x) {
+            save(x * 2);
+            return x;
+        };
+    };
+    const TraceInput input{"x", ones({2})};
+    CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_npy("no.npy", y); }), {input}), Catch::Contains("save_npy"));
+    CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_npz("no.npz", {{"y", y}}); }), {input}), Catch::Contains("save_npz"));
+    CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_safetensors("no.safetensors", {{"y", y}}); }), {input}), Catch::Contains("save_safetensors"));
+}
+
+TEST_CASE("a program that does something else when it is called again is refused") {
+    const TraceInput input{"x", ones({2})};
+    int calls = 0;
+    FAILS(TapeError, "trace: called once more, the program does not do what it did", trace([&](const Tensor& x) { return x * ++calls; }, {input}));
+    Tensor state = zeros({2});
+    FAILS(TapeError, "trace: called once more, the program does not do what it did", trace([&](const Tensor& x) { return state = state + x; }, {input}));
+    const Graph graph = trace([&](const Tensor& x) { return state.add_(x).clone(); }, {input});
+    const float before = state[0].item<float>();
+    CHECK(graph.run({{"x", ones({2})}})[0][0].item<float>() == before + 1);
+}
