@@ -82,6 +82,7 @@ struct Plan::Call {
     bool is_done = false;        // at once with others
     bool gives_more = false;     // results than the node has
     int early = -1;              // number of the EarlyWrite that it is one of
+    const OpForm* part = nullptr;  // then: the op that gives the part as it was
 };
 
 struct Plan::Frame {

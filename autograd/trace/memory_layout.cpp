@@ -209,6 +209,7 @@ void MemoryLayout::find_homes() {
         EarlyWrite early{update, {}, std::move(writes)};
         for (const int s : early.calls) {
             frame_.calls[at(s)].early = static_cast<int>(frame_.early.size());
+            frame_.calls[at(s)].part = find_form(steps_[at(s)].node->attributes().form().part);
             early.slots.push_back(steps_[at(s)].first_result);
             is_early_[at(early.slots.back())] = true;
         }

@@ -165,12 +165,12 @@ void Plan::start_early(Frame& frame, const Tensor* const* given, const Loc& loc)
 void Plan::keep_part(const Call& call, Frame& frame) const {
     if (!frame.early[at(call.early)].is_active) return;
     if (!call.into) return leave_early(call, frame);
-    const OpForm& form = call.step->node->attributes().form();
     try {
-        run_form(*find_form(form.part), {call.call.inputs, call.call.count - 1, call.call.attrs}, frame.made.data());
-        Frame::Undo& kept = frame.undo.emplace_back(Frame::Undo{&call, {}});
+        run_form(*call.part, {call.call.inputs, call.call.count - 1, call.call.attrs}, frame.made.data());
+        Frame::Undo kept{&call, {}};
         for (int i = 0; i + 1 < call.call.count; ++i) kept.operands[at(i)] = i == 0 ? call.results[0] : *call.call.inputs[i];
         kept.operands[at(call.call.count - 1)] = frame.made[0].clone();
+        frame.undo.push_back(std::move(kept));
     } catch (const Error&) {  // what is wrong the op itself says
         leave_early(call, frame);
     }
