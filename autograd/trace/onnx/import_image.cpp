@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
@@ -69,7 +70,10 @@ std::vector<double> weights_of(const Resizing& how, double fraction) {
 
 // Along one dimension any of these is a product with a matrix, but for those that pick elements.
 Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) {
-    if (how.mode == "nearest" && how.coordinates != "tf_crop_and_resize") {  // an element each
+    const bool is_picked = how.mode == "nearest" && how.coordinates != "tf_crop_and_resize";  // an element each
+    constexpr int64_t most = int64_t{1} << 31;  // numbers of such a matrix, or indices
+    if (axis.out > (is_picked ? most : most / axis.in)) throw std::length_error("Resize");
+    if (is_picked) {
         std::vector<int64_t> places(static_cast<std::size_t>(axis.out));
         for (int64_t i = 0; i < axis.out; ++i) places[static_cast<std::size_t>(i)] = std::clamp<int64_t>(nearest_of(c, how, axis, position(c, how, axis, i)), 0, axis.in - 1);
         Tensor index;

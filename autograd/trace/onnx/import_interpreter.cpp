@@ -65,6 +65,7 @@ std::string told(const Error& error, const onnx::NodeProto& node) {
 // What an op throws, with the node's name.
 template <class Fn>
 void named(const onnx::NodeProto& node, const Loc& loc, const Fn& fn) {
+    const auto too_large = [&] { fail<OutOfMemory>(loc, "load_onnx: {}: what it makes is larger than any memory", name_of_node(node)); };
     try {
         fn();
     } catch (const OnnxNeedsValue&) {
@@ -82,9 +83,9 @@ void named(const onnx::NodeProto& node, const Loc& loc, const Fn& fn) {
     } catch (const OutOfMemory& error) {
         fail<OutOfMemory>(loc, "load_onnx: {}", told(error, node));
     } catch (const std::bad_alloc&) {
-        fail<OutOfMemory>(loc, "load_onnx: {}: there is not enough memory for what it makes", name_of_node(node));
+        too_large();
     } catch (const std::length_error&) {
-        fail<OutOfMemory>(loc, "load_onnx: {}: what it makes is larger than any memory", name_of_node(node));
+        too_large();
     }
 }
 
