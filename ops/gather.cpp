@@ -897,10 +897,7 @@ bool scatter_into(const FormCall& x, const Tensor& out) {
         kernels::index_range(static_cast<const int64_t*>(places.raw_data()), places.numel(), &low, &high);
         if (low < 0 || high >= out.size(dim)) return false;
     }
-    if (self.raw_data() != out.raw_data() || self.strides() != out.strides()) {
-        if (may_overlap(self, out)) return false;
-        copy_elements(out, self);
-    }
+    if (!begin_as(out, self)) return false;
     scatter_elements(out, dim, places, src);
     return true;
 }

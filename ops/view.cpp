@@ -113,6 +113,13 @@ static Shape contiguous_strides(const Shape& shape) {
     return strides;
 }
 
+bool begin_as(const Tensor& out, const Tensor& x) {
+    if (x.raw_data() == out.raw_data() && x.is_contiguous()) return true;
+    if (may_overlap(x, out)) return false;
+    copy_elements(out, x);
+    return true;
+}
+
 bool may_overlap(const Tensor& a, const Tensor& b) {
     if (!a.shares_storage(b) || a.numel() == 0 || b.numel() == 0) return false;
     const auto end = [](const Tensor& x) {

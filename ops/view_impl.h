@@ -45,6 +45,9 @@ inline Taken taken_by(const Slice& range, std::int64_t size) {
 /// slice(x, dim, range) so. Throws IndexError, ValueError for a step below 1.
 SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
+/// Gives `out`, which is contiguous, x's elements, where it does not lie there already; false, and nothing done: they overlap otherwise.
+bool begin_as(const Tensor& out, const Tensor& x);
+
 /// Whether the bytes between the first element and the end of the last one do, of one storage; an approximation where there are gaps.
 bool may_overlap(const Tensor& a, const Tensor& b);
 

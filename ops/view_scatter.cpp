@@ -58,10 +58,7 @@ bool put_part_into(const FormCall& x, const Tensor& out, const Take& take) {
     if (may_overlap(x[1], out)) return false;  // it may lie where the part goes
     const Tensor part = take(In(out, Loc{}));
     if (!(x[1].shape() == part.shape())) return false;
-    if (x[0].raw_data() != out.raw_data() || !x[0].is_contiguous()) {
-        if (may_overlap(x[0], out)) return false;
-        copy_elements(out, x[0]);
-    }
+    if (!begin_as(out, x[0])) return false;
     copy_elements(part, x[1]);
     return true;
 }

@@ -164,10 +164,6 @@ void MemoryLayout::find_what_leaves() {
     frame_.is_placed.assign(slots, false);
     begin_.assign(slots, 0);
     ends_.resize(at(stage_count_ + 1));
-    maker_.assign(slots, -1);
-    for (std::size_t s = 0; s < steps_.size(); ++s) {
-        for (std::size_t k = 0; k < steps_[s].node->results.size(); ++k) maker_[at(steps_[s].first_result) + k] = static_cast<int>(s);
-    }
 }
 
 // The steps that write part after part, the last of which makes this: each into what the one before gave, which nobody needs any more. The last first.
@@ -194,8 +190,13 @@ bool MemoryLayout::takes_over(int s) const {
 }
 
 void MemoryLayout::find_homes() {
-    home_.assign(at(plan_.slot_count_), -1);
-    is_early_.assign(at(plan_.slot_count_), false);
+    const std::size_t slots = at(plan_.slot_count_);
+    maker_.assign(slots, -1);
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+        for (std::size_t k = 0; k < steps_[s].node->results.size(); ++k) maker_[at(steps_[s].first_result) + k] = static_cast<int>(s);
+    }
+    home_.assign(slots, -1);
+    is_early_.assign(slots, false);
     for (int slot = 0; slot < plan_.slot_count_; ++slot) {
         if (!leaves_[at(slot)] || frame_.roots[at(slot)] != slot) continue;
         for (const int s : writes_before(slot)) {

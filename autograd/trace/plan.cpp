@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
+#include "tapir/autograd/trace/simplify_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/fused_impl.h"
@@ -91,7 +92,7 @@ void add_inputs_of_sizes(const Graph& graph, Needed& needed) {
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
 #ifndef TAPIR_RUNTIME  // which has no simplifications: optimize() does this before a graph is saved
-    rewrite::remove_overwritten(graph);
+    rewrite::simplify_overwriting(graph);
 #endif
     const Needed needed = needed_for(graph, wanted_values(graph, outputs, loc), outputs.empty());
     std::unordered_set<const Graph::Node*> nodes;

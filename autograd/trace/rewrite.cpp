@@ -288,28 +288,6 @@ int apply_rules(Graph& graph, std::span<const Rule> rules) {
     return changes;
 }
 
-// A graph's values are never written to: each may be used in place of its copy.
-Value* overwritten(Graph& graph, Node& node) {
-    Value *source = node.inputs[1], *result = node.results[0];
-    if (source->device != result->device || (!same_shape(source, result) && !is_given(graph, result->shape))) return nullptr;
-    if (source->dtype != result->dtype) source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
-    if (same_shape(source, result)) return source;
-    return put(graph, node, "expand", {source}, {{"shape", result->shape}}, result);
-}
-
-int remove_overwritten(Graph& graph) {
-    std::vector<Node*> writes;
-    for (const auto& node : graph.nodes()) {
-        if ((node->op == "copy" || node->op == "fill") && node->inputs.size() == 2 && node->results.size() == 1) writes.push_back(node.get());
-    }
-    int changes = 0;
-    for (Node* node : writes) {
-        Value* other = overwritten(graph, *node);
-        if (other && take_place(graph, *node, node->results[0], other)) ++changes;
-    }
-    return changes;
-}
-
 int in_nested(Graph& graph, const std::function<int(Graph&)>& pass) {
     int changes = 0;
     for (const auto& node : graph.nodes()) {

@@ -90,11 +90,6 @@ struct Rule {
 /// Tries the rules on each node, in the order in which they run, and gives how many have changed something.
 int apply_rules(Graph& graph, std::span<const Rule> rules);
 
-/// What takes the place of a copy into a tensor: the tensor's old elements do not matter. Null: nothing that is known before the run.
-Value* overwritten(Graph& graph, Node& node);
-/// Of all such copies.
-int remove_overwritten(Graph& graph);
-
 /// Runs a pass on the graphs that are attributes of nodes: branches, bodies of loops. Gives what the pass has given.
 int in_nested(Graph& graph, const std::function<int(Graph&)>& pass);
 

@@ -8,7 +8,9 @@ namespace tapir::rewrite {
 
 /// Element-wise ops, softmax and dtypes.
 int simplify_arithmetic(Graph& graph, bool allow_nonfinite);
-/// Transposes, reshapes, expansions, slices, and copies.
+/// Copies into tensors, whose old elements do not matter.
+int simplify_overwriting(Graph& graph);
+/// These, transposes, reshapes, expansions, slices, and other copies.
 int simplify_views(Graph& graph);
 /// Sums, means and their like.
 int simplify_reductions(Graph& graph, bool allow_nonfinite);

@@ -125,6 +125,15 @@ Value* slices(Graph& graph, Node& node) {
 
 // --- Copies -------------------------------------------------------------------------------------------------------------------
 
+// A graph's values are never written to: each may be used in place of its copy.
+Value* overwritten(Graph& graph, Node& node) {
+    Value *source = node.inputs[1], *result = node.results[0];
+    if (source->device != result->device || (!same_shape(source, result) && !is_given(graph, result->shape))) return nullptr;
+    if (source->dtype != result->dtype) source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
+    if (same_shape(source, result)) return source;
+    return put(graph, node, "expand", {source}, {{"shape", result->shape}}, result);
+}
+
 // What is made like a tensor needs its shape only.
 Value* made_like(Graph& graph, Node& node) {
     if (!is_given(graph, node.results[0]->shape)) return nullptr;
@@ -134,12 +143,14 @@ Value* made_like(Graph& graph, Node& node) {
     return put(graph, node, is_zeros ? "zeros" : "full", {}, attributes, node.results[0]);
 }
 
+constexpr Rule kOverwriting[] = {{"copy", overwritten}, {"fill", overwritten}};
+
 constexpr Rule kRules[] = {
     {"clone", nothing_changes},
     {"to_dtype", nothing_changes},
     {"to_device", nothing_changes},
-    {"copy", overwritten},
-    {"fill", overwritten},
+    kOverwriting[0],
+    kOverwriting[1],
     {"zeros_like", made_like},
     {"full_like", made_like},
     {"transpose", transposes},
@@ -157,6 +168,7 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
+int simplify_overwriting(Graph& graph) { return apply_rules(graph, kOverwriting); }
 int simplify_views(Graph& graph) { return apply_rules(graph, kRules); }
 
 }  // namespace tapir::rewrite
