@@ -2,6 +2,8 @@
 // caller's file and line:  tree.cpp:42: matmul: inner dimensions differ: (2, 3) x (4, 5)
 #pragma once
 
+#include "tapir/core/compiler.h"  // first: it ends the compilation where the others would not compile
+
 #include <exception>
 #include <source_location>
 #include <string>
