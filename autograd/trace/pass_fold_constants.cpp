@@ -16,6 +16,9 @@ bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_
     if (node.attributes().has_graph()) return false;  // a loop in a branch that is never taken may have no end
     const auto is_constant = [](const Graph::Value* value) { return value->kind == Graph::Kind::constant; };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), is_constant)) return false;
+    // What is as large as an operand takes that one's place: a large weight times its scale is one more weight only until the next pass.
+    std::int64_t most = most_elements;
+    for (const Graph::Value* input : node.inputs) most = std::max(most, input->data.numel());
     // A copy is what keeps an output apart from the graph's constants.
     if (node.op == "clone" && rewrite::is_seen(graph, node.results[0])) return false;
     return std::all_of(node.results.begin(), node.results.end(), [&](const Graph::Value* result) {
@@ -24,7 +27,7 @@ bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_
             if (!size.is_number()) return false;
             count *= size.number();
         }
-        return count <= most_elements && (count <= kMostOfOneNumber || !rewrite::number_of(result));
+        return count <= most && (count <= kMostOfOneNumber || !rewrite::number_of(result));
     });
 }
 

@@ -22,7 +22,8 @@ int eliminate_dead_code(Graph& graph);
 /// One node for several of the same op, inputs and attributes; one constant for several of the same elements. Random ops stay.
 int eliminate_common_subexpressions(Graph& graph);
 
-/// Computes what depends on constants only, where the result has at most `most_elements`. Parameters are no constants, since they may be
+/// Computes what depends on constants only, where the result has at most `most_elements`, or no more than the largest of these constants
+/// (a weight and the scale of a batch normalisation become one weight). Parameters are no constants, since they may be
 /// trained: see freeze(). A constant that Graph::add_constant() was given is the program's own tensor, and what is written to that later the graph
 /// sees, but not what was computed from it here. zeros(), full(), expand() of much stay, which are small as ops.
 int fold_constants(Graph& graph, std::int64_t most_elements = 1 << 20);

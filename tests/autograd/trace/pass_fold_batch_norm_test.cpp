@@ -94,3 +94,16 @@ TEST_CASE("training, and what is needed besides, stay") {
     // Of three dimensions the second one is normalised, which is not what the layer makes.
     stays([&](const Tensor& x) { return batch_norm(linear(x.reshape({5, 1, 3}).expand({5, 4, 3}), w), stats, stats); });
 }
+
+TEST_CASE("a weight of more than a million elements takes the scale of its normalisation in") {
+    nn::Linear layer(1100, 1000, {.bias = false});
+    nn::BatchNorm1d norm(1000);
+    norm(randn({4, 1000}));
+    norm.eval();
+    Graph graph = trace([&](const Tensor& x) { return relu(norm(layer(x))); }, {{"x", randn({2, 1100})}});
+    const Graph before = graph;
+    freeze(graph);
+    optimize(graph);
+    CHECK(ops_of(graph) == "linear relu");
+    check_same_graphs(graph, before, {randn({2, 1100})}, 1e-4, 1e-5);
+}
