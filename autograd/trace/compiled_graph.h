@@ -16,6 +16,15 @@
 
 namespace tapir {
 
+/// The only output of a graph: a Tensor. run(x)[0] is not compiled: of graph({x}), which is a list, [0] is the first output, but of a
+/// Tensor it is the first row. Write run({x})[0] or `Tensor y = run(x); y[0]`.
+class OnlyOutput : public Tensor {
+ public:
+    explicit OnlyOutput(Tensor output) noexcept : Tensor(static_cast<Tensor&&>(output)) {}
+    Tensor operator[](const Index& index) const& { return Tensor::operator[](index); }
+    Tensor operator[](const Index& index) const&& = delete;
+};
+
 /// Made by Graph::compile(). What is done to the graph later does not change it; it shares the parameters' tensors, and writes to them where
 /// the graph has updates and was compiled without names. Copies speak of the same; several threads may call it at once. Nothing is recorded,
 /// or traced: TapeError in a function that is traced.
@@ -24,18 +33,18 @@ class CompiledGraph {
     /// The only output. Throws ValueError where there are several (which call<2>(...) gives, or a list: run({x, h0})[1]), for another number of
     /// inputs than inputs() has names, for undefined ones, and where a guard finds another value than the program saw; ShapeError and DTypeError
     /// for those that the graph was not made for.
-    Tensor operator()(In x) const {
+    OnlyOutput operator()(In x) const {
         Tensor y;
         const Tensor* const inputs[] = {&x.tensor};
         run(inputs, 1, &y, 1, x.loc);
-        return y;
+        return OnlyOutput(static_cast<Tensor&&>(y));
     }
     template <class... More>
-    Tensor operator()(In a, In b, const More&... more) const {
+    OnlyOutput operator()(In a, In b, const More&... more) const {
         Tensor y;
         const Tensor* const inputs[] = {&a.tensor, &b.tensor, &static_cast<const Tensor&>(more)...};
         run(inputs, 2 + sizeof...(More), &y, 1, a.loc);
-        return y;
+        return OnlyOutput(static_cast<Tensor&&>(y));
     }
     /// As many outputs, which are to be all that there are: const auto [h, c] = run.call<2>(x, h0, c0);
     template <std::size_t Count, class... More>

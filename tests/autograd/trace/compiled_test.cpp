@@ -81,6 +81,16 @@ Graph small_mlp() {
 
 }  // namespace
 
+TEST_CASE("the only output is a tensor, whose rows are not taken for outputs") {
+    const CompiledGraph run = trace([](const Tensor& x) { return x * 2; }, {{"x", ones({2, 3})}}).compile();
+    const Tensor x = rand({2, 3});
+    CHECK(equal(run({x})[0], x * 2));
+    const auto y = run(x);
+    CHECK(equal(y[0], x[0] * 2));
+    CHECK(!std::is_invocable_v<decltype([](auto&& output) -> decltype(std::forward<decltype(output)>(output)[0]) { return {}; }), OnlyOutput>);
+    CHECK(std::is_invocable_v<decltype([](auto&& output) -> decltype(std::forward<decltype(output)>(output)[0]) { return {}; }), OnlyOutput&>);
+}
+
 TEST_CASE("every op runs in planned memory", "[ops]") {
     for (const test::Call& call : test::all_calls()) {
         INFO(call.name << ": " << call.torch);
