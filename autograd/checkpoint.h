@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "tapir/autograd/trace/traced_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -13,5 +14,10 @@ namespace tapir {
 /// time. fn must depend on nothing but its inputs and leaves. Gradients flow to the inputs and to the leaves fn uses.
 Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs,
                   Loc loc = Loc::current());
+/// fn takes its inputs one by one: checkpoint([&](const Tensor& h, const Tensor& c) { return layer(h) + c; }, {h, c}).
+template <detail::FunctionOfTensors Fn>
+Tensor checkpoint(const Fn& fn, const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
+    return checkpoint(detail::of_list("checkpoint", fn, loc), inputs, loc);
+}
 
 }  // namespace tapir

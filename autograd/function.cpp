@@ -83,7 +83,12 @@ bool FunctionContext::needs(int i, Loc loc) const {
     return needs_[static_cast<std::size_t>(i)];
 }
 
-std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward,
+void CustomFunction::check_count(const OpInfo& op, const char* what, std::size_t takes, std::size_t given, const Loc& loc) {
+    if (takes == given) return;
+    fail<ValueError>(loc, "{}: {} takes {} tensor{}, and is given {}", op.name, what, takes, takes == 1 ? "" : "s", given);
+}
+
+std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients,
                                           const std::vector<Tensor>& inputs, const Loc& loc) {
     for (const Tensor& x : inputs) {
         if (!x.defined()) detail::fail_undefined(op.name, loc);
@@ -101,6 +106,7 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
     for (Tensor& y : outputs) {
         if (!y.defined()) fail<ValueError>(loc, "{}: forward returned an undefined tensor", op.name);
     }
+    if (gradients != 0) check_count(op, "backward", gradients, outputs.size(), loc);
     Log* log = recording(loc, inputs);
     if (!log && !detail::is_tracing()) return outputs;
     // An input handed through becomes a value of its own, or its record would be overwritten.

@@ -11,6 +11,14 @@
 //     };
 //     Tensor y = Clip::apply({x});
 //
+// Both may take tensors one by one, and give a Tensor, a pair or a tuple:
+//
+//     struct Scaled : Function<Scaled> {
+//         static Tensor forward(FunctionContext& context, const Tensor& x, const Tensor& scale);
+//         static std::pair<Tensor, Tensor> backward(FunctionContext& context, const Tensor& gradient);
+//     };
+//     Tensor y = Scaled::apply(x, scale);
+//
 // forward runs unrecorded; a Profiler sees its ops one by one. backward gets the gradient of each output (zeros where none came)
 // and returns one for each input, undefined for none; it is recorded when higher-order gradients are asked for: write it with ops.
 // A graph (trace.h) holds the ops that forward calls, and those of backward where a gradient is traced. A function whose forward looks at
@@ -21,6 +29,8 @@
 #pragma once
 
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tapir/core/tensor.h"
@@ -47,12 +57,20 @@ class FunctionContext {
 
 struct OpInfo;
 
+namespace detail {
+template <class... T>
+concept AreTensors = (std::is_base_of_v<Tensor, T> && ...);
+}
+
 /// Internal: records a custom function.
 struct CustomFunction {
     using Forward = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
     using BackwardFn = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
-    static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, const std::vector<Tensor>& inputs,
-                                     const Loc& loc);
+    /// gradients: how many of them backward takes; 0: a list.
+    static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients,
+                                     const std::vector<Tensor>& inputs, const Loc& loc);
+    /// Throws ValueError where forward or backward takes another number of tensors.
+    static void check_count(const OpInfo& op, const char* what, std::size_t takes, std::size_t given, const Loc& loc);
     /// A row of this name, for good. `signature`: what __PRETTY_FUNCTION__ is in a template whose parameter Self is the function.
     static const OpInfo& row_named(const char* name);
     static const OpInfo& row_of(const char* signature);
@@ -63,23 +81,79 @@ struct CustomFunction {
 
 template <class Self>
 struct Function {
-    /// One output.
+    /// One output. Throws ValueError where forward takes another number of tensors.
     static Tensor apply(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
         return apply_many(inputs, loc)[0];
+    }
+    /// The same without braces, of up to 4 tensors.
+    template <class A>
+        requires detail::AreTensors<A>
+    static Tensor apply(const A& a, Loc loc = Loc::current()) {
+        return apply_many({a}, loc)[0];
+    }
+    template <class A, class B>
+        requires detail::AreTensors<A, B>
+    static Tensor apply(const A& a, const B& b, Loc loc = Loc::current()) {
+        return apply_many({a, b}, loc)[0];
+    }
+    template <class A, class B, class C>
+        requires detail::AreTensors<A, B, C>
+    static Tensor apply(const A& a, const B& b, const C& c, Loc loc = Loc::current()) {
+        return apply_many({a, b, c}, loc)[0];
+    }
+    template <class A, class B, class C, class D>
+        requires detail::AreTensors<A, B, C, D>
+    static Tensor apply(const A& a, const B& b, const C& c, const D& d, Loc loc = Loc::current()) {
+        return apply_many({a, b, c, d}, loc)[0];
     }
     /// Any number of outputs.
     static std::vector<Tensor> apply_many(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
         if constexpr (requires { Self::symbolic(inputs); }) {
             if (CustomFunction::is_traced()) return as_list(Self::symbolic(inputs));
         }
+        constexpr std::size_t kForward = count_of<true>(), kBackward = count_of<false>();
+        if constexpr (kForward != 0) CustomFunction::check_count(row(), "forward", kForward, inputs.size(), loc);
         return CustomFunction::apply(
-            row(),
-            [](FunctionContext& context, const std::vector<Tensor>& x) { return as_list(Self::forward(context, x)); },
-            [](FunctionContext& context, const std::vector<Tensor>& g) { return as_list(Self::backward(context, g)); },
-            inputs, loc);
+            row(), [](FunctionContext& context, const std::vector<Tensor>& x) { return call<true, kForward>(context, x); },
+            [](FunctionContext& context, const std::vector<Tensor>& g) { return call<false, kBackward>(context, g); }, kBackward, inputs,
+            loc);
     }
 
  private:
+    template <bool is_forward, std::size_t... I>
+    static constexpr bool takes(std::index_sequence<I...>) {
+        if constexpr (is_forward) {
+            return requires(FunctionContext& context, const Tensor& x) { Self::forward(context, (static_cast<void>(I), x)...); };
+        } else {
+            return requires(FunctionContext& context, const Tensor& x) { Self::backward(context, (static_cast<void>(I), x)...); };
+        }
+    }
+    /// How many tensors it takes; 0: a list.
+    template <bool is_forward, std::size_t Count = 1>
+    static constexpr std::size_t count_of() {
+        if constexpr (Count > 8) {
+            return 0;
+        } else if constexpr (takes<is_forward>(std::make_index_sequence<Count>())) {
+            return Count;
+        } else {
+            return count_of<is_forward, Count + 1>();
+        }
+    }
+    template <bool is_forward, std::size_t Count>
+    static std::vector<Tensor> call(FunctionContext& context, const std::vector<Tensor>& x) {
+        const auto of = [&](const auto&... arguments) {
+            if constexpr (is_forward) {
+                return as_list(Self::forward(context, arguments...));
+            } else {
+                return as_list(Self::backward(context, arguments...));
+            }
+        };
+        if constexpr (Count == 0) {
+            return of(x);
+        } else {
+            return [&]<std::size_t... I>(std::index_sequence<I...>) { return of(x[I]...); }(std::make_index_sequence<Count>());
+        }
+    }
     static const OpInfo& row() {
         static const OpInfo& row = [](const char* signature) -> const OpInfo& {
             if constexpr (requires { static_cast<const char*>(Self::name); }) return CustomFunction::row_named(Self::name);
@@ -89,6 +163,11 @@ struct Function {
     }
     static std::vector<Tensor> as_list(Tensor t) { return {static_cast<Tensor&&>(t)}; }
     static std::vector<Tensor> as_list(std::vector<Tensor> t) { return t; }
+    static std::vector<Tensor> as_list(std::pair<Tensor, Tensor> t) { return {t.first, t.second}; }
+    template <class... T>
+    static std::vector<Tensor> as_list(const std::tuple<T...>& t) {
+        return std::apply([](const auto&... tensors) { return std::vector<Tensor>{tensors...}; }, t);
+    }
 };
 
 }  // namespace tapir

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/autograd/trace/traced_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -28,7 +29,9 @@ struct GradcheckResult {
 ///
 ///     gradcheck(fn, {x});
 ///
-/// is a check; with {.raise_exception = false} look at what it gives.
+/// is a check; with {.raise_exception = false} look at what it gives. fn takes them as a list, or one by one, up to 8:
+///
+///     gradcheck([](const Tensor& x, const Tensor& w) { return tanh(matmul(x, w)); }, {x, w});
 GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {}, Loc loc = Loc::current());
 
@@ -36,5 +39,16 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
 GradcheckResult gradgradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
                               const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
                               Loc loc = Loc::current());
+
+template <detail::FunctionOfTensors Fn>
+GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
+                          Loc loc = Loc::current()) {
+    return gradcheck(detail::of_list("gradcheck", fn, loc), inputs, options, loc);
+}
+template <detail::FunctionOfTensors Fn>
+GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
+                              Loc loc = Loc::current()) {
+    return gradgradcheck(detail::of_list("gradgradcheck", fn, loc), inputs, options, loc);
+}
 
 }  // namespace tapir

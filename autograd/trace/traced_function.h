@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -292,6 +293,22 @@ TracedFunction traced(Fn& fn, const Loc& loc = Loc{}) {
         };
         return {address, call, counts<Fn>(), takes_list<Fn>(), loc};
     }
+}
+
+/// Takes tensors one by one, and no list.
+template <class Fn>
+concept FunctionOfTensors = !std::is_convertible_v<Fn, std::function<Tensor(const std::vector<Tensor>&)>> && requires {
+    requires counts<const Fn>() != 0;
+};
+/// A copy of it that takes them as a list. Throws ValueError, when it is called, for another number of tensors than it takes.
+template <class Fn>
+std::function<Tensor(const std::vector<Tensor>&)> of_list(const char* what, const Fn& fn, const Loc& loc) {
+    static_assert(std::is_convertible_v<ResultOf<const Fn>, Tensor>, "the function is to give a Tensor");
+    return [what, fn, loc](const std::vector<Tensor>& x) {
+        const TracedFunction list = traced(fn, loc);
+        check_arity(what, list, x.size(), loc);
+        return list(x)[0];
+    };
 }
 
 // A list as what a function gives.
