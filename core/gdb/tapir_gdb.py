@@ -16,6 +16,8 @@ import re
 import struct
 
 import gdb
+import gdb.FrameDecorator
+import gdb.xmethod
 
 PRINTED = 64  # a printer elides tensors of more elements than this
 LISTED = 1000  # the same of `tapir tensor`
@@ -213,7 +215,8 @@ class Tensor:
         if not is_one or fields.get("numel") != math.prod(fields.numbers("sizes", rank)):  # a variable that is not made yet
             raise gdb.MemoryError("no tensor at 0x%x" % impl)
         self.impl, self.fields = impl, fields
-        self.dtype, self.device = dtype_name(fields.get("dtype", 1)), fields.device()
+        self.dtype_number = fields.get("dtype", 1)
+        self.dtype, self.device = dtype_name(self.dtype_number), fields.device()
         self.sizes, self.strides = fields.numbers("sizes", rank), fields.numbers("strides", rank)
         self.data, self.storage, self.meta = fields.get("data"), fields.get("storage"), fields.get("meta")
         self.item_size = ITEM_SIZES[self.dtype]
@@ -958,6 +961,115 @@ class Lookup:
         return Printer(value, make) if make else None
 
 
+# --- Methods in expressions: print x.shape(), x.size(-1), x[0] -----------------------------------------------------------------
+
+
+def shape_value(sizes):
+    """A tapir::Shape, where the program's debug information has that type, else its text."""
+    try:
+        kind = gdb.lookup_type("tapir::Shape")
+    except gdb.error:
+        return shape_text(sizes)
+    made = bytearray(kind.sizeof)
+    places = {field.name: field.bitpos // 8 for field in kind.fields()}
+    struct.pack_into("<%dq" % len(sizes), made, places["sizes_"], *sizes)
+    made[places["rank_"]] = len(sizes)
+    return gdb.Value(bytes(made), kind)
+
+
+def enum_value(kind, text, number):
+    try:
+        return gdb.Value(number).cast(gdb.lookup_type(kind))
+    except gdb.error:
+        return text
+
+
+def one_of(sizes, d, what):
+    if not -len(sizes) <= d < len(sizes):
+        raise gdb.GdbError("%s: there is no dimension %d of %d" % (what, d, len(sizes)))
+    return sizes[d]
+
+
+def item_of(tensor):
+    if tensor.numel != 1:
+        raise gdb.GdbError("item: the tensor has %d elements" % tensor.numel)
+    return list(tensor.rows(1))[0][0]
+
+
+# What tensors answer without a call of the program; the lines that these methods take are left out.
+METHODS = {
+    "shape": lambda t: shape_value(t.sizes),
+    "sizes": lambda t: shape_value(t.sizes),
+    "strides": lambda t: shape_value(t.strides),
+    "size": lambda t, d: one_of(t.sizes, int(d), "size"),
+    "stride": lambda t, d: one_of(t.strides, int(d), "stride"),
+    "dim": lambda t: len(t.sizes),
+    "ndim": lambda t: len(t.sizes),
+    "numel": lambda t: t.numel,
+    "is_contiguous": lambda t: t.contiguous(),
+    "dtype": lambda t: enum_value("tapir::DType", t.dtype, t.dtype_number),
+    "item": item_of,
+    "operator[]": lambda t, i: t.sliced(str(int(i))).text(),
+}
+
+
+class TensorMethod(gdb.xmethod.XMethod, gdb.xmethod.XMethodWorker):
+    def __init__(self, name):
+        gdb.xmethod.XMethod.__init__(self, name)
+        self.made = METHODS[name]
+
+    def get_arg_types(self):
+        return [gdb.lookup_type("long")] if self.made.__code__.co_argcount > 1 else None
+
+    def __call__(self, value, *arguments):
+        impl = impl_of(value)
+        if not impl:
+            raise gdb.GdbError("%s: the tensor is undefined" % self.name)
+        return self.made(Tensor(impl), *arguments)
+
+
+class TensorMethods(gdb.xmethod.XMethodMatcher):
+    def __init__(self):
+        gdb.xmethod.XMethodMatcher.__init__(self, "tapir")
+        self.methods = [TensorMethod(name) for name in METHODS]
+
+    def match(self, kind, name):
+        if kind.strip_typedefs().unqualified().name != "tapir::Tensor":
+            return None
+        return next((m for m in self.methods if m.name == name and m.enabled), None)
+
+
+# --- Backtraces -----------------------------------------------------------------------------------------------------------------
+
+
+class PlainFrame(gdb.FrameDecorator.FrameDecorator):
+    """A frame as `bt` shows it without filters: gdb's own decorator writes the parameters' types a second time."""
+
+    def function(self):
+        name = self.inferior_frame().name()
+        return name if name is None else re.sub(r"(?<!operator)\((?!anonymous namespace\)).*", "", name)
+
+
+class UsersFrames:
+    """Backtraces begin with the program's frame: the library's above it are left out. `bt -no-filters` has them all, and so has a
+    thread that runs nothing else."""
+
+    name = "tapir"
+    enabled = True
+    priority = 100
+
+    def filter(self, frames):
+        folders, above = library_folders(), []
+        for decorated in frames:
+            if above is not None:
+                above.append(decorated)
+                if is_inside(decorated.inferior_frame(), folders):
+                    continue
+                above = None
+            yield PlainFrame(decorated)
+        yield from above or []
+
+
 # --- Stopping at ops ------------------------------------------------------------------------------------------------------
 
 FORWARD, BACKWARD, RESULT, FUNCTION = 0, 1, 2, 3  # FUNCTION: the backward of one of the program's
@@ -1026,7 +1138,10 @@ def is_inside(frame, folders, base=""):
 
 
 def block_of(frame):
-    block = frame.block()
+    try:
+        block = frame.block()
+    except RuntimeError:  # of a program without debug information
+        return None
     while block is not None and block.function is None:
         block = block.superblock
     return block
@@ -1187,28 +1302,21 @@ class Names:
         return False
 
     @classmethod
-    def is_there(cls, name):
-        """Whether an op can have it, as far as the constants say; None where there are none."""
-        long_enough, is_looked_at = [], None  # two letters, or one, are the end of many a text
-        for begun in cls.begun(name):
-            if len(begun.rstrip("_")) > 2:
-                long_enough.append(begun)
-            elif cls.is_function(begun):
-                return True
-        for section in cls.sections():
-            is_looked_at = False
-            if any(cls.is_in(section, begun) for begun in long_enough):
-                return True
-        return is_looked_at
+    def rows(cls):
+        """The names of all rows of ops."""
+        address = address_of("tapir_gdb_op_names")
+        if address not in Known.constants:
+            Known.constants[address] = set(read(address, number(address_of("tapir_gdb_op_names_size"))).decode().split("\0"))
+        return Known.constants[address]
 
-    @staticmethod
-    def is_in(section, name):
-        """The linker makes one of two texts that end alike, so nothing need stand before; but 4Clip is the name of a type."""
-        text, length = name.encode() + b"\0", b"%d" % len(name)
-        at = section.find(text)
-        while at >= 0 and section[max(at - len(length), 0):at] == length:
-            at = section.find(text, at + 1)
-        return at >= 0
+    @classmethod
+    def is_there(cls, name):
+        """Whether an op can have it; None: an older library does not say."""
+        try:
+            rows = cls.rows()
+        except (gdb.GdbError, gdb.MemoryError):
+            return None
+        return any(begun.rstrip("_") in rows or cls.is_function(begun) for begun in cls.begun(name))
 
     @classmethod
     def begun(cls, name):
@@ -1233,8 +1341,8 @@ class Names:
 
 
 class Places:
-    """What a breakpoint at a file's line or at a module may never reach: that is said, and it is set all the same, for what comes
-    later."""
+    """What a breakpoint at a file's line may never reach: that is said, and it is set all the same, for what comes later. A module that
+    a running program does not have among others is refused."""
 
     @classmethod
     def check_line(cls, file, line):
@@ -1263,8 +1371,12 @@ class Places:
             at = number(at + offset("ModuleName.next"))
         if any(fnmatch.fnmatchcase(name, pattern) for name in known):
             return
-        close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-        print("No module is known as %s yet%s" % (pattern, ", but %s" % ", ".join(close) if close else ""))
+        if not known or gdb.parameter("breakpoint pending"):  # "on": see gdb's help of it
+            print("No module is known as %s yet" % pattern)
+            return
+        close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5) or sorted(known)[:3]
+        raise gdb.GdbError("tapir break: no module is known as %s, but %s; if it is made later: set breakpoint pending on"
+                           % (pattern, ", ".join(close)))
 
 
 class Says(gdb.Function):
@@ -1933,6 +2045,8 @@ def connect():
         registry.connect(handler)
     gdb.pretty_printers[:] = [p for p in gdb.pretty_printers if getattr(p, "name", "") != "tapir"]
     gdb.pretty_printers.insert(0, Lookup())
+    gdb.frame_filters[UsersFrames.name] = UsersFrames()
+    gdb.xmethod.register_xmethod_matcher(None, TensorMethods(), replace=True)
 
 
 Prefix()

@@ -19,7 +19,12 @@ tapir break nofile.cpp:3
 tapir break values.cpp:99999
 tapir break values.cpp:43
 tapir break ues.cpp:43
-tapir break module enc
+python
+try:
+    gdb.execute("tapir break module enc")
+except gdb.error as error:
+    print("error:", error)
+end
 tapir break module encoder
 tapir break module *
 delete
