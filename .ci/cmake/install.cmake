@@ -28,10 +28,21 @@ endforeach()
 
 install(FILES core/gdb/tapir_gdb.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tapir)  # also in the library: for `source` in ~/.gdbinit
 
+# Libraries are installed without their debug information, which is 15 times as large as they are; functions keep their names.
+option(TAPIR_INSTALL_DEBUG "Install the libraries with their debug information" OFF)
+function(tapir_install_stripped target)
+    if(TAPIR_INSTALL_DEBUG OR NOT CMAKE_OBJCOPY)
+        return()
+    endif()
+    set(installed "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:${target}>")
+    install(CODE "execute_process(COMMAND \"${CMAKE_OBJCOPY}\" --strip-debug --keep-section=.debug_gdb_scripts \"${installed}\")")
+endfunction()
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tapir)
 add_custom_target(tapir_libraries)  # what is installed
 add_dependencies(tapir_libraries tapir)
 install(TARGETS tapir EXPORT TapirTargets)
+tapir_install_stripped(tapir)
 install(EXPORT TapirTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
 # The others are apart, since a user of one does not need what another is linked to.
 if(TARGET tapir_runtime)
@@ -42,6 +53,7 @@ endif()
 if(TARGET tapir_onnx)
     add_dependencies(tapir_libraries tapir_onnx)
     install(TARGETS tapir_onnx EXPORT TapirOnnxTargets)
+    tapir_install_stripped(tapir_onnx)
     install(EXPORT TapirOnnxTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
 endif()
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TapirConfig.cmake.in TapirConfig.cmake
