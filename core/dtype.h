@@ -21,6 +21,11 @@ inline constexpr DType int64 = DType::int64;
 inline constexpr DType uint8 = DType::uint8;
 inline constexpr DType bool_ = DType::boolean;
 
+// The names that libtorch has.
+inline constexpr DType kFloat32 = float32, kFloat = float32, kFloat64 = float64, kDouble = float64;
+inline constexpr DType kFloat16 = float16, kHalf = float16, kBFloat16 = bfloat16;
+inline constexpr DType kInt32 = int32, kInt = int32, kInt64 = int64, kLong = int64, kUInt8 = uint8, kByte = uint8, kBool = bool_;
+
 /// IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits. Storage only; arithmetic happens in float.
 struct Half {
     std::uint16_t bits = 0;

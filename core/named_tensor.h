@@ -1,7 +1,12 @@
 // Tensors with names, in order: what a module's state_dict() is, and what a file of weights holds.
+//
+//     NamedTensors state = load_safetensors("model.safetensors");
+//     Tensor weight = state["encoder.weight"];
+//     for (const auto& [name, tensor] : state) ...
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tapir/core/tensor.h"
@@ -12,6 +17,31 @@ struct NamedTensor {
     std::string name;
     Tensor tensor;
 };
-using NamedTensors = std::vector<NamedTensor>;
+
+/// A std::vector of them that is also asked by name.
+class NamedTensors : public std::vector<NamedTensor> {
+    struct Name {  // with the caller's line
+        template <class S>
+            requires std::is_convertible_v<S, std::string>
+        Name(const S& name, Loc line = Loc::current()) : value(name), loc(line) {}  // NOLINT: implicit by design
+        std::string value;
+        Loc loc;
+    };
+
+ public:
+    using std::vector<NamedTensor>::vector;
+    NamedTensors(std::vector<NamedTensor> list) : std::vector<NamedTensor>(static_cast<std::vector<NamedTensor>&&>(list)) {}  // NOLINT
+    using std::vector<NamedTensor>::operator[];
+    using std::vector<NamedTensor>::at;
+
+    /// The first tensor of that name. Throws IndexError, with names that are nearly right.
+    const Tensor& operator[](const Name& name) const { return at(name.value, name.loc); }
+    Tensor& operator[](const Name& name) { return const_cast<Tensor&>(at(name.value, name.loc)); }
+    const Tensor& at(const std::string& name, Loc loc = Loc::current()) const;
+    bool contains(const std::string& name) const noexcept { return find(name) != end(); }
+    /// end() where there is none.
+    const_iterator find(const std::string& name) const noexcept;
+    iterator find(const std::string& name) noexcept;
+};
 
 }  // namespace tapir

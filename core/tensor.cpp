@@ -431,9 +431,15 @@ std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc)
     return value;
 }
 
-void* Tensor::checked_data(DType dtype, const Loc& loc) const {
+void* Tensor::checked_data(DType dtype, bool any_layout, const Loc& loc) const {
     if (checked(loc).dtype() != dtype) {
         fail<DTypeError>(loc, "data: the tensor holds {}, not {}; convert it with to({})", name(impl_->dtype), name(dtype), name(dtype));
+    }
+    if (!any_layout && !impl_->is_contiguous()) {
+        fail<ValueError>(loc,
+                         "data: the tensor of shape {} is not contiguous, its strides are {}; contiguous() has the elements in order, "
+                         "data<T>(strided) gives the memory as it lies",
+                         shape(), strides());
     }
     detail::note_read("data", *this, loc);
     impl_->storage->mark_exposed();

@@ -34,6 +34,10 @@ struct ValuesIndices;  // ops/reduce.h
 struct UniqueResult;
 class Generator;
 
+/// Asks Tensor::data() for the memory as it lies: x.data<float>(strided).
+struct StridedType {};
+inline constexpr StridedType strided;
+
 /// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^32 tapes) and the record's index.
 struct NodeRef {
     std::uint32_t tape = 0;
@@ -137,7 +141,9 @@ class Tensor {
 
     /// The number of dimensions.
     int dim(Loc loc = Loc::current()) const { return checked(loc).impl_->rank; }
+    int ndim(Loc loc = Loc::current()) const { return dim(loc); }
     Shape shape(Loc loc = Loc::current()) const { return {checked(loc).impl_->sizes, impl_->rank}; }
+    Shape sizes(Loc loc = Loc::current()) const { return shape(loc); }
     /// The size of dimension d, which may be negative. Throws IndexError.
     std::int64_t size(Dim d, Loc loc = Loc::current()) const;
     /// Strides in elements.
@@ -183,11 +189,24 @@ class Tensor {
         read_element(position, dtype_of<T>, &value, loc);
         return value;
     }
-    /// The first element's address, in the memory of the tensor's device. T must match the dtype (DTypeError); look at
-    /// strides() or is_contiguous() too. Writing through it is not seen by the tape's checks.
+    /// The first element's address, in the memory of the tensor's device; the others follow in row-major order. T must match the
+    /// dtype (DTypeError). Throws ValueError for a tensor that is not contiguous, as are transposed ones and what convolutions give:
+    /// x.contiguous() has the elements in order. Writing through it is not seen by the tape's checks.
     template <class T>
     T* data(Loc loc = Loc::current()) const {
-        return static_cast<T*>(checked_data(dtype_of<T>, loc));
+        return static_cast<T*>(checked_data(dtype_of<T>, /*any_layout=*/false, loc));
+    }
+    /// x.data<float>(strided): the same of any tensor. Element (i, j, ...) is at i * stride(0) + j * stride(1) + ...
+    template <class T>
+    T* data(StridedType, Loc loc = Loc::current()) const {
+        return static_cast<T*>(checked_data(dtype_of<T>, /*any_layout=*/true, loc));
+    }
+    /// float(x) is not compiled: a tensor is not a number, so the value is asked for by name.
+    template <class Number>
+        requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>)
+    explicit operator Number() const {
+        static_assert(!std::is_same_v<Number, Number>, "a Tensor is not a number: x.item<float>() reads the value of one element");
+        return {};
     }
     void* raw_data() const noexcept { return impl_ ? impl_->data : nullptr; }
     /// All elements in row-major order, converted to T; unlike item() it does not look whether T can hold them.
@@ -567,7 +586,7 @@ class Tensor {
     std::int64_t item_int(std::size_t bytes, bool is_signed, const Loc& loc) const;
     double item_double(std::size_t bytes, const Loc& loc) const;
     void read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const;
-    void* checked_data(DType dtype, const Loc& loc) const;
+    void* checked_data(DType dtype, bool any_layout, const Loc& loc) const;
     void copy_out(DType dtype, void* to, const Loc& loc) const;
 
     TensorImpl* impl_ = nullptr;

@@ -32,6 +32,8 @@ class ModuleList : public Module {
         modules_.push_back(std::move(module));
         return *this;
     }
+    /// push_back() by its name in PyTorch.
+    ModuleList& append(AnyModule module) { return push_back(std::move(module)); }
     std::size_t size() const noexcept { return modules_.size(); }
     /// Negative positions count from the end. Throws IndexError.
     const AnyModule& at(IndexArg i) const { return modules_[detail::place(i, modules_.size(), "ModuleList", "module")]; }

@@ -46,6 +46,10 @@ Tensor where(In condition, Scalar a, Scalar b);
 
 /// clamp with tensors as bounds; all three broadcast.
 Tensor clamp(In x, In min, In max);
+/// The same, a better fit for Tensors than std::clamp beside `using namespace std`.
+inline Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max, Loc loc = Loc::current()) {
+    return clamp(In(x, loc), In(min, loc), In(max, loc));
+}
 /// clamp() by its other name.
 inline Tensor clip(In x, double min = -__builtin_inf(), double max = __builtin_inf()) { return clamp(x, min, max); }
 inline Tensor clip(In x, In min, In max) { return clamp(x, min, max); }

@@ -68,6 +68,7 @@ Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset
 Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, TensorOptions options = {}, Loc loc = Loc::current());
 /// Ones on the diagonal. (n, m), m = n unless given.
 Tensor eye(std::int64_t n, std::int64_t m = -1, TensorOptions options = {}, Loc loc = Loc::current());
+inline Tensor eye(std::int64_t n, TensorOptions options, Loc loc = Loc::current()) { return eye(n, -1, options, loc); }
 
 /// Uniform on [0, 1).
 Tensor rand(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());

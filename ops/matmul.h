@@ -31,6 +31,12 @@ Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims);
 /// Einstein summation: einsum("bij,bjk->bik", {a, b}). Letters, "...", "->"; repeated letters take the diagonal.
 /// Throws ValueError for a malformed equation, ShapeError where sizes of a letter differ.
 Tensor einsum(const char* equation, TensorList operands);
+/// The same without braces: einsum("bij,bjk->bik", a, b).
+template <class... T>
+    requires(std::is_base_of_v<Tensor, T> && ...)
+Tensor einsum(const char* equation, In first, const T&... rest) {
+    return einsum(equation, TensorList({first.tensor, rest...}, first.loc));
+}
 
 /// How float32 matrix products are computed on CUDA devices, as PyTorch's set_float32_matmul_precision: highest (as float32),
 /// high (operands rounded to TF32: 10 fraction bits), medium (to bfloat16). Sums are float32. The CPU computes in float32.

@@ -30,6 +30,9 @@ ValuesIndices max(In x, Dim dim, Flag keepdim = false);
 ValuesIndices min(In x, Dim dim, Flag keepdim = false);
 Tensor max(In a, In b);  ///< maximum
 Tensor min(In a, In b);  ///< minimum
+// The same, a better fit for two Tensors than the templates of these names in std, beside `using namespace std`.
+inline Tensor max(const Tensor& a, const Tensor& b, Loc loc = Loc::current()) { return max(In(a, loc), In(b, loc)); }
+inline Tensor min(const Tensor& a, const Tensor& b, Loc loc = Loc::current()) { return min(In(a, loc), In(b, loc)); }
 /// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor. Nothing to choose
 /// from throws ShapeError.
 Tensor argmax(In x);

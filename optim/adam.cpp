@@ -38,8 +38,8 @@ namespace {
 template <class O, class... More>
 constexpr std::array<OptimizerOption, 5 + sizeof...(More)> moments(More... more) {
     return {option<&O::lr>("lr", Domain::not_negative),
-            option<&O::beta1>("beta1", Domain::below_one),
-            option<&O::beta2>("beta2", Domain::below_one),
+            element<&O::betas, 0>("beta1", Domain::below_one),
+            element<&O::betas, 1>("beta2", Domain::below_one),
             option<&O::eps>("eps", Domain::not_negative),
             option<&O::weight_decay>("weight_decay", Domain::not_negative),
             more...};
@@ -60,10 +60,10 @@ struct AdamRule : Rule<O> {
     static constexpr auto options = moments<O>(option<&O::amsgrad>("amsgrad"));
     static BufferNames buffers(const O& o) { return {"exp_avg", "exp_avg_sq", o.amsgrad ? "max_exp_avg_sq" : nullptr}; }
     static void update(const O& o, Slot& slot, Update& work) {
-        const double step_size = o.lr / (1 - power(o.beta1, slot));
-        const double v_scale = 1 / std::sqrt(1 - power(o.beta2, slot));
+        const double step_size = o.lr / (1 - power(o.betas[0], slot));
+        const double v_scale = 1 / std::sqrt(1 - power(o.betas[1], slot));
         const double coupled = decoupled ? 0 : o.weight_decay, decay = decoupled ? 1 - o.lr * o.weight_decay : 1;
-        work.apply(kernels::AdamStep{step_size, o.beta1, o.beta2, o.eps, coupled, decay, v_scale});
+        work.apply(kernels::AdamStep{step_size, o.betas[0], o.betas[1], o.eps, coupled, decay, v_scale});
     }
 };
 
@@ -73,8 +73,8 @@ struct AdamaxRule : Rule<AdamaxOptions> {
     static constexpr auto options = moments<Options>();
     static BufferNames buffers(const Options&) { return {"exp_avg", "exp_inf"}; }
     static void update(const Options& o, Slot& slot, Update& work) {
-        const double step_size = o.lr / (1 - power(o.beta1, slot));
-        work.apply(kernels::AdamaxStep{step_size, o.beta1, o.beta2, o.eps, o.weight_decay});
+        const double step_size = o.lr / (1 - power(o.betas[0], slot));
+        work.apply(kernels::AdamaxStep{step_size, o.betas[0], o.betas[1], o.eps, o.weight_decay});
     }
 };
 
@@ -85,11 +85,11 @@ struct NAdamRule : MomentsRule<NAdamOptions> {
     static constexpr const char* number = "mu_product";
     static void update(const Options& o, Slot& slot, Update& work) {
         const auto t = static_cast<double>(slot.steps);
-        const auto c = [&o](double step) { return o.beta1 * (1 - 0.5 * std::pow(0.96, step * o.momentum_decay)); };
+        const auto c = [&o](double step) { return o.betas[0] * (1 - 0.5 * std::pow(0.96, step * o.momentum_decay)); };
         slot.number *= c(t);
         const double g_size = o.lr * (1 - c(t)) / (1 - slot.number), m_size = o.lr * c(t + 1) / (1 - slot.number * c(t + 1));
-        const double v_scale = 1 / std::sqrt(1 - power(o.beta2, slot));
-        work.apply(kernels::NAdamStep{g_size, m_size, o.beta1, o.beta2, o.eps, o.weight_decay, v_scale});
+        const double v_scale = 1 / std::sqrt(1 - power(o.betas[1], slot));
+        work.apply(kernels::NAdamStep{g_size, m_size, o.betas[0], o.betas[1], o.eps, o.weight_decay, v_scale});
     }
 };
 
@@ -99,13 +99,13 @@ struct RAdamRule : MomentsRule<RAdamOptions> {
     static constexpr auto options = moments<Options>();
     static void update(const Options& o, Slot& slot, Update& work) {
         const auto t = static_cast<double>(slot.steps);
-        const double rest = 1 - power(o.beta2, slot), most = 2 / (1 - o.beta2) - 1, length = most - 2 * t * (1 - rest) / rest;
-        double step_size = o.lr / (1 - power(o.beta1, slot));
+        const double rest = 1 - power(o.betas[1], slot), most = 2 / (1 - o.betas[1]) - 1, length = most - 2 * t * (1 - rest) / rest;
+        double step_size = o.lr / (1 - power(o.betas[0], slot));
         const bool adaptive = length > 5;
         if (adaptive) {
             step_size *= std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) * std::sqrt(rest);
         }
-        work.apply(kernels::RAdamStep{step_size, o.beta1, o.beta2, o.eps, o.weight_decay, adaptive});
+        work.apply(kernels::RAdamStep{step_size, o.betas[0], o.betas[1], o.eps, o.weight_decay, adaptive});
     }
 };
 

@@ -7,8 +7,7 @@ namespace tapir::optim {
 
 struct AdamOptions {
     double lr = 1e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
+    Betas betas = {0.9, 0.999};
     double eps = 1e-8;
     double weight_decay = 0;
     bool amsgrad = false;  ///< divide by the largest second moment so far (Reddi et al. 2018)
@@ -25,8 +24,7 @@ class Adam : public OptimizerOf<AdamOptions> {
 
 struct AdamWOptions {
     double lr = 1e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
+    Betas betas = {0.9, 0.999};
     double eps = 1e-8;
     double weight_decay = 1e-2;
     bool amsgrad = false;
@@ -42,8 +40,7 @@ class AdamW : public OptimizerOf<AdamWOptions> {
 
 struct AdamaxOptions {
     double lr = 2e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
+    Betas betas = {0.9, 0.999};
     double eps = 1e-8;
     double weight_decay = 0;
     static const OptimizerRule rule;
@@ -58,8 +55,7 @@ class Adamax : public OptimizerOf<AdamaxOptions> {
 
 struct NAdamOptions {
     double lr = 2e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
+    Betas betas = {0.9, 0.999};
     double eps = 1e-8;
     double weight_decay = 0;
     double momentum_decay = 4e-3;
@@ -76,8 +72,7 @@ class NAdam : public OptimizerOf<NAdamOptions> {
 
 struct RAdamOptions {
     double lr = 1e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
+    Betas betas = {0.9, 0.999};
     double eps = 1e-8;
     double weight_decay = 0;
     static const OptimizerRule rule;

@@ -22,13 +22,13 @@ struct LionRule : Rule<LionOptions> {
     static constexpr const OpInfo& op = lion_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
-        option<&Options::beta1>("beta1", Domain::below_one),
-        option<&Options::beta2>("beta2", Domain::below_one),
+        element<&Options::betas, 0>("beta1", Domain::below_one),
+        element<&Options::betas, 1>("beta2", Domain::below_one),
         option<&Options::weight_decay>("weight_decay", Domain::not_negative),
     };
     static BufferNames buffers(const Options&) { return {"exp_avg"}; }
     static void update(const Options& o, Slot&, Update& work) {
-        work.apply(kernels::LionStep{o.lr, o.beta1, o.beta2, 1 - o.lr * o.weight_decay});
+        work.apply(kernels::LionStep{o.lr, o.betas[0], o.betas[1], 1 - o.lr * o.weight_decay});
     }
 };
 

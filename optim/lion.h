@@ -7,8 +7,7 @@ namespace tapir::optim {
 
 struct LionOptions {
     double lr = 1e-4;  ///< 3 to 10 times smaller than Adam's, with a weight decay as much larger
-    double beta1 = 0.9;
-    double beta2 = 0.99;
+    Betas betas = {0.9, 0.99};
     double weight_decay = 0;
     static const OptimizerRule rule;
 };

@@ -34,12 +34,16 @@
 // a dense step where other rows are no longer zero (noise was added), and after set_grad(). A traced step does the same.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
 
 namespace tapir::optim {
+
+/// How fast the moving averages of gradients and of their squares forget: {beta1, beta2}.
+using Betas = std::array<double, 2>;
 
 struct OptimizerRule;  // rule_impl.h
 struct Slot;

@@ -58,21 +58,33 @@ struct OptimizerOption {
 template <class Options, class T>
 Options owner_of(T Options::*);
 
-template <auto Member>
-constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) {
-    using Options = decltype(owner_of(Member));
-    return {name, [](const void* options) { return static_cast<double>(static_cast<const Options*>(options)->*Member); },
+/// One that a Get reads: get(options) is a reference to a number, a flag or an enum of two.
+template <class Options, class Get>
+constexpr OptimizerOption option_of(const char* name, Domain domain) {
+    using T = std::remove_reference_t<decltype(Get()(std::declval<Options&>()))>;
+    return {name, [](const void* options) { return static_cast<double>(Get()(*static_cast<const Options*>(options))); },
             [](void* options, double value) {
-                auto& member = static_cast<Options*>(options)->*Member;
-                using T = std::remove_reference_t<decltype(member)>;
                 if constexpr (!std::is_same_v<T, double>) {
                     constexpr double most = std::is_same_v<T, int> ? std::numeric_limits<int>::max() : 1;  // else bool, or an enum of two
                     if (!(value >= (std::is_same_v<T, int> ? -1 : 0) && value <= most)) return false;
                 }
-                member = static_cast<T>(value);
+                Get()(*static_cast<Options*>(options)) = static_cast<T>(value);
                 return true;
             },
-            domain, std::is_same_v<std::remove_reference_t<decltype(std::declval<Options&>().*Member)>, bool>};
+            domain, std::is_same_v<T, bool>};
+}
+
+template <auto Member>
+constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) {
+    const auto get = [](auto& options) -> auto& { return options.*Member; };
+    return option_of<decltype(owner_of(Member)), decltype(get)>(name, domain);
+}
+
+/// One of a list: element<&Options::betas, 0>("beta1").
+template <auto Member, std::size_t I>
+constexpr OptimizerOption element(const char* name, Domain domain = Domain::any) {
+    const auto get = [](auto& options) -> auto& { return (options.*Member)[I]; };
+    return option_of<decltype(owner_of(Member)), decltype(get)>(name, domain);
 }
 
 /// What watchers are told of the update of one parameter: the inputs are the parameter, as it is afterwards, and its gradient; where

@@ -190,23 +190,23 @@ ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options, L
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options, Loc loc)
     : Schedule(optimizer), options_(options) {
-    check_steps("CosineAnnealingLR", "t_max", options.t_max, loc);
+    check_steps("CosineAnnealingLR", "T_max", options.T_max, loc);
 }
 double CosineAnnealingLR::at(int64_t steps, double base) const {
-    return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(options_.t_max));
+    return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(options_.T_max));
 }
 
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, const WarmRestartsOptions& options, Loc loc)
     : Schedule(optimizer), options_(options) {
-    check_steps("CosineAnnealingWarmRestarts", "t_0", options.t_0, loc);
-    check_steps("CosineAnnealingWarmRestarts", "t_mult", options.t_mult, loc);
+    check_steps("CosineAnnealingWarmRestarts", "T_0", options.T_0, loc);
+    check_steps("CosineAnnealingWarmRestarts", "T_mult", options.T_mult, loc);
 }
 double CosineAnnealingWarmRestarts::at(int64_t steps, double base) const {
-    int64_t length = options_.t_0;
-    if (options_.t_mult == 1) {
+    int64_t length = options_.T_0;
+    if (options_.T_mult == 1) {
         steps %= length;
     } else {
-        for (; steps >= length; length *= options_.t_mult) steps -= length;
+        for (; steps >= length; length *= options_.T_mult) steps -= length;
     }
     return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(length));
 }

@@ -2,7 +2,7 @@
 // leaves the momentum as it is (PyTorch's cycle_momentum = False).
 //
 //     optim::SGD sgd(model.parameters(), {.lr = 0.1});
-//     optim::CosineAnnealingLR schedule(sgd, {.t_max = epochs});
+//     optim::CosineAnnealingLR schedule(sgd, {.T_max = epochs});
 //     for (int epoch = 0; epoch < epochs; ++epoch) {
 //         train(model, sgd);
 //         schedule.step();
@@ -157,10 +157,10 @@ class ConstantLR : public Schedule {
 };
 
 struct CosineAnnealingLROptions {
-    std::int64_t t_max = 10;
+    std::int64_t T_max = 10;
     double eta_min = 0;
 };
-/// eta_min + (base - eta_min) (1 + cos(pi steps / t_max)) / 2 (Loshchilov and Hutter 2017, eq. 5, without restarts)
+/// eta_min + (base - eta_min) (1 + cos(pi steps / T_max)) / 2 (Loshchilov and Hutter 2017, eq. 5, without restarts)
 class CosineAnnealingLR : public Schedule {
  public:
     CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options, Loc loc = Loc::current());
@@ -171,8 +171,8 @@ class CosineAnnealingLR : public Schedule {
 };
 
 struct WarmRestartsOptions {
-    std::int64_t t_0 = 10;    ///< steps of the first round
-    std::int64_t t_mult = 1;  ///< each round is as many times longer than the one before
+    std::int64_t T_0 = 10;    ///< steps of the first round
+    std::int64_t T_mult = 1;  ///< each round is as many times longer than the one before
     double eta_min = 0;
 };
 /// The same in rounds that begin with base again (SGDR; Loshchilov and Hutter 2017).
@@ -245,7 +245,7 @@ class ChainedLR : public Schedule {
 /// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i]. They must outlive it.
 ///
 ///     optim::LinearLR warmup(sgd, {.total_iters = 5});
-///     optim::CosineAnnealingLR cosine(sgd, {.t_max = 95});
+///     optim::CosineAnnealingLR cosine(sgd, {.T_max = 95});
 ///     optim::SequentialLR schedule(sgd, {&warmup, &cosine}, {5});
 class SequentialLR : public Schedule {
  public:

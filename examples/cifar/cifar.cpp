@@ -116,7 +116,7 @@ void run(int argc, char** argv) {
     });
     data::DataLoader loader(noisy, {.batch_size = o.batch, .shuffle = true, .num_workers = 1, .seed = o.seed});
     const std::int64_t steps = o.epochs * loader.size();
-    optim::CosineAnnealingLR schedule(sgd, {.t_max = steps});
+    optim::CosineAnnealingLR schedule(sgd, {.T_max = steps});
     fmt::print("{} images of classes {}, {} parameters{}\n", train.size(), o.classes, net.parameter_count(), o.pretrained.empty() ? "" : ", pretrained");
 
     show::TrainingLog log(o.log_dir);

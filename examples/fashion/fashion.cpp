@@ -130,7 +130,7 @@ void run(int argc, char** argv) {
     optim::Adam adam(model.parameters(), {.lr = o.lr});
     data::DataLoader loader(train, {.batch_size = o.batch, .shuffle = true, .seed = o.seed});
     const std::int64_t batches = (count + o.batch - 1) / o.batch, steps = o.epochs * batches;
-    optim::CosineAnnealingLR schedule(adam, {.t_max = steps});
+    optim::CosineAnnealingLR schedule(adam, {.T_max = steps});
     fmt::print("{}: {} parameters, {} images, {} epochs\n", o.model, model.parameter_count(), count, o.epochs);
 
     show::TrainingLog log(o.log_dir);

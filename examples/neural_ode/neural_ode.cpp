@@ -62,7 +62,7 @@ void run(int argc, char** argv) {
     nn::Sequential net(nn::Linear(2, 64), nn::Tanh(), nn::Linear(64, 2));
     const auto speed = [&](const Tensor& x) { return net(x * x * x); };
     optim::Adam adam(net.parameters(), {.lr = lr});
-    optim::CosineAnnealingLR schedule(adam, {.t_max = iterations});
+    optim::CosineAnnealingLR schedule(adam, {.T_max = iterations});
     show::Progress progress(iterations);
     double loss_mean = 1;
     int least = 1 << 30, most = 0;

@@ -146,7 +146,7 @@ void run(int argc, char** argv) {
     Spinn model(data.vocabulary.size(), 10, o);
     optim::Adam adam(model.parameters(), {.lr = o.lr});
     const std::int64_t steps = o.epochs * static_cast<std::int64_t>((data.train.size() + static_cast<std::size_t>(o.batch) - 1) / static_cast<std::size_t>(o.batch));
-    optim::CosineAnnealingLR schedule(adam, {.t_max = steps});
+    optim::CosineAnnealingLR schedule(adam, {.T_max = steps});
     fmt::print("{} expressions, {} parameters\n", o.trees, model.parameter_count());
 
     show::Progress progress(static_cast<std::int64_t>(o.epochs) * o.trees);

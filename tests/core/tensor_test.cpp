@@ -115,6 +115,33 @@ TEST_CASE("elements are read in C++ types") {
     for (const Tensor& row : zeros({0, 3})) FAIL(row.shape().str());
 }
 
+TEST_CASE("data() is in row-major order, unless asked for as it lies") {
+    const Tensor x = tensor({{1.0f, 2.0f, 3.0f}, {4.0f, 5.0f, 6.0f}}), t = x.t();
+    CHECK(x.data<float>()[1] == 2);
+    CHECK(x[1].data<float>()[0] == 4);
+    FAILS(ValueError, "data: the tensor of shape (3, 2) is not contiguous, its strides are (1, 3); contiguous() has the elements in order",
+          t.data<float>());
+    CHECK(t.data<float>(strided)[t.stride(0)] == 2);
+    CHECK(t.contiguous().data<float>()[1] == 4);
+    FAILS(DTypeError, "data: the tensor holds float32, not float64", t.data<double>(strided));
+    const Tensor image = conv2d(ones({1, 2, 4, 4}), ones({3, 2, 3, 3}));
+    CHECK(!image.is_contiguous());
+    FAILS(ValueError, "data: the tensor of shape (1, 3, 2, 2) is not contiguous", image.data<float>());
+}
+
+TEST_CASE("names that users of PyTorch write") {
+    const Tensor x = zeros({2, 3});
+    CHECK(x.sizes() == Shape{2, 3});
+    CHECK(x.ndim() == 2);
+    CHECK(zeros({1}, kFloat64).dtype() == float64);
+    CHECK(zeros({1}, kLong).dtype() == int64);
+    CHECK(zeros({1}, kBool).dtype() == bool_);
+    CHECK(zeros({1}, kHalf).dtype() == float16);
+    // item() is to be asked: a cast says so at compile time.
+    CHECK(!std::is_convertible_v<Tensor, float>);
+    CHECK(!std::is_convertible_v<Tensor, bool>);
+}
+
 TEST_CASE("item() throws for what its type cannot hold") {
     const auto refuses = [](const std::string& what, const auto& read) {
         try {

@@ -40,6 +40,7 @@ TEST_CASE("a list and a dictionary of modules name, call and find them") {
     CHECK(model.forward(ones({2, 3}), "mean").shape() == Shape(2, 1));
     CHECK(model.layers.size() == 3);
     CHECK(model.layers[0].as<nn::Linear>().weight.shape() == Shape(4, 3));
+    CHECK(nn::ModuleList().append(nn::Linear(4, 3)).append(nn::ReLU()).size() == 2);
     model.heads.insert("more", nn::Linear(3, 2));
     CHECK(model.heads.contains("more"));
     CHECK(!model.heads.contains("less"));

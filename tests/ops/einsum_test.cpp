@@ -127,6 +127,14 @@ TEST_CASE("einsum: recorded on the caller's line, dtypes promote", "[einsum]") {
     CHECK(all(w.grad() == 4).item<bool>());
 }
 
+TEST_CASE("einsum: operands without braces", "[einsum]") {
+    const Tensor a = rand({2, 3}, float64), b = rand({3, 4}, float64), c = rand({4}, float64);
+    CHECK(einsum("ij,jk->ik", a, b).equal(einsum("ij,jk->ik", {a, b})));
+    CHECK(einsum("ij,jk,k->i", a, b, c).equal(einsum("ij,jk,k->i", {a, b, c})));
+    CHECK(einsum("ii", matmul(a.t(), a)).allclose(a.square().sum()));
+    FAILS(ShapeError, "einsum: ", einsum("ij,jk->ik", a, a));
+}
+
 TEST_CASE("einsum's mistakes", "[einsum]") {
     const Tensor a = ones({2, 3}), b = ones({4, 5}), none;
     EINSUM_FAILS(ShapeError, "the sizes of 'j' differ: 3 and 4", einsum("ij,jk->ik", {a, b}));

@@ -78,6 +78,8 @@ TEST_CASE("constants in every dtype") {
     CHECK(zeros({2}).dtype() == float32);
     CHECK(values(eye(2)) == V{1, 0, 0, 1});
     CHECK(values(eye(3, 2)) == V{1, 0, 0, 1, 0, 0});
+    CHECK(eye(2, float64).dtype() == float64);
+    CHECK(values(eye(2, int64)) == V{1, 0, 0, 1});
     CHECK(eye(0).shape() == Shape{0, 0});
     CHECK(full({2}, 3).dtype() == int64);
     CHECK(full({2}, true).dtype() == bool_);

@@ -43,7 +43,7 @@ TEST_CASE("optimizers make PyTorch's steps") {
                      AdagradOptions{.lr = 0.2, .lr_decay = 0.1, .weight_decay = 0.03, .initial_accumulator_value = 0.5, .eps = 1e-6},
                      goldens::adagrad_all);
     compare<Adam>("adam", AdamOptions{}, goldens::adam);
-    compare<Adam>("adam_all", AdamOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1},
+    compare<Adam>("adam_all", AdamOptions{.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1},
                   goldens::adam_all);
     compare<Adam>("adam_amsgrad", AdamOptions{.lr = 0.02, .amsgrad = true}, goldens::adam_amsgrad);
     compare<AdamW>("adamw", AdamWOptions{.lr = 0.01}, goldens::adamw);
@@ -57,14 +57,14 @@ TEST_CASE("optimizers make PyTorch's steps") {
     compare<Adadelta>("adadelta", AdadeltaOptions{}, goldens::adadelta);
     compare<Adadelta>("adadelta_all", AdadeltaOptions{.lr = 0.5, .rho = 0.8, .eps = 1e-3, .weight_decay = 0.1}, goldens::adadelta_all);
     compare<Adamax>("adamax", AdamaxOptions{}, goldens::adamax);
-    compare<Adamax>("adamax_all", AdamaxOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1},
+    compare<Adamax>("adamax_all", AdamaxOptions{.lr = 0.05, .betas = {0.8, 0.9}, .eps = 1e-3, .weight_decay = 0.1},
                     goldens::adamax_all);
     compare<NAdam>("nadam", NAdamOptions{}, goldens::nadam);
     compare<NAdam>("nadam_all",
-                   NAdamOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.3},
+                   NAdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.3},
                    goldens::nadam_all);
     compare<RAdam>("radam", RAdamOptions{}, goldens::radam);
-    compare<RAdam>("radam_all", RAdamOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1},
+    compare<RAdam>("radam_all", RAdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1},
                    goldens::radam_all);
     compare<Rprop>("rprop", RpropOptions{}, goldens::rprop);
     compare<Rprop>("rprop_all",
@@ -161,7 +161,7 @@ TEST_CASE("Rprop takes back no step, and hands nan on") {
 TEST_CASE("optimizers that PyTorch does not have make the steps of their papers") {
     using namespace optim;
     compare<Lion>("lion", LionOptions{}, goldens::lion);
-    compare<Lion>("lion_all", LionOptions{.lr = 0.03, .beta1 = 0.7, .beta2 = 0.9, .weight_decay = 0.2}, goldens::lion_all);
+    compare<Lion>("lion_all", LionOptions{.lr = 0.03, .betas = {0.7, 0.9}, .weight_decay = 0.2}, goldens::lion_all);
     compare<AdagradDA>("adagradda", AdagradDAOptions{}, goldens::adagradda);
     compare<AdagradDA>("adagradda_all", AdagradDAOptions{.lr = 0.3, .l1 = 0.02, .l2 = 0.05, .initial_accumulator_value = 0.5},
                        goldens::adagradda_all);
@@ -311,7 +311,7 @@ TEST_CASE("a state with numbers that no run has is refused") {
     FAILS(ValueError, "out of range: 0.amsgrad", adam.load_state_dict(with(adam.state_dict(), "0.amsgrad", 7)));
     FAILS(ValueError, "out of range: 0.max_iter", lbfgs.load_state_dict(with(lbfgs.state_dict(), "0.max_iter", 1e300)));
     FAILS(ValueError, "load_state_dict: the state is not of this LBFGS:\n  out of range: iterations", lbfgs.load_state_dict(with(lbfgs.state_dict(), "iterations", -1)));
-    CHECK(adam.options().beta1 == 0.9);
+    CHECK(adam.options().betas[0] == 0.9);
     NamedTensors more = adam.state_dict();
     more.push_back({"3.lr", ones({})});
     more[0].tensor = ones({2});
@@ -332,13 +332,13 @@ TEST_CASE("optimizers refuse what cannot be right, with the user's line") {
     CHECK(check::begins(check::message<DTypeError>([&] { SGD({ones({2}, int64)}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { SGD({w}, {.lr = -1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { SGD({w}, {.nesterov = true}); }), line(__LINE__)));
-    CHECK(check::begins(check::message<ValueError>([&] { Adam({w}, {.beta1 = 1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Adam({w}, {.betas = {1, 0.999}}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { Adagrad({w}, {.eps = NAN}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { RMSprop({w}, {.alpha = 1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { Adadelta({w}, {.rho = 1.5}); }), line(__LINE__)));
-    CHECK(check::begins(check::message<ValueError>([&] { Adamax({w}, {.beta2 = -1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { Adamax({w}, {.betas = {0.9, -1}}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { NAdam({w}, {.momentum_decay = -1}); }), line(__LINE__)));
-    CHECK(check::begins(check::message<ValueError>([&] { RAdam({w}, {.beta2 = 1}); }), line(__LINE__)));
+    CHECK(check::begins(check::message<ValueError>([&] { RAdam({w}, {.betas = {0.9, 1}}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { Lion({w}, {.lr = -1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { AdagradDA({w}, {.l1 = -1}); }), line(__LINE__)));
     CHECK(check::begins(check::message<ValueError>([&] { ASGD({w}, {.weight_decay = -1}); }), line(__LINE__)));

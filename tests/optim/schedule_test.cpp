@@ -76,9 +76,9 @@ TEST_CASE("schedules have PyTorch's rates") {
     check(goldens::polynomial, making<PolynomialLR>(PolynomialLROptions{.total_iters = 15, .power = 2}));
     check(goldens::linear, making<LinearLR>(LinearLROptions{.start_factor = 0.25, .end_factor = 0.75, .total_iters = 9}));
     check(goldens::constant, making<ConstantLR>(ConstantLROptions{.factor = 0.5, .total_iters = 6}));
-    check(goldens::cosine, making<CosineAnnealingLR>(CosineAnnealingLROptions{.t_max = 20, .eta_min = 0.01}));
-    check(goldens::restarts, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.t_0 = 3, .t_mult = 2, .eta_min = 0.02}));
-    check(goldens::restarts_even, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.t_0 = 5}));
+    check(goldens::cosine, making<CosineAnnealingLR>(CosineAnnealingLROptions{.T_max = 20, .eta_min = 0.01}));
+    check(goldens::restarts, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.T_0 = 3, .T_mult = 2, .eta_min = 0.02}));
+    check(goldens::restarts_even, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.T_0 = 5}));
     check(goldens::one_cycle, making<OneCycleLR>(OneCycleLROptions{.max_lr = 0.4, .total_steps = 25}));
     check(goldens::one_cycle_three,
           making<OneCycleLR>(OneCycleLROptions{.max_lr = 0.4, .total_steps = 25, .pct_start = 0.4, .linear = true, .div_factor = 10,
@@ -203,7 +203,7 @@ TEST_CASE("schedules refuse") {
     FAILS(ValueError, "ExponentialLR: the factor must not be negative, got -1", ExponentialLR(sgd, -1));
     FAILS(ValueError, "LambdaLR: the function is empty", LambdaLR(sgd, nullptr));
     FAILS(ValueError, "LinearLR: start_factor must be in (0, 1]", LinearLR(sgd, {.start_factor = 0}));
-    FAILS(ValueError, "CosineAnnealingLR: t_max must be at least 1, got 0", CosineAnnealingLR(sgd, {.t_max = 0}));
+    FAILS(ValueError, "CosineAnnealingLR: T_max must be at least 1, got 0", CosineAnnealingLR(sgd, {.T_max = 0}));
     FAILS(ValueError, "OneCycleLR: pct_start 2 must be in [0, 1]", OneCycleLR(sgd, {.pct_start = 2}));
     FAILS(ValueError, "ChainedLR: needs at least one schedule", ChainedLR(sgd, {}));
     FAILS(ValueError, "ChainedLR: a schedule is null", ChainedLR(sgd, {nullptr}));
@@ -247,7 +247,7 @@ TEST_CASE("a chained schedule of one with a floor goes by the closed forms") {
     using namespace optim;
     SGD sgd({parameter()}, {.lr = 0.1});
     ExponentialLR fall(sgd, 0.9);
-    CosineAnnealingLR cosine(sgd, {.t_max = 10, .eta_min = 0.05});
+    CosineAnnealingLR cosine(sgd, {.T_max = 10, .eta_min = 0.05});
     ChainedLR both(sgd, {&fall, &cosine});
     for (const double want : {0.1, 0.08902, 0.07804, 0.06818}) {
         CHECK(std::abs(sgd.lr() - want) < 5e-6);

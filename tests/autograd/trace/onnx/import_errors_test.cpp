@@ -15,7 +15,7 @@ using models::Node;
 namespace {
 
 using Ints = std::vector<std::int64_t>;
-constexpr int kString = onnx::TensorProto::STRING, kInt64 = onnx::TensorProto::INT64, kBool = onnx::TensorProto::BOOL;
+constexpr int kTypeString = onnx::TensorProto::STRING, kTypeInt64 = onnx::TensorProto::INT64, kTypeBool = onnx::TensorProto::BOOL;
 
 // An operand: an input of the model, a constant, or none.
 struct Operand {
@@ -86,7 +86,7 @@ TEST_CASE("operands and attributes that are missing, or not as they should be") 
     Model model;
     model.weight("w", ones({2})).input("x", {"4"});
     model.node("Add", {"w", "w"}, {"sum"});
-    model.node("Cast", {"sum"}, {"shape"}).set("to", kInt64);
+    model.node("Cast", {"sum"}, {"shape"}).set("to", kTypeInt64);
     model.node("Reshape", {"x", "shape"}, {"y"});
     model.output("y");
     FAILS_IN(ValueError, "load_onnx: ", "its shape is computed from weights or drawn at random, but the graph needs to know it",
@@ -110,7 +110,7 @@ TEST_CASE("shapes that do not fit") {
     refused("a step of it is 0, which leads nowhere", "Slice", {x({4}), k(Ints{0}), k(Ints{1}), k(Ints{0}), k(Ints{0})});
     refused("it has 3 pads for 2 dimensions", "Pad", {x({2, 2}), k(Ints{1, 1, 1})});
     refused("its mode is \"mirror\"", "Pad", {x({2}), k(Ints{1, 1})}, with("mode", "mirror"));
-    refused("there is no type STRING in Tapir", "Cast", {x({2})}, with("to", kString));
+    refused("there is no type STRING in Tapir", "Cast", {x({2})}, with("to", kTypeString));
     refused("blocks of 3 in a shape (1, 4, 2, 2)", "DepthToSpace", {x({1, 4, 2, 2})}, with("blocksize", 3));
     refused("blocks of 3 in a shape (1, 4, 2, 2)", "SpaceToDepth", {x({1, 4, 2, 2})}, with("blocksize", 3));
     const auto huge = [](Node& n) { n.set("blocksize", std::int64_t{1} << 32); };
@@ -121,7 +121,7 @@ TEST_CASE("shapes that do not fit") {
     model.input("x", {"4"});
     model.node("NonZero", {"x"}, {"places"});
     model.node("Shape", {"places"}, {"y"});
-    model.output("y", {}, kInt64);
+    model.output("y", {}, kTypeInt64);
     FAILS_IN(ValueError, "load_onnx: ", "the sizes of its operand depend on data: a graph cannot know them", load_onnx_from_memory(model.bytes()));
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("indices and what is made that do not fit") {
     refused("it is a sparse tensor or strings, which are not supported", "Constant", {}, with("value_string", "a"));
     refused("its value has 2 elements", "ConstantOfShape", {k(Ints{2})}, [](Node& n) { n.set("value", ones({2})); });
     refused("its delta is 0", "Range", {k(0), k(3), k(0)});
-    refused("there is no type STRING in Tapir", "EyeLike", {x({2, 2})}, with("dtype", kString));
+    refused("there is no type STRING in Tapir", "EyeLike", {x({2, 2})}, with("dtype", kTypeString));
     refused("its operand has shape (2,)", "EyeLike", {x({2})});
     refused("slices of 1001 elements; up to 1000 are supported", "Unique", {x({2, 1001})}, with("axis", 0));
 }
@@ -161,7 +161,7 @@ TEST_CASE("layers that do not fit") {
     refused("it has 2 activations", "RNN", {x({2, 2, 3}), x({1, 4, 3}), x({1, 4, 4})}, activations({"Tanh", "Tanh"}));
     const auto training = [](Node& n) { n.domain("ai.onnx.preview.training"); };
     Model model;
-    model.input("r", {}).input("t", {}, kInt64).input("x", {"1"});
+    model.input("r", {}).input("t", {}, kTypeInt64).input("x", {"1"});
     Node node = model.node("Momentum", {"r", "t", "x"}, {"y"});
     training(node);
     model.output("y");
@@ -199,9 +199,9 @@ TEST_CASE("signals and words that do not fit") {
     refused("its operand has shape (4,), its frame_step is 1", "STFT", {x({4}), k(1), none, k(2)});
     refused("frames of 9 of a signal of 4", "STFT", {x({1, 4}), k(1), none, k(9)});
     refused("its size is -1", "HannWindow", {k(-1)});
-    refused("there is no type STRING in Tapir", "HannWindow", {k(4)}, with("output_datatype", kString));
+    refused("there is no type STRING in Tapir", "HannWindow", {k(4)}, with("output_datatype", kTypeString));
     refused("-2 bins, length 16, rate 8000", "MelWeightMatrix", {k(-2), k(16), k(8000), f(0), f(4000)});
-    refused("there is no type STRING in Tapir", "MelWeightMatrix", {k(2), k(16), k(8000), f(0), f(4000)}, with("output_datatype", kString));
+    refused("there is no type STRING in Tapir", "MelWeightMatrix", {k(2), k(16), k(8000), f(0), f(4000)}, with("output_datatype", kTypeString));
     const auto words = [](const Ints& counts, const Ints& columns, const Ints& pool) {
         return [=](Node& n) { n.set("ngram_counts", counts).set("ngram_indexes", columns).set("pool_int64s", pool); };
     };
@@ -219,17 +219,17 @@ TEST_CASE("loops that do not fit") {
     const auto carrying = [](int carried, int type) {
         return [=](Node& n) {
             auto* body = n.graph("body");
-            models::set_type(body->add_input(), "i", kInt64, {});
-            models::set_type(body->add_input(), "going", kBool, {});
+            models::set_type(body->add_input(), "i", kTypeInt64, {});
+            models::set_type(body->add_input(), "going", kTypeBool, {});
             models::add_node(body, "Identity", {"going"}, {"goes"});
-            models::set_type(body->add_output(), "goes", kBool, {});
+            models::set_type(body->add_output(), "goes", kTypeBool, {});
             if (carried > 0) models::set_type(body->add_input(), "v", 1, {"2"});
             models::add_node(body, "Identity", {carried > 0 ? "v" : "i"}, {"next"});
             models::set_type(body->add_output(), "next", type, {});
         };
     };
     refused("it has no end", "Loop", {none, none, x({2})}, carrying(1, 1));
-    refused("the type of its result next is not known", "Loop", {k(0), none}, carrying(0, kString));
+    refused("the type of its result next is not known", "Loop", {k(0), none}, carrying(0, kTypeString));
     // A sequence that goes round many times.
     Model model;
     model.input("x", {"2"}).weight("times", full({}, 100, int64));
@@ -237,18 +237,18 @@ TEST_CASE("loops that do not fit") {
     Node loop = model.node("Loop", {"times", "", "s"}, {"t"});
     carrying(1, 1)(loop);
     model.node("SequenceLength", {"t"}, {"y"});
-    model.output("y", {}, kInt64);
+    model.output("y", {}, kTypeInt64);
     FAILS_IN(ValueError, "load_onnx: ", "it carries a sequence or an optional, and runs too long to be written out", load_onnx_from_memory(model.bytes()));
     refused("a loop that collects what its turns give, and draws random numbers, whose condition depends on data, is not supported", "Loop", {k(9), {full({}, true, bool_)}},
             [](Node& n) {
                 auto* body = n.graph("body");
-                models::set_type(body->add_input(), "i", kInt64, {});
-                models::set_type(body->add_input(), "going", kBool, {});
+                models::set_type(body->add_input(), "i", kTypeInt64, {});
+                models::set_type(body->add_input(), "going", kTypeBool, {});
                 models::add_node(body, "RandomUniform", {}, {"r"}).set("shape", Ints{1});
-                models::add_node(body, "Cast", {"r"}, {"goes"}).set("to", kBool);
+                models::add_node(body, "Cast", {"r"}, {"goes"}).set("to", kTypeBool);
                 models::add_node(body, "Identity", {"i"}, {"next"});
-                models::set_type(body->add_output(), "goes", kBool, {});
-                models::set_type(body->add_output(), "next", kInt64, {});
+                models::set_type(body->add_output(), "goes", kTypeBool, {});
+                models::set_type(body->add_output(), "next", kTypeInt64, {});
             });
     const auto summing = [](int xs) {
         return [=](Node& n) {
@@ -306,7 +306,7 @@ TEST_CASE("inputs and options that do not fit") {
         INFO(text);
         FAILS_IN(ValueError, "load_onnx: ", text, load_onnx_from_memory(model.bytes(), options));
     };
-    fails_with("the input x has elements of type STRING, which Tapir has not", relu({"2"}, kString));
+    fails_with("the input x has elements of type STRING, which Tapir has not", relu({"2"}, kTypeString));
     Model map = relu({"2"});
     map.proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_map_type();
     fails_with("the input x is of a type that Tapir has not", map);

@@ -33,13 +33,13 @@ Tensor first(const Graph& graph, const std::vector<Tensor>& x) {
     return y;
 }
 
-constexpr int kInt64 = onnx::TensorProto::INT64, kDouble = onnx::TensorProto::DOUBLE, kBool = onnx::TensorProto::BOOL;
+constexpr int kTypeInt64 = onnx::TensorProto::INT64, kTypeDouble = onnx::TensorProto::DOUBLE, kTypeBool = onnx::TensorProto::BOOL;
 
 Tensor ints(const std::vector<std::int64_t>& values) { return tensor(values, int64); }
 
 Model perceptron(const Tensor& w1, const Tensor& b1, const Tensor& w2) {
     Model model;
-    const int type = w1.dtype() == float64 ? kDouble : onnx::TensorProto::FLOAT;
+    const int type = w1.dtype() == float64 ? kTypeDouble : onnx::TensorProto::FLOAT;
     model.input("x", {"batch", "4"}, type).weight("w1", w1).weight("b1", b1).weight("w2", w2);
     model.node("Gemm", {"x", "w1", "b1"}, {"h"}).set("transB", 1);
     model.node("Tanh", {"h"}, {"a"});
@@ -71,7 +71,7 @@ TEST_CASE("a model is loaded, with its names, for any size of its named dimensio
 
 TEST_CASE("a node has the name of the model's node: in listings, errors and drawings") {
     Model model;
-    model.input("x", {"n", "4"}).input("i", {"2"}, kInt64).weight("w", randn({3, 4}));
+    model.input("x", {"n", "4"}).input("i", {"2"}, kTypeInt64).weight("w", randn({3, 4}));
     model.node("Gemm", {"x", "w"}, {"h"}).set("transB", 1).name("/layer1/conv/Gemm");
     model.node("Relu", {"h"}, {"r"});
     model.node("Gather", {"r", "i"}, {"y"}).set("axis", 1).name("pick");
@@ -228,12 +228,12 @@ TEST_CASE("all ops that are not supported are listed at once") {
 
 TEST_CASE("a range may be as long as an input says") {
     Model model;
-    model.input("x", {"n"}).input("limit", {}, kInt64).input("start", {}, kInt64);
+    model.input("x", {"n"}).input("limit", {}, kTypeInt64).input("start", {}, kTypeInt64);
     model.node("Constant", {}, {"step"}).set("value", full({}, 3, int64));
     model.node("Constant", {}, {"back"}).set("value", full({}, -2, int64));
     model.node("Range", {"start", "limit", "step"}, {"up"});
     model.node("Range", {"start", "limit", "back"}, {"down"});
-    model.output("up", {}, kInt64).output("down", {}, kInt64);
+    model.output("up", {}, kTypeInt64).output("down", {}, kTypeInt64);
     const Graph graph = load_onnx_from_memory(model.bytes());
     for (const auto& [start, limit] : {std::pair{0, 10}, {2, 11}, {5, 5}, {-4, -3}, {7, 0}, {6, 1}, {3, -9}}) {
         CAPTURE(start, limit);
@@ -245,7 +245,7 @@ TEST_CASE("a range may be as long as an input says") {
 
 TEST_CASE("of inputs with named dimensions it says the same") {
     Model model;
-    model.input("x", {"n", "6"}).input("shape", {"2"}, kInt64);
+    model.input("x", {"n", "6"}).input("shape", {"2"}, kTypeInt64);
     model.node("Reshape", {"x", "shape"}, {"y"}).name("fold");
     model.output("y");
     try {
@@ -258,7 +258,7 @@ TEST_CASE("of inputs with named dimensions it says the same") {
 
 TEST_CASE("an input that decides on shapes is to be given") {
     Model model;
-    model.input("x", {"2", "6"}).input("shape", {"2"}, kInt64);
+    model.input("x", {"2", "6"}).input("shape", {"2"}, kTypeInt64);
     model.node("Reshape", {"x", "shape"}, {"y"}).name("fold");
     model.output("y");
     FAILS_IN(ValueError, "load_onnx: the node fold (Reshape): ", "its shape depends on the value of the input shape",
@@ -326,13 +326,13 @@ TEST_CASE("branches and loops that data decides stay branches and loops") {
         model.input("x", {"2"}).input("limit", {}).weight("most", full({}, 100, int64));
         model.node("Constant", {}, {"yes"}).set("value", full({}, true, bool_));
         auto* body = model.node("Loop", {"most", "yes", "x"}, {"y"}).graph("body");
-        models::set_type(body->add_input(), "i", kInt64, {});
-        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "i", kTypeInt64, {});
+        models::set_type(body->add_input(), "going", kTypeBool, {});
         models::set_type(body->add_input(), "v", 1, {"2"});
         models::add_node(body, "Add", {"v", "v"}, {"next"});
         models::add_node(body, "ReduceSum", {"next"}, {"sum"}).set("keepdims", 0);
         models::add_node(body, "Less", {"sum", "limit"}, {"goes"});
-        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "goes", kTypeBool, {});
         models::set_type(body->add_output(), "next", 1, {"2"});
         model.output("y");
         const Graph graph = load_onnx_from_memory(model.bytes());
@@ -347,19 +347,19 @@ TEST_CASE("branches and loops that data decides stay branches and loops") {
         model.node("ReduceSum", {"x"}, {"first"}).set("keepdims", 0);
         model.node("Less", {"first", "limit"}, {"start"});
         auto* body = model.node("Loop", {"most", "start", "x"}, {"end", "turns", "squares"}).graph("body");
-        models::set_type(body->add_input(), "i", kInt64, {});
-        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "i", kTypeInt64, {});
+        models::set_type(body->add_input(), "going", kTypeBool, {});
         models::set_type(body->add_input(), "v", 1, {"n"});
         models::add_node(body, "Add", {"v", "v"}, {"next"});
         models::add_node(body, "Mul", {"v", "v"}, {"square"});
         models::add_node(body, "Identity", {"i"}, {"turn"});
         models::add_node(body, "ReduceSum", {"next"}, {"sum"}).set("keepdims", 0);
         models::add_node(body, "Less", {"sum", "limit"}, {"goes"});
-        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "goes", kTypeBool, {});
         models::set_type(body->add_output(), "next", 1, {"n"});
-        models::set_type(body->add_output(), "turn", kInt64, {});
+        models::set_type(body->add_output(), "turn", kTypeInt64, {});
         models::set_type(body->add_output(), "square", 1, {"n"});
-        model.output("end").output("turns", {}, kInt64).output("squares");
+        model.output("end").output("turns", {}, kTypeInt64).output("squares");
         const Graph graph = load_onnx_from_memory(model.bytes());
         INFO(graph.str());
         for (const int n : {2, 3}) {
@@ -384,14 +384,14 @@ TEST_CASE("branches and loops that data decides stay branches and loops") {
         model.node("Gather", {"shape", "zero"}, {"steps"});
         model.node("Constant", {}, {"start"}).set("value", zeros({2}));
         auto* body = model.node("Loop", {"steps", "", "start"}, {"end", "all"}).graph("body");
-        models::set_type(body->add_input(), "i", kInt64, {});
-        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "i", kTypeInt64, {});
+        models::set_type(body->add_input(), "going", kTypeBool, {});
         models::set_type(body->add_input(), "h", 1, {"2"});
         models::add_node(body, "Gather", {"x", "i"}, {"row"});
         models::add_node(body, "Add", {"h", "row"}, {"next"});
         models::add_node(body, "Identity", {"going"}, {"goes"});
         models::add_node(body, "Identity", {"next"}, {"kept"});
-        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "goes", kTypeBool, {});
         models::set_type(body->add_output(), "next", 1, {"2"});
         models::set_type(body->add_output(), "kept", 1, {"2"});
         auto scan = model.node("Scan", {"start", "all"}, {"last", "sums"}).set("num_scan_inputs", 1);
@@ -465,16 +465,16 @@ TEST_CASE("a loop that has no end on inputs that are made up is not waited for")
     auto node = model.node("Loop", {"", "start", "x"}, {"y"});
     node.name("halve");
     auto* body = node.graph("body");
-    models::set_type(body->add_input(), "i", kInt64, {});
-    models::set_type(body->add_input(), "going", kBool, {});
+    models::set_type(body->add_input(), "i", kTypeInt64, {});
+    models::set_type(body->add_input(), "going", kTypeBool, {});
     models::set_type(body->add_input(), "v", 1, {"2"});
     models::add_node(body, "Mul", {"v", "half"}, {"next"});
     models::add_node(body, "ReduceSum", {"next"}, {"sum"}).set("keepdims", 0);
     models::add_node(body, "Greater", {"sum", "one"}, {"large"});
-    models::add_node(body, "Cast", {"sum"}, {"is_not_zero"}).set("to", kBool);
+    models::add_node(body, "Cast", {"sum"}, {"is_not_zero"}).set("to", kTypeBool);
     models::add_node(body, "Not", {"is_not_zero"}, {"is_zero"});
     models::add_node(body, "Or", {"large", "is_zero"}, {"goes"});
-    models::set_type(body->add_output(), "goes", kBool, {});
+    models::set_type(body->add_output(), "goes", kTypeBool, {});
     models::set_type(body->add_output(), "next", 1, {"2"});
     model.output("y");
     FAILS_IN(ValueError, "load_onnx: the node halve (Loop): while_loop: on numbers that are made up it did not end within 10000 turns",
@@ -500,8 +500,8 @@ TEST_CASE("a Loop whose condition counts is a scan, as that of an LSTM of Tensor
         model.weight("trip_count", full({}, INT64_MAX, int64)).weight("none", zeros({2, units}));
         model.weight("kernel", randn({inputs + units, 4 * units})).weight("bias", randn({4 * units})).weight("forget", full({}, 1.0));
         auto* body = model.node("Loop", {"trip_count", "begins", "zero", "zero", "none", "none"}, {"count", "at", "h_end", "c_end", "all"}).graph("body");
-        models::set_type(body->add_input(), "turn", kInt64, {});
-        models::set_type(body->add_input(), "going", kBool, {});
+        models::set_type(body->add_input(), "turn", kTypeInt64, {});
+        models::set_type(body->add_input(), "going", kTypeBool, {});
         for (const char* name : {"counter", "time"}) models::set_type(body->add_input(), name, onnx::TensorProto::INT32, {});
         for (const char* name : {"h", "c"}) models::set_type(body->add_input(), name, 1, {"2", "2"});
         models::add_node(body, "Add", {"counter", "one"}, {"next_counter"});
@@ -523,7 +523,7 @@ TEST_CASE("a Loop whose condition counts is a scan, as that of an LSTM of Tensor
         models::add_node(body, "Tanh", {"next_c"}, {"shown"});
         models::add_node(body, "Mul", {"o_open", "shown"}, {"next_h"});
         models::add_node(body, "Identity", {"next_h"}, {"output"});
-        models::set_type(body->add_output(), "goes", kBool, {});
+        models::set_type(body->add_output(), "goes", kTypeBool, {});
         for (const char* name : {"next_counter", "next_time"}) models::set_type(body->add_output(), name, onnx::TensorProto::INT32, {});
         for (const char* name : {"next_h", "next_c", "output"}) models::set_type(body->add_output(), name, 1, {"2", "2"});
         model.node("Transpose", {"all"}, {"y"}).set("perm", std::vector<std::int64_t>{1, 0, 2});
@@ -678,15 +678,15 @@ TEST_CASE("sequences that a loop of many turns appends to are joined, and picked
     model.node("Gather", {"shape", "zero"}, {"times"});
     model.node("SequenceEmpty", {}, {"empty"});
     auto* body = model.node("Loop", {"times", "", "empty", "none"}, {"sums", "end", "rows"}).graph("body");
-    models::set_type(body->add_input(), "i", kInt64, {});
-    models::set_type(body->add_input(), "going", kBool, {});
+    models::set_type(body->add_input(), "i", kTypeInt64, {});
+    models::set_type(body->add_input(), "going", kTypeBool, {});
     body->add_input()->set_name("sequence");
     models::set_type(body->add_input(), "h", 1, {"2"});
     models::add_node(body, "Gather", {"x", "i"}, {"row"});
     models::add_node(body, "Add", {"h", "row"}, {"next"});
     models::add_node(body, "SequenceInsert", {"sequence", "next"}, {"longer"});
     models::add_node(body, "Identity", {"going"}, {"goes"});
-    models::set_type(body->add_output(), "goes", kBool, {});
+    models::set_type(body->add_output(), "goes", kTypeBool, {});
     body->add_output()->set_name("longer");
     models::set_type(body->add_output(), "next", 1, {"2"});
     models::set_type(body->add_output(), "row", 1, {"2"});
@@ -695,7 +695,7 @@ TEST_CASE("sequences that a loop of many turns appends to are joined, and picked
     model.node("ConcatFromSequence", {"sums"}, {"flat"}).set("axis", 0);
     model.node("SequenceAt", {"sums", "last"}, {"at_end"});
     model.node("SequenceLength", {"sums"}, {"length"});
-    model.output("columns").output("flat").output("at_end").output("length", {}, kInt64).output("end").output("rows");
+    model.output("columns").output("flat").output("at_end").output("length", {}, kTypeInt64).output("end").output("rows");
     const Graph graph = load_onnx_from_memory(model.bytes());
     INFO(graph.str());
     for (const int times : {1, 4, 50}) {
