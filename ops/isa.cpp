@@ -1,4 +1,4 @@
-// Chooses the instruction set of the CPU kernels once, at start.
+// Chooses the instruction set of the CPU kernels once, before any global object of a program is made.
 #include "tapir/ops/cpu/isa.h"
 
 #include <cstdlib>
@@ -26,6 +26,14 @@ Isa detect() {
 
 }  // namespace
 
-const Isa chosen_isa = detect();
+Isa chosen_isa = Isa::baseline;
+
+namespace {
+
+// Before the constructors of global objects, which may compute with tensors: with other kernels they would get other
+// digits. 101 is the first priority that is not the compiler's own.
+[[gnu::constructor(101)]] void choose() { chosen_isa = detect(); }
+
+}  // namespace
 
 }  // namespace tapir::kernels

@@ -11,8 +11,8 @@ namespace tapir::kernels {
 enum class Isa : int { baseline, avx2, avx512 };
 
 /// The best instruction set of this machine; the environment variable TAPIR_ISA=baseline|avx2|avx512 may lower it.
-/// Chosen once, before main.
-extern const Isa chosen_isa;
+/// Chosen once, before the first global object is made; not changed afterwards.
+extern Isa chosen_isa;
 
 /// One kernel's three compilations; calling it calls the one for this machine.
 template <class Fn>
