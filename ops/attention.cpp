@@ -13,6 +13,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/attention_impl.h"
+#include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
@@ -104,6 +105,28 @@ Tensor scaled(const In& query, std::optional<double> scale) {
     return mul(query, scale.value_or(1 / std::sqrt(width)));
 }
 
+// The operands in float32 where they are, or become under an AutocastScope, 16-bit floats on the CPU: scores and
+// weights are not rounded on the way to the result. GPUs multiply 16-bit floats as they are.
+struct Widened {
+    Tensor x[3];
+    DType dtype = float32;  // of the result; float32: nothing is to be done
+
+    explicit Widened(std::initializer_list<const In*> operands) {
+        const TensorImpl* first = (*operands.begin())->tensor.impl();
+        if (on_gpu((*operands.begin())->tensor) || (!detail::thread.autocast && !is_16_bit(first->dtype))) return;
+        int i = 0;
+        bool are_low = true;
+        for (const In* operand : operands) {
+            x[i] = detail::thread.autocast ? detail::autocast_to_low(*operand) : operand->tensor;
+            are_low &= is_16_bit(x[i++].dtype());
+        }
+        if (!are_low) return;
+        dtype = x[0].dtype();
+        for (Tensor& t : x) t = t.defined() ? t.to(float32) : t;
+    }
+    static bool is_16_bit(DType t) { return t == float16 || t == bfloat16; }
+};
+
 Shape leading(const In& x) { return Shape(x->sizes, x->rank - 2); }
 
 void check(const In& q, const In& k, const In& v, const Tensor& mask, double dropout_p) {
@@ -146,6 +169,12 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
     }
 
     const detail::RecordedParts parts(query.loc);
+    if (const Widened wide({&query, &key, &value}); wide.dtype != float32) [[unlikely]] {
+        const detail::PauseAutocast off;
+        const auto in = [&](int i) { return In(wide.x[i], query.loc); };
+        return scaled_dot_product_attention(in(0), in(1), in(2), attn_mask, dropout_p, is_causal, scale)
+            .to(wide.dtype, query.loc);
+    }
     const Tensor q = scaled(query, scale);
     const Tensor &k = key.tensor, &v = value.tensor;
     const Attention attention{dropout_p, is_causal};
@@ -182,6 +211,11 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
 
 Tensor attention_weights(In query, In key, const Tensor& mask, double dropout_p, bool is_causal) {
     const detail::RecordedParts parts(query.loc);
+    if (const Widened wide({&query, &key}); wide.dtype != float32) [[unlikely]] {
+        const detail::PauseAutocast off;
+        return attention_weights(In(wide.x[0], query.loc), In(wide.x[1], query.loc), mask, dropout_p, is_causal)
+            .to(wide.dtype, query.loc);
+    }
     const Attention attention{dropout_p, is_causal};
     const Tensor q = scaled(query, {}), added = attention.bias(q, key.tensor, mask, 0);
     const Tensor weights = attention.weights(q, key.tensor, added, 0);
