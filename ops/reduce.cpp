@@ -1,8 +1,10 @@
 // Sums, means, products and extremes over any dimensions.
 #include "tapir/ops/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/autocast_impl.h"
@@ -420,9 +422,10 @@ void norm_rule(Backward& b) {
     } else if (std::isinf(p)) {
         b.give(0, sign(x) * to_equal(abs(x), y, g, kept));
     } else {
-        const Tensor size = abs(x), zero = eq(size, 0.0);
-        const Tensor power = where(zero, 0.0, pow(where(zero, 1.0, size), p - 1));
-        b.give(0, sign(x) * power * divide_or_zero(g, pow(where(eq(y, 0.0), 1.0, y), p - 1) * to(ne(y, 0.0), y.dtype())));
+        // (|x| / y)^(p - 1): the powers by themselves may be beyond all numbers
+        const Tensor size = abs(x), zero = eq(size, 0.0), length = where(eq(y, 0.0), 1.0, y);
+        const Tensor power = where(zero, 0.0, pow(where(zero, 1.0, size) / length, p - 1));
+        b.give(0, sign(x) * power * to(ne(y, 0.0), y.dtype()) * g);
     }
 }
 
@@ -448,6 +451,39 @@ Plan norm_plan(double p) {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Whether the sum of powers behind a norm may have left the range of float64, in which it is taken, or lost digits
+// below it.
+bool may_be_out_of_range(double norm, double p) {
+    const double powers =
+        p * std::log2(norm);  // the sum's logarithm; infinite for norms of 0 and infinity, and nan for nan
+    return !(powers > -960 && powers < 1023);
+}
+
+// The norms, or deviations (p = 2), of the lines whose sums of powers leave the range, once more: compute(size) of
+// elements divided by a power of two near the largest, or for p < 0 the smallest, of their line.
+template <class Compute>
+void mend_range(const In& x, double p, Over o, const Tensor& out, const Compute& compute) {
+    const Tensor rough = out.to(float64, x.loc);
+    const auto* norms = static_cast<const double*>(rough.raw_data());
+    if (std::none_of(norms, norms + rough.numel(), [p](double norm) { return may_be_out_of_range(norm, p); })) return;
+    const Dims dims = dims_of(o, x.tensor.dim());
+    const Tensor size = abs(x).to(float64, x.loc),
+                 scale = (p > 0 ? amax(size, dims, true) : amin(size, dims, true)).contiguous(x.loc);
+    auto* scales = static_cast<double*>(scale.raw_data());
+    std::vector<double> undo;
+    for (std::int64_t i = 0; i < scale.numel(); ++i) {
+        const bool is_number = scales[i] > 0 && std::isfinite(scales[i]);
+        scales[i] = is_number && may_be_out_of_range(norms[i], p)
+                        ? std::ldexp(1.0, -std::clamp(std::ilogb(scales[i]), -1022, 1022))
+                        : 1;
+        undo.push_back(1 / scales[i]);
+    }
+    const Tensor scaled = compute(In(mul(x.tensor.to(float64, x.loc), scale), x.loc));
+    auto* to = static_cast<double*>(scaled.raw_data());
+    for (std::int64_t i = 0; i < scaled.numel(); ++i) to[i] *= undo[static_cast<std::size_t>(i)];
+    copy_elements(out, scaled);
+}
+
 }  // namespace
 
 TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "The p-norm over dimensions.",
@@ -467,6 +503,12 @@ Tensor reduction::norm_of(const char* op, const In& x, double p, const Dims& dim
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
     if (std::isinf(p) || p < 0) check_not_empty(x, op, o);
     Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);
+    // In float64 the powers of narrower floats have room, unless p is large.
+    const bool has_room = p == 0 || p == 1 || std::isinf(p) || (x->dtype != float64 && std::abs(p) <= 4);
+    if (!has_room && !on_gpu(x.tensor) && x->numel > 0) [[unlikely]] {
+        const detail::UnrecordedParts parts;
+        mend_range(x, p, o, out, [&](const In& scaled) { return reduced(scaled, o, norm_plan(p), float64, 0); });
+    }
     if (detail::thread.observed) record(norm_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, NormAttrs{p, o});
     return out;
 }
@@ -514,6 +556,14 @@ Tensor variance(const In& x, const char* op, Over o, int correction, Finish fini
     plan.finish = finish;
     plan.divisor = std::max(static_cast<double>(reduced_numel(impl, o)) - correction, 0.0);
     run_moments(impl, o, plan, out.impl());
+    if (finish == Finish::sqrt && impl->dtype == float64 && !on_gpu(x.tensor)) {
+        const detail::UnrecordedParts parts;
+        mend_range(x, 2, o, out, [&](const In& scaled) {
+            const Tensor made = make_result(scaled.tensor.impl(), o, float64, x.loc);
+            run_moments(scaled.tensor.impl(), o, plan, made.impl());
+            return made;
+        });
+    }
     return out;
 }
 

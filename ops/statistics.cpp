@@ -327,6 +327,17 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
     return where(is_apart, sqrt(where(is_apart, squared, 1)), 0);
 }
 
+// Whether sums of products of these numbers neither overflow nor lose all of their digits below the smallest. Where
+// nobody may look at the numbers it is taken for granted.
+bool are_squares_in_range(const Tensor& a, const Tensor& b) {
+    if (a.numel() == 0 || b.numel() == 0 || on_gpu(a) || detail::is_tracing()) return true;
+    const detail::UnrecordedParts parts;
+    const double largest = std::max(norm(a.detach(), std::numeric_limits<double>::infinity()).item(),
+                                    norm(b.detach(), std::numeric_limits<double>::infinity()).item());
+    const double most = a.dtype() == float64 ? 1e150 : a.dtype() == float16 ? 60 : 1e17;
+    return !(largest > most || (largest > 0 && largest < 1 / most));
+}
+
 }  // namespace
 
 Tensor cdist(In a, In b, double p) {
@@ -343,7 +354,9 @@ Tensor cdist(In a, In b, double p) {
     if (!(p >= 0)) fail<ValueError>(a.loc, "cdist: p must not be negative, got {}", p);
     const detail::RecordedParts parts(a.loc);
     const int64_t n = a->sizes[rank - 2], m = b->sizes[b.tensor.dim() - 2];
-    if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0) return euclidean_by_products(a.tensor, b.tensor);
+    if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0 && are_squares_in_range(a.tensor, b.tensor)) {
+        return euclidean_by_products(a.tensor, b.tensor);
+    }
     const Tensor difference = unsqueeze(a, -2) - unsqueeze(b, -3);
     if (a->sizes[rank - 1] == 0) return sum(difference, {-1});
     return norm(difference, p, {-1});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <unordered_set>
 
 #include "tapir/autograd/profiler.h"
@@ -134,7 +135,16 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
     for (const Tensor& g : grads) {
         if (!on_gpu(g)) with_elements(g, false, loc, [&](const auto* x, std::int64_t n) { add(power_sum(x, n, p)); });
     }
-    return std::isinf(p) ? total : std::pow(total, 1 / p);
+    if (std::isinf(p)) return total;
+    if (total > 1e-290 && total < std::numeric_limits<double>::infinity()) return std::pow(total, 1 / p);
+    // Powers beyond the range of float64, or below: of gradients divided by the largest of their numbers.
+    const double largest = total_norm(grads, devices, std::numeric_limits<double>::infinity(), loc);
+    if (std::isnan(total) || !(largest > 0 && std::isfinite(largest)) || (largest >= 0.5 && largest <= 2))
+        return std::pow(total, 1 / p);
+    const int exponent = std::clamp(std::ilogb(largest), -1022, 1022);
+    std::vector<Tensor> scaled;
+    for (const Tensor& g : grads) scaled.push_back(g.to(float64, loc) * std::ldexp(1.0, -exponent));
+    return std::ldexp(total_norm(scaled, devices, p, loc), exponent);
 }
 
 // --- By ops, which a graph that is traced holds ----------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 #include "tapir/ops/kernels/optimizer.h"
 
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
-
-using i64 = std::int64_t;
 
 #define TAPIR_RULE [[gnu::always_inline]] inline
 #include "tapir/ops/kernels/optimizer_rules.def"
@@ -49,19 +48,18 @@ void choose(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
 
 template <class T>
 double squares(i64 n, const T* g) {
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (i64 i = 0; i < n; ++i) sum += g[i] * g[i];
-    // Squares beyond the float range are summed as doubles.
+    const Wide<T> sum = sum_of<T>(
+        n, [&](auto at) __attribute__((always_inline)) { return at(g) * at(g); });
+    // Squares beyond the float range, and below it, are summed as doubles.
     if constexpr (sizeof(T) == 4) {
-        if (!is_finite(sum)) {
+        if (!(sum <= __FLT_MAX__ && sum >= __FLT_MIN__)) {
             double wide = 0;
 #pragma omp simd reduction(+ : wide)
             for (i64 i = 0; i < n; ++i) wide += static_cast<double>(g[i]) * static_cast<double>(g[i]);
             return wide;
         }
     }
-    return static_cast<double>(sum);
+    return sum;
 }
 
 template <class T>
