@@ -1,4 +1,6 @@
 // Batch normalisation, and local response normalisation, which is made of other ops.
+#include "tapir/ops/kernels/batch_norm.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,7 +15,6 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
-#include "tapir/ops/kernels/batch_norm.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/normalization_impl.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -125,20 +126,32 @@ void map(const Layout& l, const kernels::ChannelMap<T>& args) {
                  [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
 }
 
-// mean and rstd, and into `variance` the biased one.
+// (3, channels) in training: mean, rstd, and what the mean lost when it was rounded. Into `variance` the biased one.
 template <class T>
 void set_stats(const Tensor& x, const Tensor& stats, std::vector<double>& variance, double eps) {
     const Layout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
+    const T* from = data<T>(x);
     std::vector<T> shift(channels);
-    for (std::size_t c = 0; c < channels; ++c) shift[c] = data<T>(x)[static_cast<int64_t>(c) * l.inner];
-    const std::vector<double> sum = sums<T>(l, data<T>(x), nullptr, shift.data(), nullptr);
+    for (std::size_t c = 0; c < channels; ++c) shift[c] = from[static_cast<int64_t>(c) * l.inner];
+    const std::vector<double> sum = sums<T>(l, from, nullptr, shift.data(), nullptr);
     const double n = static_cast<double>(l.per_channel());
+    T* to = data<T>(stats);
     for (std::size_t c = 0; c < channels; ++c) {
-        const double from_shift = sum[c] / n;
-        variance[c] = std::max(0.0, sum[channels + c] / n - from_shift * from_shift);
-        data<T>(stats)[c] = static_cast<T>(static_cast<double>(shift[c]) + from_shift);
-        data<T>(stats)[channels + c] = static_cast<T>(1 / std::sqrt(variance[c] + eps));
+        const double from_shift = sum[c] / n, squares = sum[channels + c];
+        MeanAndRstd found{static_cast<double>(shift[c]) + from_shift,
+                          std::max(0.0, squares / n - from_shift * from_shift), 0};
+        found.rstd = 1 / std::sqrt(found.variance + eps);
+        if (!is_in_range<T>(squares, found.variance, eps)) {
+            found = scaled_stats(l.per_channel(), eps, [&](int64_t i) {
+                return static_cast<double>(
+                    from[(i / l.inner * l.channels + static_cast<int64_t>(c)) * l.inner + i % l.inner]);
+            });
+        }
+        variance[c] = found.variance;
+        to[c] = static_cast<T>(found.mean);
+        to[channels + c] = static_cast<T>(found.rstd);
+        to[2 * channels + c] = static_cast<T>(found.mean - static_cast<double>(to[c]));
     }
 }
 
@@ -146,13 +159,14 @@ template <class T>
 Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Loc& loc) {
     const Layout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
+    const T *mean = data<T>(stats), *rstd = mean + channels, *rest = stats.size(0) > 2 ? rstd + channels : nullptr;
     std::vector<T> a(channels), b(channels);
     for (std::size_t c = 0; c < channels; ++c) {
-        a[c] = data<T>(stats)[channels + c] * (weight.defined() ? data<T>(weight)[c] : T(1));
-        b[c] = (bias.defined() ? data<T>(bias)[c] : T(0)) - data<T>(stats)[c] * a[c];
+        a[c] = rstd[c] * (weight.defined() ? data<T>(weight)[c] : T(1));
+        b[c] = (bias.defined() ? data<T>(bias)[c] : T(0)) - (rest ? rest[c] * a[c] : T(0));
     }
     const Tensor y = empty_like(x, loc);
-    map<T>(l, {l.channels, l.inner, data<T>(x), nullptr, a.data(), b.data(), nullptr, data<T>(y)});
+    map<T>(l, {l.channels, l.inner, data<T>(x), nullptr, mean, nullptr, a.data(), b.data(), nullptr, data<T>(y)});
     return y;
 }
 
@@ -170,20 +184,24 @@ template <class T>
 void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
     const Layout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
-    const T *mean = data<T>(stats), *rstd = mean + channels;
+    const T *mean = data<T>(stats), *rstd = mean + channels, *rest = stats.size(0) > 2 ? rstd + channels : nullptr;
     const std::vector<double> sum = sums<T>(l, data<T>(x), data<T>(g), mean, rstd);
     std::vector<T> a(channels), b(channels), w(channels);
     const double n = static_cast<double>(l.per_channel());
     for (std::size_t c = 0; c < channels; ++c) {
+        // The kernel's n is (x - mean) rstd with the rounded mean; `off` is what it lacks.
+        const double off = rest ? static_cast<double>(rest[c]) * static_cast<double>(rstd[c]) : 0,
+                     by_n = sum[channels + c] - off * sum[c];
         data<T>(made.bias)[c] = static_cast<T>(sum[c]);
-        data<T>(made.weight)[c] = static_cast<T>(sum[channels + c]);
-        const double factor = static_cast<double>(rstd[c]) * (weight.defined() ? static_cast<double>(data<T>(weight)[c]) : 1.0);
-        const double slope = training ? -factor * static_cast<double>(rstd[c]) * sum[channels + c] / n : 0;
+        data<T>(made.weight)[c] = static_cast<T>(by_n);
+        const double factor =
+            static_cast<double>(rstd[c]) * (weight.defined() ? static_cast<double>(data<T>(weight)[c]) : 1.0);
+        const double slope = training ? -factor * by_n / n : 0;
         w[c] = static_cast<T>(factor);
         a[c] = static_cast<T>(slope);
-        b[c] = training ? static_cast<T>(-factor * sum[c] / n - slope * static_cast<double>(mean[c])) : T(0);
+        b[c] = training ? static_cast<T>(-factor * sum[c] / n - slope * off) : T(0);
     }
-    map<T>(l, {l.channels, l.inner, data<T>(x), data<T>(g), a.data(), b.data(), w.data(), data<T>(made.x)});
+    map<T>(l, {l.channels, l.inner, data<T>(x), data<T>(g), mean, rstd, a.data(), b.data(), w.data(), data<T>(made.x)});
 }
 void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
     x.dtype() == float64 ? write_gradients<double>(g, x, stats, weight, training, made)
@@ -296,7 +314,7 @@ void follow(const Tensor& running, const Tensor& fresh, double momentum, const L
 // The statistics of x, in training: mean and rstd.
 Tensor stats_of(const Tensor& x, const Running& running, const BatchNormOptions& o, const Loc& loc) {
     const int64_t channels = x.size(1), n = x.numel() / channels;
-    Tensor stats = detail::make_empty({2, channels}, x.dtype(), cpu, loc);
+    Tensor stats = detail::make_empty({3, channels}, x.dtype(), cpu, loc);
     std::vector<double> of_channels(static_cast<std::size_t>(channels));
     stats.dtype() == float64 ? set_stats<double>(x, stats, of_channels, o.eps) : set_stats<float>(x, stats, of_channels, o.eps);
     follow(running.mean, stats[0], o.momentum, loc);
@@ -383,8 +401,9 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
 }
 
 // In training; g and x of one layout, of what kernels read, with elements.
-void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to, const Loc& loc) {
-    const Tensor stats = detail::make_empty({2, x.size(1)}, computed_in(x.dtype()), x.device(), loc);
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to,
+                  const Loc& loc) {
+    const Tensor stats = detail::make_empty({on_gpu(x) ? 2 : 3, x.size(1)}, computed_in(x.dtype()), x.device(), loc);
     if (!on_gpu(x)) {
         std::vector<double> variance(static_cast<std::size_t>(x.size(1)));
         x.dtype() == float64 ? set_stats<double>(x, stats, variance, eps) : set_stats<float>(x, stats, variance, eps);

@@ -1,9 +1,11 @@
-// embedding_bag. On the CPU it is one pass over the rows; largest elements remember the row that each came from. Elsewhere, and for
-// sums of 16-bit floats, the rows are gathered by embedding, and added up bag by bag. Either way the gradient is row-sparse.
+// embedding_bag. On the CPU it is one pass over the rows; largest elements remember the row that each came from.
+// Elsewhere, and for sums of 16-bit floats, the rows are gathered by embedding, and added up bag by bag. Either way the
+// gradient is row-sparse.
 #include "tapir/ops/embedding_bag.h"
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
@@ -116,7 +118,8 @@ void prefetch_row(const T* row, int64_t width) {
     const auto* from = reinterpret_cast<const char*>(row);
     for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64) __builtin_prefetch(from + byte);
 }
-constexpr int64_t kAhead = 8;  // rows
+constexpr int64_t kAhead = 8;          // rows
+constexpr int64_t kRowsTogether = 32;  // summed up in T; of larger bags the sums are added in float64
 
 // Calls run(first bag, end bag) with whole bags for each thread.
 template <class Run>
@@ -135,18 +138,37 @@ void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T*
     const int64_t n = bags.indices.numel();
     for_bags(bags, width, [&](int64_t first_bag, int64_t end_bag) {  // the bags of the indices only grow
         std::fill(out + first_bag * width, out + end_bag * width, T(0));
+        std::vector<double> before;  // of a bag with many rows: the sums of all but the last of them
+        int64_t rows = 0;
+        const auto add_before = [&](T* to) {
+            for (int64_t k = 0; k < width && !before.empty(); ++k)
+                to[k] = static_cast<T>(before[static_cast<std::size_t>(k)] + static_cast<double>(to[k]));
+            before.clear();
+        };
         for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag; i < n && bag[i] < end_bag; ++i) {
-            if (counts && !counts[i]) continue;
-            const T* row = weight + index[i] * width;
             T* to = out + bag[i] * width;
-            if (i + kAhead < n) prefetch_row(weight + index[i + kAhead] * width, width);
-            if (scale) {
-                const T s = scale[i];
+            const bool is_last = i + 1 == n || bag[i + 1] != bag[i];
+            if (!counts || counts[i]) {
+                const T* row = weight + index[i] * width;
+                if (i + kAhead < n) prefetch_row(weight + index[i + kAhead] * width, width);
+                if (scale) {
+                    const T s = scale[i];
 #pragma omp simd
-                for (int64_t k = 0; k < width; ++k) to[k] += s * row[k];
-            } else {
+                    for (int64_t k = 0; k < width; ++k) to[k] += s * row[k];
+                } else {
 #pragma omp simd
-                for (int64_t k = 0; k < width; ++k) to[k] += row[k];
+                    for (int64_t k = 0; k < width; ++k) to[k] += row[k];
+                }
+                ++rows;
+            }
+            if (is_last) {
+                add_before(to);
+                rows = 0;
+            } else if (rows == kRowsTogether) {
+                before.resize(static_cast<std::size_t>(width));
+                for (int64_t k = 0; k < width; ++k)
+                    before[static_cast<std::size_t>(k)] += static_cast<double>(std::exchange(to[k], T(0)));
+                rows = 0;
             }
         }
     });

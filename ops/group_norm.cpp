@@ -125,14 +125,27 @@ void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g,
     }
 }
 
-// y = g * c + x * a + b of the examples [first, end), without g: x * a + b.
+// What differs by channel, (batch, channels): see kernels::ChannelMap.
 template <class T>
-void map(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const T* a, const T* b, const T* c, T* y) {
-    const auto moved = [](const T* p, int64_t by) { return p ? p + by : nullptr; };
+struct MapTerms {
+    const T *shift, *scale, *a, *b, *c;
+};
+// y of the examples [first, end).
+template <class T>
+void map(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const MapTerms<T>& by, T* y) {
+    const auto moved = [](const T* p, int64_t by_count) { return p ? p + by_count : nullptr; };
     for_parts(l, first, end, [&](int64_t example, int64_t from, int64_t to) {
         const int64_t i = l.is_last ? example * l.size() : from * l.inner, k = l.is_last ? example * l.channels : from;
-        const kernels::ChannelMap<T> args{l.is_last ? l.channels : to - from, l.is_last ? 1 : l.inner, x + i, moved(g, i),
-                                          a + k, b + k, moved(c, k), y + i};
+        const kernels::ChannelMap<T> args{l.is_last ? l.channels : to - from,
+                                          l.is_last ? 1 : l.inner,
+                                          x + i,
+                                          moved(g, i),
+                                          by.shift + k,
+                                          moved(by.scale, k),
+                                          by.a + k,
+                                          by.b + k,
+                                          moved(by.c, k),
+                                          y + i};
         kernels::channel_map(args, l.is_last ? from : 0, l.is_last ? to : 1);
     });
 }
@@ -144,11 +157,19 @@ void for_sets(const Layout& l, const Run& run) {
     for (int64_t first = 0; first < l.batch; first += set) run(first, std::min(first + set, l.batch));
 }
 
-// Mean and rstd of each group of the examples [first, end). sums, shift: room for what is found on the way.
+// Of each group: mean and rstd, and what the mean lost when it was rounded.
 template <class T>
-void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums, std::vector<T>& shift, T* means,
-                T* rstds) {
-    const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
+struct GroupStats {
+    T *mean, *rstd, *rest;
+    GroupStats(const Tensor& stats, const Layout& l)
+        : mean(data<T>(stats)), rstd(mean + l.batch * l.groups), rest(rstd + l.batch * l.groups) {}
+};
+
+// Those of the examples [first, end). sums, shift: room for what is found on the way.
+template <class T>
+void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums,
+                std::vector<T>& shift, const GroupStats<T>& stats) {
+    const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels, width = per_group * l.inner;
     const auto inner = static_cast<double>(l.inner);
     for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
         shift[static_cast<std::size_t>(i)] = x[l.is_last ? i / l.channels * l.size() + i % l.channels : i * l.inner];
@@ -161,39 +182,51 @@ void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double 
             mean = static_cast<double>(shift[static_cast<std::size_t>(i)]) + first_sum / inner;
             return std::max(0.0, sums[static_cast<std::size_t>(all + i)] - first_sum * first_sum / inner);
         };
-        double mean = 0, squares = 0, here = 0;
+        double mean = 0, squares = 0, here = 0, of_kernel = 0;
         for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
             squares += channel(i, here);
             mean += here / static_cast<double>(per_group);
+            of_kernel = std::max(of_kernel, sums[static_cast<std::size_t>(all + i)]);
         }
         for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
             channel(i, here);
             squares += inner * (here - mean) * (here - mean);
         }
-        means[k] = static_cast<T>(mean);
-        rstds[k] = static_cast<T>(1 / std::sqrt(squares / (inner * static_cast<double>(per_group)) + eps));
+        MeanAndRstd found{mean, squares / static_cast<double>(width), 0};
+        found.rstd = 1 / std::sqrt(found.variance + eps);
+        if (!is_in_range<T>(std::max(squares, of_kernel), found.variance, eps)) {
+            found = scaled_stats(width, eps, [&](int64_t i) {
+                const int64_t example = k / l.groups, c = k % l.groups * per_group + i / l.inner;
+                const int64_t at = l.is_last ? i % l.inner * l.channels + c : c * l.inner + i % l.inner;
+                return static_cast<double>(x[example * l.size() + at]);
+            });
+        }
+        stats.mean[k] = static_cast<T>(found.mean);
+        stats.rstd[k] = static_cast<T>(found.rstd);
+        stats.rest[k] = static_cast<T>(found.mean - static_cast<double>(stats.mean[k]));
     }
 }
 
-// stats: (2, batch, groups), mean and rstd.
+// stats: (3, batch, groups), as in GroupStats.
 template <class T>
 Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Attrs& attrs, const Loc& loc) {
     const Layout l = layout_of(x, attrs.groups);
     const Tensor y = empty_like(x, loc);
     const T *from = data<T>(x), *w = data<T>(weight), *shift_by = data<T>(bias);
-    T *means = data<T>(stats), *rstds = means + l.batch * l.groups;
+    const GroupStats<T> found(stats, l);
     const int64_t per_group = l.channels / l.groups;
     std::vector<double> sums(2 * l.all());
     std::vector<T> shift(l.all()), a(l.all()), b(l.all());
     for_sets(l, [&](int64_t first, int64_t end) {
-        find_stats(l, first, end, from, attrs.eps, sums, shift, means, rstds);
+        find_stats(l, first, end, from, attrs.eps, sums, shift, found);
         for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
             const int64_t k = i / per_group, c = i % l.channels;
             const auto at = static_cast<std::size_t>(i);
-            a[at] = rstds[k] * (w ? w[c] : T(1));
-            b[at] = (shift_by ? shift_by[c] : T(0)) - means[k] * a[at];
+            shift[at] = found.mean[k];
+            a[at] = found.rstd[k] * (w ? w[c] : T(1));
+            b[at] = (shift_by ? shift_by[c] : T(0)) - found.rest[k] * a[at];
         }
-        map<T>(l, first, end, from, nullptr, a.data(), b.data(), nullptr, data<T>(y));
+        map<T>(l, first, end, from, nullptr, {shift.data(), nullptr, a.data(), b.data(), nullptr}, data<T>(y));
     });
     return y;
 }
@@ -209,7 +242,7 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
     const Layout l = layout_of(x, attrs.groups);
     const auto made_of = [&](int64_t n) { return detail::make_empty({n}, x.dtype(), cpu, loc); };
     Gradients made{empty_like(x, loc), made_of(l.channels), made_of(l.channels)};
-    T *means = data<T>(stats), *rstds = means + l.batch * l.groups;
+    const GroupStats<T> found(stats, l);
     const T* w = data<T>(weight);
     const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
     const double n = static_cast<double>(l.inner) * static_cast<double>(per_group);
@@ -217,27 +250,32 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
     std::vector<T> shift(l.all()), scale(l.all()), a(l.all()), b(l.all()), factor(l.all());
     for_sets(l, [&](int64_t first, int64_t end) {
         const auto at = [&](std::vector<T>& v, int64_t i) -> T& { return v[static_cast<std::size_t>(i)]; };
-        if (!has_stats) find_stats(l, first, end, data<T>(x), attrs.eps, sums, shift, means, rstds);
+        if (!has_stats) find_stats(l, first, end, data<T>(x), attrs.eps, sums, shift, found);
         for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
-            at(shift, i) = means[i / per_group];
-            at(scale, i) = rstds[i / per_group];
+            at(shift, i) = found.mean[i / per_group];
+            at(scale, i) = found.rstd[i / per_group];
         }
         sum_up<T>(l, first, end, data<T>(x), data<T>(g), shift.data(), scale.data(), sums.data());
         for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
             const auto weight_of = [&](int64_t i) { return w ? static_cast<double>(w[i % l.channels]) : 1.0; };
+            // The kernel's n is (x - mean) rstd with the rounded mean; `off` is what it lacks.
+            const auto rstd = static_cast<double>(found.rstd[k]), off = static_cast<double>(found.rest[k]) * rstd;
             double mean_d = 0, mean_dn = 0;
             for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
-                mean_d += weight_of(i) * sums[static_cast<std::size_t>(i)] / n;
-                mean_dn += weight_of(i) * sums[static_cast<std::size_t>(all + i)] / n;
+                double &by_g = sums[static_cast<std::size_t>(i)], &by_n = sums[static_cast<std::size_t>(all + i)];
+                by_n -= off * by_g;
+                mean_d += weight_of(i) * by_g / n;
+                mean_dn += weight_of(i) * by_n / n;
             }
-            const auto rstd = static_cast<double>(rstds[k]), slope = -rstd * rstd * mean_dn;
+            const double slope = -rstd * mean_dn;
             for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
                 at(factor, i) = static_cast<T>(rstd * weight_of(i));
                 at(a, i) = static_cast<T>(slope);
-                at(b, i) = static_cast<T>(-rstd * mean_d - slope * static_cast<double>(means[k]));
+                at(b, i) = static_cast<T>(-rstd * mean_d - slope * off);
             }
         }
-        map<T>(l, first, end, data<T>(x), data<T>(g), a.data(), b.data(), factor.data(), data<T>(made.x));
+        map<T>(l, first, end, data<T>(x), data<T>(g), {shift.data(), scale.data(), a.data(), b.data(), factor.data()},
+               data<T>(made.x));
     });
     for (int64_t c = 0; c < l.channels; ++c) {
         double of_bias = 0, of_weight = 0;
@@ -280,7 +318,7 @@ void group_norm_backward_rule(Backward& b) {
     differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(in[0], in[1], attrs.has_weight ? in[2] : Tensor(), attrs); });
 }
 
-// saved: mean and rstd, x, the weight if there is one
+// saved: GroupStats, x, the weight if there is one
 void group_norm_rule(Backward& b) {
     const Attrs& attrs = b.attrs<Attrs>();
     const Loc loc = b.record().loc;
@@ -321,7 +359,7 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups
             results = gradients_of_ops(g.tensor, x.tensor, weight, attrs);
         } else {
             const Tensor in = ready(x.tensor, dtype, x.loc), from = ready_like(g.tensor, in, x.loc);
-            const Tensor stats = detail::make_empty({2, x->sizes[0], groups}, dtype, x->device, x.loc);
+            const Tensor stats = detail::make_empty({3, x->sizes[0], groups}, dtype, x->device, x.loc);
             const Gradients made = gradients(from, in, stats, weight, attrs, /*has_stats=*/false, x.loc);
             results.push_back(made.x);
             if (weight.defined()) results.push_back(made.weight);
@@ -342,7 +380,7 @@ Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs&
         const detail::UnrecordedParts parts;
         const DType dtype = computed_in(x->dtype);
         const Tensor in = ready(x.tensor, dtype, x.loc);
-        stats = detail::make_empty({2, x->sizes[0], attrs.groups}, dtype, cpu, x.loc);
+        stats = detail::make_empty({3, x->sizes[0], attrs.groups}, dtype, cpu, x.loc);
         const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(dtype, x.loc).contiguous(x.loc) : t; };
         y = dtype == float64 ? normalized<double>(in, stats, wide(weight), wide(bias), attrs, x.loc)
                              : normalized<float>(in, stats, wide(weight), wide(bias), attrs, x.loc);

@@ -119,15 +119,9 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     const int64_t rows = x.numel() / width;
     const int64_t block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
     const int64_t blocks = (rows + block - 1) / block;
-    const auto sums = [&](const Tensor& total) -> Tensor {
-        if (!total.defined() || blocks <= 1) return total;
-        return detail::make_empty({blocks, width}, total.dtype(), total.device(), Loc{});
-    };
+    const auto sums = [&](const Tensor& total) { return total.defined() ? zeroed_sums(blocks, width) : Tensor(); };
     const Tensor weight_sums = sums(grad_weight), bias_sums = sums(grad_bias);
-    for (const Tensor* t : {&weight_sums, &bias_sums}) {
-        if (t->defined()) std::fill_n(data<T>(*t), t->numel(), T(0));
-    }
-    const auto part = [&](const Tensor& t, int64_t i) { return t.defined() ? data<T>(t) + i * width : nullptr; };
+    const auto part = [&](const Tensor& t, int64_t i) { return t.defined() ? data<double>(t) + i * width : nullptr; };
     const auto one_block = [&](int64_t i) {
         const kernels::LayerNormBackward<T> args{width, data<T>(g), data<T>(x), data<T>(weight), data<T>(stats),
                                                  data<T>(stats) + rows, data<T>(grad_x), part(weight_sums, i), part(bias_sums, i)};
@@ -135,17 +129,8 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     };
 #pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
     for (int64_t i = 0; i < blocks; ++i) one_block(i);
-    if (blocks <= 1) return;
-    const auto add_up = [&](const Tensor& total, const Tensor& parts) {
-        if (!total.defined()) return;
-        T* out = data<T>(total);
-        std::copy_n(data<T>(parts), width, out);
-        for (int64_t i = 1; i < blocks; ++i) {
-            for (int64_t j = 0; j < width; ++j) out[j] += data<T>(parts)[i * width + j];
-        }
-    };
-    add_up(grad_weight, weight_sums);
-    add_up(grad_bias, bias_sums);
+    add_up<T>(grad_weight, weight_sums);
+    add_up<T>(grad_bias, bias_sums);
 }
 
 struct Gradients {

@@ -1,6 +1,10 @@
 // What the normalisations share: checked inputs, and the layouts that their kernels take.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
@@ -34,6 +38,52 @@ inline Tensor empty_like(const Tensor& x, const Loc& loc) {
 template <class T>
 T* data(const Tensor& t) {
     return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
+
+/// Room for the sums of a parameter's gradient, (parts, width) zeros in float64, and what they come to, in order.
+inline Tensor zeroed_sums(std::int64_t parts, std::int64_t width) {
+    const Tensor sums = detail::make_empty({parts, width}, float64, cpu, Loc{});
+    std::fill_n(data<double>(sums), sums.numel(), 0.0);
+    return sums;
+}
+template <class T>
+void add_up(const Tensor& total, const Tensor& sums) {
+    if (!total.defined()) return;
+    const std::int64_t parts = sums.size(0), width = sums.size(1);
+    double* all = data<double>(sums);
+    for (std::int64_t i = 1; i < parts; ++i) {
+        for (std::int64_t j = 0; j < width; ++j) all[j] += all[i * width + j];
+    }
+    for (std::int64_t j = 0; j < width; ++j) data<T>(total)[j] = static_cast<T>(all[j]);
+}
+
+/// What a mean and a variance come to, as the kernels of batch normalisation are given them.
+struct MeanAndRstd {
+    double mean, variance, rstd;
+};
+/// Those of n numbers, at(i), whose squares do not fit T: of the numbers scaled to [1, 2).
+template <class At>
+[[gnu::noinline]] MeanAndRstd scaled_stats(std::int64_t n, double eps, const At& at) {
+    double largest = 0;
+    for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(at(i)));
+    const int exponent = largest > 0 && std::isfinite(largest) ? std::clamp(std::ilogb(largest), -1022, 1022) : 0;
+    const double scale = std::ldexp(1.0, -exponent), count = static_cast<double>(n), first = at(0) * scale;
+    double sum = 0, squares = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += at(i) * scale - first;
+    const double from_first = sum / count;
+    for (std::int64_t i = 0; i < n; ++i) {
+        const double d = (at(i) * scale - first) - from_first;
+        squares += d * d;
+    }
+    const double variance = squares / count;
+    return {(first + from_first) / scale, variance / scale / scale, scale / std::sqrt(variance + eps * scale * scale)};
+}
+/// Whether a variance was summed up in T without a loss: without overflow, and eps is there to hide what was cut off
+/// below.
+template <class T>
+bool is_in_range(double squares, double variance, double eps) {
+    return squares <= static_cast<double>(std::numeric_limits<T>::max()) &&
+           variance + eps >= static_cast<double>(std::numeric_limits<T>::min());
 }
 
 inline void check_channels(const char* op, const In& x, const Tensor& t, const char* what) {

@@ -52,20 +52,16 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
                   const Tensor& grad_weight, int64_t width) {
     const int64_t rows = rstd.numel(), block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
     const int64_t blocks = (rows + block - 1) / block;
-    const Tensor sums = grad_weight.defined() ? detail::make_empty({blocks, width}, x.dtype(), cpu, Loc{}) : grad_weight;
-    if (sums.defined()) std::fill_n(data<T>(sums), sums.numel(), T(0));
+    const Tensor sums = grad_weight.defined() ? zeroed_sums(blocks, width) : Tensor();
 #pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
     for (int64_t i = 0; i < blocks; ++i) {
-        const kernels::LayerNormBackward<T> args{width, data<T>(g), data<T>(x), data<T>(weight), nullptr, data<T>(rstd), data<T>(grad_x),
-                                                 sums.defined() ? data<T>(sums) + i * width : nullptr, nullptr};
+        const kernels::LayerNormBackward<T> args{
+            width,   data<T>(g),    data<T>(x),      data<T>(weight),
+            nullptr, data<T>(rstd), data<T>(grad_x), sums.defined() ? data<double>(sums) + i * width : nullptr,
+            nullptr};
         kernels::rms_norm_backward(args, i * block, std::min((i + 1) * block, rows));
     }
-    if (!sums.defined()) return;
-    T* out = data<T>(grad_weight);
-    std::copy_n(data<T>(sums), width, out);
-    for (int64_t i = 1; i < blocks; ++i) {
-        for (int64_t j = 0; j < width; ++j) out[j] += data<T>(sums)[i * width + j];
-    }
+    add_up<T>(grad_weight, sums);
 }
 
 // Made of ops, to be differentiated again. saved: rstd (rows,), x, the weight if there is one.

@@ -1,23 +1,23 @@
 // Sums by channel, and maps that differ by channel, along channels that are last and along those that are not.
+//
+// Channels are summed up from a number near their mean on, so that large numbers that hardly differ keep their digits;
+// maps begin with that difference, too. For sums see Note [Accuracy of sums].
 #include "tapir/ops/kernels/batch_norm.h"
+
+#include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
-
-using i64 = std::int64_t;
-
-// Sums are taken in T over this many rows, or elements of a row, and added up in double.
-constexpr i64 kRows = 64, kElements = 1024;
 
 template <class T, bool kHasGradient>
 void sums_of_last(const ChannelSums<T>& s, i64 begin, i64 end) {
     const i64 channels = s.channels;
     T *first = s.scratch, *second = s.scratch + channels;
     const T *shift = s.shift, *scale = s.scale;
-    for (i64 block = begin; block < end; block += kRows) {
+    for (i64 block = begin; block < end; block += kSumRows) {
         for (i64 c = 0; c < 2 * channels; ++c) first[c] = 0;
-        const i64 last = block + kRows < end ? block + kRows : end;
+        const i64 last = block + kSumRows < end ? block + kSumRows : end;
         for (i64 row = block; row < last; ++row) {
             const T *x = s.x + row * channels, *g = kHasGradient ? s.g + row * channels : nullptr;
 #pragma omp simd
@@ -45,23 +45,18 @@ void sums_of_rows(const ChannelSums<T>& s, i64 begin, i64 end) {
         const i64 c = row % s.channels;
         const T shift = s.shift[c], scale = kHasGradient ? s.scale[c] : T(1);
         const T *x = s.x + row * s.inner, *g = kHasGradient ? s.g + row * s.inner : nullptr;
-        for (i64 block = 0; block < s.inner; block += kElements) {
-            const i64 last = block + kElements < s.inner ? block + kElements : s.inner;
-            T first = 0, second = 0;
-#pragma omp simd reduction(+ : first, second)
-            for (i64 i = block; i < last; ++i) {
-                const T d = x[i] - shift;
+        const Sums<T> sums = sums_of<T>(
+            s.inner, [&](auto at) __attribute__((always_inline)) {
+                const Vector<T> d = at(x) - shift;
                 if constexpr (kHasGradient) {
-                    first += g[i];
-                    second += g[i] * (d * scale);
+                    const Vector<T> by = at(g);
+                    return Terms<T>{by, by * (d * scale)};
                 } else {
-                    first += d;
-                    second += d * d;
+                    return Terms<T>{d, d * d};
                 }
-            }
-            s.first[c] += static_cast<double>(first);
-            s.second[c] += static_cast<double>(second);
-        }
+            });
+        s.first[c] += sums.first;
+        s.second[c] += sums.second;
     }
 }
 
@@ -77,16 +72,16 @@ void sums(const ChannelSums<T>& s, i64 begin, i64 end) {
 template <class T, bool kHasGradient>
 void map_rows(const ChannelMap<T>& m, i64 begin, i64 end) {
     if (m.inner == 1) {
-        const T *a = m.a, *b = m.b, *w = m.c;
+        const T *shift = m.shift, *scale = m.scale, *a = m.a, *b = m.b, *w = m.c;
         for (i64 row = begin; row < end; ++row) {
             const T *x = m.x + row * m.channels, *g = kHasGradient ? m.g + row * m.channels : nullptr;
             T* y = m.y + row * m.channels;
 #pragma omp simd
             for (i64 c = 0; c < m.channels; ++c) {
                 if constexpr (kHasGradient) {
-                    y[c] = g[c] * w[c] + (x[c] * a[c] + b[c]);
+                    y[c] = g[c] * w[c] + ((x[c] - shift[c]) * scale[c] * a[c] + b[c]);
                 } else {
-                    y[c] = x[c] * a[c] + b[c];
+                    y[c] = (x[c] - shift[c]) * a[c] + b[c];
                 }
             }
         }
@@ -94,15 +89,16 @@ void map_rows(const ChannelMap<T>& m, i64 begin, i64 end) {
     }
     for (i64 row = begin * m.channels; row < end * m.channels; ++row) {
         const i64 c = row % m.channels;
-        const T a = m.a[c], b = m.b[c], w = kHasGradient ? m.c[c] : T(0);
+        const T shift = m.shift[c], a = m.a[c], b = m.b[c], scale = kHasGradient ? m.scale[c] : T(0),
+                w = kHasGradient ? m.c[c] : T(0);
         const T *x = m.x + row * m.inner, *g = kHasGradient ? m.g + row * m.inner : nullptr;
         T* y = m.y + row * m.inner;
 #pragma omp simd
         for (i64 i = 0; i < m.inner; ++i) {
             if constexpr (kHasGradient) {
-                y[i] = g[i] * w + (x[i] * a + b);
+                y[i] = g[i] * w + ((x[i] - shift) * scale * a + b);
             } else {
-                y[i] = x[i] * a + b;
+                y[i] = (x[i] - shift) * a + b;
             }
         }
     }

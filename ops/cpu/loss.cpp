@@ -1,19 +1,18 @@
-// Losses: one pass over the data each, forward and gradient together where that saves one.
+// Losses: one pass over the data each, forward and gradient together where that saves one. For sums see Note [Accuracy
+// of sums].
 #include "tapir/ops/kernels/loss.h"
 
 #include <cstring>
 
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-using i64 = std::int64_t;
-
-i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
-
-// --- Cross-entropy -------------------------------------------------------------------------------------------------------
+// --- Cross-entropy
+// -------------------------------------------------------------------------------------------------------
 //
 // Three ways through the same formulas:
 //   rows   one position after the other, vectors along the classes (inner == 1, many classes)
@@ -44,8 +43,7 @@ struct Targets {
           scale(static_cast<T>(args.scale)),
           total(static_cast<T>(args.classes)) {
         if (!weight || soft == 0) return;
-        total = 0;
-        for (i64 c = 0; c < args.classes; ++c) total += weight[c];
+        total = static_cast<T>(fold<Sum>(weight, args.classes));
     }
     T weight_of(i64 c) const { return weight ? weight[c] : T(1); }
 };
@@ -60,9 +58,11 @@ inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride
                   T* grad) {
     const i64 n = Count ? Count : count;
     T top[kLanesMax], sum[kLanesMax], hard[kLanesMax];
+    Wide<T> before[kLanesMax];  // the sums of the classes before the last kSumRows or fewer, which are in `sum`
     for (i64 j = 0; j < n; ++j) {
         top[j] = -kInfinity<T>;
         sum[j] = 0;
+        before[j] = 0;
     }
     for (i64 c = 0; c < classes; ++c) {
 #pragma omp simd
@@ -70,6 +70,13 @@ inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride
     }
     for (i64 c = 0; c < classes; ++c) {
         const T* from = x + c * stride;
+        if (c > 0 && c % kSumRows == 0) {
+#pragma omp simd
+            for (i64 j = 0; j < n; ++j) {
+                before[j] += static_cast<Wide<T>>(sum[j]);
+                sum[j] = 0;
+            }
+        }
         if (grad) {
             T* e = grad + c * stride;
 #pragma omp simd
@@ -84,6 +91,8 @@ inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride
     }
     T log_sum[kLanesMax];
 #pragma omp simd
+    for (i64 j = 0; j < n; ++j) sum[j] = static_cast<T>(before[j] + static_cast<Wide<T>>(sum[j]));
+#pragma omp simd
     for (i64 j = 0; j < n; ++j) log_sum[j] = log(sum[j]);
     bool any_ignored = false;
     for (i64 j = 0; j < n; ++j) {
@@ -96,9 +105,10 @@ inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride
     if (targets.soft != 0) {
         for (i64 j = 0; j < n; ++j) {
             if (target[j] == targets.ignore) continue;
-            T shifted = 0;
-            for (i64 c = 0; c < classes; ++c) shifted += targets.weight_of(c) * (x[c * stride + j] - top[j]);
-            loss[j] += targets.soft * (targets.total * log_sum[j] - shifted);
+            Wide<T> shifted = 0;
+            for (i64 c = 0; c < classes; ++c)
+                shifted += static_cast<Wide<T>>(targets.weight_of(c) * (x[c * stride + j] - top[j]));
+            loss[j] += targets.soft * (targets.total * log_sum[j] - static_cast<T>(shifted));
         }
     }
     if (!grad) return;
@@ -146,18 +156,23 @@ void tiles(const Targets<T>& targets, i64 classes, const T* x, i64 begin, i64 en
 // exp(x - top) of n numbers into e (may be null), and their sum.
 template <class T>
 inline T exponentials(const T* x, T top, T* e, i64 n) {
-    T sum = 0;
-    if (e) {
+    Wide<T> total = 0;
+    for (i64 begin = 0; begin < n; begin += kSimdBlock) {
+        const i64 end = smaller(begin + kSimdBlock, n);
+        T sum = 0;
+        if (e) {
 #pragma omp simd reduction(+ : sum)
-        for (i64 c = 0; c < n; ++c) {
-            e[c] = exp(x[c] - top);
-            sum += e[c];
+            for (i64 c = begin; c < end; ++c) {
+                e[c] = exp(x[c] - top);
+                sum += e[c];
+            }
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (i64 c = begin; c < end; ++c) sum += exp(x[c] - top);
         }
-    } else {
-#pragma omp simd reduction(+ : sum)
-        for (i64 c = 0; c < n; ++c) sum += exp(x[c] - top);
+        total += static_cast<Wide<T>>(sum);
     }
-    return sum;
+    return static_cast<T>(total);
 }
 
 template <class T>
@@ -198,9 +213,9 @@ void row(const Targets<T>& targets, i64 classes, const T* x, i64 target, T* loss
     const T hard = targets.hard * targets.weight_of(target), log_sum = log(sum);
     *loss = hard * (log_sum - (x[target] - top));
     if (targets.soft != 0) {
-        T shifted = 0;
-        for (i64 c = 0; c < classes; ++c) shifted += targets.weight_of(c) * (x[c] - top);
-        *loss += targets.soft * (targets.total * log_sum - shifted);
+        Wide<T> shifted = 0;
+        for (i64 c = 0; c < classes; ++c) shifted += static_cast<Wide<T>>(targets.weight_of(c) * (x[c] - top));
+        *loss += targets.soft * (targets.total * log_sum - static_cast<T>(shifted));
     }
     if (!grad) return;
     const T factor = targets.scale * (hard + targets.soft * targets.total) / sum;
@@ -258,15 +273,11 @@ void run_scale_classes(const T* d, const T* g, i64 g_step, T* out, i64 begin, i6
 
 template <class T>
 double run_squared_distance(const T* a, const T* b, i64 n) {
-    double total = 0;
-    for (i64 done = 0; done < n; done += 1024) {  // the error of a float sum stays that of 1024 / 16 additions
-        const i64 end = smaller(n, done + 1024);
-        T sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (i64 i = done; i < end; ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-        total += static_cast<double>(sum);
-    }
-    return total;
+    return sum_of<T>(
+        n, [&](auto at) __attribute__((always_inline)) {
+            const Vector<T> d = at(a) - at(b);
+            return d * d;
+        });
 }
 
 template <class T>
@@ -349,8 +360,8 @@ template <class T, class Loss>
 double run_pair_sum(const Loss& loss, const PairLossArgs& args) {
     const T *x = as<T>(args.x), *t = as<T>(args.t);
     double total = 0;
-    for (i64 done = 0; done < args.n; done += 1024) {  // as in run_squared_distance
-        const i64 end = smaller(args.n, done + 1024);
+    for (i64 done = 0; done < args.n; done += kSimdBlock) {
+        const i64 end = smaller(args.n, done + kSimdBlock);
         T sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (i64 i = done; i < end; ++i) sum += loss.loss(x[i], t[i]);

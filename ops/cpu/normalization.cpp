@@ -1,29 +1,89 @@
-// The kernels of layer normalisation. The variance is summed up around the mean, in a second pass over a row that is in
-// cache by then: the one-pass formula loses all digits where the mean is large.
+// The kernels of layer normalisation and of that by root mean squares.
+//
+// The mean is taken from a row's first element on, and the variance around the mean in a second pass over a row that is
+// in cache by then: rows of large numbers that hardly differ keep all of their digits. For sums see Note [Accuracy of
+// sums]. A row whose squares leave the range of T is computed once more, in float64 and scaled.
 #include "tapir/ops/kernels/normalization.h"
 
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-using i64 = std::int64_t;
+template <class T>
+constexpr Wide<T> kLargest = static_cast<Wide<T>>(__FLT_MAX__);
+template <>
+constexpr double kLargest<double> = __DBL_MAX__;
+template <class T>
+constexpr Wide<T> kSmallestNormal = static_cast<Wide<T>>(__FLT_MIN__);
+template <>
+constexpr double kSmallestNormal<double> = __DBL_MIN__;
+
+// Whether a mean of squares has its digits: what overflowed is inf or nan, and squares that were cut off do not count
+// beside what is large enough.
+template <class T>
+bool is_in_range(Wide<T> squares, Wide<T> with_eps) {
+    return squares <= kLargest<T> && with_eps >= kSmallestNormal<T>;
+}
+
+// A power of two that brings n numbers of at most this size to [1, 2).
+double scale_for(double largest) {
+    if (!(largest <= __DBL_MAX__)) return 1;
+    const i64 exponent = 2046 - static_cast<i64>(__builtin_bit_cast(u64, largest) >> 52);
+    return __builtin_bit_cast(double, static_cast<u64>(exponent < 1 ? 1 : exponent > 2045 ? 2045 : exponent) << 52);
+}
+
+// The row whose squares do not fit T.
+template <class T>
+[[gnu::noinline]] void normalize_scaled(const LayerNorm<T>& args, i64 row, bool is_centred) {
+    const i64 width = args.width;
+    const T* x = args.x + row * width;
+    double largest = 0;
+    for (i64 j = 0; j < width; ++j) {
+        const double size = __builtin_fabs(static_cast<double>(x[j]));
+        largest = size > largest ? size : largest;
+    }
+    const double scale = scale_for(largest), n = static_cast<double>(width),
+                 first = is_centred ? static_cast<double>(x[0]) * scale : 0.0;
+    const auto at = [&](i64 j) { return static_cast<double>(x[j]) * scale - first; };
+    double sum = 0, squares = 0;
+    for (i64 j = 0; is_centred && j < width; ++j) sum += at(j);
+    const double mean = sum / n;
+    for (i64 j = 0; j < width; ++j) squares += (at(j) - mean) * (at(j) - mean);
+    const double rstd = 1 / sqrt(squares / n + args.eps * scale * scale);
+    if (args.mean) args.mean[row] = static_cast<T>(mean / scale);
+    if (args.rstd) args.rstd[row] = static_cast<T>(rstd * scale);
+    for (i64 j = 0; j < width; ++j) {
+        const double normal = (at(j) - mean) * rstd * (args.weight ? static_cast<double>(args.weight[j]) : 1.0);
+        args.y[row * width + j] = static_cast<T>(normal + (args.bias ? static_cast<double>(args.bias[j]) : 0.0));
+    }
+}
 
 template <class T>
 void forward(const LayerNorm<T>& args, i64 begin, i64 end) {
     const i64 width = args.width;
-    const T scale = T(1) / static_cast<T>(width);
+    const auto n = static_cast<Wide<T>>(width);
     for (i64 row = begin; row < end; ++row) {
         const T* x = args.x + row * width;
         T* y = args.y + row * width;
-        T sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-        for (i64 j = 0; j < width; ++j) sum += x[j];
-        const T mean = sum * scale;
-#pragma omp simd reduction(+ : squares)
-        for (i64 j = 0; j < width; ++j) squares += (x[j] - mean) * (x[j] - mean);
-        const T rstd = T(1) / sqrt(squares * scale + static_cast<T>(args.eps));
+        const T first = x[0];
+        const T mean =
+            static_cast<T>(sum_of<T>(
+                               width, [&](auto at) __attribute__((always_inline)) { return at(x) - first; }) /
+                           n);
+        const Wide<T> squares = sum_of<T>(
+            width, [&](auto at) __attribute__((always_inline)) {
+                const Vector<T> d = (at(x) - first) - mean;
+                return d * d;
+            });
+        const Wide<T> variance = squares / n + static_cast<Wide<T>>(args.eps);
+        if (!is_in_range<T>(squares, variance)) {
+            normalize_scaled(args, row, /*is_centred=*/true);
+            continue;
+        }
+        const T rstd = static_cast<T>(1 / sqrt(variance));
         if (args.mean) {
             args.mean[row] = mean;
             args.rstd[row] = rstd;
@@ -31,16 +91,16 @@ void forward(const LayerNorm<T>& args, i64 begin, i64 end) {
         const T *w = args.weight, *b = args.bias;
         if (w && b) {
 #pragma omp simd
-            for (i64 j = 0; j < width; ++j) y[j] = (x[j] - mean) * rstd * w[j] + b[j];
+            for (i64 j = 0; j < width; ++j) y[j] = ((x[j] - first) - mean) * rstd * w[j] + b[j];
         } else if (w) {
 #pragma omp simd
-            for (i64 j = 0; j < width; ++j) y[j] = (x[j] - mean) * rstd * w[j];
+            for (i64 j = 0; j < width; ++j) y[j] = ((x[j] - first) - mean) * rstd * w[j];
         } else if (b) {
 #pragma omp simd
-            for (i64 j = 0; j < width; ++j) y[j] = (x[j] - mean) * rstd + b[j];
+            for (i64 j = 0; j < width; ++j) y[j] = ((x[j] - first) - mean) * rstd + b[j];
         } else {
 #pragma omp simd
-            for (i64 j = 0; j < width; ++j) y[j] = (x[j] - mean) * rstd;
+            for (i64 j = 0; j < width; ++j) y[j] = ((x[j] - first) - mean) * rstd;
         }
     }
 }
@@ -50,41 +110,83 @@ template <class T, bool weighted>
 void grad_input(const LayerNormBackward<T>& args, i64 row) {
     const i64 width = args.width;
     const T *x = args.x + row * width, *g = args.grad + row * width, *w = args.weight;
-    const T mean = args.mean[row], rstd = args.rstd[row];
-    T sum = 0, product = 0;
-#pragma omp simd reduction(+ : sum, product)
-    for (i64 j = 0; j < width; ++j) {
-        const T d = weighted ? g[j] * w[j] : g[j];
-        sum += d;
-        product += d * (x[j] - mean) * rstd;
-    }
-    const T scale = T(1) / static_cast<T>(width);
-    const T mean_d = sum * scale, mean_dn = product * scale;
+    const T first = x[0], mean = args.mean[row], rstd = args.rstd[row];
+    const Sums<T> sums = sums_of<T>(
+        width, [&](auto at) __attribute__((always_inline)) {
+            Vector<T> d = at(g);
+            if constexpr (weighted) d *= at(w);
+            return Terms<T>{d, d * (((at(x) - first) - mean) * rstd)};
+        });
+    const T mean_d = static_cast<T>(sums.first / static_cast<Wide<T>>(width));
+    const T mean_dn = static_cast<T>(sums.second / static_cast<Wide<T>>(width));
     T* out = args.grad_x + row * width;
 #pragma omp simd
     for (i64 j = 0; j < width; ++j) {
         const T d = weighted ? g[j] * w[j] : g[j];
-        out[j] = rstd * (d - mean_d - (x[j] - mean) * rstd * mean_dn);
+        out[j] = rstd * (d - mean_d - ((x[j] - first) - mean) * rstd * mean_dn);
+    }
+}
+
+// What a row's elements are: x, and n = ((x - first) - mean) rstd of them.
+template <class T>
+struct Row {
+    const T *g, *x;
+    T first, mean, rstd;
+
+    Row(const LayerNormBackward<T>& args, i64 row)
+        : g(args.grad + row * args.width),
+          x(args.x + row * args.width),
+          first(args.mean ? x[0] : T(0)),
+          mean(args.mean ? args.mean[row] : T(0)),
+          rstd(args.rstd[row]) {}
+    [[gnu::always_inline]] T by_weight(i64 j) const { return g[j] * (((x[j] - first) - mean) * rstd); }
+};
+
+// The rows' gradients of the weight and the bias, four rows together before they are added to the wider sums.
+template <class T>
+void add_parameters(const LayerNormBackward<T>& args, i64 begin, i64 end) {
+    const i64 width = args.width;
+    i64 row = begin;
+    for (; row + 4 <= end; row += 4) {
+        const Row<T> a(args, row), b(args, row + 1), c(args, row + 2), d(args, row + 3);
+        if (double* sums = args.grad_weight) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) {
+                sums[j] += static_cast<double>((a.by_weight(j) + b.by_weight(j)) + (c.by_weight(j) + d.by_weight(j)));
+            }
+        }
+        if (double* sums = args.grad_bias) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) sums[j] += static_cast<double>((a.g[j] + b.g[j]) + (c.g[j] + d.g[j]));
+        }
+    }
+    for (; row < end; ++row) {
+        const Row<T> a(args, row);
+        if (double* sums = args.grad_weight) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) sums[j] += static_cast<double>(a.by_weight(j));
+        }
+        if (double* sums = args.grad_bias) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) sums[j] += static_cast<double>(a.g[j]);
+        }
+    }
+}
+
+// input(row) for all rows, and what they add to the gradients of the parameters while they are in cache.
+template <class T, class Input>
+void for_rows(const LayerNormBackward<T>& args, i64 begin, i64 end, const Input& input) {
+    for (i64 row = begin; row < end; row += 4) {
+        const i64 last = smaller(row + 4, end);
+        for (i64 i = row; args.grad_x && i < last; ++i) input(i);
+        if (args.grad_weight || args.grad_bias) add_parameters(args, row, last);
     }
 }
 
 template <class T>
 void backward(const LayerNormBackward<T>& args, i64 begin, i64 end) {
-    const i64 width = args.width;
-    for (i64 row = begin; row < end; ++row) {
-        if (args.grad_x && args.weight) grad_input<T, true>(args, row);
-        if (args.grad_x && !args.weight) grad_input<T, false>(args, row);
-        const T *x = args.x + row * width, *g = args.grad + row * width;
-        const T mean = args.mean[row], rstd = args.rstd[row];
-        if (T* grad_weight = args.grad_weight) {
-#pragma omp simd
-            for (i64 j = 0; j < width; ++j) grad_weight[j] += g[j] * (x[j] - mean) * rstd;
-        }
-        if (T* grad_bias = args.grad_bias) {
-#pragma omp simd
-            for (i64 j = 0; j < width; ++j) grad_bias[j] += g[j];
-        }
-    }
+    for_rows(args, begin, end,
+             [&](i64 row) { args.weight ? grad_input<T, true>(args, row) : grad_input<T, false>(args, row); });
 }
 
 template <class T>
@@ -93,10 +195,14 @@ void forward_rms(const LayerNorm<T>& args, i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
         const T *x = args.x + row * width, *w = args.weight;
         T* y = args.y + row * width;
-        T squares = 0;
-#pragma omp simd reduction(+ : squares)
-        for (i64 j = 0; j < width; ++j) squares += x[j] * x[j];
-        const T rstd = T(1) / sqrt(squares / static_cast<T>(width) + static_cast<T>(args.eps));
+        const Wide<T> squares = sum_of<T>(
+            width, [&](auto at) __attribute__((always_inline)) { return at(x) * at(x); });
+        const Wide<T> with_eps = squares / static_cast<Wide<T>>(width) + static_cast<Wide<T>>(args.eps);
+        if (!is_in_range<T>(squares, with_eps)) {
+            normalize_scaled(args, row, /*is_centred=*/false);
+            continue;
+        }
+        const T rstd = static_cast<T>(1 / sqrt(with_eps));
         args.rstd[row] = rstd;
         if (w) {
 #pragma omp simd
@@ -114,10 +220,13 @@ void grad_input_rms(const LayerNormBackward<T>& args, i64 row) {
     const i64 width = args.width;
     const T *x = args.x + row * width, *g = args.grad + row * width, *w = args.weight;
     const T rstd = args.rstd[row];
-    T product = 0;
-#pragma omp simd reduction(+ : product)
-    for (i64 j = 0; j < width; ++j) product += (weighted ? g[j] * w[j] : g[j]) * (x[j] * rstd);
-    const T mean_dn = product / static_cast<T>(width);
+    const Wide<T> product = sum_of<T>(
+        width, [&](auto at) __attribute__((always_inline)) {
+            Vector<T> d = at(g);
+            if constexpr (weighted) d *= at(w);
+            return d * (at(x) * rstd);
+        });
+    const T mean_dn = static_cast<T>(product / static_cast<Wide<T>>(width));
     T* out = args.grad_x + row * width;
 #pragma omp simd
     for (i64 j = 0; j < width; ++j) out[j] = rstd * ((weighted ? g[j] * w[j] : g[j]) - x[j] * rstd * mean_dn);
@@ -125,17 +234,8 @@ void grad_input_rms(const LayerNormBackward<T>& args, i64 row) {
 
 template <class T>
 void backward_rms(const LayerNormBackward<T>& args, i64 begin, i64 end) {
-    const i64 width = args.width;
-    for (i64 row = begin; row < end; ++row) {
-        if (args.grad_x && args.weight) grad_input_rms<T, true>(args, row);
-        if (args.grad_x && !args.weight) grad_input_rms<T, false>(args, row);
-        const T *x = args.x + row * width, *g = args.grad + row * width;
-        const T rstd = args.rstd[row];
-        if (T* grad_weight = args.grad_weight) {
-#pragma omp simd
-            for (i64 j = 0; j < width; ++j) grad_weight[j] += g[j] * (x[j] * rstd);
-        }
-    }
+    for_rows(args, begin, end,
+             [&](i64 row) { args.weight ? grad_input_rms<T, true>(args, row) : grad_input_rms<T, false>(args, row); });
 }
 
 }  // namespace

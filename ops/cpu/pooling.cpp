@@ -1,6 +1,7 @@
 // Pooling of arrays whose channels are last: of as many channels at once as vectors have room for.
 //
-// Vectors are plain variables, which no lambda captures: g++ 12's address sanitizer does not align 64-byte variables whose address is taken.
+// Vectors are plain variables, which no lambda captures: g++ 12's address sanitizer does not align 64-byte variables
+// whose address is taken.
 #include "tapir/ops/kernels/pooling.h"
 
 #include <type_traits>
@@ -160,23 +161,38 @@ void max_of_window(const Box& box, i64 channels, const T* x, T* y, std::int32_t*
     }
 }
 
+// Parts of about kSumRows elements, and groups of as many parts, so that the mean of a large window has its digits.
 template <int kVectors, class T>
 void mean_of_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i64 n) {
-    Vector<T> sum{}, sum_2{};
-    i64 row = box.first;
+    Vector<T> sum{}, sum_2{}, group{}, group_2{}, part{}, part_2{};
+    i64 in_part = 0, in_group = 0, row = box.first;
     for (i64 i = 0; i < box.counts[0]; ++i, row += box.steps[0]) {
         i64 column = row;
         for (i64 j = 0; j < box.counts[1]; ++j, column += box.steps[1]) {
             i64 here = column;
-            for (i64 k = 0; k < box.counts[2]; ++k, here += box.steps[2]) {
-                const T* from = x + here * channels;
-                sum += load_channels<kVectors>(from, n);
-                if constexpr (kVectors == 2) sum_2 += load(from + kWidth<T>);
+            for (i64 k = 0; k < box.counts[2];) {
+                const i64 end = smaller(k + kSumRows, box.counts[2]);
+                in_part += end - k;
+                for (; k < end; ++k, here += box.steps[2]) {
+                    const T* from = x + here * channels;
+                    part += load_channels<kVectors>(from, n);
+                    if constexpr (kVectors == 2) part_2 += load(from + kWidth<T>);
+                }
+                if (in_part < kSumRows) continue;
+                group += part;
+                if constexpr (kVectors == 2) group_2 += part_2;
+                part = part_2 = Vector<T>{};
+                in_part = 0;
+                if (++in_group < kSumRows) continue;
+                sum += group;
+                if constexpr (kVectors == 2) sum_2 += group_2;
+                group = group_2 = Vector<T>{};
+                in_group = 0;
             }
         }
     }
-    store_channels<kVectors>(y, sum / divisor, n);
-    if constexpr (kVectors == 2) store(y + kWidth<T>, sum_2 / divisor);
+    store_channels<kVectors>(y, (sum + (group + part)) / divisor, n);
+    if constexpr (kVectors == 2) store(y + kWidth<T>, (sum_2 + (group_2 + part_2)) / divisor);
 }
 
 // g and index: of an image's windows, to: of the element at `place`.

@@ -222,6 +222,8 @@ inline T fold_block(const T* x, i64 n) {
 }
 
 constexpr i64 kFoldBlock = 16 * kVectorBytes;  // 16 float32 elements for each lane
+constexpr i64 kSimdBlock = 4 * kVectorBytes;   // the same for a loop with one vector of sums
+constexpr i64 kSumRows = 32;  // rows whose sums by column are taken in T, before they are added to wider ones
 
 template <class Op, class T>
 inline Wide<T> fold(const T* x, i64 n) {
@@ -231,6 +233,80 @@ inline Wide<T> fold(const T* x, i64 n) {
         result = Op::combine(result, static_cast<Wide<T>>(fold_block<Op>(x, n < kFoldBlock ? n : kFoldBlock)));
     }
     return result;
+}
+
+/// What the terms of sum_of() read: the elements of a vector's lanes, and the last ones with zeros in the lanes behind
+/// them.
+template <class T>
+struct WholeVector {
+    i64 i;
+    [[gnu::always_inline]] Vector<T> operator()(const T* p) const { return load(p + i); }
+};
+template <class T>
+struct LastVector {
+    i64 i, n;
+    [[gnu::always_inline]] Vector<T> operator()(const T* p) const { return load_first(p + i, n); }
+};
+
+template <class T>
+struct Sums {
+    Wide<T> first, second;
+};
+template <class T>
+struct Terms {
+    Vector<T> first, second;
+};
+
+/// The sums of n terms of two kinds: terms(at) gives vectors of them, where at(p) are the elements of p for the lanes.
+template <class T, class Fn>
+[[gnu::always_inline]] inline Sums<T> sums_of(i64 n, const Fn& terms) {
+    constexpr i64 width = kWidth<T>;
+    Sums<T> total{};
+    for (i64 begin = 0; begin < n; begin += kFoldBlock / 2) {
+        const i64 end = begin + kFoldBlock / 2 < n ? begin + kFoldBlock / 2 : n;
+        Vector<T> a{}, b{}, c{}, d{};
+        i64 i = begin;
+        for (; i + 2 * width <= end; i += 2 * width) {
+            const Terms<T> one = terms(WholeVector<T>{i}), two = terms(WholeVector<T>{i + width});
+            a += one.first, b += one.second;
+            c += two.first, d += two.second;
+        }
+        if (i + width <= end) {
+            const Terms<T> one = terms(WholeVector<T>{i});
+            a += one.first, b += one.second;
+            i += width;
+        }
+        if (i < end) {
+            const Terms<T> last = terms(LastVector<T>{i, end - i});
+            c += only_first<Sum, T>(last.first, end - i);
+            d += only_first<Sum, T>(last.second, end - i);
+        }
+        total.first += static_cast<Wide<T>>(across<Sum, T>(a + c));
+        total.second += static_cast<Wide<T>>(across<Sum, T>(b + d));
+    }
+    return total;
+}
+
+/// The same for one kind of terms.
+template <class T, class Fn>
+[[gnu::always_inline]] inline Wide<T> sum_of(i64 n, const Fn& term) {
+    constexpr i64 width = kWidth<T>;
+    Wide<T> total = 0;
+    for (i64 begin = 0; begin < n; begin += kFoldBlock) {
+        const i64 end = begin + kFoldBlock < n ? begin + kFoldBlock : n;
+        Vector<T> a{}, b{}, c{}, d{};
+        i64 i = begin;
+        for (; i + 4 * width <= end; i += 4 * width) {
+            a += term(WholeVector<T>{i});
+            b += term(WholeVector<T>{i + width});
+            c += term(WholeVector<T>{i + 2 * width});
+            d += term(WholeVector<T>{i + 3 * width});
+        }
+        for (; i + width <= end; i += width) a += term(WholeVector<T>{i});
+        if (i < end) b += only_first<Sum, T>(term(LastVector<T>{i, end - i}), end - i);
+        total += static_cast<Wide<T>>(across<Sum, T>((a + b) + (c + d)));
+    }
+    return total;
 }
 
 /// to[i] = fn(i-th vector of x), for any n: fn takes and returns a Vector<T>.

@@ -8,8 +8,8 @@ namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-constexpr i64 kTile = 16;        // tails are widened to this many elements, so that no exp is computed alone
-constexpr i64 kBlock = 1024;     // elements whose sum is taken in T; blocks add up in float64
+constexpr i64 kTile = 16;           // tails are widened to this many elements, so that no exp is computed alone
+constexpr i64 kBlock = kSimdBlock;  // elements whose sum is taken in T; blocks add up in float64
 constexpr i64 kColumns = 256;
 
 template <class T> constexpr T kSmallest = T(-87.0);
@@ -184,15 +184,43 @@ void softmax_causal_rows(const SoftmaxArgs& args, i64 line, i64 count) {
     softmax_short_rows(masked, y, count, n, false);
 }
 
+// Sums by column: rows are added to `narrow`, and after kSumRows of them that is added to the wider sums.
+template <class T>
+struct ColumnSums {
+    alignas(64) T narrow[kColumns];
+    alignas(64) Wide<T> wide[kColumns];
+    i64 width, rows = 0;
+
+    explicit ColumnSums(i64 n) : width(n) {
+        for (i64 j = 0; j < width; ++j) narrow[j] = 0, wide[j] = 0;
+    }
+    // To be called before `count` rows, at most kSumRows, are added.
+    void make_room_for(i64 count) {
+        rows += count;
+        if (rows <= kSumRows) return;
+        rows = count;
+#pragma omp simd
+        for (i64 j = 0; j < width; ++j) {
+            wide[j] += static_cast<Wide<T>>(narrow[j]);
+            narrow[j] = 0;
+        }
+    }
+    // All, into `narrow`.
+    void finish() {
+        for (i64 j = 0; j < width; ++j) narrow[j] = static_cast<T>(wide[j] + static_cast<Wide<T>>(narrow[j]));
+    }
+};
+
 // `width` columns of `size` rows that are `inner` apart.
 template <class T>
 void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_log) {
-    alignas(64) T max[kColumns], sum[kColumns];
+    alignas(64) T max[kColumns];
     copy(max, x, width);
     fold_rows<Max>(max, x + inner, inner, size - 1, width);
-    for (i64 j = 0; j < width; ++j) sum[j] = 0;
+    ColumnSums<T> sums(width);
+    T* const sum = sums.narrow;
     // Rows that are whole lie behind each other: exp runs over several of them at once.
-    const i64 group = width == inner ? (kBlock + width - 1) / width : 1;
+    const i64 group = width == inner ? smaller((1024 + width - 1) / width, kSumRows) : 1;
     for (i64 begin = 0; begin < size; begin += group) {
         const i64 rows = smaller(group, size - begin);
         for (i64 r = begin; r < begin + rows; ++r) {
@@ -202,8 +230,10 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
             for (i64 j = 0; j < width; ++j) to[j] = from[j] - max[j];
         }
         exp_in_place(y + begin * inner, rows * width);
+        sums.make_room_for(rows);
         fold_rows<Sum>(sum, y + begin * inner, inner, rows, width);
     }
+    sums.finish();
     if (as_log) {
 #pragma omp simd
         for (i64 j = 0; j < width; ++j) sum[j] = log(sum[j]);
@@ -227,16 +257,8 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
 // The sum of a[i] * b[i].
 template <class T>
 T dot(const T* a, const T* b, i64 n) {
-    double total = 0;
-    for (i64 begin = 0; begin < n; begin += kBlock) {
-        const i64 end = smaller(begin + kBlock, n);
-        Vector<T> sum = {};
-        i64 i = begin;
-        for (; i + kWidth<T> <= end; i += kWidth<T>) sum += load(a + i) * load(b + i);
-        if (i < end) sum += load_first(a + i, end - i) * load_first(b + i, end - i);
-        total += static_cast<double>(across<Sum, T>(sum));
-    }
-    return static_cast<T>(total);
+    return static_cast<T>(sum_of<T>(
+        n, [&](auto at) __attribute__((always_inline)) { return at(a) * at(b); }));
 }
 
 template <class T>
@@ -262,10 +284,11 @@ void log_softmax_backward_row(const T* y, const T* g, T* out, i64 n) {
 
 template <class T>
 void softmax_backward_columns(const T* y, const T* g, T* out, i64 size, i64 inner, i64 width, bool as_log) {
-    alignas(64) T sum[kColumns];
-    for (i64 j = 0; j < width; ++j) sum[j] = 0;
+    ColumnSums<T> sums(width);
+    T* const sum = sums.narrow;
     for (i64 r = 0; r < size; ++r) {
         const T *a = y + r * inner, *b = g + r * inner;
+        sums.make_room_for(1);
         if (as_log) {
 #pragma omp simd
             for (i64 j = 0; j < width; ++j) sum[j] += b[j];
@@ -274,6 +297,7 @@ void softmax_backward_columns(const T* y, const T* g, T* out, i64 size, i64 inne
             for (i64 j = 0; j < width; ++j) sum[j] += a[j] * b[j];
         }
     }
+    sums.finish();
     for (i64 r = 0; r < size; ++r) {
         const T *a = y + r * inner, *b = g + r * inner;
         T* to = out + r * inner;

@@ -17,12 +17,12 @@ struct ChannelSums {
     double *first, *second;    // [channels], added to: sums of x - shift and of its square; or of g and of g * (x - shift) * scale
     T* scratch;                // [2 * channels]
 };
-/// y = x * a + b, or g * c + x * a + b.
+/// y = (x - shift) * a + b, or g * c + (x - shift) * scale * a + b.
 template <class T>
 struct ChannelMap {
     std::int64_t channels, inner;
-    const T *x, *g;        // g: may be null
-    const T *a, *b, *c;    // [channels]
+    const T *x, *g;                      // g: may be null
+    const T *shift, *scale, *a, *b, *c;  // [channels]; scale, c: null without g
     T* y;
 };
 

@@ -16,7 +16,7 @@ struct LayerNorm {
     const T* x;
     const T *weight, *bias;  // [width] or null
     T* y;
-    T* mean;  // [rows]; null: not wanted, and rstd neither
+    T* mean;  // [rows], from each row's first element on; null: not wanted, and rstd neither
     T* rstd;
 };
 
@@ -25,7 +25,7 @@ struct LayerNormBackward {
     std::int64_t width;
     const T *grad, *x, *weight, *mean, *rstd;  // weight may be null
     T* grad_x;                                 // null: not wanted
-    T *grad_weight, *grad_bias;                // [width], added to; null: not wanted
+    double *grad_weight, *grad_bias;           // [width], added to; null: not wanted
 };
 
 /// All rows, for a GPU: arrays of one floating dtype; mean and rstd of that which is computed in, float32 for 16-bit floats.
