@@ -308,6 +308,12 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
+    if (n == 0) {  // zeros: they are added to nothing, but the gradient has to be there
+        if (slot.empty()) add(value, gradient_ops::zeros(log.records[value]->shape(), dtype, g.device()));
+        if (watched) [[unlikely]]
+            tell_summed(value);
+        return;
+    }
     const bool on_device = g.device() != cpu;
     // A product of its own, where the rows are many or as large as what they make; and on several streams.
     if (n * 2 > capacity || n * (out + in) >= out * in || (on_device && streams)) return add_product_now(value, g, x);

@@ -235,6 +235,11 @@ LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active,
     const int64_t batch = initial.h.shape()[0];
     int64_t rows = times == 0 ? batch : reverse ? active.back() : batch;
     LSTMState state{first_rows(initial.h, rows), first_rows(initial.c, rows)};
+    if (gates.shape()[0] == 0) {  // one step of no examples: the weights have been used, their gradient is zeros
+        const LSTMState none = step(gates, {narrow(initial.h, 0, 0, 0), initial.c.defined() ? narrow(initial.c, 0, 0, 0) : Tensor()});
+        outputs.assign(1, none.h);
+        return batch == 0 ? none : initial;
+    }
     for (std::size_t i = 0; i < times; ++i) {
         const std::size_t t = reverse ? times - 1 - i : i;
         if (active[t] < rows) {
@@ -254,12 +259,12 @@ LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active,
     return {joined_reversed(ended, &LSTMState::h), joined_reversed(ended, &LSTMState::c)};
 }
 
-Tensor packed_outputs(const std::vector<Tensor>& outputs, const Shape& empty, const Tensor& like, const Loc& loc) {
+Tensor packed_outputs(const std::vector<Tensor>& outputs) {
     std::vector<Tensor> parts;
     for (const Tensor& t : outputs) {
         if (t.shape()[0] > 0) parts.push_back(t);
     }
-    return parts.empty() ? constant_zeros(empty, like.dtype(), like.device(), loc) : cat(parts);
+    return parts.empty() ? outputs[0] : cat(parts);
 }
 
 }  // namespace
@@ -384,7 +389,7 @@ RecurrentLayers::Result RecurrentLayers::run_rows(Tensor x, LSTMState states, co
     auto [output, last] = run_layers(x, states, sums_biases, [&](const Tensor& gates, const LSTMState& first, bool reverse, const RecurrentWeights& w) {
         const LSTMState end = run_direction(gates, rows.active, first, reverse, outputs,
                                             [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); });
-        return Steps{packed_outputs(outputs, {0, hidden_size()}, end.h, loc), end};
+        return Steps{packed_outputs(outputs), end};
     });
     if (lengths.defined()) {
         last = reordered(last, rows.back_order);

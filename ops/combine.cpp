@@ -472,20 +472,18 @@ Tensor masked_scatter(In x, In mask, In src) {
     for (const In* t : {&x, &mask, &src}) detail::check_defined(*t, op);
     if (mask->dtype != bool_) fail<DTypeError>(x.loc, "{}: the mask must hold bools, not {}", op, name(mask->dtype));
     if (src->dtype != x->dtype) fail<DTypeError>(x.loc, "{}: x is {}, src is {}", op, name(x->dtype), name(src->dtype));
-    if (broadcast_shapes(x.tensor.shape(), mask.tensor.shape(), op, x.loc) != x.tensor.shape()) {
-        fail<ShapeError>(x.loc, "{}: the mask {} does not broadcast to {}", op, mask.tensor.shape(), x.tensor.shape());
-    }
+    const Shape shape = broadcast_shapes(x.tensor.shape(), mask.tensor.shape(), op, x.loc);
     const detail::RecordedParts parts(x.loc);
-    const Tensor holds = expand(mask, x.tensor.shape());
+    const Tensor holds = expand(mask, shape);
     const Tensor place = clamp_min(cumsum(reshape(holds, {-1}), 0) - 1, 0);
-    if (src->numel == 0 && detail::is_tracing()) return clone(x);
     if (!detail::is_tracing()) {  // a graph's gather() finds out
         const detail::PauseRecording pause;
         const int64_t needed = sum(holds).item<int64_t>();
         if (needed > src->numel) fail<ShapeError>(x.loc, "{}: the mask holds {} times, src has {} elements", op, needed, src->numel);
-        if (needed == 0) return clone(x);
     }
-    return where(holds, reshape(gather(reshape(src, {-1}), 0, place), x.tensor.shape()), x);
+    Tensor values = reshape(src, {-1});
+    if (src->numel == 0) values = cat({values, zeros({1}, {x->dtype, x->device})});  // what is gathered where the mask does not hold
+    return where(holds, reshape(gather(values, 0, place), shape), x);
 }
 
 // --- Methods -----------------------------------------------------------------------------------------------------------

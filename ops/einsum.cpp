@@ -124,7 +124,7 @@ Operand make_operand(const Tensor& x, const Term& term, const Loc& loc) {
     return operand;
 }
 
-// Letters have one size wherever they stand; the dimensions of "..." broadcast.
+// Dimensions of size 1 broadcast, those of letters as those of "...".
 void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
     for (Operand& x : operands) {
         Shape wish = x.tensor.shape();
@@ -134,11 +134,11 @@ void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
                 if (!contains(y.labels, label)) continue;
                 const int64_t size = y.tensor.shape()[place_of(y.labels, label)];
                 if (size == wish[d]) continue;
-                if (label < kEllipsis) {
-                    fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label),
-                                     wish[d], size);
-                }
                 if (wish[d] != 1 && size != 1) {
+                    if (label < kEllipsis) {
+                        fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label),
+                                         wish[d], size);
+                    }
                     fail<ShapeError>(loc, "einsum: the dimensions of \"...\" do not broadcast: {} and {}", wish[d],
                                      size);
                 }
@@ -262,7 +262,8 @@ Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims) {
         return operand.tensor.size(d);
     };
     for (int i = 0; i < a_dims.rank(); ++i, ++next) {
-        if (pair(x, a_dims[i], next) != pair(y, b_dims[i], next)) {
+        const int64_t of_a = pair(x, a_dims[i], next), of_b = pair(y, b_dims[i], next);
+        if (of_a != of_b && of_a != 1 && of_b != 1) {
             fail<ShapeError>(a.loc, "tensordot: dimension {} of shape {} and dimension {} of shape {} differ", a_dims[i],
                              a.tensor.shape(), b_dims[i], b.tensor.shape());
         }
@@ -275,7 +276,9 @@ Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims) {
     }
     if (left.size() > kMaxRank) fail<ShapeError>(a.loc, "tensordot: the result would have {} dimensions", left.size());
     const detail::RecordedParts parts(a.loc);
-    return contract(x, y, left).tensor;
+    std::vector<Operand> both{x, y};
+    check_sizes(both, a.loc);  // 1 beside another size is broadcast
+    return contract(both[0], both[1], left).tensor;
 }
 
 Tensor tensordot(In a, In b, int dims) {

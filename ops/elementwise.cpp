@@ -131,9 +131,9 @@ inline Loop forward_loop(Elementwise op, Compute compute) {
 constexpr bool divides(Elementwise op) {
     return op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide;
 }
-// Integers by integers, or to the power of integers: the second operand is looked at first.
+// Integers by integers: the second operand is looked at first.
 constexpr bool looks_at_integers(Elementwise op, Compute compute) {
-    return (divides(op) || op == Elementwise::pow) && (compute == Compute::i32 || compute == Compute::i64);
+    return divides(op) && (compute == Compute::i32 || compute == Compute::i64);
 }
 // The loops for the ways that look at nothing; null also where something is to be looked at.
 [[gnu::noinline]] const kernels::ForwardTable* make_quick_table() {
@@ -189,6 +189,7 @@ void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const vo
 // The dtype of the result of an op whose operands promote to `common`.
 DType compute_dtype(const ElementwiseOp& op, DType common) {
     if (op.types == Float && !is_floating(common)) return default_dtype();
+    if (op.index == Elementwise::square && common == bool_) return int64;  // as PyTorch, which takes it for x^2
     return common;
 }
 
@@ -274,16 +275,18 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     return device;
 }
 
-// Throws ValueError for a 0 among integer divisors of the CPU, and for integers to the power of one negative integer, as
-// PyTorch does. `result`: the shape, of which no elements divide nothing.
+// Throws ValueError for a 0 among integer divisors of the CPU. `result`: the shape, of which no elements divide nothing.
 void check_integers(const ElementwiseOp& op, const Tensor& b, const Shape& result, const Loc& loc) {
     if (b.device() != cpu || result.numel() == 0) return;
     const detail::UnrecordedParts parts;
-    if (divides(op.index)) {
-        if (!all(b).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
-    } else if (b.dim() == 0 && b.item<std::int64_t>() < 0) {
-        fail<ValueError>(loc, "{}: integers to negative integer powers are not allowed: write x.to(float32) first", op.info.name);
-    }
+    if (!all(b).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
+}
+
+// Throws ValueError for integers to the power of a negative integer, as PyTorch does of a number; where a tensor holds the exponents,
+// such powers are cut off: 0, or 1 and -1.
+void check_exponent(const ElementwiseOp& op, Scalar exponent, DType common, const Loc& loc) {
+    if (op.index != Elementwise::pow || is_floating(common) || !(exponent.as_double() < 0)) return;
+    fail<ValueError>(loc, "{}: integers to negative integer powers are not allowed: write x.to(float32) first", op.info.name);
 }
 
 // Throws DTypeError for what has no meaning among truth values, as PyTorch does. `suffix`: "_" of what writes in place.
@@ -561,6 +564,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
     if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements) [[likely]] {
+        if (place == 1) check_exponent(op, number, x->dtype, loc);
         if (detail::watching_ops) [[unlikely]]
             detail::begin_watched_op(op.info.name, x, loc);
         const DType dtype = op.to_bool ? bool_ : x->dtype;
@@ -586,6 +590,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     promotion.tensor(t);
     promotion.number(number);
     const DType common = promotion.result();
+    if (place == 1) check_exponent(op, number, common, loc);
     const Tensor operand = number_tensor(number, number_dtype(compute_dtype(op, common)));
     const Tensor* in[2];
     in[1 - place] = &t;
@@ -695,6 +700,7 @@ void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
     promotion.tensor(a);
     promotion.number(b);
     const DType common = promotion.result();
+    check_exponent(op, b, common, loc);
     const Tensor number = number_tensor(b, number_dtype(compute_dtype(op, common)));
     const Tensor* in[] = {&a, &number};
     in_place(op, a, in, 2, common, nullptr, loc);
@@ -1031,7 +1037,9 @@ Tensor ldexp(In x, In other) {
     detail::check_defined(x, "ldexp");
     detail::check_defined(other, "ldexp");
     const detail::RecordedParts parts(x.loc);
-    return mul(x, pow(2.0, other));
+    if (!is_floating(x->dtype) || is_floating(other->dtype)) return mul(x, pow(2.0, other));
+    const DType wide = x->dtype == float64 ? float64 : float32;  // a power may be beyond 16 bits where the result is not
+    return mul(x.tensor.to(wide, x.loc), pow(2.0, other.tensor.to(wide, x.loc))).to(x->dtype, x.loc);
 }
 
 Tensor gelu(In x, const char* approximate) {

@@ -296,7 +296,7 @@ int check_gather(const char* op, const In& x, int dim, const In& index) {
     detail::check_same_device(op, x.tensor, index.tensor, x.loc);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
     bool fits = index.tensor.dim() == x.tensor.dim();
-    for (int k = 0; k < x.tensor.dim() && fits; ++k) fits = k == d || index->sizes[k] <= x->sizes[k];
+    for (int k = 0; k < x.tensor.dim() && fits; ++k) fits = k == d || index->sizes[k] <= x->sizes[k] || index->numel == 0;
     if (!fits) {
         fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op,
                          index.tensor.shape(), x.tensor.shape(), d);
@@ -654,10 +654,24 @@ int check_slices(const char* op, const In& x, int dim, const In& index) {
     detail::check_defined(index, op);
     detail::check_same_device(op, x.tensor, index.tensor, x.loc);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
-    if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "{}: a 0-d tensor has no slices", op);
     if (index.tensor.dim() != 1)
         fail<ShapeError>(x.loc, "{}: the index must be 1-d, got shape {}", op, index.tensor.shape());
     return d;
+}
+
+// A tensor of no dimensions is taken for one of a single element.
+Tensor line_of(const In& x) { return x->rank == 0 ? reshape(x, {1}) : x.tensor; }
+bool has_no_dimensions(const char* op, const In& x, const In& index) {
+    detail::check_defined(x, op);
+    detail::check_defined(index, op);
+    return x->rank == 0 || index->rank == 0;
+}
+// Of a 0-d x there is one slice, and the index names it once.
+void check_one_slice(const char* op, const In& x, int dim, const In& index) {
+    detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
+    if (x->rank == 0 && (index->rank > 1 || index->numel != 1)) {
+        fail<ShapeError>(x.loc, "{}: an index of shape {} for a 0-d tensor, which has one slice", op, index.tensor.shape());
+    }
 }
 
 // The same, and src.
@@ -679,6 +693,12 @@ int check_index_add(const char* op, const In& x, int dim, const In& index, const
 }  // namespace
 
 Tensor index_select(In x, Dim dim, In index) {
+    if (has_no_dimensions("index_select", x, index)) {
+        check_one_slice("index_select", x, dim, index);
+        const detail::RecordedParts parts(x.loc);
+        const Tensor picked = index_select(In(line_of(x), x.loc), x->rank == 0 ? Dim(0) : dim, In(line_of(index), x.loc));
+        return x->rank == 0 ? reshape(picked, {}) : picked;
+    }
     const int d = check_slices("index_select", x, dim, index);
     const PickedIndex picked = picked_index("index_select", index.tensor, x.tensor.shape(), d, x.loc);
     Shape shape = x.tensor.shape();
@@ -690,6 +710,14 @@ Tensor index_select(In x, Dim dim, In index) {
 }
 
 Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
+    if (has_no_dimensions("index_add", x, index)) {
+        check_one_slice("index_add", x, dim, index);
+        detail::check_defined(src, "index_add");
+        const detail::RecordedParts parts(x.loc);
+        const Tensor added = index_add(In(line_of(x), x.loc), x->rank == 0 ? Dim(0) : dim, In(line_of(index), x.loc),
+                                       In(x->rank == 0 ? line_of(src) : src.tensor, x.loc), alpha);
+        return x->rank == 0 ? reshape(added, {}) : added;
+    }
     const int d = check_index_add("index_add", x, dim, index, src);
     if (alpha.as_double() != 1) {
         const detail::RecordedParts parts(x.loc);

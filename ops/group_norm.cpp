@@ -301,7 +301,7 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
 std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
     const DType dtype = computed_in(given_x.dtype());
     const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
-    const int64_t batch = x.size(0), width = x.numel() / (batch * attrs.groups);
+    const int64_t batch = x.size(0), width = batch > 0 ? x.numel() / (batch * attrs.groups) : 0;
     const Shape rows{batch, attrs.groups, width};
     const Tensor in = reshape(x, rows), centred = in - mean(in, {2}, true);
     const Tensor rstd = rsqrt(mean(square(centred), {2}, true) + attrs.eps), normal = centred * rstd;

@@ -24,7 +24,10 @@ void cat_rule(Backward& b) {  // attributes: the dimension, then each input's si
     int64_t start = 0;
     for (int i = 0; i < b.input_count(); ++i) {
         const int64_t length = attrs[1 + i];
-        if (b.needs(i)) b.give(i, narrow(b.grad(), dim, start, length));
+        if (b.needs(i)) {
+            const Tensor part = narrow(b.grad(), dim, start, length);
+            b.give(i, b.input_shape(i).rank() == part.dim() ? part : reshape(part, {0}));  // of shape (0,) among others
+        }
         start += length;
     }
 }
@@ -237,17 +240,19 @@ class Room {
 };
 
 void finish_cat(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
-    Room<const Tensor*> inputs(list.size);
+    const int count = static_cast<int>(list.size);
+    Room<const Tensor*> inputs(list.size), joined(list.size);
     Room<int64_t> attrs(list.size + 1);
     attrs.data()[0] = join.dim;
-    int count = 0;
+    int i = 0, joined_count = 0;
     for (const Tensor& t : list) {
-        if (t.dim() != join.rank) continue;  // skipped
-        attrs.data()[1 + count] = t.impl()->sizes[join.dim];
-        inputs.data()[count++] = &t;
+        const bool skipped = t.dim() != join.rank;  // a graph does not know of it; here its gradient is one of no elements
+        attrs.data()[1 + i] = skipped ? 0 : t.impl()->sizes[join.dim];
+        inputs.data()[i++] = &t;
+        if (!skipped) joined.data()[joined_count++] = &t;
     }
     TensorImpl* result = out.impl();
-    const RecordArgs told{cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)};
+    const RecordArgs told{cat_op, list.loc, joined.data(), joined_count, &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)};
     finish_op({cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, attrs.data(),
                static_cast<std::size_t>(1 + count) * sizeof(int64_t), false, nullptr, 0, &told},
               recorded);

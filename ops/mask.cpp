@@ -1,5 +1,6 @@
 // Ops with masks: where, masked_fill, masked_select, nonzero.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tapir/autograd/op_form.h"
@@ -223,7 +224,9 @@ void check_value(const char* op, const Tensor& value, DType dtype, const Loc& lo
 }  // namespace
 
 Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc) {
-    check_number(op, value.kind() == Scalar::Kind::floating, dtype, loc);
+    const double number = value.as_double();
+    const bool is_whole = std::trunc(number) == number && std::abs(number) < 0x1p63;
+    check_number(op, value.kind() == Scalar::Kind::floating && !is_whole, dtype, loc);
     return number_tensor(value, dtype, loc);
 }
 

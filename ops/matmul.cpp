@@ -317,10 +317,9 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
 
 // A tensor as a matrix: leading dimensions become rows, a vector one row.
 Tensor rows_of(const Tensor& t) {
-    const int64_t width = t.impl()->sizes[t.dim() - 1];
     if (t.dim() == 2) return t;
-    const int64_t rows = width > 0 ? t.numel() / width : t.numel();
-    return reshape(t, {rows, width});
+    const int64_t width = t.impl()->sizes[t.dim() - 1];
+    return reshape(t, {Shape(t.impl()->sizes, t.dim() - 1).numel(), width});
 }
 
 void matmul_rule(Backward& b) {
@@ -431,6 +430,27 @@ Tensor outer(In a, In b) {
     return unsqueeze(a, 1) * b.tensor;
 }
 
+namespace {
+
+// With a weight (in,), of one output without a dimension of its own, and with a bias of any other shape that the result takes.
+bool is_composed_linear(const TensorImpl* x, const TensorImpl* weight, const TensorImpl* bias) noexcept {
+    if (weight->rank == 1) return !bias || bias->rank == 0;
+    if (!bias || weight->rank != 2 || x->rank == 0 || (bias->rank == 1 && bias->sizes[0] == weight->sizes[0]) || bias->rank > x->rank) return false;
+    for (int d = 1; d <= bias->rank; ++d) {
+        const int64_t size = d == 1 ? weight->sizes[0] : x->sizes[x->rank - d];
+        if (bias->sizes[bias->rank - d] != 1 && bias->sizes[bias->rank - d] != size) return false;
+    }
+    return true;
+}
+
+Tensor composed_linear(const In& x, const In& weight, const Tensor& bias) {
+    const detail::RecordedParts parts(x.loc);
+    const Tensor y = weight->rank == 1 ? recorded_product("linear", x, weight) : linear(x, weight);
+    return bias.defined() ? y + bias : y;
+}
+
+}  // namespace
+
 Tensor linear(In x, In weight, const Tensor& bias) {
     detail::check_defined(x, "linear");
     detail::check_defined(weight, "linear");
@@ -440,6 +460,8 @@ Tensor linear(In x, In weight, const Tensor& bias) {
     }
     const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
     const TensorImpl* b = bias.impl();
+    if (is_composed_linear(in, w, b)) [[unlikely]]
+        return composed_linear(x, weight, bias);
     if (w->rank != 2 || in->rank == 0 || in->sizes[in->rank - 1] != w->sizes[1]) {
         fail<ShapeError>(x.loc, "linear: an input of shape {} does not fit a weight of shape {} (out, in){}", x.tensor.shape(),
                          weight.tensor.shape(), linear_hint(x.tensor.shape(), weight.tensor.shape()));

@@ -299,7 +299,7 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
         if (2 * p.before > reach) {
             fail<ValueError>(loc, "{}: padding {} is above half of the kernel's reach {}", op, p.before, reach);
         }
-        if (rest < 0 || p.in == 0) {
+        if (rest < (ceil_mode ? 1 - p.stride : 0) || p.in == 0) {
             fail<ShapeError>(loc, "{}: a window that reaches over {} elements does not fit into the input's {} with padding {}", op, reach, p.in,
                              p.before);
         }

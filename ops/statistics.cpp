@@ -8,6 +8,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -298,16 +299,16 @@ Tensor trapezoid(In y, In x, Dim dim) {
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
     const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
     const int64_t n = y->sizes[d];
-    if (x.tensor.shape() != y.tensor.shape() && x.tensor.shape() != Shape(n)) {
+    // The places of shape (n,) lie along the dimension; others broadcast with y.
+    Shape along;
+    const bool is_line = x.tensor.dim() == 1;
+    const int rank = y.tensor.dim(), missing = rank - x.tensor.dim();
+    for (int k = 0; k < rank; ++k) along.push_back(is_line ? (k == d ? x->sizes[0] : 1) : k < missing ? 1 : x->sizes[k - missing]);
+    if (x.tensor.dim() == 0 || missing < 0 || along[d] != n || !detail::do_broadcast(along, y.tensor.shape())) {
         fail<ShapeError>(y.loc, "trapezoid: places of shape {} for y of shape {}, dimension {}", x.tensor.shape(), y.tensor.shape(), dim);
     }
     const detail::RecordedParts parts(y.loc);
-    Tensor places = x.tensor;
-    if (places.shape() != y.tensor.shape()) {
-        Shape along;
-        for (int k = 0; k < y.tensor.dim(); ++k) along.push_back(k == d ? n : 1);
-        places = reshape(places, along);
-    }
+    const Tensor places = reshape(x, along);
     const int64_t steps = std::max<int64_t>(n - 1, 0);
     const Tensor widths = narrow(places, d, n - steps, steps) - narrow(places, d, 0, steps);
     return sum(sums_of_neighbours(y.tensor, d) * widths, {d}) / 2;

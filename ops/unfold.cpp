@@ -80,7 +80,10 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     detail::check_defined(x, "unfold");
     const int rank = this->dim();
     const int d = detail::wrap_dim(dim, rank, "unfold", loc);
-    if (rank == 0) fail<ShapeError>(loc, "unfold: a 0-d tensor has no windows");
+    if (rank == 0) {  // as of one element; all of it is one window
+        const detail::RecordedParts parts(loc);
+        return tapir::select(In(tapir::reshape(x, {1}).unfold(0, size, step, loc), loc), 0, 0);
+    }
     if (size < 0 || step < 1) fail<ValueError>(loc, "unfold: there are no windows of {} elements, one every {}", size, step);
     if (size > x->sizes[d]) {
         fail<ShapeError>(loc, "unfold: a window of {} elements does not fit into dimension {} of shape {}", size, d, shape());

@@ -324,8 +324,6 @@ bool differs_on_purpose(const std::string& key) {
         {"lstm_gates", "of integers"},
         {"tree_lstm_gates", "of integers"},
         {"gru_gates", "of integers"},
-        {"square 0 bool", "bool here, int64 there"},
-        {"square 1 bool", "the same"},
         {"topk 4 uint8", "the order of equal elements is not specified"},
         {"kthvalue 0 int", "the order of equal elements is not specified"},
         {"kthvalue 0 uint8", "the same"},
