@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: help run example test bench install asan tsan fuzz cuda emulated gpu format clean
+.PHONY: help run example test bench install asan tsan fuzz judges cuda emulated gpu format clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -68,6 +68,15 @@ fuzz:           ## fuzz every reader of files, each for FUZZ_SECONDS (60)
 	$(call switch_on,release,TAPIR_FUZZ)
 	$(call build,release) --target fuzz
 	@tests/fuzz/run.sh build/release $(FUZZ_SECONDS) $(ARGS)
+
+judges:         ## what others test themselves with, on Tapir: all of PyTorch's op samples (long; fetches 2.9 GB once)
+	@.ci/install-deps build test
+	$(call optional,judges onnx onnx_test)
+	$(call configure,release)
+	$(call look_again,release)
+	$(call switch_on,release,TAPIR_TESTS)
+	$(call build,release) --target tapir_tests
+	@TAPIR_JUDGES_TORCH=1 tests/judges/run.sh build/release $(JOBS)
 
 cuda emulated:  ## the tests with the CUDA device: compiled by nvcc, or on the emulator that needs no GPU
 	@.ci/install-deps build test
