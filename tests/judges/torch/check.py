@@ -346,7 +346,7 @@ def read_accepted(path):
     rows = []
     for line in path.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            op, kind, pattern, reason = (part.strip() for part in line.split("|", 3))
+            op, kind, pattern, reason = (part.strip() for part in line.split(" | ", 3))
             rows.append((op, kind, re.compile(pattern), line))
     return rows
 
