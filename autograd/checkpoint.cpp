@@ -79,6 +79,7 @@ void checkpoint_rule(Backward& b) {
 }  // namespace
 
 Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs, Loc loc) {
+    if (!fn) fail<ValueError>(loc, "checkpoint: the function is null");
     if (detail::is_tracing()) {  // a graph computes what it needs, when it needs it
         Tensor y = fn(inputs);
         if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");

@@ -62,4 +62,31 @@ std::string describe(const Tensor& x, const Values& v) {
     return text;
 }
 
+namespace {
+
+bool fits(Scalar value, DType dtype) noexcept {
+    if (dtype == bool_ || value.kind() == Scalar::Kind::boolean) return true;
+    const double number = value.as_double();
+    if (is_floating(dtype)) return !std::isfinite(number) || std::abs(number) <= largest_of(dtype);
+    const bool is_whole = value.kind() == Scalar::Kind::integer;
+    if (dtype == int64) return is_whole || (number >= -0x1p63 && number < 0x1p63);
+    if (dtype == int32) return number > -0x1p31 - 1 && number < 0x1p31;
+    return number < 256 && (is_whole ? number > -256 : number >= 0);
+}
+
+}  // namespace
+
+void check_fits(const char* op, Scalar value, DType dtype, const Loc& loc) {
+    if (fits(value, dtype)) [[likely]]
+        return;
+    const bool is_whole = value.kind() == Scalar::Kind::integer;
+    const std::string number = is_whole ? fmt::format("{}", value.as_int64()) : fmt::format("{}", value.as_double());
+    fail<ValueError>(loc, "{}: {} does not fit into {}", op, number, name(dtype));
+}
+
+std::string checked_word(const char* op, const char* word, const Loc& loc) {
+    if (!word) fail<ValueError>(loc, "{}: a word that was given is a null pointer", op);
+    return word;
+}
+
 }  // namespace tapir::detail

@@ -23,4 +23,12 @@ Values values_of(const Tensor& x);
 /// "float32 (2, 3): min -1, max 2, mean 0.5, 2 zeros, 1 nan of 6 elements"
 std::string describe(const Tensor& x, const Values& values);
 
+/// Throws ValueError where `value`, which is to be an element of this dtype, does not fit into it: "full: 300 does not fit into
+/// uint8". Fractions are cut for integers. As in PyTorch a uint8 takes whole numbers from -255 on, which wrap around; infinity and
+/// nan are no integers.
+void check_fits(const char* op, Scalar value, DType dtype, const Loc& loc);
+
+/// A word that the user chooses something by, as "floor"; throws ValueError for a null pointer.
+std::string checked_word(const char* op, const char* word, const Loc& loc);
+
 }  // namespace tapir::detail

@@ -6,6 +6,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/arrange_impl.h"
 #include "tapir/ops/copy.h"
@@ -130,6 +131,13 @@ Tensor repeated_indices(const Tensor& repeats, const Loc& loc) {
         if (n > 0 && amin(times).item<int64_t>() < 0) {
             fail<ValueError>(loc, "repeat_interleave: repeats must not be negative, got {}", amin(times).item<int64_t>());
         }
+        const Tensor here = times.to(cpu).contiguous();
+        int64_t sum = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            if (__builtin_add_overflow(sum, here.data<int64_t>()[i], &sum)) {
+                fail<OutOfMemory>(loc, "repeat_interleave: the repeats add up to more than any memory holds");
+            }
+        }
         const Tensor ends = cumsum(times, 0);
         const int64_t total = n > 0 ? ends[-1].item<int64_t>() : 0;
         return searchsorted(ends, arange(total, {int64, repeats.device()}), /*right=*/true);
@@ -252,7 +260,7 @@ Tensor trace(In x) {
 // --- Combined ----------------------------------------------------------------------------------------------------------------
 
 std::vector<Tensor> meshgrid(TensorList tensors, const char* indexing) {
-    const std::string word = indexing;
+    const std::string word = detail::checked_word("meshgrid", indexing, tensors.loc);
     if (word != "ij" && word != "xy") fail<ValueError>(tensors.loc, "meshgrid: indexing is \"ij\" or \"xy\", not \"{}\"", word);
     if (tensors.size == 0) fail<ValueError>(tensors.loc, "meshgrid: needs at least one tensor");
     Shape shape;

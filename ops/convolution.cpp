@@ -312,7 +312,7 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
         c.in[3 - dims + d] = in->sizes[2 + d];
         c.kernel[3 - dims + d] = w->sizes[2 + d];
     }
-    set(c.stride, options.stride, 1, "stride", dims, op, x.loc, std::numeric_limits<int64_t>::max());  // the library has its own limit
+    set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
     set_padding(c, op, dims, options.padding, ends, x.loc);
     return convolve(ConvPart::output, c, x.tensor, weight.tensor, bias, x.loc);

@@ -9,6 +9,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -344,6 +345,7 @@ Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
 
 Tensor& Tensor::fill_(Scalar value, Loc loc) {
     detail::check_defined(In(*this, loc), "fill_");
+    detail::check_fits("fill_", value, dtype(), loc);
     check_in_place("fill", *this, {}, loc);
     alignas(8) std::byte element[8];
     detail::store(dtype(), element, value);

@@ -7,6 +7,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/reduce.h"
@@ -73,7 +74,7 @@ Term parse_term(const std::string& text, const std::string& equation, const Loc&
 }
 
 Equation parse(const char* text, std::size_t operands, const Loc& loc) {
-    std::string equation = text;
+    std::string equation = detail::checked_word("einsum", text, loc);
     equation.erase(std::remove(equation.begin(), equation.end(), ' '), equation.end());
     Equation result;
     const std::size_t arrow = equation.find("->");
@@ -255,6 +256,7 @@ Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims) {
     Operand y{b.tensor, Labels(static_cast<std::size_t>(b.tensor.dim()), -1)};
     Label next = 0;
     const auto pair = [&](Operand& operand, Dim dim, Label label) -> int64_t {
+        if (operand.tensor.dim() == 0) fail<IndexError>(a.loc, "tensordot: a 0-d tensor has no dimension {}", dim);
         const int d = detail::wrap_dim(dim, operand.tensor.dim(), "tensordot", a.loc);
         Label& place = operand.labels.at(static_cast<std::size_t>(d));
         if (place >= 0) fail<IndexError>(a.loc, "tensordot: dimension {} is named twice", d);

@@ -6,15 +6,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <vector>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/copy.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/reduce.h"
 
 namespace tapir {
@@ -710,15 +714,6 @@ void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
 
 namespace {
 
-// Expanded: some of its elements are one and the same in memory.
-bool is_expanded(const TensorImpl* t) noexcept {
-    if (t->is_contiguous() || t->numel == 0) return false;
-    for (int d = 0; d < t->rank; ++d) {
-        if (t->sizes[d] > 1 && t->strides[d] == 0) return true;
-    }
-    return false;
-}
-
 // Whether each dimension steps over all that those of smaller steps reach: then no two elements meet in memory.
 bool elements_are_apart(const TensorImpl* t) noexcept {
     if (t->is_contiguous()) return true;
@@ -734,6 +729,33 @@ bool elements_are_apart(const TensorImpl* t) noexcept {
         reach += std::abs(t->strides[next]) * (t->sizes[next] - 1);
     }
     return true;
+}
+
+// Whether two of its elements are one and the same in memory, as after expand(), or in windows that overlap. The strides say it
+// in nearly all cases; elements are only marked one by one where the dimensions interleave.
+bool has_shared_elements(const TensorImpl* t) {
+    if (t->numel == 0 || elements_are_apart(t)) [[likely]]
+        return false;
+    std::int64_t lowest = 0, highest = 0;
+    for (int d = 0; d < t->rank; ++d) {
+        const std::int64_t reach = t->strides[d] * (t->sizes[d] - 1);
+        if (t->sizes[d] > 1 && reach == 0) return true;
+        (reach < 0 ? lowest : highest) += reach;
+    }
+    if (t->numel > highest - lowest + 1) return true;  // more elements than places
+    std::vector<bool> is_taken(static_cast<std::size_t>(highest - lowest + 1));
+    std::int64_t at[kMaxRank] = {}, place = -lowest;
+    for (std::int64_t i = 0; i < t->numel; ++i) {
+        if (is_taken[static_cast<std::size_t>(place)]) return true;
+        is_taken[static_cast<std::size_t>(place)] = true;
+        for (int d = t->rank - 1; d >= 0; --d) {
+            place += t->strides[d];
+            if (++at[d] < t->sizes[d]) break;
+            place -= t->strides[d] * t->sizes[d];
+            at[d] = 0;
+        }
+    }
+    return false;
 }
 
 }  // namespace
@@ -763,7 +785,7 @@ bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
 
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc) {
     TensorImpl* impl = self.impl();
-    if (is_expanded(impl)) [[unlikely]] {
+    if (!impl->is_contiguous() && has_shared_elements(impl)) [[unlikely]] {
         fail<ValueError>(loc, "{}_: several elements of the {} tensor share memory; clone() it first", op, self.shape());
     }
     if (detail::watching_ops) [[unlikely]] {
@@ -869,6 +891,40 @@ void elementwise_rule(Backward& b) {
 
 }  // namespace
 
+// --- The bounds of clamp() -------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Where min is above max, all becomes max, as it does of bounds that are tensors.
+double lower_bound(double min, double max) noexcept { return min > max ? max : min; }
+
+// Whether the kernel of x's dtype has no such bounds: it takes nan for none, and cuts fractions off where x holds integers.
+bool are_beyond(double min, double max, const Tensor& x) noexcept {
+    if (std::isnan(min) || std::isnan(max)) return true;
+    if (!x.defined() || is_floating(x.dtype())) return false;
+    return std::trunc(min) != min || std::trunc(max) != max;
+}
+
+// Fractions make integers floats, as in PyTorch; a bound that is nan makes all nan.
+Tensor clamp_beyond(const In& x, double min, double max) {
+    detail::check_defined(x, "clamp");
+    const detail::RecordedParts parts(x.loc);
+    const Tensor y = is_floating(x->dtype) ? x.tensor : to(x, default_dtype());
+    if (std::isnan(min) || std::isnan(max)) return mul(y, std::numeric_limits<double>::quiet_NaN());
+    return clamp(y, min, max);
+}
+
+// Whether a double would lose digits of it.
+bool is_exact(Scalar bound) noexcept {
+    return bound.kind() == Scalar::Kind::integer && static_cast<std::uint64_t>(bound.as_int64()) + (1ull << 53) > 1ull << 54;
+}
+// Whether a bound that is a fraction by its type stands beside integers.
+bool is_integer_beside(Scalar bound, const Tensor& x) noexcept {
+    return bound.kind() == Scalar::Kind::floating && !is_floating(x.dtype());
+}
+
+}  // namespace
+
 // --- The public functions --------------------------------------------------------------------------------------------------
 
 // What PyTorch refuses of an op's numbers. Nothing for most ops, at no cost.
@@ -903,11 +959,23 @@ static void check_params([[maybe_unused]] const double* params, [[maybe_unused]]
     }
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                                                        \
     Tensor name(In x, double p0, double p1) {                                                                          \
+        if constexpr (Elementwise::name == Elementwise::clamp) {                                                       \
+            p0 = lower_bound(p0, p1);                                                                                  \
+            if (are_beyond(p0, p1, x.tensor)) [[unlikely]]                                                             \
+                return clamp_beyond(x, p0, p1);                                                                        \
+        }                                                                                                              \
         const double params[] = {p0, p1};                                                                              \
         return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);                                 \
     }                                                                                                                  \
     Tensor Tensor::name(double p0, double p1, Loc loc) const { return tapir::name(In(*this, loc), p0, p1); }           \
     Tensor& Tensor::name##_(double p0, double p1, Loc loc) {                                                           \
+        if constexpr (Elementwise::name == Elementwise::clamp) {                                                       \
+            p0 = lower_bound(p0, p1);                                                                                  \
+            if (are_beyond(p0, p1, *this)) [[unlikely]] {                                                              \
+                for (const double bound : {p0, p1}) static_cast<void>(number_as("clamp_", bound, dtype(), loc));       \
+                return mul_(std::numeric_limits<double>::quiet_NaN(), loc);                                            \
+            }                                                                                                          \
+        }                                                                                                              \
         const double params[] = {p0, p1};                                                                              \
         elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                                            \
         return *this;                                                                                                  \
@@ -1007,7 +1075,7 @@ namespace {
 
 template <class B>
 Tensor rounded_quotient(const In& a, const B& b, const char* rounding_mode) {
-    const std::string word = rounding_mode;
+    const std::string word = detail::checked_word("div", rounding_mode, a.loc);
     if (word == "floor") return floor_divide(a, b);
     if (word != "trunc") fail<ValueError>(a.loc, "div: rounding_mode is \"trunc\" or \"floor\", not \"{}\"", word);
     const detail::RecordedParts parts(a.loc);
@@ -1043,14 +1111,26 @@ Tensor ldexp(In x, In other) {
 }
 
 Tensor gelu(In x, const char* approximate) {
-    const std::string word = approximate;
+    const std::string word = detail::checked_word("gelu", approximate, x.loc);
     if (word == "tanh") return gelu_tanh(x);
     if (word != "none") fail<ValueError>(x.loc, "gelu: approximate must be \"none\" or \"tanh\", got \"{}\"", word);
     return gelu(x);
 }
 
-Tensor clamp_min(In x, Scalar min) { return clamp(x, min.as_double()); }
-Tensor clamp_max(In x, Scalar max) { return clamp(x, -std::numeric_limits<double>::infinity(), max.as_double()); }
+Tensor clamp_min(In x, Scalar min) {
+    detail::check_defined(x, "clamp_min");
+    if (is_exact(min)) return maximum(x, min);
+    if (!is_integer_beside(min, x.tensor)) return clamp(x, min.as_double());
+    const detail::RecordedParts parts(x.loc);
+    return clamp(to(x, default_dtype()), min.as_double());
+}
+Tensor clamp_max(In x, Scalar max) {
+    detail::check_defined(x, "clamp_max");
+    if (is_exact(max)) return minimum(x, max);
+    if (!is_integer_beside(max, x.tensor)) return clamp(x, -std::numeric_limits<double>::infinity(), max.as_double());
+    const detail::RecordedParts parts(x.loc);
+    return clamp(to(x, default_dtype()), -std::numeric_limits<double>::infinity(), max.as_double());
+}
 Tensor clamp(In x, In min, In max) {
     detail::check_defined(x, "clamp");
     const detail::RecordedParts parts(x.loc);

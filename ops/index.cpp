@@ -9,6 +9,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -490,6 +491,7 @@ void put_at(Tensor& self, const Index* indices, std::size_t count, const Tensor&
 }
 
 Tensor number_of(Scalar value, DType dtype, const Loc& loc) {
+    detail::check_fits("index_put_", value, dtype, loc);
     Tensor number = detail::make_empty({}, dtype, tapir::cpu, loc);
     detail::store(dtype, number.raw_data(), value);
     number.impl()->trace = 0;  // the program's own

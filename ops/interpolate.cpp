@@ -9,6 +9,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -266,7 +267,7 @@ ScaleFactor::ScaleFactor(std::initializer_list<double> factors, Loc loc) : count
 
 Tensor interpolate(In x, const InterpolateOptions& options) {
     const int dims = check_dims(x);
-    if (std::string(options.mode) == "area") {
+    if (detail::checked_word("interpolate", options.mode, x.loc) == "area") {
         if (options.align_corners) fail<ValueError>(x.loc, "interpolate: align_corners is for linear and cubic modes, not \"area\"");
         const Shape sizes = sizes_of(x, options);
         const detail::RecordedParts parts(x.loc);

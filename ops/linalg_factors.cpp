@@ -10,6 +10,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -237,6 +238,11 @@ Tensor cholesky(In a, bool upper) {
             fail<ValueError>(a.loc, "linalg::cholesky: {} is not positive definite", which(a.tensor, stopped.first()));
         }
         l = result_of(columns, a->device);
+        // LAPACK takes nan for positive. Each nan of the triangle that was read reaches the diagonal.
+        if (const Tensor is_nan = any(isnan(diagonal(l, 0, -2, -1)), {-1}); l.numel() > 0 && any(is_nan).item<bool>()) {
+            fail<ValueError>(a.loc, "linalg::cholesky: {} is not positive definite: it has nan",
+                             which(a.tensor, argmax(is_nan.to(uint8).reshape({-1})).item<int64_t>()));
+        }
     }
     record(linalg_cholesky_op, a.loc, {&a.tensor}, l, {&l});
     return l;
@@ -253,7 +259,7 @@ Tensor cholesky_solve(In b, In l, bool upper) {
 
 QRResult qr(In a, const char* mode) {
     check_matrices("linalg::qr", a, false);
-    const std::string word = mode;
+    const std::string word = detail::checked_word("linalg::qr", mode, a.loc);
     if (word != "reduced" && word != "complete" && word != "r") {
         fail<ValueError>(a.loc, "linalg::qr: mode is \"reduced\", \"complete\" or \"r\", not \"{}\"", word);
     }
@@ -282,7 +288,7 @@ namespace {
 
 // Without vectors the values alone, which differ from those beside vectors in the last digits.
 EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
-    const std::string word = uplo;
+    const std::string word = detail::checked_word("linalg::eigh", uplo, a.loc);
     if (word != "L" && word != "U") fail<ValueError>(a.loc, "linalg::eigh: uplo is \"L\" or \"U\", not \"{}\"", word);
     if (word == "U") {
         const detail::RecordedParts parts(a.loc);

@@ -10,6 +10,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
@@ -94,6 +95,13 @@ void fill_with(const Tensor& t, const Value& value) {
     });
 }
 
+// Integers that count from `first` to `last` hold all between, too. Floating dtypes become infinite where it is too much.
+void check_ends(const char* op, Scalar first, Scalar last, DType dtype, const Loc& loc) {
+    if (is_floating(dtype)) return;
+    detail::check_fits(op, first, dtype, loc);
+    detail::check_fits(op, last, dtype, loc);
+}
+
 // How many steps lie in [start, end).
 int64_t count_steps(int64_t start, int64_t end, int64_t step, const Loc& loc) {
     if (step == 0) fail<ValueError>(loc, "arange: step is 0");
@@ -150,12 +158,13 @@ void check_literal(const Literal& literal, const Shape& shape, int d, Kind& wide
     for (const Literal& entry : literal) check_literal(entry, shape, d + 1, widest, loc);
 }
 
-std::byte* copy_literal(const Literal& literal, DType dtype, std::byte* to) {
+std::byte* copy_literal(const Literal& literal, DType dtype, std::byte* to, const Loc& loc) {
     if (!literal.is_list()) {
+        if (!is_floating(dtype)) detail::check_fits("tensor", literal.value(), dtype, loc);
         detail::store(dtype, to, literal.value());
         return to + itemsize(dtype);
     }
-    for (const Literal& entry : literal) to = copy_literal(entry, dtype, to);
+    for (const Literal& entry : literal) to = copy_literal(entry, dtype, to, loc);
     return to;
 }
 
@@ -234,6 +243,7 @@ Tensor ones(const Shape& shape, TensorOptions options, Loc loc) {
 
 Tensor full(const Shape& shape, Scalar value, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("full", options, value.dtype(), loc);
+    detail::check_fits("full", value, dtype, loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
     fill_fresh(t, value);
     detail::finish_making(full_op, t, options, loc, [&](const MakeAttrs& attrs) { return FullAttrs{attrs, value}; });
@@ -266,6 +276,7 @@ Tensor zeros_like(In x, TensorOptions options) {
 // full_like(), which begins, and whose messages begin, with `op`.
 static Tensor full_like_of(const char* op, const In& x, Scalar value, TensorOptions options) {
     Tensor t = fresh_like(op, x, options);
+    detail::check_fits(op, value, t.dtype(), x.loc);
     fill_fresh(t, value);
     const auto attrs = [&](const MakeAttrs& all) { return FullAttrs{all, value}; };
     detail::finish_making(full_like_op, t, options, x.loc, attrs, &x.tensor);
@@ -289,9 +300,12 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
     if (whole) {
         // Unsigned, since i * by may be beyond int64 where the sum is not.
         const auto from = static_cast<std::uint64_t>(start.as_int64()), by = static_cast<std::uint64_t>(step.as_int64());
+        const auto last = static_cast<int64_t>(from + static_cast<std::uint64_t>(count - 1) * by);
+        if (count > 0) check_ends("arange", start, last, dtype, loc);
         fill_with<int64_t>(t, [=](int64_t i) { return static_cast<int64_t>(from + static_cast<std::uint64_t>(i) * by); });
     } else {
         const double from = start.as_double(), by = step.as_double();
+        if (count > 0) check_ends("arange", from, from + static_cast<double>(count - 1) * by, dtype, loc);
         fill_with<double>(t, [=](int64_t i) { return from + static_cast<double>(i) * by; });
     }
     detail::finish_making(arange_op, t, options, loc, [&](const MakeAttrs& attrs) { return RangeAttrs{attrs, start, end, step}; });
@@ -305,6 +319,7 @@ static Tensor spaced(const OpInfo& op, double start, double end, int64_t steps, 
     const DType dtype = detail::dtype_for(op.name, options, default_dtype(), loc);
     if (steps < 0) fail<ValueError>(loc, "{}: the number of steps is negative: {}", op.name, steps);
     if (dtype == bool_) fail<DTypeError>(loc, "{}: not defined for bool", op.name);
+    if (steps > 0) check_ends(op.name, value(start), value(steps > 1 ? end : start), dtype, loc);
     Tensor t = detail::make_empty({steps}, dtype, detail::device_for(options), loc);
     const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
     fill_with<double>(t, [=](int64_t i) {
@@ -325,10 +340,23 @@ Tensor logspace(double start, double end, int64_t steps, double base, TensorOpti
 
 namespace {
 
+// Whether the numbers of `from` may be beyond those of `dtype`, an integer.
+bool may_overflow(DType from, DType dtype) {
+    if (is_floating(dtype) || dtype == bool_ || from == bool_) return false;
+    return is_floating(from) || itemsize(from) > itemsize(dtype);
+}
+
+Scalar number_at(const void* values, DType dtype, int64_t i) {
+    const void* element = static_cast<const std::byte*>(values) + static_cast<std::size_t>(i) * itemsize(dtype);
+    if (is_floating(dtype)) return detail::load_double(dtype, element);
+    return detail::load_int(dtype, element);
+}
+
 // Values of this dtype, copied.
 Tensor copied(const void* values, const Shape& shape, DType from, DType dtype, const TensorOptions& options, const Loc& loc) {
     Tensor t = detail::make_empty(shape, dtype, cpu, loc);
     if (!values && t.numel() > 0) fail<ValueError>(loc, "tensor_from: values is null");
+    for (int64_t i = 0; may_overflow(from, dtype) && i < t.numel(); ++i) detail::check_fits("tensor", number_at(values, from, i), dtype, loc);
     // From bool as uint8: any byte that is not 0 means true.
     const bool to_bool = dtype == bool_ && from == bool_;
     if (t.numel() > 0) kernels::convert(to_bool ? uint8 : from, values, 1, dtype, t.impl()->data, 1, t.numel());
@@ -384,6 +412,7 @@ Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
 Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
     if (!literal.is_list()) {  // tensor(1.0)
         const DType dtype = detail::dtype_for("tensor", options, literal.value().dtype(), loc);
+        if (!is_floating(dtype)) detail::check_fits("tensor", literal.value(), dtype, loc);
         Tensor t = detail::make_empty(nullptr, 0, 1, dtype, detail::device_for(options), loc);
         fill_fresh(t, literal.value());
         detail::finish_constant(tensor_op, t, options, loc);
@@ -395,7 +424,7 @@ Tensor tensor(const Literal& literal, TensorOptions options, Loc loc) {
     const DType by_numbers = widest == Kind::floating ? default_dtype() : widest == Kind::integer ? int64 : bool_;
     const DType dtype = detail::dtype_for("tensor", options, by_numbers, loc);
     Tensor t = detail::make_empty(shape, dtype, cpu, loc);
-    copy_literal(literal, dtype, t.impl()->data);
+    copy_literal(literal, dtype, t.impl()->data, loc);
     t = detail::moved_to(std::move(t), options, loc);
     detail::finish_constant(tensor_op, t, options, loc);
     return t;

@@ -12,6 +12,7 @@
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss_impl.h"
 #include "tapir/ops/make.h"
+#include "tapir/ops/reduce.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -42,6 +43,17 @@ Tensor as_rows(const char* op, const In& input) {
 void check_classes(const char* op, const In& target, const Loc& loc) {
     if (is_floating(target.tensor.dtype()) || target.tensor.dtype() == bool_) {
         fail<DTypeError>(loc, "{}: needs class indices as the target, not {}", op, name(target.tensor.dtype()));
+    }
+}
+
+// Each target must be in [least, classes). A graph's gather() looks only for those that are too large.
+void check_range(const char* op, const In& target, int64_t least, int64_t classes) {
+    if (detail::is_tracing() || target->numel == 0) return;
+    const detail::PauseRecording pause;
+    const detail::PartsOfOp parts;
+    for (const Tensor& end : {amin(target), amax(target)}) {
+        const auto t = end.item<int64_t>();
+        if (t < least || t >= classes) fail<IndexError>(target.loc, "{}: target {} is out of range for {} classes", op, t, classes);
     }
 }
 
@@ -127,6 +139,7 @@ Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor
     if (weight.defined() && weight.shape() != Shape(classes)) {
         fail<ShapeError>(input.loc, "multi_margin_loss: needs a weight for each of {} classes, got shape {}", classes, weight.shape());
     }
+    check_range("multi_margin_loss", In(target.tensor, input.loc), 0, classes);
     const Tensor t = to(target, int64).reshape({rows, 1});
     Tensor terms = clamp_min(margin - gather(x, 1, t) + x, 0);
     if (p == 2) terms = square(terms);
@@ -147,6 +160,7 @@ Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
         fail<ShapeError>(input.loc, "multilabel_margin_loss: the targets must have the input's shape {}, got {}", input.tensor.shape(),
                          target.tensor.shape());
     }
+    check_range("multilabel_margin_loss", In(target.tensor, input.loc), -1, classes);  // -1 ends them
     const Tensor t = to(target, int64).reshape(x.shape());
     const Tensor is_named = cumsum(to(t == -1, int64), 1) == 0;  // before the first -1
     const Tensor is_class = t.unsqueeze(2) == arange(classes, {int64, x.device()});  // (n, targets, classes)

@@ -6,6 +6,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -227,6 +228,7 @@ Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc) {
     const double number = value.as_double();
     const bool is_whole = std::trunc(number) == number && std::abs(number) < 0x1p63;
     check_number(op, value.kind() == Scalar::Kind::floating && !is_whole, dtype, loc);
+    detail::check_fits(op, value, dtype, loc);
     return number_tensor(value, dtype, loc);
 }
 
@@ -262,6 +264,7 @@ Tensor where(In condition, In a, Scalar b) {
     check_mask("where", condition);
     detail::check_defined(a, "where");
     const DType dtype = beside_number(a->dtype, b);
+    if (!is_floating(dtype)) detail::check_fits("where", b, dtype, condition.loc);
     return where_as(condition, a.tensor, number_tensor(b, dtype, condition.loc), dtype);
 }
 
@@ -269,6 +272,7 @@ Tensor where(In condition, Scalar a, In b) {
     check_mask("where", condition);
     detail::check_defined(b, "where");
     const DType dtype = beside_number(b->dtype, a);
+    if (!is_floating(dtype)) detail::check_fits("where", a, dtype, condition.loc);
     return where_as(condition, number_tensor(a, dtype, condition.loc), b.tensor, dtype);
 }
 

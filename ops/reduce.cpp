@@ -48,6 +48,10 @@ void over_fields(Fields& f, Over& o) {
 Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& loc) {
     if (dims.empty()) return {(1u << rank) - 1, keepdim};
     Over result{0, keepdim};
+    if (rank == 0 && dims.rank() > 1) {  // both dimensions are the one that stands for none
+        for (const std::int64_t dim : dims) detail::wrap_dim(dim, rank, op, loc);
+        fail<IndexError>(loc, "{}: a 0-d tensor has one dimension to name, not those of {}", op, dims);
+    }
     for (const std::int64_t dim : dims) {
         const int d = detail::wrap_dim(dim, rank, op, loc);
         if (rank == 0) continue;

@@ -11,6 +11,7 @@
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
@@ -78,6 +79,7 @@ namespace {
 enum class Between { linear, lower, higher, nearest, midpoint };
 
 Between between_of(const char* word, const Loc& loc) {
+    static_cast<void>(detail::checked_word("quantile", word, loc));
     constexpr const char* words[] = {"linear", "lower", "higher", "nearest", "midpoint"};
     for (int i = 0; i < 5; ++i) {
         if (std::string(words[i]) == word) return static_cast<Between>(i);

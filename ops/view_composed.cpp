@@ -50,6 +50,7 @@ std::vector<Tensor> tensor_split(In x, int sections, Dim dim) {
     detail::check_defined(x, "tensor_split");
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "tensor_split: a tensor without dimensions cannot be split");
     if (sections <= 0) fail<ValueError>(x.loc, "tensor_split: the number of parts must be above 0, got {}", sections);
+    if (sections > 1 << 24) fail<ValueError>(x.loc, "tensor_split: {} parts are too many: at most 2^24", sections);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "tensor_split", x.loc);
     const int64_t n = x->sizes[d], least = n / sections, larger = n % sections;
     std::vector<int64_t> sizes(static_cast<std::size_t>(sections), least);
