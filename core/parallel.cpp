@@ -1,5 +1,7 @@
 #include "tapir/core/parallel.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #ifdef _OPENMP
 #include <omp.h>
@@ -12,7 +14,21 @@ namespace {
 
 constinit std::atomic<int> thread_count{0};  // 0: not asked for yet
 
+constinit bool is_forked = false;  // written by the only thread that a fresh child has
+
+// fork() copies this thread alone, and OpenMP in the child would wait for the others for ever.
+void stay_alone() noexcept {
+    is_forked = true;
+    thread_count.store(1, std::memory_order_relaxed);
+#ifdef _OPENMP
+    omp_set_num_threads(1);  // for oneDNN
+#endif
+}
+
 int default_count() noexcept {
+    static const int followed = ::pthread_atfork(nullptr, nullptr, stay_alone);
+    static_cast<void>(followed);
+    if (is_forked) return 1;
 #ifdef _OPENMP
     return omp_get_max_threads();
 #else
@@ -34,7 +50,8 @@ int num_threads() noexcept {
 
 void set_num_threads(int count, const Loc& loc) {
     if (count < 1) fail<ValueError>(loc, "set_num_threads: at least 1 is needed, not {}", count);
-    thread_count.store(count, std::memory_order_relaxed);
+    num_threads();  // follows forks from here on
+    if (!is_forked) thread_count.store(count, std::memory_order_relaxed);
 }
 
 }  // namespace tapir

@@ -1,15 +1,12 @@
 // Saving and taking back a training run.
 #include "tapir/nn/training_state.h"
 
-#include <dirent.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <string_view>
 
@@ -22,34 +19,6 @@
 
 namespace tapir::nn {
 namespace {
-
-// The process that AtomicFile's temporary file of this name belongs to ("run.safetensors.1234-0.tmp" of "run.safetensors"); 0 for
-// other files.
-pid_t owner_of(std::string_view file, std::string_view base) {
-    if (!file.starts_with(base) || !file.ends_with(".tmp") || file.size() < base.size() + 5) return 0;
-    file = file.substr(base.size(), file.size() - base.size() - 4);
-    pid_t pid = 0;
-    unsigned number = 0;
-    if (file[0] != '.') return 0;
-    const char *begin = file.data() + 1, *end = file.data() + file.size();
-    const auto [dash, wrong] = std::from_chars(begin, end, pid);
-    if (wrong != std::errc() || dash == end || *dash != '-' || pid <= 0) return 0;
-    const auto [rest, wrong_too] = std::from_chars(dash + 1, end, number);
-    return wrong_too == std::errc() && rest == end ? pid : 0;
-}
-
-// Removes what processes that are gone were writing when they were killed.
-void remove_leftovers(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1), base = path.substr(slash + 1);
-    DIR* directory = ::opendir(folder.c_str());
-    if (!directory) return;
-    while (const dirent* entry = ::readdir(directory)) {
-        const pid_t owner = owner_of(entry->d_name, base);
-        if (owner != 0 && ::kill(owner, 0) != 0 && errno == ESRCH) ::unlink((folder + "/" + entry->d_name).c_str());
-    }
-    ::closedir(directory);
-}
 
 bool exists(const std::string& path) {
     struct stat status {};
@@ -150,7 +119,7 @@ void TrainingState::save(Loc loc) const {
         }
     }
     io::save_safetensors("TrainingState", path_, all, {{"format", kTrainingStateFormat}}, [&] { rotate(loc); }, loc);
-    remove_leftovers(path_);
+    io::remove_leftovers(path_);
 }
 
 bool TrainingState::load(const TrainingStateLoadOptions& options, Loc loc) {

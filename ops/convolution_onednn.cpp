@@ -165,7 +165,8 @@ std::shared_ptr<const Primitive> primitive_for(const Key& key) {
     std::shared_ptr<const Primitive> primitive;
     try {
         primitive = std::make_shared<Primitive>(make(key));
-    } catch (const dnnl::error&) {
+    } catch (const dnnl::error& error) {
+        if (error.status == dnnl_out_of_memory) return nullptr;  // the next call may have it
     }
     return (*made)[key] = primitive;
 }
@@ -177,7 +178,9 @@ Tensor room_for(const memory::desc& desc) {
 
 }  // namespace
 
-bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+namespace {
+
+bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
     const bool is_bfloat16 = out.dtype() == bfloat16;
     if (is_bfloat16 && !has_fast_bfloat16()) return false;
     const OpenMPThreadsScope threads(num_threads());
@@ -218,6 +221,16 @@ bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a,
     }
     stream.wait();
     return true;
+}
+
+}  // namespace
+
+bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+    try {
+        return convolve(part, conv, a, b, bias, out);
+    } catch (const dnnl::error&) {  // it had no memory of its own: products need less
+        return false;
+    }
 }
 #else
 bool convolve_by_onednn(ConvPart, const Convolution&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }

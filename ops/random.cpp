@@ -1,6 +1,7 @@
 // Random tensors. The numbers: see Note [The numbers of a draw] in core/generator.h.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -70,6 +71,23 @@ Draw take(Generator& generator, int64_t n, int words) {
     return {generator.seed(), generator.take(counters)};
 }
 
+// Where an error leaves its scope, what was drawn while it lived does not count: a call that throws has changed nothing.
+class UndoneByError {
+ public:
+    explicit UndoneByError(Generator& generator) noexcept
+        : generator_(generator), state_(generator.state()), errors_(std::uncaught_exceptions()) {}
+    ~UndoneByError() {
+        if (std::uncaught_exceptions() > errors_) generator_.set_state(state_);
+    }
+    UndoneByError(const UndoneByError&) = delete;
+    UndoneByError& operator=(const UndoneByError&) = delete;
+
+ private:
+    Generator& generator_;
+    const Generator::State state_;
+    const int errors_;
+};
+
 // The draw that begins at element `first`, a multiple of 4.
 Draw at(Draw draw, int64_t first, int words) {
     return {draw.seed, draw.counter + static_cast<std::uint64_t>(first / 4 * words)};
@@ -113,6 +131,7 @@ Tensor filled(const OpInfo& op, Fill what, const Shape& shape, Generator& genera
     check_floating(op.name, dtype, loc);
     detail::begin_op(op.name, detail::device_for(options), loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
+    const UndoneByError undone(generator);
     fill(what, t, generator);
     detail::finish_making(op, t, options, loc, drawn_by(generator));
     return t;
@@ -123,6 +142,7 @@ Tensor filled_like(const OpInfo& op, Fill what, const In& x, TensorOptions optio
     const DType dtype = options.dtype.value_or(x.tensor.dtype());
     check_floating(op.name, dtype, x.loc);
     Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc, *options.device);
+    const UndoneByError undone(default_generator());
     fill(what, t, default_generator());
     detail::finish_making(op, t, options, x.loc, drawn_by(default_generator()), &x.tensor);
     return t;
@@ -154,6 +174,7 @@ Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, G
     const detail::UnrecordedParts parts;
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
+    const UndoneByError undone(generator);
     const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
     const Draw draw = take(generator, t.numel(), 2);
     if (on_gpu(t)) {
@@ -285,6 +306,7 @@ Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     Tensor t = detail::make_empty({n}, int64, Device{}, loc);
     std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
     std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
+    const UndoneByError undone(generator);
     in_parts(take(generator, n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_words(part, words.data() + 2 * first, 2 * count);
     });
@@ -310,6 +332,7 @@ Tensor flips(const Shape& shape, double p, Generator& generator, DType dtype, De
     const detail::UnrecordedParts parts;
     const bool directly = device.type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : uint8, device, loc);
+    const UndoneByError undone(generator);
     const Draw draw = take(generator, t.numel(), 1);
     if (on_gpu(t)) {
         if (t.numel() > 0) gpu::random_bernoulli(draw, p, dtype, on_stream(t), t.numel());
@@ -338,6 +361,7 @@ Tensor bernoulli(In p) { return bernoulli(p, default_generator()); }
 Tensor bernoulli(In p, Generator& generator) {
     detail::check_defined(p, "bernoulli");
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
+    const UndoneByError undone(generator);
     return unrecorded_op(bernoulli_op, p.loc, {&p.tensor}, [&] {
         if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
         const Tensor values = to(contiguous(p), float64);
@@ -366,6 +390,7 @@ Tensor multinomial(In weights, int64_t samples, bool replacement) {
 Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& generator) {
     detail::check_defined(weights, "multinomial");
     check_floating("multinomial", weights.tensor.dtype(), weights.loc);
+    const UndoneByError undone(generator);
     const int rank = weights.tensor.dim();
     if (rank != 1 && rank != 2) {
         fail<ShapeError>(weights.loc, "multinomial: weights must be (n,) or (rows, n), got {}", weights.tensor.shape());
@@ -441,6 +466,7 @@ Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc)
     detail::check_defined(In(*this, loc), "uniform_");
     check_floating("uniform_", dtype(), loc);
     if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
+    const UndoneByError undone(generator);
     const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
     draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc, [&](DType of) {
         return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest);
@@ -453,6 +479,7 @@ Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) 
     detail::check_defined(In(*this, loc), "normal_");
     check_floating("normal_", dtype(), loc);
     if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
+    const UndoneByError undone(generator);
     draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc, [&](DType of) {
         return randn(shape(), generator, {of, impl_->device}) * std + mean;
     });

@@ -85,17 +85,39 @@ Tensor norm_on(Device device, const std::vector<Tensor>& grads, double p, const 
     return norm;
 }
 
-// Calls work(elements, count) with float or double elements; 16-bit floats go through a float32 copy.
+// Calls work(elements, count) with float or double elements, to read them; 16-bit floats go through a float32 copy.
 template <class Work>
-void with_elements(const Tensor& t, bool writes, const Loc& loc, const Work& work) {
+void with_elements(const Tensor& t, const Loc& loc, const Work& work) {
     if (t.dtype() == float64) {
         work(static_cast<double*>(t.raw_data()), t.numel());
     } else {
-        const Tensor wide = t.to(float32);
+        const Tensor wide = t.to(float32, loc);
         work(static_cast<float*>(wide.raw_data()), t.numel());
-        if (writes && !wide.is_same(t)) copy_elements(t, wide);
     }
-    if (writes) mark_written(t, loc);
+}
+
+// Calls work(elements, count) for each gradient on the CPU, to change them. 16-bit floats go through one float32 copy as large as the
+// largest of them. All memory is taken before the first is changed: clipping that throws has changed none.
+template <class Work>
+void change_elements(const std::vector<Tensor>& grads, const Loc& loc, const Work& work) {
+    const auto is_narrow = [](const Tensor& g) { return !on_gpu(g) && g.dtype() != float64 && g.dtype() != float32; };
+    std::int64_t most = 0;
+    for (const Tensor& g : grads) most = std::max(most, is_narrow(g) ? g.numel() : 0);
+    const Tensor room = most > 0 ? detail::make_empty({most}, float32, cpu, loc) : Tensor();
+    std::vector<Tensor> wide;  // of each gradient: itself, or its part of the room
+    for (const Tensor& g : grads) wide.push_back(is_narrow(g) ? detail::make_view(room.impl(), g.dim(), g.impl()->sizes, nullptr, 0) : g);
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+        const Tensor &g = grads[i], &w = wide[i];
+        if (on_gpu(g)) continue;
+        if (!w.is_same(g)) copy_elements(w, g);
+        if (w.dtype() == float64) {
+            work(static_cast<double*>(w.raw_data()), w.numel());
+        } else {
+            work(static_cast<float*>(w.raw_data()), w.numel());
+        }
+        if (!w.is_same(g)) copy_elements(g, w);
+        mark_written(g, loc);
+    }
 }
 
 // Sums of powers, or the largest of both where p is infinite.
@@ -133,7 +155,7 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
     for (const Device device : devices) norms.push_back(norm_on(device, grads, p, loc));
     for (const Tensor& norm : norms) add(std::isinf(p) ? norm.item() : std::pow(norm.item(), p));
     for (const Tensor& g : grads) {
-        if (!on_gpu(g)) with_elements(g, false, loc, [&](const auto* x, std::int64_t n) { add(power_sum(x, n, p)); });
+        if (!on_gpu(g)) with_elements(g, loc, [&](const auto* x, std::int64_t n) { add(power_sum(x, n, p)); });
     }
     if (std::isinf(p)) return total;
     if (total > 1e-290 && total < std::numeric_limits<double>::infinity()) return std::pow(total, 1 / p);
@@ -213,18 +235,14 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
         return norm;
     }
     const double norm = total_norm(grads, devices, norm_type, loc), factor = max_norm / (norm + 1e-6);
+    const Tensor result = full({}, norm, {float64, cpu}, loc);
     if (!(factor >= 1)) {
         for (const Device device : devices) gpu::scale_gradients(gradients_on(device), factor, nullptr);
-        for (const Tensor& g : grads) {
-            if (on_gpu(g)) continue;
-            with_elements(g, true, loc, [&](auto* x, std::int64_t n) {
-                parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-                    kernels::scale(end - begin, x + begin, factor);
-                });
-            });
-        }
+        change_elements(grads, loc, [&](auto* x, std::int64_t n) {
+            parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernels::scale(end - begin, x + begin, factor); });
+        });
     }
-    return full({}, norm, {float64, cpu}, loc);
+    return result;
 }
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
@@ -241,12 +259,9 @@ void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc l
     for (const Device device : cuda_devices(grads)) {
         gpu::limit_gradients(on_device(device, grads, "clip_grad_value_", /*writes=*/true, loc), bound);
     }
-    for (const Tensor& g : grads) {
-        if (on_gpu(g)) continue;
-        with_elements(g, true, loc, [&](auto* x, std::int64_t n) {
-            parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernels::limit(end - begin, x + begin, bound); });
-        });
-    }
+    change_elements(grads, loc, [&](auto* x, std::int64_t n) {
+        parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernels::limit(end - begin, x + begin, bound); });
+    });
 }
 
 }  // namespace tapir::optim

@@ -1,6 +1,7 @@
 // Writing a file that is whole at any moment.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,5 +12,12 @@ namespace tapir {
 /// Writes a new file beside `path`, flushes it to the disk and renames it: at any moment `path` is the old file or the whole new
 /// one. Throws FileError when writing fails; then the old file, if any, is still there.
 void write_file(const std::string& path, std::string_view contents, Loc loc = Loc::current());
+
+/// What a packed file may hold, unpacked, in bytes: a few bytes of gzip can say a thousand times as many. Readers of gzipped files
+/// (read_csv(), read_idx(), mnist(), the CIFAR-10 ones) and load_npz(), for all compressed arrays of an archive together, throw
+/// FileError beyond it. At first a quarter of the machine's memory.
+std::uint64_t max_unpacked_bytes() noexcept;
+/// For the whole process, for files that are opened from then on.
+void set_max_unpacked_bytes(std::uint64_t bytes) noexcept;
 
 }  // namespace tapir

@@ -11,6 +11,9 @@
 
 namespace tapir::io {
 
+/// Throws FileError for a path with a byte of 0: the system would take the part before it, which may be the name of another file.
+void check_path(const char* op, const std::string& path, const Loc& loc);
+
 /// An open regular file. Every failure is a FileError that begins with `op` and names the path.
 class InputFile {
  public:
@@ -24,6 +27,10 @@ class InputFile {
     void read(std::uint64_t offset, void* to, std::size_t count) const;
     /// Throws FileError "op: path: problem".
     [[noreturn]] void stop(const std::string& problem) const;
+    /// Throws FileError where what is packed in it has more bytes than max_unpacked_bytes().
+    void check_unpacked(std::uint64_t bytes) const;
+    /// Throws OutOfMemory.
+    [[noreturn]] void stop_memory() const;
 
  private:
     const char* op_;
@@ -41,7 +48,10 @@ inline void step() {
         step_hook();
 }
 
-/// A new file beside `path` that takes its place in commit(), or vanishes.
+/// Removes what processes that are gone were writing in the place of `path` when they were killed.
+void remove_leftovers(const std::string& path);
+
+/// A new file beside `path` that takes its place in commit(), or vanishes. Making it removes leftovers.
 class AtomicFile {
  public:
     AtomicFile(const char* op, const std::string& path, const Loc& loc);

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/file.h"
 #ifdef TAPIR_HAVE_ZLIB
 #include <zlib.h>
 #endif
@@ -162,6 +163,7 @@ std::size_t InputStream::read_some(void* to, std::size_t count) {
         file_.read(position_, to, count);
     }
     position_ += count;
+    if (inflater_) file_.check_unpacked(position_);
     return count;
 }
 
@@ -174,7 +176,13 @@ std::string InputStream::read_all() {
     std::size_t got = 0;
     do {
         const std::size_t size = text.size();
-        text.resize(size + (inflater_ ? std::max(kChunk, size) : static_cast<std::size_t>(most_left())));
+        // One byte more than may come, so that a file that has it is refused and not cut.
+        const std::uint64_t more = inflater_ ? std::min<std::uint64_t>(std::max(kChunk, size), most_left() + 1) : most_left();
+        try {
+            text.resize(size + static_cast<std::size_t>(more));
+        } catch (const std::exception&) {  // bad_alloc, or a length that no string has
+            file_.stop_memory();
+        }
         got = read_some(text.data() + size, text.size() - size);
         text.resize(size + got);
     } while (got > 0);
@@ -182,7 +190,9 @@ std::string InputStream::read_all() {
 }
 
 std::uint64_t InputStream::most_left() const noexcept {
-    return inflater_ ? file_.size() * kMostDeflated - std::min(position_, file_.size() * kMostDeflated) : file_.size() - position_;
+    if (!inflater_) return file_.size() - position_;
+    const std::uint64_t most = std::min(file_.size() * kMostDeflated, max_unpacked_bytes());
+    return most - std::min(position_, most);
 }
 
 void InputStream::fail_at(std::uint64_t position, const std::string& problem) const {

@@ -309,6 +309,10 @@ void read_extra64(Entry& e, const std::byte* extra, std::size_t length, bool has
     if (e.size == kAbsent || e.packed == kAbsent || e.offset == kAbsent) file.stop("the archive lacks the size of " + shown(e.name));
 }
 
+std::string array_name(const std::string& member) {
+    return member.ends_with(".npy") ? member.substr(0, member.size() - 4) : member;
+}
+
 std::vector<Entry> read_directory(const io::InputFile& file) {
     const Directory d = find_directory(file);
     std::vector<std::byte> bytes(static_cast<std::size_t>(d.bytes));
@@ -330,7 +334,8 @@ std::vector<Entry> read_directory(const io::InputFile& file) {
                 number_at<std::uint32_t>(from + 20), number_at<std::uint32_t>(from + 24), number_at<std::uint32_t>(from + 42)};
         read_extra64(e, bytes.data() + at + name, extra, true, file);
         at += name + extra + comment;
-        if (!names.insert(e.name).second) file.stop("the archive has " + shown(e.name) + " twice");
+        // "a" and "a.npy" are one name: that of the array.
+        if (!names.insert(array_name(e.name)).second) file.stop("the archive has " + shown(array_name(e.name)) + " twice");
         entries.push_back(std::move(e));
     }
     return entries;
@@ -339,6 +344,7 @@ std::vector<Entry> read_directory(const io::InputFile& file) {
 // Finds the bytes behind each local header, and checks that no two entries share any: a small file could else be read as a large one.
 void locate(std::vector<Entry>& entries, const io::InputFile& file) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;
+    std::uint64_t unpacked = 0;
     for (Entry& e : entries) {
         const std::string name = shown(e.name);
         if (e.flags & kEncryptedFlag) file.stop(name + " is encrypted");
@@ -350,12 +356,19 @@ void locate(std::vector<Entry>& entries, const io::InputFile& file) {
         file.read(e.offset, local, kLocalSize);
         if (number_at<std::uint32_t>(local) != kLocalMark) file.stop(name + " is not where the directory says");
         const std::uint64_t begin = e.offset;
+        const std::size_t length = number_at<std::uint16_t>(local + 26);
+        std::string own(length == e.name.size() ? length : 0, '\0');
+        if (own.size() > file.size() - e.offset - kLocalSize) file.stop(name + " goes beyond the file's end");
+        file.read(e.offset + kLocalSize, own.data(), own.size());
+        if (own != e.name) file.stop(name + " has another name in its own header");
         e.offset += kLocalSize + number_at<std::uint16_t>(local + 26) + number_at<std::uint16_t>(local + 28);
         if (e.offset > file.size() || e.packed > file.size() - e.offset) file.stop(name + " goes beyond the file's end");
         if (e.method == kStored && e.packed != e.size) file.stop(name + " has two sizes");
         if (e.size / io::kMostDeflated > e.packed) file.stop(fmt::format("{} cannot have {} bytes", name, e.size));
         used.emplace_back(begin, e.offset + e.packed);
+        if (e.method == kDeflated) unpacked += e.size;
     }
+    file.check_unpacked(unpacked);
     std::sort(used.begin(), used.end());
     for (std::size_t i = 1; i < used.size(); ++i) {
         if (used[i].first < used[i - 1].second) file.stop("entries of the archive overlap");
@@ -508,8 +521,7 @@ NamedTensors load_npz(const std::string& path, Loc loc) {
     locate(entries, file);
     NamedTensors result;
     for (const Entry& e : entries) {
-        const bool is_array = e.name.ends_with(".npy");
-        result.push_back({is_array ? e.name.substr(0, e.name.size() - 4) : e.name, read_entry(e, file, loc)});
+        result.push_back({array_name(e.name), read_entry(e, file, loc)});
     }
     return result;
 }

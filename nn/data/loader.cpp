@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "tapir/core/fail_impl.h"
@@ -199,7 +200,8 @@ struct Pass::Work {
         results.resize(static_cast<std::size_t>(ahead));
         try {
             for (int i = 0; i < workers; ++i) threads.emplace_back([this, i] { work(i); });
-        } catch (...) {  // the system has no more threads
+        } catch (const std::system_error&) {  // the system has no more threads: those that there are do, or the loop's own
+        } catch (...) {
             stop();
             throw;
         }

@@ -9,11 +9,21 @@
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/file_impl.h"
 
 namespace tapir::data {
+namespace {
+
+// Opening a FIFO would wait for who writes to it; it is refused like all that is not a regular file.
+int open_to_read(const char* op, const std::string& path, const Loc& loc) {
+    io::check_path(op, path, loc);
+    return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+}  // namespace
 
 LineReader::LineReader(const std::string& path, const char* op, Loc loc)
-    : path_(path), op_(op), loc_(loc), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(path), op_(op), loc_(loc), descriptor_(open_to_read(op, path, loc)) {
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}:1:1: cannot open: {}", op_, path_, std::strerror(errno));
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0) return;
@@ -21,7 +31,11 @@ LineReader::LineReader(const std::string& path, const char* op, Loc loc)
         ::close(descriptor_);
         fail<FileError>(loc_, "{}: {}:1:1: is a directory, not a file", op_, path_);
     }
-    if (S_ISREG(status.st_mode)) bytes_total_ = static_cast<std::uint64_t>(status.st_size);
+    if (!S_ISREG(status.st_mode)) {
+        ::close(descriptor_);
+        fail<FileError>(loc_, "{}: {}:1:1: not a regular file", op_, path_);
+    }
+    bytes_total_ = static_cast<std::uint64_t>(status.st_size);
 }
 
 LineReader::~LineReader() { ::close(descriptor_); }

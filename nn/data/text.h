@@ -16,7 +16,7 @@ namespace tapir::data {
 /// carriage return at a line's end are dropped.
 class LineReader {
  public:
-    /// `op` stands at the beginning of messages. Throws FileError when the file is missing, unreadable or a directory.
+    /// `op` stands at the beginning of messages. Throws FileError when the file is missing, unreadable or no regular file.
     explicit LineReader(const std::string& path, const char* op = "LineReader", Loc loc = Loc::current());
     ~LineReader();
     LineReader(const LineReader&) = delete;
@@ -31,7 +31,7 @@ class LineReader {
     std::int64_t line_number() const noexcept { return line_number_; }
     bool is_blank() const noexcept { return line_.find_first_not_of(" \t") == std::string::npos; }
     std::uint64_t bytes_read() const noexcept { return bytes_read_; }
-    /// The size of the file; 0 where it is not known.
+    /// The size of the file.
     std::uint64_t bytes_total() const noexcept { return bytes_total_; }
 
     /// Throws FileError when the line holds a control character other than a tab: a binary file, not text.

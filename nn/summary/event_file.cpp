@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/inflate_impl.h"
 
 namespace tapir::summary {
@@ -53,6 +54,8 @@ std::uint32_t crc32c(std::string_view bytes) noexcept {
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 EventFile::EventFile(const char* op, const std::string& folder, const std::string& suffix, const Loc& loc) {
+    io::check_path(op, folder, loc);
+    io::check_path(op, suffix, loc);
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) fail<FileError>(loc, "{}: {}: {}", op, folder, error.message());

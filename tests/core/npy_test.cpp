@@ -1,4 +1,5 @@
 // .npy and .npz: there and back, bytes as NumPy writes them, files that NumPy wrote and reads, and files made to harm.
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include "../nn/check.h"
 #include "../nn/data/files.h"
 #include "tapir/core/io/npy.h"
+#include "tapir/core/io/safetensors.h"
 
 using namespace tapir;
 using namespace files;
@@ -408,4 +410,37 @@ TEST_CASE("NumPy reads what tapir writes, and the other way round") {
     const bool is_fine = python(have_zlib() ? "check" : "check-plain");
     INFO(read_all(in("log")));
     CHECK(is_fine);
+}
+
+TEST_CASE("members of an archive that have one name, or two") {
+    const TemporaryFolder folder;
+    const std::string twice = folder.write("twice.npz", zip({"a.npy", "a"})).string();
+    FAILS_IN(FileError, "load_npz: " + twice, "the archive has \"a\" twice", load_npz(twice));
+    std::string bytes = zip({"a.npy"});
+    bytes[30] = 'b';  // in the local header
+    const std::string other = folder.write("other.npz", bytes).string();
+    FAILS_IN(FileError, "load_npz: " + other, "\"a.npy\" has another name in its own header", load_npz(other));
+    bytes = zip({"a.npy"});
+    bytes[26] = 4;  // the name's length there
+    folder.write("other.npz", bytes);
+    FAILS(FileError, "has another name in its own header", load_npz(other));
+}
+
+TEST_CASE("what a process that is gone was writing is removed by the next that writes") {
+    const TemporaryFolder folder;
+    const pid_t gone = ::fork();
+    REQUIRE(gone >= 0);
+    if (gone == 0) ::_exit(0);
+    REQUIRE(::waitpid(gone, nullptr, 0) == gone);
+    const std::string path = (folder.path() / "a").string(), own = std::to_string(::getpid());
+    const auto left = [&](const std::string& name) { return fs::exists(folder.path() / name); };
+    const std::string stale = "a." + std::to_string(gone) + "-3.tmp", other = "b." + std::to_string(gone) + "-0.tmp", live = "a." + own + "-999999.tmp";
+    for (const auto save : {+[](const std::string& to) { save_npy(to, ones({1})); }, +[](const std::string& to) { save_npz(to, {{"a", ones({1})}}); },
+                            +[](const std::string& to) { save_safetensors(to, {{"a", ones({1})}}); }}) {
+        for (const std::string& name : {stale, other, live}) folder.write(name, "half");
+        save(path);
+        CHECK(!left(stale));
+        CHECK(left(other));  // of another file
+        CHECK(left(live));   // of a process that may be writing
+    }
 }

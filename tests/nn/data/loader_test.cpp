@@ -1,5 +1,9 @@
 // Datasets, samplers, collation and the loader: what comes out, in which order, at any number of workers; what is thrown; what is
 // taken up again.
+#if defined(__GLIBC__)
+#include <pthread.h>
+#endif
+
 #include <atomic>
 #include <map>
 #include <numeric>
@@ -441,3 +445,29 @@ TEST_CASE("options and datasets that make no sense") {
     FAILS(ValueError, "all weights are 0", data::WeightedRandomSampler({0, 0}, 2));
     FAILS(ValueError, "3 samples without", data::WeightedRandomSampler({1, 2, 0}, 3, false));
 }
+
+#if defined(__GLIBC__)
+TEST_CASE("a loader whose threads cannot be had makes its batches on the loop's own") {
+    pthread_attr_t before, attributes;
+    REQUIRE(pthread_getattr_default_np(&before) == 0);
+    REQUIRE(pthread_attr_init(&attributes) == 0);
+    const data::LoaderOptions alone{.batch_size = 3, .shuffle = true, .seed = 7}, wide{.batch_size = 3, .shuffle = true, .num_workers = 4, .seed = 7};
+    data::DataLoader<Numbers> expected(Numbers{20}, alone), loader(Numbers{20}, wide);
+    REQUIRE(pthread_attr_setstacksize(&attributes, std::size_t{1} << 60) == 0);  // no address space has room for such a stack
+    REQUIRE(pthread_setattr_default_np(&attributes) == 0);
+    const bool are_refused = [] {
+        try {
+            std::thread([] {}).join();
+            return false;
+        } catch (const std::system_error&) {
+            return true;
+        }
+    }();
+    const std::vector<Indices> batches = epoch_of(loader);
+    CHECK(pthread_setattr_default_np(&before) == 0);
+    CHECK(are_refused);
+    CHECK(batches == epoch_of(expected));
+    pthread_attr_destroy(&attributes);
+    pthread_attr_destroy(&before);
+}
+#endif

@@ -1,10 +1,16 @@
 // Readers of images, tables and lines: what they read, and what they say of files that are wrong.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 
 #include "../../fails.h"
 #include "../check.h"
+#include "tapir/core/io/file.h"
+#include "tapir/core/io/safetensors.h"
 #include "tapir/nn/data/data.h"
+#include "tapir/nn/summary/summary_writer.h"
 #include "files.h"
 
 using namespace tapir;
@@ -242,4 +248,65 @@ TEST_CASE("lines") {
     const std::string wide(200'000, 'x');  // longer than what is read at once
     CHECK(data::read_lines(folder.write("a", wide + "\n" + wide)) == std::vector<std::string>{wide, wide});
     FAILS_IN(FileError, "read_lines: " + folder.path().string() + ":1:1: ", "is a directory", data::read_lines(folder.path()));
+}
+
+TEST_CASE("only regular files are read") {
+    const TemporaryFolder folder;
+    const std::string fifo = (folder.path() / "fifo").string();
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    for (const std::string& path : {fifo, std::string("/dev/zero")}) {
+        FAILS_IN(FileError, "read_lines: " + path, "not a regular file", data::read_lines(path));
+        FAILS_IN(FileError, "read_ptb: " + path, "not a regular file", data::read_ptb(path));
+        FAILS_IN(FileError, "read_csv: " + path, "not a regular file", data::read_csv(path));
+        FAILS_IN(FileError, "read_idx: " + path, "not a regular file", data::read_idx(path));
+        FAILS_IN(FileError, "read_cifar10: " + path, "not a regular file", data::read_cifar10(path));
+    }
+}
+
+TEST_CASE("a path with a byte of 0 is none") {
+    const TemporaryFolder folder;
+    const std::string path = folder.write("a", "1\n").string() + std::string("\0b", 2);
+    FAILS(FileError, "has a byte of 0", data::read_lines(path));
+    FAILS(FileError, "has a byte of 0", data::read_ptb(path));
+    FAILS(FileError, "has a byte of 0", data::read_csv(path));
+    FAILS(FileError, "has a byte of 0", data::read_idx(path));
+    FAILS(FileError, "has a byte of 0", load_npy(path));
+    FAILS(FileError, "has a byte of 0", load_npz(path));
+    FAILS(FileError, "has a byte of 0", load_safetensors(path));
+    FAILS(FileError, "has a byte of 0", save_npy(path, ones({1})));
+    FAILS(FileError, "has a byte of 0", save_npz(path, {{"a", ones({1})}}));
+    FAILS(FileError, "has a byte of 0", save_safetensors(path, {{"a", ones({1})}}));
+    FAILS(FileError, "has a byte of 0", write_file(path, "a"));
+    FAILS(FileError, "has a byte of 0", SummaryWriter writer(path));
+    CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+    CHECK(read_all(folder.path() / "a") == "1\n");
+}
+
+TEST_CASE("a packed file is unpacked up to a limit") {
+    if (!have_zlib()) return;
+    const TemporaryFolder folder;
+    const std::string packed = folder.write("a.gz", kPacked).string();  // 11 bytes
+    const std::string archive = (folder.path() / "a.npz").string();
+    save_npz(archive, {{"a", zeros({1000})}, {"b", zeros({1000})}}, /*compressed=*/true);
+    const std::uint64_t before = max_unpacked_bytes();
+    CHECK(before > 0);
+    set_max_unpacked_bytes(10);
+    CHECK(max_unpacked_bytes() == 10);
+    FAILS_IN(FileError, "read_csv: " + packed, "more than 10 bytes", data::read_csv(packed, {.header = false}));
+    FAILS_IN(FileError, "read_idx: " + packed, "", data::read_idx(packed));
+    FAILS_IN(FileError, "read_cifar10: " + packed, "more than 10 bytes", data::read_cifar10(packed));
+    set_max_unpacked_bytes(11);
+    CHECK(data::read_idx(packed).numel() == 3);
+    set_max_unpacked_bytes(8000);  // one array has 4000 bytes and a header
+    FAILS_IN(FileError, "load_npz: " + archive, "more than 8000 bytes", load_npz(archive));
+    set_max_unpacked_bytes(before);
+    CHECK(load_npz(archive).size() == 2);
+}
+
+TEST_CASE("a file that no memory holds") {
+    const TemporaryFolder folder;
+    const std::string path = folder.write("a", "1").string();
+    if (::truncate(path.c_str(), off_t{1} << 43) != 0) return;  // a file system without files of this size
+    FAILS_IN(OutOfMemory, "read_csv: " + path, "no memory for what the file holds", data::read_csv(path));
+    FAILS_IN(OutOfMemory, "read_cifar10: " + path, "no memory for what the file holds", data::read_cifar10(path));
 }
