@@ -35,9 +35,9 @@ struct AttentionResult {
 /// Attention in several subspaces: each head has its share of embed_dim.
 class MultiheadAttention : public Module {
  public:
-    Tensor in_proj_weight;                                 ///< (3 embed_dim, embed_dim); undefined where kdim or vdim differ:
-    Tensor q_proj_weight, k_proj_weight, v_proj_weight;    ///< then these are (embed_dim, embed_dim, kdim and vdim)
-    Tensor in_proj_bias;                                   ///< (3 embed_dim,)
+    Parameter in_proj_weight;                              ///< (3 embed_dim, embed_dim); undefined where kdim or vdim differ:
+    Parameter q_proj_weight, k_proj_weight, v_proj_weight;    ///< then these are (embed_dim, embed_dim, kdim and vdim)
+    Parameter in_proj_bias;                                ///< (3 embed_dim,)
     Linear out_proj;
 
     MultiheadAttention(std::int64_t embed_dim, std::int64_t num_heads, const MultiheadAttentionOptions& options = {},

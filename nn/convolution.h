@@ -33,7 +33,7 @@ struct ConvTransposeLayerOptions {
 /// both uniform on +-1 / sqrt(size(1) of the weight * the kernel's elements).
 class ConvLayer : public Module {
  public:
-    Tensor weight, bias;
+    Parameter weight, bias;
 
     void members(Members& m) override;
     std::string describe() const override;

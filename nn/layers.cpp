@@ -65,8 +65,8 @@ std::string Bilinear::describe() const {
     return fmt::format("{}, {}, {}{}", shape[1], shape[2], shape[0], bias.defined() ? "" : ", no bias");
 }
 
-PReLU::PReLU(std::int64_t num_parameters, double init, Loc loc) : weight(empty_parameter({num_parameters}, loc)) {
-    init::constant_(weight, init, loc);
+PReLU::PReLU(std::int64_t num_parameters, double init, Loc loc) {
+    weight = init::constant_(empty_parameter({num_parameters}, loc), init, loc);
 }
 
 Tensor PReLU::forward(In x) const {

@@ -19,7 +19,7 @@ struct LinearOptions {
 /// integers.
 class Linear : public Module {
  public:
-    Tensor weight, bias;
+    Parameter weight, bias;
 
     Linear(std::int64_t in_features, std::int64_t out_features, LinearOptions options = {}, Loc loc = Loc::current());
     /// PyTorch's positional bias.
@@ -36,7 +36,7 @@ class Linear : public Module {
 /// +-1 / sqrt(in1).
 class Bilinear : public Module {
  public:
-    Tensor weight, bias;
+    Parameter weight, bias;
 
     Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options = {},
              Loc loc = Loc::current());
@@ -49,7 +49,7 @@ class Bilinear : public Module {
 /// See prelu: weight (num_parameters,), one or as many as there are channels, filled with init.
 class PReLU : public Module {
  public:
-    Tensor weight;
+    Parameter weight;
 
     explicit PReLU(std::int64_t num_parameters = 1, double init = 0.25, Loc loc = Loc::current());
     Tensor forward(In x) const;
@@ -70,7 +70,7 @@ struct EmbeddingOptions {
 /// make the same step either way; see optim/optimizer.h for the others.
 class Embedding : public Module {
  public:
-    Tensor weight;
+    Parameter weight;
 
     Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options = {}, Loc loc = Loc::current());
     /// A table that is there already: word vectors.
@@ -96,7 +96,7 @@ struct EmbeddingBagLayerOptions {
 /// Sums, means or largest elements of groups of a table's rows: see embedding_bag. weight (count, width), normal.
 class EmbeddingBag : public Module {
  public:
-    Tensor weight;
+    Parameter weight;
 
     EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagLayerOptions options = {}, Loc loc = Loc::current());
     /// indices (bags, size), or (n,) with offsets (bags,) -> (bags, width).
@@ -120,7 +120,7 @@ struct LayerNormOptions {
 /// Mean 0 and variance 1 over the last dimensions, then weight and bias of `normalized_shape` (Ba et al. 2016).
 class LayerNorm : public Module {
  public:
-    Tensor weight, bias;
+    Parameter weight, bias;
 
     explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {}, Loc loc = Loc::current());
     explicit LayerNorm(std::initializer_list<std::int64_t> normalized_shape, LayerNormOptions options = {},

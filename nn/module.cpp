@@ -270,6 +270,21 @@ Parameter::Parameter(const Tensor& data, bool requires_grad, Loc loc) : Tensor(d
     requires_grad_(requires_grad, loc);
 }
 
+Parameter& Parameter::operator=(In data) & {
+    Tensor& self = *this;
+    if (!data.tensor.defined() || data.tensor.requires_grad()) {
+        self = data.tensor;
+        return *this;
+    }
+    const TensorImpl* mine = impl();
+    const bool is_frozen = mine && !(mine->flags & TensorImpl::kRequiresGrad) && mine->node.tape == 0;
+    Tensor leaf = data.tensor.detach();
+    leaf.requires_grad_(!is_frozen, data.loc);
+    if (mine && mine->meta) tapir::detail::meta_of(leaf).sparse = mine->meta->sparse;
+    self = std::move(leaf);
+    return *this;
+}
+
 std::vector<Tensor> Module::parameters() const { return tensors_of(*this, false); }
 NamedTensors Module::named_parameters() const { return collect(*this, false); }
 std::vector<Tensor> Module::buffers() const { return tensors_of(*this, true); }

@@ -19,6 +19,7 @@
 // The price is that nobody can tell what members() forgets: C++ has no list of a class's members, and a module does not know how
 // large the object is that it is a part of. A forgotten layer is not trained, saved or moved, and a forgotten Dropout goes on
 // dropping after eval(). So name every layer, those without parameters too, and look once at what `std::cout << model` lists.
+// check_members(model, tape) finds parameters that were used and are not named (nn/check_members.h).
 // A name that is given twice throws, and so does saving, loading or optimizing what names no tensors at all.
 #pragma once
 
@@ -59,6 +60,14 @@ class Parameter : public Tensor {
  public:
     Parameter() = default;  ///< none, as an optional bias
     explicit Parameter(const Tensor& data, bool requires_grad = true, Loc loc = Loc::current());
+    Parameter(const Parameter&) = default;
+    Parameter(Parameter&&) = default;
+    Parameter& operator=(const Parameter&) & = default;
+    Parameter& operator=(Parameter&&) & = default;
+    /// layer.weight = randn({2, 2}): stays a parameter, that shares the elements of `data`; it requires a gradient unless this one was
+    /// frozen. A leaf that requires a gradient (another parameter), what a tape records, and an undefined tensor (none) are taken as
+    /// they are. An optimizer that was made before goes on with the tensor that was here. Throws DTypeError for integers.
+    Parameter& operator=(In data) &;
 };
 
 /// Takes the names of a module's members, in Module::members(). Undefined tensors are left out. Throws ValueError, with the line

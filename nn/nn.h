@@ -4,6 +4,7 @@
 #include "tapir/nn/activation.h"
 #include "tapir/nn/any_module.h"
 #include "tapir/nn/attention.h"
+#include "tapir/nn/check_members.h"
 #include "tapir/nn/containers.h"
 #include "tapir/nn/convolution.h"
 #include "tapir/nn/dropout.h"

@@ -20,7 +20,8 @@ struct BatchNormLayerOptions {
 /// num_batches_tracked. Throws ShapeError for another number of channels.
 class BatchNorm : public Module {
  public:
-    Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+    Parameter weight, bias;
+    Tensor running_mean, running_var, num_batches_tracked;
 
     Tensor forward(In x) const;
     Tensor operator()(In x) const { return forward(x); }
@@ -64,7 +65,7 @@ struct NormOptions {
 /// Groups of channels of each example: see group_norm.
 class GroupNorm : public Module {
  public:
-    Tensor weight, bias;
+    Parameter weight, bias;
 
     /// Throws ValueError unless the groups divide the channels.
     GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptions& options = {}, Loc loc = Loc::current());
@@ -88,7 +89,7 @@ struct InstanceNormOptions {
 /// ShapeError for other numbers of dimensions and, where it is affine, for another number of channels.
 class InstanceNorm : public Module {
  public:
-    Tensor weight, bias;
+    Parameter weight, bias;
 
     Tensor forward(In x) const;
     Tensor operator()(In x) const { return forward(x); }
@@ -127,7 +128,7 @@ class InstanceNorm3d : public InstanceNorm {
 /// See rms_norm. eps below 0: the dtype's epsilon.
 class RMSNorm : public Module {
  public:
-    Tensor weight;
+    Parameter weight;
 
     explicit RMSNorm(const Shape& normalized_shape, double eps = -1, bool affine = true, Loc loc = Loc::current());
     explicit RMSNorm(std::initializer_list<std::int64_t> normalized_shape, double eps = -1, bool affine = true,

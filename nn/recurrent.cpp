@@ -408,7 +408,7 @@ RecurrentLayers::Result RecurrentLayers::run_layers(Tensor x, const LSTMState& s
         for (int d = 0; d < directions(); ++d, ++i) {
             const RecurrentWeights& w = weights[i];
             const bool one_bias = sums_biases && w.bias_ih.defined();
-            const Tensor gates = linear(x, w.weight_ih, one_bias ? w.bias_ih + w.bias_hh : w.bias_ih);
+            const Tensor gates = linear(x, w.weight_ih, one_bias ? w.bias_ih + w.bias_hh : Tensor(w.bias_ih));
             const auto layer = static_cast<int64_t>(i);
             const LSTMState first{select(states.h, 0, layer), has_c ? select(states.c, 0, layer) : Tensor()};
             Steps all = steps(gates, first, d == 1, w);

@@ -19,7 +19,7 @@ struct RecurrentInit {
 /// The weights of a cell: weight_ih (gates * hidden, input), weight_hh (gates * hidden, hidden) and, unless it has none,
 /// biases (gates * hidden,).
 struct RecurrentWeights {
-    Tensor weight_ih, weight_hh, bias_ih, bias_hh;
+    Parameter weight_ih, weight_hh, bias_ih, bias_hh;
 };
 
 // --- Cells -------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ struct TreeLSTMOptions {
 /// ((3 + arity) hidden, arity * hidden) in the order i, f_1 ... f_arity, o, u. All are uniform on +-1 / sqrt(hidden).
 class NaryTreeLSTMCell : public Module {
  public:
-    Tensor weight_ih, bias_ih, weight_hh, bias_hh;
+    Parameter weight_ih, bias_ih, weight_hh, bias_hh;
 
     NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity = 2, TreeLSTMOptions options = {},
                      Loc loc = Loc::current());
@@ -70,7 +70,7 @@ class NaryTreeLSTMCell : public Module {
 /// (3 hidden, hidden) in the order i, o, u; weight_fh (hidden, hidden).
 class ChildSumTreeLSTMCell : public Module {
  public:
-    Tensor weight_ih, weight_hh, weight_fh, bias;
+    Parameter weight_ih, weight_hh, weight_fh, bias;
 
     ChildSumTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, TreeLSTMOptions options = {},
                          Loc loc = Loc::current());
