@@ -16,9 +16,10 @@ class ApartScope {
 
  private:
     friend bool is_outside(std::uint32_t tape) noexcept;
+    friend struct ThreadTapes;
     NoGradScope pause_;
     Tape* hidden_;
-    const ApartScope* outer_;
+    ApartScope* outer_;
 };
 
 }  // namespace tapir

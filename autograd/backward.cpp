@@ -14,6 +14,7 @@
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/profiler.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/thread_tapes_impl.h"
 #include "tapir/autograd/users_function_impl.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -31,7 +32,8 @@ void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
     bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7));
 }
 
-// Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones.
+// Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones. Each takes its own when it begins, so
+// that giving them back at its end needs no memory.
 struct WalkMemory {
     std::vector<GradientSlot> slots;
     std::vector<std::uint8_t> wanted, reached, kept;
@@ -163,6 +165,34 @@ struct NewLeaves {
     }
 };
 
+// What a walk changes of its thread, put back at its end. Its tape may have ended by then.
+class WalkScope {
+ public:
+    explicit WalkScope(Log& log) noexcept
+        : log_(log), paused_(detail::thread.log), outer_(ThreadTapes::own().walking), was_muted_(detail::thread.muted),
+          was_apart_(detail::thread.observed.is_apart) {
+        ++log.walks;
+        ThreadTapes::own().walking = &log;
+        detail::thread.observed.is_apart = false;
+    }
+    ~WalkScope() {
+        detail::thread.muted = was_muted_;
+        detail::thread.observed.is_apart = was_apart_;
+        ThreadTapes::own().walking = outer_;
+        ThreadTapes::own().resume(paused_);
+        if (--log_.walks == 0 && log_.depth == 0) close_log(&log_);
+    }
+    WalkScope(const WalkScope&) = delete;
+    WalkScope& operator=(const WalkScope&) = delete;
+
+    bool was_muted() const noexcept { return was_muted_; }
+
+ private:
+    Log& log_;
+    Log *paused_, *outer_;
+    bool was_muted_, was_apart_;
+};
+
 class BackwardRun {
  public:
     BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what);
@@ -174,28 +204,37 @@ class BackwardRun {
     std::vector<Tensor> gradients(const std::vector<Tensor>& xs);
 
  private:
+    std::uint32_t value_of(const Tensor& y);
+    void take_memory();
     void walk();
     void check_reached();
     void want_all();
     void want(const std::vector<std::uint32_t>& sources);
     Tensor run_hooks(std::uint32_t leaf_value);
+    Tensor following(const Tensor& g, const Tensor& x);
     struct Result;
     Result result_of(std::uint32_t leaf_value, Tensor used_rows);
+    std::vector<Result> retained_results();
 
-    Tape& tape_;
+    std::size_t tape_begin_;
     Loc loc_;
     const char* what_;
+    WalkScope scope_;
     NewLeaves new_leaves_;
     Walk walk_;
     std::uint32_t y_value_;
     Tensor seed_;
-    Log* previous_;
-    bool was_muted_;
+    std::unique_ptr<WalkMemory> memory_;
     bool notes_rows_ = false;  // of gradients that are dense only because they are traced
+    bool is_followed_ = false;  // gradients may be differentiated again
 };
 
 // Of a tensor that is no leaf and on no tape that is alive.
 [[noreturn]] static void fail_unrecorded(const char* what, const Tensor& y, const Loc& loc) {
+    if (y.impl()->node.tape & NodeRef::kElsewhere) {
+        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: it was computed{} on a thread without a tape, before this tape "
+                        "began", what, computed_at(y.impl()));
+    }
     if (y.impl()->node.tape) {
         fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: the tape it was recorded on has ended", what);
     }
@@ -212,18 +251,46 @@ class BackwardRun {
                     "make the tape first, and parameters with requires_grad_()", what);
 }
 
+// The value that y names, where a walk may begin at it.
+std::uint32_t BackwardRun::value_of(const Tensor& y) {
+    Log& log = walk_.log;
+    static_cast<void>(tracked(y.impl(), log, loc_));  // says why it is not, where it should be
+    const std::uint32_t value = log.value_of(y.impl(), loc_);
+    if (value == kNoValue) fail_unrecorded(what_, y, loc_);
+    if (value < tape_begin_ && !(log.records[value]->flags & Record::kLeaf)) {
+        fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
+                        what_, what_);
+    }
+    return value;
+}
+
+void BackwardRun::take_memory() {
+    memory_ = spare_memory ? std::move(spare_memory) : std::make_unique<WalkMemory>();
+    std::swap(walk_.slots, memory_->slots);
+    std::swap(walk_.wanted, memory_->wanted);
+    std::swap(walk_.reached, memory_->reached);
+    std::swap(walk_.kept, memory_->kept);
+    const std::size_t count = walk_.log.records.size();
+    if (walk_.slots.size() < count) walk_.slots.resize(count);
+    walk_.wanted.assign(count / 8 + 1, 0);
+    walk_.reached.assign(count / 8 + 1, 0);
+    walk_.kept.assign(count / 8 + 1, 0);
+    walk_.extent = count;
+}
+
+// So many walks of one log inside of each other are no program's intention.
+constexpr int kMostWalks = 100;
+
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
-    : tape_(tape), loc_(detail::caller(loc)), what_(what), new_leaves_(*tape.log_), walk_{*tape.log_, tape.begin_}, previous_(detail::thread.log),
-      was_muted_(detail::thread.muted) {
+    : tape_begin_(tape.begin_), loc_(detail::caller(loc)), what_(what), scope_(*tape.log_), new_leaves_(*tape.log_),
+      walk_{*tape.log_, tape.begin_} {
     if (!y.defined()) detail::fail_undefined(what, loc_);
     Log& log = *tape.log_;
-    if (y.impl()->node.tape != 0 && y.impl()->node.tape != log.id) check_foreign(y.impl(), log, loc_);
-    y_value_ = log.value_of(y.impl(), loc_);
-    if (y_value_ == kNoValue) fail_unrecorded(what, y, loc_);
-    if (y_value_ < tape.begin_ && !(log.records[y_value_]->flags & Record::kLeaf)) {
-        fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
-                        what, what);
+    if (log.walks > kMostWalks) {
+        fail<TapeError>(loc_, "{}: it is called inside of itself {} times: by a hook that a backward of the same values calls again", what,
+                        kMostWalks);
     }
+    y_value_ = value_of(y);
     if (gdb::is_watching()) [[unlikely]]
         gdb::begin(what, y.impl(), loc_);
     if (options.gradient.defined()) {
@@ -245,44 +312,33 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     // An outer tape needs the rules on record and the saved tensors in place.
     const bool outermost = tape.outer_ == nullptr;
     const bool is_tracing = detail::is_tracing();  // then the rules' ops become part of the graph
-    walk_.recording = options.create_graph || !outermost || is_tracing;
+    is_followed_ = options.create_graph || !outermost;
+    walk_.recording = is_followed_ || is_tracing;
     notes_rows_ = outermost && !options.create_graph;
-    walk_.may_be_watched = !was_muted_ && !is_tracing;
+    walk_.may_be_watched = !scope_.was_muted() && !is_tracing;
     walk_.watched = detail::is_watched() && !is_tracing;  // of the rules, not of the ops that they call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
+    take_memory();
     detail::thread.muted = !is_tracing;
     detail::set_log(walk_.recording ? &log : nullptr);
-
-    auto memory = std::move(spare_memory);
-    if (memory) {
-        walk_.slots = std::move(memory->slots);
-        walk_.wanted = std::move(memory->wanted);
-        walk_.reached = std::move(memory->reached);
-        walk_.kept = std::move(memory->kept);
+    if (seed_.dtype() != y.dtype()) {
+        const CallerScope caller(loc_);
+        seed_ = gradient_ops::cast(seed_, y.dtype());
     }
-    const std::size_t count = log.records.size();
-    walk_.extent = count;
-    if (walk_.slots.size() < count) walk_.slots.resize(count);
-    walk_.wanted.assign(count / 8 + 1, 0);
-    walk_.reached.assign(count / 8 + 1, 0);
-    walk_.kept.assign(count / 8 + 1, 0);
 }
 
 BackwardRun::~BackwardRun() {
-    detail::thread.muted = was_muted_;
-    detail::set_log(previous_);
     for (std::size_t i = 0; i < walk_.extent; ++i) {
         GradientSlot& slot = walk_.slots[i];
         if (slot.empty()) continue;
         slot.grad = Tensor();
         slot.pending.reset();
     }
-    auto memory = std::make_unique<WalkMemory>();
-    memory->slots = std::move(walk_.slots);
-    memory->wanted = std::move(walk_.wanted);
-    memory->reached = std::move(walk_.reached);
-    memory->kept = std::move(walk_.kept);
-    spare_memory = std::move(memory);
+    std::swap(walk_.slots, memory_->slots);
+    std::swap(walk_.wanted, memory_->wanted);
+    std::swap(walk_.reached, memory_->reached);
+    std::swap(walk_.kept, memory_->kept);
+    spare_memory = std::move(memory_);
 }
 
 // Every value on the tape leads to a leaf, or it would not have been recorded. Of what came before an inner tape only the
@@ -379,7 +435,22 @@ std::vector<GradientHook> hooks_of(AutogradMeta& meta) {
     return meta.hooks;
 }
 
+// The rule of a gradient that does not depend on x.
+void constant_gradient_rule(Backward& b) { b.give(0, gradient_ops::zeros(b.input_shape(0), b.input_dtype(0), b.grad().device())); }
+constexpr OpInfo constant_gradient_op{"constant_gradient", NoOnnx("Identity"), constant_gradient_rule,
+                                      "A gradient that does not depend on what it is the gradient of."};
+
 }  // namespace
+
+// The gradient g of x, to be differentiated again: that of relu does not depend on x, and so its own gradient is zeros, not a mistake.
+Tensor BackwardRun::following(const Tensor& g, const Tensor& x) {
+    if (!is_followed_ || tracked(g.impl(), walk_.log, loc_)) return g;
+    const Tensor constant = g.detach();
+    const Tensor* input = &x;
+    TensorImpl* output = constant.impl();
+    append_record(walk_.log, {constant_gradient_op, loc_, &input, 1, &output, 1, nullptr, 0});
+    return constant;
+}
 
 // What no hook has to see stays collected.
 // A gradient of rows becomes dense for the hooks. Returns these rows, so that hooks which only look do not change the step.
@@ -444,6 +515,7 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
     }
     if (!result.grad.defined()) return result;
     if (!only_owner(result.grad)) result.grad = gradient_ops::dense_copy(result.grad);
+    if (is_followed_) result.grad = following(result.grad, detail::handle_of(leaf));
     if (used_rows.defined() && meta.grad.defined()) {
         used_rows = meta.used_rows.defined() ? gradient_ops::concatenate({meta.used_rows, used_rows}) : Tensor();
     }
@@ -458,8 +530,25 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
     return result;
 }
 
+// Of the values whose gradients are to be retained.
+std::vector<BackwardRun::Result> BackwardRun::retained_results() {
+    std::vector<Result> results;
+    for (const auto& [value, grad] : walk_.kept_grads) {
+        const auto of = [&, at = value](const auto& entry) { return entry.first == at; };
+        const auto found = std::find_if(walk_.log.retained.begin(), walk_.log.retained.end(), of);
+        if (found == walk_.log.retained.end() || !grad.defined()) continue;
+        AutogradMeta& meta = *found->second.impl()->meta;
+        Tensor sum = meta.grad.defined() ? gradient_ops::add(meta.grad, grad) : gradient_ops::dense_copy(grad);
+        results.push_back({&meta, std::move(sum), false, {}, {}});
+    }
+    return results;
+}
+
 void BackwardRun::accumulate() {
     want_all();
+    for (const auto& [value, tensor] : walk_.log.retained) {
+        if (value <= y_value_) set(walk_.kept, value);
+    }
     walk();
     const CallerScope caller(loc_);  // what is done for leaves has no line of its own
     std::vector<std::uint32_t> reached;
@@ -470,8 +559,8 @@ void BackwardRun::accumulate() {
     used_rows.reserve(reached.size());
     for (const std::uint32_t leaf : reached) used_rows.push_back(run_hooks(leaf));
     const std::lock_guard lock(detail::gradient_mutex());
-    std::vector<Result> results;
-    results.reserve(reached.size());
+    std::vector<Result> results = retained_results();
+    results.reserve(results.size() + reached.size());
     for (std::size_t i = 0; i < reached.size(); ++i) results.push_back(result_of(reached[i], std::move(used_rows[i])));
     for (Result& result : results) {  // from here on nothing fails
         AutogradMeta& meta = *result.meta;
@@ -500,7 +589,8 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
     values.reserve(xs.size());
     for (const Tensor& x : xs) {
         if (!x.defined()) detail::fail_undefined(what_, loc_);
-        std::uint32_t value = walk_.log.value_of(x.impl(), loc_);
+        static_cast<void>(tracked(x.impl(), walk_.log, loc_));
+        const std::uint32_t value = walk_.log.value_of(x.impl(), loc_);
         if (value == kNoValue) {
             fail<TapeError>(loc_, "{}: an x of shape {} is neither a leaf with requires_grad_() nor recorded on this tape",
                             what_, x.shape());
@@ -523,7 +613,7 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
             if (value == values[i]) g = kept;
         }
         if (!g.defined()) g = gradient_ops::zeros(xs[i].shape(), xs[i].dtype(), xs[i].device());
-        result.push_back(std::move(g));
+        result.push_back(following(g, xs[i]));
     }
     return result;
 }

@@ -80,7 +80,7 @@ void checkpoint_rule(Backward& b) {
 
 Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs, Loc loc) {
     if (!fn) fail<ValueError>(loc, "checkpoint: the function is null");
-    if (detail::is_tracing()) {  // a graph computes what it needs, when it needs it
+    if (detail::is_tracing() || !detail::thread.log) {  // a graph computes what it needs, when it needs it
         Tensor y = fn(inputs);
         if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");
         return y;
@@ -95,7 +95,7 @@ Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const st
     }
     if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");
     Log* log = detail::thread.log;
-    if (!log) return y;
+    if (!log) return y;  // fn has ended the tape
     for (const Tensor& x : inputs) {
         if (y.is_same(x)) y = y.detach();
     }

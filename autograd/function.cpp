@@ -108,7 +108,8 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
     }
     if (gradients != 0) check_count(op, "backward", gradients, outputs.size(), loc);
     Log* log = recording(loc, inputs);
-    if (!log && !detail::is_tracing()) return outputs;
+    const bool is_elsewhere = detail::thread.observed.elsewhere();
+    if (!log && !detail::is_tracing() && !is_elsewhere) return outputs;
     // An input handed through becomes a value of its own, or its record would be overwritten.
     for (Tensor& y : outputs) {
         for (const Tensor& x : inputs) {
@@ -117,19 +118,23 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
     }
     if (detail::is_tracing()) {
         for (const Tensor& y : outputs) detail::trace_custom_function(y);
-        if (!log) return outputs;
     }
+    if (!log && !is_elsewhere) return outputs;
     // The record saves the context's tensors, so that their versions are checked; the context is given them back in
     // the rule. It must not hold them itself: saved tensors are released by the record.
-    const std::vector<Tensor> saved = std::exchange(object->context.saved_, {});
     std::vector<const Tensor*> ins, keeps;
     std::vector<TensorImpl*> outs;
     for (const Tensor& x : inputs) ins.push_back(&x);
+    for (const Tensor& y : outputs) outs.push_back(y.impl());
+    if (!log) {
+        note_elsewhere({op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), nullptr, 0});
+        return outputs;
+    }
+    const std::vector<Tensor> saved = std::exchange(object->context.saved_, {});
     for (const Tensor& s : saved) {
         detail::check_defined(In(s, loc), "FunctionContext::save");
         keeps.push_back(&s);
     }
-    for (const Tensor& y : outputs) outs.push_back(y.impl());
     RecordObject* raw = object.get();
     append_record(*log, {op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(),
                          static_cast<int>(outs.size()), keeps.data(), static_cast<int>(keeps.size()), &raw, sizeof(raw),

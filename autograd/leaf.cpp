@@ -103,6 +103,21 @@ void Tensor::zero_grad() {
     impl_->meta->drop_gradient();
 }
 
+void Tensor::retain_grad(Loc loc) const {
+    if (!impl_) detail::fail_undefined("retain_grad", loc);
+    if (impl_->flags & TensorImpl::kRequiresGrad) return;
+    Log* log = detail::thread.log;
+    if (!log || !tracked(impl_, *log, loc)) {
+        fail<TapeError>(loc, "retain_grad: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
+    }
+    const std::uint32_t value = log->value_of(impl_, loc);
+    for (const auto& [retained, tensor] : log->retained) {
+        if (retained == value) return;
+    }
+    detail::meta_of(*this);
+    log->retained.emplace_back(value, *this);
+}
+
 RemovableHandle Tensor::add_hook(std::function<Tensor(const Tensor&)> hook, const Loc& loc) const {
     if (!impl_) detail::fail_undefined("register_hook", loc);
     if (!hook) fail<ValueError>(loc, "register_hook: the function is empty");

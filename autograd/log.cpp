@@ -1,10 +1,21 @@
 // Appending records, and giving them up.
+//
+// Note [Views of what is written]
+// A record's output is a value of the tape; a view shares the elements, but knows only the value that it was made of. So when a record
+// writes in place, every view that was made before is out of date. One of a recorded tensor is found by its node_version (value_of()).
+// One of a constant has no value: it would stay a constant, and the gradient that flows through it be lost. Therefore such a write
+// leaves its tape and the storage's version with the storage (recorded_write()), each view takes down the version at which it was made
+// (make_view()), and tracked() compares them. In-place ops write through a tensor that is no view, or whose storage nobody else sees
+// (check_in_place()), so that only views can be out of date.
+//
+// A view that is made after the write and has no record was asked for as a constant: by detach(), or under a NoGradScope.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/thread_tapes_impl.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -84,6 +95,17 @@ void note_stream(Log& log, std::uint32_t index, Device device) {
 
 }  // namespace
 
+void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
+    if (view->node.tape == log.id) return;  // value_of() looks at it
+    const RecordedWrite write = detail::recorded_write(view->storage);
+    if (static_cast<std::int32_t>(view->node_version - write.version) >= 0) return;
+    const bool is_elsewhere = write.tape & NodeRef::kElsewhere;
+    if (is_elsewhere ? !was_missed(write.tape, log) : write.tape != log.id && (is_outside(write.tape) || !is_live(write.tape))) return;
+    fail<TapeError>(loc, "a view of shape {} was made before its elements were written to at {} by an op that a gradient flows through, "
+                    "and does not know of it: take the view again after that, or detach() it to have a constant",
+                    Shape(view->sizes, view->rank), detail::file_and_line(view->storage->last_write));
+}
+
 std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     if (input->node.tape == id) {
         if (input->node_version != input->storage->version) [[unlikely]] {
@@ -136,6 +158,9 @@ void append_record(Log& log, const RecordArgs& args) {
         TensorImpl* out = args.outputs[k];
         out->node = {log.id, index + static_cast<std::uint32_t>(k)};
         out->node_version = out->storage->version;
+        if (out->node_version != 0 && !(out->flags & TensorImpl::kView)) {  // it may be a write in place
+            detail::recorded_write(out->storage) = {log.id, out->node_version};
+        }
     }
 }
 
@@ -153,6 +178,7 @@ void Log::truncate(std::size_t count) noexcept {
     }
     while (!leaves.empty() && leaves.back() >= count) leaves.pop_back();
     hooks.erase(hooks.lower_bound(static_cast<std::uint32_t>(count)), hooks.end());
+    std::erase_if(retained, [&](const auto& value) { return value.first >= count; });
     while (!stream_runs.empty() && stream_runs.back().first >= count) stream_runs.pop_back();
     for (LeafSlot& slot : leaf_slots) {
         if (slot.index >= count) slot.tape = 0;
@@ -164,6 +190,7 @@ void Log::clear() noexcept {
     records.clear();
     leaves.clear();
     hooks.clear();
+    retained.clear();
     stream_runs.clear();
     arena.reset();
 }

@@ -107,6 +107,8 @@ struct Log {
     std::vector<LeafSlot> leaf_slots;  // by the leaf's number
     std::multimap<std::uint32_t, GradientHook> hooks;  // by value; its nodes stay where they are
     std::vector<std::uint32_t> leaves;  // the indices of leaf records
+    std::vector<std::pair<std::uint32_t, Tensor>> retained;  // values whose gradients backward is to keep: see Tensor::retain_grad()
+    int walks = 0;  // that run on it: until the last is done it stays as it is, though its tapes may end
     // Where the ops ran, on devices with streams: a run begins at a record and goes on to the next run.
     struct StreamRun {
         std::uint32_t first;
@@ -146,16 +148,29 @@ struct RecordArgs {
 };
 void append_record(Log& log, const RecordArgs& args);
 
+/// Of an op that ran on a thread without a tape while another thread's was alive: see autograd/elsewhere.cpp.
+void note_elsewhere(const RecordArgs& ran) noexcept;
+
 /// Throws TapeError: `what` is asked for y's gradient, and the thread has no tape.
 [[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);
 
-/// Throws TapeError when `input` was made on a tape that is alive elsewhere.
+/// Throws TapeError when `input` was made on a tape that is alive elsewhere, or without one where this tape should have known of it.
 void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc);
 
-/// Whether the log must know what is made from this input.
+/// Whether an ApartScope of this thread hides the tape of this number.
+bool is_outside(std::uint32_t tape) noexcept;
+/// Throws TapeError when a record has written to the elements of this view since it was made.
+void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc);
+
+/// Whether the log must know what is made from this input. Throws TapeError for one that would be taken for a constant by mistake.
 inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
     if constexpr (detail::is_runtime) return false;
-    if (input->flags & TensorImpl::kRequiresGrad) return true;
+    const unsigned flags = input->flags;
+    if (flags & (TensorImpl::kRequiresGrad | TensorImpl::kView)) {
+        if ((flags & TensorImpl::kView) && detail::recorded_write(input->storage).tape != 0) [[unlikely]]
+            check_unwritten(input, log, loc);
+        if (flags & TensorImpl::kRequiresGrad) return true;
+    }
     if (input->node.tape == log.id) return true;
     if (input->node.tape != 0) [[unlikely]]
         check_foreign(input, log, loc);
@@ -187,7 +202,9 @@ inline void finish_op(const RecordArgs& ran, bool recorded) {
     if constexpr (detail::is_runtime) return;
     if (detail::is_watched()) [[unlikely]]
         tell_watchers(ran);
-    if (recorded) append_record(*detail::thread.log, ran);
+    if (recorded) return append_record(*detail::thread.log, ran);
+    if (detail::thread.observed.elsewhere()) [[unlikely]]
+        note_elsewhere(ran);
 }
 
 /// What every op with one output does last: it is recorded when an input is tracked and a gradient can flow, and watchers are
@@ -241,7 +258,7 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
     static_assert(std::is_trivially_destructible_v<Attrs> && alignof(Attrs) <= 8);
     if (detail::is_runtime || !detail::thread.observed) return;
     const bool recorded = recording(loc, inputs);
-    if (!recorded && !detail::is_watched()) return;
+    if (!recorded && !detail::is_watched() && !detail::thread.observed.elsewhere()) return;
     const auto addresses = [](const std::vector<Tensor>& tensors) {
         std::vector<const Tensor*> list;
         list.reserve(tensors.size());

@@ -1,35 +1,40 @@
 // Opening and closing tapes, and what a tensor knows of them.
 #include "tapir/autograd/tape.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
 #include "tapir/autograd/apart_impl.h"
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/thread_tapes_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
 
 namespace tapir {
+
+constinit detail::SharedCount detail::live_tapes;
+
 namespace {
 
-thread_local Tape* current_tape = nullptr;
-thread_local const ApartScope* apart = nullptr;  // the innermost one
+constinit thread_local ThreadTapes tapes;
 
 // The numbers of the tapes that are alive in the process, so that a tensor of another thread's tape is noticed.
 // A tape beyond the table's size is simply not listed: its tensors count as constants elsewhere.
 constexpr int kLiveSlots = 256;
-std::atomic<std::uint32_t> live_tapes[kLiveSlots];
+std::atomic<std::uint32_t> live_numbers[kLiveSlots];
 std::atomic<int> live_high{0};  // slots in use are below this
 std::atomic<std::uint32_t> next_number{1};
 
 std::uint32_t open_number() {
-    std::uint32_t number = next_number.fetch_add(1, std::memory_order_relaxed);
-    if (number == 0) number = next_number.fetch_add(1, std::memory_order_relaxed);
+    std::uint32_t number = 0;
+    while (number == 0) number = next_number.fetch_add(1, std::memory_order_relaxed) & ~NodeRef::kElsewhere;
+    detail::live_tapes.add(1);
     for (int i = 0; i < kLiveSlots; ++i) {
         std::uint32_t expected = 0;
-        if (live_tapes[i].load(std::memory_order_relaxed) == 0 && live_tapes[i].compare_exchange_strong(expected, number)) {
+        if (live_numbers[i].load(std::memory_order_relaxed) == 0 && live_numbers[i].compare_exchange_strong(expected, number)) {
             int high = live_high.load(std::memory_order_relaxed);
             while (high <= i && !live_high.compare_exchange_weak(high, i + 1)) {
             }
@@ -39,16 +44,9 @@ std::uint32_t open_number() {
     return number;
 }
 
-bool is_live(std::uint32_t number) {
-    const int high = live_high.load(std::memory_order_acquire);
-    for (int i = 0; i < high; ++i) {
-        if (live_tapes[i].load(std::memory_order_relaxed) == number) return true;
-    }
-    return false;
-}
-
 void close_number(std::uint32_t number) {
-    for (auto& slot : live_tapes) {
+    detail::live_tapes.add(-1);
+    for (auto& slot : live_numbers) {
         std::uint32_t expected = number;
         if (slot.load(std::memory_order_relaxed) == number && slot.compare_exchange_strong(expected, 0)) return;
     }
@@ -64,26 +62,39 @@ struct ListedLog : Log {
     ListedLog(const ListedLog&) = delete;
     ListedLog& operator=(const ListedLog&) = delete;
     GdbLog gdb;
+    const ThreadTapes* home = &tapes;
+    ListedLog* next_spare = nullptr;
 };
 
 // Logs that are not in use, kept with their memory: the next tape on this thread appends without a malloc.
-std::vector<std::unique_ptr<ListedLog>>& spare_logs() {
-    thread_local std::vector<std::unique_ptr<ListedLog>> logs;
+struct SpareLogs {
+    ListedLog* first = nullptr;
+    bool is_over = false;  // the thread ends: what is closed from here on is not kept
+    SpareLogs() = default;
+    SpareLogs(const SpareLogs&) = delete;
+    SpareLogs& operator=(const SpareLogs&) = delete;
+    ~SpareLogs() {
+        is_over = true;
+        tapes.forget_tapes();
+        while (ListedLog* log = std::exchange(first, first ? first->next_spare : nullptr)) delete log;
+    }
+};
+
+SpareLogs& spare_logs() {
+    thread_local SpareLogs logs;
     return logs;
 }
 
 ListedLog* acquire_log() {
-    auto& spare = spare_logs();
-    if (spare.empty()) return new ListedLog;
-    ListedLog* log = spare.back().release();
-    spare.pop_back();
-    return log;
+    SpareLogs& spare = spare_logs();
+    if (!spare.first) return new ListedLog;
+    return std::exchange(spare.first, spare.first->next_spare);
 }
 
 // Leaves are numbered so that a tape finds a leaf's record by an index, not by a hash.
 struct LeafNumbers {
     std::mutex mutex;
-    std::vector<std::uint32_t> free;
+    std::vector<std::uint32_t> free;  // has room for all that were given out
     std::uint32_t next = 0;
 };
 
@@ -94,26 +105,95 @@ LeafNumbers& leaf_numbers() {
 
 }  // namespace
 
+bool is_live(std::uint32_t number) noexcept {
+    const int high = live_high.load(std::memory_order_acquire);
+    for (int i = 0; i < high; ++i) {
+        if (live_numbers[i].load(std::memory_order_relaxed) == number) return true;
+    }
+    return false;
+}
+
+std::uint32_t last_tape() noexcept { return (next_number.load(std::memory_order_relaxed) - 1) & ~NodeRef::kElsewhere; }
+
+void close_log(Log* log) noexcept {
+    auto* listed = static_cast<ListedLog*>(log);
+    close_number(log->id);
+    log->clear();
+    log->id = 0;
+    if (listed->home != &tapes || spare_logs().is_over) {
+        delete listed;
+        return;
+    }
+    listed->next_spare = std::exchange(spare_logs().first, listed);
+}
+
+// --- The tapes of a thread -------------------------------------------------------------------------------------------------------
+
+ThreadTapes& ThreadTapes::own() noexcept { return tapes; }
+
+void ThreadTapes::resume(Log* paused) noexcept {
+    const bool is_there = paused && ((innermost && &innermost->log() == paused) || walking == paused);
+    detail::set_log(is_there ? paused : nullptr);
+}
+
+void ThreadTapes::note_apart() noexcept { (state ? *state : detail::thread).observed.is_apart = !innermost && no_grad_scopes == 0; }
+
+bool ThreadTapes::take_out_of(Tape*& innermost_of_chain, Tape& tape) noexcept {
+    for (Tape **place = &innermost_of_chain, *inner = nullptr; *place; inner = *place, place = &(*place)->outer_) {
+        if (*place != &tape) continue;
+        *place = tape.outer_;
+        if (inner) inner->paused_ = tape.paused_;
+        return true;
+    }
+    return false;
+}
+
+void ThreadTapes::take_out(Tape& tape) noexcept {
+    const bool is_innermost = innermost == &tape;
+    bool found = take_out_of(innermost, tape);
+    for (ApartScope* scope = apart; scope && !found; scope = scope->outer_) found = take_out_of(scope->hidden_, tape);
+    // A hook may end the tape that backward walks: then the walk goes on as it was.
+    const bool is_walked_to_the_end = tape.log_->depth == 1 && walking == tape.log_;
+    if (is_innermost && state->log == tape.log_ && !is_walked_to_the_end) detail::set_log(*state, tape.paused_);
+    note_apart();
+}
+
+void ThreadTapes::forget(Tape* innermost_of_chain) noexcept {
+    for (Tape* tape = innermost_of_chain; tape; tape = tape->outer_) tape->home_ = nullptr;
+}
+
+void ThreadTapes::forget_tapes() noexcept {
+    forget(std::exchange(innermost, nullptr));
+    for (ApartScope* scope = apart; scope; scope = scope->outer_) forget(std::exchange(scope->hidden_, nullptr));
+}
+
 // Whether an ApartScope hides the tape of this number.
 bool is_outside(std::uint32_t tape) noexcept {
-    for (const ApartScope* scope = apart; scope; scope = scope->outer_) {
+    for (const ApartScope* scope = tapes.apart; scope; scope = scope->outer_) {
         if (scope->hidden_ && scope->hidden_->log().id == tape) return true;
     }
     return false;
 }
 
-ApartScope::ApartScope() noexcept : hidden_(current_tape), outer_(apart) {
-    current_tape = nullptr;
-    apart = this;
+ApartScope::ApartScope() noexcept : hidden_(tapes.innermost), outer_(tapes.apart) {
+    tapes.innermost = nullptr;
+    tapes.apart = this;
 }
 
 ApartScope::~ApartScope() {
-    current_tape = hidden_;
-    apart = outer_;
+    tapes.innermost = hidden_;
+    tapes.apart = outer_;
 }
 
 void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
-    if (is_outside(input->node.tape) || !is_live(input->node.tape)) return;
+    const std::uint32_t tape = input->node.tape;
+    if (tape & NodeRef::kElsewhere) {
+        if (!was_missed(tape, log)) return;
+        fail<TapeError>(loc, "a tensor of shape {} was computed{} on a thread without a tape, of tensors that require a gradient: "
+                        "the tape of line {} did not record that; compute it on the tape's thread, or detach() it to have a constant",
+                        Shape(input->sizes, input->rank), computed_at(input), log.opened.line());
+    }
+    if (is_outside(tape) || !is_live(tape)) return;
     fail<TapeError>(loc,
                     "a tensor of shape {} was recorded on a tape of another thread; a tape takes only its own tensors "
                     "and constants (this tape began on line {}): detach() it first",
@@ -123,7 +203,7 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
 // Of a walk from y while this thread has no tape.
 [[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc) {
     const std::uint32_t tape = y.defined() ? y.impl()->node.tape : 0;
-    if (tape == 0) fail<TapeError>(loc, "{}: no tape is active; make one before computing the loss: Tape tape;", what);
+    if (tape == 0 || (tape & NodeRef::kElsewhere)) fail<TapeError>(loc, "{}: no tape is active; make one before computing the loss: Tape tape;", what);
     if (is_live(tape)) {
         fail<TapeError>(loc, "{}: no tape is active on this thread: this tensor was recorded on a tape of another one; "
                         "call {} there", what, what);
@@ -133,9 +213,10 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
 }
 
 Tape::Tape(TapeOptions options, Loc loc)
-    : log_(current_tape ? current_tape->log_ : acquire_log()),
+    : home_(&tapes),
+      log_(tapes.innermost ? tapes.innermost->log_ : acquire_log()),
       paused_(detail::thread.log),
-      outer_(current_tape),
+      outer_(tapes.innermost),
       begin_(log_->records.size()),
       options_(options),
       loc_(detail::caller(loc)) {
@@ -144,7 +225,9 @@ Tape::Tape(TapeOptions options, Loc loc)
         log_->opened = loc_;
         log_->last_backward = Loc{};
     }
-    current_tape = this;
+    tapes.state = &detail::thread;
+    tapes.innermost = this;
+    tapes.note_apart();
     GdbLog& seen = static_cast<ListedLog*>(log_)->gdb;
     seen.tapes = log_->depth;
     seen.begin = begin_;
@@ -153,47 +236,34 @@ Tape::Tape(TapeOptions options, Loc loc)
 }
 
 Tape::~Tape() {
-    if (current_tape == this) {
-        current_tape = outer_;
-        detail::set_log(paused_);
-    } else {  // not the innermost: take it out of the chain
-        for (Tape* inner = current_tape; inner; inner = inner->outer_) {
-            if (inner->outer_ != this) continue;
-            inner->outer_ = outer_;
-            inner->paused_ = paused_;
-            break;
-        }
-    }
+    if (home_) home_->take_out(*this);
     GdbLog& seen = static_cast<ListedLog*>(log_)->gdb;
     seen.tapes = log_->depth - 1;
-    if (current_tape) {
-        seen.begin = current_tape->begin_;
-        seen.opened = current_tape->loc_;
+    if (home_ && home_->innermost) {
+        seen.begin = home_->innermost->begin_;
+        seen.opened = home_->innermost->loc_;
     }
-    if (--log_->depth > 0) return;
-    close_number(log_->id);
-    log_->clear();
-    log_->id = 0;
-    spare_logs().emplace_back(static_cast<ListedLog*>(log_));
+    if (--log_->depth == 0 && log_->walks == 0) close_log(log_);
 }
 
 std::size_t Tape::size() const noexcept { return log_->records.size() - begin_; }
 
-Tape* Tape::current() noexcept { return current_tape; }
+Tape* Tape::current() noexcept { return tapes.innermost; }
 
-static constinit thread_local int no_grad_scopes = 0;
 namespace detail {
 int no_grad_depth() noexcept;  // for autograd/trace/tracer.cpp
-int no_grad_depth() noexcept { return no_grad_scopes; }
+int no_grad_depth() noexcept { return tapes.no_grad_scopes; }
 }  // namespace detail
 
 NoGradScope::NoGradScope() noexcept : paused_(detail::thread.log) {
     detail::set_log(nullptr);
-    ++no_grad_scopes;
+    ++tapes.no_grad_scopes;
+    tapes.note_apart();
 }
 NoGradScope::~NoGradScope() {
-    detail::set_log(paused_);
-    --no_grad_scopes;
+    --tapes.no_grad_scopes;
+    tapes.resume(paused_);
+    tapes.note_apart();
 }
 
 bool is_recording() noexcept { return detail::thread.log != nullptr; }
@@ -212,6 +282,8 @@ AutogradMeta& detail::meta_of(const Tensor& tensor) {
         LeafNumbers& numbers = leaf_numbers();
         const std::lock_guard lock(numbers.mutex);
         if (numbers.free.empty()) {
+            const std::size_t given = std::size_t{numbers.next} + 1;  // giving one back must not fail
+            if (numbers.free.capacity() < given) numbers.free.reserve(std::max<std::size_t>(2 * given, 64));
             meta->leaf_number = numbers.next++;
         } else {
             meta->leaf_number = numbers.free.back();
@@ -254,7 +326,7 @@ Tensor& Tensor::requires_grad_(bool on, Loc loc) {
 bool Tensor::requires_grad() const noexcept {
     if (!impl_) return false;
     if (impl_->flags & TensorImpl::kRequiresGrad) return true;
-    const Log* log = current_tape ? &current_tape->log() : nullptr;
+    const Log* log = tapes.innermost ? &tapes.innermost->log() : nullptr;
     return log && impl_->node.tape == log->id;
 }
 

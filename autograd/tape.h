@@ -9,9 +9,14 @@
 //
 // Tapes nest: an inner tape's gradients are recorded by the outer one and can be differentiated again. Each thread has
 // its own; a tensor recorded on another thread's live tape is refused with a TapeError, one whose tape has ended is a
-// constant.
+// constant. What another thread computes without a tape of its own, of tensors that require a gradient, is refused by the tapes that
+// were alive meanwhile: to have it as a constant, detach() it, or compute it under a NoGradScope.
+//
+// A view that was made before a recorded op wrote to its elements does not know of that: it is refused with a TapeError wherever it
+// would be taken for a constant. Take the view again.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -22,6 +27,7 @@
 namespace tapir {
 
 struct Log;
+struct ThreadTapes;
 struct GradientUse;
 
 struct TapeOptions {
@@ -29,11 +35,13 @@ struct TapeOptions {
 };
 
 struct BackwardOptions {
-    Tensor gradient{};          ///< of what follows y, of y's shape; ones for a scalar y
+    Tensor gradient{};          ///< of what follows y, of y's shape, converted to its dtype; ones for a scalar y
     bool create_graph = false;  ///< record the backward rules too, for higher-order gradients
     bool retain_graph = false;  ///< keep saved tensors, as a persistent tape does
 };
 
+/// It records what its own thread computes, that which makes it. It may end in any order, in a hook that backward calls (which goes on
+/// to its end), and on another thread, if its own thread runs no ops and makes no tapes meanwhile.
 class Tape {
  public:
     explicit Tape(TapeOptions options = {}, Loc loc = Loc::current());
@@ -46,9 +54,15 @@ class Tape {
     /// backward, a saved tensor modified in place since. No gradient has changed then.
     void backward(const Tensor& loss, const BackwardOptions& options = {}, Loc loc = Loc::current());
 
-    /// d y / d x for each x; grad() is left alone. An x that y does not depend on gives zeros.
+    /// d y / d x for each x; grad() is left alone. An x that y does not depend on gives zeros, and so does the gradient of a gradient
+    /// that does not depend on x.
     std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
                                  Loc loc = Loc::current());
+    /// The same for one x: tape.gradient(y, x) is d y / d x.
+    template <std::derived_from<Tensor> T>
+    Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
+        return gradient(y, std::vector<Tensor>{x}, options, loc)[0];
+    }
 
     /// gradient(y, {x}) taken apart: what each op that used x (each time step, each node of a tree) adds to it, in the order of the
     /// forward pass; found in one backward pass. An op uses x when x itself is its operand, not a view or a copy of it: under an
@@ -78,6 +92,8 @@ class Tape {
 
  private:
     friend class BackwardRun;
+    friend struct ThreadTapes;
+    ThreadTapes* home_;  // those of the thread that it records; null when that thread has ended
     Log* log_;
     Log* paused_;  // what was current before: another log, or null
     Tape* outer_;
@@ -86,9 +102,13 @@ class Tape {
     Loc loc_;
 };
 
-/// d y / d x on the thread's current tape: gradient(loss, {w})[0].
+/// d y / d x on the thread's current tape: gradient(loss, {w, b}), and gradient(loss, w) of one.
 std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
                              Loc loc = Loc::current());
+template <std::derived_from<Tensor> T>
+Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
+    return gradient(y, std::vector<Tensor>{x}, options, loc)[0];
+}
 
 /// Nothing is recorded while it lives. Only needed inside a tape; a tape that begins inside of it records.
 class NoGradScope {

@@ -38,10 +38,18 @@ class Generator;
 struct StridedType {};
 inline constexpr StridedType strided;
 
-/// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^32 tapes) and the record's index.
+/// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^31 tapes) and the record's index. With kElsewhere,
+/// that no record made it though it depends on what requires a gradient: see note_elsewhere() in autograd/elsewhere.cpp.
 struct NodeRef {
+    static constexpr std::uint32_t kElsewhere = 0x80000000u;
     std::uint32_t tape = 0;
     std::uint32_t index = 0;
+};
+
+/// The last write to a storage that a tape has recorded: see Note [Views of what is written] in autograd/log.cpp.
+struct RecordedWrite {
+    std::uint32_t tape = 0;     // as in NodeRef
+    std::uint32_t version = 0;  // the storage's after it
 };
 
 /// The array itself. A small one is a single block: this, its Storage, and the elements.
@@ -64,11 +72,11 @@ struct TensorImpl {
     std::byte* data = nullptr;  // the first element
     std::int64_t numel = 0;
     NodeRef node;
-    std::uint32_t node_version = 0;  // the storage's version when `node` was set
+    std::uint32_t node_version = 0;  // the storage's version when `node` was set; of others, when this was made
     Device device;
     std::uint16_t trace = 0;  // the number of the trace it was made in; 0: in none, or it is a number that an op was given
     AutogradMeta* meta = nullptr;
-    void* device_data = nullptr;  // for devices with state of their own
+    RecordedWrite write;  // to the storage in this tensor's block, whichever tensor it is of by now
     std::int64_t sizes[kMaxRank];
     std::int64_t strides[kMaxRank];  // in elements
 
@@ -78,7 +86,12 @@ static_assert(sizeof(TensorImpl) == 192, "three cache lines; with its Storage fo
 
 namespace detail {
 void destroy(TensorImpl* impl) noexcept;
+
+/// A storage stands right behind the tensor that was made with it, and the place of that one stays as long.
+inline RecordedWrite& recorded_write(const Storage* storage) noexcept {
+    return (reinterpret_cast<TensorImpl*>(const_cast<Storage*>(storage)) - 1)->write;
 }
+}  // namespace detail
 
 /// What register_hook() gives: takes the hook away again. Copies speak of the same hook; a handle that goes leaves it there.
 class RemovableHandle {
@@ -400,8 +413,12 @@ class Tensor {
     void backward(Loc loc = Loc::current()) const;
     /// The same for a tensor of any shape, given the gradient of what follows it (of this shape).
     void backward(const Tensor& gradient, Loc loc = Loc::current()) const;
-    /// The same elements, cut off from the tape. Shares storage.
+    /// The same elements, cut off from the tape: a constant, until a recorded op writes to them, after which it is to be detached anew.
+    /// Shares storage.
     Tensor detach() const;
+    /// Of the result of a recorded op: its gradient, with what hooks made of it, is added to its grad() by backward(), as a leaf's is.
+    /// Nothing changes for a leaf. Throws TapeError for a tensor that is neither.
+    void retain_grad(Loc loc = Loc::current()) const;
     /// Calls hook(gradient) when this tensor's gradient is complete, in backward() and gradient(). A tensor that it gives, if it
     /// gives any, replaces the gradient (of another shape: ShapeError there, with the line of this call). Throws TapeError for a
     /// tensor that is neither a leaf nor recorded.

@@ -22,11 +22,30 @@ inline constexpr bool is_runtime = true;
 inline constexpr bool is_runtime = false;
 #endif
 
+/// How many there are: threads look while others come and go.
+struct SharedCount {
+    int value = 0;
+    operator int() const noexcept { return __atomic_load_n(&value, __ATOMIC_RELAXED); }
+    void add(int more) noexcept { __atomic_fetch_add(&value, more, __ATOMIC_RELAXED); }
+};
+
+/// Threads' outermost tapes that are alive in the process.
+extern constinit SharedCount live_tapes;
+
+/// Whether ops say what they have done.
+struct Observed {
+    bool here = false;      // to a log, or a watcher who is told
+    bool is_apart = true;   // the thread has no tape, nor is recording paused: results may be missed on another thread's tape
+    /// Whether another thread's tape is to know them: see note_elsewhere().
+    bool elsewhere() const noexcept { return !is_runtime && live_tapes && is_apart; }
+    operator bool() const noexcept { return here || elsewhere(); }
+};
+
 struct ThreadState {
     Log* log = nullptr;              // where ops are recorded; null when no tape is alive (or recording is paused)
     OpWatcher* watchers = nullptr;   // who is told of ops that have run; null when there are none
     bool muted = false;              // they are not told of what runs now: of what they call, and what rules call
-    bool observed = false;           // there is a log, or a watcher who is told: ops say what they have done
+    Observed observed;
     std::uint16_t trace = 0;         // not 0: a graph is made of what runs. Ops made of others run as those, backward rules too
     Loc caller;          // line() == 0: ops name their own caller
     Device device;       // where tensors are made that name none
@@ -51,13 +70,6 @@ extern constinit thread_local ThreadState thread __attribute__((tls_model("initi
 
 /// The line to speak of: the innermost CallerScope's, or else the op's own caller.
 inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() ? thread.caller : own; }
-
-/// How many there are: threads look while others come and go.
-struct SharedCount {
-    int value = 0;
-    operator int() const noexcept { return __atomic_load_n(&value, __ATOMIC_RELAXED); }
-    void add(int more) noexcept { __atomic_fetch_add(&value, more, __ATOMIC_RELAXED); }
-};
 
 /// Above 0: ops take the ways that say what they do (LogPlacementScope, watchers).
 extern constinit SharedCount watching_ops;
@@ -117,10 +129,11 @@ class ModuleRestore {
 };
 
 /// Ops are recorded there from now on; null: nowhere.
-inline void set_log(Log* log) noexcept {
-    thread.log = log;
-    thread.observed = log || (thread.watchers && !thread.muted);
+inline void set_log(ThreadState& of, Log* log) noexcept {
+    of.log = log;
+    of.observed.here = log || (of.watchers && !of.muted);
 }
+inline void set_log(Log* log) noexcept { set_log(thread, log); }
 
 /// Whether this thread has watchers who are told.
 inline bool is_watched() noexcept { return !is_runtime && thread.watchers && !thread.muted; }
@@ -162,13 +175,14 @@ class TracingScope {
 /// Nothing is recorded while it lives, and nobody is told.
 class PauseRecording {
  public:
-    PauseRecording() noexcept : paused_(thread.log), was_muted_(thread.muted) {
+    PauseRecording() noexcept : paused_(thread.log), was_muted_(thread.muted), was_apart_(thread.observed.is_apart) {
         thread.log = nullptr;
         thread.muted = true;
-        thread.observed = false;
+        thread.observed = {false, false};
     }
     ~PauseRecording() {
         thread.muted = was_muted_;
+        thread.observed.is_apart = was_apart_;
         set_log(paused_);  // watchers may have come and gone
     }
     PauseRecording(const PauseRecording&) = delete;
@@ -176,7 +190,7 @@ class PauseRecording {
 
  private:
     Log* paused_;
-    bool was_muted_;
+    bool was_muted_, was_apart_;
 };
 
 /// No AutocastScope is on while it lives.

@@ -247,7 +247,7 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
     bool any = false;
     for (int k = 0; k < count && log; ++k) any |= tracked(in[k]->impl(), *log, loc);
     const bool recorded = any && !op.to_bool && is_floating(out.dtype());
-    if (!recorded && !detail::is_watched()) return;
+    if (!recorded && !detail::is_watched() && !detail::thread.observed.elsewhere()) return;
     const Tensor* saved[4];
     int saved_count = 0;
     for (int k = 0; k < count; ++k) {
@@ -565,6 +565,9 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     if (!t.defined()) [[unlikely]]
         detail::fail_undefined(op.info.name, loc);
     const TensorImpl* x = t.impl();
+    if (op.to_bool && !is_floating(x->dtype) && number.kind() == Scalar::Kind::integer && !detail::fits(number, x->dtype)) [[unlikely]] {
+        return with_number(op, t.to(int64, loc), number, place, loc);  // uint8 < 300: cut to 8 bits, the number would be another
+    }
     const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
     if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements) [[likely]] {
@@ -581,7 +584,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
         kernels::run_repeated(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
                               static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr, 1u << place);
         Log* log = detail::thread.log;
-        if ((log && tracked(x, *log, loc)) || detail::is_watched()) {
+        if ((log && tracked(x, *log, loc)) || detail::is_watched() || detail::thread.observed.elsewhere()) {
             const Tensor operand = number_tensor(number, x->dtype);
             const Tensor* in[2];
             in[1 - place] = &t;
@@ -675,7 +678,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     }
     run({op.index, -1, kernels::compute_of(dtype), op.to_bool, params}, self, operands, count);
     mark_written(self, loc);
-    if (record_it || detail::thread.observed) record_elementwise(op, loc, operands, count, self, params);
+    if (detail::thread.observed) record_elementwise(op, loc, operands, count, self, params);
 }
 
 }  // namespace
@@ -840,8 +843,9 @@ void mark_written(const Tensor& self, const Loc& loc) {
     TensorImpl* impl = self.impl();
     if (detail::is_tracing()) [[unlikely]]
         tell_written(self, loc);
+    const bool is_current = impl->node_version == impl->storage->version;  // else it stays behind: what it stands for is another value
     impl->storage->mark_written(detail::caller(loc));
-    impl->node_version = impl->storage->version;
+    if (is_current) impl->node_version = impl->storage->version;
 }
 
 // --- Backward ------------------------------------------------------------------------------------------------------------

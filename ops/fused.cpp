@@ -576,7 +576,7 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
         fail<ValueError>(loc, "fused: {} operands do not fit {}", x.count, a.body ? "the body" : "a body that is not there");
     }
     std::vector<Tensor> results;
-    if (!detail::thread.observed && run_fused_ops(x, a, loc, results)) return results;
+    if (!detail::thread.observed.here && run_fused_ops(x, a, loc, results)) return results;
     std::unordered_map<const Graph::Value*, Tensor> values;
     for (int i = 0; i < x.count; ++i) values[a.body->inputs()[static_cast<std::size_t>(i)]] = x[i];
     for (const auto* list : {&a.body->constants(), &a.body->parameters()}) {

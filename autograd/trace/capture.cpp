@@ -264,7 +264,7 @@ bool Plan::run_between(Frame& frame, std::size_t i, const Loc& loc) const {
 // False: nothing was done, and the steps are to be run one by one.
 bool Plan::run_captured(Frame& frame, const Tensor* const* given, const Loc& loc) const {
     Captured& captured = *frame.captured;
-    if (captured.is_off || thread.observed || watching_ops > 0 || watching_memory > 0) return false;
+    if (captured.is_off || thread.observed.here || watching_ops > 0 || watching_memory > 0) return false;
     if (captured.precision != float32_matmul_precision() || captured.is_deterministic != is_deterministic()) captured.clear();
     for (std::size_t i = 0; captured.is_ready && i < held_.size(); ++i) {
         const Tensor& now = held_[i].second->data;

@@ -53,7 +53,7 @@ using Tensors = std::vector<Tensor>;
 
 bool nobody_looks() noexcept {
     const auto& thread = detail::thread;
-    return detail::is_runtime || (!thread.observed && !thread.log && !thread.autocast && detail::watching_ops == 0);
+    return detail::is_runtime || (!thread.observed.here && !thread.log && !thread.autocast && detail::watching_ops == 0);
 }
 
 Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
