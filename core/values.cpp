@@ -62,19 +62,19 @@ std::string describe(const Tensor& x, const Values& v) {
     return text;
 }
 
-namespace {
-
 bool fits(Scalar value, DType dtype) noexcept {
     if (dtype == bool_ || value.kind() == Scalar::Kind::boolean) return true;
     const double number = value.as_double();
-    if (is_floating(dtype)) return !std::isfinite(number) || std::abs(number) <= largest_of(dtype);
+    if (is_floating(dtype)) {  // what rounds to the largest number fits
+        const auto real = static_cast<float>(number);
+        const float rounded = dtype == float16 ? static_cast<float>(Half(real)) : dtype == bfloat16 ? static_cast<float>(BFloat16(real)) : real;
+        return dtype == float64 || !std::isfinite(number) || std::isfinite(rounded);
+    }
     const bool is_whole = value.kind() == Scalar::Kind::integer;
     if (dtype == int64) return is_whole || (number >= -0x1p63 && number < 0x1p63);
     if (dtype == int32) return number > -0x1p31 - 1 && number < 0x1p31;
     return number < 256 && (is_whole ? number > -256 : number >= 0);
 }
-
-}  // namespace
 
 void check_fits(const char* op, Scalar value, DType dtype, const Loc& loc) {
     if (fits(value, dtype)) [[likely]]

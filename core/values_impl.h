@@ -28,6 +28,9 @@ std::string describe(const Tensor& x, const Values& values);
 /// nan are no integers.
 void check_fits(const char* op, Scalar value, DType dtype, const Loc& loc);
 
+/// Whether it does.
+bool fits(Scalar value, DType dtype) noexcept;
+
 /// A word that the user chooses something by, as "floor"; throws ValueError for a null pointer.
 std::string checked_word(const char* op, const char* word, const Loc& loc);
 

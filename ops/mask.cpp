@@ -192,7 +192,8 @@ DType beside_number(DType tensor, Scalar number) {
     return tensor == bool_ ? int64 : tensor;
 }
 
-Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
+Tensor number_tensor(const char* op, Scalar value, DType dtype, const Loc& loc) {
+    detail::check_fits(op, value, dtype, loc);
     Tensor t = detail::make_empty({}, dtype, Device{}, loc);
     detail::store(dtype, t.raw_data(), value);
     t.impl()->trace = 0;  // the program's own
@@ -228,8 +229,7 @@ Tensor number_as(const char* op, Scalar value, DType dtype, const Loc& loc) {
     const double number = value.as_double();
     const bool is_whole = std::trunc(number) == number && std::abs(number) < 0x1p63;
     check_number(op, value.kind() == Scalar::Kind::floating && !is_whole, dtype, loc);
-    detail::check_fits(op, value, dtype, loc);
-    return number_tensor(value, dtype, loc);
+    return number_tensor(op, value, dtype, loc);
 }
 
 Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& loc) {
@@ -265,7 +265,7 @@ Tensor where(In condition, In a, Scalar b) {
     detail::check_defined(a, "where");
     const DType dtype = beside_number(a->dtype, b);
     if (!is_floating(dtype)) detail::check_fits("where", b, dtype, condition.loc);
-    return where_as(condition, a.tensor, number_tensor(b, dtype, condition.loc), dtype);
+    return where_as(condition, a.tensor, number_tensor("where", b, dtype, condition.loc), dtype);
 }
 
 Tensor where(In condition, Scalar a, In b) {
@@ -273,14 +273,14 @@ Tensor where(In condition, Scalar a, In b) {
     detail::check_defined(b, "where");
     const DType dtype = beside_number(b->dtype, a);
     if (!is_floating(dtype)) detail::check_fits("where", a, dtype, condition.loc);
-    return where_as(condition, number_tensor(a, dtype, condition.loc), b.tensor, dtype);
+    return where_as(condition, number_tensor("where", a, dtype, condition.loc), b.tensor, dtype);
 }
 
 Tensor where(In condition, Scalar a, Scalar b) {
     check_mask("where", condition);
     const DType dtype = promote(a.dtype(), b.dtype());
     const Loc& loc = condition.loc;
-    return where_as(condition, number_tensor(a, dtype, loc), number_tensor(b, dtype, loc), dtype);
+    return where_as(condition, number_tensor("where", a, dtype, loc), number_tensor("where", b, dtype, loc), dtype);
 }
 
 Tensor masked_fill(In x, In mask, Scalar value) {

@@ -570,3 +570,43 @@ TEST_CASE("what from_blob refuses stays the caller's") {
     THROWS(ValueError, "memory", from_blob(memory, {3, 3}, {INT64_MAX, INT64_MAX}, deleter));
     CHECK(calls == 0);
 }
+
+TEST_CASE("a number that its dtype cannot hold is refused, as in PyTorch") {
+    const double inf = INFINITY;
+    THROWS(ValueError, "full: 1e+30 does not fit into int32", full({2}, 1e30, int32));
+    THROWS(ValueError, "full: 300 does not fit into uint8", full({2}, 300, uint8));
+    THROWS(ValueError, "full: -256 does not fit into uint8", full({2}, -256, uint8));
+    THROWS(ValueError, "full: nan does not fit into int64", full({2}, NAN, int64));
+    THROWS(ValueError, "full: inf does not fit into int64", full({2}, inf, int64));
+    THROWS(ValueError, "full: 1e+39 does not fit into float32", full({2}, 1e39));
+    THROWS(ValueError, "full: 70000 does not fit into float16", full({2}, 70000, float16));
+    THROWS(ValueError, "full_like: 300 does not fit into uint8", full_like(zeros({1}, uint8), 300));
+    THROWS(ValueError, "tensor: 70000000000 does not fit into int32", tensor(std::vector<std::int64_t>{1, 70000000000}, int32));
+    THROWS(ValueError, "tensor: nan does not fit into int32", tensor(std::vector<double>{NAN}, int32));
+    THROWS(ValueError, "tensor: 300 does not fit into uint8", tensor({1, 300}, uint8));
+    THROWS(ValueError, "linspace: 300 does not fit into uint8", linspace(0, 300, 3, uint8));
+    Tensor x = zeros({2}, uint8);
+    THROWS(ValueError, "fill_: 300 does not fit into uint8", x.fill_(300));
+    THROWS(ValueError, "masked_fill: 300 does not fit into uint8", masked_fill(x, x == 0, 300));
+    THROWS(ValueError, "where: 300 does not fit into uint8", where(x == 0, x, 300));
+    THROWS(ValueError, "index_put_: 300 does not fit into uint8", x.index_put_({0}, 300));
+    THROWS(ValueError, "300 does not fit into uint8", index_fill(x, 0, tensor({1}), 300));
+    THROWS(ValueError, "300 does not fit into uint8", pad(x, {1, 1}, 300));
+    THROWS(ValueError, "300 does not fit into uint8", scatter(x, 0, tensor({1}), 300));
+    CHECK(all(x == 0).item<bool>());
+    CHECK(values(full({2}, -1, uint8)) == V{255, 255});
+    CHECK(values(full({1}, 2.7, int64)) == V{2});
+    CHECK(full({1}, std::int64_t{9007199254740993}, int64).item<std::int64_t>() == 9007199254740993);
+    CHECK(std::isinf(full({1}, inf, float16).item()));
+    CHECK(full({1}, 3.4028235e38).item<float>() == std::numeric_limits<float>::max());
+    CHECK(values(full({1}, NAN, bool_)) == V{1});
+}
+
+TEST_CASE("comparisons with a number beyond the dtype compare with that number") {
+    const Tensor x = tensor({44, 255}, uint8), y = tensor({1, -7}, int32);
+    CHECK(values(x == 300) == V{0, 0});
+    CHECK(values(x < 300) == V{1, 1});
+    CHECK(values(x > -1000) == V{1, 1});
+    CHECK(values(y < std::int64_t{70000000000}) == V{1, 1});
+    CHECK(values(y == std::int64_t{4294967297}) == V{0, 0});
+}
