@@ -312,8 +312,8 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     // An outer tape needs the rules on record and the saved tensors in place.
     const bool outermost = tape.outer_ == nullptr;
     const bool is_tracing = detail::is_tracing();  // then the rules' ops become part of the graph
-    is_followed_ = options.create_graph || !outermost;
-    walk_.recording = is_followed_ || is_tracing;
+    walk_.recording = options.create_graph || !outermost || is_tracing;
+    is_followed_ = walk_.recording && !is_tracing;
     notes_rows_ = outermost && !options.create_graph;
     walk_.may_be_watched = !scope_.was_muted() && !is_tracing;
     walk_.watched = detail::is_watched() && !is_tracing;  // of the rules, not of the ops that they call
