@@ -412,7 +412,10 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
     if (value.shares_storage(self)) copy = copy_before_write(value, loc);
     const Tensor& source = copy.defined() ? copy : value;
+    TensorImpl* impl = self.impl();
+    const bool is_current = impl->node_version == impl->storage->version;
     accumulate ? add_at(self, plan, saved, source, loc) : write(self, plan, source, loc);
+    if (is_current) impl->node_version = impl->storage->version;  // a part of it may have been written to as a view
     mark_written(self, loc);
     if (detail::thread.observed) record_put(accumulate ? index_put_add_op : index_put_op, self, saved, source, loc);
 }

@@ -345,6 +345,7 @@ std::vector<Entry> read_directory(const io::InputFile& file) {
 void locate(std::vector<Entry>& entries, const io::InputFile& file) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;
     std::uint64_t unpacked = 0;
+    std::string renamed;  // the first that its own header calls otherwise
     for (Entry& e : entries) {
         const std::string name = shown(e.name);
         if (e.flags & kEncryptedFlag) file.stop(name + " is encrypted");
@@ -360,7 +361,7 @@ void locate(std::vector<Entry>& entries, const io::InputFile& file) {
         std::string own(length == e.name.size() ? length : 0, '\0');
         if (own.size() > file.size() - e.offset - kLocalSize) file.stop(name + " goes beyond the file's end");
         file.read(e.offset + kLocalSize, own.data(), own.size());
-        if (own != e.name) file.stop(name + " has another name in its own header");
+        if (own != e.name && renamed.empty()) renamed = name;
         e.offset += kLocalSize + number_at<std::uint16_t>(local + 26) + number_at<std::uint16_t>(local + 28);
         if (e.offset > file.size() || e.packed > file.size() - e.offset) file.stop(name + " goes beyond the file's end");
         if (e.method == kStored && e.packed != e.size) file.stop(name + " has two sizes");
@@ -373,6 +374,7 @@ void locate(std::vector<Entry>& entries, const io::InputFile& file) {
     for (std::size_t i = 1; i < used.size(); ++i) {
         if (used[i].first < used[i - 1].second) file.stop("entries of the archive overlap");
     }
+    if (!renamed.empty()) file.stop(renamed + " has another name in its own header");
 }
 
 Tensor read_entry(const Entry& e, const io::InputFile& file, const Loc& loc) {

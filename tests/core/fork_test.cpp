@@ -14,7 +14,7 @@ TEST_CASE("a child of fork() runs large ops, on its one thread") {
     const int before = num_threads();
     set_num_threads(2);
     const Tensor x = arange(1 << 20, float32), image = ones({2, 8, 32, 32}), weight = ones({8, 8, 3, 3});
-    const auto result = [&] { return (x * 2 + 1).sum(float64).item() + conv2d(image, weight).sum(float64).item(); };
+    const auto result = [&] { return (x * 2 + 1).to(float64).sum().item() + conv2d(image, weight).to(float64).sum().item(); };
     const double expected = result();  // 2^20 * 2^20 is the sum of the odd numbers; 72 products of ones for each of the outputs
     CHECK(expected == 0x1p40 + 2.0 * 8 * 30 * 30 * 72);
     const pid_t child = ::fork();

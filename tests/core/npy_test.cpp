@@ -222,7 +222,7 @@ TEST_CASE("hostile archives end in a FileError that names the file") {
     refused(with(entry, "x"), "entry 0 of the archive's directory");
     refused(with(entry + 8, "\1"), "encrypted");
     refused(with(entry + 10, "\14"), "method 12");
-    refused(with(good.find("b.npy", entry), "a"), "\"a.npy\" twice");
+    refused(with(good.find("b.npy", entry), "a"), "\"a\" twice");
     refused(with(entry + 20, std::string(4, '\0')), "");  // the sizes
     refused(with(end64 + 32, "\3"), "entry 2");
     refused(with(end64 + 32, std::string(8, '\377')), "directory is not where");

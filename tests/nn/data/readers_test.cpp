@@ -277,7 +277,7 @@ TEST_CASE("a path with a byte of 0 is none") {
     FAILS(FileError, "has a byte of 0", save_npz(path, {{"a", ones({1})}}));
     FAILS(FileError, "has a byte of 0", save_safetensors(path, {{"a", ones({1})}}));
     FAILS(FileError, "has a byte of 0", write_file(path, "a"));
-    FAILS(FileError, "has a byte of 0", SummaryWriter writer(path));
+    FAILS(FileError, "has a byte of 0", nn::SummaryWriter writer(path));
     CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
     CHECK(read_all(folder.path() / "a") == "1\n");
 }
