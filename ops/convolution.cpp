@@ -13,6 +13,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/convolution_impl.h"
@@ -398,7 +399,7 @@ Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call) {
 
 }  // namespace
 
-Padding::Padding(const char* mode, Loc loc) : is_same_(std::strcmp(mode, "same") == 0) {
+Padding::Padding(const char* mode, Loc loc) : is_same_(detail::checked_word("padding", mode, loc) == "same") {
     if (!is_same_ && std::strcmp(mode, "valid") != 0) {
         fail<ValueError>(loc, "padding: it must be a number, 'same' or 'valid', not '{}'", mode);
     }

@@ -8,6 +8,7 @@
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -476,7 +477,8 @@ struct ScatterReduceAttrs {
     bool include_self;
 };
 
-ScatterReduce reduce_of(const char* op, const std::string& word, const Loc& loc) {
+ScatterReduce reduce_of(const char* op, const char* given, const Loc& loc) {
+    const std::string word = detail::checked_word(op, given, loc);
     constexpr const char* words[] = {"sum", "prod", "mean", "amax", "amin"};
     for (int i = 0; i < 5; ++i) {
         if (word == words[i]) return static_cast<ScatterReduce>(i);
