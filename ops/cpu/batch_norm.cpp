@@ -15,9 +15,9 @@ void sums_of_last(const ChannelSums<T>& s, i64 begin, i64 end) {
     const i64 channels = s.channels;
     T *first = s.scratch, *second = s.scratch + channels;
     const T *shift = s.shift, *scale = s.scale;
-    for (i64 block = begin; block < end; block += kSumRows) {
+    for (i64 block = begin; block < end; block += 2 * kSumRows) {
         for (i64 c = 0; c < 2 * channels; ++c) first[c] = 0;
-        const i64 last = block + kSumRows < end ? block + kSumRows : end;
+        const i64 last = block + 2 * kSumRows < end ? block + 2 * kSumRows : end;
         for (i64 row = block; row < last; ++row) {
             const T *x = s.x + row * channels, *g = kHasGradient ? s.g + row * channels : nullptr;
 #pragma omp simd

@@ -157,8 +157,8 @@ void tiles(const Targets<T>& targets, i64 classes, const T* x, i64 begin, i64 en
 template <class T>
 inline T exponentials(const T* x, T top, T* e, i64 n) {
     Wide<T> total = 0;
-    for (i64 begin = 0; begin < n; begin += kSimdBlock) {
-        const i64 end = smaller(begin + kSimdBlock, n);
+    for (i64 begin = 0; begin < n; begin += kFoldBlock) {
+        const i64 end = smaller(begin + kFoldBlock, n);
         T sum = 0;
         if (e) {
 #pragma omp simd reduction(+ : sum)

@@ -24,7 +24,7 @@ constexpr double kSmallestNormal<double> = __DBL_MIN__;
 // Whether a mean of squares has its digits: what overflowed is inf or nan, and squares that were cut off do not count
 // beside what is large enough.
 template <class T>
-bool is_in_range(Wide<T> squares, Wide<T> with_eps) {
+bool is_in_range(T squares, T with_eps) {
     return squares <= kLargest<T> && with_eps >= kSmallestNormal<T>;
 }
 
@@ -64,26 +64,25 @@ template <class T>
 template <class T>
 void forward(const LayerNorm<T>& args, i64 begin, i64 end) {
     const i64 width = args.width;
-    const auto n = static_cast<Wide<T>>(width);
+    const T share = 1 / static_cast<T>(width), eps = static_cast<T>(args.eps);
     for (i64 row = begin; row < end; ++row) {
         const T* x = args.x + row * width;
         T* y = args.y + row * width;
         const T first = x[0];
-        const T mean =
-            static_cast<T>(sum_of<T>(
-                               width, [&](auto at) __attribute__((always_inline)) { return at(x) - first; }) /
-                           n);
-        const Wide<T> squares = sum_of<T>(
+        const T mean = rounded_sum_of<T>(
+                           width, [&](auto at) __attribute__((always_inline)) { return at(x) - first; }) *
+                       share;
+        const T squares = rounded_sum_of<T>(
             width, [&](auto at) __attribute__((always_inline)) {
                 const Vector<T> d = (at(x) - first) - mean;
                 return d * d;
             });
-        const Wide<T> variance = squares / n + static_cast<Wide<T>>(args.eps);
-        if (!is_in_range<T>(squares, variance)) {
+        const T variance = squares * share + eps;
+        if (!is_in_range(squares, variance)) {
             normalize_scaled(args, row, /*is_centred=*/true);
             continue;
         }
-        const T rstd = static_cast<T>(1 / sqrt(variance));
+        const T rstd = 1 / sqrt(variance);
         if (args.mean) {
             args.mean[row] = mean;
             args.rstd[row] = rstd;
@@ -107,7 +106,7 @@ void forward(const LayerNorm<T>& args, i64 begin, i64 end) {
 
 // With n = (x - mean) rstd and d = grad * weight:  grad_x = rstd (d - mean(d) - n mean(d n)).
 template <class T, bool weighted>
-void grad_input(const LayerNormBackward<T>& args, i64 row) {
+void grad_input(const LayerNormBackward<T>& args, i64 row, Wide<T> share) {
     const i64 width = args.width;
     const T *x = args.x + row * width, *g = args.grad + row * width, *w = args.weight;
     const T first = x[0], mean = args.mean[row], rstd = args.rstd[row];
@@ -117,8 +116,8 @@ void grad_input(const LayerNormBackward<T>& args, i64 row) {
             if constexpr (weighted) d *= at(w);
             return Terms<T>{d, d * (((at(x) - first) - mean) * rstd)};
         });
-    const T mean_d = static_cast<T>(sums.first / static_cast<Wide<T>>(width));
-    const T mean_dn = static_cast<T>(sums.second / static_cast<Wide<T>>(width));
+    const T mean_d = static_cast<T>(sums.first * share);
+    const T mean_dn = static_cast<T>(sums.second * share);
     T* out = args.grad_x + row * width;
 #pragma omp simd
     for (i64 j = 0; j < width; ++j) {
@@ -185,24 +184,27 @@ void for_rows(const LayerNormBackward<T>& args, i64 begin, i64 end, const Input&
 
 template <class T>
 void backward(const LayerNormBackward<T>& args, i64 begin, i64 end) {
-    for_rows(args, begin, end,
-             [&](i64 row) { args.weight ? grad_input<T, true>(args, row) : grad_input<T, false>(args, row); });
+    const Wide<T> share = 1 / static_cast<Wide<T>>(args.width);
+    for_rows(args, begin, end, [&](i64 row) {
+        args.weight ? grad_input<T, true>(args, row, share) : grad_input<T, false>(args, row, share);
+    });
 }
 
 template <class T>
 void forward_rms(const LayerNorm<T>& args, i64 begin, i64 end) {
     const i64 width = args.width;
+    const T share = 1 / static_cast<T>(width), eps = static_cast<T>(args.eps);
     for (i64 row = begin; row < end; ++row) {
         const T *x = args.x + row * width, *w = args.weight;
         T* y = args.y + row * width;
-        const Wide<T> squares = sum_of<T>(
+        const T squares = rounded_sum_of<T>(
             width, [&](auto at) __attribute__((always_inline)) { return at(x) * at(x); });
-        const Wide<T> with_eps = squares / static_cast<Wide<T>>(width) + static_cast<Wide<T>>(args.eps);
-        if (!is_in_range<T>(squares, with_eps)) {
+        const T with_eps = squares * share + eps;
+        if (!is_in_range(squares, with_eps)) {
             normalize_scaled(args, row, /*is_centred=*/false);
             continue;
         }
-        const T rstd = static_cast<T>(1 / sqrt(with_eps));
+        const T rstd = 1 / sqrt(with_eps);
         args.rstd[row] = rstd;
         if (w) {
 #pragma omp simd
@@ -216,7 +218,7 @@ void forward_rms(const LayerNorm<T>& args, i64 begin, i64 end) {
 
 // With n = x rstd and d = grad * weight:  grad_x = rstd (d - n mean(d n)).
 template <class T, bool weighted>
-void grad_input_rms(const LayerNormBackward<T>& args, i64 row) {
+void grad_input_rms(const LayerNormBackward<T>& args, i64 row, Wide<T> share) {
     const i64 width = args.width;
     const T *x = args.x + row * width, *g = args.grad + row * width, *w = args.weight;
     const T rstd = args.rstd[row];
@@ -226,7 +228,7 @@ void grad_input_rms(const LayerNormBackward<T>& args, i64 row) {
             if constexpr (weighted) d *= at(w);
             return d * (at(x) * rstd);
         });
-    const T mean_dn = static_cast<T>(product / static_cast<Wide<T>>(width));
+    const T mean_dn = static_cast<T>(product * share);
     T* out = args.grad_x + row * width;
 #pragma omp simd
     for (i64 j = 0; j < width; ++j) out[j] = rstd * ((weighted ? g[j] * w[j] : g[j]) - x[j] * rstd * mean_dn);
@@ -234,8 +236,10 @@ void grad_input_rms(const LayerNormBackward<T>& args, i64 row) {
 
 template <class T>
 void backward_rms(const LayerNormBackward<T>& args, i64 begin, i64 end) {
-    for_rows(args, begin, end,
-             [&](i64 row) { args.weight ? grad_input_rms<T, true>(args, row) : grad_input_rms<T, false>(args, row); });
+    const Wide<T> share = 1 / static_cast<Wide<T>>(args.width);
+    for_rows(args, begin, end, [&](i64 row) {
+        args.weight ? grad_input_rms<T, true>(args, row, share) : grad_input_rms<T, false>(args, row, share);
+    });
 }
 
 }  // namespace

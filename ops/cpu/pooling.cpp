@@ -163,7 +163,7 @@ void max_of_window(const Box& box, i64 channels, const T* x, T* y, std::int32_t*
 
 // Parts of about kSumRows elements, and groups of as many parts, so that the mean of a large window has its digits.
 template <int kVectors, class T>
-void mean_of_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i64 n) {
+[[gnu::noinline]] void mean_of_large_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i64 n) {
     Vector<T> sum{}, sum_2{}, group{}, group_2{}, part{}, part_2{};
     i64 in_part = 0, in_group = 0, row = box.first;
     for (i64 i = 0; i < box.counts[0]; ++i, row += box.steps[0]) {
@@ -193,6 +193,28 @@ void mean_of_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i
     }
     store_channels<kVectors>(y, (sum + (group + part)) / divisor, n);
     if constexpr (kVectors == 2) store(y + kWidth<T>, (sum_2 + (group_2 + part_2)) / divisor);
+}
+
+template <int kVectors, class T>
+void mean_of_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i64 n) {
+    if (box.counts[0] * box.counts[1] * box.counts[2] > kSumRows) {
+        return mean_of_large_window<kVectors>(box, channels, x, divisor, y, n);
+    }
+    Vector<T> sum{}, sum_2{};
+    i64 row = box.first;
+    for (i64 i = 0; i < box.counts[0]; ++i, row += box.steps[0]) {
+        i64 column = row;
+        for (i64 j = 0; j < box.counts[1]; ++j, column += box.steps[1]) {
+            i64 here = column;
+            for (i64 k = 0; k < box.counts[2]; ++k, here += box.steps[2]) {
+                const T* from = x + here * channels;
+                sum += load_channels<kVectors>(from, n);
+                if constexpr (kVectors == 2) sum_2 += load(from + kWidth<T>);
+            }
+        }
+    }
+    store_channels<kVectors>(y, sum / divisor, n);
+    if constexpr (kVectors == 2) store(y + kWidth<T>, sum_2 / divisor);
 }
 
 // g and index: of an image's windows, to: of the element at `place`.

@@ -9,7 +9,7 @@ namespace TAPIR_ISA {
 namespace {
 
 constexpr i64 kTile = 16;           // tails are widened to this many elements, so that no exp is computed alone
-constexpr i64 kBlock = kSimdBlock;  // elements whose sum is taken in T; blocks add up in float64
+constexpr i64 kBlock = kFoldBlock;  // elements whose sum is taken in T; blocks add up in float64
 constexpr i64 kColumns = 256;
 
 template <class T> constexpr T kSmallest = T(-87.0);
