@@ -118,7 +118,7 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
                   const Tensor& grad_weight, const Tensor& grad_bias, int64_t width) {
     const int64_t rows = x.numel() / width;
     const int64_t block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
-    const int64_t blocks = (rows + block - 1) / block;
+    const int64_t blocks = std::max<int64_t>((rows + block - 1) / block, 1);  // no rows sum up to zeros
     const auto sums = [&](const Tensor& total) { return total.defined() ? zeroed_sums(blocks, width) : Tensor(); };
     const Tensor weight_sums = sums(grad_weight), bias_sums = sums(grad_bias);
     const auto part = [&](const Tensor& t, int64_t i) { return t.defined() ? data<double>(t) + i * width : nullptr; };

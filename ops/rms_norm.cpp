@@ -51,7 +51,7 @@ template <class T>
 void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& grad_x,
                   const Tensor& grad_weight, int64_t width) {
     const int64_t rows = rstd.numel(), block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
-    const int64_t blocks = (rows + block - 1) / block;
+    const int64_t blocks = std::max<int64_t>((rows + block - 1) / block, 1);  // no rows sum up to zeros
     const Tensor sums = grad_weight.defined() ? zeroed_sums(blocks, width) : Tensor();
 #pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
     for (int64_t i = 0; i < blocks; ++i) {
