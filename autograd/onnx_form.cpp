@@ -7,6 +7,7 @@
 
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/make.h"
 
 namespace tapir {
@@ -155,7 +156,10 @@ std::shared_ptr<const Graph> OnnxCall::graph(const char* name) const {
 namespace {
 
 Tensor scalar_tensor(Scalar number, DType dtype) {
-    if (is_floating(dtype)) return full({}, number.as_double(), dtype);
+    if (is_floating(dtype)) {  // a constant beyond the dtype is infinite, as what the op computes with it
+        const double value = number.as_double();
+        return full({}, detail::fits(number, dtype) ? value : std::copysign(HUGE_VAL, value), dtype);
+    }
     if (dtype == bool_) return full({}, number.as_double() != 0, dtype);
     return full({}, number.as_int64(), dtype);
 }

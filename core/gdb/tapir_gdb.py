@@ -1302,21 +1302,28 @@ class Names:
         return False
 
     @classmethod
-    def rows(cls):
-        """The names of all rows of ops."""
-        address = address_of("tapir_gdb_op_names")
-        if address not in Known.constants:
-            Known.constants[address] = set(read(address, number(address_of("tapir_gdb_op_names_size"))).decode().split("\0"))
-        return Known.constants[address]
-
-    @classmethod
     def is_there(cls, name):
-        """Whether an op can have it; None: an older library does not say."""
-        try:
-            rows = cls.rows()
-        except (gdb.GdbError, gdb.MemoryError):
-            return None
-        return any(begun.rstrip("_") in rows or cls.is_function(begun) for begun in cls.begun(name))
+        """Whether an op can have it, as far as the constants say; None where there are none."""
+        long_enough, is_looked_at = [], None  # two letters, or one, are the end of many a text
+        for begun in cls.begun(name):
+            if len(begun.rstrip("_")) > 2:
+                long_enough.append(begun)
+            elif cls.is_function(begun):
+                return True
+        for section in cls.sections():
+            is_looked_at = False
+            if any(cls.is_in(section, begun) for begun in long_enough):
+                return True
+        return is_looked_at
+
+    @staticmethod
+    def is_in(section, name):
+        """The linker makes one of two texts that end alike, so nothing need stand before; but 4Clip is the name of a type."""
+        text, length = name.encode() + b"\0", b"%d" % len(name)
+        at = section.find(text)
+        while at >= 0 and section[max(at - len(length), 0):at] == length:
+            at = section.find(text, at + 1)
+        return at >= 0
 
     @classmethod
     def begun(cls, name):
