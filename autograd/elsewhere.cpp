@@ -78,7 +78,7 @@ void note_elsewhere(const RecordArgs& ran) noexcept {
     mark.index = place_of(detail::caller(ran.loc));
     for (int k = 0; k < ran.output_count; ++k) {
         TensorImpl* out = ran.outputs[k];
-        if (!is_floating(out->dtype) || (out->flags & TensorImpl::kRequiresGrad)) continue;
+        if (!out || !is_floating(out->dtype) || (out->flags & TensorImpl::kRequiresGrad)) continue;
         out->node = mark;
         out->node_version = out->storage->version;
         if (ran.input_count > 0 && ran.inputs[0]->impl() == out) mark_storage(out, mark);

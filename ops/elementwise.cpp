@@ -843,7 +843,8 @@ void mark_written(const Tensor& self, const Loc& loc) {
     TensorImpl* impl = self.impl();
     if (detail::is_tracing()) [[unlikely]]
         tell_written(self, loc);
-    const bool is_current = impl->node_version == impl->storage->version;  // else it stays behind: what it stands for is another value
+    // A view that is out of date stays behind: what it stands for is another value.
+    const bool is_current = !(impl->flags & TensorImpl::kView) || impl->node_version == impl->storage->version;
     impl->storage->mark_written(detail::caller(loc));
     if (is_current) impl->node_version = impl->storage->version;
 }

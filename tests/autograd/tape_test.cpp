@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <memory>
 #include <thread>
 
 #include "../fails.h"
@@ -528,4 +529,136 @@ TEST_CASE("tapes may end in any order") {
     delete second;
     CHECK(!is_recording());
     CHECK(w.grad().to_vector<float>() == std::vector<float>{2, 2});
+}
+
+TEST_CASE("a gradient that does not depend on x has zeros for its own") {
+    const Tensor x = leaf(tensor({-1.0, 2.0}, float64));
+    const std::function<Tensor(const Tensor&)> functions[] = {[](const Tensor& t) { return relu(t); }, [](const Tensor& t) { return abs(t); },
+                                                              [](const Tensor& t) { return t * 3; }, [](const Tensor& t) { return t; }};
+    for (const auto& fn : functions) {
+        {
+            Tape tape;
+            const Tensor first = tape.gradient(sum(fn(x)), x, {.create_graph = true});
+            CHECK(tape.gradient(sum(first), x).to_vector<double>() == std::vector<double>{0, 0});
+        }
+        {
+            Tape outer;
+            Tensor first;
+            {
+                Tape inner;
+                first = inner.gradient(sum(fn(x)), x);
+            }
+            CHECK(outer.gradient(sum(first), x).to_vector<double>() == std::vector<double>{0, 0});
+        }
+        {
+            Tape tape;
+            tape.backward(sum(fn(x)), {.create_graph = true});
+            const Tensor first = x.grad();
+            Tensor(x).zero_grad();
+            CHECK(tape.gradient(sum(first), x).to_vector<double>() == std::vector<double>{0, 0});
+        }
+        CHECK(gradgradcheck([&](const std::vector<Tensor>& t) { return fn(t[0]); }, {x}).ok);
+    }
+    Tape tape;  // a loss that no leaf leads to is a mistake
+    CHECK(contains(tape_error([&] { tape.gradient(sum(ones({2})), x); }), "no tensor it was computed from requires a gradient"));
+}
+
+TEST_CASE("the gradient of one tensor is a tensor") {
+    const Tensor w = leaf(tensor({1.0, 2.0}));
+    Tape tape({.persistent = true});
+    const Tensor y = sum(w * w);
+    CHECK(tape.gradient(y, w).to_vector<float>() == std::vector<float>{2, 4});
+    CHECK(gradient(y, w).to_vector<float>() == std::vector<float>{2, 4});
+    CHECK(tape.gradient(y, {w})[0].to_vector<float>() == std::vector<float>{2, 4});
+}
+
+TEST_CASE("the gradient of what follows is converted") {
+    const Tensor w = leaf(tensor({1.0, 2.0}));
+    for (const Tensor& g : {tensor({1, 3}), tensor({true, true}), tensor({1.0, 3.0}, float64), tensor({1.0, 3.0}, float16)}) {
+        const std::vector<float> values = g.to_vector<float>();
+        const std::vector<float> doubled = {2 * values[0], 2 * values[1]};
+        for (const bool create_graph : {false, true}) {
+            Tensor(w).zero_grad();
+            Tape tape;
+            tape.backward(w * 2, {.gradient = g, .create_graph = create_graph});
+            CHECK(w.grad().dtype() == float32);
+            CHECK(w.grad().to_vector<float>() == doubled);
+            CHECK(tape.gradient(w * 2, w, {.gradient = g, .create_graph = create_graph}).to_vector<float>() == doubled);
+            Tensor(w).zero_grad();
+            tape.backward(w, {.gradient = g, .create_graph = create_graph});
+            CHECK(w.grad().dtype() == float32);
+            CHECK(w.grad().to_vector<float>() == values);
+        }
+    }
+    Tape tape;
+    FAILS(ShapeError, "backward: the gradient has shape (1,), the tensor has (2,)", tape.backward(w * 2, {.gradient = ones({1})}));
+}
+
+TEST_CASE("retain_grad keeps the gradient of a result") {
+    const Tensor w = leaf(tensor({1.0, 2.0}));
+    Tape tape({.persistent = true});
+    const Tensor h = w * 3;
+    h.retain_grad();
+    h.retain_grad();
+    w.retain_grad();
+    h.register_hook([](const Tensor& g) { return g * 10; });
+    const Tensor y = sum(h * h);
+    CHECK(tape.gradient(y, w).to_vector<float>() == std::vector<float>{180, 360});
+    CHECK(!h.grad().defined());
+    tape.backward(y);
+    CHECK(h.grad().to_vector<float>() == std::vector<float>{60, 120});  // what hooks made of it
+    CHECK(w.grad().to_vector<float>() == std::vector<float>{180, 360});
+    tape.backward(y);
+    CHECK(h.grad().to_vector<float>() == std::vector<float>{120, 240});
+    FAILS(TapeError, "retain_grad: this tensor is neither a leaf with requires_grad_() nor recorded on a tape", ones({2}).retain_grad());
+}
+
+TEST_CASE("a hook may end the tape, and backward goes on to its end") {
+    const Tensor w = leaf(tensor({1.0, 2.0}));
+    for (const bool create_graph : {false, true}) {
+        Tensor(w).zero_grad();
+        auto tape = std::make_unique<Tape>();
+        const Tensor h = w * 3, y = sum(h * h);
+        h.register_hook([&](const Tensor&) { tape.reset(); });
+        tape->backward(y, {.create_graph = create_graph});
+        CHECK(!tape);
+        CHECK(!is_recording());
+        CHECK(w.grad().to_vector<float>() == std::vector<float>{18, 36});
+        Tape next;
+        CHECK(next.gradient(sum(w * w), w).to_vector<float>() == std::vector<float>{2, 4});
+    }
+    auto inner = std::make_unique<Tape>();
+    Tensor(w).register_hook([&](const Tensor&) { inner.reset(); });
+    CHECK(inner->gradient(sum(w * w), w).to_vector<float>() == std::vector<float>{2, 4});
+}
+
+TEST_CASE("a hook may walk, take itself away, and throw") {
+    const Tensor w = leaf(tensor({1.0, 2.0}));
+    Tape tape({.persistent = true});
+    const Tensor h = w * 3, y = sum(h * h);
+    int calls = 0;
+    RemovableHandle hook;
+    hook = h.register_hook([&](const Tensor&) {
+        ++calls;
+        hook.remove();
+        Tape inner;
+        CHECK(inner.gradient(sum(w * w), w).to_vector<float>() == std::vector<float>{2, 4});
+    });
+    CHECK(tape.gradient(y, w).to_vector<float>() == std::vector<float>{18, 36});
+    CHECK(tape.gradient(y, w).to_vector<float>() == std::vector<float>{18, 36});
+    CHECK(calls == 1);
+    h.register_hook([&](const Tensor&) { static_cast<void>(tape.gradient(y, w)); });
+    CHECK(contains(tape_error([&] { static_cast<void>(tape.gradient(y, w)); }), "gradient: it is called inside of itself 100 times"));
+    CHECK(is_recording());
+}
+
+TEST_CASE("a NoGradScope in which the tape ends") {
+    const Tensor w = leaf(tensor({1.0, 2.0}));
+    auto tape = std::make_unique<Tape>();
+    {
+        const NoGradScope pause;
+        tape.reset();
+        CHECK(!is_recording());
+    }
+    CHECK(!is_recording());
 }
