@@ -46,7 +46,6 @@ namespace tapir::gpu {
             return K(forward);                                                               \
         }                                                                                    \
     };
-#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 
 #undef TAPIR_FUNCTION
