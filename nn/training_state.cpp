@@ -119,7 +119,6 @@ void TrainingState::save(Loc loc) const {
         }
     }
     io::save_safetensors("TrainingState", path_, all, {{"format", kTrainingStateFormat}}, [&] { rotate(loc); }, loc);
-    io::remove_leftovers(path_);
 }
 
 bool TrainingState::load(const TrainingStateLoadOptions& options, Loc loc) {

@@ -52,17 +52,7 @@ std::uint64_t quarter_of_memory() noexcept {
 
 constinit std::atomic<std::uint64_t> most_unpacked{0};  // 0: not asked for yet
 
-int open_to_read(const char* op, const std::string& path, const Loc& loc) {
-    check_path(op, path, loc);
-    return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-}
-
-}  // namespace
-
-void check_path(const char* op, const std::string& path, const Loc& loc) {
-    if (path.find('\0') != std::string::npos) fail<FileError>(loc, "{}: the path {} has a byte of 0", op, shown(path));
-}
-
+// Removes what processes that are gone were writing in the place of `path` when they were killed.
 void remove_leftovers(const std::string& path) {
     const std::string folder = folder_of(path), base = path.substr(path.find_last_of('/') + 1);
     DIR* directory = ::opendir(folder.c_str());
@@ -72,6 +62,17 @@ void remove_leftovers(const std::string& path) {
         if (owner != 0 && ::kill(owner, 0) != 0 && errno == ESRCH) ::unlinkat(::dirfd(directory), entry->d_name, 0);
     }
     ::closedir(directory);
+}
+
+}  // namespace
+
+void check_path(const char* op, const std::string& path, const Loc& loc) {
+    if (path.find('\0') != std::string::npos) fail<FileError>(loc, "{}: the path {} has a byte of 0", op, shown(path));
+}
+
+int open_to_read(const char* op, const std::string& path, const Loc& loc) {
+    check_path(op, path, loc);
+    return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
 constinit StepHook step_hook = nullptr;

@@ -14,6 +14,10 @@ namespace tapir::io {
 /// Throws FileError for a path with a byte of 0: the system would take the part before it, which may be the name of another file.
 void check_path(const char* op, const std::string& path, const Loc& loc);
 
+/// open() for reading; below 0 where that fails. It does not wait for who writes to a FIFO: what is no regular file is for the caller to
+/// refuse. Throws FileError as check_path().
+int open_to_read(const char* op, const std::string& path, const Loc& loc);
+
 /// An open regular file. Every failure is a FileError that begins with `op` and names the path.
 class InputFile {
  public:
@@ -48,10 +52,7 @@ inline void step() {
         step_hook();
 }
 
-/// Removes what processes that are gone were writing in the place of `path` when they were killed.
-void remove_leftovers(const std::string& path);
-
-/// A new file beside `path` that takes its place in commit(), or vanishes. Making it removes leftovers.
+/// A new file beside `path` that takes its place in commit(), or vanishes. Making it removes what killed processes left of theirs.
 class AtomicFile {
  public:
     AtomicFile(const char* op, const std::string& path, const Loc& loc);

@@ -1,7 +1,6 @@
 // Reading lines.
 #include "tapir/nn/data/text.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,18 +11,9 @@
 #include "tapir/core/io/file_impl.h"
 
 namespace tapir::data {
-namespace {
-
-// Opening a FIFO would wait for who writes to it; it is refused like all that is not a regular file.
-int open_to_read(const char* op, const std::string& path, const Loc& loc) {
-    io::check_path(op, path, loc);
-    return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-}
-
-}  // namespace
 
 LineReader::LineReader(const std::string& path, const char* op, Loc loc)
-    : path_(path), op_(op), loc_(loc), descriptor_(open_to_read(op, path, loc)) {
+    : path_(path), op_(op), loc_(loc), descriptor_(io::open_to_read(op, path, loc)) {
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}:1:1: cannot open: {}", op_, path_, std::strerror(errno));
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0) return;
