@@ -18,16 +18,17 @@ struct NamedTensor {
     Tensor tensor;
 };
 
+/// A name that operator[] is given, with the caller's line.
+struct NameArg {
+    template <class S>
+        requires std::is_convertible_v<S, std::string>
+    NameArg(const S& name, Loc line = Loc::current()) : value(name), loc(line) {}  // NOLINT: implicit by design
+    std::string value;
+    Loc loc;
+};
+
 /// A std::vector of them that is also asked by name.
 class NamedTensors : public std::vector<NamedTensor> {
-    struct Name {  // with the caller's line
-        template <class S>
-            requires std::is_convertible_v<S, std::string>
-        Name(const S& name, Loc line = Loc::current()) : value(name), loc(line) {}  // NOLINT: implicit by design
-        std::string value;
-        Loc loc;
-    };
-
  public:
     using std::vector<NamedTensor>::vector;
     NamedTensors(std::vector<NamedTensor> list) : std::vector<NamedTensor>(static_cast<std::vector<NamedTensor>&&>(list)) {}  // NOLINT
@@ -35,8 +36,8 @@ class NamedTensors : public std::vector<NamedTensor> {
     using std::vector<NamedTensor>::at;
 
     /// The first tensor of that name. Throws IndexError, with names that are nearly right.
-    const Tensor& operator[](const Name& name) const { return at(name.value, name.loc); }
-    Tensor& operator[](const Name& name) { return const_cast<Tensor&>(at(name.value, name.loc)); }
+    const Tensor& operator[](const NameArg& name) const { return at(name.value, name.loc); }
+    Tensor& operator[](const NameArg& name) { return const_cast<Tensor&>(at(name.value, name.loc)); }
     const Tensor& at(const std::string& name, Loc loc = Loc::current()) const;
     bool contains(const std::string& name) const noexcept { return find(name) != end(); }
     /// end() where there is none.

@@ -48,14 +48,6 @@ class ModuleList : public Module {
 
 /// In the order in which they were put in. Parameters are named by key: "mean.weight".
 class ModuleDict : public Module {
-    struct Key {  // with the caller's line
-        template <class S>
-            requires std::is_convertible_v<S, std::string>
-        Key(const S& key, Loc where = Loc::current()) : value(key), loc(where) {}  // NOLINT: implicit by design
-        std::string value;
-        Loc loc;
-    };
-
  public:
     ModuleDict() = default;
     /// Throws ValueError as insert().
@@ -69,7 +61,7 @@ class ModuleDict : public Module {
     std::size_t size() const noexcept { return modules_.size(); }
     /// Throws IndexError.
     const AnyModule& at(const std::string& key, Loc loc = Loc::current()) const;
-    const AnyModule& operator[](Key key) const { return at(key.value, key.loc); }
+    const AnyModule& operator[](const NameArg& key) const { return at(key.value, key.loc); }
     /// Of pairs of key and module.
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }
