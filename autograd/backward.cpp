@@ -37,6 +37,14 @@ void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
 struct WalkMemory {
     std::vector<GradientSlot> slots;
     std::vector<std::uint8_t> wanted, reached, kept;
+
+    /// With those of the walk.
+    void exchange(Walk& walk) noexcept {
+        std::swap(slots, walk.slots);
+        std::swap(wanted, walk.wanted);
+        std::swap(reached, walk.reached);
+        std::swap(kept, walk.kept);
+    }
 };
 thread_local std::unique_ptr<WalkMemory> spare_memory;
 
@@ -266,10 +274,7 @@ std::uint32_t BackwardRun::value_of(const Tensor& y) {
 
 void BackwardRun::take_memory() {
     memory_ = spare_memory ? std::move(spare_memory) : std::make_unique<WalkMemory>();
-    std::swap(walk_.slots, memory_->slots);
-    std::swap(walk_.wanted, memory_->wanted);
-    std::swap(walk_.reached, memory_->reached);
-    std::swap(walk_.kept, memory_->kept);
+    memory_->exchange(walk_);
     const std::size_t count = walk_.log.records.size();
     if (walk_.slots.size() < count) walk_.slots.resize(count);
     walk_.wanted.assign(count / 8 + 1, 0);
@@ -334,10 +339,7 @@ BackwardRun::~BackwardRun() {
         slot.grad = Tensor();
         slot.pending.reset();
     }
-    std::swap(walk_.slots, memory_->slots);
-    std::swap(walk_.wanted, memory_->wanted);
-    std::swap(walk_.reached, memory_->reached);
-    std::swap(walk_.kept, memory_->kept);
+    memory_->exchange(walk_);
     spare_memory = std::move(memory_);
 }
 
