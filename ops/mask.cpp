@@ -264,7 +264,6 @@ Tensor where(In condition, In a, Scalar b) {
     check_mask("where", condition);
     detail::check_defined(a, "where");
     const DType dtype = beside_number(a->dtype, b);
-    if (!is_floating(dtype)) detail::check_fits("where", b, dtype, condition.loc);
     return where_as(condition, a.tensor, number_tensor("where", b, dtype, condition.loc), dtype);
 }
 
@@ -272,7 +271,6 @@ Tensor where(In condition, Scalar a, In b) {
     check_mask("where", condition);
     detail::check_defined(b, "where");
     const DType dtype = beside_number(b->dtype, a);
-    if (!is_floating(dtype)) detail::check_fits("where", a, dtype, condition.loc);
     return where_as(condition, number_tensor("where", a, dtype, condition.loc), b.tensor, dtype);
 }
 
