@@ -33,6 +33,9 @@ using Indices = std::vector<Index>;
 template <class T>
 using Opt = std::optional<T>;
 
+/// An argument of PyTorch's that Tapir has only the default of.
+struct Nothing {};
+
 /// Whether a value can be the argument of a parameter of type T, and the argument.
 template <class T>
 struct As;
@@ -72,6 +75,7 @@ TAPIR_JUDGE_AS(Scalar, is_number(v),
                                           : Scalar(v.whole != 0))
 TAPIR_JUDGE_AS(const char*, v.kind == Value::text, v.word)
 TAPIR_JUDGE_AS(DType, v.kind == Value::dtype, static_cast<DType>(v.whole))
+TAPIR_JUDGE_AS(Nothing, v.kind == Value::none || (v.kind == Value::boolean && !v.whole), (void(v), Nothing()))
 TAPIR_JUDGE_AS(Ints, all_are(v, Value::integer), ints(v))
 TAPIR_JUDGE_AS(Reduction, v.kind == Value::text,
                v.word == std::string("none")   ? Reduction::none

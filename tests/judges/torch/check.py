@@ -234,6 +234,9 @@ class Judge:
                 status, ys = self.tapir.call(self.name, args, kwargs, leaves)
             except CannotEncode:
                 return
+            if status == NO_CALL and all(isinstance(a, torch.Tensor) for a in args):  # *tensors
+                leaves.clear()
+                status, ys = self.tapir.call(self.name, [list(args)], kwargs, leaves)
             if status == NO_CALL:
                 return self.report("arguments", text, "no call takes these arguments")
             if status:
