@@ -359,13 +359,18 @@ struct Logits {
 template <class T, class Loss>
 double run_pair_sum(const Loss& loss, const PairLossArgs& args) {
     const T *x = as<T>(args.x), *t = as<T>(args.t);
+    constexpr i64 width = kWidth<T>;
     double total = 0;
     for (i64 done = 0; done < args.n; done += kSimdBlock) {
         const i64 end = smaller(args.n, done + kSimdBlock);
-        T sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (i64 i = done; i < end; ++i) sum += loss.loss(x[i], t[i]);
-        total += static_cast<double>(sum);
+        T lanes[width] = {};  // written out: the digits are the same where the compiler makes no vectors
+        i64 i = done;
+        for (; i + width <= end; i += width) {
+#pragma omp simd
+            for (i64 j = 0; j < width; ++j) lanes[j] += loss.loss(x[i + j], t[i + j]);
+        }
+        for (i64 j = 0; i + j < end; ++j) lanes[j] += loss.loss(x[i + j], t[i + j]);
+        for (const T lane : lanes) total += static_cast<double>(lane);
     }
     return total;
 }
