@@ -129,47 +129,61 @@ void for_bags(const Bags& bags, int64_t width, const Run& run) {
     parallel_for(bags.count * 64, 64 * (16 * 1024 / per_bag + 1), [&](int64_t begin, int64_t end) { run(begin / 64, end / 64); });
 }
 
+// What add_rows_of_bags() sums up: weight (rows, width) contiguous, scale (n,) or null.
+template <class T>
+struct RowSums {
+    const T *weight, *scale;
+    const int64_t* index;
+    const unsigned char* counts;  // whether a row counts; null: all do
+    int64_t n, width;
+
+    // Adds the rows [begin, end), four at once: fewer roundings, and fewer passes over `to`.
+    void add(int64_t begin, int64_t end, T* to) const {
+        const T* rows[4];
+        T s[4];
+        int have = 0;
+        for (int64_t i = begin; i < end; ++i) {
+            if (counts && !counts[i]) continue;
+            if (i + kAhead < n) prefetch_row(weight + index[i + kAhead] * width, width);
+            rows[have] = weight + index[i] * width;
+            s[have] = scale ? scale[i] : T(1);
+            if (++have < 4) continue;
+            have = 0;
+#pragma omp simd
+            for (int64_t k = 0; k < width; ++k) {
+                to[k] += (s[0] * rows[0][k] + s[1] * rows[1][k]) + (s[2] * rows[2][k] + s[3] * rows[3][k]);
+            }
+        }
+        for (int j = 0; j < have; ++j) {
+#pragma omp simd
+            for (int64_t k = 0; k < width; ++k) to[k] += s[j] * rows[j][k];
+        }
+    }
+    // The same of many rows, into zeros. before: room.
+    void add_many(int64_t begin, int64_t end, T* to, std::vector<double>& before) const {
+        before.assign(static_cast<std::size_t>(width), 0.0);
+        for (int64_t i = begin; i < end; i += kRowsTogether) {
+            add(i, std::min(i + kRowsTogether, end), to);
+            for (int64_t k = 0; k < width; ++k) before[static_cast<std::size_t>(k)] += static_cast<double>(std::exchange(to[k], T(0)));
+        }
+        for (int64_t k = 0; k < width; ++k) to[k] = static_cast<T>(before[static_cast<std::size_t>(k)]);
+    }
+};
+
 // The sums of whole bags, each by one thread: weight (rows, width) contiguous, scale (n,) or null, out (bags, width).
 template <class T>
 void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T* scale, T* out) {
-    const auto* index = static_cast<const int64_t*>(bags.indices.raw_data());
     const auto* bag = static_cast<const int64_t*>(bags.bag.raw_data());
     const auto* counts = bags.counts.defined() ? static_cast<const unsigned char*>(bags.counts.raw_data()) : nullptr;
     const int64_t n = bags.indices.numel();
+    const RowSums<T> sums{weight, scale, static_cast<const int64_t*>(bags.indices.raw_data()), counts, n, width};
     for_bags(bags, width, [&](int64_t first_bag, int64_t end_bag) {  // the bags of the indices only grow
         std::fill(out + first_bag * width, out + end_bag * width, T(0));
-        std::vector<double> before;  // of a bag with many rows: the sums of all but the last of them
-        int64_t rows = 0;
-        const auto add_before = [&](T* to) {
-            for (int64_t k = 0; k < width && !before.empty(); ++k)
-                to[k] = static_cast<T>(before[static_cast<std::size_t>(k)] + static_cast<double>(to[k]));
-            before.clear();
-        };
-        for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag; i < n && bag[i] < end_bag; ++i) {
+        std::vector<double> before;
+        for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag, end = i; i < n && bag[i] < end_bag; i = end) {
+            while (end < n && bag[end] == bag[i]) ++end;
             T* to = out + bag[i] * width;
-            const bool is_last = i + 1 == n || bag[i + 1] != bag[i];
-            if (!counts || counts[i]) {
-                const T* row = weight + index[i] * width;
-                if (i + kAhead < n) prefetch_row(weight + index[i + kAhead] * width, width);
-                if (scale) {
-                    const T s = scale[i];
-#pragma omp simd
-                    for (int64_t k = 0; k < width; ++k) to[k] += s * row[k];
-                } else {
-#pragma omp simd
-                    for (int64_t k = 0; k < width; ++k) to[k] += row[k];
-                }
-                ++rows;
-            }
-            if (is_last) {
-                add_before(to);
-                rows = 0;
-            } else if (rows == kRowsTogether) {
-                before.resize(static_cast<std::size_t>(width));
-                for (int64_t k = 0; k < width; ++k)
-                    before[static_cast<std::size_t>(k)] += static_cast<double>(std::exchange(to[k], T(0)));
-                rows = 0;
-            }
+            end - i <= kRowsTogether ? sums.add(i, end, to) : sums.add_many(i, end, to, before);
         }
     });
 }
