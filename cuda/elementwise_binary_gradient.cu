@@ -11,6 +11,7 @@ namespace {
     TAPIR_GRADIENT(name##_backward_a, saves, 0, a, unused0, unused1, backward_a)                             \
     TAPIR_GRADIENT(name##_backward_b, saves, 0, a, unused0, unused1, backward_b)                             \
     TAPIR_GRADIENT(name##_backward_c, saves, 0, a, unused0, unused1, backward_c)
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 
 }  // namespace
@@ -23,6 +24,7 @@ extern const GradientLaunchers binary_gradient_launchers = {{
 #define TAPIR_BINARY(name, ...) {TAPIR_PAIR(name##_backward_a), TAPIR_PAIR(name##_backward_b)},
 #define TAPIR_COMPARE(...) {},
 #define TAPIR_TERNARY(name, ...) {TAPIR_PAIR(name##_backward_a), TAPIR_PAIR(name##_backward_b), TAPIR_PAIR(name##_backward_c)},
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 }};
 

@@ -46,6 +46,7 @@ namespace tapir::gpu {
             return K(forward);                                                               \
         }                                                                                    \
     };
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 
 #undef TAPIR_FUNCTION

@@ -5,6 +5,10 @@
 
 namespace tapir::gpu {
 
+#define TAPIR_SCALAR __device__ __forceinline__
+#include "tapir/ops/kernels/rule_functions.h"
+#undef TAPIR_SCALAR
+
 // Where a saved operand stands among the kernel's; 0, which is g, where it is not saved.
 constexpr int place_of(int saves, int operand) {
     int place = 1;
@@ -33,7 +37,8 @@ __device__ __forceinline__ K saved(const K (&in)[N]) {
         template <class K>                                                                                      \
         __device__ __forceinline__ static K apply(const K (&in)[operands], [[maybe_unused]] K p0,               \
                                                   [[maybe_unused]] K p1) {                                      \
-            [[maybe_unused]] const K g = in[0], a = saved<K, saves, SaveA>(in), b = saved<K, saves, SaveB>(in), \
+            [[maybe_unused]] const Flow<K> g{in[0], in[0]};                                                     \
+            [[maybe_unused]] const K a = saved<K, saves, SaveA>(in), b = saved<K, saves, SaveB>(in),            \
                                      c = saved<K, saves, SaveC>(in), y = saved<K, saves, SaveY>(in);            \
             return expression;                                                                                  \
         }                                                                                                       \

@@ -10,6 +10,7 @@ namespace {
     TAPIR_GRADIENT(name##_backward, saves, 1, x, p0, unused1, backward)
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
     TAPIR_GRADIENT(name##_backward, saves, 2, x, p0, p1, backward)
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 
 }  // namespace
@@ -22,6 +23,7 @@ extern const GradientLaunchers unary_gradient_launchers = {{
 #define TAPIR_BINARY(...) {},
 #define TAPIR_COMPARE(...) {},
 #define TAPIR_TERNARY(...) {},
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 }};
 

@@ -96,6 +96,7 @@ constexpr Row rows[] = {
 #define TAPIR_BINARY(name, ...) {#name, 0},
 #define TAPIR_COMPARE(name, ...) {#name, 0},
 #define TAPIR_TERNARY(name, ...) {#name, 0},
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 };
 

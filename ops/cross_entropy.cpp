@@ -9,7 +9,7 @@
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/loss_impl.h"
@@ -604,7 +604,7 @@ Tensor with_probabilities(const In& logits, const In& targets, const CrossEntrop
         for (int d = dim + 1; d < logits.tensor.dim(); ++d) shape.push_back(1);
         q = q * reshape(options.weight, shape);
     }
-    const Tensor losses = -(q * log_softmax(logits, dim));
+    const Tensor losses = -absorbing_mul(q, log_softmax(logits, dim));  // 0 log(0) = 0
     if (options.reduction == Reduction::none) return sum(losses, {dim});
     if (options.reduction == Reduction::sum) return sum(losses);
     return mean(losses) * classes;

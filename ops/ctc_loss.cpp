@@ -11,7 +11,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/loss_impl.h"
@@ -200,7 +200,8 @@ Tensor composed_gradient(const Tensor& x, const Tensor& targets, const Tensor& l
 // saved: log-probabilities, targets, lengths, and the second result, the gradient of the losses.
 void ctc_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
-    if (b.grad(0).defined()) b.give(0, b.saved(3) * b.grad(0).unsqueeze(1));
+    // That of an infinite loss is nan, which counts only where the loss is used.
+    if (b.grad(0).defined()) b.give(0, gated_mul(b.grad(0).unsqueeze(1), b.saved(3)));
     if (!b.grad(1).defined()) return;
     Tape tape(TapeOptions{}, b.record().loc);
     const Tensor x = b.recording() ? clone(b.saved(0)) : b.saved(0).detach().requires_grad_();

@@ -15,6 +15,7 @@
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
+#include "tapir/ops/indexing.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/copy.h"
@@ -40,25 +41,58 @@ void elementwise_rule(Backward& b);
 namespace rules {
 
 using K = double;
-#define ZeroGrad (g * K(0))
+
+// What kernels/rule_functions.h has, on tensors.
+class Flow {
+ public:
+    explicit Flow(Tensor g) : value_(std::move(g)) {}
+    operator const Tensor&() const { return value_; }  // NOLINT: implicit by design
+    friend Flow operator*(const Flow& g, In factor) { return Flow(gated_mul(In(g.value_, factor.loc), factor)); }
+    friend Flow operator/(const Flow& g, In divisor) { return Flow(gated_div(In(g.value_, divisor.loc), divisor)); }
+    friend Flow operator*(K number, const Flow& g) { return Flow(mul(number, g.value_)); }
+    friend Flow operator*(const Flow& g, K number) { return Flow(mul(g.value_, number)); }
+    friend Flow operator/(const Flow& g, K number) { return Flow(div(g.value_, number)); }
+    friend Flow operator-(const Flow& g) { return Flow(neg(g.value_)); }
+    friend Flow absorbing_mul(const Flow& g, In factor) { return Flow(tapir::absorbing_mul(In(g.value_, factor.loc), factor)); }
+    friend Flow where(In condition, const Flow& a, const Flow& b) { return Flow(tapir::where(condition, a.value_, b.value_)); }
+    friend Flow where(In condition, const Flow& a, K b) { return Flow(tapir::where(condition, a.value_, b)); }
+    friend Flow where(In condition, K a, const Flow& b) { return Flow(tapir::where(condition, a, b.value_)); }
+    friend Flow where(In condition, In a, const Flow& b) { return Flow(tapir::where(condition, a, b.value_)); }
+
+ private:
+    Tensor value_;
+};
+using tapir::absorbing_mul;
+using tapir::where;
+
+Tensor over_squares(const Tensor& part, const Tensor& other) {
+    const Tensor length = hypot(part, other);
+    return absorbing_mul(1.0 / length, gated_div(part, length));
+}
+Tensor slope_of_exponent(const Tensor& a, const Tensor& b, const Tensor& y) {
+    const Tensor is_beyond = (y == K(__builtin_inf())) & (a > K(1)) & (a < K(3));
+    return where(is_beyond, pow(a, b - K(1)) * (a * log(a)), gated_mul(y, log(a)));
+}
+
+#define ZeroGrad gated_mul(K(0), static_cast<const Tensor&>(g))
 #define TAPIR_RULE(function, expression)                                                                           \
-    Tensor function([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& a,                            \
+    Tensor function([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& a,                            \
                     [[maybe_unused]] const Tensor& b, [[maybe_unused]] const Tensor& c,                            \
                     [[maybe_unused]] const Tensor& y) {                                                            \
         return expression;                                                                                         \
     }
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                                  \
-    Tensor name##_backward([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& x,                     \
+    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x,                     \
                            [[maybe_unused]] const Tensor& y) {                                                     \
         return backward;                                                                                           \
     }
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                          \
-    Tensor name##_backward([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& x,                     \
+    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x,                     \
                            [[maybe_unused]] const Tensor& y, [[maybe_unused]] double p0) {                         \
         return backward;                                                                                           \
     }
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)                  \
-    Tensor name##_backward([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& x,                     \
+    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x,                     \
                            [[maybe_unused]] const Tensor& y, [[maybe_unused]] double p0,                           \
                            [[maybe_unused]] double p1) {                                                           \
         return backward;                                                                                           \
@@ -70,6 +104,7 @@ using K = double;
     TAPIR_RULE(name##_backward_a, backward_a)                                                                \
     TAPIR_RULE(name##_backward_b, backward_b)                                                                \
     TAPIR_RULE(name##_backward_c, backward_c)
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 #undef TAPIR_RULE
 #undef ZeroGrad
@@ -99,28 +134,29 @@ constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, int params =
 const ElementwiseOp elementwise_ops[kElementwiseOps] = {
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                               \
     {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
-     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4]))}},
+     {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4]))}},
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                       \
     {info(#name, onnx, doc, 1), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,        \
-     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0]))}},
+     {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0]))}},
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)               \
     {info(#name, onnx, doc, 2), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,        \
-     {TAPIR_CALL(name##_backward(*t[0], *t[1], *t[4], p[0], p[1]))}},
+     {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0], p[1]))}},
 #define TAPIR_PREDICATE(name, onnx, doc, forward) \
     {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b)                 \
     {info(#name, onnx, doc), Elementwise::name, saves, 2, types, false, {is_g(#backward_a), is_g(#backward_b)}, \
      low, high,                                                                                                 \
-     {TAPIR_CALL(name##_backward_a(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
-      TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4]))}},
+     {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                                         \
+      TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4]))}},
 #define TAPIR_COMPARE(name, onnx, doc, forward) \
     {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
 #define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c)    \
     {info(#name, onnx, doc), Elementwise::name, saves, 3, types, false,                                         \
      {is_g(#backward_a), is_g(#backward_b), is_g(#backward_c)}, low, high,                                      \
-     {TAPIR_CALL(name##_backward_a(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
-      TAPIR_CALL(name##_backward_b(*t[0], *t[1], *t[2], *t[3], *t[4])),                                         \
-      TAPIR_CALL(name##_backward_c(*t[0], *t[1], *t[2], *t[3], *t[4]))}},
+     {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                                         \
+      TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                                         \
+      TAPIR_CALL(name##_backward_c(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4]))}},
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 };
 #undef TAPIR_CALL
@@ -1020,6 +1056,12 @@ static void check_params([[maybe_unused]] const double* params, [[maybe_unused]]
         return *this;                                                                                     \
     }
 #include "tapir/ops/elementwise.def"
+
+// Of rules alone: see elementwise.def.
+Tensor gated_mul(In a, In b) { return elementwise::binary(row_of(Elementwise::gated_mul), a.tensor, b.tensor, b.loc); }
+Tensor gated_mul(Scalar a, In b) { return elementwise::binary(row_of(Elementwise::gated_mul), a, b.tensor, b.loc); }
+Tensor gated_div(In a, In b) { return elementwise::binary(row_of(Elementwise::gated_div), a.tensor, b.tensor, b.loc); }
+Tensor absorbing_mul(In a, In b) { return elementwise::binary(row_of(Elementwise::absorbing_mul), a.tensor, b.tensor, b.loc); }
 
 #define TAPIR_OPERATOR(symbol, name)                                                                                         \
     Tensor operator symbol(In a, In b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b.tensor, a.loc); } \

@@ -41,6 +41,7 @@ constexpr OpForm commutative(OpForm form) {
 #define TAPIR_COMMUTATIVE_COMPARE(name, ...) TAPIR_COMMUTATIVE(name, )
 #define TAPIR_TERNARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1], x[2]))
 const OpForm elementwise_forms[kElementwiseOps] = {
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 };
 

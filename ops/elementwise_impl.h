@@ -51,6 +51,12 @@ void copy_on_gpu(const Tensor& to, const Tensor& from);
 
 }  // namespace elementwise
 
+/// What products and quotients are in rules (the last rows of elementwise.def): a * b and a / b, 0 where a is 0; a * b, 0 where one is.
+Tensor gated_mul(In a, In b);
+Tensor gated_mul(Scalar a, In b);
+Tensor gated_div(In a, In b);
+Tensor absorbing_mul(In a, In b);
+
 /// What every in-place op does before it writes to `self`; `sources` are the op's other operands. Throws ValueError when
 /// `self` is expanded, so that elements share memory; and while a tape records TapeError for a leaf that requires a
 /// gradient, for views of what others hold, where the write would be lost to the tape, and for tensors and sources that

@@ -176,6 +176,7 @@ using K = double;  // a template's own where there is one
     TAPIR_ROW(name, onnx, types, false, nullptr, nullptr,                                                    \
               [](const V& a, const V& b, const V& c) -> V { return forward; }(v[0], v[1], v[2]))
 const Row kRows[] = {
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 };
 #undef TAPIR_ROW

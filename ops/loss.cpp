@@ -9,7 +9,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/loss_impl.h"
 #include "tapir/ops/pair_loss_impl.h"
 #include "tapir/ops/make.h"
@@ -387,9 +387,11 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     }
     const detail::RecordedParts parts(input.loc);
     const Tensor& t = target.tensor;
-    if (log_target) return reduce_losses(exp(t) * (t - input.tensor), reduction);
-    const Tensor log_t = log(where(t > 0, t, 1));  // 0 log(0) = 0
-    return reduce_losses(t * (log_t - input.tensor), reduction);
+    // A class that the target says never comes counts for nothing, whatever the input says of it.
+    if (log_target) return reduce_losses(absorbing_mul(exp(t), t - input.tensor), reduction);
+    Tensor difference = log(where(t > 0, t, 1)) - input.tensor;  // 0 log(0) = 0
+    if (t.requires_grad()) difference = where((t == 0) & isneginf(input), 0, difference);
+    return reduce_losses(absorbing_mul(t, difference), reduction);
 }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ struct CrossEntropyOptions {
     double label_smoothing = 0;                ///< in [0, 1]
 };
 /// -log softmax(logits)[target]. logits: (n, classes, ...) or (classes,); targets: class indices (n, ...) or (), or
-/// probabilities of logits' shape. Throws IndexError for a class out of range (on a CUDA device when something waits).
+/// probabilities of logits' shape, of which 0 counts for nothing, beside a logit of -inf too (PyTorch: nan). Throws IndexError for a class out of range (on a CUDA device when something waits).
 Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options = {});
 template <class R>  // so that {} stays the options
     requires(std::is_same_v<R, Reduction>)
@@ -49,7 +49,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight = {}, Redu
 /// The same of sigmoid(logits), without overflow. pos_weight multiplies the positive part.
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight = {}, const Tensor& pos_weight = {},
                                         Reduction reduction = Reduction::mean);
-/// target * (log(target) - input), input: log-probabilities. log_target: the target is too. Of (n, classes) the divergence by its
+/// target * (log(target) - input), 0 where the target is 0 (PyTorch: nan for infinite logs), input: log-probabilities. log_target: the target is too. Of (n, classes) the divergence by its
 /// definition, averaged over the n examples, is Reduction::batchmean; mean divides by the number of elements. Throws ShapeError for the
 /// batchmean of an input without dimensions.
 Tensor kl_div(In input, In target, Reduction reduction = Reduction::mean, bool log_target = false);
@@ -103,7 +103,7 @@ struct CTCLossOptions {
 /// -log of the summed probability of all paths that spell the target, repeats merged and blanks dropped: Graves et al. 2006,
 /// "Connectionist temporal classification". log_probs: (time, n, classes), or (time, classes) of one; targets: classes (n, longest), or all
 /// behind one another (sum of target_lengths,); lengths: integers (n,) or (), read on the host. The gradient is that of log_probs as they
-/// are, normalised or not. Throws IndexError for a target out of range or blank (on a CUDA device when something waits), ValueError for
+/// are, normalised or not; of an infinite loss it is nan, or 0 where that loss is not used (PyTorch: nan). Throws IndexError for a target out of range or blank (on a CUDA device when something waits), ValueError for
 /// lengths that do not fit.
 Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, const CTCLossOptions& options = {});
 

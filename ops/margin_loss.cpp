@@ -8,7 +8,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/loss_impl.h"
 #include "tapir/ops/make.h"
@@ -229,7 +229,7 @@ Tensor poisson_nll_loss(In input, In target, bool log_input, bool full, double e
     check_broadcast("poisson_nll_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = wide(input), t = wide(target);
-    Tensor losses = log_input ? exp(x) - t * x : x - t * log(x + eps);
+    Tensor losses = log_input ? exp(x) - absorbing_mul(t, x) : x - t * log(x + eps);
     if (full) {
         const Tensor is_large = t > 1, n = where(is_large, t, 2);
         const Tensor stirling = n * log(n) - n + log(n * (2 * std::numbers::pi)) * 0.5;

@@ -8,7 +8,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/gemm_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/make.h"
@@ -510,9 +510,9 @@ Tensor linear(In x, In weight, const Tensor& bias) {
 
 namespace {
 
-// As PyTorch, which does not look at c where beta is 0: neither nan nor infinity in it counts.
+// As PyTorch, which does not look at c where beta is 0, nor at the product where alpha is: neither nan nor infinity in them counts.
 Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar beta, Scalar alpha) {
-    const Tensor scaled = product * alpha;
+    const Tensor scaled = alpha.as_double() != 0 ? product * alpha : gated_mul(alpha, In(product, c.loc));
     if (beta.as_double() != 0) return c.tensor * beta + scaled;
     if (broadcast_shapes(c.tensor.shape(), product.shape(), op, c.loc) == product.shape()) return scaled;
     return scaled + zeros_like(c);

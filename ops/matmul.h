@@ -16,7 +16,7 @@ Tensor dot(In a, In b);    ///< (k,) . (k,)
 Tensor outer(In a, In b);  ///< (n,) x (m,) -> (n, m)
 /// x W^T + b. x: (..., in), weight: (out, in), bias: (out,) or undefined -> (..., out).
 Tensor linear(In x, In weight, const Tensor& bias = {});
-/// beta * c + alpha * a b
+/// beta * c + alpha * a b. Neither nan nor infinity counts in what the number 0 multiplies; baddbmm and addmv are alike.
 Tensor addmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);
 Tensor baddbmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);  ///< beta * c + alpha * bmm(a, b)
 Tensor addmv(In c, In a, In x, Scalar beta = 1, Scalar alpha = 1);    ///< beta * c + alpha * mv(a, x)

@@ -15,6 +15,7 @@ constexpr Pattern kPatterns[] = {
     {"sub(x, 0)", "x"},
     {"mul(x, 1)", "x"},
     {"div(x, 1)", "x"},
+    {"gated_div(x, 1)", "x"},
     {"pow(x, 1)", "x"},
     {"maximum(x, x)", "x"},
     {"minimum(x, x)", "x"},
@@ -143,6 +144,14 @@ Value* sign_of_number(Graph& graph, Node& node) {
     return nullptr;
 }
 
+// The products of rules, of which 0 is stronger than infinity and nan, beside a number that is neither.
+Value* plain_product(Graph& graph, Node& node) {
+    const Value* result = node.results[0];
+    const std::optional<double> a = number_of(node.inputs[0]), b = number_of(node.inputs[1]);
+    const bool is_plain = (a && *a != 0 && (node.op == "gated_mul" || std::isfinite(*a))) || (b && std::isfinite(*b) && *b != 0);
+    return is_plain ? put(graph, node, "mul", {node.inputs[0], node.inputs[1]}, {}, result) : nullptr;
+}
+
 // where(mask, 1, 0)
 Value* mask_as_numbers(Graph& graph, Node& node) {
     const Value* result = node.results[0];
@@ -178,6 +187,8 @@ constexpr Rule kRules[] = {
     {"mul", numbers_together},
     {"mul", sign_of_number},
     {"neg", sign_of_number},
+    {"gated_mul", plain_product},
+    {"absorbing_mul", plain_product},
     {"add", numbers_together},
     {"add", twice},
     {"where", mask_as_numbers},

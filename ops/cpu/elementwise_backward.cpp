@@ -1,6 +1,6 @@
 // The backward loops, from elementwise.def: each gradient in one pass.
-#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -8,41 +8,46 @@ namespace {
 
 using i64 = std::int64_t;
 
+#define TAPIR_SCALAR inline
+#include "tapir/ops/kernels/rule_functions.h"
+#undef TAPIR_SCALAR
+
 #define ZeroGrad K(0)
 // Every function takes all there could be; what its row does not save is 0 and unused.
-#define TAPIR_FUNCTION(function, expression)                                              \
-    struct function {                                                                     \
-        template <class K>                                                                \
-        static K apply([[maybe_unused]] K g, [[maybe_unused]] K a, [[maybe_unused]] K b,  \
-                       [[maybe_unused]] K c, [[maybe_unused]] K y) {                      \
-            return expression;                                                            \
-        }                                                                                 \
-        static constexpr int params = 0;                                                  \
+#define TAPIR_FUNCTION(function, expression)                                                                         \
+    struct function {                                                                                                \
+        template <class K>                                                                                           \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K a, [[maybe_unused]] K b, [[maybe_unused]] K c, \
+                       [[maybe_unused]] K y) {                                                                       \
+            return expression;                                                                                       \
+        }                                                                                                            \
+        static constexpr int params = 0;                                                                             \
     };
-#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                                        \
-    struct name##_backward {                                                                                             \
-        template <class K>                                                                                               \
-        static K apply([[maybe_unused]] K g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y) {                         \
-            return backward;                                                                                             \
-        }                                                                                                                \
-        static constexpr int params = 0;                                                                                 \
+#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                      \
+    struct name##_backward {                                                                           \
+        template <class K>                                                                             \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y) { \
+            return backward;                                                                           \
+        }                                                                                              \
+        static constexpr int params = 0;                                                               \
     };
-#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                                \
-    struct name##_backward {                                                                                             \
-        template <class K>                                                                                               \
-        static K apply([[maybe_unused]] K g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, [[maybe_unused]] K p0) {  \
-            return backward;                                                                                             \
-        }                                                                                                                \
-        static constexpr int params = 1;                                                                                 \
+#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)            \
+    struct name##_backward {                                                                         \
+        template <class K>                                                                           \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, \
+                       [[maybe_unused]] K p0) {                                                      \
+            return backward;                                                                         \
+        }                                                                                            \
+        static constexpr int params = 1;                                                             \
     };
-#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)                        \
-    struct name##_backward {                                                                                             \
-        template <class K>                                                                                               \
-        static K apply([[maybe_unused]] K g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, [[maybe_unused]] K p0,    \
-                       [[maybe_unused]] K p1) {                                                                          \
-            return backward;                                                                                             \
-        }                                                                                                                \
-        static constexpr int params = 2;                                                                                 \
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)    \
+    struct name##_backward {                                                                         \
+        template <class K>                                                                           \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, \
+                       [[maybe_unused]] K p0, [[maybe_unused]] K p1) {                               \
+            return backward;                                                                         \
+        }                                                                                            \
+        static constexpr int params = 2;                                                             \
     };
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
     TAPIR_FUNCTION(name##_backward_a, backward_a)                                               \
@@ -51,6 +56,7 @@ using i64 = std::int64_t;
     TAPIR_FUNCTION(name##_backward_a, backward_a)                                                            \
     TAPIR_FUNCTION(name##_backward_b, backward_b)                                                            \
     TAPIR_FUNCTION(name##_backward_c, backward_c)
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 
 // Reads g and what `saves` names, in the order a, b, c, y.
@@ -71,27 +77,31 @@ void loop(i64 n, void* out, const void* const* in, const double* params) {
     for (i64 i = 0; i < n; ++i) {
         const T ai = saves & SaveA ? a[i] : T(0), bi = saves & SaveB ? b[i] : T(0), ci = saves & SaveC ? c[i] : T(0),
                 yi = saves & SaveY ? y[i] : T(0);
+        const Flow<T> flow{g[i], g[i]};
         if constexpr (F::params == 0) {
-            dx[i] = F::apply(g[i], ai, bi, ci, yi);
+            dx[i] = F::apply(flow, ai, bi, ci, yi);
         } else if constexpr (F::params == 1) {
-            dx[i] = F::apply(g[i], ai, bi, ci, yi, p0);
+            dx[i] = F::apply(flow, ai, bi, ci, yi, p0);
         } else {
-            dx[i] = F::apply(g[i], ai, bi, ci, yi, p0, p1);
+            dx[i] = F::apply(flow, ai, bi, ci, yi, p0, p1);
         }
     }
 }
 
-#define TAPIR_PAIR(function, saves) {loop<function, saves, float>, loop<function, saves, double>}
+#define TAPIR_PAIR(function, saves) \
+    { loop<function, saves, float>, loop<function, saves, double> }
 
 const BackwardTable table = {{
 #define TAPIR_UNARY0(name, types, saves, ...) {TAPIR_PAIR(name##_backward, saves)},
 #define TAPIR_UNARY1(name, p0, d0, types, saves, ...) {TAPIR_PAIR(name##_backward, saves)},
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, ...) {TAPIR_PAIR(name##_backward, saves)},
 #define TAPIR_PREDICATE(name, ...) {},
-#define TAPIR_BINARY(name, types, saves, ...) {TAPIR_PAIR(name##_backward_a, saves), TAPIR_PAIR(name##_backward_b, saves)},
+#define TAPIR_BINARY(name, types, saves, ...) \
+    {TAPIR_PAIR(name##_backward_a, saves), TAPIR_PAIR(name##_backward_b, saves)},
 #define TAPIR_COMPARE(name, ...) {},
 #define TAPIR_TERNARY(name, types, saves, ...) \
     {TAPIR_PAIR(name##_backward_a, saves), TAPIR_PAIR(name##_backward_b, saves), TAPIR_PAIR(name##_backward_c, saves)},
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 }};
 

@@ -50,6 +50,7 @@ T parameter(double value) {
     struct name##_forward {                                                     \
         template <class K> static K apply(K a, K b, K c) { return K(forward); } \
     };
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 
 template <class F, class T, class R>
@@ -120,6 +121,7 @@ const ForwardTable table = {{
 #define TAPIR_BINARY(name, types, ...) TAPIR_ROW_##types(binary, name)
 #define TAPIR_COMPARE(name, ...) TAPIR_ROW_Bool(binary, name)
 #define TAPIR_TERNARY(name, types, ...) TAPIR_ROW_##types(ternary, name)
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 }};
 

@@ -21,6 +21,7 @@ enum class Elementwise : std::uint16_t {
 #define TAPIR_BINARY(name, ...) name,
 #define TAPIR_COMPARE(name, ...) name,
 #define TAPIR_TERNARY(name, ...) name,
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
     count
 };

@@ -111,11 +111,13 @@ const CallFn elementwise_calls[] = {
 #define TAPIR_BINARY(name, ...) [](const std::vector<Tensor>& x) { return tapir::name(x[0], x[1]); },
 #define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
 #define TAPIR_TERNARY(name, ...) [](const std::vector<Tensor>& x) { return tapir::name(x[0], x[1], x[2]); },
+#define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
 };
 
 // PyTorch's spelling where it is not the row's name.
 std::string torch_name(const std::string& name, const std::string& arguments) {
+    if (name == "gated_mul" || name == "gated_div" || name == "absorbing_mul") return "";  // of rules alone
     if (name == "gelu_tanh") return "gelu(" + arguments + ", approximate='tanh')";
     if (name == "parametric_relu") return "(lambda a, b: where(a > 0, a, a * b))(" + arguments + ")";
     if (name == "lerp") return "lerp(x[0].broadcast_to((2,4,3)) if x[0].dim() == 3 else x[0], x[1], x[2])";
@@ -130,6 +132,7 @@ std::string torch_name(const std::string& name, const std::string& arguments) {
 std::string extreme_code(const ElementwiseOp& op, bool wide) {
     const std::string dtype = wide ? "" : ".double()";
     std::string code = torch_name(op.info.name, "x[0]" + dtype + (op.operands == 1 ? "" : ", x[1]" + dtype));
+    if (code.empty()) return code;
     if (std::string(op.info.name) == "hardswish") code = "where(x[0] == -inf, 0 * ones(16).double(), " + code + ".double())";
     if (std::string(op.info.name) == "softshrink") code = "where(x[0] == x[0], " + code + ", nan)";
     // At -1 and all larger floating numbers, which are integers, and at -inf, PyTorch's sine of pi x is not 0.
