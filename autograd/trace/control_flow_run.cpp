@@ -85,10 +85,12 @@ void own_results(const FormCall& x, Tensor* results, std::size_t count) {
 TurnBound::TurnBound(std::int64_t turns) noexcept : most_(turns), left_(turns), outer_(innermost_bound) { innermost_bound = this; }
 TurnBound::~TurnBound() { innermost_bound = outer_; }
 
-void TurnBound::count_turn(const Loc& loc) {
+void TurnBound::count_turn(const Loc& loc, std::int64_t turns) {
     for (TurnBound* bound = innermost_bound; bound; bound = bound->outer_) {
-        if (bound->left_ == 0) fail<ValueError>(loc, "while_loop: on numbers that are made up it did not end within {} turns", bound->most_);
-        --bound->left_;
+        bound->left_ -= turns;
+        if (bound->left_ >= 0) continue;
+        bound->left_ = 0;
+        fail<ValueError>(loc, "while_loop: on numbers that are made up it did not end within {} turns", bound->most_);
     }
 }
 

@@ -18,8 +18,8 @@ class TurnBound {
     TurnBound& operator=(const TurnBound&) = delete;
 
     bool is_spent() const noexcept { return left_ == 0; }
-    /// A loop's condition holds, and it takes another turn.
-    static void count_turn(const Loc& loc);
+    /// A loop takes another turn, or so many.
+    static void count_turn(const Loc& loc, std::int64_t turns = 1);
 
  private:
     std::int64_t most_, left_;

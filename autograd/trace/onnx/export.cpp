@@ -23,13 +23,13 @@ namespace {
 
 using std::int64_t;
 
-constexpr int kLeastOpset = 17, kLastOpset = 23;
+constexpr int kLeastOpset = 17, kLastOpset = 28;
 constexpr int64_t kLeastExternal = 1024;  // bytes: smaller ones stay in the model
 constexpr int64_t kMostNodes = 1 << 20;   // of the graph and those within it
 constexpr int64_t kAlignment = 4096;      // of tensors in the file beside, so that it can be mapped
 
 // The version of the format that came with these operators.
-int ir_version(int opset) { return opset <= 18 ? 8 : opset <= 20 ? 9 : opset <= 22 ? 10 : 11; }
+int ir_version(int opset) { return opset <= 18 ? 8 : opset <= 20 ? 9 : opset <= 22 ? 10 : opset <= 23 ? 11 : opset <= 24 ? 12 : opset <= 27 ? 13 : 14; }
 
 /// A file beside the model, of the bytes of large tensors.
 class External {

@@ -24,7 +24,7 @@ namespace detail {
 namespace {
 
 constexpr std::int64_t kOldestIR = 3;
-constexpr std::int64_t kNewestOpset = 25;
+constexpr std::int64_t kNewestOpset = 28;
 constexpr std::size_t kMostNamed = 4;  // that trace() takes
 
 // Sizes that named dimensions are tried with: small ones, which are quick, and those that many strides leave something of.

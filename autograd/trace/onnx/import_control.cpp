@@ -4,6 +4,7 @@
 
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
@@ -297,6 +298,7 @@ void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector
         next.insert(next.end(), appended.begin(), appended.end());
         return tensors_of(c, next, result_types);
     };
+    TurnBound::count_turn(c.interpreter().loc(), times);
     const Tensor turns = arange(times, int64);
     const ScanResult result = scan(step, state, {turns});
     const auto scanned = static_cast<std::size_t>(loop.scanned);

@@ -25,7 +25,7 @@ using std::int64_t;
 struct Resizing {
     std::string mode = "nearest", coordinates = "half_pixel", nearest = "round_prefer_floor";
     double cubic_a = -0.75, extrapolation = 0;
-    bool exclude_outside = false;
+    bool exclude_outside = false, antialias = false;
 };
 struct Axis {
     int dim;
@@ -59,13 +59,24 @@ int64_t nearest_of(Call& c, const Resizing& how, const Axis& axis, double at) {
     c.reject("its nearest_mode is \"{}\"", how.nearest);
 }
 
-// What the elements from floor(at) - count / 2 + 1 on count for. Cubic: Keys 1981.
-std::vector<double> weights_of(const Resizing& how, double fraction) {
-    if (how.mode == "linear") return {1 - fraction, fraction};
+// What the elements from floor(at) - count / 2 + 1 on count for. Cubic: Keys 1981. stretch: how many times as wide the filter is.
+std::vector<double> weights_of(const Resizing& how, double fraction, double stretch) {
     const double a = how.cubic_a;
-    const auto near = [&](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
-    const auto far = [&](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
-    return {far(1 + fraction), near(fraction), near(1 - fraction), far(2 - fraction)};
+    const bool is_linear = how.mode == "linear";
+    const auto weight = [&](double d) {
+        if (is_linear) return std::max(1 - d, 0.0);
+        if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+        return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+    };
+    const auto reach = static_cast<int64_t>(std::ceil((is_linear ? 1 : 2) * stretch));
+    std::vector<double> weights;
+    double sum = 0;
+    for (int64_t k = 1 - reach; k <= reach; ++k) {
+        weights.push_back(weight(std::abs(static_cast<double>(k) - fraction) / stretch));
+        sum += weights.back();
+    }
+    for (double& w : weights) w = stretch == 1 ? w : w / sum;
+    return weights;
 }
 
 // Along one dimension any of these is a product with a matrix, but for those that pick elements.
@@ -98,7 +109,7 @@ Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) 
             continue;
         }
         const double whole = std::floor(at);
-        const std::vector<double> weights = weights_of(how, at - whole);
+        const std::vector<double> weights = weights_of(how, at - whole, how.antialias ? std::max(1 / axis.scale, 1.0) : 1);
         const int64_t first = static_cast<int64_t>(whole) - static_cast<int64_t>(weights.size()) / 2 + 1;
         double sum = 0;
         for (std::size_t k = 0; k < weights.size(); ++k) {
@@ -135,7 +146,7 @@ const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes,
     align_corners = how.coordinates == "align_corners";
     const bool is_half = how.coordinates == "half_pixel" || how.coordinates == "pytorch_half_pixel";
     if (how.mode == "nearest") return how.coordinates == "asymmetric" && how.nearest == "floor" ? "nearest" : nullptr;
-    if ((!align_corners && !is_half) || how.exclude_outside) return nullptr;
+    if ((!align_corners && !is_half) || how.exclude_outside || how.antialias) return nullptr;
     if (how.mode == "linear") return spatial == 1 ? "linear" : spatial == 2 ? "bilinear" : spatial == 3 ? "trilinear" : nullptr;
     return how.mode == "cubic" && spatial == 2 && how.cubic_a == -0.75 ? "bicubic" : nullptr;
 }
@@ -187,6 +198,20 @@ std::vector<Axis> by_scales(Call& c, const std::vector<double>& scales, const st
     return axes;
 }
 
+// One scale for all: the smallest, with which none is larger than asked for, or the largest.
+void keep_aspect_ratio(Call& c, std::vector<Axis>& axes) {
+    const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");
+    if (policy == "stretch" || axes.empty()) return;
+    if (policy != "not_larger" && policy != "not_smaller") c.reject("its keep_aspect_ratio_policy is \"{}\"", policy);
+    const auto by_scale = [](const Axis& a, const Axis& b) { return a.scale < b.scale; };
+    const auto [least, most] = std::minmax_element(axes.begin(), axes.end(), by_scale);
+    const double scale = policy == "not_larger" ? least->scale : most->scale;
+    for (Axis& axis : axes) {
+        axis.out = static_cast<int64_t>(std::floor(scale * static_cast<double>(axis.in) + 0.5));
+        axis.scale = scale;
+    }
+}
+
 void resize(Call& c) {
     Resizing how;
     how.mode = c.text("mode", "nearest");
@@ -196,8 +221,7 @@ void resize(Call& c) {
     how.extrapolation = c.real("extrapolation_value", 0);
     how.exclude_outside = c.flag("exclude_outside", false);
     if (how.mode != "nearest" && how.mode != "linear" && how.mode != "cubic") c.reject("its mode is \"{}\"", how.mode);
-    if (c.flag("antialias", false)) c.reject("antialias is not supported");
-    if (c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.reject("keep_aspect_ratio_policy is not supported");
+    how.antialias = c.flag("antialias", false) && how.mode != "nearest";
     const int rank = c.rank(0);
     std::vector<int> dims;
     for (const int64_t axis : c.integers("axes")) dims.push_back(c.axis(axis, rank));
@@ -217,6 +241,7 @@ void resize(Call& c) {
             const int64_t in = c.shape(0).raw(dims[i]);
             axes.push_back({dims[i], in, sizes[i], static_cast<double>(sizes[i]) / static_cast<double>(std::max<int64_t>(in, 1))});
         }
+        keep_aspect_ratio(c, axes);
     }
     if (how.coordinates == "tf_crop_and_resize") {
         const std::vector<double> roi = c.reals(1, "roi");
@@ -273,11 +298,60 @@ Tensor sample_cubic(const Tensor& x, const Tensor& grid, GridSampleOptions optio
     return sum;
 }
 
+// x (n, channels, depth, height, width) at grid (n, d, h, w, 3) of (x, y, z): the 8 elements around each place.
+Tensor sample_volume(Call& c, const Tensor& x, const Tensor& grid, const std::string& mode, const std::string& padding, bool corners) {
+    const bool nearest = mode == "nearest";
+    if (!nearest && mode != "bilinear" && mode != "linear" && mode != "trilinear") c.reject("its mode is \"{}\" for a shape {}", mode, x.shape());
+    if (padding != "zeros" && padding != "border" && padding != "reflection") c.reject("its padding_mode is \"{}\"", padding);
+    if (grid.dim() != 5 || grid.size(4) != 3) c.reject("a grid of shape {} for a shape {}", grid.shape(), x.shape());
+    const int64_t n = x.size(0), channels = x.size(1), places = grid.size(1) * grid.size(2) * grid.size(3);
+    struct Side {
+        Tensor low, fraction;
+        int64_t size;
+    };
+    std::vector<Side> sides;  // z, y, x
+    for (int d = 0; d < 3; ++d) {
+        const int64_t size = x.size(d + 2);
+        const auto last = static_cast<double>(size - 1);
+        const Tensor g = select(grid, -1, 2 - d);
+        Tensor at = corners ? (g + 1) * (last / 2) : ((g + 1) * static_cast<double>(size) - 1) / 2;
+        if (padding == "reflection") {  // between the centres of the outermost elements, or their edges
+            const double low = corners ? 0 : -0.5, span = corners ? last : last + 1;
+            const Tensor back = span > 0 ? span - abs(remainder(at - low, 2 * span) - span) + low : at * 0;
+            at = back;
+        }
+        if (padding != "zeros") at = clamp(at, 0, last);
+        const Tensor low = nearest ? round(at) : floor(at);
+        sides.push_back({low, at - low, size});
+    }
+    const Tensor flat = reshape(x, {n, channels, -1});
+    Tensor total;
+    for (int corner = 0; corner < (nearest ? 1 : 8); ++corner) {
+        Tensor index, weight;
+        for (std::size_t d = 0; d < 3; ++d) {
+            const bool is_high = (corner >> (2 - d)) & 1;
+            const auto& [low, fraction, size] = sides[d];
+            const Tensor at = is_high ? low + 1 : low;
+            const auto last = static_cast<double>(size - 1);
+            const Tensor inside = logical_and(at >= 0, at <= last).to(x.dtype());
+            const Tensor part = nearest ? inside : inside * (is_high ? fraction : 1 - fraction);
+            const Tensor place = clamp(at, 0, last).to(int64);
+            index = index.defined() ? index * size + place : place;
+            weight = weight.defined() ? weight * part : part;
+        }
+        const Tensor picked = gather(flat, 2, expand(reshape(index, {n, 1, places}), {n, channels, places}));
+        const Tensor term = picked * reshape(weight, {n, 1, places});
+        total = total.defined() ? total + term : term;
+    }
+    return reshape(total, {n, channels, grid.size(1), grid.size(2), grid.size(3)});
+}
+
 void grid_sample_op(Call& c) {
     GridSampleOptions options;
     const std::string mode = c.text("mode", "bilinear"), padding = c.text("padding_mode", "zeros");
     options.align_corners = c.flag("align_corners", false);
     options.padding_mode = padding.c_str();
+    if (c.rank(0) == 5) return c.give(sample_volume(c, c.x(0), c.x(1), mode, padding, options.align_corners));
     if (mode == "bicubic" || mode == "cubic") return c.give(sample_cubic(c.x(0), c.x(1), options));
     options.mode = mode == "nearest" ? "nearest" : "bilinear";
     if (mode != "nearest" && mode != "bilinear" && mode != "linear") c.reject("its mode is \"{}\"", mode);

@@ -52,11 +52,24 @@ struct OnnxValue {
 
 /// A tensor of the model. folder: where files of weights may be. Throws FileError.
 Tensor tensor_of_onnx(const onnx::TensorProto& proto, const std::string& folder, const std::string& file, const Loc& loc);
-/// Tapir's dtype for an element type of ONNX, wider where it has none as narrow: int8, int16 and uint16 are int32, uint32 and uint64
-/// int64. Nothing for strings and complex numbers.
+/// Tapir's dtype for an element type of ONNX, wider where it has none as narrow: int8, int16, uint16 and the
+/// integers of 4 and 2 bits are int32, uint32 and uint64 int64, floating types of 8 and 4 bits float32. Nothing for strings and complex numbers.
 std::optional<DType> dtype_for_onnx(int type) noexcept;
 /// Whether the dtype is wider than the type.
 bool is_widened(int type) noexcept;
+/// The least and the largest integer of a type of up to 16 bits, or of one that a dtype is wider than.
+std::optional<std::pair<std::int64_t, std::int64_t>> range_for_onnx(int type) noexcept;
+/// Element types that the schema at hand may not name yet.
+namespace onnx_types {
+inline constexpr int kE4m3fn = 17, kE4m3fnuz = 18, kE5m2 = 19, kE5m2fnuz = 20, kUint4 = 21, kInt4 = 22, kE2m1 = 23, kE8m0 = 24, kUint2 = 25, kInt2 = 26;
+}
+/// Bits of a floating type of 8 bits or fewer, which float32 stands for; 0 for others.
+int small_float_bits(int type) noexcept;
+/// What each code of such a type is.
+std::vector<float> small_float_values(int type);
+/// x, of any dtype, as the nearest numbers of such a type, halves to the even one. saturate: what is too large becomes the largest, else
+/// infinite or nan. round_mode, of FLOAT8E8M0: up, down or nearest.
+Tensor small_float(const Tensor& x, int type, bool saturate, const std::string& round_mode = "up");
 /// Integers of a wider dtype as those of the type would be: modulo 2^8, ...
 Tensor wrapped(const Tensor& x, int type);
 std::string onnx_type_name(int type);
@@ -83,7 +96,9 @@ std::span<const OnnxOp> onnx_shape_ops();
 std::span<const OnnxOp> onnx_index_ops();
 std::span<const OnnxOp> onnx_reduce_ops();
 std::span<const OnnxOp> onnx_nn_ops();
+std::span<const OnnxOp> onnx_attention_ops();
 std::span<const OnnxOp> onnx_pool_ops();
+std::span<const OnnxOp> onnx_region_ops();
 std::span<const OnnxOp> onnx_recurrent_ops();
 std::span<const OnnxOp> onnx_loss_ops();
 std::span<const OnnxOp> onnx_make_ops();
@@ -208,6 +223,8 @@ class OnnxCall {
     // --- Attributes -------------------------------------------------------------------------------------------------------------
 
     const onnx::AttributeProto* attribute(const char* name) const;
+    /// Null where there is none; throws where it is of another type.
+    const onnx::AttributeProto* attribute(const char* name, onnx::AttributeProto::AttributeType type) const;
     bool given(const char* name) const { return attribute(name) != nullptr; }
     std::int64_t integer(const char* name, std::int64_t otherwise) const;
     bool flag(const char* name, bool otherwise) const { return integer(name, otherwise ? 1 : 0) != 0; }

@@ -197,30 +197,39 @@ const onnx::AttributeProto* OnnxCall::attribute(const char* name) const {
     return nullptr;
 }
 
-std::int64_t OnnxCall::integer(const char* name, std::int64_t otherwise) const {
+const onnx::AttributeProto* OnnxCall::attribute(const char* name, onnx::AttributeProto::AttributeType type) const {
     const onnx::AttributeProto* found = attribute(name);
+    if (found && found->type() != type && found->type() != onnx::AttributeProto::UNDEFINED) {  // models of IR version 1 told no type
+        reject("its attribute {} is of type {}, not {}", name, onnx::AttributeProto::AttributeType_Name(found->type()),
+               onnx::AttributeProto::AttributeType_Name(type));
+    }
+    return found;
+}
+
+std::int64_t OnnxCall::integer(const char* name, std::int64_t otherwise) const {
+    const onnx::AttributeProto* found = attribute(name, onnx::AttributeProto::INT);
     return found ? found->i() : otherwise;
 }
 double OnnxCall::real(const char* name, double otherwise) const {
-    const onnx::AttributeProto* found = attribute(name);
+    const onnx::AttributeProto* found = attribute(name, onnx::AttributeProto::FLOAT);
     return found ? static_cast<double>(found->f()) : otherwise;
 }
 std::string OnnxCall::text(const char* name, const char* otherwise) const {
-    const onnx::AttributeProto* found = attribute(name);
+    const onnx::AttributeProto* found = attribute(name, onnx::AttributeProto::STRING);
     return found ? found->s() : otherwise;
 }
 std::vector<std::int64_t> OnnxCall::integers(const char* name) const {
-    const onnx::AttributeProto* found = attribute(name);
+    const onnx::AttributeProto* found = attribute(name, onnx::AttributeProto::INTS);
     if (!found) return {};
     return {found->ints().begin(), found->ints().end()};
 }
 std::vector<double> OnnxCall::reals(const char* name) const {
-    const onnx::AttributeProto* found = attribute(name);
+    const onnx::AttributeProto* found = attribute(name, onnx::AttributeProto::FLOATS);
     if (!found) return {};
     return {found->floats().begin(), found->floats().end()};
 }
 std::vector<std::string> OnnxCall::texts(const char* name) const {
-    const onnx::AttributeProto* found = attribute(name);
+    const onnx::AttributeProto* found = attribute(name, onnx::AttributeProto::STRINGS);
     if (!found) return {};
     return {found->strings().begin(), found->strings().end()};
 }

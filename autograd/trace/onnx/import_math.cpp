@@ -50,7 +50,10 @@ void power(Call& c) {
 
 void modulo(Call& c) {
     const Tensor a = c.x(0), b = c.x(1);
-    c.give(c.flag("fmod", false) ? fmod(a, b) : remainder(a, b));
+    if (c.flag("fmod", false)) return c.give(fmod(a, b));
+    const Tensor rest = remainder(a, b);
+    if (!is_floating(rest.dtype())) return c.give(rest);
+    c.give(where(eq(rest, 0), copysign(rest, b), rest));  // a zero has the divisor's sign
 }
 
 template <Tensor (*Fn)(In, In)>
@@ -104,6 +107,9 @@ void selu_op(Call& c) {
 }
 void hard_sigmoid(Call& c) { c.give(clamp(c.x(0) * c.real("alpha", 0.2) + c.real("beta", 0.5), 0, 1)); }
 void hard_swish(Call& c) { c.give(hardswish(c.x(0))); }
+Tensor swished(const Tensor& x, double alpha) { return alpha == 1 ? silu(x) : x * sigmoid(x * alpha); }
+void swish(Call& c) { c.give(swished(c.x(0), c.real("alpha", 1))); }
+void swiglu(Call& c) { c.give(swished(c.x(0), c.real("alpha", 1)) * c.x(1)); }
 void softplus_op(Call& c) { c.give(softplus(c.x(0))); }
 void gelu_op(Call& c) { c.give(gelu(c.x(0), c.text("approximate", "none").c_str())); }
 void thresholded_relu(Call& c) {
@@ -179,6 +185,8 @@ constexpr OnnxOp kOps[] = {
     {"Selu", 1, selu_op},
     {"HardSigmoid", 1, hard_sigmoid},
     {"HardSwish", 14, hard_swish},
+    {"Swish", 24, swish},
+    {"SwiGLU", 28, swiglu},
     {"Softplus", 1, softplus_op},
     {"Gelu", 20, gelu_op},
     {"ThresholdedRelu", 10, thresholded_relu},

@@ -201,6 +201,21 @@ void layer_normalization(Call& c) {
     c.give(scatter);
 }
 
+void rms_normalization(Call& c) {
+    const Tensor x = c.x(0), scale = c.x(1);
+    const double eps = c.real("epsilon", 1e-5);
+    Shape normalized;
+    Dims dims;
+    for (int d = c.axis("axis", -1, x.dim()); d < x.dim(); ++d) {
+        normalized.push_back(x.size(d));
+        dims.push_back(d);
+    }
+    if (scale.shape() == normalized && scale.dtype() == x.dtype()) return c.give(rms_norm(x, normalized, scale, eps));
+    const DType dtype = x.dtype() == float64 ? float64 : float32;
+    const Tensor wide = x.to(dtype);
+    c.give((wide * rsqrt(tapir::mean(square(wide), dims, true) + eps)).to(scale.dtype()) * scale);
+}
+
 void group_normalization(Call& c) {
     const Tensor x = c.x(0);
     const int64_t groups = c.integer("num_groups", 1);
@@ -243,6 +258,7 @@ constexpr OnnxOp kOps[] = {
     {"BatchNormalization", 1, batch_normalization},
     {"InstanceNormalization", 1, instance_normalization},
     {"LayerNormalization", 17, layer_normalization},
+    {"RMSNormalization", 23, rms_normalization},
     {"GroupNormalization", 18, group_normalization},
     {"LRN", 1, lrn},
     {"LpNormalization", 1, lp_normalization},

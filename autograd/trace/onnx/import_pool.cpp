@@ -1,8 +1,10 @@
 // ONNX's pools.
+#include <algorithm>
 #include <limits>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/window_impl.h"
+#include "tapir/ops/convolution.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
@@ -40,7 +42,32 @@ AvgPoolOptions average_options(const OnnxWindow& window) {
     options.stride = window.stride;
     return options;
 }
+bool is_dilated(const OnnxWindow& window) {
+    return std::any_of(window.dilation.begin(), window.dilation.end(), [](int64_t dilation) { return dilation != 1; });
+}
+
+// Sums over windows with gaps: a convolution of each channel with ones.
+Tensor dilated_sums(const Tensor& x, const OnnxWindow& window) {
+    Shape alone{x.size(0) * x.size(1), 1}, kernel{1, 1};
+    for (int d = 0; d < window.dims; ++d) {
+        alone.push_back(x.size(d + 2));
+        kernel.push_back(window.kernel[static_cast<std::size_t>(d)]);
+    }
+    ConvOptions options;
+    options.stride = window.stride;
+    options.dilation = window.dilation;
+    const Tensor planes = reshape(x, alone), weight = ones(kernel, x.dtype());
+    const Tensor y = window.dims == 1   ? conv1d(planes, weight, {}, options)
+                     : window.dims == 2 ? conv2d(planes, weight, {}, options)
+                                        : conv3d(planes, weight, {}, options);
+    Shape shape = y.shape();
+    shape.raw(0) = x.size(0), shape.raw(1) = x.size(1);
+    return reshape(y, shape);
+}
+
+// options: with divisor_override 1 where windows have gaps.
 Tensor averaged(const Tensor& x, const OnnxWindow& window, const AvgPoolOptions& options) {
+    if (is_dilated(window)) return dilated_sums(x, window);
     return window.dims == 1   ? avg_pool1d(x, window.kernel, options)
            : window.dims == 2 ? avg_pool2d(x, window.kernel, options)
                               : avg_pool3d(x, window.kernel, options);
@@ -66,11 +93,8 @@ void average_pool(Call& c) {
     const Tensor x = c.x(0);
     OnnxWindow window = onnx_window(c, x.shape());
     const bool ceil = c.flag("ceil_mode", false), counts_pads = c.flag("count_include_pad", false);
-    bool is_dilated = false;
-    for (const int64_t dilation : window.dilation) is_dilated |= dilation != 1;
-    if (is_dilated) c.reject("dilated average pools are not supported");
     AvgPoolOptions options = average_options(window);
-    if (is_plain(window)) {
+    if (is_plain(window) && !is_dilated(window)) {
         options.padding = window.padding();
         options.ceil_mode = ceil;
         options.count_include_pad = counts_pads;
@@ -163,9 +187,6 @@ void global_lp_pool(Call& c) {
 void lp_pool(Call& c) {
     const Tensor x = c.x(0);
     OnnxWindow window = onnx_window(c, x.shape());
-    for (const int64_t dilation : window.dilation) {
-        if (dilation != 1) c.reject("dilated pools of powers are not supported");
-    }
     const auto p = static_cast<double>(c.integer("p", 2));
     OnnxWindow whole = window;
     if (c.flag("ceil_mode", false)) widen_for_ceil(whole, x.shape());

@@ -41,19 +41,19 @@ struct Range {
     double low, high;
 };
 Range range_of(Call& c, int type) {
-    switch (type) {
-        case onnx::TensorProto::UINT8: return {0, 255};
-        case onnx::TensorProto::INT8: return {-128, 127};
-        case onnx::TensorProto::UINT16: return {0, 65535};
-        case onnx::TensorProto::INT16: return {-32768, 32767};
-        default: c.reject("quantised numbers of type {} are not supported", onnx_type_name(type));
-    }
+    const auto range = range_for_onnx(type);
+    if (!range || range->second > 65535) c.reject("quantised numbers of type {} are not supported", onnx_type_name(type));
+    return {static_cast<double>(range->first), static_cast<double>(range->second)};
 }
 
 Tensor quantized(Call& c, const Tensor& x, const Tensor& scale, const Tensor& zero, int type) {
+    if (small_float_bits(type)) {
+        const Tensor y = x / scale;
+        return small_float(zero.defined() ? y + zero.to(y.dtype()) : y, type, c.flag("saturate", true));
+    }
     const Range range = range_of(c, type);
     Tensor y = round(x / scale);
-    if (zero.defined()) y = y + zero.to(x.dtype());
+    if (zero.defined()) y = y + zero.to(y.dtype());
     return clamp(y, range.low, range.high).to(*dtype_for_onnx(type));
 }
 
@@ -64,7 +64,12 @@ void quantize(Call& c) {
     const int type = c.has(2) ? c.type(2) : wanted != 0 ? wanted : onnx::TensorProto::UINT8;
     if (wanted != 0 && wanted != type) c.reject("its output_dtype is {}, its zero point {}", onnx_type_name(wanted), onnx_type_name(type));
     const Tensor zero = c.has(2) ? spread(c, c.x(2), x, axis) : Tensor();
-    c.give(quantized(c, x, spread(c, c.x(1), x, axis), zero, type), type);
+    Tensor scale = spread(c, c.x(1), x, axis);
+    const auto precision = static_cast<int>(c.integer("precision", 0));  // that the division has
+    const std::optional<DType> dtype = precision == 0 ? x.dtype() : dtype_for_onnx(precision);
+    if (!dtype || (precision != 0 && !is_floating(*dtype))) c.reject("its precision is {}", onnx_type_name(precision));
+    const bool is_asked = precision != 0 && *dtype != x.dtype();
+    c.give(quantized(c, is_asked ? x.to(*dtype) : x, precision == 0 ? scale : scale.to(*dtype), zero, type), type);
 }
 
 void dequantize(Call& c) {
@@ -75,7 +80,7 @@ void dequantize(Call& c) {
     const auto wanted = static_cast<int>(c.integer("output_dtype", 0));
     const std::optional<DType> dtype = wanted == 0 ? scale.dtype() : dtype_for_onnx(wanted);
     if (!dtype || !is_floating(*dtype)) c.reject("its output_dtype is {}", onnx_type_name(wanted));
-    c.give((y * spread(c, scale, x, axis)).to(*dtype));
+    c.give((y * spread(c, scale, x, axis)).to(*dtype), onnx_type(*dtype));
 }
 
 void dynamic_quantize(Call& c) {

@@ -1,4 +1,6 @@
 // ONNX ops that reduce, scan and normalise along dimensions.
+#include <limits>
+
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -31,8 +33,19 @@ Tensor mean_of(const Tensor& x, const Dims& dims, bool keep) {
     if (is_floating(x.dtype())) return mean(x, dims, keep);
     return mean(x.to(float64), dims, keep).to(x.dtype());
 }
-Tensor max_of(const Tensor& x, const Dims& dims, bool keep) { return amax(x, dims, keep); }
-Tensor min_of(const Tensor& x, const Dims& dims, bool keep) { return amin(x, dims, keep); }
+// Of nothing, the least or the largest number of the dtype.
+template <bool IsMax>
+Tensor extreme_of(const Tensor& x, const Dims& dims, bool keep) {
+    bool is_of_none = false;
+    for (const int64_t d : dims) is_of_none |= x.size(d) == 0;
+    if (!is_of_none) return IsMax ? amax(x, dims, keep) : amin(x, dims, keep);
+    const Shape shape = sum(x, dims, keep).shape();
+    if (x.dtype() == bool_) return full(shape, !IsMax, bool_);
+    if (is_floating(x.dtype())) return full(shape, (IsMax ? -1 : 1) * std::numeric_limits<double>::infinity(), x.dtype());
+    const bool is_wide = x.dtype() == int64, is_byte = x.dtype() == uint8;
+    const int64_t least = is_wide ? INT64_MIN : is_byte ? 0 : INT32_MIN, largest = is_wide ? INT64_MAX : is_byte ? 255 : INT32_MAX;
+    return full(shape, IsMax ? least : largest, x.dtype());
+}
 Tensor product_of(const Tensor& x, const Dims& dims, bool keep) {
     Tensor result = x;
     for (const int64_t d : dims) result = prod(result, d, true);
@@ -80,23 +93,25 @@ Tensor hard_max(In x, Dim dim) {
     return scatter(zeros_like(x), dim, position, 1);
 }
 
-void cumulative_sum(Call& c) {
+template <bool IsSum>
+void cumulative(Call& c) {
     const int axis = c.axis(c.integer(1, "axis"), c.rank(0));
     const Tensor x = c.x(0);
     const bool reverse = c.flag("reverse", false);
-    Tensor sums = cumsum(reverse ? flip(x, {axis}) : x, axis).to(x.dtype());
-    if (c.flag("exclusive", false)) {  // one further
-        const Tensor last = narrow(sums, axis, 0, x.size(axis) - 1), none = zeros_like(narrow(sums, axis, 0, 1));
-        sums = cat({none, last}, axis);
+    const Tensor ordered = reverse ? flip(x, {axis}) : x;
+    Tensor y = (IsSum ? cumsum(ordered, axis) : cumprod(ordered, axis)).to(x.dtype());
+    if (c.flag("exclusive", false) && x.size(axis) > 0) {  // one further
+        const Tensor last = narrow(y, axis, 0, x.size(axis) - 1), part = narrow(y, axis, 0, 1);
+        y = cat({IsSum ? zeros_like(part) : ones_like(part), last}, axis);
     }
-    c.give(reverse ? flip(sums, {axis}) : sums);
+    c.give(reverse ? flip(y, {axis}) : y);
 }
 
 constexpr OnnxOp kOps[] = {
     {"ReduceSum", 1, reduce<sum_of, 13>},
     {"ReduceMean", 1, reduce<mean_of, 18>},
-    {"ReduceMax", 1, reduce<max_of, 18>},
-    {"ReduceMin", 1, reduce<min_of, 18>},
+    {"ReduceMax", 1, reduce<extreme_of<true>, 18>},
+    {"ReduceMin", 1, reduce<extreme_of<false>, 18>},
     {"ReduceProd", 1, reduce<product_of, 18>},
     {"ReduceL1", 1, reduce<l1_of, 18>},
     {"ReduceL2", 1, reduce<l2_of, 18>},
@@ -108,7 +123,8 @@ constexpr OnnxOp kOps[] = {
     {"Softmax", 1, along<softmax>},
     {"LogSoftmax", 1, along<log_softmax>},
     {"Hardmax", 1, along<hard_max>},
-    {"CumSum", 11, cumulative_sum},
+    {"CumSum", 11, cumulative<true>},
+    {"CumProd", 26, cumulative<false>},
 };
 
 }  // namespace

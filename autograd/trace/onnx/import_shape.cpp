@@ -1,5 +1,6 @@
 // ONNX ops that arrange elements: shapes, joining, splitting, padding, dtypes.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "tapir/autograd/trace/detach_impl.h"
@@ -10,6 +11,7 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/image.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/make.h"
 #include "tapir/ops/view.h"
 
 namespace tapir::detail {
@@ -227,14 +229,65 @@ void pad_op(Call& c) {
 
 void give_cast(Call& c, int type) {
     const std::optional<DType> dtype = dtype_for_onnx(type);
+    if (type == onnx::TensorProto::STRING) c.reject("strings are not supported");
     if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
     const Tensor x = c.x(0);
+    if (small_float_bits(type) && type != c.type(0)) {
+        return c.give(small_float(x, type, c.flag("saturate", true), c.text("round_mode", "up")), type);
+    }
     Tensor y = *dtype == bool_ && x.dtype() != bool_ ? ne(x, 0) : x.dtype() == *dtype ? x.clone() : x.to(*dtype);
     if (is_widened(type) && type != c.type(0)) y = wrapped(y, type);
     c.give(y, type);
 }
 void cast_op(Call& c) { give_cast(c, static_cast<int>(c.integer("to", 0))); }
 void cast_like(Call& c) { give_cast(c, c.type(1)); }
+
+// The same bits as another type. Those of real numbers are read where the elements are known.
+void bit_cast(Call& c) {
+    const auto type = static_cast<int>(c.integer("to", 0));
+    const std::optional<DType> dtype = dtype_for_onnx(type);
+    if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
+    if (small_float_bits(type) || small_float_bits(c.type(0))) c.reject("bits of {} as {} are not supported", onnx_type_name(c.type(0)), onnx_type_name(type));
+    if (!is_floating(*dtype) && !is_floating(c.dtype(0))) {
+        const Tensor x = c.x(0).to(*dtype);  // modulo 2^bits
+        return c.give(wrapped(x, type), type);
+    }
+    const Tensor x = c.known(0, "operand, whose bits are asked for,");
+    if (itemsize(x.dtype()) != itemsize(*dtype) || is_widened(c.type(0)) || is_widened(type)) {
+        c.reject("bits of {} as {} are not supported", onnx_type_name(c.type(0)), onnx_type_name(type));
+    }
+    Tensor y;
+    {
+        const OutsideTrace outside;
+        const Tensor from = x.contiguous();
+        y = empty(from.shape(), {*dtype, cpu});
+        if (from.numel() > 0) std::memcpy(y.raw_data(), from.raw_data(), static_cast<std::size_t>(from.numel()) * itemsize(*dtype));
+    }
+    c.give(y, type);
+}
+
+// Cut, or filled up with zeros, evenly at both ends; the odd element is at the end.
+void center_crop_pad(Call& c) {
+    const int rank = c.rank(0);
+    const std::vector<int64_t> sizes = c.integers(1, "shape");
+    std::vector<int64_t> axes = c.integers("axes");
+    if (!c.given("axes")) {
+        axes.resize(static_cast<std::size_t>(rank));
+        std::iota(axes.begin(), axes.end(), 0);
+    }
+    if (axes.size() != sizes.size()) c.reject("it has {} sizes for {} dimensions", sizes.size(), axes.size());
+    std::vector<int64_t> widths(static_cast<std::size_t>(2 * rank), 0);
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+        const int d = c.axis(axes[i], rank);
+        const int64_t have = c.shape(0).raw(d), more = sizes[i] - have;
+        if (sizes[i] < 0) c.reject("it asks for a dimension of size {}", sizes[i]);
+        const auto place = static_cast<std::size_t>(2 * (rank - 1 - d));
+        widths[place] = more / 2;
+        widths[place + 1] = more - more / 2;
+    }
+    c.give(pad(c.x(0), widths));
+}
+
 // save_onnx() writes "detach_7" where gradients stop.
 const OpForm* stop_of(Call& c) {
     if (!c.interpreter().is_own()) return nullptr;
@@ -274,6 +327,7 @@ void space_to_depth(Call& c) {
     const int64_t block = c.integer("blocksize", 0);
     if (x.dim() != 4 || block < 1 || block > kMostBlock || x.size(2) % block != 0 || x.size(3) % block != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
     const int64_t n = x.size(0), depth = x.size(1), h = x.size(2) / block, w = x.size(3) / block;
+    if (c.text("mode", "DCR") == "CRD") return c.give(pixel_unshuffle(x, block));
     const Tensor blocks = permute(reshape(x, {n, depth, h, block, w, block}), {0, 3, 5, 1, 2, 4});
     c.give(reshape(blocks, {n, depth * block * block, h, w}));
 }
@@ -300,6 +354,8 @@ constexpr OnnxOp kOps[] = {
     {"Pad", 1, pad_op},
     {"Cast", 6, cast_op},
     {"CastLike", 15, cast_like},
+    {"BitCast", 26, bit_cast},
+    {"CenterCropPad", 18, center_crop_pad},
     {"Identity", 1, identity, OnnxOp::kOwn},
     {"DepthToSpace", 1, depth_to_space},
     {"SpaceToDepth", 1, space_to_depth},

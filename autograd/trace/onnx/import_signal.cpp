@@ -56,6 +56,23 @@ Tensor of_length(const Tensor& x, int64_t length) {
     return have > length ? narrow(x, -1, 0, length) : pad(x, {0, length - have});
 }
 
+// Real signals (..., length) out of the half of their spectrum that is not the other's mirror image, (..., length / 2 + 1) each.
+Tensor real_signal(Call& c, const Tensor& re, const Tensor& im, int64_t length) {
+    if (length < 1 || length > kLongest) c.reject("a transform of length {}; 1 to {} are supported", length, kLongest);
+    const int64_t kept = re.size(-1);
+    const auto [cosines, sines] = waves(kept, length, re.dtype());
+    std::vector<double> counts(static_cast<std::size_t>(kept), 2);  // with the mirror image
+    counts[0] = 1;
+    if (length % 2 == 0) counts.back() = 1;
+    Tensor count;
+    {
+        const OutsideTrace outside;
+        count = tensor(counts, re.dtype()) / static_cast<double>(length);
+    }
+    const Tensor y = matmul(re * count, cosines);
+    return im.defined() ? y - matmul(im * count, sines) : y;
+}
+
 void dft(Call& c) {
     const Tensor x = c.x(0);  // (batch, ..., 1 or 2)
     const int rank = x.dim();
@@ -63,11 +80,15 @@ void dft(Call& c) {
     int64_t axis = c.opset() < 20 ? c.integer("axis", 1) : c.has(2) ? c.integer(2, "axis") : -2;
     const int dim = c.axis(axis, rank);
     if (dim == rank - 1) c.reject("its axis is the last dimension");
-    const int64_t length = c.has(1) ? c.integer(1, "dft_length") : x.size(dim);
-    const bool inverse = c.flag("inverse", false), onesided = c.flag("onesided", false);
-    const auto row = [&](int part) { return of_length(transpose(select(x, -1, part), dim, -1), length); };
-    const Tensor y = transformed(c, row(0), x.size(-1) == 2 ? row(1) : Tensor(), onesided ? length / 2 + 1 : length, inverse);
-    c.give(transpose(y, dim, -2));
+    const bool inverse = c.flag("inverse", false), onesided = c.flag("onesided", false), is_to_real = inverse && onesided;
+    const int64_t length = c.has(1) ? c.integer(1, "dft_length") : is_to_real ? 2 * (x.size(dim) - 1) : x.size(dim);
+    if (length < 1) c.reject("a transform of length {}", length);
+    // In float64: what cancels out is to be 0 as nearly as the operand's dtype can say.
+    const auto row = [&](int part) { return of_length(transpose(select(x, -1, part), dim, -1), is_to_real ? length / 2 + 1 : length).to(float64); };
+    const Tensor re = row(0), im = x.size(-1) == 2 ? row(1) : Tensor();
+    if (is_to_real) return c.give(unsqueeze(transpose(real_signal(c, re, im, length), dim, -1), -1).to(x.dtype()));
+    const Tensor y = transformed(c, re, im, onesided ? length / 2 + 1 : length, inverse);
+    c.give(transpose(y, dim, -2).to(x.dtype()));
 }
 
 void stft(Call& c) {

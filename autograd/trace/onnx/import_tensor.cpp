@@ -18,16 +18,18 @@ using onnx::TensorProto;
 
 struct Stored {
     int type;
-    DType dtype;        // Tapir's
-    std::size_t bytes;  // an element's, in raw data
+    DType dtype;       // Tapir's
+    std::size_t bits;  // an element's, in raw data
     std::int64_t low, high;
 };
 constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
 // Those that Tapir has no dtype for.
 constexpr Stored kWidened[] = {
-    {TensorProto::INT8, DType::int32, 1, -128, 127},          {TensorProto::INT16, DType::int32, 2, -32768, 32767},
-    {TensorProto::UINT16, DType::int32, 2, 0, 65535},         {TensorProto::UINT32, DType::int64, 4, 0, 4294967295},
-    {TensorProto::UINT64, DType::int64, 8, 0, kHighest},
+    {TensorProto::INT8, DType::int32, 8, -128, 127},   {TensorProto::INT16, DType::int32, 16, -32768, 32767},
+    {TensorProto::UINT16, DType::int32, 16, 0, 65535}, {TensorProto::UINT32, DType::int64, 32, 0, 4294967295},
+    {TensorProto::UINT64, DType::int64, 64, 0, kHighest},
+    {onnx_types::kUint4, DType::int32, 4, 0, 15},      {onnx_types::kInt4, DType::int32, 4, -8, 7},
+    {onnx_types::kUint2, DType::int32, 2, 0, 3},       {onnx_types::kInt2, DType::int32, 2, -2, 1},
 };
 
 const Stored* widened(int type) noexcept {
@@ -44,6 +46,7 @@ class Reader {
 
     Tensor read() const {
         const std::optional<DType> dtype = dtype_for_onnx(proto_.data_type());
+        if (proto_.data_type() == TensorProto::STRING) stop("has strings, which are not supported");
         if (!dtype) stop(fmt::format("has elements of type {}, which Tapir has not", onnx_type_name(proto_.data_type())));
         if (proto_.has_segment()) stop("is stored in segments");
         if (proto_.dims_size() > kMaxRank) stop(fmt::format("has {} dimensions; tensors have up to {}", proto_.dims_size(), kMaxRank));
@@ -55,15 +58,22 @@ class Reader {
             if (__builtin_mul_overflow(count, size, &count)) stop("is larger than any tensor can be");
         }
         const Stored* narrow = widened(proto_.data_type());
-        const std::size_t bytes = narrow ? narrow->bytes : itemsize(*dtype);
-        if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / 16) stop("is larger than any tensor can be");
-        if (proto_.data_location() == TensorProto::EXTERNAL) return read_external(shape, *dtype, count, bytes);
+        const int small = small_float_bits(proto_.data_type());
+        const std::size_t bits = narrow ? narrow->bits : small ? static_cast<std::size_t>(small) : 8 * itemsize(*dtype);
+        if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / 128) stop("is larger than any tensor can be");
+        const std::size_t bytes = (static_cast<std::size_t>(count) * bits + 7) / 8;
+        if (proto_.data_location() == TensorProto::EXTERNAL) return read_external(shape, *dtype, bytes);
         if (proto_.has_raw_data()) {
             const std::string& raw = proto_.raw_data();
-            if (raw.size() != static_cast<std::size_t>(count) * bytes) {
-                stop(fmt::format("has {} bytes of data; {} elements of {} have {}", raw.size(), count, onnx_type_name(proto_.data_type()),
-                                 static_cast<std::size_t>(count) * bytes));
+            if (raw.size() != bytes) {
+                stop(fmt::format("has {} bytes of data; {} elements of {} have {}", raw.size(), count, onnx_type_name(proto_.data_type()), bytes));
             }
+            return from_bytes(raw.data(), shape, *dtype, bytes);
+        }
+        if (bits <= 8 && (narrow || small)) {  // a byte a number, of one element or several
+            check_count(proto_.int32_data_size(), static_cast<std::int64_t>(bytes));
+            std::string raw;
+            for (const std::int32_t value : proto_.int32_data()) raw.push_back(static_cast<char>(value));
             return from_bytes(raw.data(), shape, *dtype, bytes);
         }
         return from_field(shape, *dtype, count);
@@ -75,15 +85,22 @@ class Reader {
                         fmt::format("the tensor {} {}", proto_.name().empty() ? "of a node" : proto_.name(), problem));
     }
 
+    // size: of all, in bytes.
     Tensor from_bytes(const char* bytes, const Shape& shape, DType dtype, std::size_t size) const {
         Tensor x = make_empty(shape, dtype, cpu, loc_);
         const auto count = static_cast<std::size_t>(x.numel());
         if (count == 0) return x;
         if (const Stored* narrow = widened(proto_.data_type())) {
-            for (std::size_t i = 0; i < count; ++i) store(x, i, read_integer(bytes + i * size, *narrow));
+            for (std::size_t i = 0; i < count; ++i) store(x, i, read_integer(bytes, i, *narrow));
             return x;
         }
-        std::memcpy(x.raw_data(), bytes, count * size);
+        if (const int bits = small_float_bits(proto_.data_type())) {
+            const std::vector<float> values = small_float_values(proto_.data_type());
+            auto* to = static_cast<float*>(x.raw_data());
+            for (std::size_t i = 0; i < count; ++i) to[i] = values[code_at(bytes, i, static_cast<std::size_t>(bits))];
+            return x;
+        }
+        std::memcpy(x.raw_data(), bytes, size);
         if (dtype == bool_) {
             auto* values = static_cast<unsigned char*>(x.raw_data());
             for (std::size_t i = 0; i < count; ++i) values[i] = values[i] != 0;
@@ -91,11 +108,21 @@ class Reader {
         return x;
     }
 
-    std::int64_t read_integer(const char* at, const Stored& stored) const {
+    // Of elements of up to 8 bits: the first of a byte's is in its lowest bits.
+    static std::size_t code_at(const char* bytes, std::size_t i, std::size_t bits) {
+        const auto byte = static_cast<unsigned char>(bytes[i * bits / 8]);
+        return (byte >> (i * bits % 8)) & ((std::size_t{1} << bits) - 1);
+    }
+
+    std::int64_t read_integer(const char* bytes, std::size_t i, const Stored& stored) const {
         std::uint64_t bits = 0;
-        std::memcpy(&bits, at, stored.bytes);
+        if (stored.bits < 8) {
+            bits = code_at(bytes, i, stored.bits);
+        } else {
+            std::memcpy(&bits, bytes + i * stored.bits / 8, stored.bits / 8);
+        }
         if (stored.low < 0) {
-            const int unused = 64 - static_cast<int>(8 * stored.bytes);
+            const int unused = 64 - static_cast<int>(stored.bits);
             return static_cast<std::int64_t>(bits << unused) >> unused;
         }
         if (bits > static_cast<std::uint64_t>(kHighest)) stop("has an element above the largest of int64");
@@ -145,10 +172,10 @@ class Reader {
     }
 
     // A file beside the model; a model shall not read others.
-    Tensor read_external(const Shape& shape, DType dtype, std::int64_t count, std::size_t bytes) const {
+    Tensor read_external(const Shape& shape, DType dtype, std::uint64_t length) const {
         namespace fs = std::filesystem;
         std::string location;
-        std::uint64_t offset = 0, length = static_cast<std::uint64_t>(count) * bytes;
+        std::uint64_t offset = 0;
         bool is_length_given = false;
         for (const onnx::StringStringEntryProto& entry : proto_.external_data()) {
             if (entry.key() == "location") location = entry.value();
@@ -176,14 +203,14 @@ class Reader {
             stop(fmt::format("is at {} bytes{} in the file {}, which has {} bytes", offset, is_length_given ? "" : fmt::format(", of {},", length),
                              location, file.size()));
         }
-        if (!widened(proto_.data_type()) && dtype != bool_) {
+        if (!is_widened(proto_.data_type()) && dtype != bool_) {
             Tensor x = make_empty(shape, dtype, cpu, loc_);
             if (length > 0) file.read(offset, x.raw_data(), length);
             return x;
         }
         std::string raw(length, '\0');
         if (length > 0) file.read(offset, raw.data(), length);
-        return from_bytes(raw.data(), shape, dtype, bytes);
+        return from_bytes(raw.data(), shape, dtype, length);
     }
 
     std::uint64_t number(const std::string& text) const {
@@ -202,10 +229,17 @@ class Reader {
 
 std::optional<DType> dtype_for_onnx(int type) noexcept {
     if (const Stored* narrow = widened(type)) return narrow->dtype;
+    if (small_float_bits(type)) return float32;
     return dtype_of_onnx(type);
 }
 
-bool is_widened(int type) noexcept { return widened(type) != nullptr; }
+bool is_widened(int type) noexcept { return widened(type) || small_float_bits(type); }
+
+std::optional<std::pair<std::int64_t, std::int64_t>> range_for_onnx(int type) noexcept {
+    if (const Stored* narrow = widened(type)) return std::pair(narrow->low, narrow->high);
+    if (type == TensorProto::UINT8) return std::pair<std::int64_t, std::int64_t>(0, 255);
+    return std::nullopt;
+}
 
 Tensor wrapped(const Tensor& x, int type) {
     const Stored* narrow = widened(type);
@@ -216,7 +250,11 @@ Tensor wrapped(const Tensor& x, int type) {
 }
 
 std::string onnx_type_name(int type) {
-    return TensorProto::DataType_IsValid(type) ? TensorProto::DataType_Name(static_cast<TensorProto::DataType>(type)) : fmt::format("{}", type);
+    // Those after BFLOAT16 may be newer than the schema at hand.
+    constexpr const char* names[] = {"UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING",
+                                     "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN",
+                                     "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2"};
+    return type >= 0 && static_cast<std::size_t>(type) < std::size(names) ? names[type] : fmt::format("{}", type);
 }
 
 Tensor tensor_of_onnx(const TensorProto& proto, const std::string& folder, const std::string& file, const Loc& loc) {

@@ -54,7 +54,7 @@ Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& optio
 // --- Writing ------------------------------------------------------------------------------------------------------------------------
 
 struct OnnxOptions {
-    /// The version of ONNX's operators: 17 to 23.
+    /// The version of ONNX's operators: 17 to 28.
     int opset = 17;
     /// The weights go into a file beside the model, PATH.data, but for those of less than 1 KiB. Models above 2 GiB need it.
     bool external_data = false;

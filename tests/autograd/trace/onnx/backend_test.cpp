@@ -38,6 +38,7 @@ TEST_CASE("the backend tests of ONNX pass, or are listed with a reason") {
     const std::string only = environment("TAPIR_ONNX_CASE", "");
     std::map<std::string, std::string> table = read_table();
     for (const std::string part : {"node", "simple", "pytorch-operator", "pytorch-converted"}) {
+        if (!fs::exists(root / part)) continue;
         const std::vector<fs::path> cases = cases_of(part);
         int passed = 0, baked = 0;
         for (const fs::path& folder : cases) {

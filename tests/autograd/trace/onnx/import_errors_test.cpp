@@ -110,7 +110,8 @@ TEST_CASE("shapes that do not fit") {
     refused("a step of it is 0, which leads nowhere", "Slice", {x({4}), k(Ints{0}), k(Ints{1}), k(Ints{0}), k(Ints{0})});
     refused("it has 3 pads for 2 dimensions", "Pad", {x({2, 2}), k(Ints{1, 1, 1})});
     refused("its mode is \"mirror\"", "Pad", {x({2}), k(Ints{1, 1})}, with("mode", "mirror"));
-    refused("there is no type STRING in Tapir", "Cast", {x({2})}, with("to", kTypeString));
+    refused("strings are not supported", "Cast", {x({2})}, with("to", kTypeString));
+    refused("there is no type COMPLEX64 in Tapir", "Cast", {x({2})}, with("to", 14));
     refused("blocks of 3 in a shape (1, 4, 2, 2)", "DepthToSpace", {x({1, 4, 2, 2})}, with("blocksize", 3));
     refused("blocks of 3 in a shape (1, 4, 2, 2)", "SpaceToDepth", {x({1, 4, 2, 2})}, with("blocksize", 3));
     const auto huge = [](Node& n) { n.set("blocksize", std::int64_t{1} << 32); };
@@ -149,7 +150,6 @@ TEST_CASE("layers that do not fit") {
     refused("it has 1 output_padding for 2 dimensions", "ConvTranspose", {x({1, 1, 4, 4}), x({1, 1, 2, 2})}, with("output_padding", Ints{1}));
     refused("it has 1 sizes of the result for 2 dimensions", "ConvTranspose", {x({1, 1, 4, 4}), x({1, 1, 2, 2})}, with("output_shape", Ints{8}));
     refused("its operand has shape (3,)", "BatchNormalization", {x({3}), x({3}), x({3}), x({3}), x({3})});
-    refused("dilated average pools are not supported", "AveragePool", {x({1, 1, 4})}, both(with("kernel_shape", Ints{2}), with("dilations", Ints{2})));
     refused("targets of shape (2, 3) for an operand of shape (2, 3)", "NegativeLogLikelihoodLoss", {x({2, 3}), x({2, 3}, int64)});
     refused("quantised numbers of type INT64 are not supported", "QuantizeLinear", {x({2}), f(1), k(0)});
     refused("its operand has shape (2, 3)", "RNN", {x({2, 3}), x({1, 4, 3}), x({1, 4, 4})});
@@ -180,8 +180,6 @@ TEST_CASE("images that do not fit") {
     refused("it has 2 scales for 4 dimensions", "Resize", {image, none, f({1, 1})});
     refused("a scale is -1", "Resize", {image, none, f({1, 1, -1, 1})});
     refused("its mode is \"lanczos\"", "Resize", {image, none, scales}, with("mode", "lanczos"));
-    refused("antialias is not supported", "Resize", {image, none, scales}, with("antialias", 1), 18);
-    refused("keep_aspect_ratio_policy is not supported", "Resize", {image, none, scales}, with("keep_aspect_ratio_policy", "not_larger"), 18);
     refused("it has 2 sizes for 4 dimensions", "Resize", {image, none, none, k(Ints{8, 8})});
     refused("its roi has 2 numbers for 4 dimensions", "Resize", {image, f({0, 1}), scales}, with("coordinate_transformation_mode", "tf_crop_and_resize"));
     refused("its mode is \"area\"", "GridSample", {image, x({1, 2, 2, 2})}, with("mode", "area"));
@@ -389,4 +387,81 @@ TEST_CASE("damaged tensors and graphs") {
         function->add_output("z");
         proto.mutable_graph()->mutable_node(0)->set_op_type("Own");
     });
+}
+
+TEST_CASE("attributes of another type than the operator has") {
+    refused("its attribute axis is of type FLOAT, not INT", "Softmax", {x({2})}, [](Node& n) { n.set("axis", 1.0); });
+    refused("its attribute axes is of type INT, not INTS", "ReduceMean", {x({2})}, with("axes", 0));
+    refused("its attribute alpha is of type INT, not FLOAT", "Elu", {x({2})}, with("alpha", 1));
+    refused("its attribute mode is of type INT, not STRING", "Resize", {x({1, 1, 2})}, with("mode", 1));
+}
+
+TEST_CASE("attention that does not fit") {
+    const int opset = 24;
+    const Operand four = x({1, 2, 3, 4}), three = x({1, 3, 8});
+    const std::vector<Operand> plain{four, four, four};
+    const Set heads = both(with("q_num_heads", 2), with("kv_num_heads", 2));
+    const Set negative_scale = [](Node& n) { n.set("scale", -1.0); };
+    refused("3 heads in a shape (1, 3, 8)", "Attention", {three, three, three}, with("q_num_heads", 3), opset);
+    refused("its query has shape (2, 2)", "Attention", {x({2, 2}), x({2, 2}), x({2, 2})}, {}, opset);
+    refused("keys of shape (1, 3, 8) and values of shape (1, 3, 8)", "Attention", {four, three, three}, {}, opset);
+    refused("it has only one of past_key and past_value", "Attention", {four, four, four, none, four}, {}, opset);
+    refused("windows of -2 to the left and -1 to the right", "Attention", plain, with("left_window_size", -2), opset);
+    refused("2 heads of queries, 3 of keys", "Attention", {four, x({1, 3, 3, 4}), x({1, 3, 3, 4})}, {}, opset);
+    refused("its scale is -1", "Attention", plain, negative_scale, opset);
+    refused("its softmax_precision is INT64", "Attention", plain, with("softmax_precision", kTypeInt64), opset);
+    Model model(opset);
+    model.input("x", {"1", "2", "3", "4"});
+    model.node("Attention", {"x", "x", "x"}, {"y", "", "", "z"}).set("qk_matmul_output_mode", 7);
+    model.output("z");
+    FAILS_IN(ValueError, "load_onnx: ", "its qk_matmul_output_mode is 7", load_onnx_from_memory(model.bytes()));
+    const Operand table = x({1, 3, 2});
+    refused("its operand has shape (2, 2)", "RotaryEmbedding", {x({2, 2}), table, table}, {}, opset);
+    refused("it turns 3 of 4 elements", "RotaryEmbedding", {four, table, table}, with("rotary_embedding_dim", 3), opset);
+    refused("a table of shape (1, 3, 3) for 4 elements", "RotaryEmbedding", {four, x({1, 3, 3}), table}, {}, opset);
+    refused("an update of shape (2, 3) of a cache of shape (2, 3) along 0", "TensorScatter", {x({2, 3}), x({2, 3})}, with("axis", 0), opset);
+    refused("its mode is \"round\"", "TensorScatter", {x({2, 3}), x({2, 3})}, both(with("mode", "round"), with("axis", 1)), opset);
+}
+
+TEST_CASE("recurrent attention that does not fit") {
+    const int opset = 27;
+    const Operand sequence = x({1, 3, 8}), decay = x({1, 3, 2});
+    const Set heads = both(with("q_num_heads", 2), with("kv_num_heads", 2));
+    const auto linear = [&](const Set& more) { return both(both(heads, with("update_rule", "linear")), more); };
+    refused("a weight of shape (2,) for an operand of shape (1, 3, 8)", "CausalConvWithState", {sequence, x({2})}, {}, opset);
+    refused("its activation is \"exp\"", "CausalConvWithState", {sequence, x({3, 1, 2})}, with("activation", "exp"), opset);
+    refused("its update_rule is \"other\"", "LinearAttention", {sequence, sequence, sequence}, with("update_rule", "other"), opset);
+    refused("its operands decay and beta do not fit its update_rule \"linear\"", "LinearAttention", {sequence, sequence, sequence, none, decay},
+            linear(with("chunk_size", 1)), opset);
+    refused("0 heads of queries, 0 of keys", "LinearAttention", {sequence, sequence, sequence}, with("update_rule", "linear"), opset);
+    const Operand far = x({1, 5000, 2});
+    refused("5000 steps; up to 4096 are supported", "LinearAttention", {far, far, far}, linear(with("chunk_size", 1)), opset);
+}
+
+TEST_CASE("windows and places in images that do not fit") {
+    const Operand columns = x({1, 4, 4});
+    refused("an operand of shape (4,), images of 2 and windows of 2 dimensions", "Col2Im", {x({4}), k(Ints{3, 3}), k(Ints{2, 2})}, {}, 18);
+    refused("a window has a size of 0", "Col2Im", {columns, k(Ints{3, 3}), k(Ints{0, 2})}, {}, 18);
+    refused("windows of 6 elements in a shape (1, 4, 4)", "Col2Im", {columns, k(Ints{3, 3}), k(Ints{2, 3})}, {}, 18);
+    refused("a window of 4 in an image of 3", "Col2Im", {columns, k(Ints{3, 3}), k(Ints{4, 1})}, {}, 18);
+    refused("maps of shape (1, 2, 3) for a size (1, 1, 2, 2, 2)", "AffineGrid", {x({1, 2, 3}), k(Ints{1, 1, 2, 2, 2})}, {}, 20);
+    const Operand image = x({1, 1, 3, 3}), weight = x({1, 1, 2, 2});
+    refused("a weight of shape (1, 1, 2), offsets of shape (1, 8, 2, 2)", "DeformConv", {image, x({1, 1, 2}), x({1, 8, 2, 2})}, {}, 19);
+    refused("offsets of shape (1, 6, 2, 2) in 1 and 1 groups", "DeformConv", {image, weight, x({1, 6, 2, 2})}, {}, 19);
+    const Operand volume = x({1, 1, 2, 2, 2}), grid = x({1, 1, 1, 1, 3});
+    refused("its mode is \"cubic\" for a shape (1, 1, 2, 2, 2)", "GridSample", {volume, grid}, with("mode", "cubic"), 20);
+    refused("its padding_mode is \"wrap\"", "GridSample", {volume, grid}, with("padding_mode", "wrap"), 20);
+    refused("a grid of shape (1, 1, 1, 1, 2) for a shape (1, 1, 2, 2, 2)", "GridSample", {volume, x({1, 1, 1, 1, 2})}, {}, 20);
+    refused("its keep_aspect_ratio_policy is \"larger\"", "Resize", {x({2, 2}), none, none, k(Ints{4, 4})}, with("keep_aspect_ratio_policy", "larger"), 18);
+}
+
+TEST_CASE("bits, sizes and precisions that do not fit") {
+    refused("there is no type COMPLEX64 in Tapir", "BitCast", {x({2})}, with("to", 14), 26);
+    refused("bits of FLOAT as FLOAT8E4M3FN are not supported", "BitCast", {x({2})}, with("to", 17), 26);
+    refused("bits of FLOAT as INT64 are not supported", "BitCast", {f({1, 2})}, with("to", kTypeInt64), 26);
+    refused("it has 1 sizes for 2 dimensions", "CenterCropPad", {x({2, 2}), k(Ints{1})}, {}, 18);
+    refused("it asks for a dimension of size -1", "CenterCropPad", {x({2}), k(Ints{-1})}, {}, 18);
+    refused("its precision is INT64", "QuantizeLinear", {x({2}), f(1)}, with("precision", kTypeInt64), 23);
+    refused("a transform of length 0", "DFT", {x({1, 4, 1}), k(0)}, {}, 20);
+    refused("a transform of length 65536; 1 to 16384 are supported", "DFT", {x({1, 4, 2}), k(65536)}, both(with("inverse", 1), with("onesided", 1)), 20);
 }

@@ -809,7 +809,7 @@ TEST_CASE("what is no model is refused") {
     refused("the initializer w1 is there twice", [](auto& proto) { *proto.mutable_graph()->add_initializer() = proto.graph().initializer(0); });
     refused("takes h, which nothing before it makes", [](auto& proto) { proto.mutable_graph()->mutable_node(0)->set_output(0, "other"); });
     refused("nothing makes the output z", [](auto& proto) { proto.mutable_graph()->mutable_output(0)->set_name("z"); });
-    refused("has elements of type STRING, which Tapir has not",
+    refused("has strings, which are not supported",
             [](auto& proto) { proto.mutable_graph()->mutable_initializer(0)->set_data_type(onnx::TensorProto::STRING); });
 }
 
