@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/module_name.h"
@@ -52,8 +53,23 @@ static bool has_module(std::string_view first_line, const ModuleName& module) {
     return false;
 }
 
+static constinit thread_local const char* composed = nullptr;
+
+detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(composed) {
+    if (!outer_) composed = op;
+}
+
+detail::ComposedOp::~ComposedOp() { composed = outer_; }
+
+// "mul: shapes differ" of an op that another one is made of, as that one says it.
+static std::string named(const std::string& message) {
+    const std::size_t end = composed ? message.find(": ") : message.npos;
+    if (end == message.npos || message.find(' ') < end) return message;
+    return composed + message.substr(end);
+}
+
 std::string detail::error_text(const std::string& message, const Loc& loc) {
-    std::string text = beginning(error_place(loc)) + message;
+    std::string text = beginning(error_place(loc)) + named(message);
     if (!thread.module) return text;
     const std::size_t first_line = std::min(text.find('\n'), text.size());
     if (has_module(std::string_view(text).substr(0, first_line), *thread.module)) return text;

@@ -1,4 +1,5 @@
-// How many threads one large op may use. Small ops never use more than the caller's.
+// How many threads one large op may use; small ops use the caller's alone. oneDNN's sums, in gradients of convolutions
+// and large products, depend on the number in their last digits.
 #pragma once
 
 #include "tapir/core/error.h"

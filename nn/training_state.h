@@ -1,4 +1,5 @@
-// TrainingState: all of a training run in one file, so that a run that was stopped goes on to the bit as if it had not been.
+// TrainingState: all of a training run in one file, so that a run that was stopped goes on to the bit as if it had not been, with as many
+// threads (core/parallel.h) as before.
 //
 //     std::int64_t steps = 0;
 //     double best = 0;

@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
@@ -104,6 +105,7 @@ Tensor glu(In x, Dim dim) {
 }
 
 Tensor softmin(In x, Dim dim) {
+    const detail::ComposedOp composed("softmin");
     detail::check_defined(x, "softmin");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "softmin", x.loc);
     const detail::RecordedParts parts(x.loc);

@@ -9,6 +9,7 @@
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/op.h"
 #include "tapir/core/broadcast_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -157,6 +158,7 @@ void check(const In& q, const In& k, const In& v, const Tensor& mask, double dro
 Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& attn_mask, double dropout_p, bool is_causal,
                                     std::optional<double> scale) {
     const char* const op = "scaled_dot_product_attention";
+    const detail::ComposedOp composed(op);
     check(query, key, value, attn_mask, dropout_p);
     const int64_t queries = query->sizes[query->rank - 2], keys = key->sizes[key->rank - 2];
     Shape scores = broadcast_shapes(broadcast_shapes(leading(query), leading(key), op, query.loc),

@@ -4,6 +4,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/values_impl.h"
@@ -345,6 +346,7 @@ Tensor diff(In x, int n, Dim dim) {
 }
 
 Tensor cross(In a, In b, Dim dim) {
+    const detail::ComposedOp composed("cross");
     detail::check_defined(a, "cross");
     detail::check_defined(b, "cross");
     if (a.tensor.dim() != b.tensor.dim()) {
@@ -430,6 +432,7 @@ Tensor column_stack(TensorList tensors) {
 }
 
 Tensor take_along_dim(In x, In index, Dim dim) {
+    const detail::ComposedOp composed("take_along_dim");
     detail::check_defined(x, "take_along_dim");
     detail::check_defined(index, "take_along_dim");
     const int rank = x.tensor.dim();
@@ -448,6 +451,7 @@ Tensor take_along_dim(In x, In index, Dim dim) {
 }
 
 Tensor take_along_dim(In x, In index) {
+    const detail::ComposedOp composed("take_along_dim");
     detail::check_defined(x, "take_along_dim");
     detail::check_defined(index, "take_along_dim");
     const detail::RecordedParts parts(x.loc);
@@ -470,6 +474,7 @@ static Tensor index_of_copied(const char* op, const In& x, int dim, const In& in
 }
 
 Tensor index_copy(In x, Dim dim, In index, In src) {
+    const detail::ComposedOp composed("index_copy");
     const detail::RecordedParts parts(x.loc);
     const Tensor places = index_of_copied("index_copy", x, dim, index, src);
     return scatter(x, dim, places, src);

@@ -6,6 +6,7 @@
 #include "tapir/autograd/op.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/log_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -34,6 +35,7 @@ struct IscloseCall {
 }  // namespace
 
 Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
+    const detail::ComposedOp composed("isclose");
     detail::check_defined(a, "isclose");
     detail::check_defined(b, "isclose");
     if (!(rtol >= 0 && atol >= 0)) fail<ValueError>(a.loc, "isclose: tolerances must not be negative, got {} and {}", rtol, atol);
@@ -59,6 +61,7 @@ static void note_reads(const char* what, const In& a, const In& b) {
 }
 
 bool allclose(In a, In b, double rtol, double atol, bool equal_nan) {
+    const detail::ComposedOp composed("allclose");
     detail::check_defined(a, "allclose");
     detail::check_defined(b, "allclose");
     note_reads("allclose", a, b);

@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
@@ -247,6 +248,7 @@ HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options) {
 }
 
 Tensor count_nonzero(In x, const Dims& dims) {
+    const detail::ComposedOp composed("count_nonzero");
     detail::check_defined(x, "count_nonzero");
     const CallerScope caller(x.loc);
     const Tensor out = made_of([&] { return sum(ne(x, 0), dims); });

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/values_impl.h"
@@ -1149,6 +1150,7 @@ Tensor polygamma(std::int64_t n, In x) {
 }
 
 Tensor ldexp(In x, In other) {
+    const detail::ComposedOp composed("ldexp");
     detail::check_defined(x, "ldexp");
     detail::check_defined(other, "ldexp");
     const detail::RecordedParts parts(x.loc);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -765,12 +766,14 @@ Tensor named_slices(const char* op, const In& x, Dim dim, const In& index) {
 }  // namespace
 
 Tensor index_fill(In x, Dim dim, In index, Scalar value) {
+    const detail::ComposedOp composed("index_fill");
     const Tensor mask = named_slices("index_fill", x, dim, index), number = number_as("index_fill", value, x->dtype, x.loc);
     const detail::RecordedParts parts(x.loc);
     return masked_fill(x, mask, number);
 }
 
 Tensor index_fill(In x, Dim dim, In index, In value) {
+    const detail::ComposedOp composed("index_fill");
     detail::check_defined(value, "index_fill");
     if (value.tensor.dim() != 0) {
         fail<ShapeError>(x.loc, "index_fill: the value must be a number or a 0-d tensor, got shape {}", value.tensor.shape());

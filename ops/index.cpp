@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/make_impl.h"
@@ -399,7 +400,10 @@ Plan plan_put(const Tensor& self, const Index* indices, std::size_t count, const
 
 void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, bool accumulate, const Loc& loc) {
     const Tensor value = beside("index_put_", given, self, loc);
-    Plan plan = plan_put(self, indices, count, value, loc);
+    Plan plan = [&] {
+        const detail::ComposedOp composed("index_put_");
+        return plan_put(self, indices, count, value, loc);
+    }();
     check_in_place("index_put", self, {&value}, loc);
     if (is_traced()) {
         self.copy_(traced_index_put(self, indices, count, value, accumulate, loc), loc);

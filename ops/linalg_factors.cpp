@@ -8,6 +8,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/values_impl.h"
@@ -249,6 +250,7 @@ Tensor cholesky(In a, bool upper) {
 }
 
 Tensor cholesky_solve(In b, In l, bool upper) {
+    const detail::ComposedOp composed("linalg::cholesky_solve");
     check_matrices("linalg::cholesky_solve", l, true);
     check_matrices("linalg::cholesky_solve", b, false);
     const detail::RecordedParts parts(b.loc);
@@ -372,6 +374,7 @@ EighResult eigh(In a, const char* uplo) {
 }
 
 Tensor eigvalsh(In a, const char* uplo) {
+    const detail::ComposedOp composed("linalg::eigvalsh");
     check_matrices("linalg::eigvalsh", a, true);
     return eigh_of(a, uplo, false).eigenvalues;
 }
@@ -382,6 +385,7 @@ SVDResult svd(In a, bool full_matrices) {
 }
 
 Tensor svdvals(In a) {
+    const detail::ComposedOp composed("linalg::svdvals");
     check_matrices("linalg::svdvals", a, false);
     return svd_of(a, 'N').s;
 }
@@ -404,6 +408,7 @@ Tensor lstsq(In a, In b) {
 }
 
 Tensor pinv(In a, double rtol) {
+    const detail::ComposedOp composed("linalg::pinv");
     check_matrices("linalg::pinv", a, false);
     begin(linalg_pinv_op, a);
     Tensor p;
@@ -419,6 +424,7 @@ Tensor pinv(In a, double rtol) {
 }
 
 Tensor matrix_rank(In a, double rtol) {
+    const detail::ComposedOp composed("linalg::matrix_rank");
     check_matrices("linalg::matrix_rank", a, false);
     begin(linalg_matrix_rank_op, a);
     const CallerScope caller(a.loc);
@@ -462,10 +468,12 @@ Tensor norm_of_matrices(const char* op, const In& a, const NormOrd& ord, const D
 }  // namespace
 
 Tensor matrix_norm(In a, NormOrd ord, const Dims& dims, Flag keepdim) {
+    const detail::ComposedOp composed("linalg::matrix_norm");
     return norm_of_matrices("linalg::matrix_norm", a, ord, dims, keepdim);
 }
 
 Tensor norm(In x, NormOrd ord, const Dims& dims, Flag keepdim) {
+    const detail::ComposedOp composed("linalg::norm");
     detail::check_defined(x, "linalg::norm");
     const int rank = x.tensor.dim();
     if (dims.empty() ? rank != 1 && rank != 2 : dims.rank() > 2) {

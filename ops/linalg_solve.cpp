@@ -3,6 +3,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/broadcast_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
@@ -234,6 +235,7 @@ Tensor logdet(In a) {
 }
 
 Tensor matrix_power(In a, int64_t n) {
+    const detail::ComposedOp composed("linalg::matrix_power");
     detail::check_defined(a, "linalg::matrix_power");
     if (a.tensor.dim() < 2 || a.tensor.size(-1) != a.tensor.size(-2)) {
         fail<ShapeError>(a.loc, "linalg::matrix_power: needs square matrices, got shape {}", a.tensor.shape());

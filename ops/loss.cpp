@@ -5,6 +5,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -325,6 +326,7 @@ Tensor hinge_loss(In input, In target, Reduction reduction) {
 }
 
 Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction reduction) {
+    const detail::ComposedOp composed("binary_cross_entropy");
     check_two("binary_cross_entropy", input, target);
     check_reduction("binary_cross_entropy", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
@@ -348,6 +350,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
 
 Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
                                         Reduction reduction) {
+    const detail::ComposedOp composed("binary_cross_entropy_with_logits");
     check_two("binary_cross_entropy_with_logits", logits, target);
     check_reduction("binary_cross_entropy_with_logits", reduction, logits.loc);
     if (logits.tensor.shape() != target.tensor.shape()) {

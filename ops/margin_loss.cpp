@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "tapir/autograd/tape.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -104,6 +105,7 @@ Tensor hinge_embedding_loss(In input, In target, double margin, Reduction reduct
 }
 
 Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Reduction reduction) {
+    const detail::ComposedOp composed("cosine_embedding_loss");
     check_all("cosine_embedding_loss", input1, {&input2, &target});
     check_reduction("cosine_embedding_loss", reduction, input1.loc);
     const int rank = target.tensor.dim();
@@ -173,6 +175,7 @@ Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
 }
 
 Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight, Reduction reduction) {
+    const detail::ComposedOp composed("multilabel_soft_margin_loss");
     check_all("multilabel_soft_margin_loss", input, {&target});
     check_reduction("multilabel_soft_margin_loss", reduction, input.loc);
     check_broadcast("multilabel_soft_margin_loss", input, target);
@@ -186,6 +189,7 @@ Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight, Re
 // --- Distances --------------------------------------------------------------------------------------------------------------
 
 Tensor cosine_similarity(In x1, In x2, Dim dim, double eps) {
+    const detail::ComposedOp composed("cosine_similarity");
     check_all("cosine_similarity", x1, {&x2});
     const Shape shape = broadcast_shapes(x1.tensor.shape(), x2.tensor.shape(), "cosine_similarity", x1.loc);
     const int along = detail::wrap_dim(dim, shape.rank(), "cosine_similarity", x1.loc);
@@ -194,6 +198,7 @@ Tensor cosine_similarity(In x1, In x2, Dim dim, double eps) {
 }
 
 Tensor pairwise_distance(In x1, In x2, double p, double eps, Flag keepdim) {
+    const detail::ComposedOp composed("pairwise_distance");
     check_all("pairwise_distance", x1, {&x2});
     check_broadcast("pairwise_distance", x1, x2);
     const detail::RecordedParts parts(x1.loc);

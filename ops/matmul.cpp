@@ -4,6 +4,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/broadcast_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/autocast_impl.h"
@@ -521,18 +522,21 @@ Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar b
 }  // namespace
 
 Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+    const detail::ComposedOp composed("addmm");
     detail::check_defined(c, "addmm");
     const detail::RecordedParts parts(c.loc);
     return plus_product("addmm", c, matmul_of("addmm", a, 2, b, 2), beta, alpha);
 }
 
 Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+    const detail::ComposedOp composed("baddbmm");
     detail::check_defined(c, "baddbmm");
     const detail::RecordedParts parts(c.loc);
     return plus_product("baddbmm", c, matmul_of("baddbmm", a, 3, b, 3), beta, alpha);
 }
 
 Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) {
+    const detail::ComposedOp composed("addmv");
     detail::check_defined(c, "addmv");
     const detail::RecordedParts parts(c.loc);
     return plus_product("addmv", c, matmul_of("addmv", a, 2, x, 1), beta, alpha);

@@ -1,4 +1,4 @@
-// Normalisation.
+// Normalisation. Rows whose squares leave the dtype's range are scaled first: of +-1e30 in float32 comes +-1 (PyTorch: 0).
 #pragma once
 
 #include "tapir/core/tensor.h"

@@ -7,6 +7,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -441,6 +442,7 @@ ValuesIndices max_pool1d_with_indices(In x, const Shape& kernel, const MaxPoolOp
     return max_pool_with_indices("max_pool1d", 1, x, kernel, options);
 }
 ValuesIndices max_pool2d_with_indices(In x, const Shape& kernel, const MaxPoolOptions& options) {
+    const detail::ComposedOp composed("max_pool2d_with_indices");
     return max_pool_with_indices("max_pool2d", 2, x, kernel, options);
 }
 ValuesIndices max_pool3d_with_indices(In x, const Shape& kernel, const MaxPoolOptions& options) {

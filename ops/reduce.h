@@ -57,8 +57,8 @@ template <class Bool>
 Tensor std(In x, Bool unbiased) {
     return std(x, Dims(), unbiased ? 1 : 0);
 }
-/// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). Computed in float64. The
-/// gradient where the norm is 0 is 0.
+/// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). In float64. All derivatives are 0 where it is:
+/// for the second one of norm(x)^2 at 0, which is 2, take sum(square(x)). PyTorch: nan, and inf for a norm of 5e200.
 Tensor norm(In x, double p = 2, const Dims& dims = {}, Flag keepdim = false);
 /// log(sum(exp(x))) without overflow.
 Tensor logsumexp(In x, const Dims& dims, Flag keepdim = false);

@@ -9,6 +9,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/broadcast_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/values_impl.h"
@@ -225,12 +226,14 @@ std::pair<Tensor, Tensor> std_mean(In x, const Dims& dims, int correction, Flag 
 }
 
 Tensor nansum(In x, const Dims& dims, Flag keepdim) {
+    const detail::ComposedOp composed("nansum");
     detail::check_defined(x, "nansum");
     const detail::RecordedParts parts(x.loc);
     return sum(is_floating(x->dtype) ? masked_fill(x, isnan(x), 0) : x.tensor, dims, keepdim);
 }
 
 Tensor nanmean(In x, const Dims& dims, Flag keepdim) {
+    const detail::ComposedOp composed("nanmean");
     detail::check_defined(x, "nanmean");
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "nanmean: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     const detail::RecordedParts parts(x.loc);
@@ -238,11 +241,13 @@ Tensor nanmean(In x, const Dims& dims, Flag keepdim) {
 }
 
 std::pair<Tensor, Tensor> aminmax(In x) {
+    const detail::ComposedOp composed("aminmax");
     detail::check_defined(x, "aminmax");
     const detail::RecordedParts parts(x.loc);
     return {amin(x), amax(x)};
 }
 std::pair<Tensor, Tensor> aminmax(In x, Dim dim, Flag keepdim) {
+    const detail::ComposedOp composed("aminmax");
     detail::check_defined(x, "aminmax");
     const detail::RecordedParts parts(x.loc);
     const Dims dims{static_cast<int>(dim)};
@@ -288,6 +293,7 @@ Tensor sums_of_neighbours(const Tensor& y, int d) {
 }  // namespace
 
 Tensor trapezoid(In y, double dx, Dim dim) {
+    const detail::ComposedOp composed("trapezoid");
     detail::check_defined(y, "trapezoid");
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
     const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
@@ -296,6 +302,7 @@ Tensor trapezoid(In y, double dx, Dim dim) {
 }
 
 Tensor trapezoid(In y, In x, Dim dim) {
+    const detail::ComposedOp composed("trapezoid");
     detail::check_defined(y, "trapezoid");
     detail::check_defined(x, "trapezoid");
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
@@ -344,6 +351,7 @@ bool are_squares_in_range(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor cdist(In a, In b, double p) {
+    const detail::ComposedOp composed("cdist");
     detail::check_defined(a, "cdist");
     detail::check_defined(b, "cdist");
     const int rank = a.tensor.dim();
@@ -366,6 +374,7 @@ Tensor cdist(In a, In b, double p) {
 }
 
 Tensor dist(In a, In b, double p) {
+    const detail::ComposedOp composed("dist");
     detail::check_defined(a, "dist");
     detail::check_defined(b, "dist");
     const detail::RecordedParts parts(a.loc);
@@ -384,6 +393,7 @@ Tensor pdist(In x, double p) {
 }
 
 Tensor normalize(In x, double p, Dim dim, double eps) {
+    const detail::ComposedOp composed("normalize");
     detail::check_defined(x, "normalize");
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "normalize: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     const detail::RecordedParts parts(x.loc);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange.h"
@@ -24,7 +25,10 @@ TAPIR_OP(broadcast_tensors, "Expand", Composed, "Expanded to one shape.",
 using std::int64_t;
 
 Tensor swapaxes(In x, Dim axis0, Dim axis1) { return transpose(x, axis0, axis1); }
-Tensor moveaxis(In x, const Dims& source, const Dims& destination) { return movedim(x, source, destination); }
+Tensor moveaxis(In x, const Dims& source, const Dims& destination) {
+    const detail::ComposedOp composed("moveaxis");
+    return movedim(x, source, destination);
+}
 Tensor ravel(In x) { return flatten(x); }
 
 namespace {

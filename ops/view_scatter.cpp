@@ -1,5 +1,6 @@
 // Parts put back: copies of a tensor with another tensor in place of a part.
 #include "tapir/autograd/op_form.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
@@ -96,6 +97,7 @@ void check_both(const char* op, const In& x, const In& src) {
 }  // namespace
 
 Tensor select_scatter(In x, In src, Dim dim, std::int64_t index) {
+    const detail::ComposedOp composed("select_scatter");
     check_both("select_scatter", x, src);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "select_scatter", x.loc);
     const std::int64_t place = index < 0 && x->rank > 0 ? index + x->sizes[d] : index;
@@ -103,11 +105,13 @@ Tensor select_scatter(In x, In src, Dim dim, std::int64_t index) {
 }
 
 Tensor slice_scatter(In x, In src, Dim dim, Slice range) {
+    const detail::ComposedOp composed("slice_scatter");
     check_both("slice_scatter", x, src);
     return put_part(slice_scatter_op, x, src, slice_call(x, dim, range), [&](const In& of) { return slice(of, dim, range); });
 }
 
 Tensor diagonal_scatter(In x, In src, std::int64_t offset, Dim dim1, Dim dim2) {
+    const detail::ComposedOp composed("diagonal_scatter");
     check_both("diagonal_scatter", x, src);
     const int rank = x.tensor.dim();
     const int a = detail::wrap_dim(dim1, rank, "diagonal_scatter", x.loc);

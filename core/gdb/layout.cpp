@@ -31,6 +31,24 @@ using Output = Graph::Output;
 using Use = Graph::Use;
 
 extern "C" {
+// The names of all rows of ops, a '\0' behind each: `tapir break` says where a name is none of them.
+#define TAPIR_OP_NAME(op) #op "\0"
+#define TAPIR_UNARY0(name, ...) #name "\0"
+#define TAPIR_UNARY1(name, ...) #name "\0"
+#define TAPIR_UNARY2(name, ...) #name "\0"
+#define TAPIR_PREDICATE(name, ...) #name "\0"
+#define TAPIR_BINARY(name, ...) #name "\0"
+#define TAPIR_COMPARE(name, ...) #name "\0"
+#define TAPIR_TERNARY(name, ...) #name "\0"
+extern const char tapir_gdb_op_names[];
+extern const std::size_t tapir_gdb_op_names_size;
+[[gnu::used, gnu::retain]] constexpr char tapir_gdb_op_names[] =
+#include "tapir/ops/elementwise.def"
+#include "tapir/ops/op_list.inc"
+    ;
+#undef TAPIR_OP_NAME
+[[gnu::used, gnu::retain]] constexpr std::size_t tapir_gdb_op_names_size = sizeof tapir_gdb_op_names - 1;
+
 [[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_layout[] = {
     {"version", 1},
     TAPIR_GDB_SIZE(TensorImpl),

@@ -1331,13 +1331,34 @@ class Names:
         return [name, name + "_"] + cls.OTHERS.get(name, [])
 
     @classmethod
+    def rows(cls):
+        """The names of all rows of ops."""
+        address = address_of("tapir_gdb_op_names")
+        if address not in Known.constants:
+            text = read(address, number(address_of("tapir_gdb_op_names_size"))).decode()
+            Known.constants[address] = set(text.split("\0")) - {""}
+        return Known.constants[address]
+
+    @classmethod
+    def is_own(cls, name):
+        """Whether it is the name of an op or a function of the library; None: an older library does not say."""
+        try:
+            rows = cls.rows()
+        except (gdb.GdbError, gdb.MemoryError):
+            return None
+        return any(begun.rstrip("_") in rows or cls.is_function(begun) for begun in cls.begun(name))
+
+    @classmethod
     def check(cls, name):
-        """Refuses the name of an op that nothing can have."""
+        """Refuses the name of an op that nothing can have, and says so where only a Function of the program's can have it."""
         try:
             address_of("tapir_gdb_op")
         except gdb.GdbError:
             return  # the library comes later
-        if cls.is_there(name) is not False:
+        is_own = cls.is_own(name)
+        if is_own or cls.is_there(name) is not False:
+            if is_own is False:
+                print("no op of tapir is called %s: this stops only at a Function with this name" % name)
             return
         if gdb.parameter("breakpoint pending"):  # "on": see gdb's help of it
             print("no op has the name %s yet" % name)

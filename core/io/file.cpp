@@ -149,13 +149,19 @@ void AtomicFile::fail_system(const char* what) const {
 }
 
 void AtomicFile::write(const void* from, std::size_t count) {
+    overwrite(size_, from, count);
+    size_ += count;
+}
+
+void AtomicFile::overwrite(std::uint64_t offset, const void* from, std::size_t count) {
     const auto* next = static_cast<const std::byte*>(from);
     while (count > 0) {
         step();
-        const ssize_t put = ::write(descriptor_, next, std::min(count, kLargestCall));
+        const ssize_t put = ::pwrite(descriptor_, next, std::min(count, kLargestCall), static_cast<off_t>(offset));
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) fail_system("writing");
         next += put;
+        offset += static_cast<std::uint64_t>(put);
         count -= static_cast<std::size_t>(put);
     }
 }

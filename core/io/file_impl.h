@@ -61,6 +61,8 @@ class AtomicFile {
     AtomicFile& operator=(const AtomicFile&) = delete;
 
     void write(const void* from, std::size_t count);
+    /// Over what was written from `offset` on.
+    void overwrite(std::uint64_t offset, const void* from, std::size_t count);
     /// Flushes to the disk, calls `before_rename` where there is one, and renames.
     void commit(const std::function<void()>& before_rename = nullptr);
 
@@ -73,6 +75,7 @@ class AtomicFile {
     Loc loc_;
     std::string temporary_;
     int descriptor_ = -1;
+    std::uint64_t size_ = 0;
 };
 
 /// tapir::write_file for a public function of that name.

@@ -2,7 +2,6 @@
 #include "tapir/core/io/inflate_impl.h"
 
 #include <algorithm>
-#include <array>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file.h"
@@ -15,20 +14,7 @@ namespace {
 
 constexpr std::size_t kChunk = 64 * 1024;
 
-constexpr auto kCrc = crc_table(0xEDB88320U);
-
 }  // namespace
-
-std::uint32_t crc32(std::uint32_t before, const void* from, std::size_t count) noexcept {
-#ifdef TAPIR_HAVE_ZLIB
-    return static_cast<std::uint32_t>(::crc32_z(before, static_cast<const Bytef*>(from), count));
-#else
-    const auto* bytes = static_cast<const unsigned char*>(from);
-    std::uint32_t c = ~before;
-    for (std::size_t i = 0; i < count; ++i) c = kCrc[(c ^ bytes[i]) & 0xFF] ^ (c >> 8);
-    return ~c;
-#endif
-}
 
 #ifdef TAPIR_HAVE_ZLIB
 

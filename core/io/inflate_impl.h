@@ -1,7 +1,6 @@
-// Compressed bytes inside the library: deflate by way of zlib, which a build may lack, and the CRC of gzip and zip.
+// Compressed bytes inside the library: deflate by way of zlib, which a build may lack.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,20 +52,6 @@ class Deflater {
     void run(int flush);
     std::unique_ptr<State> state_;
 };
-
-/// For a CRC byte by byte, of this polynomial, its lowest power in the highest bit.
-constexpr std::array<std::uint32_t, 256> crc_table(std::uint32_t polynomial) {
-    std::array<std::uint32_t, 256> table{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-        std::uint32_t c = i;
-        for (int bit = 0; bit < 8; ++bit) c = c & 1 ? polynomial ^ (c >> 1) : c >> 1;
-        table[i] = c;
-    }
-    return table;
-}
-
-/// The CRC-32 of gzip and zip: of nothing 0; crc32(crc32(0, a), b) is that of a and b in a row.
-std::uint32_t crc32(std::uint32_t before, const void* from, std::size_t count) noexcept;
 
 /// A file read from the front to the end, gzip undone.
 class InputStream {

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/crc_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/inflate_impl.h"
 #include "tapir/core/io/kind_impl.h"

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/crc_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/kind_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
@@ -28,6 +29,30 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 constexpr std::uint64_t kLargestHeader = 100'000'000;  // as in the reference implementation
 constexpr char kMetadata[] = "__metadata__";
+// How the header of a file with a checksum begins, to the digit. Other programs leave the spaces out: where they copy
+// the metadata to a file of other contents, the checksum is none.
+constexpr std::string_view kChecksum = "tapir.crc32c";
+constexpr std::string_view kSigned = "{\"__metadata__\": {\"tapir.crc32c\": \"";
+constexpr std::size_t kDigits = 8;
+
+// Of the header behind its own digits, and of the tensors' checksums in the header's order.
+class Checksum {
+ public:
+    explicit Checksum(std::string_view header) {
+        if (!header.starts_with(kSigned) || header.size() < kSigned.size() + kDigits) return;
+        given_ = header.substr(kSigned.size(), kDigits);
+        header.remove_prefix(kSigned.size() + kDigits);
+        sum_ = io::crc32c(0, header.data(), header.size());
+    }
+    void add(std::uint32_t of_tensor) { sum_ = io::crc32c(sum_, &of_tensor, sizeof of_tensor); }
+    std::string digits() const { return fmt::format("{:08x}", sum_); }
+    bool is_wanted() const { return !given_.empty(); }
+    bool is_right() const { return !is_wanted() || given_ == digits(); }
+
+ private:
+    std::string given_;
+    std::uint32_t sum_ = 0;
+};
 
 const char* word_of(DType dtype) {
     for (const io::StoredType& type : io::stored_types()) {
@@ -187,7 +212,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     std::unordered_set<std::string> names_;
 };
 
-HeaderReader read_header(const char* op, const io::InputFile& file, const std::string& path, std::uint64_t& data_start, const Loc& loc) {
+struct Header {
+    std::vector<Entry> entries;
+    FileMetadata metadata;
+    Checksum checksum;
+    std::uint64_t data_start;
+};
+
+Header read_header(const char* op, const io::InputFile& file, const std::string& path, const Loc& loc) {
     std::uint64_t length = 0;
     if (file.size() < sizeof length) file.stop("shorter than 8 bytes" + io::kind_of(file));
     file.read(0, &length, sizeof length);
@@ -200,13 +232,13 @@ HeaderReader read_header(const char* op, const io::InputFile& file, const std::s
     }
     std::string text(static_cast<std::size_t>(length), '\0');
     file.read(sizeof length, text.data(), text.size());
-    data_start = sizeof length + length;
     HeaderReader header;
     if (text.empty() || text.front() != '{') {
         file.stop("the header must begin with {" + io::kind_of(file));
     }
     if (!nlohmann::json::sax_parse(text, &header)) fail<FileError>(loc, "{}: {}: {}", op, path, header.error);
-    return header;
+    std::erase_if(header.metadata, [](const auto& word) { return word.first == kChecksum; });
+    return {std::move(header.entries), std::move(header.metadata), Checksum(text), sizeof length + length};
 }
 
 // The tensors must cover the data exactly, without gaps and overlaps, each with as many bytes as its shape says.
@@ -267,16 +299,18 @@ void check_names(const char* op, const NamedTensors& tensors, const FileMetadata
 
 NamedTensors io::load_safetensors(const char* op, const std::string& path, FileMetadata* metadata, const Loc& loc) {
     const io::InputFile file(op, path, loc);
-    std::uint64_t data_start = 0;
-    HeaderReader header = read_header(op, file, path, data_start, loc);
-    check_layout(op, header.entries, file.size() - data_start, path, loc);
+    Header header = read_header(op, file, path, loc);
+    check_layout(op, header.entries, file.size() - header.data_start, path, loc);
     NamedTensors result;
     result.reserve(header.entries.size());
     for (Entry& e : header.entries) {
         detail::begin_op(op, cpu, loc);
         Tensor t = detail::make_empty(e.shape, e.type.dtype, cpu, loc);
         std::vector<std::byte> raw(e.type.convert ? static_cast<std::size_t>(e.end - e.begin) : 0);
-        file.read(data_start + e.begin, e.type.convert ? raw.data() : t.raw_data(), static_cast<std::size_t>(e.end - e.begin));
+        void* const bytes_in_file = e.type.convert ? raw.data() : t.raw_data();
+        file.read(header.data_start + e.begin, bytes_in_file, static_cast<std::size_t>(e.end - e.begin));
+        if (header.checksum.is_wanted())
+            header.checksum.add(io::crc32c(0, bytes_in_file, static_cast<std::size_t>(e.end - e.begin)));
         if (e.type.convert && !e.type.convert(raw.data(), t.raw_data(), t.numel())) {
             file.stop(fmt::format("the tensor {} has a number of the dtype {} that does not fit into {}", shown(e.name),
                                   e.type.safetensors, name(e.type.dtype)));
@@ -287,6 +321,8 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
         }
         result.push_back({std::move(e.name), std::move(t)});
     }
+    if (!header.checksum.is_right())
+        file.stop("it is damaged: its bytes have another checksum than those that were saved");
     if (metadata) *metadata = std::move(header.metadata);
     return result;
 }
@@ -306,18 +342,15 @@ void io::save_safetensors(const char* op, const std::string& path, const NamedTe
         begin[i] = position;
         position += tensors[i].tensor.nbytes();
     }
-    std::string header = "{";
-    const auto comma = [&] { return header.size() > 1 ? "," : ""; };
-    if (!metadata.empty()) {
-        header += quoted(op, kMetadata, loc) + ":{";
-        for (std::size_t i = 0; i < metadata.size(); ++i) {
-            header += (i ? "," : "") + quoted(op, metadata[i].first, loc) + ":" + quoted(op, metadata[i].second, loc);
-        }
-        header += "}";
+    std::string header(kSigned);
+    header.append(kDigits, '0') += '"';
+    for (const auto& [key, value] : metadata) {
+        if (key != kChecksum) header += "," + quoted(op, key, loc) + ":" + quoted(op, value, loc);
     }
+    header += "}";
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i].tensor;
-        header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", comma(),
+        header += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                               quoted(op, tensors[i].name, loc), word_of(t.dtype()), fmt::join(t.shape(), ","), begin[i],
                               begin[i] + t.nbytes());
     }
@@ -332,10 +365,15 @@ void io::save_safetensors(const char* op, const std::string& path, const NamedTe
     file.write(&length, sizeof length);
     file.write(header.data(), header.size());
     const detail::PauseRecording pause;
+    std::vector<std::uint32_t> sums(tensors.size());
     for (const std::size_t i : order) {
         const Tensor packed = tensors[i].tensor.to(cpu, loc).contiguous(loc);
         file.write(packed.raw_data(), packed.nbytes());
+        sums[i] = io::crc32c(0, packed.raw_data(), packed.nbytes());
     }
+    Checksum checksum(header);
+    for (const std::uint32_t sum : sums) checksum.add(sum);
+    file.overwrite(sizeof length + kSigned.size(), checksum.digits().data(), kDigits);
     file.commit(before_rename);
 }
 

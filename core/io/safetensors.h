@@ -4,8 +4,10 @@
 //     for (const NamedTensor& t : load_safetensors("weights.safetensors")) ...
 //
 // A file is 8 bytes of header length (little-endian), a JSON header, and the elements of all tensors, row-major.
-// Whatever is in it, reading ends in tensors or in a FileError that names the path; nothing is read or allocated beyond
-// the file's own size.
+// Whatever is in it, reading ends in tensors or in a FileError that names the path. It takes memory for the tensors
+// and, while it reads, about ten times the header's size. Files of Tapir begin with a checksum, the word "tapir.crc32c"
+// of the metadata: a file whose bytes have changed since is refused. What other programs write has none, also where
+// they copy the metadata of such a file.
 #pragma once
 
 #include <string>
@@ -16,7 +18,7 @@
 
 namespace tapir {
 
-/// The header's "__metadata__": words about the file.
+/// The header's "__metadata__": words about the file, but for its checksum.
 using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 
 /// Writes a new file beside `path`, flushes it to the disk and renames it: at any moment `path` is the old file or the whole

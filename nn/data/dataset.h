@@ -84,17 +84,20 @@ class TensorDataset {
         detail::check_rows(tensors_, sizeof...(T), lines[0]);
     }
     std::int64_t size() const { return tensors_[0].shape()[0]; }
-    auto get(std::int64_t index) const { return rows(index, std::index_sequence_for<T...>()); }
+    /// Row number index, from the end where it is below 0. Throws IndexError.
+    auto get(std::int64_t index, Loc loc = Loc::current()) const {
+        return rows(index, loc, std::index_sequence_for<T...>());
+    }
     /// Tensor number i, whole.
     const Tensor& tensor(std::size_t i = 0) const { return tensors_[i]; }
 
  private:
     template <std::size_t... I>
-    auto rows(std::int64_t index, std::index_sequence<I...>) const {
+    auto rows(std::int64_t index, const Loc& loc, std::index_sequence<I...>) const {
         if constexpr (sizeof...(T) == 1) {
-            return tensors_[0].select(0, index);
+            return tensors_[0].select(0, index, loc);
         } else {
-            return std::tuple<T...>(tensors_[I].select(0, index)...);
+            return std::tuple<T...>(tensors_[I].select(0, index, loc)...);
         }
     }
 
@@ -111,7 +114,11 @@ class VectorDataset {
  public:
     explicit VectorDataset(std::vector<T> items) : items_(std::make_shared<const std::vector<T>>(std::move(items))) {}
     std::int64_t size() const { return static_cast<std::int64_t>(items_->size()); }
-    const T& get(std::int64_t index) const { return (*items_)[static_cast<std::size_t>(index)]; }
+    /// Throws IndexError.
+    const T& get(std::int64_t index, Loc loc = Loc::current()) const {
+        detail::check_index(index, size(), "VectorDataset", loc);
+        return (*items_)[static_cast<std::size_t>(index)];
+    }
 
  private:
     std::shared_ptr<const std::vector<T>> items_;
@@ -126,7 +133,8 @@ class Subset {
         detail::check_indices(indices_, dataset_.size(), "Subset", loc);
     }
     std::int64_t size() const { return static_cast<std::int64_t>(indices_.size()); }
-    decltype(auto) get(std::int64_t index, Generator& random) const {
+    decltype(auto) get(std::int64_t index, Generator& random, Loc loc = Loc::current()) const {
+        detail::check_index(index, size(), "Subset", loc);
         return get_item(dataset_, indices_[static_cast<std::size_t>(index)], random);
     }
     const std::vector<std::int64_t>& indices() const noexcept { return indices_; }

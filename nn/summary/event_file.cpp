@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -12,13 +11,13 @@
 #include <system_error>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/crc_impl.h"
 #include "tapir/core/io/file_impl.h"
-#include "tapir/core/io/inflate_impl.h"
 
 namespace tapir::summary {
 namespace {
 
-constexpr auto kCastagnoli = io::crc_table(0x82F63B78U);
+std::uint32_t crc32c(const std::string& bytes) { return io::crc32c(0, bytes.data(), bytes.size()); }
 
 // TFRecord's masking, so that the checksum of bytes that hold checksums is still a good one.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xA282EAD8U; }
@@ -44,12 +43,6 @@ std::string host() {
 }
 
 }  // namespace
-
-std::uint32_t crc32c(std::string_view bytes) noexcept {
-    std::uint32_t c = ~0U;
-    for (const char byte : bytes) c = kCastagnoli[(c ^ static_cast<unsigned char>(byte)) & 0xFF] ^ (c >> 8);
-    return ~c;
-}
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 

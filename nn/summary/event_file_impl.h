@@ -3,15 +3,11 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "tapir/core/error.h"
 #include "tapir/nn/summary/wire_impl.h"
 
 namespace tapir::summary {
-
-/// The CRC-32C (Castagnoli) of some bytes.
-std::uint32_t crc32c(std::string_view bytes) noexcept;
 
 /// Seconds since 1970.
 double now();

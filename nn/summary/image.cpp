@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/crc_impl.h"
 #include "tapir/core/io/inflate_impl.h"
 #include "tapir/core/io/shown_impl.h"
 

@@ -45,6 +45,22 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
     return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
+// CRC-32C, bit by bit: the division by the reflected polynomial.
+std::uint32_t crc32c(const std::string& bytes, std::uint32_t before = 0) {
+    std::uint32_t c = ~before;
+    for (const char byte : bytes) {
+        c ^= static_cast<unsigned char>(byte);
+        for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ (c % 2 ? 0x82F63B78U : 0U);
+    }
+    return ~c;
+}
+
+std::string little_endian(std::uint32_t number) {
+    std::string bytes(4, '\0');
+    std::memcpy(bytes.data(), &number, 4);
+    return bytes;
+}
+
 }  // namespace
 
 TEST_CASE("every dtype and shape comes back") {
@@ -84,13 +100,68 @@ TEST_CASE("every dtype and shape comes back") {
 TEST_CASE("the bytes are the format's") {
     const Folder folder;
     save_safetensors(folder.file(), {{"a", tensor({7}, uint8)}, {"b", tensor({1.0, 2.0}, float32)}});
-    const std::string header =
-        R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
-    const std::string padded = header + std::string((8 - header.size() % 8) % 8, ' ');
+    const std::string front = R"({"__metadata__": {"tapir.crc32c": ")";
+    std::string behind =
+        R"("},"a":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+    while ((front.size() + 8 + behind.size()) % 8 != 0) behind += ' ';
     const float numbers[] = {1, 2};
     std::string data(8, '\0');
     std::memcpy(data.data(), numbers, 8);
-    CHECK(bytes_of(folder.file()) == with_length(padded.size(), padded + data + "\7"));
+    char digits[9];
+    std::snprintf(digits, sizeof digits, "%08x",
+                  crc32c(behind + little_endian(crc32c("\7")) + little_endian(crc32c(data))));
+    CHECK(bytes_of(folder.file()) ==
+          with_length(front.size() + 8 + behind.size(), front + digits + behind + data + "\7"));
+}
+
+TEST_CASE("a file with a changed byte is refused, or holds what was saved") {
+    const Folder folder;
+    const NamedTensors saved{
+        {"w", arange(6).reshape({2, 3}).to(float32)}, {"b", tensor({true, false})}, {"empty", zeros({0, 2})}};
+    save_safetensors(folder.file(), saved, {{"format", "pt"}});
+    const std::string whole = bytes_of(folder.file());
+    std::size_t accepted = 0;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+        for (const int change : {0x01, 0x20, 0x80}) {
+            std::string bytes = whole;
+            bytes[i] = static_cast<char>(bytes[i] ^ change);
+            write_bytes(folder.file(), bytes);
+            NamedTensors loaded;
+            FileMetadata metadata;
+            try {
+                loaded = load_safetensors(folder.file(), &metadata);
+            } catch (const FileError&) {
+                continue;
+            }
+            ++accepted;
+            INFO("byte " << i << " changed by " << change);
+            REQUIRE(loaded.size() == saved.size());
+            for (std::size_t k = 0; k < saved.size(); ++k)
+                CHECK((loaded[k].name == saved[k].name && equal(loaded[k].tensor, saved[k].tensor)));
+            CHECK((metadata.back() == FileMetadata::value_type{"format", "pt"}));
+        }
+    }
+    CHECK(accepted > 0);  // in the checksum's own name
+    CHECK(accepted < 40);
+    std::string bytes = whole;
+    bytes.back() = 1;  // the last bool was false
+    write_bytes(folder.file(), bytes);
+    CHECK(check::message<FileError>([&] { load_safetensors(folder.file()); }).find("it is damaged") !=
+          std::string::npos);
+}
+
+TEST_CASE("a checksum that another program copied with the metadata is none") {
+    const Folder folder;
+    const std::string header =
+        R"({"__metadata__":{"tapir.crc32c":"01234567","a":"b"},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+    write_bytes(folder.file(), file_of(header, 1));
+    FileMetadata metadata;
+    const NamedTensors loaded = load_safetensors(folder.file(), &metadata);
+    CHECK(loaded.front().tensor.item<int>() == 1);
+    CHECK(metadata == FileMetadata{{"a", "b"}});
+    save_safetensors(folder.file(), loaded, {{"tapir.crc32c", "01234567"}, {"a", "b"}});
+    load_safetensors(folder.file(), &metadata);
+    CHECK(metadata == FileMetadata{{"a", "b"}});
 }
 
 TEST_CASE("hostile files end in a FileError that names the file and the user's line") {

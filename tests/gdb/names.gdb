@@ -39,6 +39,9 @@ delete
 tapir break step
 run writes
 continue
+# Of other texts of the program only a Function may have the name.
+delete
+tapir break cell
 # Ends of texts, and names of types, are no ops.
 python
 for wrong in ("l", "ul", "Cell", "my-pov", "tapir::Function"):

@@ -309,9 +309,9 @@ void doubles(int opset) {
                 {{"x", randn({6, 4}, float64), {"batch"}}, {"target", randint(0, 3, {6}), {"batch"}}}, {{randn({9, 4}, float64), randint(0, 3, {9})}}, {.opset = opset});
     write_model("float64_numbers_" + std::to_string(opset),
                 [](const std::vector<Tensor>& v) -> std::vector<Tensor> {
-                    const Tensor& x = v[0];
+                    const Tensor &x = v[0], moderate = clamp(x, -1e100, 1e100);  // ONNX's norms square what they are given
                     return {cos(x), tan(x), sinh(x), cosh(x), asinh(x), acosh(x), atanh(x), digamma(x), elu(x), selu(x), softplus(x), logsigmoid(x), softsign(x),
-                            hardsigmoid(x), hardswish(x), leaky_relu(x), norm(x), norm(x, 1), norm(x[2]), norm(x[2], 1)};
+                            hardsigmoid(x), hardswish(x), leaky_relu(x), norm(moderate), norm(x, 1), norm(x[2]), norm(x[2], 1)};
                 },
                 {{"x", tensor({0.5, 1e-9, -0.75, -2.3, 3.0, 1.0, -1.0, 1.0000001, 700.0, -700.0, 1e5, -1e5, 1e200, -1e200, 0.0}, float64)}},
                 {{tensor({0.1, 0.2, -3.5, 5.25, 22.0, -22.0, 19.0, 1e8, -1e8, -0.999999, 0.999999, 1e-300, 2.0, 1.5, -40.0}, float64)}}, {.opset = opset});

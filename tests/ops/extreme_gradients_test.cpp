@@ -211,6 +211,7 @@ struct Kept {
     const char* reason;
 };
 constexpr Kept kKept[] = {
+    {"lerp", 1, "by the weight, between two infinities: infinity less infinity"},
     {"lgamma", 1, "at -inf, where its slope has no limit"},
     {"pow", 1, "by the exponent, of a base below 0, where the power of other exponents is not real"},
     {"xlogy", 1, "by the second operand at (inf, inf): inf / inf"},

@@ -109,7 +109,7 @@ void run_graphs() {
     CHECK(sum(x, y).equal(first) && sum({x, y})[0].equal(first) && both({x, y})[1].equal(second));
     CHECK(sum.inputs().size() == 2 && both.output_count() == 2 && both.planned_bytes() < 1000);
     const CompiledGraph one = Graph::parse("input x: float32 (2,)\n%1: float32 (2,) = neg(x)\noutput y = %1\n").compile();
-    CHECK(one({ones({2})})[0].item() == -1);
+    CHECK(one({ones({2})})[0][0].item() == -1);
     Graph copy = graph, moved = std::move(copy);
     copy = moved;
     CHECK(copy.inputs().size() == 2);

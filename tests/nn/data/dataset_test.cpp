@@ -60,6 +60,12 @@ TEST_CASE("joined datasets refuse what is not in them") {
     const data::ConcatDataset pair{two, two};
     const data::ConcatDataset list{std::vector{two, two}};
     FAILS_IN(IndexError, "ConcatDataset: index 4 is not in a dataset of 4 items", "", pair.get(4, random));
+    FAILS_IN(IndexError, "select: index 4 is out of range", "", data::TensorDataset{arange(4)}.get(4));
+    FAILS_IN(IndexError, "select: index 4 is out of range", "", (data::TensorDataset{arange(4), arange(4)}.get(4)));
+    FAILS_IN(IndexError, "VectorDataset: index -1 is not in a dataset of 2 items", "",
+             (data::VectorDataset{std::vector{1, 2}}.get(-1)));
+    FAILS_IN(IndexError, "Subset: index 1 is not in a dataset of 1 items", "",
+             data::Subset(data::TensorDataset{arange(4)}, {2}).get(1, random));
     FAILS_IN(IndexError, "ConcatDataset: index -1 is not in a dataset of 4 items", "", pair.get(-1, random));
     FAILS_IN(IndexError, "ConcatDataset: index 4 is not in a dataset of 4 items", "", list.get(4, random));
     FAILS_IN(IndexError, "ConcatDataset: index -1 is not in a dataset of 4 items", "", list.get(-1, random));

@@ -16,6 +16,7 @@
 #include "../../fails.h"
 #include "reader.h"
 #include "tapir/core/format.h"
+#include "tapir/core/io/crc_impl.h"
 #include "tapir/core/io/inflate_impl.h"
 #include "tapir/core/text_impl.h"
 #include "tapir/nn/summary/event_file_impl.h"
@@ -101,10 +102,14 @@ std::vector<int> ints(const std::vector<std::int64_t>& list) { return {list.begi
 }  // namespace
 
 TEST_CASE("checksums are CRC-32C") {
-    CHECK(summary::crc32c("123456789") == 0xE3069283);  // the check value of the catalogue of CRCs
-    CHECK(summary::crc32c("") == 0);
-    CHECK(summary::crc32c(std::string(32, '\0')) == 0x8A9136AA);  // RFC 3720, B.4
-    CHECK(summary::crc32c("the quick brown fox") == events::crc("the quick brown fox", 0x82F63B78));
+    const auto crc32c = [](const std::string& bytes, std::uint32_t before = 0) {
+        return io::crc32c(before, bytes.data(), bytes.size());
+    };
+    CHECK(crc32c("123456789") == 0xE3069283);  // the check value of the catalogue of CRCs
+    CHECK(crc32c("") == 0);
+    CHECK(crc32c(std::string(32, '\0')) == 0x8A9136AA);  // RFC 3720, B.4
+    CHECK(crc32c("the quick brown fox") == events::crc("the quick brown fox", 0x82F63B78));
+    CHECK(crc32c("brown fox", crc32c("the quick ")) == crc32c("the quick brown fox"));
 }
 
 TEST_CASE("files are byte by byte what the tensorboard package writes") {
