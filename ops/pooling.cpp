@@ -402,7 +402,9 @@ Tensor lp_pool(const char* op, int dims, const In& x, double p, const Shape& ker
     // Of the mean: a window that ends outside the input counts as a whole one.
     const Tensor means = avg_pool(op, dims, In(pow(x, p), x.loc), kernel, {.stride = o.stride, .ceil_mode = o.ceil_mode});
     const int64_t window = kernel.rank() == 1 && dims == 2 ? kernel[0] * kernel[0] : kernel.numel();
-    return pow(means * window, 1 / p);
+    // A root has no slope at 0: as norm()'s, the gradient of a window of zeros is 0.
+    const Tensor sums = means * window, is_zero = sums == 0;
+    return where(is_zero, 0, pow(where(is_zero, 1, sums), 1 / p));
 }
 
 Tensor max_pool_backward(const In& g, const In& index, const PoolCall& call);

@@ -134,6 +134,14 @@ TEST_CASE("slopes at the origin and at infinity", "[ops]") {
     }
 }
 
+TEST_CASE("a window of zeros has no gradient in lp_pool", "[ops]") {
+    for (const DType dtype : {float32, float64}) {
+        const std::vector<V> d = derivatives([](const Tensor& t) { return lp_pool1d(t, 2, 2); }, tensor({{{0.0, 0.0, 3.0, 4.0}}}, dtype), 3);
+        check_values(d[0], {0, 0, 0.6, 0.8});
+        check_values(V{d[1][0], d[1][1], d[2][0], d[2][1]}, {0, 0, 0, 0});
+    }
+}
+
 TEST_CASE("an impossible example of ctc_loss leaves the others alone", "[ops]") {
     // The second has three labels in two steps.
     const Tensor targets = tensor({{1, 2, 0}, {1, 2, 1}}, int64), inputs = tensor({4, 2}, int64), lengths = tensor({2, 3}, int64);
