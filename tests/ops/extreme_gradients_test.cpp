@@ -485,3 +485,126 @@ TEST_CASE("where no gradient comes, none goes on: other ops at special numbers",
         CHECK((m.op.empty() || needed.count(m.op) == 1));
     }
 }
+
+namespace {
+
+// Derivatives that are nan although operands and results are numbers, at the least of these numbers and from this order on, and why.
+enum class At { largest, smallest, zero };
+struct Undefined {
+    std::string_view op;
+    At at;
+    int order;
+    const char* reason;
+};
+constexpr Undefined kUndefined[] = {
+    {"linalg_eigh", At::zero, 1, "equal eigenvalues: their vectors have no derivative"},
+    {"linalg_eigvalsh", At::zero, 2, "the same"},
+    {"linalg_qr", At::zero, 1, "a singular matrix"},
+    {"linalg_svd", At::zero, 1, "equal singular values: their vectors have no derivative"},
+    {"linalg_svdvals", At::zero, 2, "the same; norms of matrices are made of it"},
+    {"linalg_pinv", At::largest, 2, "products beyond all numbers"},
+    {"linalg_solve", At::largest, 2, "the same"},
+    {"norm", At::smallest, 1, "powers of quotients beyond all numbers, for other norms than 1, 2 and infinity"},
+    {"normalize", At::smallest, 2, "quotients by a length whose reciprocal is infinite"},
+    {"mse_loss", At::smallest, 2, "the same, of losses made of cosine_similarity and normalize"},
+    {"scatter_reduce", At::smallest, 2, "a product divided by one of its factors, beyond all numbers"},
+    {"batch_norm", At::largest, 2, "products of a row of the largest numbers, beyond all numbers"},
+    {"batch_norm_backward", At::largest, 1, "the same"},
+    {"group_norm", At::largest, 2, "the same"},
+    {"group_norm_backward", At::largest, 1, "the same"},
+    {"layer_norm", At::largest, 2, "the same"},
+    {"layer_norm_backward", At::largest, 1, "the same"},
+    {"rms_norm", At::largest, 2, "the same"},
+    {"std", At::largest, 1, "differences from a mean that is infinite"},
+    {"var_mean", At::largest, 1, "the same"},
+    {"cdist", At::largest, 2, "differences beyond all numbers"},
+    {"pdist", At::largest, 3, "the same"},
+    {"cross_entropy_backward", At::largest, 3, "products beyond all numbers"},
+    {"gru_gates_backward", At::largest, 2, "the same"},
+    {"lstm_gates_backward", At::largest, 2, "the same"},
+    {"matmul", At::largest, 1, "infinity less infinity in a sum of products"},
+    {"prelu", At::largest, 1, "the same, of a weight's gradient"},
+    {"scaled_dot_product_attention", At::largest, 1, "the same"},
+    {"grid_sample", At::largest, 1, "differences of pixels beyond all numbers"},
+};
+
+// What a sum of all results, each element with another weight, has as derivatives by all floating inputs: the first order with a nan; 0: none.
+// Where a result or a derivative is infinite, it ends there.
+int order_of_nan(const Call& call, const std::vector<Tensor>& leaves) {
+    std::vector<Tensor> sources;
+    for (const Tensor& x : leaves) {
+        if (is_floating(x.dtype())) sources.push_back(Tensor(x).requires_grad_());
+    }
+    bool is_finite = true;
+    const auto weighted = [&is_finite](const std::vector<Tensor>& all) {
+        Tensor total;
+        double phase = 0;
+        for (const Tensor& y : all) {
+            if (!y.defined() || !is_floating(y.dtype()) || !y.requires_grad()) continue;
+            is_finite = is_finite && isfinite(y).all().item<bool>();
+            const Tensor part = sum(y * sin(arange(y.numel(), y.dtype()).reshape(y.shape()) + (phase += 0.7)));
+            total = total.defined() ? total + part : part;
+        }
+        return total;
+    };
+    Tape tape;
+    Tensor total = weighted(call.run(leaves));
+    for (int order = 1; order <= 3 && is_finite && total.defined(); ++order) {
+        const std::vector<Tensor> gradients = tape.gradient(total, sources, {.create_graph = order < 3, .retain_graph = true});
+        for (const Tensor& g : gradients) {
+            if (g.defined() && isnan(g).any().item<bool>()) return order;
+        }
+        if (order < 3) total = weighted(gradients);
+    }
+    return 0;
+}
+
+}  // namespace
+
+TEST_CASE("derivatives of other ops are not nan at zeros, the smallest and the largest numbers", "[ops]") {
+    std::set<std::string_view> needed;
+    const auto is_row = [](const OpInfo* info) {
+        return std::any_of(std::begin(elementwise_ops), std::end(elementwise_ops), [&](const ElementwiseOp& op) { return &op.info == info; });
+    };
+    const auto check = [&](const Call& call, const std::vector<Tensor>& leaves, std::size_t input, At at, double number) {
+        int order = 0;
+        try {
+            order = order_of_nan(call, leaves);
+        } catch (const Error&) {
+            return;  // refused: no factor of this matrix, or no gradients of that order
+        }
+        if (order == 0) return;
+        const auto kept = std::find_if(std::begin(kUndefined), std::end(kUndefined),
+                                       [&](const Undefined& u) { return u.op == call.op->name && at <= u.at && order >= u.order; });
+        if (kept != std::end(kUndefined)) {
+            needed.insert(kept->op);
+            return;
+        }
+        INFO(call.name << ", " << call.code << ", input " << input << " of " << name(leaves[input].dtype()) << " at " << number << ", order " << order);
+        CHECK(order == 0);
+    };
+    for (const Call& call : test::all_calls()) {
+        if (!call.differentiable || call.extreme || call.torch == "random" || is_row(call.op)) continue;
+        const std::vector<Tensor> inputs = test::make_inputs(call);
+        for (std::size_t k = 0; k < inputs.size(); ++k) {
+            if (!is_floating(inputs[k].dtype()) || inputs[k].numel() == 0) continue;
+            for (const DType dtype : {float32, float64}) {
+                const V numbers = special(dtype);
+                for (const auto& [at, index] : {std::pair(At::zero, 0), {At::zero, 1}, {At::smallest, 9}, {At::smallest, 10}, {At::largest, 5}, {At::largest, 6}}) {
+                    const double number = numbers[static_cast<std::size_t>(index)];
+                    for (const bool all : {false, true}) {
+                        std::vector<Tensor> leaves;
+                        for (const Tensor& x : inputs) leaves.push_back(is_floating(x.dtype()) ? x.to(dtype).clone() : x.clone());
+                        Tensor target = all ? leaves[k] : leaves[k].view({-1}).narrow(0, 0, 1);
+                        target.fill_(number);
+                        check(call, leaves, k, at, number);
+                    }
+                }
+            }
+        }
+    }
+    for (const Undefined& u : kUndefined) {
+        INFO(u.op << ": " << u.reason);
+        CHECK((u.op.empty() || needed.count(u.op) == 1));
+    }
+}
