@@ -1244,7 +1244,7 @@ class Names:
     def sections(cls):
         """The constants of the program and of the libraries that are loaded, one after the other; the program's are the first."""
         for line in gdb.execute("info files", to_string=True).splitlines():
-            found = re.match(r"\s*0x([0-9a-f]+) - 0x([0-9a-f]+) is (?:\.rodata|__TEXT\.__cstring)(?: in |$)", line)
+            found = re.match(r"\s*0x([0-9a-f]+) - 0x([0-9a-f]+) is (?:\.rodata(?:\.\S+)?|__TEXT\.__cstring)(?: in |$)", line)
             if not found:
                 continue
             begin, end = (int(number, 16) for number in found.groups())
@@ -1357,7 +1357,7 @@ class Names:
             return  # the library comes later
         is_own = cls.is_own(name)
         if is_own or cls.is_there(name) is not False:
-            if is_own is False:
+            if is_own is False and re.fullmatch(r"[\w:]+", name):  # of others, "is a Function" says it
                 print("no op of tapir is called %s: this stops only at a Function with this name" % name)
             return
         if gdb.parameter("breakpoint pending"):  # "on": see gdb's help of it
