@@ -23,6 +23,7 @@ using std::int64_t;
 // Padding of each dimension; negative: elements cut off.
 struct Padding {
     Shape before, after;
+    int given;  // how many dimensions, from the last one, it was told of
 };
 
 // How users call them.
@@ -330,14 +331,14 @@ void pad_rule(Backward& b) {
     if (b.needs(0)) b.give(0, pad_by(In(b.grad(), b.record().loc), padding, 0));
 }
 
-// Of the last dimension first.
+// Of the last dimension first, and of as many as the call has given: zeros of one size are other widths for another one.
 std::vector<int64_t> widths_of(const Padding& padding) {
     std::vector<int64_t> widths;
     for (int d = padding.before.rank(); d-- > 0;) {
         widths.push_back(padding.before.raw(d));
         widths.push_back(padding.after.raw(d));
     }
-    while (widths.size() > 2 && widths.end()[-1] == 0 && widths.end()[-2] == 0) widths.resize(widths.size() - 2);
+    widths.resize(std::min(widths.size(), 2 * static_cast<std::size_t>(std::max(padding.given, 1))));
     return widths;
 }
 
@@ -392,7 +393,7 @@ Padding padding_of(const In& x, const std::vector<int64_t>& widths) {
         if (width > kMaxWidth || width < -kMaxWidth)
             fail<ValueError>(x.loc, "pad: width {} is larger than any memory", width);
     }
-    Padding padding{x.tensor.shape(), x.tensor.shape()};
+    Padding padding{x.tensor.shape(), x.tensor.shape(), static_cast<int>(widths.size() / 2)};
     for (int d = 0; d < rank; ++d) {
         const auto i = static_cast<std::size_t>(2 * (rank - 1 - d));
         padding.before[d] = i < widths.size() ? widths[i] : 0;

@@ -192,15 +192,19 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
 
 bool is_guess(const SymInt& formula) {
     const SymInt::Parts parts = formula.parts();
-    const auto has_square = [](const auto& term) { return std::adjacent_find(term.first.begin(), term.first.end()) != term.first.end(); };
-    return parts.divisor != 1 || std::any_of(parts.terms.begin(), parts.terms.end(), has_square);
+    const auto is_one = [](const auto& term) {  // a square, or of a quotient
+        const SymInt::Product& product = term.first;
+        return std::adjacent_find(product.begin(), product.end()) != product.end() || product[0][0] == '(';
+    };
+    return parts.divisor != 1 || std::any_of(parts.terms.begin(), parts.terms.end(), is_one);
 }
 
-std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype) {
+std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype,
+                                       std::span<const KnownSize> known) {
     if (!std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::isfinite(number); })) return std::nullopt;
     std::optional<SizedNumber> guess;
     const auto is_found = [&](const std::vector<std::int64_t>& sizes, double factor, bool is_reciprocal) {
-        const std::optional<SymInt> size = fit(samples, sizes);
+        const std::optional<SymInt> size = known.empty() ? fit(samples, sizes) : fit_sizes(samples, sizes, known);
         if (!size) return false;
         const bool is_sure = !is_guess(*size);
         if (is_sure || !guess) guess = SizedNumber{*size, factor, is_reciprocal};

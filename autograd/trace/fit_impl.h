@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "tapir/autograd/trace/sym_int.h"
 #include "tapir/core/dtype.h"
@@ -18,6 +20,15 @@ std::vector<DimSizes> samples_of(const DimSizes& first, const DimSizes& far = {}
 /// The formula that gives values[i] for samples[i]; nothing where there is none.
 std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values);
 
+/// A size of the graph, and what it is for each sample.
+struct KnownSize {
+    SymInt formula;
+    std::vector<std::int64_t> values;
+};
+/// As fit(), for many samples, also of other sizes: their sums, differences and products, and what division by numbers up to 8 makes of one.
+/// known: the nearest ones first.
+std::optional<SymInt> fit_sizes(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values, std::span<const KnownSize> known);
+
 /// Samples at a few sizes tell which polynomial it is that has each dimension once; other formulas could go through these by chance.
 bool is_guess(const SymInt& formula);
 
@@ -28,7 +39,8 @@ struct SizedNumber {
     double factor;
     bool is_reciprocal;
 };
-/// What gives numbers[i], of this dtype, for samples[i], to the last bit; nothing where nothing does.
-std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype);
+/// What gives numbers[i], of this dtype, for samples[i], to the last bit; nothing where nothing does. known: as fit_sizes().
+std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype,
+                                       std::span<const KnownSize> known = {});
 
 }  // namespace tapir::detail

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "tapir/autograd/trace/data_sizes_impl.h"
@@ -38,12 +39,16 @@ bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
 // Several graphs of one program, for several sizes of its dimensions, as one.
 class Union {
  public:
-    Union(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc)
-        : graphs_(std::move(graphs)), samples_(samples), loc_(loc) {}
+    // known: null where only polynomials and the simplest quotients are looked for; else the sizes of the graph around this one.
+    Union(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc, const std::vector<KnownSize>* known)
+        : graphs_(std::move(graphs)), samples_(samples), loc_(loc), divides_(known != nullptr) {
+        if (known) known_ = *known;
+    }
 
     JoinedGraph make() {
         Graph& whole = graphs_[0];
         for (std::size_t g = 1; g < graphs_.size(); ++g) check_same(whole, graphs_[g], g);
+        if (divides_) know_shapes();
         for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
         join_shapes();
         join_constants();
@@ -89,11 +94,93 @@ class Union {
 
     std::optional<SymInt> join(const std::vector<std::int64_t>& values) {
         if (std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end()) return SymInt(values[0]);
-        std::optional<SymInt> formula = fit(samples_, values);
+        std::optional<SymInt> formula = divides_ ? fit_sizes(samples_, values, near_) : fit(samples_, values);
         if (formula && is_guess(*formula)) {
             for (std::string& name : formula->dims()) guessed_.insert(std::move(name));
         }
         return formula;
+    }
+
+    // --- Sizes of the graph, of which others are made -----------------------------------------------------------------------------
+
+    void know_shapes() {
+        std::vector<const std::vector<Graph::Value*>*> inputs;
+        for (const Graph& graph : graphs_) inputs.push_back(&graph.inputs());
+        near_ = known_;
+        for (std::size_t i = 0; i < inputs[0]->size(); ++i) know_shape(inputs, i, nullptr);
+        for (std::size_t n = 0; n < graphs_[0].nodes().size(); ++n) {
+            const Graph::Node& node = *graphs_[0].nodes()[n];
+            std::vector<const std::vector<Graph::Value*>*> results;
+            for (const Graph& graph : graphs_) results.push_back(&graph.nodes()[n]->results);
+            look_near(node);
+            for (std::size_t k = 0; k < node.results.size(); ++k) know_shape(results, k, &node);
+        }
+    }
+
+    // lists: of each run, in which the value has this place.
+    void know_shape(const std::vector<const std::vector<Graph::Value*>*>& lists, std::size_t place, const Graph::Node* node) {
+        const Graph::Value* value = (*lists[0])[place];
+        std::vector<KnownSize>& sizes = sizes_[value];
+        for (std::size_t d = 0; d < value->shape.size(); ++d) {
+            std::vector<std::int64_t> numbers;
+            for (const auto* list : lists) {
+                const std::vector<SymInt>& shape = (*list)[place]->shape;
+                if (shape.size() != value->shape.size()) return;  // join_shapes() says so
+                numbers.push_back(shape[d].number());
+            }
+            std::optional<SymInt> formula = node ? windows_along(*node, d, numbers) : std::nullopt;
+            if (!formula) formula = join(numbers);
+            sizes.push_back({formula.value_or(SymInt(-1)), std::move(numbers)});
+            if (!formula || formula->is_number()) continue;
+            const auto is_it = [&](const KnownSize& known) { return known.values == sizes.back().values; };
+            if (std::none_of(known_.begin(), known_.end(), is_it)) known_.push_back(sizes.back());
+        }
+    }
+
+    // The node's own sizes, then those of the graph, the last one first.
+    void look_near(const Graph::Node& node) {
+        near_.clear();
+        const auto add = [&](const Graph::Value* value) {
+            const auto found = sizes_.find(value);
+            if (found == sizes_.end()) return;
+            for (const KnownSize& size : found->second) {
+                const auto is_it = [&](const KnownSize& known) { return known.values == size.values; };
+                if (!size.formula.is_number() && std::none_of(near_.begin(), near_.end(), is_it)) near_.push_back(size);
+            }
+        };
+        for (const Graph::Value* input : node.inputs) add(input);
+        for (const Graph::Value* result : node.results) add(result);
+        near_.insert(near_.end(), known_.rbegin(), known_.rend());
+    }
+
+    // How many windows there are, by their definition: few samples tell little of a size that many strides have made small.
+    std::optional<SymInt> windows_along(const Graph::Node& node, std::size_t d, const std::vector<std::int64_t>& numbers) const {
+        const bool is_convolution = node.op == "convolution";
+        const auto of_input = sizes_.find(node.inputs.empty() ? nullptr : node.inputs[0]);
+        if ((!is_convolution && node.op != "max_pool" && node.op != "avg_pool") || d < 2) return std::nullopt;
+        if (of_input == sizes_.end() || of_input->second.size() <= d || of_input->second[d].formula.is_number()) return std::nullopt;
+        const std::size_t dims = node.inputs[0]->shape.size() - 2;
+        const auto number_of = [&](std::string_view wanted, std::int64_t otherwise) {
+            std::int64_t sum = 0;
+            std::size_t count = 0;
+            for (const auto& [name, attribute] : node.attributes().all()) {
+                const auto* list = std::get_if<std::vector<SymInt>>(&attribute);
+                if (name != wanted || !list) continue;
+                for (std::size_t i = d - 2; i < list->size(); i += dims, ++count) sum += (*list)[i].number();  // on both sides
+            }
+            return count == 0 ? otherwise : wanted == "padding" && count == 1 ? 2 * sum : sum;
+        };
+        const std::int64_t kernel = is_convolution ? node.inputs[1]->shape[d].number() : number_of("kernel_size", 1);
+        const std::int64_t stride = number_of("stride", is_convolution ? 1 : kernel);
+        const std::int64_t reach = number_of("dilation", 1) * (kernel - 1) + 1;
+        const SymInt room = of_input->second[d].formula + SymInt(number_of("padding", 0) - reach);
+        for (const std::int64_t more : {std::int64_t{0}, stride - 1}) {  // the latter with ceil_mode
+            const SymInt formula = (room + SymInt(more)).floor_div(stride) + SymInt(1);
+            bool is_right = true;
+            for (std::size_t g = 0; g < numbers.size() && is_right; ++g) is_right = formula.value(samples_[g]) == numbers[g];
+            if (is_right && is_guess(formula)) return formula;
+        }
+        return std::nullopt;
     }
 
     void join_attributes(std::size_t n) {
@@ -105,6 +192,7 @@ class Union {
             std::vector<Attribute> values;
             for (auto& attributes : all) values.push_back(std::move(attributes[i].second));
             if (std::all_of(values.begin(), values.end(), [&](const Attribute& value) { return same_attribute(value, values[0]); })) continue;
+            if (divides_) look_near(node);
             const std::optional<Attribute> joined = join(node, name, values);
             if (!joined) fail_no_formula(node, name, values);
             graphs_[0].edit_attributes(&node).set(name, *joined);
@@ -157,7 +245,7 @@ class Union {
     }
 
     std::shared_ptr<const Graph> join_parts(std::vector<Graph> parts) {
-        JoinedGraph joined = Union(std::move(parts), samples_, loc_).make();
+        JoinedGraph joined = Union(std::move(parts), samples_, loc_, divides_ ? &known_ : nullptr).make();
         guessed_.merge(joined.guessed);
         return std::make_shared<const Graph>(std::move(joined.graph));
     }
@@ -199,7 +287,7 @@ class Union {
         std::vector<double> numbers;
         const DType dtype = graphs_[0].constants()[c]->dtype;
         for (const Graph& graph : graphs_) numbers.push_back(load_double(dtype, graph.constants()[c]->data.raw_data()));
-        std::optional<SizedNumber> number = fit_numbers(samples_, numbers, dtype);
+        std::optional<SizedNumber> number = fit_numbers(samples_, numbers, dtype, divides_ ? known_ : std::vector<KnownSize>());
         if (number && (number->factor != 1 || is_guess(number->size))) {
             for (std::string& name : number->size.dims()) guessed_.insert(std::move(name));
         }
@@ -207,6 +295,7 @@ class Union {
     }
 
     void join_shapes() {
+        near_ = known_;
         std::vector<std::vector<Graph::Value*>> all;
         for (const Graph& graph : graphs_) all.push_back(graph.values());
         int unknown = 0;
@@ -218,7 +307,9 @@ class Union {
                     if (shape.size() != all[0][v]->shape.size()) fail_rank(*all[0][v]);
                     numbers.push_back(shape[d].number());
                 }
-                const std::optional<SymInt> joined = join(numbers);
+                const auto known = sizes_.find(all[0][v]);
+                const bool is_known = known != sizes_.end() && d < known->second.size() && known->second[d].formula != SymInt(-1);
+                const std::optional<SymInt> joined = is_known ? known->second[d].formula : join(numbers);
                 all[0][v]->shape[d] = joined ? *joined : SymInt::dim(fmt::format("unknown_{}", unknown++));
             }
         }
@@ -231,12 +322,16 @@ class Union {
     const std::vector<DimSizes>& samples_;
     std::set<std::string> guessed_;
     const Loc& loc_;
+    bool divides_;  // looks for formulas of other sizes
+    std::vector<KnownSize> known_, near_;
+    std::unordered_map<const Graph::Value*, std::vector<KnownSize>> sizes_;  // of each dimension; -1: no formula gives it
 };
 
 }  // namespace
 
-JoinedGraph join_graphs(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc) {
-    JoinedGraph joined = Union(std::move(graphs), samples, loc).make();
+JoinedGraph join_graphs(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc, bool many_samples) {
+    const std::vector<KnownSize> none;
+    JoinedGraph joined = Union(std::move(graphs), samples, loc, many_samples ? &none : nullptr).make();
     follow_data_sizes(joined.graph, loc);
     return joined;
 }

@@ -21,7 +21,8 @@ struct JoinedGraph {
 };
 
 /// The graph whose sizes, of attributes, numbers and shapes, are formulas of the dimensions. samples: the sizes of each run, as
-/// samples_of() gave them. Throws TapeError where the runs did different things, or no formula gives what they were told.
-JoinedGraph join_graphs(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc);
+/// samples_of() gave them, or these and many more: then formulas are looked for that divide sizes, as strides do. Throws TapeError where the
+/// runs did different things, or no formula gives what they were told.
+JoinedGraph join_graphs(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc, bool many_samples = false);
 
 }  // namespace tapir::detail

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
@@ -22,6 +24,9 @@ std::int64_t product_of(std::int64_t a, std::int64_t b) {
     if (__builtin_mul_overflow(a, b, &product)) fail<ValueError>(Loc{}, "{} * {} does not fit into 64 bits", a, b);
     return product;
 }
+
+// A quotient in a product has its text, "(time - 3)//2", where dimensions have their names.
+bool is_quotient(const std::string& factor) noexcept { return !factor.empty() && factor[0] == '('; }
 
 bool is_name_part(char c) noexcept { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
@@ -46,6 +51,10 @@ std::int64_t SymInt::value(const DimSizes& sizes, Loc loc) const {
     for (const auto& [product, coefficient] : terms_) {
         std::int64_t term = coefficient;
         for (const std::string& name : product) {
+            if (is_quotient(name)) {
+                overflow |= __builtin_mul_overflow(term, parse(name, loc).value(sizes, loc), &term);
+                continue;
+            }
             const auto size = sizes.find(name);
             if (size == sizes.end()) fail<ValueError>(loc, "the size of dimension {} is not known", name);
             overflow |= __builtin_mul_overflow(term, size->second, &term);
@@ -67,7 +76,7 @@ SymInt SymInt::with(const DimSizes& sizes, Loc loc) const {
 std::optional<SymInt::OfOneDim> SymInt::of_one_dim() const {
     if (terms_.size() != 1 || divisor_ != 1) return std::nullopt;
     const auto& [product, factor] = *terms_.begin();
-    if (product.size() != 1 || factor <= 0) return std::nullopt;
+    if (product.size() != 1 || is_quotient(product[0]) || factor <= 0) return std::nullopt;
     return OfOneDim{product[0], factor, constant_ + after_};
 }
 
@@ -79,32 +88,61 @@ std::optional<std::int64_t> SymInt::OfOneDim::size_for(std::int64_t value) const
 
 std::vector<std::string> SymInt::dims() const {
     std::set<std::string> names;
-    for (const auto& [product, coefficient] : terms_) names.insert(product.begin(), product.end());
+    for (const auto& [product, coefficient] : terms_) {
+        for (const std::string& factor : product) {
+            if (!is_quotient(factor)) {
+                names.insert(factor);
+                continue;
+            }
+            for (std::string& name : parse(factor).dims()) names.insert(std::move(name));
+        }
+    }
     return {names.begin(), names.end()};
 }
+
+namespace {
+
+// A quotient as a sum of products, of which it is a factor.
+SymInt as_sum(const SymInt& size) {
+    const SymInt::Parts parts = size.parts();
+    if (parts.divisor == 1) return size;
+    const SymInt after = parts.after;
+    return SymInt::dim((size + SymInt(-1) * after).str()) + after;
+}
+
+// The quotient itself, where a sum has come down to one.
+SymInt simplest(SymInt sum) {
+    const SymInt::Parts parts = sum.parts();
+    if (parts.divisor != 1 || parts.terms.size() != 1) return sum;
+    const auto& [product, coefficient] = *parts.terms.begin();
+    if (coefficient != 1 || product.size() != 1 || !is_quotient(product[0])) return sum;
+    return SymInt::parse(product[0]) + SymInt(parts.constant);
+}
+
+}  // namespace
 
 SymInt operator+(const SymInt& a, const SymInt& b) {
     if (b.divisor_ != 1 && a.is_number()) return b + a;
     SymInt sum = a;
-    if (a.divisor_ != 1) {
-        if (!b.is_number()) return SymInt::dim("unknown");
+    if (a.divisor_ != 1 && b.is_number()) {
         sum.after_ = sum_of(sum.after_, b.constant_);
         return sum;
     }
+    if (a.divisor_ != 1 || b.divisor_ != 1) return as_sum(a) + as_sum(b);
     for (const auto& [product, coefficient] : b.terms_) {
         std::int64_t& mine = sum.terms_[product];
         mine = sum_of(mine, coefficient);
         if (mine == 0) sum.terms_.erase(product);
     }
     sum.constant_ = sum_of(sum.constant_, b.constant_);
-    return sum;
+    return b.is_number() ? sum : simplest(std::move(sum));
 }
 
 SymInt operator*(const SymInt& a, const SymInt& b) {
     if (a == SymInt(1)) return b;
     if (b == SymInt(1)) return a;
     if (a == SymInt(0) || b == SymInt(0)) return 0;
-    if (a.divisor_ != 1 || b.divisor_ != 1) return SymInt::dim("unknown");
+    if (a.divisor_ != 1 || b.divisor_ != 1) return as_sum(a) * as_sum(b);
     SymInt result(product_of(a.constant_, b.constant_));
     const auto add = [&](SymInt::Product product, std::int64_t coefficient) {
         std::sort(product.begin(), product.end());
@@ -128,16 +166,21 @@ SymInt operator*(const SymInt& a, const SymInt& b) {
 
 SymInt SymInt::floor_div(std::int64_t by, Loc loc) const {
     if (by <= 0) fail<ValueError>(loc, "SymInt::floor_div: the divisor must be positive, got {}", by);
-    if (divisor_ != 1) fail<ValueError>(loc, "SymInt::floor_div: {} is a quotient already", str());
-    const auto divides = [by](const auto& term) { return term.second % by == 0; };
     SymInt result = *this;
-    if (std::all_of(terms_.begin(), terms_.end(), divides)) {  // only the number is rounded
-        for (auto& [product, coefficient] : result.terms_) coefficient /= by;
-        result.constant_ = detail::floor_div(constant_, by);
-        return result;
+    if (divisor_ != 1) {  // (a // b + c) // d = (a + b*c) // (b*d)
+        result.constant_ = sum_of(constant_, product_of(after_, divisor_));
+        result.divisor_ = 1;
+        result.after_ = 0;
+        return result.floor_div(product_of(divisor_, by), loc);
     }
+    std::int64_t common = by;
+    for (const auto& [product, coefficient] : terms_) common = std::gcd(common, coefficient);
+    for (auto& [product, coefficient] : result.terms_) coefficient /= common;
+    result.constant_ = detail::floor_div(constant_, common);
+    by /= common;
+    if (by == 1) return simplest(std::move(result));
     result.divisor_ = by;
-    result.after_ = detail::floor_div(constant_, by);
+    result.after_ = detail::floor_div(result.constant_, by);
     result.constant_ -= result.after_ * by;
     return result;
 }
@@ -158,6 +201,11 @@ std::string SymInt::str() const {
     for (const auto& [product, coefficient] : terms_) {
         std::string names;
         for (const std::string& name : product) {
+            if (is_quotient(name)) {
+                const bool is_alone = product.size() == 1 && coefficient == 1;
+                names += (names.empty() ? "" : "*") + (is_alone ? name : "(" + name + ")");
+                continue;
+            }
             const bool is_plain = !name.empty() && !(name[0] >= '0' && name[0] <= '9') && std::all_of(name.begin(), name.end(), is_name_part);
             const std::string quoted = is_plain ? std::string() : detail::quoted_name(name);
             names += (names.empty() ? "" : "*") + (is_plain ? name : quoted[0] == '"' ? quoted : "\"" + quoted + "\"");
@@ -173,7 +221,7 @@ std::string SymInt::str() const {
 
 namespace {
 
-// term ("+" | "-") term ..., where a term is a product of numbers and names, or "(" sum ")" "//" number.
+// term ("+" | "-") term ..., where a term is a quotient, "(" sum ")" "//" number, or a product of numbers, names and quotients in parentheses.
 class Parser {
  public:
     Parser(std::string_view text, const Loc& loc) : text_(text), loc_(loc) {}
@@ -207,11 +255,12 @@ class Parser {
     SymInt factor() {
         skip();
         if (++factors_ > 1000) refuse();  // sums and products are copied factor by factor
+        if (take("(")) return quotient_in(in_parentheses());
         if (is_digit()) return number();
         if (at_ < text_.size() && text_[at_] == '"') {
             const std::size_t end = text_.find('"', at_ + 1);
             std::string name;
-            if (end == std::string_view::npos || !detail::unquote_name(text_.substr(at_, end + 1 - at_), name)) refuse();
+            if (end == std::string_view::npos || !detail::unquote_name(text_.substr(at_, end + 1 - at_), name) || is_quotient(name)) refuse();
             at_ = end + 1;
             return SymInt::dim(std::move(name));
         }
@@ -220,17 +269,35 @@ class Parser {
         if (begin == at_) refuse();
         return SymInt::dim(std::string(text_.substr(begin, at_ - begin)));
     }
+    // Behind the first one.
+    SymInt in_parentheses() {
+        if (++depth_ > kDeepest) refuse();
+        SymInt inner = sum();
+        if (!take(")")) refuse();
+        --depth_;
+        return inner;
+    }
+    // Other sums in parentheses would be multiplied out, into any number of terms.
+    SymInt quotient_in(SymInt inner) const {
+        const SymInt::Parts parts = inner.parts();
+        if (parts.divisor == 1 || parts.after != 0) refuse();
+        return inner;
+    }
     SymInt term() {
+        SymInt product;
         if (take("(")) {
-            if (++depth_ > 1) refuse();
-            const SymInt inner = sum();
-            if (!take(")") || !take("//") || !is_digit()) refuse();
-            const std::int64_t by = number();
-            if (by <= 0) refuse();
-            --depth_;
-            return inner.floor_div(by, loc_);
+            if (++factors_ > 1000) refuse();
+            const SymInt inner = in_parentheses();
+            if (take("//")) {
+                if (!is_digit()) refuse();
+                const std::int64_t by = number();
+                if (by <= 0) refuse();
+                return inner.floor_div(by, loc_);
+            }
+            product = quotient_in(inner);
+        } else {
+            product = factor();
         }
-        SymInt product = factor();
         while (take("*")) product = product * factor();
         return product;
     }
@@ -247,6 +314,7 @@ class Parser {
         }
     }
 
+    static constexpr int kDeepest = 16;
     std::string_view text_;
     const Loc& loc_;
     std::size_t at_ = 0;

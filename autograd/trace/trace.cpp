@@ -188,6 +188,7 @@ class Program {
         } catch (const TapeError&) {
             own.undo();
             std::optional<Graph> graph = trace_larger();
+            if (!graph && is_model_) graph = trace_many_sizes();
             if (!graph) throw;
             const std::vector<Tensor> again = given();
             run(again);
@@ -277,10 +278,64 @@ class Program {
         }
     }
 
-    Graph join(Samples& samples) const {
+    // Formulas that divide sizes, as strides do, are told by many sizes that have all remainders; models have such, and programs that somebody
+    // traces are refused, as ever.
+    std::optional<Graph> trace_many_sizes() const {
+        const auto is_multiple = [](const SymInt& dim) {
+            const auto one = dim.of_one_dim();
+            return one && one->factor > 1;
+        };
+        const auto has_multiple = [&](const std::vector<SymInt>& dims) { return std::any_of(dims.begin(), dims.end(), is_multiple); };
+        if (sizes_.empty() || std::any_of(dims_.begin(), dims_.end(), has_multiple)) return std::nullopt;
+        DimSizes first = sizes_;
+        for (auto& [name, size] : first) size = std::max<std::int64_t>(size, 3);
+        try {
+            Samples samples = run_samples(first, /*with_first=*/true);
+            for (std::int64_t i = 2; i < kManySizes; ++i) add_sample(samples, sized_apart(first, i, 1));
+            for (const std::int64_t i : {3, 5, 8}) add_sample(samples, sized_apart(first, i, 9));
+            Graph graph = join(samples, /*many_samples=*/true);
+            return graph.guards().empty() ? std::optional(std::move(graph)) : std::nullopt;
+        } catch (const OutOfMemory&) {
+            return std::nullopt;
+        } catch (const Error&) {  // what the first try said is nearer to the example
+            return std::nullopt;
+        }
+    }
+
+    static constexpr std::int64_t kManySizes = 17;
+
+    // Sizes that differ from each other by the numbers of a dimension: what depends on one of them is told from what depends on another. Batches stay small.
+    DimSizes sized_apart(DimSizes sizes, std::int64_t i, std::int64_t step) const {
+        std::int64_t number = 0;
+        for (auto& [name, size] : sizes) {
+            const bool is_batch = far_.count(name) == 0;
+            size += is_batch ? (i + number) % 3 : step * ((2 * number + 1) * i % kManySizes);
+            ++number;
+        }
+        return sizes;
+    }
+
+    // One that the program does not take is left out.
+    void add_sample(Samples& samples, const DimSizes& sizes) const {
+        try {
+            Run one = run(with_sizes(sizes));
+            one.undo();
+            samples.sizes.push_back(sizes);
+            samples.graphs.push_back(std::move(one.graph));
+        } catch (const ShapeError&) {
+        } catch (const ValueError&) {
+        } catch (const IndexError&) {
+        } catch (const OutOfMemory&) {
+        }
+    }
+
+    Graph join(Samples& samples, bool many_samples = false) const {
         check_data_sizes(samples.graphs);
         leave_none_to_ops(samples.graphs);
-        JoinedGraph joined = join_graphs(std::move(samples.graphs), samples.sizes, loc_);
+        JoinedGraph joined = join_graphs(std::move(samples.graphs), samples.sizes, loc_, many_samples);
+        if (many_samples) {
+            for (const std::int64_t i : {2, 7}) check_with(joined.graph, sized_apart(samples.sizes[0], i, 5));
+        }
         for (const DimSizes& sizes : sizes_to_check(samples.sizes[0], joined)) check_with(joined.graph, sizes);
         if (const std::optional<DimSizes> turned = in_other_order(samples.sizes[0])) {
             try {

@@ -814,7 +814,9 @@ class SymInt(Fields):
         super().__init__("SymInt", address)
 
     def text(self):
-        terms = [(c, "*".join(names)) for names, c in self.terms()]
+        def product(names, c):  # a quotient is text, "(time - 3)//2"
+            return names[0] if len(names) == 1 and c == 1 else "*".join("(%s)" % n if n.startswith("(") else n for n in names)
+        terms = [(c, product(names, c)) for names, c in self.terms()]
         constant, divisor, after = (self.get(field, 8, signed=True) for field in ("constant_", "divisor_", "after_"))
         if constant or not terms:
             terms.append((constant, ""))

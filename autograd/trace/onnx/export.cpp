@@ -199,7 +199,10 @@ class Writer final : public OnnxBuilder {
         const auto add_term = [&](const OnnxValue& term) { sum = sum.is_left_out() ? term : sum + term; };
         for (const auto& [product, coefficient] : parts.terms) {
             OnnxValue term;
-            for (const std::string& name : product) term = term.is_left_out() ? dim(name) : term * dim(name);
+            for (const std::string& name : product) {
+                const OnnxValue factor = name.starts_with("(") ? this->size(SymInt::parse(name)) : dim(name);  // a quotient
+                term = term.is_left_out() ? factor : term * factor;
+            }
             add_term(coefficient == 1 ? term : term * ints({coefficient}));
         }
         if (parts.constant != 0) add_term(ints({parts.constant}));

@@ -20,7 +20,7 @@ TEST_CASE("sizes are computed with named dimensions") {
     for (const char* text : {"0", "-3", "batch", "2*batch*time - 7", "(3*time + 1)//2 + 5", "-batch + time"}) {
         CHECK(SymInt::parse(text).str() == text);
     }
-    for (const char* text : {"", "batch +", "2batch", "batch//0", "(batch)", "9999999999999999999", "a b", "((a)//2)//2"}) {
+    for (const char* text : {"", "batch +", "2batch", "batch//0", "(batch)", "9999999999999999999", "a b", "2*(a + 1)", "(a + 1)*2", "((a)//2 + 1)*2", "\"(a)//2\""}) {
         INFO(text);
         CHECK_THROWS_AS(SymInt::parse(text), ValueError);
     }
@@ -124,4 +124,29 @@ TEST_CASE("a guard that fails shows both values") {
     other = arange(20).reshape({4, 5});
     other[3][4] = -1;
     FAILS(ValueError, "traced: int64 (4, 5), from element 19 on: 19; it is int64 (4, 5), from element 19 on: -1 now", many.run({{"x", other}}));
+}
+
+TEST_CASE("quotients of dimensions are added, multiplied and divided as dimensions are") {
+    const SymInt batch = SymInt::dim("batch"), time = SymInt::dim("time");
+    const SymInt half = (time + 1).floor_div(2), odd = time + -2 * time.floor_div(2);
+    CHECK(half.floor_div(2).str() == "(time + 1)//4");
+    CHECK((half + 1).floor_div(3).str() == "(time + 3)//6");
+    CHECK((half + -1 * half).is_number());
+    CHECK((half * batch * 2).str() == "2*((time + 1)//2)*batch");
+    CHECK((half * 4).floor_div(2).str() == "2*((time + 1)//2)");
+    CHECK((half * 3).floor_div(2).str() == "(3*((time + 1)//2))//2");
+    CHECK(SymInt::parse("((a)//2)//2").str() == "(a)//4");
+    CHECK((half * batch).dims() == std::vector<std::string>{"batch", "time"});
+    CHECK_FALSE((half * 2).of_one_dim());
+    for (const SymInt& size : {half * 3 + time * batch + 2, odd, half * half + -1 * half, (half * 3).floor_div(2) + odd * batch}) {
+        INFO(size.str());
+        CHECK(SymInt::parse(size.str()) == size);
+    }
+    for (const std::int64_t n : {0, 1, 2, 7, 8}) {
+        const DimSizes of{{"time", n}, {"batch", 3}};
+        CHECK(odd.value(of) == n % 2);
+        CHECK((half * batch + half).value(of) == 4 * ((n + 1) / 2));
+        CHECK((half * 3).floor_div(2).value(of) == (n + 1) / 2 * 3 / 2);
+    }
+    CHECK_THROWS_AS(SymInt::dim("time").floor_div(0), ValueError);
 }
