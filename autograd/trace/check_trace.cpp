@@ -43,6 +43,7 @@ struct Ran {
         Loc loc;
     };
     std::vector<Read> reads;
+    bool keeps_values = true;  // else only what it began with, and the outputs
 };
 
 class CheckTracer : public Tracer {
@@ -51,7 +52,7 @@ class CheckTracer : public Tracer {
 
     void end(const RecordArgs& op) override {
         Tracer::end(op);
-        if (is_tracing_part()) return;  // of a branch or a loop, which is told itself, too
+        if (is_tracing_part() || !ran_.keeps_values) return;  // of a branch or a loop, which is told itself, too
         const PauseRecording pause;
         for (int k = 0; k < op.output_count; ++k) {
             const Tensor y = handle_of(op.outputs[k]);
@@ -89,11 +90,12 @@ class Undo {
     bool drew_ = false;
 };
 
-Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc) {
+Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const Loc& loc, bool keeps_values = true) {
     TraceOptions options;
     options.reads = TraceOptions::Reads::guard;
     for (const Graph::Value* parameter : graph.parameters()) options.parameters.emplace_back(parameter->name, parameter->data);
     Ran ran;
+    ran.keeps_values = keeps_values;
     CheckTracer tracer(options, ran, loc);
     Undo undo(tracer);
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(graph.inputs()[i]->name, inputs[i]);
@@ -118,10 +120,6 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
         for (const Graph::Value* value : *list) ran.values[value] = value->data;
     }
     return ran;
-}
-
-std::string with_module(const Graph::Node& node) {
-    return node.module ? fmt::format("{} (in {})", at_line(node), node.module->shown()) : at_line(node);
 }
 
 std::string type_of(const Tensor& x) { return fmt::format("{} {}", x.dtype(), x.shape()); }
@@ -187,7 +185,7 @@ class Comparison {
         if (draws(graph_)) generator.emplace();
         if (!options_.same_ops) {
             const bool ok = run_all() && compare_ends();
-            if (!ok) compare_by_line();
+            if (!ok && program_.keeps_values) compare_by_line();
             return std::move(result_);
         }
         skip_numbers();
@@ -196,7 +194,7 @@ class Comparison {
             if (at_ == graph_.nodes().size()) break;
             const Graph::Node& mine = *graph_.nodes()[at_];
             if (theirs_ >= program_.graph.nodes().size()) {
-                differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", with_module(mine)) + after_reading());
+                differs(mine.loc, fmt::format("the graph goes on with {}, where the program ends", at_line(mine)) + after_reading());
                 return std::move(result_);
             }
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
@@ -205,7 +203,7 @@ class Comparison {
         skip_copies();
         if (theirs_ < program_.graph.nodes().size()) {
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
-            differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", with_module(its)) + after_reading());
+            differs(its.loc, fmt::format("the program goes on with {}, where the graph ends", at_line(its)) + after_reading());
             return std::move(result_);
         }
         compare_ends();
@@ -259,14 +257,14 @@ class Comparison {
         if (mine.op != its.op || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
             const bool same_op = mine.op == its.op;
             if (same_op && parts_differ(mine, its)) return false;
-            return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", with_module(mine), with_module(its),
+            return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", at_line(mine), at_line(its),
                                                 same_op ? ", of another number of operands" : "", after_reading()));
         }
         for (std::size_t i = 0; i < mine.inputs.size(); ++i) {
             const Graph::Value *graphs = mine.inputs[i], *programs = its.inputs[i];
             if (graphs->kind == Graph::Kind::input && programs->kind == Graph::Kind::input) {
                 if (place(graph_, graphs) == place(program_.graph, programs)) continue;
-                return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", with_module(its), i, graphs->name, programs->name));
+                return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", at_line(its), i, graphs->name, programs->name));
             }
             const auto known = program_.values.find(programs);
             if (known == program_.values.end() || programs->kind == Graph::Kind::result) continue;
@@ -276,7 +274,7 @@ class Comparison {
                                       : graphs->kind == Graph::Kind::parameter ? "the parameter " + graphs->name
                                       : graphs->kind == Graph::Kind::input     ? "the input " + graphs->name
                                                                                : "a result of an op in the graph";
-            return differs(its.loc, fmt::format("{}: operand {}, {}, is another one now: {}", with_module(its), i, which, how));
+            return differs(its.loc, fmt::format("{}: operand {}, {}, is another one now: {}", at_line(its), i, which, how));
         }
         return true;
     }
@@ -290,7 +288,7 @@ class Comparison {
         attributes.form().run({arguments.data(), static_cast<int>(arguments.size()), attributes.data()}, results.data());
         for (std::size_t k = 0; k < node.results.size(); ++k) {
             const DType dtype = node.results[k]->dtype;
-            if (!results[k].defined()) fail<ValueError>(loc_, "check_trace: {} gave no result {}", with_module(node), k);
+            if (!results[k].defined()) fail<ValueError>(loc_, "check_trace: {} gave no result {}", at_line(node), k);
             values_[node.results[k]] = results[k].dtype() == dtype ? results[k] : results[k].to(dtype);
         }
         return true;
@@ -321,7 +319,7 @@ class Comparison {
             if (how.empty()) continue;
             if (parts_differ(mine, its)) return false;
             const std::string which = mine.results.size() > 1 ? fmt::format("result {}: ", k) : "";
-            return differs(its.loc, fmt::format("{}: {}{}{}", with_module(its), how_called(mine, its), which, how));
+            return differs(its.loc, fmt::format("{}: {}{}{}", at_line(its), how_called(mine, its), which, how));
         }
         return true;
     }
@@ -343,7 +341,7 @@ class Comparison {
             const Ran program = run_part(programs[i]);
             const CheckTraceResult inner = Comparison(*graphs[i].graph, program, graphs[i].inputs, options_, loc_).run();
             if (inner.ok) continue;
-            differs(inner.where, fmt::format("{}; in {}{}", inner.message, mine.op == "cond" ? "" : "the first step of ", with_module(its)));
+            differs(inner.where, fmt::format("{}; in {}{}", inner.message, mine.op == "cond" ? "" : "the first step of ", at_line(its)));
             return true;
         }
         return false;
@@ -361,8 +359,34 @@ class Comparison {
     }
 
     bool run_all() {
-        for (const auto& node : graph_.nodes()) compute(*node);
+        const std::unordered_map<const Graph::Value*, const Graph::Node*> last = program_.keeps_values ? decltype(last)() : last_uses();
+        const auto forget = [&](const Graph::Node& node, const std::vector<Graph::Value*>& values) {
+            for (const Graph::Value* value : values) {
+                const auto found = last.find(value);
+                if (found != last.end() && found->second == &node) values_.erase(value);
+            }
+        };
+        for (const auto& node : graph_.nodes()) {
+            compute(*node);
+            forget(*node, node->inputs);
+            forget(*node, node->results);
+        }
         return true;
+    }
+
+    // Of results that only nodes use: the last one that does, or their own.
+    std::unordered_map<const Graph::Value*, const Graph::Node*> last_uses() const {
+        std::unordered_map<const Graph::Value*, const Graph::Node*> last;
+        for (const auto& node : graph_.nodes()) {
+            for (const Graph::Value* value : node->results) last[value] = node.get();
+            for (const Graph::Value* value : node->inputs) {
+                if (const auto found = last.find(value); found != last.end()) found->second = node.get();
+            }
+        }
+        for (const Graph::Output& output : graph_.outputs()) last.erase(output.value);
+        for (const Graph::Update& update : graph_.updates()) last.erase(update.value);
+        for (const Graph::Guard& guard : graph_.guards()) last.erase(guard.value);
+        return last;
     }
 
     bool compare_ends() {
@@ -394,11 +418,11 @@ class Comparison {
     void compare_by_line() {
         const std::string ends = result_.message;
         std::map<std::string, std::vector<const Graph::Node*>> places;
-        for (const auto& node : program_.graph.nodes()) places[with_module(*node)].push_back(node.get());
+        for (const auto& node : program_.graph.nodes()) places[at_line(*node)].push_back(node.get());
         std::map<std::string, std::size_t> seen, counts;
-        for (const auto& node : graph_.nodes()) ++counts[with_module(*node)];
+        for (const auto& node : graph_.nodes()) ++counts[at_line(*node)];
         for (const auto& node : graph_.nodes()) {
-            const std::string place = with_module(*node);
+            const std::string place = at_line(*node);
             const auto found = places.find(place);
             const std::size_t number = seen[place]++;
             if (found == places.end() || counts[place] != found->second.size()) continue;
@@ -447,10 +471,10 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     return result;
 }
 
-std::string difference_from_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, bool may_fail, const Loc& loc) {
+std::string difference_from_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, bool is_model, const Loc& loc) {
     std::optional<Ran> program;
     try {
-        program = run_program(graph, fn, inputs, loc);
+        program = run_program(graph, fn, inputs, loc, /*keeps_values=*/!is_model);
     } catch (const OutOfMemory&) {
         throw;
     } catch (const std::exception&) {
@@ -470,7 +494,7 @@ std::string difference_from_program(const Graph& graph, const TracedFunction& fn
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {
-        return may_fail ? std::string() : io::text_of(error);
+        return is_model ? std::string() : io::text_of(error);
     }
 }
 

@@ -304,6 +304,8 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
         const TensorImpl* base = same->tensor.impl();
         Graph::Value* value = current(*same, loc);
         Seen& alias = seen_[x.impl()] = {x, value, version_of(x), base};
+        made_.push_back(x.impl());
+        ++views_[base];
         if (const auto noted = stops_.extract(x.impl())) {
             alias.stop = noted.mapped().stop;
             alias.is_of_forward = noted.mapped().is_of_forward;
@@ -403,6 +405,21 @@ void Tracer::copy_exposed() {
         const std::uint32_t version = version_of(e.tensor);
         if (std::exchange(e.version, version) != version) e.copy = e.tensor.clone();
     }
+}
+
+void Tracer::forget_unused() {
+    std::vector<const TensorImpl*> left;
+    for (std::size_t i = made_.size(); i-- > 0;) {  // views come behind what they are views of
+        const auto found = seen_.find(made_[i]);
+        if (found == seen_.end()) continue;
+        if (__atomic_load_n(&made_[i]->refs, __ATOMIC_ACQUIRE) > 1 || views_.count(made_[i]) > 0) {
+            left.push_back(made_[i]);
+            continue;
+        }
+        if (const auto base = views_.find(found->second.base); base != views_.end() && --base->second == 0) views_.erase(base);
+        seen_.erase(found);
+    }
+    made_.assign(left.rbegin(), left.rend());
 }
 
 Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) {
@@ -544,6 +561,7 @@ void Tracer::note_constant(TensorImpl* made) {
     constant.value = graph_.add_constant(constant.tensor.clone());  // it may be written to
     constant.version = version_of(constant.tensor);
     seen_[made] = std::move(constant);
+    made_.push_back(made);
 }
 
 void Tracer::end(const RecordArgs& ran) {
@@ -587,7 +605,9 @@ void Tracer::end(const RecordArgs& ran) {
             fresh.view = node;
             fresh.piece = k;
         }
+        if (fresh.base) ++views_[fresh.base];
         seen_[out] = std::move(fresh);
+        made_.push_back(out);
     }
     if (!exposed_.empty()) copy_exposed();
 }

@@ -49,6 +49,8 @@ class Tracer : public OpWatcher {
     std::size_t node_count() const noexcept { return graph_.nodes().size(); }
     /// Nodes from that one on are of this module, and this line, where there is one; but for those that have a module already.
     void set_module(std::size_t from, const ModuleName* module, const Loc& line);
+    /// Tensors that the trace made and that nobody else holds any more, nor views of them: the program cannot use them again. Their memory is free then.
+    void forget_unused();
     /// Notes what was written to parameters and inputs; nothing is told to the tracer after it.
     Graph finish();
     /// The program makes another tensor of its elements, which may be used before this is.
@@ -134,6 +136,8 @@ class Tracer : public OpWatcher {
 
     Graph graph_;
     std::unordered_map<const TensorImpl*, Seen> seen_;
+    std::vector<const TensorImpl*> made_;  // by the trace, in order, of those in seen_
+    std::unordered_map<const TensorImpl*, int> views_;  // how many of seen_ are views of it
     std::unordered_map<const OpInfo*, const OpForm*> forms_;
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
