@@ -6,6 +6,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
+#include "tapir/core/module_name.h"
 
 namespace tapir::detail {
 namespace {
@@ -18,7 +19,8 @@ int hex_digit(char c) noexcept { return is_digit(c) ? c - '0' : c >= 'a' && c <=
 }  // namespace
 
 std::string at_line(const Graph::Node& node) {
-    return node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
+    const std::string line = node.loc.line() == 0 ? node.op : fmt::format("{} at {}", node.op, file_and_line(node.loc));
+    return node.module ? fmt::format("{} (in {})", line, node.module->shown()) : line;
 }
 
 bool looks_like_number(std::string_view name) noexcept {
