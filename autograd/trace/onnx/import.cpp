@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <functional>
+#include <iterator>
+#include <numeric>
 #include <unordered_set>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
@@ -96,6 +99,7 @@ class Loader {
         if (const std::vector<std::string> ops = interpreter_.unsupported(); !ops.empty()) {
             fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));
         }
+        interpreter_.check_attributes();
         if (options_.trial_memory < 0) fail<ValueError>(loc_, "load_onnx: trial_memory is {} bytes", options_.trial_memory);
         if (options_.trial_turns < 0) fail<ValueError>(loc_, "load_onnx: trial_turns is {}", options_.trial_turns);
         for (const auto* list : {&options_.known, &options_.examples}) {
@@ -123,7 +127,49 @@ class Loader {
         for (const std::string& name : others) buffers_.erase(name);
     }
 
+    // Where a weight of one element is no number of the program.
+    static bool is_place_of_weights(const onnx::NodeProto& node, int operand) {
+        struct Place {
+            const char* op;
+            int first, last;
+        };
+        constexpr Place places[] = {
+            {"Conv", 1, 2}, {"ConvTranspose", 1, 2}, {"DeformConv", 1, 3}, {"Gemm", 0, 2}, {"MatMul", 0, 1}, {"PRelu", 1, 1},
+            {"BatchNormalization", 1, 2}, {"InstanceNormalization", 1, 2}, {"GroupNormalization", 1, 2}, {"LayerNormalization", 1, 2},
+            {"RMSNormalization", 1, 1}, {"RNN", 1, 3}, {"LSTM", 1, 3}, {"GRU", 1, 3},
+        };
+        const auto is_it = [&](const Place& place) { return node.op_type() == place.op && operand >= place.first && operand <= place.last; };
+        return node.domain().empty() && std::any_of(std::begin(places), std::end(places), is_it);
+    }
+
+    // In the graph, and in its branches and bodies.
+    void find_weights_of_one() {
+        std::unordered_set<std::string> products;  // what a MatMul gives
+        const std::function<void(const google::protobuf::RepeatedPtrField<onnx::NodeProto>&)> visit = [&](const auto& nodes) {
+            for (const onnx::NodeProto& node : nodes) {
+                if (node.op_type() == "MatMul" && node.output_size() > 0) products.insert(node.output(0));
+                const bool is_bias = node.op_type() == "Add" && node.input_size() == 2;
+                for (int i = 0; i < node.input_size(); ++i) {
+                    if (is_place_of_weights(node, i) || (is_bias && products.count(node.input(1 - i)))) trained_.insert(node.input(i));
+                }
+                for (const onnx::AttributeProto& attribute : node.attribute()) {
+                    if (attribute.has_g()) visit(attribute.g().node());
+                }
+            }
+        };
+        visit(model_.graph().node());
+        for (const std::string& name : options_.parameters) {
+            const auto is_it = [&](const onnx::TensorProto& weight) { return weight.name() == name; };
+            const auto& weights = model_.graph().initializer();
+            if (std::none_of(weights.begin(), weights.end(), is_it)) {
+                fail<ValueError>(loc_, "load_onnx: {}: it has no weight {}, which LoadOnnxOptions::parameters names", file_, name);
+            }
+            trained_.insert(name);
+        }
+    }
+
     void load_weights() {
+        find_weights_of_one();
         std::unordered_set<std::string> frozen(options_.constants.begin(), options_.constants.end());
         const bool is_own = model_.producer_name() == kOnnxProducer;  // whose doc strings tell constants from parameters
         for (const onnx::TensorProto& proto : model_.graph().initializer()) {
@@ -132,7 +178,8 @@ class Loader {
             if (scope_.values.count(proto.name())) fail<FileError>(loc_, "load_onnx: {}: the initializer {} is there twice", file_, proto.name());
             Tensor x = interpreter_.load(proto);
             OnnxValuePtr value = onnx_constant(x, proto.data_type());
-            if (is_floating(x.dtype()) && !is_constant && !frozen.count(proto.name())) {
+            const bool is_number = !is_own && x.numel() == 1 && !trained_.count(proto.name()) && !buffers_.count(proto.name());
+            if (is_floating(x.dtype()) && !is_constant && !is_number && !frozen.count(proto.name())) {
                 if (!is_buffer && !buffers_.count(proto.name())) x.requires_grad_();
                 value->is_parameter = true;
                 value->tensor = x;
@@ -185,6 +232,11 @@ class Loader {
                 slot.inputs.push_back(inputs_.size());
                 inputs_.push_back(std::move(input));
             }
+            if (slot.inputs.empty() && !is_optional) {
+                fail<ValueError>(loc_, "load_onnx: {}: the input {} is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, {}_0, {}_1, ...",
+                                 file_, name, name, name);
+            }
+            slot.is_none = slot.inputs.empty();
             slots_.push_back(std::move(slot));
         } else if (type.has_optional_type() && !is_optional) {
             const bool is_given = type.optional_type().elem_type().has_sequence_type() || find(options_.examples, name);
@@ -238,21 +290,34 @@ class Loader {
             const bool has_own_name = std::any_of(dim.dim_param().begin(), dim.dim_param().end(), says_something);  // some write "?"
             const std::optional<SymInt::OfOneDim> of = multiple(dim.dim_param());
             std::string named = dim_name(of ? of->dim : has_own_name ? dim.dim_param() : fmt::format("{}_{}", name, d));
-            std::int64_t size = example ? example->size(d) : -1;
-            const auto given = [&](const std::string& key) {
-                const auto found = options_.sizes.find(key);
-                if (found == options_.sizes.end()) return false;
-                size = found->second;
-                return true;
-            };
-            if (given(named) || given(dim.dim_param())) named.clear();
+            const std::vector<std::string> names = names_of_length({named, dim.dim_param()});
+            if (names.size() > 2) named = dim_name(names[2]);  // the first that LoadOnnxOptions::same has for it
+            std::int64_t size = example ? example->size(d) : -1, step = of ? of->factor : 1;
+            bool is_given = false;
+            for (const std::string& key : names) {
+                if (const auto found = options_.sizes.find(key); found != options_.sizes.end()) {
+                    size = found->second;
+                    is_given = true;
+                }
+                if (const auto found = options_.multiples.find(key); found != options_.multiples.end() && found->second > 0) step = std::lcm(step, found->second);
+            }
+            if (is_given) named.clear();
             if (!named.empty()) dims_.insert(named);
             all_dims_.insert(dim.dim_param());
             all_dims_.insert(dim_name(dim.dim_param()));
             all_dims_.insert(fmt::format("{}_{}", name, d));
-            input.dims.push_back({named, size, has_own_name, of ? of->factor : 1});
+            input.dims.push_back({named, size, has_own_name, step});
         }
         return input;
+    }
+
+    // These, and then all that are the same length.
+    std::vector<std::string> names_of_length(std::vector<std::string> names) const {
+        for (const std::vector<std::string>& group : options_.same) {
+            const auto is_own = [&](const std::string& name) { return name == names[0] || name == names[1]; };
+            if (std::any_of(group.begin(), group.end(), is_own)) names.insert(names.end(), group.begin(), group.end());
+        }
+        return names;
     }
 
     void check_options() {
@@ -271,6 +336,15 @@ class Loader {
             if (!all_dims_.count(name)) fail<ValueError>(loc_, "load_onnx: {}: none of its inputs has a dimension {}", file_, name);
             if (size < 0) fail<ValueError>(loc_, "load_onnx: {}: the size {} of the dimension {}", file_, size, name);
         }
+        for (const auto& [name, step] : options_.multiples) {
+            if (!all_dims_.count(name)) fail<ValueError>(loc_, "load_onnx: {}: none of its inputs has a dimension {}", file_, name);
+            if (step < 1) fail<ValueError>(loc_, "load_onnx: {}: multiples of {} for the dimension {}", file_, step, name);
+        }
+        for (const std::vector<std::string>& group : options_.same) {
+            for (const std::string& name : group) {
+                if (!all_dims_.count(name)) fail<ValueError>(loc_, "load_onnx: {}: none of its inputs has a dimension {}", file_, name);
+            }
+        }
         if (dims_.size() > kMostNamed) {
             fail<ValueError>(loc_, "load_onnx: {}: {} dimensions may differ in size, but a graph can have {}: {}: give sizes of others in "
                              "LoadOnnxOptions::sizes", file_, dims_.size(), kMostNamed, joined({dims_.begin(), dims_.end()}));
@@ -279,20 +353,72 @@ class Loader {
     }
 
     // The model runs with examples of its inputs. That some sizes do not fit says nothing of others: then dimensions without a name of
-    // their own, which have the same size in all examples, are taken for one; then those behind the first are multiples of some number.
+    // their own, which have the same size in all examples, are taken for one, and those that examples say are; then those behind the first are
+    // multiples of some number.
     Graph try_sizes() {
         if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
         const std::vector<ModelInput> plain = inputs_;
+        const std::vector<std::exception_ptr> plain_errors = tape_errors_;
         if (tie_unnamed()) {
+            if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
+            inputs_ = plain;
+        }
+        // Not where it has run with two lengths: then no graph could be made of it, which another length does not mend.
+        const bool has_run = std::any_of(plain_errors.begin(), plain_errors.end(), [](const std::exception_ptr& error) { return error != nullptr; });
+        for (const auto& [one, other] : equal_examples()) {
+            if (has_run) break;
+            tie(one, other);
             if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
             inputs_ = plain;
         }
         for (const std::int64_t step : kSteps) {
             if (!set_step(step)) continue;
-            if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
+            if (std::optional<Graph> graph = try_each_size()) {
+                if (plain_errors[tried_]) explain_multiples(plain, plain_errors[tried_]);
+                return std::move(*graph);
+            }
             inputs_ = plain;
         }
         explain_failure();
+    }
+
+    // The model itself has taken other sizes than the multiples that there is a graph of.
+    [[noreturn]] void explain_multiples(const std::vector<ModelInput>& plain, const std::exception_ptr& error) {
+        std::map<std::string, std::int64_t> steps;
+        for (std::size_t i = 0; i < plain.size(); ++i) {
+            for (std::size_t d = 0; d < plain[i].dims.size(); ++d) {
+                if (const InputDim& dim = inputs_[i].dims[d]; dim.step != plain[i].dims[d].step) steps[dim.name] = dim.step;
+            }
+        }
+        std::string text;
+        for (const auto& [name, step] : steps) text += fmt::format("{}{{\"{}\", {}}}", text.empty() ? "" : ", ", name, step);
+        rethrow_with_hint<TapeError>(error, fmt::format("; there is a graph of multiples, with LoadOnnxOptions::multiples = {{{}}}, or of certain sizes, "
+                                                        "with LoadOnnxOptions::sizes", text));
+    }
+
+    // Dimensions with two names that have one size in all examples.
+    std::vector<std::pair<std::string, std::string>> equal_examples() const {
+        std::map<std::string, std::int64_t> sizes;
+        for (const ModelInput& input : inputs_) {
+            for (const InputDim& dim : input.dims) {
+                if (!dim.name.empty() && dim.size >= 0) sizes.emplace(dim.name, dim.size);
+            }
+        }
+        std::vector<std::pair<std::string, std::string>> pairs;
+        for (auto one = sizes.begin(); one != sizes.end(); ++one) {
+            for (auto other = std::next(one); other != sizes.end(); ++other) {
+                if (one->second == other->second) pairs.emplace_back(one->first, other->first);
+            }
+        }
+        return pairs;
+    }
+
+    void tie(const std::string& one, const std::string& other) {
+        for (ModelInput& input : inputs_) {
+            for (InputDim& dim : input.dims) {
+                if (dim.name == other) dim.name = one;
+            }
+        }
     }
 
     bool tie_unnamed() {
@@ -330,6 +456,7 @@ class Loader {
         if (const std::string sizes = shown_sizes(furthest_sizes_); !sizes.empty()) {
             hint = fmt::format("; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
                                "certain size is told it in LoadOnnxOptions::sizes", sizes);
+            if (dims_.size() > 1) hint += "; dimensions that are one length under two names are told in LoadOnnxOptions::same";
             if (is_bounded()) hint += fmt::format("; what is tried may take {} MiB, LoadOnnxOptions::trial_memory", options_.trial_memory >> 20);
         }
         rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(best_, hint);
@@ -347,21 +474,24 @@ class Loader {
         return inputs_.empty() || std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) { return !input.example.defined(); });
     }
 
-    // Whether it is tried with sizes that nobody has given.
-    bool is_bounded() const {
-        const auto is_made_up = [](const ModelInput& input) {
-            const auto has_name = [](const InputDim& dim) { return !dim.name.empty(); };
-            return !input.example.defined() && std::any_of(input.dims.begin(), input.dims.end(), has_name);
-        };
-        return std::any_of(inputs_.begin(), inputs_.end(), is_made_up);
+    // Whether it is tried with sizes that nobody has given: those of examples, too, become a little larger.
+    bool is_bounded() const { return !dims_.empty(); }
+
+    // Whether examples have all sizes, so that there are no others to begin with.
+    bool has_all_sizes() const {
+        const auto is_open = [](const InputDim& dim) { return !dim.name.empty() && dim.size < 0; };
+        const auto has_open = [&](const ModelInput& input) { return std::any_of(input.dims.begin(), input.dims.end(), is_open); };
+        return std::none_of(inputs_.begin(), inputs_.end(), has_open);
     }
 
     std::optional<Graph> try_each_size() {
         const bool has_integers = std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) {
             return !input.example.defined() && !is_floating(input.dtype);
         });
-        const std::size_t size_count = dims_.empty() ? 1 : std::size(kTriedSizes);
+        const std::size_t size_count = has_all_sizes() ? 1 : std::size(kTriedSizes);
+        tape_errors_.assign(std::size(kTriedSizes), nullptr);
         for (std::size_t s = 0; s < size_count; ++s) {
+            tried_ = s;
             for (int integer = 0; integer < (has_integers ? 2 : 1); ++integer) {
                 interpreter_.count_from_here();
                 const TurnBound turns(is_made_up() ? options_.trial_turns : INT64_MAX);
@@ -384,6 +514,7 @@ class Loader {
                     failed();
                 } catch (const TapeError&) {
                     failed();
+                    tape_errors_[s] = std::current_exception();
                 } catch (const OutOfMemory&) {
                     failed();
                 }
@@ -393,6 +524,7 @@ class Loader {
     }
 
     Graph trace_with(std::int64_t tried, int integer) {
+        const CallerScope caller(loc_);
         const MemoryBound bound(is_bounded() ? options_.trial_memory : INT64_MAX);
         DimSizes& sizes = sizes_;
         sizes.clear();
@@ -485,10 +617,13 @@ class Loader {
     OnnxInterpreter::Scope scope_;
     TraceOptions traced_;
     std::unordered_set<std::string> buffers_;
+    std::unordered_set<std::string> trained_;  // names that stand where weights do
     std::vector<ModelInput> inputs_;
     std::vector<Slot> slots_;
     std::set<std::string> dims_, all_dims_, fixed_;
     DimSizes sizes_;                // tried last
+    std::size_t tried_ = 0;         // which of kTriedSizes
+    std::vector<std::exception_ptr> tape_errors_;  // where the model ran with these, but no graph of it could be made
     std::exception_ptr best_;       // of the attempt that came furthest
     DimSizes furthest_sizes_;       // with these
     std::int64_t furthest_ = -1;

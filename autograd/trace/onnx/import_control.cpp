@@ -298,7 +298,8 @@ void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector
         next.insert(next.end(), appended.begin(), appended.end());
         return tensors_of(c, next, result_types);
     };
-    TurnBound::count_turn(c.interpreter().loc(), times);
+    const OnnxInterpreter::Turns inside_turns(c.interpreter(), times);
+    TurnBound::count_turn(c.interpreter().loc(), c.interpreter().turns_around());
     const Tensor turns = arange(times, int64);
     const ScanResult result = scan(step, state, {turns});
     const auto scanned = static_cast<std::size_t>(loop.scanned);

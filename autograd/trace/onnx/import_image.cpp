@@ -4,8 +4,10 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
+#include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/image.h"
@@ -391,17 +393,14 @@ void roi_align(Call& c) {
 
 // --- Boxes ----------------------------------------------------------------------------------------------------------------------------
 
-constexpr int64_t kMostBoxes = 2000;  // for each of which the graph has a few ops
-
 // All batches and classes at once: boxes by falling scores, each of which, if it is still there, takes away those after it that it
-// covers.
+// covers. A scan along the boxes, so that there may be as many as each run has.
 void non_max_suppression(Call& c) {
     const Tensor boxes = c.x(0), scores = c.x(1);  // (batch, n, 4), (batch, classes, n)
     const int64_t most = c.has(2) ? c.integer(2, "max_output_boxes_per_class") : 0;
     const double iou_threshold = c.has(3) ? c.real(3, "iou_threshold") : 0;
     if (boxes.dim() != 3 || scores.dim() != 3) c.reject("boxes of shape {}, scores of shape {}", boxes.shape(), scores.shape());
     const int64_t batch = scores.size(0), classes = scores.size(1), n = scores.size(2);
-    if (n > kMostBoxes) c.reject("{} boxes; up to {} are supported", n, kMostBoxes);
     const auto part = [&](int i) { return select(boxes, 2, i); };
     Tensor y1, x1, y2, x2;
     if (c.flag("center_point_box", false)) {
@@ -414,18 +413,25 @@ void non_max_suppression(Call& c) {
     const ValuesIndices sorted = sort(scores, 2, /*descending=*/true);
     const auto in_order = [&](const Tensor& side) { return gather(expand(unsqueeze(side, 1), {batch, classes, n}), 2, sorted.indices); };
     y1 = in_order(y1), x1 = in_order(x1), y2 = in_order(y2), x2 = in_order(x2);
-    const auto against = [](const Tensor& a, bool is_row) { return unsqueeze(a, is_row ? -1 : -2); };
-    const auto overlap = [&](const Tensor& low, const Tensor& high) {
-        return clamp_min(minimum(against(high, true), against(high, false)) - maximum(against(low, true), against(low, false)), 0);
+    const Tensor area = (y2 - y1) * (x2 - x1), places_of_boxes = arange(n, int64);
+    const Tensor all_kept = c.has(4) ? sorted.values > c.real(4, "score_threshold") : ones({batch, classes, n}, bool_);
+    // x: what is kept, (batch, classes, n), then one box of each batch and class, (batch, classes), and its place.
+    const auto step = [&](const std::vector<Tensor>& x) {
+        const auto one = [](const Tensor& side) { return unsqueeze(side, -1); };
+        const auto overlap = [&](const Tensor& low, const Tensor& high, const Tensor& own_low, const Tensor& own_high) {
+            return clamp_min(minimum(high, one(own_high)) - maximum(low, one(own_low)), 0);
+        };
+        const Tensor common = overlap(y1, y2, x[1], x[2]) * overlap(x1, x2, x[3], x[4]);
+        const Tensor all_area = area + one(x[5]) - common;
+        const Tensor covers = logical_and(all_area > 0, common > all_area * iou_threshold);
+        const Tensor is_kept = index_select(x[0], 2, reshape(x[6], {1}));
+        const Tensor taken = logical_and(logical_and(covers, is_kept), places_of_boxes > x[6]);
+        return std::vector<Tensor>{logical_and(x[0], logical_not(taken))};
     };
-    const Tensor area = (y2 - y1) * (x2 - x1), common = overlap(y1, y2) * overlap(x1, x2);
-    const Tensor all_area = against(area, true) + against(area, false) - common;
-    const Tensor covers = logical_and(all_area > 0, common > all_area * iou_threshold);  // (batch, classes, n, n)
-    Tensor kept = c.has(4) ? sorted.values > c.real(4, "score_threshold") : ones({batch, classes, n}, bool_);
-    for (int64_t i = 0; i + 1 < n; ++i) {
-        const Tensor taken = logical_and(narrow(select(covers, 2, i), 2, i + 1, n - i - 1), narrow(kept, 2, i, 1));
-        kept = cat({narrow(kept, 2, 0, i + 1), logical_and(narrow(kept, 2, i + 1, n - i - 1), logical_not(taken))}, 2);
-    }
+    std::vector<Tensor> boxes_in_order;
+    for (const Tensor& side : {y1, y2, x1, x2, area}) boxes_in_order.push_back(movedim(side, 2, 0));
+    boxes_in_order.push_back(places_of_boxes);
+    Tensor kept = scan(step, {all_kept}, boxes_in_order).carry[0];
     kept = logical_and(kept, cumsum(kept.to(int64), 2) <= most);
     const Tensor places = nonzero(kept);  // (found, 3)
     const Tensor flat = select(places, 1, 0) * (classes * n) + select(places, 1, 1) * n + select(places, 1, 2);

@@ -110,6 +110,8 @@ std::span<const OnnxOp> onnx_control_ops();
 std::span<const OnnxOp> onnx_training_ops();
 /// The op's meaning in this opset; null where there is none.
 const OnnxOp* find_onnx_op(std::string_view domain, std::string_view name, std::int64_t opset);
+/// Throws ValueError where the node has an attribute that its operator has not in this opset, or that is of another type.
+void check_onnx_attributes(const onnx::NodeProto& node, std::int64_t opset, const Loc& loc);
 
 class OnnxInterpreter {
  public:
@@ -137,6 +139,8 @@ class OnnxInterpreter {
 
     /// "Foo (2 nodes)" for each op that there is none for, of all graphs and functions.
     std::vector<std::string> unsupported() const;
+    /// Throws ValueError for an attribute that its operator has not, or not of its type, in all graphs and functions.
+    void check_attributes() const;
     void set_named_dims(bool has) noexcept { has_named_dims_ = has; }
     bool has_named_dims() const noexcept { return has_named_dims_; }
 
@@ -153,10 +157,27 @@ class OnnxInterpreter {
     /// Nodes since the last run of the model began.
     std::int64_t nodes_run() const noexcept { return nodes_run_; }
     void count_from_here() noexcept { nodes_run_ = 0; }
+    /// How often the node at hand is run, in loops around it that are scans.
+    std::int64_t turns_around() const noexcept { return turns_around_; }
+    class Turns {
+     public:
+        Turns(OnnxInterpreter& interpreter, std::int64_t turns) noexcept : interpreter_(interpreter), before_(interpreter.turns_around_) {
+            if (__builtin_mul_overflow(before_, turns, &interpreter.turns_around_)) interpreter.turns_around_ = INT64_MAX;
+        }
+        ~Turns() { interpreter_.turns_around_ = before_; }
+        Turns(const Turns&) = delete;
+        Turns& operator=(const Turns&) = delete;
+
+     private:
+        OnnxInterpreter& interpreter_;
+        std::int64_t before_;
+    };
 
  private:
     friend class OnnxCall;
     void run_node(const onnx::NodeProto& node, Scope& scope);
+    /// For each node of the model's graph the names that nothing behind it takes.
+    const std::vector<std::vector<std::string>>& last_uses();
     /// What the node says of where it comes from.
     struct Origin {
         const ModuleName* module = nullptr;
@@ -168,13 +189,15 @@ class OnnxInterpreter {
     const onnx::FunctionProto* find_function(const onnx::NodeProto& node) const;
     void count_unsupported(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, const onnx::FunctionProto* function,
                            std::map<std::string, int>& counts) const;
+    void check_attributes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, const onnx::FunctionProto* function) const;
 
     const onnx::ModelProto& model_;
     std::string folder_, file_;
     const Loc& loc_;
     bool has_named_dims_ = false;
     int depth_ = 0, bodies_ = 0;
-    std::int64_t nodes_run_ = 0;
+    std::int64_t nodes_run_ = 0, turns_around_ = 1;
+    std::vector<std::vector<std::string>> last_uses_;
     std::unordered_map<const onnx::NodeProto*, Origin> origins_;
     std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
     std::deque<onnx::AttributeProto> defaults_;  // of functions' attributes

@@ -308,6 +308,17 @@ static std::string later_text(const google::protobuf::Message& message, int numb
     return texts.empty() ? std::string() : texts.back();
 }
 
+// Of a function: with defaults and without.
+constexpr int kDefaultsOfFunction = 11;
+static std::set<std::string> attributes_of(const onnx::FunctionProto& function) {
+    std::set<std::string> names(function.attribute().begin(), function.attribute().end());
+    for (const std::string& text : later_texts(function, kDefaultsOfFunction)) {
+        onnx::AttributeProto attribute;
+        if (attribute.ParseFromString(text)) names.insert(attribute.name());  // else the call says that it cannot be read
+    }
+    return names;
+}
+
 OnnxInterpreter::OnnxInterpreter(const onnx::ModelProto& model, std::string folder, std::string file, const Loc& loc)
     : model_(model), folder_(std::move(folder)), file_(std::move(file)), loc_(loc) {}
 
@@ -361,6 +372,30 @@ std::vector<std::string> OnnxInterpreter::unsupported() const {
     return names;
 }
 
+void OnnxInterpreter::check_attributes() const {
+    check_attributes(model_.graph().node(), nullptr);
+    for (const onnx::FunctionProto& function : model_.functions()) check_attributes(function.node(), &function);
+}
+
+void OnnxInterpreter::check_attributes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, const onnx::FunctionProto* function) const {
+    Scope scope;
+    scope.function = function;
+    for (const onnx::NodeProto& node : nodes) {
+        if (const onnx::FunctionProto* called = find_function(node)) {
+            const std::set<std::string> names = attributes_of(*called);
+            for (const onnx::AttributeProto& attribute : node.attribute()) {
+                if (names.count(attribute.name())) continue;
+                fail<ValueError>(loc_, "load_onnx: {}: it has an attribute {}, which the function has not", name_of_node(node), attribute.name());
+            }
+        } else {
+            check_onnx_attributes(node, opset(node.domain(), scope), loc_);
+        }
+        for (const onnx::AttributeProto& attribute : node.attribute()) {
+            if (attribute.has_g()) check_attributes(attribute.g().node(), function);
+        }
+    }
+}
+
 std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Scope& scope, const std::vector<bool>* only) {
     for (const onnx::TensorProto& proto : graph.initializer()) {
         if (scope.values.count(proto.name())) continue;
@@ -374,6 +409,10 @@ std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Sc
     if (graph.sparse_initializer_size() > 0) fail<ValueError>(loc_, "load_onnx: {}: sparse tensors are not supported", file_);
     for (int n = 0; n < graph.node_size(); ++n) {
         if (!only || (*only)[static_cast<std::size_t>(n)]) run_node(graph.node(n), scope);
+        if (&graph != &model_.graph()) continue;
+        // What is not used again takes no memory while the rest is tried.
+        for (const std::string& name : last_uses()[static_cast<std::size_t>(n)]) scope.values.erase(name);
+        if (Tracer* tracer = Tracer::current()) tracer->forget_unused();
     }
     std::vector<OnnxValuePtr> outputs;
     for (const onnx::ValueInfoProto& output : graph.output()) {
@@ -382,6 +421,33 @@ std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Sc
         outputs.push_back(std::move(value));
     }
     return outputs;
+}
+
+// All names that a node takes, in its branches and bodies too.
+static void each_use(const onnx::NodeProto& node, const std::function<void(const std::string&)>& visit) {
+    for (const std::string& name : node.input()) visit(name);
+    for (const onnx::AttributeProto& attribute : node.attribute()) {
+        if (!attribute.has_g()) continue;
+        for (const onnx::NodeProto& inner : attribute.g().node()) each_use(inner, visit);
+        for (const onnx::ValueInfoProto& output : attribute.g().output()) visit(output.name());
+    }
+}
+
+const std::vector<std::vector<std::string>>& OnnxInterpreter::last_uses() {
+    const onnx::GraphProto& graph = model_.graph();
+    if (!last_uses_.empty()) return last_uses_;
+    last_uses_.resize(static_cast<std::size_t>(graph.node_size()));
+    std::set<std::string> later;
+    for (const onnx::ValueInfoProto& output : graph.output()) later.insert(output.name());
+    for (const onnx::TensorProto& weight : graph.initializer()) later.insert(weight.name());
+    for (int n = graph.node_size(); n-- > 0;) {
+        const auto note = [&](const std::string& name) {
+            if (!name.empty() && later.insert(name).second) last_uses_[static_cast<std::size_t>(n)].push_back(name);
+        };
+        each_use(graph.node(n), note);
+        for (const std::string& name : graph.node(n).output()) note(name);
+    }
+    return last_uses_;
 }
 
 void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
@@ -443,8 +509,7 @@ void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const on
                                    const std::vector<OnnxValuePtr>& inputs, Scope& outer) {
     Scope scope;
     scope.function = &function;
-    constexpr int attribute_proto = 11;  // attributes with defaults
-    for (const std::string& text : later_texts(function, attribute_proto)) {
+    for (const std::string& text : later_texts(function, kDefaultsOfFunction)) {
         onnx::AttributeProto& attribute = defaults_.emplace_back();
         if (!attribute.ParseFromString(text)) fail<FileError>(loc_, "load_onnx: {}: a default of the function {} cannot be read", file_, function.name());
         scope.attributes[attribute.name()] = &attribute;
@@ -515,7 +580,11 @@ void OnnxInterpreter::run_op(const OnnxOp& op, const onnx::NodeProto& node, std:
             frame.attributes = scope.attributes;
             results[k]->make = [this, &op, &node, inputs, frame, k]() mutable {
                 OnnxCall call(*this, node, inputs, frame, /*is_fold=*/false);
+                Tracer* tracer = Tracer::current();
+                const std::size_t first = tracer ? tracer->node_count() : 0;
                 op.run(call);
+                const Origin& origin = origin_of(node);
+                if (tracer) tracer->set_module(first, origin.module, origin.line);
                 return call.tensor(call.results()[k]);
             };
         }

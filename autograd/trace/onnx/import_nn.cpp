@@ -46,6 +46,7 @@ OnnxWindow onnx_window(OnnxCall& c, const Shape& sizes, std::vector<std::int64_t
         }
         window.before[d] = automatic == "SAME_LOWER" ? needed - needed / 2 : needed / 2;
         window.after[d] = needed - window.before[d];
+        window.is_by_size |= automatic != "VALID" && window.stride[d] > 1 && c.interpreter().has_named_dims();
     }
     return window;
 }
@@ -161,6 +162,7 @@ Tensor per_channel(const Tensor& values, int rank) {
 void batch_normalization(Call& c) {
     const Tensor x = c.x(0), scale = c.x(1), bias = c.x(2), mean = c.x(3), var = c.x(4);
     const double eps = c.real("epsilon", 1e-5), momentum = c.real("momentum", 0.9);
+    if (!c.flag("spatial", true)) c.reject("spatial = 0, a mean for each place, is not supported");
     const bool training = c.opset() >= 14 ? c.flag("training_mode", false) : c.opset() < 7 && !c.flag("is_test", false);
     if (x.dim() < 2) c.reject("its operand has shape {}", x.shape());
     if (!training) {

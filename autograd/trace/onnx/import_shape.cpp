@@ -171,6 +171,10 @@ void slice_op(Call& c) {
             x = slice(x, d, Slice(std::clamp(starts[i], -far, far), stop, std::min(step, far)));
             continue;
         }
+        if (step == -1 && (starts[i] == -1 || starts[i] >= INT32_MAX) && ends[i] <= -INT32_MAX) {  // all of it, whatever its size
+            x = flip(x, {d});
+            continue;
+        }
         const auto from_front = [&](int64_t at) { return at < 0 ? std::max<int64_t>(at + size, -1) : at; };
         int64_t start = from_front(starts[i]), end = ends[i] < -size ? -1 : from_front(ends[i]);
         // Backwards: the elements from the front, turned over.

@@ -189,9 +189,6 @@ class Reader {
         if (location.empty() || location.find('\0') != std::string::npos || relative.is_absolute()) {
             stop(fmt::format("is in the file \"{}\", which is no path relative to the model's folder", location));
         }
-        for (const fs::path& part : relative) {
-            if (part == "..") stop(fmt::format("is in the file {}, outside the model's folder", location));
-        }
         std::error_code error;
         const fs::path root = fs::weakly_canonical(folder_.empty() ? fs::path(".") : fs::path(folder_), error);
         const fs::path path = fs::weakly_canonical(root / relative, error);

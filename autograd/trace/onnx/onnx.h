@@ -21,14 +21,24 @@ struct LoadOnnxOptions {
     Graph::Inputs known = {};
     /// Sizes of named dimensions, which have no others then.
     DimSizes sizes = {};
+    /// Named dimensions that are one length, {{"s63", "s10"}}: some exporters give the same length two names. Where the model does not run with
+    /// two lengths, and its examples have one, they are taken for one without being told.
+    std::vector<std::vector<std::string>> same = {};
+    /// Numbers that the sizes of named dimensions can be divided by, {{"height", 32}}: the graph takes no other sizes of them.
+    DimSizes multiples = {};
     /// What the model is tried with, where the zeros of small sizes that it is tried with otherwise do not fit, or hide what it does. An input that is a
     /// sequence is as long as there are examples of it: x_0, x_1, ...
     Graph::Inputs examples = {};
     /// Floating weights that stay constants, beside the running means and variances of batch normalisations, which are parameters
-    /// without gradients. All others are parameters that require gradients; in models that save_onnx() wrote, those that did before, and
-    /// what was a constant of the program is one again.
+    /// without gradients, and beside weights of one element. All others are parameters that require gradients; in models that save_onnx() wrote,
+    /// those that did before, and what was a constant of the program is one again.
+    /// A weight of one element is most often a number of the program (the square root of 2 of a gelu, an attention's scale). It is a
+    /// parameter where its place says so: as the weight, scale or bias of Conv, ConvTranspose, Gemm, MatMul, PRelu, a normalisation or a recurrent
+    /// layer, or added to what a MatMul gives, which is a bias; or where `parameters` names it.
     std::vector<std::string> constants = {};
-    /// How many bytes the tensors of a run may take with sizes that nobody has given: sizes that need more do not fit.
+    std::vector<std::string> parameters = {};
+    /// How many bytes the tensors of a run may take while the model is tried, with sizes that nobody has given and with those of examples: what
+    /// needs more does not fit.
     std::int64_t trial_memory = std::int64_t{4} << 30;
     /// How many turns the loops of the model may take, all together, each time that it is tried with inputs that are made up: on these
     /// they may have no end.
@@ -36,15 +46,16 @@ struct LoadOnnxOptions {
 };
 
 /// The graph of an ONNX model (from IR version 3 on; each op as its meaning is in the model's opset): its inputs, outputs and weights have
-/// the model's names; dimensions that the model names, or gives no sizes, may differ from run to run, where a network of images
-/// halves and doubles them by multiples of 8, 32 or 64 ("32*height", see TraceInput). Weights are parameters: give their
-/// `data` to an optimizer, and call the graph under a Tape, to train them on.
+/// the model's names; dimensions that the model names, or gives no sizes, may differ from run to run. A network of images that halves
+/// and doubles them, and itself refuses other sizes, has multiples of 8, 32 or 64 ("32*height", see TraceInput); where the model would take
+/// others, but no graph of all of them can be made, this is an error that names LoadOnnxOptions::multiples. Weights are parameters: give
+/// their `data` to an optimizer, and call the graph under a Tape, to train them on.
 /// Integers of types that Tapir has not are of the next wider one (int8, int16, uint16: int32; uint32, uint64: int64).
 /// A node has the name of its node in the model for a module ("/layer1/conv/Conv"): in listings, drawings and errors; those of save_onnx()
 /// have the lines and modules of the program.
 /// Weights may lie in other files in the model's folder, not outside of it.
 /// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has
-/// not, or where the value of an input is needed, or loops do not end within trial_turns, TapeError where the model does something else
+/// not, for a node with an attribute that its operator has not in the model's opset, or of another type, or where the value of an input is needed, or loops do not end within trial_turns, TapeError where the model does something else
 /// for each size, OutOfMemory where no sizes that fit do with trial_memory, and what ops throw, with the node's name.
 Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.
