@@ -348,6 +348,7 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     check_channels("batch_norm", x, running_var, "running_var");
     check_channels("batch_norm", x, weight, "weight");
     check_channels("batch_norm", x, bias, "bias");
+    check_eps("batch_norm", o.eps, x.loc);
     const int64_t channels = x->sizes[1], per_channel = channels > 0 ? x->numel / channels : 0;
     if (!o.training && !(running_mean.defined() && running_var.defined())) {
         fail<ValueError>(x.loc, "batch_norm: needs running_mean and running_var, or training");

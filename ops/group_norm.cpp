@@ -396,6 +396,7 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     check_input("group_norm", x, 2);
     check_channels("group_norm", x, weight, "weight");
     check_channels("group_norm", x, bias, "bias");
+    check_eps("group_norm", eps, x.loc);
     const int64_t batch = x->sizes[0], channels = x->sizes[1];
     check_groups("group_norm", groups, channels, x.loc);
     if (batch == 1 && x->numel == groups) {
@@ -417,6 +418,7 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
 
 Tensor instance_norm(In x, const Tensor& weight, const Tensor& bias, double eps) {
     check_input("instance_norm", x, 3);
+    check_eps("instance_norm", eps, x.loc);
     const int64_t per_channel = x->numel > 0 ? x->numel / (x->sizes[0] * x->sizes[1]) : 0;
     if (per_channel == 1) {
         fail<ValueError>(x.loc, "instance_norm: a channel needs more than one element, got shape {}", x.tensor.shape());

@@ -252,7 +252,14 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     }
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype)) fail<DTypeError>(x.loc, "layer_norm: needs a floating dtype, got {}; convert with to(float32)", name(dtype));
+    const auto is_wide = [](const Tensor& t) { return t.defined() && t.dtype() == float32; };
+    if ((dtype == float16 || dtype == bfloat16) && (is_wide(weight) || is_wide(bias))) [[unlikely]] {
+        const detail::RecordedParts parts(x.loc);
+        const Tensor wide = to(x, float32);
+        return to(layer_norm(In(wide, x.loc), normalized_shape, weight, bias, eps), dtype);
+    }
     const Shape shape = x.tensor.shape();
+    check_eps("layer_norm", eps, x.loc);
     check_last_dims("layer_norm", x, normalized_shape);
     check(x, normalized_shape, weight, "weight");
     check(x, normalized_shape, bias, "bias");

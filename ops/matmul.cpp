@@ -519,28 +519,34 @@ Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar b
     return scaled + zeros_like(c);
 }
 
+// Whether the product of 16-bit floats is computed in float32: then the sum is, too, and rounded once.
+bool is_summed_wide(const In& c, const In& a, const In& b) {
+    const DType dtype = a->dtype;
+    if ((dtype != float16 && dtype != bfloat16) || c->dtype != dtype || b->dtype != dtype || detail::thread.autocast)
+        return false;
+    const int64_t multiplications = a->numel * (b->rank > 1 ? b->sizes[b->rank - 1] : 1);
+    return product_dtype(dtype, a->device, multiplications) == float32;
+}
+
+// beta * c + alpha * a b, of tensors with a_dim and b_dim dimensions.
+Tensor add_product(const char* op, const In& c, const In& a, int a_dim, const In& b, int b_dim, Scalar beta,
+                   Scalar alpha) {
+    const detail::ComposedOp composed(op);
+    for (const In* t : {&c, &a, &b}) detail::check_defined(*t, op);
+    const detail::RecordedParts parts(c.loc);
+    if (!is_summed_wide(c, a, b)) return plus_product(op, c, matmul_of(op, a, a_dim, b, b_dim), beta, alpha);
+    const Tensor wide_c = to(c, float32), wide_a = to(a, float32), wide_b = to(b, float32);
+    const Tensor product = matmul_of(op, In(wide_a, a.loc), a_dim, In(wide_b, b.loc), b_dim);
+    return to(plus_product(op, In(wide_c, c.loc), product, beta, alpha), c->dtype);
+}
+
 }  // namespace
 
-Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
-    const detail::ComposedOp composed("addmm");
-    detail::check_defined(c, "addmm");
-    const detail::RecordedParts parts(c.loc);
-    return plus_product("addmm", c, matmul_of("addmm", a, 2, b, 2), beta, alpha);
-}
-
+Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) { return add_product("addmm", c, a, 2, b, 2, beta, alpha); }
 Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) {
-    const detail::ComposedOp composed("baddbmm");
-    detail::check_defined(c, "baddbmm");
-    const detail::RecordedParts parts(c.loc);
-    return plus_product("baddbmm", c, matmul_of("baddbmm", a, 3, b, 3), beta, alpha);
+    return add_product("baddbmm", c, a, 3, b, 3, beta, alpha);
 }
-
-Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) {
-    const detail::ComposedOp composed("addmv");
-    detail::check_defined(c, "addmv");
-    const detail::RecordedParts parts(c.loc);
-    return plus_product("addmv", c, matmul_of("addmv", a, 2, x, 1), beta, alpha);
-}
+Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) { return add_product("addmv", c, a, 2, x, 1, beta, alpha); }
 
 Tensor vdot(In a, In b) { return matmul_of("vdot", a, 1, b, 1); }
 

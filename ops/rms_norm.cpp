@@ -122,6 +122,7 @@ Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, doubl
     }
     if (weight.defined()) detail::check_same_device("rms_norm", x.tensor, weight, x.loc);
     const double epsilon = x->dtype == float64 ? 0x1p-52 : x->dtype == float32 ? 0x1p-23 : x->dtype == float16 ? 0x1p-10 : 0x1p-7;
+    if (std::isnan(eps)) fail<ValueError>(x.loc, "rms_norm: eps is nan");
     if (eps < 0) eps = epsilon;
     const bool one_dtype = !weight.defined() || weight.dtype() == x->dtype;
     if (!on_gpu(x.tensor) && one_dtype && x->numel > 0) return fused(x, weight, normalized_shape, {eps, dims, weight.defined()});

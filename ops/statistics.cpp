@@ -270,7 +270,7 @@ Tensor cov(In x, int correction) {
     const Tensor numbers = is_floating(x->dtype) ? x.tensor : to(x, default_dtype());
     const Tensor rows = numbers.dim() == 2 ? numbers : reshape(numbers, {1, n}), centred = rows - mean(rows, {1}, true);
     const Tensor c = matmul(centred, transpose(centred, 0, 1)) / std::max(static_cast<double>(n - correction), 0.0);
-    return x.tensor.dim() == 2 ? c : reshape(c, {});
+    return c.numel() == 1 ? reshape(c, {}) : c;
 }
 
 Tensor corrcoef(In x) {

@@ -75,6 +75,40 @@ TEST_CASE("products added to a tensor that beta = 0 leaves out") {
     FAILS(ShapeError, "", addmm(zeros({3, 3}), eye(2), eye(2), 0));
 }
 
+TEST_CASE("products added to a tensor in 16 bits are rounded once, at the end") {
+    manual_seed(5);
+    for (const DType dtype : {float16, bfloat16}) {
+        const Tensor c = randn({3, 5, 6}, dtype), a = randn({3, 5, 40}, dtype), b = randn({3, 40, 6}, dtype);
+        const auto check = [&](const Tensor& have, const Tensor& exact) {
+            CHECK(have.dtype() == dtype);
+            CHECK(equal(have, exact.to(dtype)));
+        };
+        const Tensor x = c.to(float64), y = a.to(float64), z = b.to(float64);
+        check(baddbmm(c, a, b, 0.2, 0.6), x * 0.2 + bmm(y, z) * 0.6);
+        check(addmm(c[0], a[0], b[0], 0.2, 0.6), x[0] * 0.2 + mm(y[0], z[0]) * 0.6);
+        check(addmv(c[0].select(1, 0), a[0], b[0].select(1, 0)), x[0].select(1, 0) + mv(y[0], z[0].select(1, 0)));
+    }
+}
+
+TEST_CASE("covariances of one variable are a number") {
+    CHECK(cov(tensor({{1.0, 2.0, 4.0}})).shape() == Shape{});
+    CHECK(cov(tensor({{1.0, 2.0, 4.0}})).item() == Approx(7.0 / 3));
+    CHECK(corrcoef(tensor({{1.0, 2.0, 4.0}})).shape() == Shape{});
+    CHECK(corrcoef(tensor({{1.0, 2.0, 4.0}})).item() == 1);
+    CHECK(cov(ones({2, 3})).shape() == Shape{2, 2});
+}
+
+TEST_CASE("normalization of 16-bit rows with float32 parameters") {
+    const Tensor x = tensor({{1.0, 2.0, 4.0}}), scale = tensor({1.0, 2.0, 3.0}), shift = tensor({0.5, 0.0, -0.5});
+    for (const DType dtype : {float16, bfloat16}) {
+        const Tensor y = layer_norm(x.to(dtype), {3}, scale, shift);
+        CHECK(y.dtype() == dtype);
+        CHECK(equal(y, layer_norm(x, {3}, scale, shift).to(dtype)));
+        CHECK(layer_norm(x.to(dtype), {3}, {}, shift).dtype() == dtype);
+    }
+    FAILS(DTypeError, "layer_norm: the weight has dtype float64", layer_norm(x.to(float16), {3}, scale.to(float64)));
+}
+
 TEST_CASE("bilinear of no features is the bias") {
     const Tensor bias = tensor({1.0, 2.0});
     CHECK(equal(bilinear(zeros({3, 0}), zeros({3, 4}), zeros({2, 0, 4}), bias), bias.expand({3, 2})));
