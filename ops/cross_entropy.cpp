@@ -631,7 +631,8 @@ Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) 
     const bool has_kernel = on_gpu(logits.tensor) && !is_floating(targets.tensor.dtype());
     if (is_half(logits.tensor.dtype()) && !has_kernel) {  // computed in float32; the conversions are recorded
         const detail::RecordedParts parts(logits.loc);
-        return to(cross_entropy(to(logits, float32), targets, options), logits.tensor.dtype());
+        const DType dtype = logits.tensor.dtype(), given = targets.tensor.dtype();
+        return to(cross_entropy(to(logits, float32), targets, options), is_floating(given) ? promote(dtype, given) : dtype);
     }
     if (is_floating(targets.tensor.dtype())) return with_probabilities(logits, targets, options);
     return fused_cross_entropy(logits, targets, options);

@@ -298,7 +298,8 @@ Tensor huber_loss(In input, In target, Reduction reduction, double delta) {
     if (is_fused_pair(input, target)) return huber_loss_of(input, target, delta, reduction);
     const detail::RecordedParts parts(input.loc);
     const Tensor distance = abs(input - target);
-    return reduce_losses(where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta), reduction);
+    const Tensor losses = where(distance <= delta, square(distance) * 0.5, (distance - 0.5 * delta) * delta);
+    return in_dtype_of(input, reduce_losses(losses, reduction));
 }
 
 Tensor smooth_l1_loss(In input, In target, Reduction reduction, double beta) {
@@ -360,18 +361,28 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
     if (detail::autocast_widens(logits, target)) {
         return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight, reduction);
     }
-    const Tensor& t = target.tensor;
     const detail::RecordedParts parts(logits.loc);
     if (!pos_weight.defined() && is_fused_pair(logits, target)) {
         if (!weight.defined()) return logits_loss_of(logits, target, reduction);
         return reduce_losses(logits_loss_of(logits, target, Reduction::none) * weight, reduction);
     }
     // -(p t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), where log(1 - sigmoid(x)) = log(sigmoid(x)) - x
-    const Tensor factor = pos_weight.defined() ? (pos_weight - 1) * t + 1 : Tensor();
-    const Tensor log_p = logsigmoid(logits);
-    Tensor losses = (1 - t) * logits.tensor - (factor.defined() ? factor * log_p : log_p);
-    if (weight.defined()) losses = losses * weight;
+    const auto given = [&](const Tensor& factor) { return In(factor.defined() ? factor : target.tensor, logits.loc); };
+    const auto [x, t, scale, positive] = in_one_dtype(logits, target, given(weight), given(pos_weight));
+    const Tensor log_p = logsigmoid(x);
+    Tensor losses = (1 - t) * x - (pos_weight.defined() ? ((positive - 1) * t + 1) * log_p : log_p);
+    if (weight.defined()) losses = losses * scale;
     return reduce_losses(losses, reduction);
+}
+
+DType float_dtype_of(const Tensor* operands, std::size_t count) {
+    DType dims = bool_, numbers = bool_;  // bool promotes to whatever stands beside it
+    for (std::size_t i = 0; i < count; ++i) {
+        DType& dtype = operands[i].dim() > 0 ? dims : numbers;
+        dtype = promote(dtype, operands[i].dtype());
+    }
+    if (is_floating(dims)) return dims;
+    return is_floating(numbers) ? numbers : default_dtype();
 }
 
 void fail_batchmean(const char* op, const Loc& loc) {
@@ -389,11 +400,11 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
         return kl_div(In(detail::widened(input), input.loc), In(detail::widened(target), target.loc), reduction, log_target);
     }
     const detail::RecordedParts parts(input.loc);
-    const Tensor& t = target.tensor;
+    const auto [x, t] = in_one_dtype(input, target);
     // A class that the target says never comes counts for nothing, whatever the input says of it.
-    if (log_target) return reduce_losses(absorbing_mul(exp(t), t - input.tensor), reduction);
-    Tensor difference = log(where(t > 0, t, 1)) - input.tensor;  // 0 log(0) = 0
-    if (t.requires_grad()) difference = where((t == 0) & isneginf(input), 0, difference);
+    if (log_target) return reduce_losses(absorbing_mul(exp(t), t - x), reduction);
+    Tensor difference = log(where(t == 0, 1, t)) - x;  // 0 log(0) = 0; what is below 0 is no probability, and gives nan
+    if (t.requires_grad()) difference = where((t == 0) & isneginf(x), 0, difference);
     return reduce_losses(absorbing_mul(t, difference), reduction);
 }
 

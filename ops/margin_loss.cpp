@@ -32,13 +32,13 @@ void check_all(const char* op, const In& first, std::initializer_list<const In*>
 
 void check_broadcast(const char* op, const In& a, const In& b) { broadcast_shapes(a.tensor.shape(), b.tensor.shape(), op, a.loc); }
 
-// Class scores (n, classes) or (classes,), which becomes (1, classes).
+// Class scores (n, classes), (classes,), which becomes (1, classes), or () of one class.
 Tensor as_rows(const char* op, const In& input) {
     const int rank = input.tensor.dim();
-    if (rank != 1 && rank != 2) {
+    if (rank > 2) {
         fail<ShapeError>(input.loc, "{}: needs an input (n, classes) or (classes,), got {}", op, input.tensor.shape());
     }
-    return rank == 1 ? unsqueeze(wide(input), 0) : wide(input);
+    return rank == 2 ? wide(input) : reshape(wide(input), {1, input->numel});
 }
 
 void check_classes(const char* op, const In& target, const Loc& loc) {
@@ -56,6 +56,10 @@ void check_range(const char* op, const In& target, int64_t least, int64_t classe
         const auto t = end.item<int64_t>();
         if (t < least || t >= classes) fail<IndexError>(target.loc, "{}: target {} is out of range for {} classes", op, t, classes);
     }
+}
+
+void check_margin(const char* op, double margin, const Loc& loc) {
+    if (!(margin > 0)) fail<ValueError>(loc, "{}: margin must be above 0, got {}", op, margin);
 }
 
 Tensor cosine(const Tensor& a, const Tensor& b, int dim, double eps) {
@@ -81,7 +85,8 @@ Tensor soft_margin_loss(In input, In target, Reduction reduction) {
     check_reduction("soft_margin_loss", reduction, input.loc);
     check_broadcast("soft_margin_loss", input, target);
     const detail::RecordedParts parts(input.loc);
-    return reduce_losses(-logsigmoid(wide(input) * wide(target)), reduction);
+    const auto [x, t] = in_one_dtype(input, target);
+    return in_dtype_of(input, reduce_losses(-logsigmoid(x * t), reduction));
 }
 
 Tensor margin_ranking_loss(In input1, In input2, In target, double margin, Reduction reduction) {
@@ -90,7 +95,8 @@ Tensor margin_ranking_loss(In input1, In input2, In target, double margin, Reduc
     check_broadcast("margin_ranking_loss", input1, input2);
     check_broadcast("margin_ranking_loss", input1, target);
     const detail::RecordedParts parts(input1.loc);
-    const Tensor above = wide(target) * (wide(input1) - wide(input2));
+    const auto [a, b, t] = in_one_dtype(input1, input2, target);
+    const Tensor above = t * (a - b);
     return reduce_losses(clamp_min(margin - above, 0), reduction);
 }
 
@@ -115,7 +121,8 @@ Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Red
     }
     check_broadcast("cosine_embedding_loss", input1, input2);
     const detail::RecordedParts parts(input1.loc);
-    const Tensor a = wide(input1), b = wide(input2), &t = target.tensor;
+    const auto [a, b] = in_one_dtype(input1, input2);
+    const Tensor& t = target.tensor;
     constexpr double eps = 1e-12;  // as PyTorch's, within the root: no kink at zero vectors
     const Tensor squares_a = sum(square(a), {-1}) + eps;
     const Tensor squares_b = sum(square(b), {-1}) + eps;
@@ -131,10 +138,11 @@ Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor
     check_reduction("multi_margin_loss", reduction, input.loc);
     check_classes("multi_margin_loss", target, input.loc);
     const detail::RecordedParts parts(input.loc);
-    const Tensor x = as_rows("multi_margin_loss", input);
+    const auto [scores, scale] = in_one_dtype(input, In(weight.defined() ? weight : input.tensor, input.loc));
+    const Tensor x = as_rows("multi_margin_loss", In(scores, input.loc));
     const int64_t rows = x.shape()[0], classes = x.shape()[1];
     if (p != 1 && p != 2) fail<ValueError>(input.loc, "multi_margin_loss: p must be 1 or 2, got {}", p);
-    if (target.tensor.dim() != input.tensor.dim() - 1 || target.tensor.numel() != rows) {
+    if (target.tensor.dim() > 1 || target.tensor.numel() != rows) {
         fail<ShapeError>(input.loc, "multi_margin_loss: targets of shape {} do not fit inputs of shape {}", target.tensor.shape(),
                          input.tensor.shape());
     }
@@ -145,10 +153,10 @@ Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor
     const Tensor t = to(target, int64).reshape({rows, 1});
     Tensor terms = clamp_min(margin - gather(x, 1, t) + x, 0);
     if (p == 2) terms = square(terms);
-    if (weight.defined()) terms = terms * gather(weight, 0, t.reshape({rows})).unsqueeze(1);
+    if (weight.defined()) terms = terms * gather(scale, 0, t.reshape({rows})).unsqueeze(1);
     const Tensor others = arange(classes, {int64, x.device()}) != t;
     const Tensor losses = sum(where(others, terms, 0), {1}) / static_cast<double>(classes);
-    return reduce_losses(input.tensor.dim() == 1 ? losses.reshape({}) : losses, reduction);
+    return reduce_losses(target.tensor.dim() == 0 ? losses.reshape({}) : losses, reduction);
 }
 
 Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
@@ -171,7 +179,7 @@ Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
     const Tensor terms = clamp_min(1 - of_targets.unsqueeze(2) + x.unsqueeze(1), 0);
     const Tensor counts = logical_and(is_named.unsqueeze(2), logical_not(is_target).unsqueeze(1));
     const Tensor losses = sum(where(counts, terms, 0), {1, 2}) / static_cast<double>(classes);
-    return reduce_losses(input.tensor.dim() == 1 ? losses.reshape({}) : losses, reduction);
+    return reduce_losses(input.tensor.dim() < 2 ? losses.reshape({}) : losses, reduction);
 }
 
 Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight, Reduction reduction) {
@@ -180,9 +188,9 @@ Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight, Re
     check_reduction("multilabel_soft_margin_loss", reduction, input.loc);
     check_broadcast("multilabel_soft_margin_loss", input, target);
     const detail::RecordedParts parts(input.loc);
-    const Tensor x = wide(input);
-    Tensor losses = (1 - wide(target)) * x - logsigmoid(x);
-    if (weight.defined()) losses = losses * weight;
+    const auto [x, t, scale] = in_one_dtype(input, target, In(weight.defined() ? weight : target.tensor, input.loc));
+    Tensor losses = (1 - t) * x - logsigmoid(x);
+    if (weight.defined()) losses = losses * scale;
     return reduce_losses(mean(losses, {-1}), reduction);
 }
 
@@ -193,8 +201,10 @@ Tensor cosine_similarity(In x1, In x2, Dim dim, double eps) {
     check_all("cosine_similarity", x1, {&x2});
     const Shape shape = broadcast_shapes(x1.tensor.shape(), x2.tensor.shape(), "cosine_similarity", x1.loc);
     const int along = detail::wrap_dim(dim, shape.rank(), "cosine_similarity", x1.loc);
+    if (!(eps >= 0)) fail<ValueError>(x1.loc, "cosine_similarity: eps must not be negative, got {}", eps);
     const detail::RecordedParts parts(x1.loc);
-    return cosine(expand(wide(x1), shape), expand(wide(x2), shape), along, eps);
+    const auto [a, b] = in_one_dtype(x1, x2);
+    return cosine(expand(a, shape), expand(b, shape), along, eps);
 }
 
 Tensor pairwise_distance(In x1, In x2, double p, double eps, Flag keepdim) {
@@ -202,17 +212,20 @@ Tensor pairwise_distance(In x1, In x2, double p, double eps, Flag keepdim) {
     check_all("pairwise_distance", x1, {&x2});
     check_broadcast("pairwise_distance", x1, x2);
     const detail::RecordedParts parts(x1.loc);
-    return norm(wide(x1) - wide(x2) + eps, p, {-1}, keepdim);
+    const auto [a, b] = in_one_dtype(x1, x2);
+    return norm(a - b + eps, p, {-1}, keepdim);
 }
 
 Tensor triplet_margin_loss(In anchor, In positive, In negative, double margin, double p, double eps, bool swap, Reduction reduction) {
     check_all("triplet_margin_loss", anchor, {&positive, &negative});
     check_reduction("triplet_margin_loss", reduction, anchor.loc);
+    check_margin("triplet_margin_loss", margin, anchor.loc);
     check_broadcast("triplet_margin_loss", anchor, positive);
     check_broadcast("triplet_margin_loss", anchor, negative);
     const detail::RecordedParts parts(anchor.loc);
     const auto distance = [p, eps](const Tensor& a, const Tensor& b) { return pairwise_distance(a, b, p, eps); };
-    return triplet(wide(anchor), wide(positive), wide(negative), distance, margin, swap, reduction);
+    const auto [a, near, far] = in_one_dtype(anchor, positive, negative);
+    return triplet(a, near, far, distance, margin, swap, reduction);
 }
 
 Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
@@ -220,6 +233,7 @@ Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
                                          bool swap, Reduction reduction) {
     check_all("triplet_margin_with_distance_loss", anchor, {&positive, &negative});
     check_reduction("triplet_margin_with_distance_loss", reduction, anchor.loc);
+    check_margin("triplet_margin_with_distance_loss", margin, anchor.loc);
     const detail::RecordedParts parts(anchor.loc);
     const auto plain = [](const Tensor& a, const Tensor& b) { return pairwise_distance(a, b); };
     if (!distance) return triplet(wide(anchor), wide(positive), wide(negative), plain, margin, swap, reduction);
@@ -233,7 +247,7 @@ Tensor poisson_nll_loss(In input, In target, bool log_input, bool full, double e
     check_reduction("poisson_nll_loss", reduction, input.loc);
     check_broadcast("poisson_nll_loss", input, target);
     const detail::RecordedParts parts(input.loc);
-    const Tensor x = wide(input), t = wide(target);
+    const auto [x, t] = in_one_dtype(input, target);
     Tensor losses = log_input ? exp(x) - absorbing_mul(t, x) : x - t * log(x + eps);
     if (full) {
         const Tensor is_large = t > 1, n = where(is_large, t, 2);
@@ -257,12 +271,13 @@ Tensor gaussian_nll_loss(In input, In target, In var, bool full, double eps, Red
         fail<ShapeError>(input.loc, "gaussian_nll_loss: a var of shape {} does not fit inputs of shape {}", given, shape);
     }
     const detail::RecordedParts parts(input.loc);
-    Tensor v = wide(var);
+    const auto [x, t, given_var] = in_one_dtype(input, target, var);
+    Tensor v = given_var;
     if (lacks_last) v = unsqueeze(v, -1);
     const bool may_read = v.device() == cpu && !detail::is_tracing();
     if (may_read && any(v < 0).item<bool>()) fail<ValueError>(input.loc, "gaussian_nll_loss: var has negative numbers");
     v = v + stop_gradient(clamp_min(v, eps) - v);
-    Tensor losses = (log(v) + square(wide(input) - wide(target)) / v) * 0.5;
+    Tensor losses = (log(v) + square(x - t) / v) * 0.5;
     if (full) losses = losses + 0.5 * std::log(2 * std::numbers::pi);
     return reduce_losses(losses, reduction);
 }

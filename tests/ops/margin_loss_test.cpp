@@ -165,6 +165,15 @@ TEST_CASE("ctc_loss refuses what does not fit, with the user's line") {
     THROWS(ValueError, "undefined", ctc_loss(x, Tensor(), steps, counts));
 }
 
+TEST_CASE("losses of classes take a single class, and one target in a dimension of its own") {
+    CHECK(multi_margin_loss(tensor(2.0), tensor(0)).shape() == Shape{});
+    CHECK(multi_margin_loss(tensor(2.0), tensor(0)).item() == 0);
+    CHECK(multilabel_margin_loss(tensor(2.0), tensor(0), Reduction::none).shape() == Shape{});
+    CHECK(multilabel_margin_loss(tensor(2.0), tensor(0)).item() == 0);
+    CHECK(multi_margin_loss(tensor({1.0, 3.0}), tensor({0}), 1, 1, {}, Reduction::none).shape() == Shape{1});
+    CHECK(multi_margin_loss(tensor({1.0, 3.0}), tensor({0})).item() == Approx(1.5));
+}
+
 TEST_CASE("losses of margins and distances at their corners") {
     // Where two vectors are the same, or zero, there is a gradient and it is finite.
     const Tensor zero = zeros({2, 3}, float64).requires_grad_(), same = zeros({2, 3}, float64);
