@@ -49,6 +49,9 @@ std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, co
                              const Loc& loc) {
     Tape tape({}, loc);
     const Tensor y = fn(leaves);
+    if (y.defined() && !is_floating(y.dtype())) {
+        fail<DTypeError>(loc, "gradcheck: the function gives {}, which has no gradients", name(y.dtype()));
+    }
     if (!y.requires_grad()) {
         std::vector<Tensor> zeros;
         for (const Tensor& x : wanted) zeros.push_back(Tensor(detail::make_empty_like(x.impl(), float64, Loc{})).zero_());
@@ -115,11 +118,13 @@ std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
 
 GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options,
                       const Loc& loc) {
+    if (!fn) fail<ValueError>(loc, "{}: the function is null", called);
     const std::vector<Tensor> leaves = leaves_of(inputs, loc);
     std::vector<Tensor> wanted;
     for (const Tensor& x : leaves) {
         if (x.requires_grad()) wanted.push_back(x);
     }
+    if (wanted.empty()) fail<ValueError>(loc, "{}: none of the {} inputs is floating, and only such have gradients", called, inputs.size());
     const std::vector<Tensor> gradients = analytic(fn, leaves, wanted, false, loc);
     const NoGradScope pause;
     std::vector<Disagreement> found;
@@ -154,8 +159,7 @@ GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const
 }
 
 GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
-    const auto differentiable = [](const Tensor& x) { return x.defined() && is_floating(x.dtype()); };
-    if (std::none_of(inputs.begin(), inputs.end(), differentiable)) return {};
+    if (!fn) fail<ValueError>(loc, "gradgradcheck: the function is null");
     // The function whose gradient is checked: all first gradients of fn, in one vector.
     const Fn first = [&fn, loc](const std::vector<Tensor>& x) {
         std::vector<Tensor> wanted;

@@ -324,10 +324,37 @@ void check_integers(const ElementwiseOp& op, const Tensor& b, const Shape& resul
 }
 
 // Throws ValueError for integers to the power of a negative integer, as PyTorch does of a number; where a tensor holds the exponents,
-// such powers are cut off: 0, or 1 and -1.
+// such powers are cut off: 0, or 1 and -1. Throws it, too, for an exponent that the integers' dtype does not hold.
 void check_exponent(const ElementwiseOp& op, Scalar exponent, DType common, const Loc& loc) {
-    if (op.index != Elementwise::pow || is_floating(common) || !(exponent.as_double() < 0)) return;
-    fail<ValueError>(loc, "{}: integers to negative integer powers are not allowed: write x.to(float32) first", op.info.name);
+    if (is_floating(common) || op.index != Elementwise::pow) return;
+    if (exponent.as_double() < 0) {
+        fail<ValueError>(loc, "{}: integers to negative integer powers are not allowed: write x.to(float32) first", op.info.name);
+    }
+    detail::check_fits(op.info.name, exponent, common, loc);
+}
+
+// What integers can be.
+std::pair<std::int64_t, std::int64_t> ends_of(DType dtype) noexcept {
+    if (dtype == uint8) return {0, 255};
+    if (dtype == int32) return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+    return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+}
+
+[[noreturn]] void fail_beyond(const char* op, Scalar bound, DType dtype, const Loc& loc) {
+    fail<ValueError>(loc, "{}: {} does not fit into {}, and would be a result", op, bound.as_double(), name(dtype));
+}
+
+// A number beside integers that their dtype does not hold: the end of the range, where that gives the same; as it is, it would wrap
+// around. Throws ValueError where it would be the result.
+Scalar bound_of(const ElementwiseOp& op, Scalar number, DType common, const Loc& loc) {
+    const bool is_upper = op.index == Elementwise::minimum || op.index == Elementwise::fmin;
+    const bool is_bound = is_upper || op.index == Elementwise::maximum || op.index == Elementwise::fmax;
+    if (!is_bound || is_floating(common) || common == bool_) return number;
+    const auto [lowest, largest] = ends_of(common);
+    const std::int64_t value = number.as_int64();
+    if (value >= lowest && value <= largest) return number;
+    if (is_upper == (value < lowest)) fail_beyond(op.info.name, number, common, loc);
+    return value < lowest ? lowest : largest;
 }
 
 // Throws DTypeError for what has no meaning among truth values, as PyTorch does. `suffix`: "_" of what writes in place.
@@ -602,6 +629,8 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     if (!t.defined()) [[unlikely]]
         detail::fail_undefined(op.info.name, loc);
     const TensorImpl* x = t.impl();
+    if (!is_floating(x->dtype) && number.kind() == Scalar::Kind::integer) [[unlikely]]
+        number = bound_of(op, number, x->dtype, loc);
     if (op.to_bool && !is_floating(x->dtype) && number.kind() == Scalar::Kind::integer && !detail::fits(number, x->dtype)) [[unlikely]] {
         return with_number(op, t.to(int64, loc), number, place, loc);  // uint8 < 300: cut to 8 bits, the number would be another
     }
@@ -745,7 +774,8 @@ void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
     promotion.number(b);
     const DType common = promotion.result();
     check_exponent(op, b, common, loc);
-    const Tensor number = number_tensor(b, number_dtype(compute_dtype(op, common)));
+    const Scalar bound = b.kind() == Scalar::Kind::integer ? bound_of(op, b, common, loc) : b;
+    const Tensor number = number_tensor(bound, number_dtype(compute_dtype(op, common)));
     const Tensor* in[] = {&a, &number};
     in_place(op, a, in, 2, common, nullptr, loc);
 }
@@ -947,6 +977,15 @@ bool are_beyond(double min, double max, const Tensor& x) noexcept {
     return std::trunc(min) != min || std::trunc(max) != max;
 }
 
+// Throws ValueError where all of x would become a bound that its integers do not hold.
+void check_bounds(const char* op, const Tensor& x, const double* bounds, const Loc& loc) {
+    if (!x.defined() || is_floating(x.dtype()) || x.dtype() == bool_) [[likely]]
+        return;
+    const auto [lowest, largest] = ends_of(x.dtype());
+    if (bounds[0] >= static_cast<double>(largest) + 1) fail_beyond(op, bounds[0], x.dtype(), loc);
+    if (bounds[1] < static_cast<double>(lowest)) fail_beyond(op, bounds[1], x.dtype(), loc);
+}
+
 // Fractions make integers floats, as in PyTorch; a bound that is nan makes all nan.
 Tensor clamp_beyond(const In& x, double min, double max) {
     detail::check_defined(x, "clamp");
@@ -971,12 +1010,18 @@ bool is_integer_beside(Scalar bound, const Tensor& x) noexcept {
 
 // What PyTorch refuses of an op's numbers. Nothing for most ops, at no cost.
 template <Elementwise op>
-static void check_params([[maybe_unused]] const double* params, [[maybe_unused]] const Loc& loc) {
+static void check_params([[maybe_unused]] const Tensor& x, [[maybe_unused]] const double* params,
+                         [[maybe_unused]] const Loc& loc) {
     if constexpr (op == Elementwise::softshrink) {
         if (!(params[0] >= 0)) fail<ValueError>(loc, "softshrink: lambd must not be negative, got {}", params[0]);
     } else if constexpr (op == Elementwise::celu) {
         if (params[0] == 0) fail<ValueError>(loc, "celu: alpha must not be 0");
+    } else if constexpr (op == Elementwise::hardtanh) {
+        if (params[0] > params[1])
+            fail<ValueError>(loc, "hardtanh: min_val {} is above max_val {}", params[0], params[1]);
     }
+    if constexpr (op == Elementwise::hardtanh || op == Elementwise::clamp)
+        check_bounds(op == Elementwise::clamp ? "clamp" : "hardtanh", x, params, loc);
 }
 
 #define TAPIR_UNARY0(name, ...)                                                                                      \
@@ -989,13 +1034,13 @@ static void check_params([[maybe_unused]] const double* params, [[maybe_unused]]
 #define TAPIR_UNARY1(name, p0, d0, ...)                                                              \
     Tensor name(In x, double p0) {                                                                   \
         const double params[] = {p0};                                                                \
-        check_params<Elementwise::name>(params, x.loc);                                              \
+        check_params<Elementwise::name>(x.tensor, params, x.loc);                                    \
         return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);               \
     }                                                                                                \
     Tensor Tensor::name(double p0, Loc loc) const { return tapir::name(In(*this, loc), p0); }        \
     Tensor& Tensor::name##_(double p0, Loc loc) {                                                    \
         const double params[] = {p0};                                                                \
-        check_params<Elementwise::name>(params, loc);                                                \
+        check_params<Elementwise::name>(*this, params, loc);                                         \
         elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                          \
         return *this;                                                                                \
     }
@@ -1007,6 +1052,7 @@ static void check_params([[maybe_unused]] const double* params, [[maybe_unused]]
                 return clamp_beyond(x, p0, p1);                                                                        \
         }                                                                                                              \
         const double params[] = {p0, p1};                                                                              \
+        check_params<Elementwise::name>(x.tensor, params, x.loc);                                                      \
         return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);                                 \
     }                                                                                                                  \
     Tensor Tensor::name(double p0, double p1, Loc loc) const { return tapir::name(In(*this, loc), p0, p1); }           \
@@ -1019,6 +1065,7 @@ static void check_params([[maybe_unused]] const double* params, [[maybe_unused]]
             }                                                                                                          \
         }                                                                                                              \
         const double params[] = {p0, p1};                                                                              \
+        check_params<Elementwise::name>(*this, params, loc);                                                           \
         elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                                            \
         return *this;                                                                                                  \
     }
@@ -1116,7 +1163,7 @@ TAPIR_ASSIGN(/=, div)
 
 Tensor lerp(In start, In end, Scalar weight) {
     detail::check_defined(start, "lerp");
-    return lerp(start, end, number_tensor(weight, is_floating(start.tensor.dtype()) ? start.tensor.dtype() : float32));
+    return lerp(start, end, number_tensor(weight, is_floating(start->dtype) ? number_dtype(start->dtype) : float32));
 }
 
 namespace {
@@ -1203,7 +1250,7 @@ Tensor clamp(In x, In min, In max) {
 Tensor Tensor::lerp(const Tensor& end, Scalar weight, Loc loc) const { return tapir::lerp(In(*this, loc), In(end, loc), weight); }
 Tensor& Tensor::lerp_(const Tensor& end, Scalar weight, Loc loc) {
     detail::check_defined(In(*this, loc), "lerp_");
-    return lerp_(end, number_tensor(weight, is_floating(dtype()) ? dtype() : float32), loc);
+    return lerp_(end, number_tensor(weight, is_floating(dtype()) ? number_dtype(dtype()) : float32), loc);
 }
 Tensor Tensor::clamp(const Tensor& min, const Tensor& max, Loc loc) const {
     return tapir::clamp(In(*this, loc), In(min, loc), In(max, loc));

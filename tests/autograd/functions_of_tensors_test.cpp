@@ -46,6 +46,19 @@ TEST_CASE("gradients of functions of several tensors are checked") {
     FAILS(ValueError, "gradgradcheck: a function of 2 tensors is given 3", gradgradcheck(product, {x, w, w}));
 }
 
+TEST_CASE("gradients of integers, of truth values and of no function are not checked") {
+    using Fn = std::function<Tensor(const std::vector<Tensor>&)>;
+    const auto twice = [](const Tensor& x) { return x * 2; };
+    const Tensor whole = tensor({1, 2}), x = ones({2}, float64);
+    FAILS(ValueError, "gradcheck: none of the 1 inputs is floating", gradcheck(twice, {whole}));
+    FAILS(ValueError, "gradgradcheck: none of the 1 inputs is floating",
+          gradgradcheck(twice, {whole}, {.raise_exception = false}));
+    FAILS(DTypeError, "gradcheck: the function gives bool, which has no gradients",
+          gradcheck([](const Tensor& t) { return t > 0; }, {x}));
+    FAILS(ValueError, "gradcheck: the function is null", gradcheck(Fn(), {x}));
+    FAILS(ValueError, "gradgradcheck: the function is null", gradgradcheck(Fn(), {x}));
+}
+
 TEST_CASE("a function of several tensors is checkpointed") {
     const Tensor x = rand({2, 3}).requires_grad_(), w = rand({3, 2}).requires_grad_();
     const auto product = [](const Tensor& a, const Tensor& b) { return tanh(matmul(a, b)); };

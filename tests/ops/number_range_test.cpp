@@ -94,6 +94,48 @@ TEST_CASE("Bounds of clamp that are fractions make integers floats, and nan make
     FAILS(DTypeError, "clamp_: a floating-point value cannot be written into int64", i.clone().clamp_(1.5));
 }
 
+TEST_CASE("Bounds that integers do not hold are refused where they would be the result") {
+    const Tensor u = tensor({1, 100, 250}, uint8), i = tensor({1, -7}, int32);
+    FAILS(ValueError, "maximum: 300 does not fit into uint8", maximum(u, 300));
+    FAILS(ValueError, "maximum: 300 does not fit into uint8", maximum(300, u));
+    FAILS(ValueError, "maximum: 300 does not fit into uint8", u.clone().maximum_(300));
+    FAILS(ValueError, "minimum: -1 does not fit into uint8", minimum(u, -1));
+    FAILS(ValueError, "fmax: 300 does not fit into uint8", fmax(u, 300));
+    FAILS(ValueError, "fmin: -5000000000 does not fit into int32", fmin(i, int64_t{-5000000000}));
+    FAILS(ValueError, "clamp: 300 does not fit into uint8", clamp(u, 300, 400));
+    FAILS(ValueError, "clamp: -5 does not fit into uint8", clamp_max(u, -5));
+    FAILS(ValueError, "clamp: 1000000000000 does not fit into int32", i.clone().clamp_(1e12, 2e12));
+    FAILS(ValueError, "clamp: inf does not fit into int64", clamp(tensor({1}), kInf, kInf));
+    FAILS(ValueError, "hardtanh: 300 does not fit into uint8", hardtanh(u, 300, 400));
+    FAILS(ValueError, "pow: 300 does not fit into uint8", pow(u, 300));
+    check(maximum(u, -1), uint8, {1, 100, 250});
+    check(minimum(u, 300), uint8, {1, 100, 250});
+    check(fmin(i, int64_t{5000000000}), int32, {1, -7});
+    check(clamp(u, -5, 10), uint8, {1, 10, 10});
+    check(clamp(i, -1e12, 1e12), int32, {1, -7});
+    FAILS(ValueError, "hardtanh: min_val 0.5 is above max_val -0.5", hardtanh(ones({2}), 0.5, -0.5));
+    FAILS(ValueError, "hardtanh: min_val", ones({2}).hardtanh_(1, -1));
+}
+
+TEST_CASE("Numbers that a norm or a loss has no meaning for are refused") {
+    const Tensor x = randn({2, 3, 4});
+    FAILS(ValueError, "layer_norm: eps must not be negative, got -1", layer_norm(x, {4}, {}, {}, -1));
+    FAILS(ValueError, "layer_norm: eps must not be negative, got nan", layer_norm(x, {4}, {}, {}, kNan));
+    FAILS(ValueError, "group_norm: eps must not be negative", group_norm(x, 1, {}, {}, -1));
+    FAILS(ValueError, "instance_norm: eps must not be negative", instance_norm(x, {}, {}, -1));
+    FAILS(ValueError, "batch_norm: eps must not be negative",
+          batch_norm(x, {}, {}, {}, {}, {.training = true, .eps = -1}));
+    FAILS(ValueError, "rms_norm: eps is nan", rms_norm(x, {4}, {}, kNan));
+    FAILS(ValueError, "cosine_similarity: eps must not be negative", cosine_similarity(x, x, 1, -1));
+    FAILS(ValueError, "triplet_margin_loss: margin must be above 0, got -1", triplet_margin_loss(x, x, x, -1));
+    FAILS(ValueError, "triplet_margin_with_distance_loss: margin must be above 0, got nan",
+          triplet_margin_with_distance_loss(x, x, x, {}, kNan));
+    const Tensor losses = kl_div(zeros({3}), tensor({-1.0, 0.0, 0.5}), Reduction::none);
+    CHECK(std::isnan(losses[0].item()));  // as PyTorch's: -1 is no probability
+    CHECK(losses[1].item() == 0);
+    CHECK(losses[2].item() == Approx(-0.5 * std::log(2.0)));
+}
+
 TEST_CASE("Writes into views whose elements overlap are refused") {
     const Tensor base = arange(5);
     Tensor windows = base.unfold(0, 2, 1);
