@@ -8,6 +8,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 namespace {
@@ -155,10 +156,12 @@ GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor
 }  // namespace
 
 GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     return check("gradcheck", fn, inputs, options, loc);
 }
 
 GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     if (!fn) fail<ValueError>(loc, "gradgradcheck: the function is null");
     // The function whose gradient is checked: all first gradients of fn, in one vector.
     const Fn first = [&fn, loc](const std::vector<Tensor>& x) {
