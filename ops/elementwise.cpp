@@ -875,7 +875,9 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
         any = true;
         detail::at_line(loc, [&] { log->value_of(source->impl(), loc); });  // the same for what is read; a leaf gets its record
     }
-    if (any) take_room(*log, loc);
+    if constexpr (!detail::is_runtime) {
+        if (any) take_room(*log, loc);
+    }
     if (any && (impl->flags & TensorImpl::kView)) {
         // matmul(x, w).squeeze(0): what it was a view of is gone, so nothing else sees the write, and it counts as a
         // tensor of its own from here on. (Tensors that records saved would hold the storage too.)
