@@ -1,4 +1,5 @@
 // The largest and smallest elements along a dimension, with their indices.
+#include <algorithm>
 #include <cstring>
 
 #include "tapir/autograd/op_form.h"
@@ -6,6 +7,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/order_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
@@ -80,6 +82,61 @@ struct ArgCall {
     bool keepdim = false;
 };
 
+// The best of lines of a dtype that is computed in another, T: converted part by part, so that there is never a wider copy of all of
+// them. values: null where nobody wants them.
+template <class T>
+void extreme_of_converted(const Tensor& x, const Lines& lines, bool largest, std::int64_t* indices, T* values) {
+    constexpr std::int64_t kPart = 4096, kColumns = 256;  // elements that are converted at once
+    const std::int64_t block = lines.size * lines.inner;
+    const auto bytes = static_cast<std::int64_t>(itemsize(x.dtype()));
+    const auto convert = [&](T* to, std::int64_t at, std::int64_t n) {
+        kernels::convert(x.dtype(), x.impl()->data + at * bytes, 1, dtype_of<T>, to, 1, n);
+    };
+    const auto best_of = [&](const T* part, std::int64_t size, std::int64_t inner, T* best, std::int64_t* found, std::int64_t count) {
+        kernels::extreme({dtype_of<T>, size, inner, part, best}, largest, found, 0, count);
+    };
+    if (block <= kPart) {  // whole lines, several at once
+        const std::int64_t together = kPart / block;
+        share_out((lines.outer + together - 1) / together, together * block, [&](std::int64_t begin, std::int64_t end) {
+            alignas(64) T part[kPart];
+            for (std::int64_t group = begin; group < end; ++group) {
+                const std::int64_t first = group * together, n = std::min(together, lines.outer - first), line = first * lines.inner;
+                convert(part, first * block, n * block);
+                best_of(part, lines.size, lines.inner, values ? values + line : nullptr, indices + line, n * lines.inner);
+            }
+        });
+        return;
+    }
+    const std::int64_t width = std::min(lines.inner, kColumns), strips = (lines.inner + width - 1) / width, rows = kPart / width;
+    const auto is_better = [largest](T now, T before) { return (largest ? now > before : now < before) || (now != now && before == before); };
+    share_out(lines.outer * strips, lines.size * width, [&](std::int64_t begin, std::int64_t end) {
+        alignas(64) T part[kPart];
+        T best[kColumns], now[kColumns];
+        std::int64_t found[kColumns];
+        for (std::int64_t strip = begin; strip < end; ++strip) {
+            const std::int64_t outer = strip / strips, column = strip % strips * width, w = std::min(width, lines.inner - column);
+            std::int64_t* const to = indices + outer * lines.inner + column;
+            for (std::int64_t row = 0; row < lines.size; row += rows) {
+                const std::int64_t n = std::min(rows, lines.size - row);
+                for (std::int64_t i = 0; i < n; ++i) {
+                    if (w == lines.inner) {
+                        convert(part, outer * block + row * w, n * w);
+                        break;
+                    }
+                    convert(part + i * w, outer * block + (row + i) * lines.inner + column, w);
+                }
+                best_of(part, n, w, now, found, w);
+                for (std::int64_t j = 0; j < w; ++j) {
+                    if (row > 0 && !is_better(now[j], best[j])) continue;
+                    best[j] = now[j];
+                    to[j] = row + found[j];
+                }
+            }
+            if (values) std::copy_n(best, w, values + outer * lines.inner + column);
+        }
+    });
+}
+
 struct Found {
     Tensor values;  // of x's dtype or the computed one; undefined unless asked for
     Tensor indices;
@@ -100,11 +157,25 @@ Found find_extreme(const char* op, const In& x, int dim, Over o, bool largest, b
         gpu::extreme(args, static_cast<std::int64_t*>(found.indices.raw_data()), found.indices.numel());
         return found;
     }
-    const Tensor in = as_computed(x.tensor, x.loc);
+    const DType computed = compute_type(impl->dtype);
+    const Tensor in = [&] {
+        const detail::UnrecordedPartsOf parts(x.loc);
+        return contiguous(x);
+    }();
     found.indices = make_result(impl, o, int64, x.loc);
-    if (with_values) found.values = make_result(impl, o, in.dtype(), x.loc);
+    if (with_values) found.values = make_result(impl, o, computed, x.loc);
     if (in.numel() == 0) return found;
     const Lines lines(in.impl(), dim);
+    if (computed != impl->dtype) {
+        void* const values = with_values ? found.values.raw_data() : nullptr;
+        auto* const to = static_cast<std::int64_t*>(found.indices.raw_data());
+        if (computed == float32) {
+            extreme_of_converted<float>(in, lines, largest, to, static_cast<float*>(values));
+        } else {
+            extreme_of_converted<std::int64_t>(in, lines, largest, to, static_cast<std::int64_t*>(values));
+        }
+        return found;
+    }
     const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(),
                                  with_values ? found.values.raw_data() : nullptr};
     auto* indices = static_cast<std::int64_t*>(found.indices.raw_data());

@@ -841,7 +841,18 @@ Tensor Tensor::index_fill(Dim dim, const Tensor& index, const Tensor& value, Loc
     return tapir::index_fill(In(*this, loc), dim, In(index, loc), In(value, loc));
 }
 Tensor& Tensor::index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc) {
-    const Tensor mask = named_slices("index_fill_", In(*this, loc), dim, In(index, loc));
+    const In x(*this, loc), places(index, loc);
+    const bool has_dims = impl_ && impl_->rank > 0 && index.defined() && index.dim() > 0;
+    if (has_dims && !is_told_parts() && !recording(loc, {this})) {  // the slices alone are touched
+        const CallerScope caller(loc);
+        detail::check_defined(x, "index_fill_");
+        detail::check_defined(places, "index_fill_");
+        const int d = check_slices("index_fill_", x, dim, places);
+        std::vector<Index> at(static_cast<std::size_t>(d), Index(Slice(), loc));
+        at.emplace_back(checked_index("index_fill_", index, shape(), d, loc), loc);
+        return index_put_(at, number_as("index_fill_", value, dtype(), loc), false, loc);
+    }
+    const Tensor mask = named_slices("index_fill_", x, dim, places);
     return masked_fill_(mask, number_as("index_fill_", value, dtype(), loc), loc);
 }
 Tensor Tensor::index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha, Loc loc) const {
