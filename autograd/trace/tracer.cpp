@@ -408,15 +408,22 @@ void Tracer::copy_exposed() {
 }
 
 void Tracer::forget_unused() {
+    std::unordered_map<const Storage*, std::uint32_t> known;  // how many of the tensors with this storage
+    for (const TensorImpl* made : made_) {
+        if (seen_.count(made)) ++known[made->storage];
+    }
     std::vector<const TensorImpl*> left;
     for (std::size_t i = made_.size(); i-- > 0;) {  // views come behind what they are views of
         const auto found = seen_.find(made_[i]);
         if (found == seen_.end()) continue;
-        if (__atomic_load_n(&made_[i]->refs, __ATOMIC_ACQUIRE) > 1 || views_.count(made_[i]) > 0) {
+        const Storage* storage = made_[i]->storage;  // which a tensor may have that was not used yet: a detached one
+        const bool is_shared = __atomic_load_n(&storage->refs, __ATOMIC_ACQUIRE) > known[storage];
+        if (__atomic_load_n(&made_[i]->refs, __ATOMIC_ACQUIRE) > 1 || is_shared || views_.count(made_[i]) > 0) {
             left.push_back(made_[i]);
             continue;
         }
         if (const auto base = views_.find(found->second.base); base != views_.end() && --base->second == 0) views_.erase(base);
+        --known[storage];
         seen_.erase(found);
     }
     made_.assign(left.rbegin(), left.rend());

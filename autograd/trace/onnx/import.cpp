@@ -105,7 +105,7 @@ class Loader {
         if (options_.trial_turns < 0) fail<ValueError>(loc_, "load_onnx: trial_turns is {}", options_.trial_turns);
         for (const auto* list : {&options_.known, &options_.examples}) {
             for (const auto& [name, tensor] : *list) {
-                if (!tensor.defined()) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
+                if (!tensor.defined() && !(list == &options_.examples && is_sequence(name))) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
             }
         }
         find_buffers();
@@ -116,6 +116,15 @@ class Loader {
     }
 
  private:
+    bool is_sequence(const std::string& name) const {
+        const auto is_it = [&](const onnx::ValueInfoProto& info) {
+            const onnx::TypeProto& type = info.type().has_optional_type() ? info.type().optional_type().elem_type() : info.type();
+            return info.name() == name && type.has_sequence_type();
+        };
+        const auto& inputs = model_.graph().input();
+        return std::any_of(inputs.begin(), inputs.end(), is_it);
+    }
+
     // Running means and variances are no weights.
     void find_buffers() {
         std::unordered_set<std::string> others;
@@ -233,11 +242,11 @@ class Loader {
                 slot.inputs.push_back(inputs_.size());
                 inputs_.push_back(std::move(input));
             }
-            if (slot.inputs.empty() && !is_optional) {
-                fail<ValueError>(loc_, "load_onnx: {}: the input {} is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, {}_0, {}_1, ...",
-                                 file_, name, name, name);
+            if (slot.inputs.empty() && !is_optional && !find(options_.examples, name)) {
+                fail<ValueError>(loc_, "load_onnx: {}: the input {} is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, {}_0, {}_1, ..., "
+                                 "or {} as an undefined Tensor for one that is empty", file_, name, name, name, name);
             }
-            slot.is_none = slot.inputs.empty();
+            slot.is_none = slot.inputs.empty() && is_optional && !find(options_.examples, name);
             slots_.push_back(std::move(slot));
         } else if (type.has_optional_type() && !is_optional) {
             const bool is_given = type.optional_type().elem_type().has_sequence_type() || find(options_.examples, name);

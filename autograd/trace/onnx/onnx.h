@@ -27,7 +27,7 @@ struct LoadOnnxOptions {
     /// Numbers that the sizes of named dimensions can be divided by, {{"height", 32}}: the graph takes no other sizes of them.
     DimSizes multiples = {};
     /// What the model is tried with, where the zeros of small sizes that it is tried with otherwise do not fit, or hide what it does. An input that is a
-    /// sequence is as long as there are examples of it: x_0, x_1, ...
+    /// sequence is as long as there are examples of it, x_0, x_1, ...; it is empty where x is an undefined Tensor.
     Graph::Inputs examples = {};
     /// Floating weights that stay constants, beside the running means and variances of batch normalisations, which are parameters
     /// without gradients, and beside weights of one element. All others are parameters that require gradients; in models that save_onnx() wrote,

@@ -125,6 +125,7 @@ inline Outcome run_case(const fs::path& folder) {
                     if (dim.has_dim_param()) options.sizes[dim.dim_param()] = given[0].tensor.size(d);
                 }
                 if (!is_plain) {
+                    if (given.empty() && info.type().has_sequence_type()) options.examples.emplace_back(info.name(), Tensor());
                     for (const Data& part : given) options.examples.emplace_back(part.name, part.tensor);
                 }
                 inputs.insert(inputs.end(), given.begin(), given.end());

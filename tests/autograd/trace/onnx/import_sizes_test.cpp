@@ -282,9 +282,13 @@ TEST_CASE("integers divided by 0 are Div's, and sequences have examples") {
     input->mutable_type()->mutable_sequence_type()->mutable_elem_type()->mutable_tensor_type()->mutable_shape()->add_dim()->set_dim_value(2);
     sequence.node("ConcatFromSequence", {"xs"}, {"y"}).set("axis", 0);
     sequence.output("y");
-    FAILS_IN(ValueError, "load_onnx: ", "the input xs is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, xs_0, xs_1, ...",
+    FAILS_IN(ValueError, "load_onnx: ", "the input xs is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, xs_0, xs_1, ..., or xs as an undefined Tensor",
              load_onnx_from_memory(sequence.bytes()));
     const Graph of_two = load_onnx_from_memory(sequence.bytes(), {.examples = {{"xs_0", ones({2})}, {"xs_1", zeros({2})}}});
+    Model lengths = sequence;
+    lengths.proto.mutable_graph()->mutable_node(0)->set_op_type("SequenceLength");
+    lengths.proto.mutable_graph()->mutable_node(0)->clear_attribute();
+    CHECK(load_onnx_from_memory(lengths.bytes(), {.examples = {{"xs", Tensor()}}})({})[0].item<std::int64_t>() == 0);
     CHECK(of_two({ones({2}), zeros({2})})[0].to_vector<float>() == std::vector<float>{1, 1, 0, 0});
 }
 
