@@ -20,6 +20,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 
@@ -621,12 +622,14 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
 }
 
 void Tape::backward(const Tensor& loss, const BackwardOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     const ProfileScope scope("backward", loc);
     BackwardRun(*this, loss, options, loc, "backward").accumulate();
 }
 
 std::vector<Tensor> gradient_as(const char* what, Tape& tape, const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options,
                                 const Loc& loc) {
+    const detail::CallLine call(loc);
     const ProfileScope scope(what, loc);
     return BackwardRun(tape, y, options, loc, what).gradients(xs);
 }

@@ -13,6 +13,7 @@
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 namespace {
@@ -85,7 +86,7 @@ Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const st
         if (!y.defined()) fail<ValueError>(loc, "checkpoint: the function returned an undefined tensor");
         return y;
     }
-    auto object = std::make_unique<CheckpointRecord>();
+    auto object = detail::at_line(loc, [] { return std::make_unique<CheckpointRecord>(); });
     object->state = default_generator().state();
     object->autocast = detail::autocast_dtype();
     Tensor y;
@@ -99,6 +100,7 @@ Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const st
     for (const Tensor& x : inputs) {
         if (y.is_same(x)) y = y.detach();
     }
+    const CallerScope caller(loc);
     object->fn = std::move(fn);
     std::vector<const Tensor*> ins;
     for (const Tensor& x : inputs) ins.push_back(&x);

@@ -9,6 +9,7 @@
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
 
@@ -94,7 +95,7 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
         if (!x.defined()) detail::fail_undefined(op.name, loc);
         detail::begin_op("Function::apply", x.impl(), loc);  // what is watched is what its forward calls
     }
-    auto object = std::make_unique<FunctionRecord>();
+    auto object = detail::at_line(loc, [] { return std::make_unique<FunctionRecord>(); });
     object->backward = backward;
     std::vector<Tensor> outputs;
     {
@@ -110,6 +111,7 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
     Log* log = recording(loc, inputs);
     const bool is_elsewhere = detail::thread.observed.elsewhere();
     if (!log && !detail::is_tracing() && !is_elsewhere) return outputs;
+    const CallerScope caller(loc);
     // An input handed through becomes a value of its own, or its record would be overwritten.
     for (Tensor& y : outputs) {
         for (const Tensor& x : inputs) {

@@ -8,6 +8,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 namespace {
@@ -150,10 +151,12 @@ GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor
 }  // namespace
 
 GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     return check("gradcheck", fn, inputs, options, loc);
 }
 
 GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     const auto differentiable = [](const Tensor& x) { return x.defined() && is_floating(x.dtype()); };
     if (std::none_of(inputs.begin(), inputs.end(), differentiable)) return {};
     // The function whose gradient is checked: all first gradients of fn, in one vector.

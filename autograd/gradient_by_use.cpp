@@ -12,6 +12,7 @@
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 namespace {
@@ -96,6 +97,7 @@ class UseWatcher : public OpWatcher {
 }  // namespace
 
 std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     if (!x.defined()) fail<ValueError>(loc, "gradient_by_use: the tensor whose uses are asked for is undefined");
     if (options.create_graph) fail<ValueError>(loc, "gradient_by_use: create_graph is not supported; use gradient()");
     UseWatcher watcher(begin_, x, loc);

@@ -4,6 +4,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 
@@ -89,7 +90,7 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
         fail<DTypeError>(loc, "set_grad: a gradient of {} for a tensor of {}", name(grad.dtype()), name(dtype()));
     }
     if (grad.defined()) detail::check_same_device("set_grad", *this, grad, loc);
-    AutogradMeta& meta = detail::meta_of(*this);
+    AutogradMeta& meta = detail::at_line(loc, [&]() -> AutogradMeta& { return detail::meta_of(*this); });
     if (detail::thread.trace != 0) [[unlikely]] detail::trace_reset(*this);
     const std::lock_guard lock(detail::gradient_mutex());
     meta.drop_gradient();
@@ -110,6 +111,7 @@ void Tensor::retain_grad(Loc loc) const {
     if (!log || !tracked(impl_, *log, loc)) {
         fail<TapeError>(loc, "retain_grad: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
     }
+    const CallerScope caller(loc);
     const std::uint32_t value = log->value_of(impl_, loc);
     for (const auto& [retained, tensor] : log->retained) {
         if (retained == value) return;
@@ -126,6 +128,7 @@ RemovableHandle Tensor::add_hook(std::function<Tensor(const Tensor&)> hook, cons
     if (!is_leaf_of_gradients && (!log || impl_->node.tape != log->id)) {
         fail<TapeError>(loc, "register_hook: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
     }
+    const CallerScope caller(loc);
     RemovableHandle handle(new HookState{1, std::move(hook), loc});
     detail::add_ref(handle.state_->refs);
     GradientHook held(handle.state_);

@@ -19,6 +19,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 
@@ -36,6 +37,10 @@ void Arena::reset() noexcept {
     next_ = end_ = nullptr;
 }
 
+namespace {
+thread_local std::unique_ptr<std::byte[]> spare_chunk;  // see take_room()
+}
+
 void Arena::grow(std::size_t bytes) {
     if (bytes > kChunk) {
         oversized_.push_back(std::make_unique<std::byte[]>(bytes));
@@ -43,9 +48,23 @@ void Arena::grow(std::size_t bytes) {
         end_ += bytes;
         return;
     }
-    if (used_ == chunks_.size()) chunks_.emplace_back(new std::byte[kChunk]);
+    if (used_ == chunks_.size()) {
+        chunks_.push_back(spare_chunk ? std::move(spare_chunk) : std::unique_ptr<std::byte[]>(new std::byte[kChunk]));
+        chunks_.reserve(2 * chunks_.size());  // so that a spare one finds its place
+    }
     next_ = chunks_[used_++].get();
     end_ = next_ + kChunk;
+}
+
+// Before an op that is recorded writes: its record is to find memory when the elements have changed.
+void take_room(Log& log, const Loc& loc);
+void take_room(Log& log, const Loc& loc) {
+    detail::at_line(loc, [&] {
+        constexpr std::size_t most = 16;  // records of one op in place, with those of leaves that it meets first
+        if (!spare_chunk) spare_chunk.reset(new std::byte[256 * 1024]);
+        if (log.records.capacity() < log.records.size() + most) log.records.reserve(2 * (log.records.size() + most));
+        if (log.leaves.capacity() < log.leaves.size() + most) log.leaves.reserve(2 * (log.leaves.size() + most));
+    });
 }
 
 namespace {
@@ -122,11 +141,17 @@ std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     if (slot.tape == id) return slot.index;
     Record* record = new_record(*this, leaf_op, loc, input, 0, 1, 0);
     record->flags = Record::kLeaf;
+    const auto index = static_cast<std::uint32_t>(records.size());
+    leaves.push_back(index);
+    try {
+        records.push_back(record);
+    } catch (...) {
+        leaves.pop_back();
+        throw;
+    }
     save(record->saved()[0], input);
-    slot = {id, static_cast<std::uint32_t>(records.size())};
-    leaves.push_back(slot.index);
-    records.push_back(record);
-    return slot.index;
+    slot = {id, index};
+    return index;
 }
 
 void append_record(Log& log, const RecordArgs& args) {
@@ -136,24 +161,32 @@ void append_record(Log& log, const RecordArgs& args) {
     }
     std::uint32_t ids[255];
     const Loc& loc = detail::caller(args.loc);
-    for (int i = 0; i < args.input_count; ++i) {
-        ids[i] = args.inputs[i]->defined() ? log.value_of(args.inputs[i]->impl(), loc) : kNoValue;
+    std::uint32_t index = kNoValue;
+    Record* record = nullptr;
+    try {  // all that takes memory
+        for (int i = 0; i < args.input_count; ++i) {
+            ids[i] = args.inputs[i]->defined() ? log.value_of(args.inputs[i]->impl(), loc) : kNoValue;
+        }
+        index = static_cast<std::uint32_t>(log.records.size());
+        record = new_record(log, args.op, loc, args.outputs[0], args.input_count, args.saved_count, args.attr_bytes);
+        if (record->device.type != DeviceType::cpu) [[unlikely]]
+            note_stream(log, index, record->device);
+        log.records.push_back(record);
+        for (int k = 1; k < args.output_count; ++k) {
+            Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
+            extra->flags = Record::kExtra;
+            log.records.push_back(extra);
+        }
+    } catch (const std::exception&) {
+        if (record) record->flags = Record::kReleased;  // it holds nothing yet
+        if (index != kNoValue) log.truncate(index);
+        detail::rethrow_at(loc);
     }
-    const auto index = static_cast<std::uint32_t>(log.records.size());
-    Record* record = new_record(log, args.op, loc, args.outputs[0], args.input_count, args.saved_count, args.attr_bytes);
     for (int i = 0; i < args.input_count; ++i) record->inputs()[i] = ids[i];
     for (int i = 0; i < args.saved_count; ++i) save(record->saved()[i], args.saved[i]->impl());
     if (args.attr_bytes) std::memcpy(record->attrs(), args.attrs, args.attr_bytes);
     if (args.is_object) record->flags = Record::kObject;
     record->output_count = static_cast<std::uint8_t>(args.output_count);
-    if (record->device.type != DeviceType::cpu) [[unlikely]]
-        note_stream(log, index, record->device);
-    log.records.push_back(record);
-    for (int k = 1; k < args.output_count; ++k) {
-        Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
-        extra->flags = Record::kExtra;
-        log.records.push_back(extra);
-    }
     for (int k = 0; k < args.output_count; ++k) {
         TensorImpl* out = args.outputs[k];
         out->node = {log.id, index + static_cast<std::uint32_t>(k)};

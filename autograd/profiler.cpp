@@ -20,6 +20,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/memory_timeline_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -106,8 +107,9 @@ const Log* log_of_thread() noexcept {
 bool detail::is_profiling() noexcept { return running_number.load(std::memory_order_relaxed) != 0; }
 
 void ProfileEvents::grow() {
+    chunks_.reserve(chunks_.size() + 1);
     void* chunk = std::aligned_alloc(kBytes, kBytes);
-    if (!chunk) throw std::bad_alloc();
+    if (!chunk) detail::fail_no_memory(detail::thread.caller);
 #if defined(__linux__)
     static_cast<void>(madvise(chunk, kBytes, MADV_HUGEPAGE));
 #if defined(MADV_POPULATE_WRITE)
@@ -124,6 +126,8 @@ ProfileEvents::~ProfileEvents() {
 
 Profiler::Data::Data(const Loc& loc) : OpWatcher(/*calls_ops=*/false) {
     if (device_api::count() > 0) has_devices.store(true, std::memory_order_relaxed);
+    thread_local const EndOfThread end_of_thread;
+    static_cast<void>(profiled_here());  // from here on no memory is needed
     {
         const std::lock_guard lock(running_mutex);
         if (running) fail<ValueError>(loc, "Profiler: another one is running: stop() it first");
@@ -131,8 +135,6 @@ Profiler::Data::Data(const Loc& loc) : OpWatcher(/*calls_ops=*/false) {
         run = ++last_number;
         running_number = run;
     }
-    thread_local const EndOfThread end_of_thread;
-    static_cast<void>(profiled_here());
     mine = this;
     watch_.emplace(*this);
     wall_first_ = nanoseconds();
@@ -495,7 +497,11 @@ ProfileScope::~ProfileScope() {
 
 // --- The profiler ------------------------------------------------------------------------------------------------------------
 
-Profiler::Profiler(Loc loc) : data_(new Data(loc)) {}
+static Profiler::Data* new_data(const Loc& loc) {
+    const detail::CallLine call(loc);
+    return new Profiler::Data(loc);
+}
+Profiler::Profiler(Loc loc) : data_(new_data(loc)) {}
 
 Profiler::~Profiler() {
     if (data_->leave()) return;  // to its thread, which is told of what it does until it looks

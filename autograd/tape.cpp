@@ -12,6 +12,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 
@@ -85,9 +86,9 @@ SpareLogs& spare_logs() {
     return logs;
 }
 
-ListedLog* acquire_log() {
+ListedLog* acquire_log(const Loc& loc) {
     SpareLogs& spare = spare_logs();
-    if (!spare.first) return new ListedLog;
+    if (!spare.first) return detail::at_line(loc, [] { return new ListedLog; });
     return std::exchange(spare.first, spare.first->next_spare);
 }
 
@@ -214,7 +215,7 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
 
 Tape::Tape(TapeOptions options, Loc loc)
     : home_(&tapes),
-      log_(tapes.innermost ? tapes.innermost->log_ : acquire_log()),
+      log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))),
       paused_(detail::thread.log),
       outer_(tapes.innermost),
       begin_(log_->records.size()),
@@ -315,7 +316,7 @@ Tensor& Tensor::requires_grad_(bool on, Loc loc) {
     }
     impl_->flags &= static_cast<std::uint8_t>(~TensorImpl::kConverted);
     if (on) {
-        detail::meta_of(*this);
+        detail::at_line(loc, [&] { detail::meta_of(*this); });
         impl_->flags |= TensorImpl::kRequiresGrad;
     } else {
         impl_->flags &= static_cast<std::uint8_t>(~TensorImpl::kRequiresGrad);

@@ -174,7 +174,7 @@ void* system_allocate(std::size_t bytes) noexcept {
     s.slab_bytes += bytes * static_cast<std::size_t>(batch);
     try {
         s.slabs.push_back(slab);
-    } catch (const std::bad_alloc&) {  // one that they do not see
+    } catch (...) {  // one that they do not see
     }
     return true;
 }
@@ -233,7 +233,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     try {
         s.large.emplace(bytes, block);
         s.large_bytes += bytes;
-    } catch (const std::bad_alloc&) {
+    } catch (...) {
         std::free(block);
     }
     release_large(s, s.limit);

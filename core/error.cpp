@@ -69,6 +69,7 @@ static std::string named(const std::string& message) {
 }
 
 std::string detail::error_text(const std::string& message, const Loc& loc) {
+    if (message.empty()) return {};  // of an error that says it otherwise: see out_of_memory.cpp
     std::string text = beginning(error_place(loc)) + named(message);
     if (!thread.module) return text;
     const std::size_t first_line = std::min(text.find('\n'), text.size());

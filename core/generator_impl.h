@@ -1,6 +1,8 @@
 // The default generator's state, kept.
 #pragma once
 
+#include <exception>
+
 #include "tapir/core/generator.h"
 #include "tapir/core/thread_impl.h"
 
@@ -20,6 +22,23 @@ class KeptGenerator {
 
  private:
     const Generator::State state_;
+};
+
+/// Where an error leaves its scope, what was drawn while it lived does not count: a call that throws has changed nothing.
+class UndoneByError {
+ public:
+    explicit UndoneByError(Generator& generator) noexcept
+        : generator_(generator), state_(generator.state()), errors_(std::uncaught_exceptions()) {}
+    ~UndoneByError() {
+        if (std::uncaught_exceptions() > errors_) generator_.set_state(state_);
+    }
+    UndoneByError(const UndoneByError&) = delete;
+    UndoneByError& operator=(const UndoneByError&) = delete;
+
+ private:
+    Generator& generator_;
+    const Generator::State state_;
+    const int errors_;
 };
 
 [[noreturn]] void fail_own_generator();

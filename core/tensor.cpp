@@ -12,6 +12,8 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/memory_timeline_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/core/trace_mark_impl.h"
@@ -67,8 +69,13 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 }
 
 [[noreturn]] void fail_memory(std::int64_t numel, DType dtype, const Loc& loc) {
-    fail<OutOfMemory>(loc, "no memory for {} elements of {} ({} MiB); {} MiB are in use", numel, name(dtype),
-                      numel * static_cast<std::int64_t>(itemsize(dtype)) >> 20, memory_stats().live_bytes >> 20);
+    const Loc line = memory_line(loc);
+    const OwnLines chosen;
+    at_line(line, [&] {  // for the text there may be none either
+        fail<OutOfMemory>(line, "no memory for {} elements of {} ({} MiB); {} MiB are in use", numel, name(dtype),
+                          numel * static_cast<std::int64_t>(itemsize(dtype)) >> 20, memory_stats().live_bytes >> 20);
+    });
+    __builtin_unreachable();
 }
 
 }  // namespace
@@ -233,7 +240,7 @@ Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, 
 Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const std::int64_t* strides, std::int64_t offset) {
     void* block = allocate(sizeof(TensorImpl));
     if (!block) [[unlikely]]
-        fail_memory(0, x->dtype, Loc{});
+        fail_no_memory(Loc{});
     auto* impl = new (block) TensorImpl;
     add_ref(x->storage->refs);
     impl->storage = x->storage;

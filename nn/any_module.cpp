@@ -32,6 +32,7 @@ std::size_t detail::place(const IndexArg& i, std::size_t size, const char* conta
 }
 
 AnyModule clone(const AnyModule& module, Loc loc) {
+    const CallerScope caller(loc);
     AnyModule copy = module;
     if (copy.get()) detail::own_tensors(*module.get(), *copy.get(), loc);
     return copy;

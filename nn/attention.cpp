@@ -46,6 +46,7 @@ Tensor activated(const In& x, TransformerActivation activation) {
 
 MultiheadAttention::MultiheadAttention(int64_t embed_dim, int64_t num_heads, const MultiheadAttentionOptions& options, Loc loc)
     : out_proj(embed_dim, embed_dim, options.bias, loc), heads_(num_heads), options_(options) {
+    const CallerScope caller(loc);
     if (num_heads < 1 || embed_dim < 1 || embed_dim % num_heads != 0) {
         fail<ValueError>(loc, "MultiheadAttention: {} heads do not divide embed_dim {}", num_heads, embed_dim);
     }
@@ -273,6 +274,7 @@ void stack_members(Stack& stack, Members& m) {
 
 TransformerEncoder::TransformerEncoder(int64_t d_model, int64_t nhead, int64_t num_layers, const TransformerOptions& options,
                                        bool final_norm, Loc loc) {
+    const CallerScope caller(loc);
     fill_stack(*this, "TransformerEncoder", d_model, nhead, num_layers, options, final_norm, loc);
 }
 
@@ -288,6 +290,7 @@ void TransformerEncoder::members(Members& m) { stack_members(*this, m); }
 
 TransformerDecoder::TransformerDecoder(int64_t d_model, int64_t nhead, int64_t num_layers, const TransformerOptions& options,
                                        bool final_norm, Loc loc) {
+    const CallerScope caller(loc);
     fill_stack(*this, "TransformerDecoder", d_model, nhead, num_layers, options, final_norm, loc);
 }
 
@@ -304,6 +307,7 @@ void TransformerDecoder::members(Members& m) { stack_members(*this, m); }
 Transformer::Transformer(const TransformerModelOptions& options, Loc loc)
     : encoder(options.d_model, options.nhead, options.num_encoder_layers, options.layer, true, loc),
       decoder(options.d_model, options.nhead, options.num_decoder_layers, options.layer, true, loc) {
+    const CallerScope caller(loc);
     for (const Tensor& p : parameters()) {
         if (p.dim() > 1) init::xavier_uniform_(p);
     }
@@ -322,6 +326,7 @@ Tensor Transformer::forward(In src, const Tensor& tgt, const TransformerModelMas
 void Transformer::members(Members& m) { m("encoder", encoder)("decoder", decoder); }
 
 Tensor Transformer::generate_square_subsequent_mask(int64_t size, Loc loc) {
+    const CallerScope caller(loc);
     return triu(full({size, size}, -std::numeric_limits<double>::infinity(), {}, loc), 1);
 }
 

@@ -30,6 +30,7 @@ std::vector<ForgottenLeaf> forgotten_leaves(const Module& model, const Tape& tap
 }
 
 void check_members(const Module& model, const Tape& tape, const std::vector<Tensor>& others, Loc loc) {
+    const CallerScope caller(loc);
     const std::vector<ForgottenLeaf> found = forgotten_leaves(model, tape, others);
     if (found.empty()) return;
     constexpr std::size_t kShown = 10;

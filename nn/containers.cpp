@@ -14,6 +14,7 @@ bool ModuleDict::contains(const std::string& key) const noexcept {
 }
 
 ModuleDict& ModuleDict::insert(const std::string& key, AnyModule module, Loc loc) {
+    const CallerScope caller(loc);
     if (key.empty() || key.find('.') != std::string::npos) fail<ValueError>(loc, "ModuleDict: \"{}\" is no key: empty, or with a dot", key);
     if (contains(key)) fail<ValueError>(loc, "ModuleDict: there is a module \"{}\" already", key);
     modules_.emplace_back(key, std::move(module));

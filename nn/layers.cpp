@@ -28,6 +28,7 @@ void fail_not_floating(const char* layer, const In& x) {
 }
 
 Linear::Linear(std::int64_t in_features, std::int64_t out_features, LinearOptions options, Loc loc) {
+    const CallerScope caller(loc);
     const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
     weight = uniform_parameter({out_features, in_features}, bound, loc);
     if (options.bias) bias = uniform_parameter({out_features}, bound, loc);
@@ -46,6 +47,7 @@ std::string Linear::describe() const {
 }
 
 Bilinear::Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options, Loc loc) {
+    const CallerScope caller(loc);
     const double bound = in1_features > 0 ? 1 / std::sqrt(static_cast<double>(in1_features)) : 0;
     weight = uniform_parameter({out_features, in1_features, in2_features}, bound, loc);
     if (options.bias) bias = uniform_parameter({out_features}, bound, loc);
@@ -66,6 +68,7 @@ std::string Bilinear::describe() const {
 }
 
 PReLU::PReLU(std::int64_t num_parameters, double init, Loc loc) {
+    const CallerScope caller(loc);
     weight = init::constant_(empty_parameter({num_parameters}, loc), init, loc);
 }
 
@@ -80,6 +83,7 @@ void PReLU::members(Members& m) { m("weight", weight); }
 std::string PReLU::describe() const { return fmt::format("{}", weight.numel()); }
 
 Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options, Loc loc) {
+    const CallerScope caller(loc);
     if (options.padding_idx) options.padding_idx = tapir::detail::padding_row("Embedding", *options.padding_idx, count, loc);
     weight = empty_parameter({count, width}, loc);
     init::normal_(weight, 0, 1, loc);
@@ -89,6 +93,7 @@ Embedding::Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions op
 }
 
 Embedding Embedding::from_pretrained(const Tensor& table, bool freeze, EmbeddingOptions options, Loc loc) {
+    const CallerScope caller(loc);
     if (!table.defined() || table.dim() != 2 || !is_floating(table.dtype())) {
         fail<ShapeError>(loc, "Embedding: a table must be a matrix of floating numbers, got {}",
                          table.defined() ? table.shape().str() + " " + name(table.dtype()) : "an undefined tensor");
@@ -117,6 +122,7 @@ std::string Embedding::describe() const {
 }
 
 EmbeddingBag::EmbeddingBag(std::int64_t count, std::int64_t width, EmbeddingBagLayerOptions options, Loc loc) {
+    const CallerScope caller(loc);
     if (options.padding_idx) options.padding_idx = tapir::detail::padding_row("EmbeddingBag", *options.padding_idx, count, loc);
     weight = empty_parameter({count, width}, loc);
     init::normal_(weight, 0, 1, loc);
@@ -143,6 +149,7 @@ std::string EmbeddingBag::describe() const {
 
 LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Loc loc)
     : shape_(normalized_shape), options_(options) {
+    const CallerScope caller(loc);
     if (normalized_shape.empty()) fail<ShapeError>(loc, "LayerNorm: needs at least one dimension to normalise over");
     if (!options.affine) return;
     weight = empty_parameter(normalized_shape, loc);

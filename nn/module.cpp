@@ -265,6 +265,7 @@ void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& l
 }  // namespace
 
 Parameter::Parameter(const Tensor& data, bool requires_grad, Loc loc) : Tensor(data) {
+    const CallerScope caller(loc);
     if (!data.defined()) tapir::detail::fail_undefined("Parameter", loc);
     static_cast<Tensor&>(*this) = data.detach();
     requires_grad_(requires_grad, loc);
@@ -319,6 +320,7 @@ void Module::train(bool on) {
 }
 
 void Module::requires_grad_(bool on, Loc loc) {
+    const CallerScope caller(loc);
     for (Tensor& t : parameters()) t.requires_grad_(on, loc);
 }
 
@@ -327,11 +329,13 @@ void Module::zero_grad() {
 }
 
 void Module::to(DType dtype, Loc loc) {
+    const CallerScope caller(loc);
     if (!is_floating(dtype)) fail<DTypeError>(loc, "to: parameters need a floating dtype, got {}", name(dtype));
     convert_all(*this, [&](const Tensor& t) { return is_floating(t.dtype()) ? t.to(dtype, loc) : t; }, loc);
 }
 
 void Module::to(Device device, Loc loc) {
+    const CallerScope caller(loc);
     tapir::detail::check_device("to", device, loc);
     convert_all(*this, [&](const Tensor& t) { return t.to(device, loc); }, loc);
 }
@@ -350,6 +354,7 @@ NamedTensors Module::state_dict() const {
 }
 
 IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
+    const CallerScope caller(loc);
     const NamedTensors own = state_dict();
     StateDiff diff = state_diff(own, state, strict);
     if (!diff.text.empty()) fail<ValueError>(loc, "load_state_dict: the state does not fit this {}:{}", type_name(*this), diff.text);
@@ -457,6 +462,7 @@ std::string Module::parameter_table() const {
 std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str() << '\n'; }
 
 void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
+    const CallerScope caller(loc);
     if (typeid(original) != typeid(copy)) {
         fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original),
                          type_name(copy));
@@ -496,14 +502,17 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
 }
 
 void save(const Module& module, const std::string& path, Loc loc) {
+    const CallerScope caller(loc);
     io::save_safetensors("save", path, state_of("save", module, loc), {}, nullptr, loc);
 }
 
 IncompatibleKeys load(Module& module, const std::string& path, bool strict, Loc loc) {
+    const CallerScope caller(loc);
     return load(module, path, {.strict = strict, .rename = {}}, loc);
 }
 
 IncompatibleKeys load(Module& module, const std::string& path, const LoadOptions& options, Loc loc) {
+    const CallerScope caller(loc);
     const NamedTensors own = state_of("load", module, loc);
     FileMetadata metadata;
     NamedTensors state = io::load_safetensors("load", path, &metadata, loc);

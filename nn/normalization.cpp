@@ -79,6 +79,7 @@ std::string BatchNorm::describe() const {
 
 GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptions& options, Loc loc)
     : groups_(groups), channels_(channels), eps_(options.eps) {
+    const CallerScope caller(loc);
     if (groups < 1 || channels < 1 || channels % groups != 0) {
         fail<ValueError>(loc, "GroupNorm: {} groups do not divide {} channels", groups, channels);
     }
@@ -116,6 +117,7 @@ std::string InstanceNorm::describe() const {
 }
 
 RMSNorm::RMSNorm(const Shape& normalized_shape, double eps, bool affine, Loc loc) : shape_(normalized_shape), eps_(eps) {
+    const CallerScope caller(loc);
     if (normalized_shape.empty()) fail<ShapeError>(loc, "RMSNorm: needs at least one dimension to normalise over");
     if (affine) weight = init::ones_(empty_parameter(normalized_shape, loc), loc);
 }

@@ -32,6 +32,7 @@ void append(std::string& list, std::string_view what) { (list += list.empty() ? 
 }  // namespace
 
 TrainingState::TrainingState(std::string path, const TrainingStateOptions& options, Loc loc) : path_(std::move(path)), options_(options) {
+    const CallerScope caller(loc);
     if (path_.empty()) fail<ValueError>(loc, "TrainingState: the path is empty");
     if (options.keep < 1) fail<ValueError>(loc, "TrainingState: keep must be at least 1, got {}", options.keep);
 }
@@ -63,6 +64,7 @@ TrainingState& TrainingState::add_value(const std::string& name, std::function<T
 }
 
 TrainingState& TrainingState::operator()(const std::string& name, Generator& generator, Loc loc) {
+    const CallerScope caller(loc);
     const auto save = [&generator] {
         const Generator::State state = generator.state();
         return tensor(std::vector<std::int64_t>{std::bit_cast<std::int64_t>(state.seed), std::bit_cast<std::int64_t>(state.offset)}, cpu);
@@ -76,6 +78,7 @@ TrainingState& TrainingState::operator()(const std::string& name, Generator& gen
 }
 
 TrainingState& TrainingState::operator()(const std::string& name, std::string& text, Loc loc) {
+    const CallerScope caller(loc);
     const auto save = [&text] { return tensor(std::vector<unsigned char>(text.begin(), text.end()), cpu); };
     const auto load = [&text](const Tensor& t) {
         const std::vector<unsigned char> bytes = t.to_vector<unsigned char>();
@@ -85,6 +88,7 @@ TrainingState& TrainingState::operator()(const std::string& name, std::string& t
 }
 
 TrainingState& TrainingState::operator()(const std::string& name, Tensor& t, Loc loc) {
+    const CallerScope caller(loc);
     const auto load = [&t](const Tensor& loaded) { t = t.defined() ? loaded.to(t.device()) : loaded; };
     return add_value(name, [&t] { return t.detach(); }, load, uint8, /*dim=*/-1, loc);
 }
@@ -122,6 +126,7 @@ void TrainingState::save(Loc loc) const {
 }
 
 bool TrainingState::load(const TrainingStateLoadOptions& options, Loc loc) {
+    const CallerScope caller(loc);
     for (int age = 0; age < options_.keep; ++age) {
         if (!exists(older(age))) continue;
         load_from(older(age), options, loc);

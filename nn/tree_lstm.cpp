@@ -38,6 +38,7 @@ Tensor zeros_like_state(const LSTMState& state, const Loc& loc) {
 NaryTreeLSTMCell::NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity, TreeLSTMOptions options,
                                    Loc loc)
     : arity_(arity), inner_input_(options.inner_input) {
+    const CallerScope caller(loc);
     if (arity < 1 || arity > kMaxFusedChildren) {
         fail<ValueError>(loc, "NaryTreeLSTMCell: the arity {} is outside [1, {}]", arity, kMaxFusedChildren);
     }
@@ -98,6 +99,7 @@ LSTMState NaryTreeLSTMCell::some_children(const Tensor* x, const std::vector<LST
 }
 
 LSTMState NaryTreeLSTMCell::forward(const LSTMState& left, const LSTMState& right, Loc loc) const {
+    const CallerScope caller(loc);
     const ModuleScope scope(*this);
     if (arity_ == 2 && left.h.defined() && right.h.defined()) [[likely]] {
         const Tensor h[] = {left.h, right.h};
@@ -108,6 +110,7 @@ LSTMState NaryTreeLSTMCell::forward(const LSTMState& left, const LSTMState& righ
 }
 
 LSTMState NaryTreeLSTMCell::forward(const std::vector<LSTMState>& children, Loc loc) const {
+    const CallerScope caller(loc);
     const ModuleScope scope(*this);
     return some_children(nullptr, children, loc);
 }
@@ -123,6 +126,7 @@ LSTMState NaryTreeLSTMCell::forward(In x, const std::vector<LSTMState>& children
 // --- Child-sum ---------------------------------------------------------------------------------------------------------------
 
 ChildSumTreeLSTMCell::ChildSumTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, TreeLSTMOptions options, Loc loc) {
+    const CallerScope caller(loc);
     const double bound = bound_of(hidden_size);
     weight_ih = uniform_parameter({4 * hidden_size, input_size}, bound, loc);
     weight_hh = uniform_parameter({3 * hidden_size, hidden_size}, bound, loc);

@@ -5,6 +5,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
@@ -81,7 +82,7 @@ TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("
 namespace {
 
 Tensor packed(const Tensor& x, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return x.contiguous(loc);
 }
 
@@ -155,6 +156,7 @@ Tensor flip(In x, const Dims& dims) {
         offset += (x->sizes[d] - 1) * x->strides[d];
         strides[d] = -x->strides[d];
     }
+    const detail::CallLine call(x.loc);
     Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
     if (out.numel() > 0) copy_elements(out, detail::make_view(x.tensor.impl(), x.tensor.shape(), strides, offset));
     record(flip_op, x.loc, {&x.tensor}, out, {}, wrapped);
@@ -201,6 +203,7 @@ void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
 
 Tensor roll(In x, const Shape& shifts, const Dims& dims) {
     detail::check_defined(x, "roll");
+    const detail::CallLine call(x.loc);
     if (dims.empty() && shifts.rank() == 1) {
         const detail::RecordedParts parts(x.loc);
         return reshape(roll(reshape(x, {-1}), shifts, {0}), x.tensor.shape());
@@ -295,6 +298,7 @@ void copy_repeated(const Tensor& out, const Tensor& x, const Shape& times) {
 
 Tensor detail::repeat_of(const char* op, const In& x, const Shape& times) {
     detail::check_defined(x, op);
+    const detail::CallLine call(x.loc);
     const int extra = times.rank() - x.tensor.dim();
     if (extra < 0) {
         fail<ShapeError>(x.loc, "{}: {} has fewer dimensions than shape {}", op, times, x.tensor.shape());
@@ -342,6 +346,7 @@ std::vector<int64_t> widths_of(const Padding& padding) {
 }
 
 Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
+    const detail::CallLine said(x.loc);
     Shape shape = x.tensor.shape(), sizes = shape;  // of the result, and of the part of x that is in it
     int64_t from = 0;
     bool grows = false;
@@ -359,7 +364,7 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
     const bool channels_last = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
     Tensor out = make_in_layout(shape, x->dtype, x->device, channels_last, x.loc);
     if (grows) {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         out.fill_(value);
     }
     const bool is_empty = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; });

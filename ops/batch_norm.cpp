@@ -9,6 +9,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
@@ -113,8 +114,7 @@ std::vector<double> sums(const Layout& l, const T* x, const T* g, const T* shift
         const kernels::ChannelSums<T> args{l.channels, l.inner, x, g, shift, scale, first, first + channels, scratch.data()};
         kernels::channel_sums(args, i * block, std::min((i + 1) * block, l.outer));
     };
-#pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
-    for (int64_t i = 0; i < blocks; ++i) one_block(i);
+    parallel_blocks(blocks, one_block);
     std::vector<double> total(2 * channels);
     for (std::size_t i = 0; i < parts.size(); ++i) total[i % (2 * channels)] += parts[i];
     return total;
@@ -366,7 +366,7 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     }
     Tensor y;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Running running{running_mean, running_var};
         if (on_gpu(x.tensor)) {
             stats = detail::make_empty({2, channels}, computed_in(x->dtype), x->device, x.loc);
@@ -423,7 +423,7 @@ std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& 
     check_channels(op, x, weight, "weight");
     std::vector<Tensor> results;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(g.loc);
         const DType wide = computed_in(x->dtype), read = on_gpu(x.tensor) ? x->dtype : wide;
         const Tensor in = ready(x.tensor, read, x.loc), from = ready_like(g.tensor, in, x.loc);
         detail::begin_op(op, in.impl(), x.loc);

@@ -126,6 +126,7 @@ void check_repeats(const Tensor& repeats, const Loc& loc) {
 Tensor repeated_indices(const Tensor& repeats, const Loc& loc) {
     check_repeats(repeats, loc);
     detail::begin_op("repeated_indices", repeats.impl(), loc);
+    const CallerScope caller(loc);
     return unrecorded_op(repeated_indices_op, loc, {&repeats}, [&] {
         const int64_t n = repeats.numel();
         const Tensor times = repeats.to(int64);

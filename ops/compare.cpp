@@ -9,6 +9,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
@@ -42,7 +43,7 @@ Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
     const CallerScope caller(a.loc);
     Tensor result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         Tensor close = eq(a, b);
         if (equal_nan) close = logical_or(close, logical_and(isnan(a), isnan(b)));
         const auto number = [](const Tensor& t) { return t.dtype() == bool_ ? t.to(int32) : t; };
@@ -65,7 +66,7 @@ bool allclose(In a, In b, double rtol, double atol, bool equal_nan) {
     detail::check_defined(a, "allclose");
     detail::check_defined(b, "allclose");
     note_reads("allclose", a, b);
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(a.loc);
     const Tensor close = isclose(a, b, rtol, atol, equal_nan);
     return all(close).item<bool>();
 }
@@ -76,7 +77,7 @@ bool equal(In a, In b) {
     if (a.tensor.shape() != b.tensor.shape()) return false;
     note_reads("equal", a, b);
     const CallerScope caller(a.loc);
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(a.loc);
     return all(eq(a, b)).item<bool>();
 }
 

@@ -13,6 +13,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -153,7 +154,7 @@ Tensor convolve(ConvPart part, const Convolution& c, const Tensor& a, const Tens
     detail::begin_op(op_of(part).name, a.impl(), loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         out = run(part, c, a, b, bias, loc);
     }
     if (!detail::thread.observed) return out;

@@ -7,6 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "tapir/core/hash_impl.h"
 #include "tapir/core/make_impl.h"
@@ -65,6 +67,57 @@ struct Key {
     bool is_bfloat16, has_bias;
     std::uint8_t none = 0;
     std::int32_t threads;  // work is split when it is made
+};
+
+// Objects of oneDNN's that a call has to itself while it runs. They are kept: where there is no memory, oneDNN 2 crashes when it makes one.
+template <class T>
+class Pool {
+ public:
+    class Taken {
+     public:
+        template <class Make>
+        Taken(Pool& pool, const Make& make) : pool_(pool), object_(pool.take(make)) {}
+        ~Taken() {
+            const std::lock_guard lock(pool_.mutex_);
+            pool_.spare_.push_back(std::move(object_));  // has room for all that were made
+        }
+        Taken(const Taken&) = delete;
+        Taken& operator=(const Taken&) = delete;
+        T& operator*() const noexcept { return *object_; }
+
+     private:
+        Pool& pool_;
+        std::unique_ptr<T> object_;
+    };
+
+ private:
+    template <class Make>
+    std::unique_ptr<T> take(const Make& make) {
+        const std::lock_guard lock(mutex_);
+        if (spare_.empty()) {
+            spare_.reserve(made_ + 1);
+            auto fresh = std::make_unique<T>(make());
+            ++made_;
+            return fresh;
+        }
+        auto kept = std::move(spare_.back());
+        spare_.pop_back();
+        return kept;
+    }
+
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<T>> spare_;
+    std::size_t made_ = 0;
+};
+
+Pool<dnnl::stream>& streams() {
+    static auto* const all = new Pool<dnnl::stream>;
+    return *all;
+}
+
+// What a primitive reads and writes; each call says where.
+struct Arguments {
+    memory a, b, bias, out, scratch, given_weight, weight;
 };
 
 struct Primitive {
@@ -154,17 +207,29 @@ Primitive make(const Key& key) {
     return made;
 }
 
+struct Kept {
+    Primitive primitive;
+    Pool<Arguments> arguments;
+
+    explicit Kept(const Key& key) : primitive(make(key)) {}
+    Arguments make_arguments() const {
+        const Primitive& p = primitive;
+        const auto at = [](const memory::desc& desc) { return around(desc, nullptr); };
+        return {at(p.a), at(p.b), p.bias ? at(p.bias) : memory(), at(p.out), at(p.scratch), at(p.given_weight), at(p.weight)};
+    }
+};
+
 // Null: oneDNN has none for these sizes.
-std::shared_ptr<const Primitive> primitive_for(const Key& key) {
+std::shared_ptr<Kept> primitive_for(const Key& key) {
     static std::mutex mutex;
-    static auto* const made = new std::unordered_map<Key, std::shared_ptr<const Primitive>, detail::HashOfBytes<Key>, detail::EqualBytes<Key>>;
+    static auto* const made = new std::unordered_map<Key, std::shared_ptr<Kept>, detail::HashOfBytes<Key>, detail::EqualBytes<Key>>;
     constexpr std::size_t most = 1024;  // images of ever new sizes are not to fill the memory
     const std::lock_guard lock(mutex);
     if (const auto found = made->find(key); found != made->end()) return found->second;
-    if (made->size() >= most) made->clear();
-    std::shared_ptr<const Primitive> primitive;
+    if (made->size() >= most) made->clear();  // calls that run hold theirs
+    std::shared_ptr<Kept> primitive;
     try {
-        primitive = std::make_shared<Primitive>(make(key));
+        primitive = std::make_shared<Kept>(key);
     } catch (const dnnl::error& error) {
         if (error.status == dnnl_out_of_memory) return nullptr;  // the next call may have it
     }
@@ -184,40 +249,45 @@ bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Ten
     const bool is_bfloat16 = out.dtype() == bfloat16;
     if (is_bfloat16 && !has_fast_bfloat16()) return false;
     const OpenMPThreadsScope threads(num_threads());
-    const auto primitive = primitive_for({conv, part, is_bfloat16, bias.defined(), 0, num_threads()});
-    if (!primitive) return false;
-    const Primitive& p = *primitive;
-    dnnl::stream stream(engine());
+    const auto kept = primitive_for({conv, part, is_bfloat16, bias.defined(), 0, num_threads()});
+    if (!kept) return false;
+    const Primitive& p = kept->primitive;
+    const Pool<dnnl::stream>::Taken own_stream(streams(), [] { return dnnl::stream(engine()); });
+    const Pool<Arguments>::Taken own_arguments(kept->arguments, [&] { return kept->make_arguments(); });
+    dnnl::stream& stream = *own_stream;
+    Arguments& at = *own_arguments;
     const Tensor scratch = room_for(p.scratch), moved = p.has_reorder ? room_for(p.weight) : Tensor();
-    const auto weight_in = [&](const Tensor& w) {
-        if (!p.has_reorder) return around(p.weight, w.raw_data());
-        memory given = around(p.given_weight, w.raw_data()), to = around(p.weight, moved.raw_data());
-        p.reorder.execute(stream, given, to);
-        return to;
+    const auto point = [](memory& place, const Tensor& t) -> memory& {
+        place.set_data_handle(t.raw_data());
+        return place;
     };
-    std::unordered_map<int, memory> args{{DNNL_ARG_SCRATCHPAD, around(p.scratch, scratch.raw_data())}};
+    const auto weight_in = [&](const Tensor& w) {
+        if (!p.has_reorder) return point(at.weight, w);
+        p.reorder.execute(stream, point(at.given_weight, w), point(at.weight, moved));
+        return at.weight;
+    };
+    std::unordered_map<int, memory> args{{DNNL_ARG_SCRATCHPAD, point(at.scratch, scratch)}};
     switch (part) {
         case ConvPart::output:
-            args.emplace(DNNL_ARG_SRC, around(p.a, a.raw_data()));
+            args.emplace(DNNL_ARG_SRC, point(at.a, a));
             args.emplace(DNNL_ARG_WEIGHTS, weight_in(b));
-            if (bias.defined()) args.emplace(DNNL_ARG_BIAS, around(p.bias, bias.raw_data()));
-            args.emplace(DNNL_ARG_DST, around(p.out, out.raw_data()));
+            if (bias.defined()) args.emplace(DNNL_ARG_BIAS, point(at.bias, bias));
+            args.emplace(DNNL_ARG_DST, point(at.out, out));
             break;
         case ConvPart::input:
-            args.emplace(DNNL_ARG_DIFF_DST, around(p.a, a.raw_data()));
+            args.emplace(DNNL_ARG_DIFF_DST, point(at.a, a));
             args.emplace(DNNL_ARG_WEIGHTS, weight_in(b));
-            args.emplace(DNNL_ARG_DIFF_SRC, around(p.out, out.raw_data()));
+            args.emplace(DNNL_ARG_DIFF_SRC, point(at.out, out));
             break;
         case ConvPart::weight:
-            args.emplace(DNNL_ARG_SRC, around(p.a, a.raw_data()));
-            args.emplace(DNNL_ARG_DIFF_DST, around(p.b, b.raw_data()));
-            args.emplace(DNNL_ARG_DIFF_WEIGHTS, around(p.out, p.has_reorder ? moved.raw_data() : out.raw_data()));
+            args.emplace(DNNL_ARG_SRC, point(at.a, a));
+            args.emplace(DNNL_ARG_DIFF_DST, point(at.b, b));
+            args.emplace(DNNL_ARG_DIFF_WEIGHTS, point(at.out, p.has_reorder ? moved : out));
             break;
     }
     p.run.execute(stream, args);
     if (part == ConvPart::weight && p.has_reorder) {
-        memory from = around(p.weight, moved.raw_data()), to = around(p.given_weight, out.raw_data());
-        p.reorder.execute(stream, from, to);
+        p.reorder.execute(stream, point(at.weight, moved), point(at.given_weight, out));
     }
     stream.wait();
     return true;

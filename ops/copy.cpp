@@ -9,6 +9,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -62,7 +63,7 @@ void complete(const TensorImpl* x, bool wait, const Loc& loc) {
 
 // Between devices: made contiguous where it is, copied over, and spread out there.
 void copy_across(const Tensor& to, const Tensor& from, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const TensorImpl* y = to.impl();
     complete(from.impl(), y->device.type == DeviceType::cpu, loc);
     const Tensor packed = from.contiguous();
@@ -227,7 +228,7 @@ void copy_elements(const Tensor& to, const Tensor& from) {
 
 Tensor channels_last(const Tensor& x, const Loc& loc) {
     if (detail::is_channels_last(x.impl())) return x;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor out = detail::make_channels_last(x.shape(), x.dtype(), x.device(), loc);
     copy_elements(out, x);
     return out;
@@ -273,7 +274,7 @@ Tensor to(In x, Device device, bool non_blocking) {
     const bool to_cpu = device.type == DeviceType::cpu;
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         complete(x.tensor.impl(), to_cpu && !non_blocking, x.loc);
         out = to_cpu && non_blocking ? detail::make_pinned_like(x.tensor.impl(), x.loc)
                                      : detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc, device);

@@ -6,6 +6,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/loss.h"
@@ -110,8 +111,8 @@ struct Call {
 int class_dim(int rank) { return rank == 1 ? 0 : 1; }
 
 // x in the form that the kernels read.
-Tensor plain(const Tensor& x, DType dtype) {
-    const detail::UnrecordedParts parts;
+Tensor plain(const Tensor& x, DType dtype, const Loc& loc = {}) {
+    const detail::UnrecordedPartsOf parts(loc);
     return to(contiguous(x), dtype);
 }
 
@@ -206,9 +207,9 @@ Classes prepare(const char* op, const In& x, const In& given, const CrossEntropy
                          target_shape(x.tensor), targets.tensor.shape(), class_hint(x.tensor, targets.tensor));
     }
     Classes c;
-    c.input = xi->is_contiguous() ? x.tensor : plain(x.tensor, dtype);
-    c.targets = ti->is_contiguous() && ti->dtype == int64 ? targets.tensor : plain(targets.tensor, int64);
-    if (options.weight.defined()) c.weight = plain(options.weight, dtype);
+    c.input = xi->is_contiguous() ? x.tensor : plain(x.tensor, dtype, x.loc);
+    c.targets = ti->is_contiguous() && ti->dtype == int64 ? targets.tensor : plain(targets.tensor, int64, x.loc);
+    if (options.weight.defined()) c.weight = plain(options.weight, dtype, x.loc);
     c.set_shape(xi->sizes, xi->rank);
     if (on_gpu(xi)) return c;  // the kernels check the targets
     c.weight_sum = dtype == float64 ? check_targets<double>(op, c, options.ignore_index, x.loc)
@@ -289,7 +290,7 @@ struct Loss {
 template <class Kernel>
 Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs,
                     const Tensor& grad, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     detail::begin_op(op, c.input.impl(), loc);
     const DType dtype = c.input.dtype();
     const Tensor losses = detail::make_empty(shape, dtype == float64 ? float64 : float32, c.input.device(), loc);
@@ -546,7 +547,7 @@ Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const
     detail::check_same_device(op, x.tensor, g.tensor, x.loc);
     const Attrs attrs = attrs_of(c, options);
     Tensor out = detail::make_empty_like(c.input.impl(), dtype, x.loc);
-    const Tensor factor = plain(g.tensor, dtype);
+    const Tensor factor = plain(g.tensor, dtype, x.loc);
     Loss loss{out, {}};
     if (on_gpu(c.input)) {
         loss.scale = reduced_on_gpu(op, gpu::cross_entropy, c, targets.tensor.shape(), attrs, out, x.loc).scale;

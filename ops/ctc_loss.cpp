@@ -10,6 +10,7 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/indexing.h"
@@ -283,7 +284,7 @@ Problem prepare(const In& log_probs, const In& targets, const In& input_lengths,
     all.insert(all.end(), p.target_lengths.begin(), p.target_lengths.end());
     all.insert(all.end(), begins.begin(), begins.end());
     const Device device = p.log_probs.device();
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(log_probs.loc);
     p.lengths = tensor(all).reshape({3, n}).to(device);
     p.targets = targets.tensor.to(int64).reshape({-1}).contiguous().to(device);
     p.attrs = {n > 0 ? *std::max_element(p.target_lengths.begin(), p.target_lengths.end()) : 0, blank};
@@ -313,7 +314,7 @@ std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_i
     std::vector<Tensor> results = {detail::make_empty({n}, x.dtype(), x.device(), loc)};
     Tensor grad, alpha, beta;
     if (keep) {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(log_probs.loc);
         grad = zeros_like(x);
         results.push_back(grad);
     }

@@ -7,6 +7,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/random.h"
 #include "tapir/ops/loss.h"
@@ -36,7 +37,7 @@ double scale_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 constexpr int64_t kGrain = 16 * 1024;
 
 Tensor plain(const In& x) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(x.loc);
     return contiguous(x);
 }
 
@@ -99,6 +100,7 @@ void dropout_rule(Backward& b) {
 Tensor draw(const In& x, double p, Generator& generator, bool keeps_mask, Tensor& mask) {
     const int64_t n = x.tensor.numel();
     detail::check_traced(generator);
+    const detail::UndoneByError undone(generator);
     const std::uint64_t first = generator.take((static_cast<std::uint64_t>(n) + 3) / 4);
     if (on_gpu(x.tensor)) return draw_on_gpu(x, {generator.seed(), first}, p, keeps_mask, mask);
     mask = detail::make_empty_like(x.tensor.impl(), bool_, x.loc);

@@ -11,6 +11,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -262,8 +263,8 @@ struct Promotion {
 };
 
 // A number as an operand: a 0-d tensor that lives on the stack of the call.
-Tensor number_tensor(Scalar value, DType dtype) {
-    Tensor t = detail::make_empty({}, dtype, Device{}, Loc{});
+Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
+    Tensor t = detail::make_empty({}, dtype, Device{}, loc);
     detail::store(dtype, t.raw_data(), value);
     t.impl()->trace = 0;  // the program's own
     return t;
@@ -319,7 +320,7 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
 // Throws ValueError for a 0 among integer divisors of the CPU. `result`: the shape, of which no elements divide nothing.
 void check_integers(const ElementwiseOp& op, const Tensor& b, const Shape& result, const Loc& loc) {
     if (b.device() != cpu || result.numel() == 0) return;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     if (!all(b).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
 }
 
@@ -622,7 +623,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
                               static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr, 1u << place);
         Log* log = detail::thread.log;
         if ((log && tracked(x, *log, loc)) || detail::is_watched() || detail::thread.observed.elsewhere()) {
-            const Tensor operand = number_tensor(number, x->dtype);
+            const Tensor operand = number_tensor(number, x->dtype, loc);
             const Tensor* in[2];
             in[1 - place] = &t;
             in[place] = &operand;
@@ -635,7 +636,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     promotion.number(number);
     const DType common = promotion.result();
     if (place == 1) check_exponent(op, number, common, loc);
-    const Tensor operand = number_tensor(number, number_dtype(compute_dtype(op, common)));
+    const Tensor operand = number_tensor(number, number_dtype(compute_dtype(op, common)), loc);
     const Tensor* in[2];
     in[1 - place] = &t;
     in[place] = &operand;
@@ -745,7 +746,7 @@ void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
     promotion.number(b);
     const DType common = promotion.result();
     check_exponent(op, b, common, loc);
-    const Tensor number = number_tensor(b, number_dtype(compute_dtype(op, common)));
+    const Tensor number = number_tensor(b, number_dtype(compute_dtype(op, common)), loc);
     const Tensor* in[] = {&a, &number};
     in_place(op, a, in, 2, common, nullptr, loc);
 }
@@ -823,6 +824,8 @@ bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
 
 }  // namespace
 
+void take_room(Log& log, const Loc& loc);  // autograd/log.cpp
+
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc) {
     TensorImpl* impl = self.impl();
     if (!impl->is_contiguous() && has_shared_elements(impl)) [[unlikely]] {
@@ -840,8 +843,9 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     for (const Tensor* source : sources) {
         if (!source->defined() || !tracked(source->impl(), *log, loc)) continue;
         any = true;
-        if (source->impl()->node.tape == log->id) log->value_of(source->impl(), loc);  // the same for what is read
+        detail::at_line(loc, [&] { log->value_of(source->impl(), loc); });  // the same for what is read; a leaf gets its record
     }
+    if (any) take_room(*log, loc);
     if (any && (impl->flags & TensorImpl::kView)) {
         // matmul(x, w).squeeze(0): what it was a view of is gone, so nothing else sees the write, and it counts as a
         // tensor of its own from here on. (Tensors that records saved would hold the storage too.)
@@ -864,7 +868,7 @@ Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
     }
     Tensor copy;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         copy = operand.clone(loc);
     }
     if (detail::is_tracing()) {  // a graph is to know it
@@ -1116,7 +1120,8 @@ TAPIR_ASSIGN(/=, div)
 
 Tensor lerp(In start, In end, Scalar weight) {
     detail::check_defined(start, "lerp");
-    return lerp(start, end, number_tensor(weight, is_floating(start.tensor.dtype()) ? start.tensor.dtype() : float32));
+    return lerp(start, end,
+                number_tensor(weight, is_floating(start.tensor.dtype()) ? start.tensor.dtype() : float32, start.loc));
 }
 
 namespace {
@@ -1191,7 +1196,7 @@ Tensor clamp(In x, In min, In max) {
 Tensor Tensor::lerp(const Tensor& end, Scalar weight, Loc loc) const { return tapir::lerp(In(*this, loc), In(end, loc), weight); }
 Tensor& Tensor::lerp_(const Tensor& end, Scalar weight, Loc loc) {
     detail::check_defined(In(*this, loc), "lerp_");
-    return lerp_(end, number_tensor(weight, is_floating(dtype()) ? dtype() : float32), loc);
+    return lerp_(end, number_tensor(weight, is_floating(dtype()) ? dtype() : float32, loc), loc);
 }
 Tensor Tensor::clamp(const Tensor& min, const Tensor& max, Loc loc) const {
     return tapir::clamp(In(*this, loc), In(min, loc), In(max, loc));

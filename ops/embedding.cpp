@@ -4,6 +4,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -179,7 +180,7 @@ Tensor one_hot(In indices, int64_t classes) {
     }
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(indices.loc);
         out = one_hot_of(indices, classes);
     }
     record(one_hot_op, indices.loc, {&indices.tensor}, out, {}, classes);

@@ -12,6 +12,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/counting.h"
 #include "tapir/ops/elementwise.h"
@@ -247,7 +248,7 @@ Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mo
              Tensor* used_shares = nullptr) {
     Tensor out, shares;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const Tensor table = weight.tensor.contiguous(loc), scales = scale.defined() ? scale.contiguous(loc) : scale;
         const int64_t width = table.size(1);
         out = detail::make_empty({bags.count, width}, table.dtype(), cpu, loc);
@@ -305,7 +306,7 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool i
     Tensor out, from, rows = bags.indices;
     const bool record_it = is_traced || recording(loc, {&weight.tensor}) != nullptr;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const DType dtype = weight.tensor.dtype();
         const int64_t width = weight.tensor.size(1);
         Bags here = bags;

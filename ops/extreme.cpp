@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/order_impl.h"
@@ -99,7 +100,7 @@ Found find_extreme(const char* op, const In& x, int dim, Over o, bool largest, b
         gpu::extreme(args, static_cast<std::int64_t*>(found.indices.raw_data()), found.indices.numel());
         return found;
     }
-    const Tensor in = as_computed(x.tensor);
+    const Tensor in = as_computed(x.tensor, x.loc);
     found.indices = make_result(impl, o, int64, x.loc);
     if (with_values) found.values = make_result(impl, o, in.dtype(), x.loc);
     if (in.numel() == 0) return found;
@@ -117,7 +118,7 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
     Found found = find_extreme(op.name, x, d, over(op.name, dim, x.tensor.dim(), keepdim, x.loc), largest, true);
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         found.values = to(found.values, x.tensor.dtype());
     }
     if (detail::thread.observed) {
@@ -141,7 +142,7 @@ Tensor arg_extreme_of_all(const OpInfo& op, const In& x, bool largest) {
     detail::check_defined(x, op.name);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         out = arg_extreme(op, In(reshape(x, {-1}), x.loc), 0, false, largest);
     }
     if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {}, ArgCall{});

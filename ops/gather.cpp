@@ -9,6 +9,7 @@
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -245,11 +246,27 @@ void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& in
     });
 }
 
+// The same of bytes, without a wider copy of x: sums wrap, and those of bools are whether any holds.
+void add_bytes(const Tensor& x, int dim, const Tensor& index, const Tensor& values) {
+    const ElementLoop loop(index, dim, x.strides(), values.strides());
+    const bool is_bool = x.dtype() == bool_;
+    loop.rows([&](const IndexRow& row) {
+        auto* const to = reinterpret_cast<std::uint8_t*>(x.impl()->data) + row.x;
+        const auto* const from = reinterpret_cast<const std::uint8_t*>(values.impl()->data) + row.other;
+        for (int64_t i = 0; i < row.n; ++i) {
+            std::uint8_t& sum = to[row.index[i] * loop.stride() + i * loop.step()];
+            const std::uint8_t more = from[i * loop.other_step()];
+            sum = static_cast<std::uint8_t>(is_bool ? sum | more : sum + more);
+        }
+    });
+}
+
 // x at the indices += src.
 void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
     const kernels::Compute type = kernels::compute_of(x.dtype());
     const DType dtype = kernels::stored_as(type);
     const detail::UnrecordedParts parts;
+    if (itemsize(x.dtype()) == 1 && !on_gpu(x)) return add_bytes(x, dim, index, src.to(x.dtype()));
     if (x.dtype() != dtype) {  // sums of many small numbers need the wider type
         const Tensor wide = x.to(dtype);
         add_elements(wide, dim, index, src);
@@ -329,7 +346,7 @@ Tensor check_source(const char* op, const In& x, const In& index, const In& src)
 }
 
 Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return x.clone(loc);
 }
 
@@ -449,6 +466,7 @@ Tensor scatter(In x, Dim dim, In index, In src) {
 Tensor scatter(In x, Dim dim, In index, Scalar value) {
     const int d = check_gather("scatter", x, dim, index);
     if (x.tensor.dim() == 0) return reshape(scatter(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), value), {});
+    const detail::CallLine call(x.loc);
     const Tensor number = number_as("scatter", value, x->dtype, x.loc);
     return scatter_values(x, d, index, repeated(number, index.tensor.shape()), number);
 }
@@ -461,6 +479,7 @@ Tensor scatter_add(In x, Dim dim, In index, In src) {
     }
     const Tensor checked = checked_index("scatter_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
+    const CallerScope caller(x.loc);
     add_elements(out, d, checked, values);
     record(scatter_add_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept_index(index.tensor, checked)}, along(d));
     return out;
@@ -540,7 +559,7 @@ void reduce_into(Tensor& out, const Tensor& index, const Tensor& values, const S
 
 Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, const ScatterReduceAttrs& attrs, const Loc& loc) {
     check_order(x, attrs, loc);
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const DType dtype = counted_in(x.dtype());
     Tensor out = x.to(dtype);
     if (out.shares_storage(x)) out = clone(x);
@@ -633,7 +652,7 @@ bool reduce_in_place(Tensor& self, Dim dim, const In& index, const In& src, cons
     if (self.dim() == 0 || self.dtype() != counted_in(self.dtype()) || attrs.how == ScatterReduce::mean) return false;
     const auto apart = [&](const Tensor& t) { return t.shares_storage(self) ? t.clone(loc) : t; };
     check_order(self, attrs, loc);
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(index.loc);
     const Tensor values = apart(check_source(op, In(self, loc), index, src));
     const Tensor checked = apart(checked_index(op, index.tensor, self.shape(), d, loc));
     reduce_into(self, checked, values, attrs, loc);
@@ -728,6 +747,7 @@ Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
     }
     const Tensor checked = checked_index("index_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
+    const CallerScope caller(x.loc);
     add_region(out.impl(), slices(out.shape(), out.strides(), d), checked, src.tensor);
     record(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, out, {&kept_index(index.tensor, checked)}, along(d));
     return out;
@@ -870,6 +890,7 @@ Tensor& Tensor::scatter_(Dim dim, const Tensor& index, Scalar value, Loc loc) {
     const In x(*this, loc), places(index, loc);
     const int d = check_gather("scatter_", x, dim, places);
     if (impl_->rank == 0) return copy_(tapir::scatter(x, dim, places, value), loc);
+    const detail::CallLine call(loc);
     const Tensor number = number_as("scatter_", value, dtype(), loc);
     scatter_in_place(x, d, places, repeated(number, index.shape()), number);
     return *this;

@@ -7,8 +7,10 @@
 #include <new>
 
 #include "tapir/core/parallel.h"
+#include "tapir/core/thread_impl.h"
 #include "tapir/ops/gemm_impl.h"
 #include "tapir/ops/parallel_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -106,7 +108,8 @@ int64_t threads_for(int64_t ns) {
     return useful < threads ? useful : threads;
 }
 
-/// Runs part(i) for 0 <= i < parts on `threads` threads. Memory that runs out in a part is thrown here.
+/// Runs part(i) for 0 <= i < parts on `threads` threads. Memory that runs out in a part, all that it throws, is thrown
+/// here.
 template <class Part>
 void share(int64_t parts, int64_t threads, const Part& part) {
     bool failed = false;
@@ -114,11 +117,11 @@ void share(int64_t parts, int64_t threads, const Part& part) {
     for (int64_t i = 0; i < parts; ++i) {
         try {
             part(i);
-        } catch (const std::bad_alloc&) {
+        } catch (...) {
             failed = true;
         }
     }
-    if (failed) throw std::bad_alloc();
+    if (failed) tapir::detail::fail_no_memory(tapir::detail::thread.caller);
 }
 
 /// C cut into rows x columns parts, each a whole number of units (but the last).

@@ -9,6 +9,7 @@
 #include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
@@ -350,7 +351,7 @@ std::vector<Tensor> grid_sample_backward(In g, In x, In grid, const GridSampleOp
     }
     std::vector<Tensor> results;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(g.loc);
         if (on_gpu(g.tensor) && is_deterministic() && g.tensor.numel() > 0) {
             results = gradients_of_ops(s, g.tensor, x.tensor, grid.tensor, {of_input, of_grid});
         } else {
@@ -379,7 +380,7 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
     const GridSampleShape s = checked("grid_sample", x, grid, options);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         out = to(sampled(s, as_computed(x.tensor), as_computed(grid.tensor), x.loc), x->dtype);
     }
     record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/kernels/batch_norm.h"
 #include "tapir/ops/make.h"
@@ -82,10 +83,9 @@ void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
         return;
     }
     const int64_t rows = std::max<int64_t>((l.inner + 15) / 16, kPart / l.channels + 1), parts = (l.inner + rows - 1) / rows;
-#pragma omp parallel for schedule(static) num_threads(num_threads()) if ((end - first) * parts > 1)
-    for (int64_t i = first * parts; i < end * parts; ++i) {
-        run(i / parts, i % parts * rows, std::min((i % parts + 1) * rows, l.inner));
-    }
+    parallel_blocks((end - first) * parts, [&](int64_t i) {
+        run(first + i / parts, i % parts * rows, std::min((i % parts + 1) * rows, l.inner));
+    });
 }
 
 // Both sums of each channel of the examples [first, end): see kernels::ChannelSums. sums: [2][batch * channels].
@@ -349,7 +349,7 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups
     const Attrs attrs{eps, groups, weight.defined(), has_bias};
     std::vector<Tensor> results;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(g.loc);
         const DType dtype = computed_in(x->dtype);
         detail::begin_op(op, x.tensor.impl(), x.loc);
         if (x->numel == 0) {
@@ -377,7 +377,7 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups
 Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs& attrs) {
     Tensor y, stats;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const DType dtype = computed_in(x->dtype);
         const Tensor in = ready(x.tensor, dtype, x.loc);
         stats = detail::make_empty({3, x->sizes[0], attrs.groups}, dtype, cpu, x.loc);

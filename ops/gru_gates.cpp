@@ -3,6 +3,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
@@ -159,14 +160,15 @@ Tensor step_of(const In& x_gates, const In& h_gates, const In& h, bool keeps, Te
     const auto [rows, width] = checked_sizes("gru_gates", x_gates.tensor, h_gates.tensor, h.tensor, loc);
 
     const DType read = read_in(h.tensor);
-    const Tensor x = ready(x_gates.tensor, read), y = ready(h_gates.tensor, read), state = ready(h.tensor, read);
+    const Tensor x = ready(x_gates.tensor, read, loc), y = ready(h_gates.tensor, read, loc),
+                 state = ready(h.tensor, read, loc);
     detail::begin_op("gru_gates", state.impl(), loc);
     Tensor kept, out = detail::make_empty_like(state.impl(), read, loc);
     const std::initializer_list<const Tensor*> inputs{&x_gates.tensor, &h_gates.tensor, &h.tensor};
     if (keeps || recording(loc, inputs)) kept = detail::make_empty({rows, 3, width}, computed_in(dtype), h.tensor.device(), loc);
     with_element_type(read, [&, rows = rows, width = width]<class T>() { run<T>(rows, width, x, y, state, out, kept); });
     if (dtype != read) {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x_gates.loc);
         out = out.to(dtype);
     }
     const std::initializer_list<const Tensor*> saved{&kept, &x_gates.tensor, &h_gates.tensor, &h.tensor};
@@ -190,7 +192,7 @@ std::vector<Tensor> gru_gates_backward(const In& g, const Tensor& x, const Tenso
     if (activations.defined()) check(op, activations, "the activations have", h, computed_in(dtype), kept_shape, g.loc);
     std::vector<Tensor> results;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(g.loc);
         const Tensor from = ready(g.tensor, read), x_gates = ready(x, read), h_gates = ready(y, read), state = ready(h, read);
         detail::begin_op(op, state.impl(), g.loc);
         const Tensor out[] = {detail::make_empty_like(h_gates.impl(), read, g.loc), detail::make_empty_like(h_gates.impl(), read, g.loc),

@@ -10,6 +10,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -199,7 +200,7 @@ class Planner {
         }
         if (positions_.defined()) {
             broadcast_shapes(positions_.shape(), part.shape(), op(), loc_);
-            const detail::UnrecordedParts parts;
+            const detail::UnrecordedPartsOf parts(loc_);
             positions_ = positions_ + part;
         } else {
             positions_ = std::move(part);
@@ -208,7 +209,7 @@ class Planner {
 
     // A tensor of the CPU may be an index into tensors of any device.
     Tensor on_device_of_x(const Tensor& t) const {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc_);
         return t.device() == cpu ? t.to(x_->device, /*non_blocking=*/false, loc_) : t;
     }
 
@@ -224,7 +225,7 @@ class Planner {
                 return plan_.picked.checked;
             }
         }
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc_);
         const Tensor checked = on_device_of_x(checked_index(op(), t, shape(), dim, loc_));
         return tensors_ == 1 || stride == 1 ? checked : checked * stride;
     }
@@ -292,7 +293,7 @@ Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, cons
     const Plan plan = make_plan(x, indices, count, /*to_read=*/true, loc);
     if (is_traced()) return traced_index(x, indices, count, loc);
     const bool is_view = !plan.positions.defined();
-    Tensor out = is_view ? view_of(x, plan.region) : read(x, plan, loc);
+    Tensor out = is_view ? detail::at_line(loc, [&] { return view_of(x, plan.region); }) : read(x, plan, loc);
     if (!detail::thread.observed) return out;
     const Plan saved = contiguous_plan(plan, x, indices, count, loc);
     if (is_view) return record_part(In(x, loc), std::move(out), part_of(saved.region));
@@ -304,6 +305,7 @@ Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, cons
 
 // The gradient of index, a linear op; so its own gradient is index again.
 Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, const Tensor& positions, const Loc& loc) {
+    const CallerScope caller(loc);
     detail::begin_op("index_place", g.impl(), loc);
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     add_region(out.impl(), region, positions, g);
@@ -340,12 +342,13 @@ void index_place_rule(Backward& b) {
 // value: broadcasts to the region's shape; does not overlap with self; may be a number on the CPU.
 void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
     if (!plan.positions.defined()) {
+        const detail::CallLine call(loc);
         const Tensor view = view_of(self, plan.region);
         if (!on_gpu(self) || on_gpu(value)) return copy_elements(view, value);
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         return fill_elements(view, value.to(self.dtype(), loc).raw_data());
     }
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor values = value.numel() == 1 ? value : value.expand(plan.region.shape(plan.positions.shape()), loc);
     write_region(self.impl(), plan.region, plan.positions, values.to(self.dtype(), loc).contiguous(loc));
 }
@@ -361,7 +364,7 @@ void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Te
 
 // packed: the plan for a contiguous tensor of self's shape, to which is added where self is none.
 void add_at(const Tensor& self, const Plan& plan, const Plan& packed, const Tensor& value, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor there = value.to(self.device(), self.dtype(), false, loc);
     if (!plan.positions.defined()) {
         view_of(self, plan.region).add_(there, loc);
@@ -384,7 +387,7 @@ void index_put_add_rule(Backward& b) {
 // An index that is the tensor itself must not change while it is read.
 void keep_positions(Plan& plan, const Tensor& self, const Loc& loc) {
     if (!plan.positions.defined() || !plan.positions.shares_storage(self)) return;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     plan.positions = plan.positions.clone(loc);
 }
 

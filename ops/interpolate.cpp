@@ -9,6 +9,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
@@ -158,7 +159,7 @@ Tensor resample(const Tensor& x, const Attrs& attrs, const Loc& loc) {
     for (int d = 0; d < 3; ++d) s.dims[d] = attrs.dims[d];
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const bool is_last = !x.is_contiguous() && detail::is_channels_last(x.impl());
         const DType dtype = x.dtype(), compute = on_gpu(x) || dtype == float64 ? dtype : float32;
         Shape shape{attrs.batch, attrs.channels};
@@ -335,7 +336,7 @@ Tensor shuffled(const OpInfo& op, const Tensor& x, const Shuffle& s, const Shape
     detail::begin_op(op.name, x.impl(), loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const bool is_last = x.dim() == 4 && wants_channels_last(x);
         const Tensor from = is_last ? x : x.contiguous(loc);
         out =

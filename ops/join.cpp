@@ -4,6 +4,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -213,6 +214,7 @@ Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
         } else {
             Shape strides = out.strides();
             if (stacked) strides.erase(join.dim);
+            const detail::CallLine call(list.loc);
             copy_elements(detail::make_view(y, t.shape(), strides, start * inner), t);
         }
         start += stacked ? 1 : x->sizes[join.dim];

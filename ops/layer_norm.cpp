@@ -4,6 +4,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
@@ -62,9 +63,9 @@ struct Call {
 // What the kernels read: on a GPU 16-bit floats as well.
 DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
 
-Tensor ready(const Tensor& x, DType dtype) {
+Tensor as_rows(const Tensor& x, DType dtype, const Loc& loc = {}) {
     if (!x.defined() || (x.dtype() == dtype && x.is_contiguous())) return x;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return x.to(dtype).contiguous();
 }
 
@@ -127,8 +128,7 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
                                                  data<T>(stats) + rows, data<T>(grad_x), part(weight_sums, i), part(bias_sums, i)};
         kernels::layer_norm_backward(args, i * block, std::min((i + 1) * block, rows));
     };
-#pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
-    for (int64_t i = 0; i < blocks; ++i) one_block(i);
+    parallel_blocks(blocks, one_block);
     add_up<T>(grad_weight, weight_sums);
     add_up<T>(grad_bias, bias_sums);
 }
@@ -180,8 +180,8 @@ void layer_norm_rule(Backward& b) {
     }
     const Tensor stats = b.saved(0);
     const DType dtype = read_in(b.saved(1));
-    const Tensor x = ready(b.saved(1), dtype), g = ready(b.grad(), dtype);
-    const Tensor weight = attrs.has_weight ? ready(b.saved(2), dtype) : Tensor();
+    const Tensor x = as_rows(b.saved(1), dtype), g = as_rows(b.grad(), dtype);
+    const Tensor weight = attrs.has_weight ? as_rows(b.saved(2), dtype) : Tensor();
     const int bias_input = attrs.has_weight ? 2 : 1;
     Shape row_shape;
     for (int d = x.dim() - attrs.dims; d < x.dim(); ++d) row_shape.push_back(x.shape().raw(d));
@@ -217,9 +217,9 @@ std::vector<Tensor> layer_norm_backward(const In& g, const In& x, const Shape& n
     check(x, normalized_shape, weight, "weight");
     std::vector<Tensor> results;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(g.loc);
         const DType read = read_in(x.tensor);
-        const Tensor rows = ready(x.tensor, read), from = ready(g.tensor, read), scale = ready(weight, read);
+        const Tensor rows = as_rows(x.tensor, read), from = as_rows(g.tensor, read), scale = as_rows(weight, read);
         detail::begin_op("layer_norm_backward", rows.impl(), x.loc);
         const int64_t width = normalized_shape.numel();
         const auto made = [&](bool is_there, const Shape& shape) {
@@ -259,7 +259,8 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
 
     const DType compute = computed_in(dtype), read = read_in(x.tensor);
     const int64_t width = normalized_shape.numel();
-    const Tensor rows = ready(x.tensor, read), scale = ready(weight, read), shift = ready(bias, read);
+    const Tensor rows = as_rows(x.tensor, read, x.loc), scale = as_rows(weight, read, x.loc),
+                 shift = as_rows(bias, read, x.loc);
     detail::begin_op("layer_norm", rows.impl(), x.loc);
     Tensor y = detail::make_empty_like(rows.impl(), read, x.loc), stats;
     const bool record_it = recording(x.loc, {&x.tensor, &weight, &bias}) != nullptr;
@@ -268,7 +269,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     }
     run_forward(rows, scale, shift, eps, y, stats, width);
     if (dtype != read) {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         y = y.to(dtype);
     }
     if (!detail::thread.observed) return y;

@@ -11,6 +11,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
@@ -233,7 +234,7 @@ Tensor cholesky(In a, bool upper) {
     begin(linalg_cholesky_op, a);
     Tensor l;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         Tensor columns = columns_of(a.tensor);
         if (const Stopped stopped = factor_definite(columns); stopped.any()) {
             fail<ValueError>(a.loc, "linalg::cholesky: {} is not positive definite", which(a.tensor, stopped.first()));
@@ -269,7 +270,7 @@ QRResult qr(In a, const char* mode) {
     begin(linalg_qr_op, a);
     QRResult result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         const int64_t n = a.tensor.size(-2), m = a.tensor.size(-1), k = attrs == QRMode::complete ? n : std::min(n, m);
         const Device place = place_of(a.tensor);
         const Tensor r = detail::make_empty(with_sizes(batch_of(a.tensor), {m, k}), a->dtype, place, a.loc);
@@ -300,7 +301,7 @@ EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
     begin(vectors ? linalg_eigh_op : linalg_eigvalsh_op, a);
     EighResult result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         const Tensor columns = columns_of(a.tensor);
         const Tensor values = detail::make_empty(batch_of(a.tensor, 1), a->dtype, columns.device(), a.loc);
         if (const Stopped stopped = eigen(columns, values, vectors); stopped.any())
@@ -333,7 +334,7 @@ SVDResult svd_of(const In& a, char job) {
     begin(job == 'N' ? linalg_svdvals_op : linalg_svd_op, a);
     SVDResult result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         SingularValues made;
         if (std::min(a.tensor.size(-2), a.tensor.size(-1)) > 0) {
             made = singular_values(columns_of(a.tensor), job);
@@ -413,7 +414,7 @@ Tensor pinv(In a, double rtol) {
     begin(linalg_pinv_op, a);
     Tensor p;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         const auto [u, s, vh] = svd_of(a, 'S');
         const Tensor counted = is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol);
         const Tensor inverse = where(counted, reciprocal(where(counted, s, 1)), 0);

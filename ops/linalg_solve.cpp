@@ -6,6 +6,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -74,7 +75,7 @@ Tensor solve_matrices(const In& a, const In& b) {
     begin(linalg_solve_op, a);
     Tensor x;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         Tensor left = a.tensor, right = b.tensor;
         broadcast_batches("linalg::solve", left, right, a.loc);
         const Tensor columns = columns_of(right);
@@ -103,7 +104,7 @@ Tensor solve_triangles(const In& a, const In& b, const TriangularAttrs& attrs) {
     begin(linalg_solve_triangular_op, a);
     Tensor x;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         Tensor left = a.tensor, right = b.tensor;
         broadcast_batches("linalg::solve_triangular", left, right, a.loc);
         const Tensor columns = columns_of(right);
@@ -191,7 +192,7 @@ Tensor inv(In a) {
     begin(linalg_inv_op, a);
     Tensor x;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         const Tensor one = eye(a.tensor.size(-1), -1, {a->dtype, place_of(a.tensor)}), columns = clone(expand(one, a.tensor.shape()));
         if (const Stopped stopped = lu_solve(columns_of(a.tensor), columns); stopped.any()) {
             fail_singular("linalg::inv", a.tensor, stopped.first(), a.loc);
@@ -207,7 +208,7 @@ Tensor det(In a) {
     begin(linalg_det_op, a);
     Tensor d;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         d = determinants(columns_of(a.tensor)).det.to(a->device);
     }
     record(linalg_det_op, a.loc, {&a.tensor}, d, {&a.tensor, &d});
@@ -219,7 +220,7 @@ SlogdetResult slogdet(In a) {
     begin(linalg_slogdet_op, a);
     SlogdetResult result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(a.loc);
         const Determinants all = determinants(columns_of(a.tensor));
         result = {all.sign.to(a->device), all.logarithm.to(a->device)};
     }

@@ -160,7 +160,7 @@ double squared_distance(const Tensor& a, const Tensor& b) {
 // Two tensors of one shape and a dtype that the kernels take, to a 0-d tensor.
 Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
-    const Tensor x = plain(a), y = plain(b);
+    const Tensor x = plain(a, loc), y = plain(b, loc);
     detail::begin_op("mse_loss", x.impl(), loc);
     Tensor out = detail::make_empty(nullptr, 0, 1, a.dtype(), a.device(), loc);
     if (on_gpu(x)) {
@@ -211,7 +211,7 @@ void mse_loss_rule(Backward& b) {
 // --- binary_cross_entropy ----------------------------------------------------------------------------------------------------
 
 Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& loc) {
-    const Tensor xs = plain(x), ts = plain(t);
+    const Tensor xs = plain(x, loc), ts = plain(t, loc);
     detail::begin_op("binary_cross_entropy", x.impl(), loc);
     Tensor out = detail::make_empty_like(x.impl(), x.dtype(), loc);
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));

@@ -7,6 +7,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/kernels/recurrent.h"
@@ -450,7 +451,7 @@ std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, cons
     for (int s = 0; s < step.sources; ++s) inputs.push_back(*sources[s].tensor);
     for (int k = 0; k < step.children; ++k) inputs.push_back(*children_c[k]);
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const auto as_read = [&](const Tensor& t) {
             const Tensor x = t.defined() ? ready(t, read) : Tensor();
             if (x.defined() && on_gpu(x)) on_stream(x);
@@ -525,7 +526,7 @@ LSTMState step_of(const char* op, const GateSource* sources, int source_count, c
         inputs[i] = i < source_count ? sources[i].tensor : children_c[i - source_count];
         record_it |= log && tracked(inputs[i]->impl(), *log, loc);
         const bool is_ready = dtype == read && inputs[i]->is_contiguous();
-        places[i] = is_ready ? inputs[i]->raw_data() : converted.push(ready(*inputs[i], read)).raw_data();
+        places[i] = is_ready ? inputs[i]->raw_data() : converted.push(ready(*inputs[i], read, loc)).raw_data();
     }
     for (int i = 0; i < input_count; ++i) detail::begin_op(op, inputs[i]->impl(), loc);
     Tensor kept;
@@ -535,7 +536,7 @@ LSTMState step_of(const char* op, const GateSource* sources, int source_count, c
     LSTMState out{fresh(), fresh()};
     with_element_type(read, [&]<class T>() { run<T>(step, places, out.h, out.c, kept); });
     if (dtype != read) {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         out = {out.h.to(dtype), out.c.to(dtype)};
     }
     if (detail::thread.observed) {

@@ -10,6 +10,7 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -400,6 +401,7 @@ Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, TensorOptions
 Tensor eye(int64_t n, int64_t m, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("eye", options, default_dtype(), loc);
     if (m == -1) m = n;
+    const detail::CallLine call(loc);
     Tensor t = detail::make_empty({n, m}, dtype, detail::device_for(options), loc);
     zero_elements(t);
     fill_fresh(detail::make_view(t.impl(), Shape(std::min(n, m)), Shape(m + 1), 0), 1);

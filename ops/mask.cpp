@@ -6,6 +6,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
@@ -162,7 +163,7 @@ void check_mask(const char* op, const In& mask) {
 Tensor converted(const Tensor& t, DType dtype, const Loc& loc) {
     if (t.dtype() == dtype) [[likely]]
         return t;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return t.to(dtype, loc);
 }
 
@@ -241,7 +242,7 @@ Tensor beside(const char* op, const Tensor& t, const Tensor& other, const Loc& l
 
 Tensor index_beside(const Tensor& index, const Tensor& other, const Loc& loc) {
     if (index.dim() != 0 || index.device() != cpu || other.device() == cpu || is_floating(index.dtype())) return index;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return full({}, detail::load_int(index.dtype(), index.impl()->data), {index.dtype(), other.device()}, loc);
 }
 
@@ -329,7 +330,7 @@ Tensor positions_on_gpu(const Tensor& packed, const Shape& strides, bool coordin
 }  // namespace
 
 Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor packed = detail::alias(mask).contiguous(loc);
     if (on_gpu(mask)) return positions_on_gpu(packed, strides, /*coordinates=*/false, loc);
     const auto* holds = static_cast<const std::uint8_t*>(packed.raw_data());
@@ -366,6 +367,7 @@ Tensor argwhere(In x) { return nonzero(x); }
 
 Tensor nonzero(In x) {
     detail::check_defined(x, "nonzero");
+    const CallerScope caller(x.loc);
     return unrecorded_op(nonzero_op, x.loc, {&x.tensor}, [&] {
         const Tensor mask = x->dtype == bool_ ? x.tensor : to(x, bool_);
         Shape strides = x.tensor.shape();  // positions in row-major order

@@ -7,6 +7,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -246,7 +247,7 @@ bool is_matrix(const TensorImpl* x) {
 }  // namespace
 
 Tensor matrix_for_device(const Tensor& t, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return is_matrix(t.impl()) ? t : t.contiguous(loc);
 }
 
@@ -307,10 +308,10 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
     const bool as_it_is = !on_gpu(x) || (is_matrix(x) && is_matrix(y));
     if (x->dtype == computed && y->dtype == computed && as_it_is) [[likely]] {
         Tensor out = detail::make_empty(shape, dtype, x->device, loc);
-        multiply_all(out, a, b, m, n, k);
+        detail::at_line(loc, [&] { multiply_all(out, a, b, m, n, k); });
         return out;
     }
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     Tensor out = detail::make_empty(shape, computed, x->device, loc);
     multiply_all(out, operand(a, computed, loc), operand(b, computed, loc), m, n, k);
     return out.to(dtype, loc);
@@ -489,15 +490,17 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         const std::int64_t rows = w->sizes[1] > 0 ? in->numel / w->sizes[1] : Shape(sizes, in->rank - 1).numel();
         sizes[in->rank - 1] = w->sizes[0];
         out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
-        multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
-                  out.raw_data(), w->sizes[0], b ? b->data : nullptr}, in->device);
+        detail::at_line(x.loc, [&] {
+            multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
+                      out.raw_data(), w->sizes[0], b ? b->data : nullptr}, in->device);
+        });
     } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats: rounded once, after the bias
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor wide_weight = weight.tensor.to(computed, x.loc);
         const Tensor wide = product("linear", x.tensor.to(computed, x.loc), transpose(wide_weight, 0, 1), x.loc);
         out = (wide + bias.to(computed, x.loc)).to(in->dtype, x.loc);
     } else {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);
         if (b) out = out + bias;
     }

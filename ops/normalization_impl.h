@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/parallel.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -38,6 +40,27 @@ inline Tensor empty_like(const Tensor& x, const Loc& loc) {
 template <class T>
 T* data(const Tensor& t) {
     return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
+
+/// Calls body(i) for [0, n), on the threads of the pool where that is more than one.
+template <class Body>
+void parallel_blocks(std::int64_t n, const Body& body) {
+    if (n == 1) return body(std::int64_t{0});
+    std::exception_ptr error;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(num_threads())
+#endif
+    for (std::int64_t i = 0; i < n; ++i) {
+        try {
+            body(i);
+        } catch (...) {
+#ifdef _OPENMP
+#pragma omp critical(tapir_parallel_blocks)
+#endif
+            error = std::current_exception();
+        }
+    }
+    if (error) std::rethrow_exception(error);
 }
 
 /// Room for the sums of a parameter's gradient, (parts, width) zeros in float64, and what they come to, in order.

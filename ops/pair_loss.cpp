@@ -77,7 +77,7 @@ double sum_of_losses(const Attrs& attrs, const Tensor& x, const Tensor& t) {
 Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const bool is_mean = reduction == Reduction::mean;
     const Attrs attrs{kind, reduction != Reduction::none, beta, is_mean ? 1 / static_cast<double>(a.numel()) : 1};
-    const Tensor x = plain(a), t = plain(b);
+    const Tensor x = plain(a, loc), t = plain(b, loc);
     detail::begin_op(op.name, x.impl(), loc);
     Tensor out;
     if (attrs.is_reduced) {

@@ -1,6 +1,7 @@
 // Losses of pairs (input, target) that are one pass on the CPU, forward and backward: see kernels::PairLoss.
 #pragma once
 
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/loss.h"
@@ -8,8 +9,8 @@
 namespace tapir {
 
 /// What a kernel reads: contiguous, and not recorded.
-inline Tensor plain(const Tensor& x) {
-    const detail::UnrecordedParts parts;
+inline Tensor plain(const Tensor& x, const Loc& loc = {}) {
+    const detail::UnrecordedPartsOf parts(loc);
     return contiguous(x);
 }
 

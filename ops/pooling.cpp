@@ -10,6 +10,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -180,7 +181,7 @@ void run_on_gpu(Run what, const PoolShape& shape, bool channels_last, const Tens
 
 // From x to y, or back from g. index: written by max, read by max_backward; in the layout of y. Not recorded.
 Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const DType dtype = given.dtype();
     const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
     const Shape shape = tensor_shape(attrs, is_backward ? &PoolDim::in : &PoolDim::out);
@@ -222,7 +223,7 @@ Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc
 
 // The indices as the kernels read them: int32, and in one of their layouts.
 Tensor plain_index(const Tensor& given, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor index = given.to(int32, loc);
     if (!on_gpu(index)) return channels_last(index, loc);
     return detail::is_channels_last(index.impl()) ? index : index.contiguous(loc);

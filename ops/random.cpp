@@ -1,7 +1,6 @@
 // Random tensors. The numbers: see Note [The numbers of a draw] in core/generator.h.
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -71,23 +71,6 @@ Draw take(Generator& generator, int64_t n, int words) {
     return {generator.seed(), generator.take(counters)};
 }
 
-// Where an error leaves its scope, what was drawn while it lived does not count: a call that throws has changed nothing.
-class UndoneByError {
- public:
-    explicit UndoneByError(Generator& generator) noexcept
-        : generator_(generator), state_(generator.state()), errors_(std::uncaught_exceptions()) {}
-    ~UndoneByError() {
-        if (std::uncaught_exceptions() > errors_) generator_.set_state(state_);
-    }
-    UndoneByError(const UndoneByError&) = delete;
-    UndoneByError& operator=(const UndoneByError&) = delete;
-
- private:
-    Generator& generator_;
-    const Generator::State state_;
-    const int errors_;
-};
-
 // The draw that begins at element `first`, a multiple of 4.
 Draw at(Draw draw, int64_t first, int words) {
     return {draw.seed, draw.counter + static_cast<std::uint64_t>(first / 4 * words)};
@@ -131,7 +114,7 @@ Tensor filled(const OpInfo& op, Fill what, const Shape& shape, Generator& genera
     check_floating(op.name, dtype, loc);
     detail::begin_op(op.name, detail::device_for(options), loc);
     Tensor t = detail::make_empty(shape, dtype, detail::device_for(options), loc);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     fill(what, t, generator);
     detail::finish_making(op, t, options, loc, drawn_by(generator));
     return t;
@@ -142,7 +125,7 @@ Tensor filled_like(const OpInfo& op, Fill what, const In& x, TensorOptions optio
     const DType dtype = options.dtype.value_or(x.tensor.dtype());
     check_floating(op.name, dtype, x.loc);
     Tensor t = detail::make_empty_like(x.tensor.impl(), dtype, x.loc, *options.device);
-    const UndoneByError undone(default_generator());
+    const detail::UndoneByError undone(default_generator());
     fill(what, t, default_generator());
     detail::finish_making(op, t, options, x.loc, drawn_by(default_generator()), &x.tensor);
     return t;
@@ -171,10 +154,10 @@ Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, G
     if (low < first_held || high > end_held) {
         fail<ValueError>(loc, "{}: {} does not hold all of [{}, {})", op, name(dtype), low, high);
     }
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const bool directly = detail::device_for(options).type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : int64, detail::device_for(options), loc);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
     const Draw draw = take(generator, t.numel(), 2);
     if (on_gpu(t)) {
@@ -301,12 +284,13 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generat
 
 Tensor randperm(int64_t n, Loc loc) { return randperm(n, default_generator(), loc); }
 Tensor randperm(int64_t n, Generator& generator, Loc loc) {
+    const CallerScope caller(loc);
     if (n < 0) fail<ValueError>(loc, "randperm: n is negative: {}", n);
     detail::begin_op("randperm", Device{}, loc);
     Tensor t = detail::make_empty({n}, int64, Device{}, loc);
     std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
     std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     in_parts(take(generator, n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
         kernels::random_words(part, words.data() + 2 * first, 2 * count);
     });
@@ -329,10 +313,10 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
 namespace {
 
 Tensor flips(const Shape& shape, double p, Generator& generator, DType dtype, Device device, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const bool directly = device.type == DeviceType::cuda;
     Tensor t = detail::make_empty(shape, directly ? dtype : uint8, device, loc);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     const Draw draw = take(generator, t.numel(), 1);
     if (on_gpu(t)) {
         if (t.numel() > 0) gpu::random_bernoulli(draw, p, dtype, on_stream(t), t.numel());
@@ -361,7 +345,8 @@ Tensor bernoulli(In p) { return bernoulli(p, default_generator()); }
 Tensor bernoulli(In p, Generator& generator) {
     detail::check_defined(p, "bernoulli");
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
+    const CallerScope caller(p.loc);
     return unrecorded_op(bernoulli_op, p.loc, {&p.tensor}, [&] {
         if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
         const Tensor values = to(contiguous(p), float64);
@@ -390,12 +375,13 @@ Tensor multinomial(In weights, int64_t samples, bool replacement) {
 Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& generator) {
     detail::check_defined(weights, "multinomial");
     check_floating("multinomial", weights.tensor.dtype(), weights.loc);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     const int rank = weights.tensor.dim();
     if (rank != 1 && rank != 2) {
         fail<ShapeError>(weights.loc, "multinomial: weights must be (n,) or (rows, n), got {}", weights.tensor.shape());
     }
     if (samples < 0) fail<ValueError>(weights.loc, "multinomial: the number of samples is negative: {}", samples);
+    const CallerScope caller(weights.loc);
     return unrecorded_op(multinomial_op, weights.loc, {&weights.tensor}, [&] {
         if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
             const Tensor here = weights.tensor.to(cpu, weights.loc);
@@ -427,7 +413,7 @@ void draw_into(const OpInfo& op, const char* name, Tensor& x, const RandomFillAt
     check_in_place(name, x, {}, loc);
     {
         const CallerScope caller(loc);
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         copy_elements(x, draw(x.dtype() == float16 || x.dtype() == bfloat16 ? float32 : x.dtype()));
     }
     mark_written(x, loc);
@@ -466,7 +452,7 @@ Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc)
     detail::check_defined(In(*this, loc), "uniform_");
     check_floating("uniform_", dtype(), loc);
     if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
     draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc, [&](DType of) {
         return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest);
@@ -479,7 +465,7 @@ Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) 
     detail::check_defined(In(*this, loc), "normal_");
     check_floating("normal_", dtype(), loc);
     if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
-    const UndoneByError undone(generator);
+    const detail::UndoneByError undone(generator);
     draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc, [&](DType of) {
         return randn(shape(), generator, {of, impl_->device}) * std + mean;
     });

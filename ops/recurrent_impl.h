@@ -1,6 +1,7 @@
 // The LSTM step with its pre-activations in any layout.
 #pragma once
 
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/kernels/gpu.h"
 #include "tapir/ops/recurrent.h"
@@ -11,10 +12,10 @@ namespace tapir {
 /// that dtype.
 inline DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 inline DType read_in(const Tensor& x) noexcept { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
-inline Tensor ready(const Tensor& x, DType dtype) {
+inline Tensor ready(const Tensor& x, DType dtype, const Loc& loc = {}) {
     if (x.dtype() == dtype && x.is_contiguous()) [[likely]]
         return x;
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return x.to(dtype).contiguous();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
@@ -87,13 +88,13 @@ Tensor make_result(const TensorImpl* x, Over dims, DType dtype, const Loc& loc) 
     return detail::make_empty(sizes, rank, numel, dtype, x->device, loc);
 }
 
-void fill(const Tensor& out, Scalar value) {
-    const detail::UnrecordedParts parts;
+void fill(const Tensor& out, Scalar value, const Loc& loc) {
+    const detail::UnrecordedPartsOf parts(loc);
     Tensor(out).fill_(value);
 }
 
-Tensor as_computed(const Tensor& x) {
-    const detail::UnrecordedParts parts;
+Tensor as_computed(const Tensor& x, const Loc& loc) {
+    const detail::UnrecordedPartsOf parts(loc);
     return contiguous(to(x, compute_type(x.dtype())));
 }
 
@@ -157,9 +158,10 @@ std::int64_t part_rows(const kernels::ReduceArgs& args, std::int64_t numel, std:
 }
 
 // Reduces parts of the outermost reduced dimension into a (parts, outputs) buffer, then that.
-void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t numel, std::int64_t outputs) {
+void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t numel, std::int64_t outputs,
+                  const Loc& loc) {
     const std::int64_t all_rows = args.reduced_sizes[0], parts = (all_rows + rows - 1) / rows;
-    const Tensor partial = detail::make_empty({parts, outputs}, args.compute, Device{}, Loc{});
+    const Tensor partial = detail::make_empty({parts, outputs}, args.compute, Device{}, loc);
     kernels::ReduceArgs last = args;
     last.x = partial.raw_data();
     last.dtype = args.compute;
@@ -190,11 +192,11 @@ void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t nume
 
 }  // namespace
 
-void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
+void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out, const Loc& loc) {
     const kernels::ReduceArgs args = arguments(x, dims, plan, out);
     if (on_gpu(x)) return gpu::reduce(args, out->numel);
     const std::int64_t rows = part_rows(args, x->numel, out->numel);
-    if (rows > 0) return run_in_parts(args, rows, x->numel, out->numel);
+    if (rows > 0) return run_in_parts(args, rows, x->numel, out->numel, loc);
     share_out(out->numel, x->numel / out->numel,
               [&](std::int64_t begin, std::int64_t end) { kernels::reduce(args, begin, end); });
 }
@@ -259,9 +261,9 @@ Tensor sum(In x, const Dims& dims, Flag keepdim) {
         *static_cast<float*>(out.raw_data()) =
             static_cast<float>(kernels::sum_floats(static_cast<const float*>(static_cast<void*>(impl->data)), impl->numel));
     } else if (impl->numel > 0) {
-        run(impl, o, {Reduction::sum, compute_type(dtype)}, out.impl());
+        run(impl, o, {Reduction::sum, compute_type(dtype)}, out.impl(), x.loc);
     } else if (outputs > 0) {
-        fill(out, 0);
+        fill(out, 0, x.loc);
     }
     if (detail::thread.observed) record(sum_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
@@ -298,9 +300,9 @@ Tensor reduced(const In& x, Over o, const Plan& plan, DType dtype, Scalar empty)
     Tensor out = make_result(impl, o, dtype, x.loc);
     if (out.impl()->numel == 0) return out;
     if (impl->numel == 0) {
-        fill(out, empty);
+        fill(out, empty, x.loc);
     } else {
-        run(impl, o, plan, out.impl());
+        run(impl, o, plan, out.impl(), x.loc);
     }
     return out;
 }
@@ -510,7 +512,7 @@ Tensor reduction::norm_of(const char* op, const In& x, double p, const Dims& dim
     // In float64 the powers of narrower floats have room, unless p is large.
     const bool has_room = p == 0 || p == 1 || std::isinf(p) || (x->dtype != float64 && std::abs(p) <= 4);
     if (!has_room && !on_gpu(x.tensor) && x->numel > 0) [[unlikely]] {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         mend_range(x, p, o, out, [&](const In& scaled) { return reduced(scaled, o, norm_plan(p), float64, 0); });
     }
     if (detail::thread.observed) record(norm_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, NormAttrs{p, o});
@@ -561,7 +563,7 @@ Tensor variance(const In& x, const char* op, Over o, int correction, Finish fini
     plan.divisor = std::max(static_cast<double>(reduced_numel(impl, o)) - correction, 0.0);
     run_moments(impl, o, plan, out.impl());
     if (finish == Finish::sqrt && impl->dtype == float64 && !on_gpu(x.tensor)) {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         mend_range(x, 2, o, out, [&](const In& scaled) {
             const Tensor made = make_result(scaled.tensor.impl(), o, float64, x.loc);
             run_moments(scaled.tensor.impl(), o, plan, made.impl());

@@ -42,7 +42,7 @@ constexpr DType compute_type(DType dtype) noexcept {
     return dtype == DType::float64 ? DType::float64 : is_floating(dtype) ? DType::float32 : DType::int64;
 }
 /// Writes one number everywhere; not recorded.
-void fill(const Tensor& out, Scalar value);
+void fill(const Tensor& out, Scalar value, const Loc& loc = {});
 
 struct Plan {
     kernels::Reduction reduction;
@@ -54,7 +54,7 @@ struct Plan {
 /// What a kernel is told of it. Where `out` is null, args.out is.
 kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) noexcept;
 /// Reduces into `out`. Both have elements.
-void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
+void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out, const Loc& loc = {});
 /// Variances (Finish::none) or deviations (Finish::sqrt), divided by plan.divisor.
 void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
 
@@ -72,7 +72,7 @@ struct Lines {
 };
 
 /// x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
-Tensor as_computed(const Tensor& x);
+Tensor as_computed(const Tensor& x, const Loc& loc = {});
 
 constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking threads costs more than it gains
 

@@ -4,6 +4,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -31,7 +32,7 @@ bool is_checked_here(const Tensor& index, int64_t size) { return !on_gpu(index) 
 
 Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc, Negative negative) {
     check_index_dtype(op, index, loc);
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const int64_t n = index.numel(), size = shape.raw(dim);
     if (!is_checked_here(index, size)) {
         const PickedIndex picked = picked_index(op, index, shape, dim, loc, negative);
@@ -59,7 +60,7 @@ Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, in
 PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc, Negative negative) {
     check_index_dtype(op, index, loc);
     if (is_checked_here(index, shape.raw(dim))) return {checked_index(op, index, shape, dim, loc, negative), {}, dim, shape, negative};
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor packed = index.contiguous(loc);
     detail::begin_op(op, packed.impl(), loc);
     return {detail::make_empty_like(packed.impl(), int64, loc), packed, dim, shape, negative};
@@ -324,10 +325,33 @@ void take_region(const Tensor& out, const TensorImpl* x, const Region& region, c
     });
 }
 
+// The same of bytes, without a wider copy of x: sums wrap, and those of bools are whether any holds.
+static void add_region_of_bytes(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
+    const Tensor values = value.to(x->dtype).contiguous();
+    const RegionLoop loop(region, positions);
+    auto* const to = reinterpret_cast<std::uint8_t*>(x->data);
+    const auto* const from = reinterpret_cast<const std::uint8_t*>(values.impl()->data);
+    const int64_t step = values.numel() == 1 ? 0 : 1;
+    const bool is_bool = x->dtype == bool_;
+    const auto add = [is_bool](std::uint8_t& sum, std::uint8_t more) { sum = static_cast<std::uint8_t>(is_bool ? sum | more : sum + more); };
+    share(loop, true, [&](int64_t begin, int64_t end) {
+        if (loop.inner() == 1) {
+            loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
+                for (int64_t i = 0; i < n; ++i) add(to[offset + index[i] * loop.scale()], from[(item + i) * step]);
+            });
+        } else {
+            loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                for (int64_t i = 0; i < n; ++i) add(to[offset + i * loop.step()], from[(element + i) * step]);
+            });
+        }
+    });
+}
+
 void add_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
     const kernels::Compute type = kernels::compute_of(x->dtype);
     const DType dtype = kernels::stored_as(type);
     const detail::UnrecordedParts parts;
+    if (itemsize(x->dtype) == 1 && !on_gpu(x)) return add_region_of_bytes(x, region, positions, value);
     if (x->dtype != dtype) {  // sums of many small numbers need the wider type
         const Tensor narrow = detail::alias(x), wide = narrow.to(dtype);
         add_region(wide.impl(), region, positions, value);

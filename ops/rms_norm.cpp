@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/kernels/normalization.h"
 #include "tapir/ops/normalization_impl.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -53,14 +54,13 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     const int64_t rows = rstd.numel(), block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
     const int64_t blocks = std::max<int64_t>((rows + block - 1) / block, 1);  // no rows sum up to zeros
     const Tensor sums = grad_weight.defined() ? zeroed_sums(blocks, width) : Tensor();
-#pragma omp parallel for schedule(static) num_threads(num_threads()) if (blocks > 1)
-    for (int64_t i = 0; i < blocks; ++i) {
+    parallel_blocks(blocks, [&](int64_t i) {
         const kernels::LayerNormBackward<T> args{
             width,   data<T>(g),    data<T>(x),      data<T>(weight),
             nullptr, data<T>(rstd), data<T>(grad_x), sums.defined() ? data<double>(sums) + i * width : nullptr,
             nullptr};
         kernels::rms_norm_backward(args, i * block, std::min((i + 1) * block, rows));
-    }
+    });
     add_up<T>(grad_weight, sums);
 }
 
@@ -99,7 +99,7 @@ Tensor fused(const In& x, const Tensor& weight, const Shape& normalized_shape, c
     const int64_t width = normalized_shape.numel();
     Tensor y, rstd;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const DType dtype = computed_in(x->dtype);
         const Tensor in = x.tensor.to(dtype, x.loc).contiguous(x.loc), w = weight.defined() ? weight.to(dtype, x.loc).contiguous(x.loc) : weight;
         y = detail::make_empty(x.tensor.shape(), dtype, cpu, x.loc);

@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -78,7 +79,7 @@ namespace {
 // --- Running sums ----------------------------------------------------------------------------------------------------------
 
 Tensor scanned_on_gpu(const Tensor& x, const ScanAttrs& attrs, DType dtype, const Loc& loc) {
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     const Tensor in = contiguous(x), out = detail::make_empty_like(in.impl(), dtype, loc);
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
@@ -91,7 +92,7 @@ Tensor scanned_on_gpu(const Tensor& x, const ScanAttrs& attrs, DType dtype, cons
 Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
     if (on_gpu(x)) return scanned_on_gpu(x, attrs, dtype, loc);
-    const Tensor in = as_computed(x);
+    const Tensor in = as_computed(x, loc);
     Tensor out = detail::make_empty_like(in.impl(), in.dtype(), loc);
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
@@ -99,7 +100,7 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
         share_out(lines.outer * lines.inner, lines.size,
                   [&](std::int64_t begin, std::int64_t end) { kernels::scan(args, attrs.kind, begin, end); });
     }
-    const detail::UnrecordedParts parts;
+    const detail::UnrecordedPartsOf parts(loc);
     return to(out, dtype);
 }
 
@@ -126,7 +127,7 @@ Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const We
     for (const Tensor* t : {&a, &b, &g}) detail::begin_op("weighted_exps", t->impl(), loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const auto part = [&](const Tensor& weight) {
             const Tensor counts = logical_not(le(weight, 0));
             const Tensor terms = where(counts, log(where(counts, weight, 1)) + b, -std::numeric_limits<double>::infinity());
@@ -172,7 +173,7 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
     ValuesIndices out;
     {
         detail::begin_op(op.name, x.tensor.impl(), x.loc);
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor in = on_gpu(x.tensor) ? contiguous(x.tensor) : as_computed(x.tensor);
         out = {detail::make_empty_like(in.impl(), in.dtype(), x.loc), detail::make_empty_like(in.impl(), int64, x.loc)};
         if (in.numel() > 0) {
@@ -275,7 +276,7 @@ Tensor product(const In& x, Over o) {
     const DType dtype = is_floating(impl->dtype) ? impl->dtype : int64;
     Tensor out = make_result(impl, o, dtype, x.loc);
     if (impl->numel > 0) {
-        run(impl, o, {Reduction::prod, compute_type(dtype)}, out.impl());
+        run(impl, o, {Reduction::prod, compute_type(dtype)}, out.impl(), x.loc);
     } else if (out.numel() > 0) {
         fill(out, 1);
     }

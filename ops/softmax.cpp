@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/attention_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
@@ -78,9 +79,9 @@ struct SoftmaxAttrs {
 bool has_kernel(const TensorImpl* x) noexcept { return x->dtype == float32 || x->dtype == float64 || on_gpu(x); }
 
 // x in the form that the kernels read.
-Tensor plain(const Tensor& x) {
-    if (!on_gpu(x)) return as_computed(x);
-    const detail::UnrecordedParts parts;
+Tensor plain(const Tensor& x, const Loc& loc = {}) {
+    if (!on_gpu(x)) return as_computed(x, loc);
+    const detail::UnrecordedPartsOf parts(loc);
     return contiguous(x);
 }
 
@@ -124,7 +125,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
         run_softmax(x.tensor, Tensor(), out, attrs, log);
     } else {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor in = plain(x.tensor);
         detail::begin_op(op.name, in.impl(), x.loc);
         const Tensor result = detail::make_empty_like(in.impl(), in.dtype(), x.loc);
@@ -155,7 +156,7 @@ Tensor recorded_gradient(const OpInfo& op, const In& g, const In& y, int dim, bo
     detail::begin_op(op.name, result, y.loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(g.loc);
         out = to(softmax_gradient(y.tensor, g.tensor, attrs.dim, log), result->dtype);
     }
     if (detail::thread.observed) record(op, y.loc, {&g.tensor, &y.tensor}, out, {&g.tensor, &y.tensor}, attrs);
@@ -280,7 +281,7 @@ Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {
     const Over o = over("logsumexp", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         Reduced in;
         if (x.tensor.numel() > 0) in = reduced_together(x.tensor, o);
         detail::begin_op("logsumexp", x.tensor.impl(), x.loc);

@@ -10,6 +10,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/kernels/sort.h"
@@ -184,7 +185,7 @@ void sort_on_gpu(const Tensor& x, int dim, int64_t k, bool descending, const Val
 ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, bool with_values) {
     Tensor in;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         in = contiguous(x.tensor);
     }
     Shape shape = in.shape();
@@ -310,7 +311,7 @@ ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, boo
     ValuesIndices out;
     {
         detail::begin_op(op.name, x.tensor.impl(), x.loc);
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor in = contiguous(x->rank == 0 ? reshape(x, {1}) : x.tensor);
         Shape shape = in.shape();
         shape.raw(dim) = 1;

@@ -172,8 +172,8 @@ Tensor quantile(In x, double q, Interpolation interpolation) {
 Tensor quantile(In x, In q, Dim dim, Flag keepdim, Interpolation interpolation) {
     check_quantile(x);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "quantile", x.loc);
-    const std::vector<double> qs = numbers_of(q, x);
     const detail::RecordedParts parts(x.loc);
+    const std::vector<double> qs = numbers_of(q, x);
     if (q.tensor.dim() == 0) return quantile(x, qs[0], dim, keepdim, interpolation);
     const Tensor lines = x.tensor.dim() == 0 ? reshape(x, {1}) : x.tensor;
     std::vector<Tensor> results = quantiles(In(lines, x.loc), qs, d, interpolation);

@@ -5,6 +5,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/channels_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -93,7 +94,7 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     strides.push_back(strides[d], loc);
     sizes[d] = (sizes[d] - size) / step + 1;
     strides[d] *= step;
-    Tensor view = detail::make_view(impl_, sizes, strides, 0);
+    Tensor view = detail::at_line(loc, [&] { return detail::make_view(impl_, sizes, strides, 0); });
     record(windows_op, loc, {this}, view, {}, WindowAttrs{d, size, step});
     return view;
 }
@@ -133,7 +134,7 @@ Tensor run_unfold(const Tensor& x, const Columns& c, const Loc& loc) {
     detail::begin_op("unfold", x.impl(), loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const int64_t after[2] = {c.padding[0], c.padding[1]};
         const bool is_padded = c.padding[0] > 0 || c.padding[1] > 0;
         const Tensor whole = is_padded ? pad(x, {c.padding[1], after[1], c.padding[0], after[0]}) : x;
@@ -209,7 +210,7 @@ Tensor run_fold(const Tensor& columns, const Columns& c, const Loc& loc) {
     detail::begin_op("fold", columns.impl(), loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(loc);
         const DType dtype = columns.dtype(), compute = dtype == float64 ? float64 : float32;
         const Tensor from = columns.to(compute, loc).contiguous(loc);
         out = detail::make_empty({columns.size(0), columns.size(1) / c.window(), c.size[0], c.size[1]}, compute, columns.device(), loc);

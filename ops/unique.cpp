@@ -3,6 +3,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
@@ -59,7 +60,7 @@ UniqueResult unique(In x, bool /*sorted*/, bool return_inverse, bool return_coun
     const CallerScope caller(x.loc);
     UniqueResult result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor& t = x.tensor;
         const std::int64_t n = t.numel();
         const auto [sorted, order] = sort(reshape(t, {n}));
@@ -77,7 +78,7 @@ UniqueResult unique_consecutive(In x, bool return_inverse, bool return_counts) {
     const CallerScope caller(x.loc);
     UniqueResult result;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         result = runs(reshape(x, {-1}), return_inverse, return_counts);
         if (return_inverse) result.inverse = reshape(result.inverse, x.tensor.shape());
     }

@@ -6,6 +6,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
@@ -15,6 +16,14 @@ namespace tapir {
 namespace {
 
 using std::int64_t;
+
+// A view of an op's operand: where there is no memory the error names its line.
+Tensor made_view(const In& x, int rank, const int64_t* sizes, const int64_t* strides, int64_t offset) {
+    return detail::at_line(x.loc, [&] { return detail::make_view(x.tensor.impl(), rank, sizes, strides, offset); });
+}
+Tensor made_view(const In& x, const Shape& sizes, const Shape& strides, int64_t offset) {
+    return made_view(x, sizes.rank(), sizes.data(), strides.data(), offset);
+}
 
 // --- Rules -----------------------------------------------------------------------------------------------------------------
 
@@ -137,6 +146,7 @@ Shape contiguous_strides(const TensorImpl* x) {
 namespace {
 
 Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc) {
+    const detail::CallLine call(loc);
     detail::begin_op("place", g.impl(), loc);
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     copy_elements(take(out, part), g);
@@ -266,7 +276,7 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
 // reshape to a shape known to fit; strides: null for row-major ones.
 // wish: what the program said, which may leave a size to be worked out.
 Tensor reshape_to(const In& x, const Shape& shape, const Shape& wish, const int64_t* strides) {
-    Tensor view = detail::make_view(x.tensor.impl(), shape.rank(), shape.data(), strides, 0);
+    Tensor view = made_view(x, shape.rank(), shape.data(), strides, 0);
     if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{reshape_op, {&x.tensor}}, wish);
     return view;
 }
@@ -379,7 +389,7 @@ Tensor transpose(In x, Dim dim0, Dim dim1) {
         std::swap(sizes.raw(a), sizes.raw(b));
         std::swap(strides.raw(a), strides.raw(b));
     }
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
+    Tensor view = made_view(x, sizes, strides, 0);
     record(transpose_op, x.loc, {&x.tensor}, view, {}, Shape(a, b));
     return view;
 }
@@ -398,7 +408,7 @@ Tensor permute(In x, const Dims& dims) {
         sizes.raw(d) = x->sizes[from];
         strides.raw(d) = x->strides[from];
     }
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
+    Tensor view = made_view(x, sizes, strides, 0);
     record(permute_op, x.loc, {&x.tensor}, view, {}, order);
     return view;
 }
@@ -449,7 +459,7 @@ Tensor expand(In x, const Shape& wish) {
         strides.raw(d) = d < extra || (have == 1 && sizes.raw(d) != 1) ? 0 : x->strides[d - extra];
     }
     detail::checked_numel(sizes, x.tensor.dtype(), x.loc);
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, 0);
+    Tensor view = made_view(x, sizes, strides, 0);
     record(expand_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{expand_op, {&x.tensor}}, sizes);
     return view;
 }
@@ -471,7 +481,7 @@ Tensor narrow(In x, Dim dim, int64_t start, int64_t length) {
     int64_t sizes[kMaxRank];
     for (int i = 0; i < rank; ++i) sizes[i] = x->sizes[i];
     sizes[d] = length;
-    Tensor view = detail::make_view(x.tensor.impl(), rank, sizes, x->strides, from * x->strides[d]);
+    Tensor view = made_view(x, rank, sizes, x->strides, from * x->strides[d]);
     if (!detail::thread.observed) return view;
     const Shape whole = contiguous_strides(x.tensor.impl());
     return record_part(x, std::move(view), {Shape(sizes, rank), whole, from * whole.raw(d)}, slice_op, SliceCall{d, from, from + length, 1});
@@ -489,7 +499,7 @@ Tensor select(In x, Dim dim, int64_t index) {
     Shape sizes = x.tensor.shape(), strides = x.tensor.strides();
     sizes.erase(d);
     strides.erase(d);
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, i * x->strides[d]);
+    Tensor view = made_view(x, sizes, strides, i * x->strides[d]);
     if (!detail::thread.observed) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t offset = i * whole.raw(d);
@@ -514,7 +524,7 @@ Tensor slice(In x, Dim dim, Slice range) {
     sizes.raw(d) = length;
     const int64_t offset = length > 0 ? start * strides.raw(d) : 0;
     strides.raw(d) *= range.step;
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, offset);
+    Tensor view = made_view(x, sizes, strides, offset);
     if (!detail::thread.observed) return view;
     Shape whole = contiguous_strides(x.tensor.impl());
     const int64_t whole_offset = length > 0 ? start * whole.raw(d) : 0;
@@ -544,7 +554,7 @@ Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
     sizes.push_back(length);
     int64_t start = 0;
     const Shape strides = taken(x.tensor.strides(), start);
-    Tensor view = detail::make_view(x.tensor.impl(), sizes, strides, start);
+    Tensor view = made_view(x, sizes, strides, start);
     if (!detail::thread.observed) return view;
     const Shape whole = taken(contiguous_strides(x.tensor.impl()), start);
     return record_part(x, std::move(view), {sizes, whole, start}, diagonal_op, DiagonalCall{offset, a, b});
@@ -567,7 +577,7 @@ std::vector<Tensor> cut(const In& x, const std::vector<int64_t>& sizes, int d, b
     int64_t start = 0;
     for (const int64_t size : sizes) {
         if (!drop) shape.raw(d) = size;
-        pieces.push_back(detail::make_view(x.tensor.impl(), shape, strides, start * step));
+        pieces.push_back(made_view(x, shape, strides, start * step));
         start += size;
     }
     return record_pieces(x, std::move(pieces), d, drop);
@@ -596,12 +606,14 @@ std::vector<int64_t> equal_pieces(const char* op, int64_t size, int64_t piece, c
 }  // namespace
 
 std::vector<Tensor> split(In x, int64_t split_size, Dim dim) {
+    const CallerScope caller(x.loc);
     const int d = pieces_dim("split", x, dim);
     if (split_size <= 0) fail<ValueError>(x.loc, "split: the size of a piece must be positive, got {}", split_size);
     return cut(x, equal_pieces("split", x->sizes[d], split_size, x.loc), d, false);
 }
 
 std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, Dim dim) {
+    const CallerScope caller(x.loc);
     const int d = pieces_dim("split", x, dim);
     int64_t sum = 0;
     for (const int64_t size : sizes) {
@@ -615,6 +627,7 @@ std::vector<Tensor> split(In x, const std::vector<int64_t>& sizes, Dim dim) {
 }
 
 std::vector<Tensor> chunk(In x, int chunks, Dim dim) {
+    const CallerScope caller(x.loc);
     const int d = pieces_dim("chunk", x, dim);
     if (chunks <= 0) fail<ValueError>(x.loc, "chunk: the number of chunks must be positive, got {}", chunks);
     if (x->sizes[d] == 0) check_count("chunk", chunks, x.loc);
@@ -624,6 +637,7 @@ std::vector<Tensor> chunk(In x, int chunks, Dim dim) {
 }
 
 std::vector<Tensor> unbind(In x, Dim dim) {
+    const CallerScope caller(x.loc);
     const int d = pieces_dim("unbind", x, dim);
     check_count("unbind", x->sizes[d], x.loc);
     return cut(x, std::vector<int64_t>(static_cast<std::size_t>(x->sizes[d]), 1), d, true);

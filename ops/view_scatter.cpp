@@ -3,6 +3,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
@@ -40,7 +41,7 @@ Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, 
     detail::check_same_device(op.name, x.tensor, src.tensor, x.loc);
     Tensor out;
     {
-        const detail::UnrecordedParts parts;
+        const detail::UnrecordedPartsOf parts(x.loc);
         const Shape shape = take(x).shape();
         if (!(src.tensor.shape() == shape)) {
             fail<ShapeError>(x.loc, "{}: src must be of shape {}, as the part is, got {}", op.name, shape, src.tensor.shape());

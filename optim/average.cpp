@@ -51,6 +51,7 @@ WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parame
 }
 
 void WeightAverage::update(Loc loc) {
+    const CallerScope caller(loc);
     if (live_scopes > 0 && std::any_of(parameters_.begin(), parameters_.end(), has_averages)) {
         fail<ValueError>(loc, "update: an AverageScope lives, in which the parameters of this {} have averages, not their own values; end the "
                          "scope before", name_);
@@ -107,6 +108,7 @@ NamedTensors WeightAverage::state_dict() const {
 }
 
 void WeightAverage::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     const detail::PauseRecording pause;
     StateReader reader(name_, state, loc);
     const std::int64_t updates = reader.count("updates");
@@ -125,6 +127,7 @@ void WeightAverage::load_state_dict(const NamedTensors& state, Loc loc) {
 ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<Tensor>& parameters,
                                                    const ExponentialMovingAverageOptions& options, Loc loc)
     : WeightAverage("ExponentialMovingAverage", parameters, loc), options_(options) {
+    const CallerScope caller(loc);
     if (!(options.decay >= 0 && options.decay <= 1)) {
         fail<ValueError>(loc, "ExponentialMovingAverage: decay must be in [0, 1], got {}", options.decay);
     }
@@ -136,6 +139,7 @@ double ExponentialMovingAverage::weight(std::int64_t updates) const {
 }
 
 AverageScope::AverageScope(const WeightAverage& average, Loc loc) : parameters_(average.parameters()), loc_(loc) {
+    const CallerScope caller(loc);
     const detail::PauseRecording pause;
     for (const Tensor& p : parameters_) own_.push_back(p.detach().clone());
     // Converted first: from here on nothing fails.

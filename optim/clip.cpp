@@ -221,6 +221,7 @@ Tensor clip_norm_by_ops(const std::vector<Tensor>& parameters, double max_norm, 
 }  // namespace
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, double norm_type, Loc loc) {
+    const CallerScope caller(loc);
     if (!(max_norm >= 0)) fail<ValueError>(loc, "clip_grad_norm_: max_norm must not be negative, got {}", max_norm);
     if (!(norm_type > 0)) fail<ValueError>(loc, "clip_grad_norm_: norm_type must be above 0, got {}", norm_type);
     const ProfileScope scope("clip_grad_norm_", loc);
@@ -246,10 +247,10 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, d
 }
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double bound, Loc loc) {
+    const CallerScope caller(loc);
     if (!(bound >= 0)) fail<ValueError>(loc, "clip_grad_value_: the bound must not be negative, got {}", bound);
     const ProfileScope scope("clip_grad_value_", loc);
     if (detail::is_tracing() && detail::is_watched()) {
-        const CallerScope caller(loc);
         const NoGradScope plain;
         for (Tensor g : traced_gradients("clip_grad_value_", parameters, loc)) g.clamp_(-bound, bound);
         return;

@@ -46,6 +46,7 @@ OnDevice& of_device(std::vector<OnDevice>& all, Device device, const Loc& loc) {
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options, Loc loc) : options_(options), scale_(options.init_scale) {
+    const CallerScope caller(loc);
     if (!(options.init_scale > 0) || !(options.growth_factor > 1) || !(options.backoff_factor < 1) ||
         !(options.backoff_factor > 0) || options.growth_interval < 1) {
         fail<ValueError>(loc, "GradScaler: init_scale {} must be above 0, growth_factor {} above 1, backoff_factor {} between 0 "
@@ -68,6 +69,7 @@ Tensor GradScaler::scale(In loss) const {
 }
 
 void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
+    const CallerScope caller(loc);
     if (!options_.enabled) return;
     refuse_traced("unscale_", loc);
     if (find(optimizer)) {
@@ -129,6 +131,7 @@ bool GradScaler::are_finite(Unscaled& unscaled) {
 }
 
 bool GradScaler::step(Optimizer& optimizer, Loc loc) {
+    const CallerScope caller(loc);
     if (options_.enabled) {
         if (!find(optimizer)) unscale_(optimizer, loc);
         stepped_ = true;
@@ -159,6 +162,7 @@ NamedTensors GradScaler::state_dict() const {
 }
 
 void GradScaler::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     StateReader reader("GradScaler", state, loc);
     const double value = reader.number("scale"), good_steps = reader.number("growth_tracker");
     reader.finish();

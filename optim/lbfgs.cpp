@@ -8,6 +8,7 @@
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/profiler.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise.h"
@@ -213,6 +214,7 @@ class LBFGS::Line {
 // --- The step ---------------------------------------------------------------------------------------------------------------
 
 Tensor LBFGS::step(const std::function<Tensor()>& closure, Loc loc) {
+    const tapir::detail::CallLine call(loc);
     check_options(0, loc);
     const ProfileScope scope("LBFGS.step", loc);
     const LBFGSOptions o = options();
@@ -280,6 +282,7 @@ NamedTensors LBFGS::state_dict() const {
 }
 
 void LBFGS::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     NamedTensors options, own;
     for (const NamedTensor& t : state) (t.name.starts_with("0.") ? options : own).push_back(t);
     const Tensor like = flat_position();

@@ -212,6 +212,7 @@ void* Optimizer::options_of(std::size_t group, const Loc& loc) {
 }
 
 void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc) {
+    const CallerScope caller(loc);
     check(rule_, options, loc);
     if (parameters.empty()) fail<ValueError>(loc, "optimizer: a group without parameters (a module has those that its members() names)");
     std::unordered_set<const TensorImpl*> known;
@@ -300,7 +301,11 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
         if (!meta->has_gradient()) continue;
         detail::begin_op(rule_.op->name, slot.parameter.impl(), loc);
         const detail::UnrecordedParts parts;
-        if (!takes_rows(group, slot)) detail::settle_gradient(*meta, slot.parameter.shape());
+        if (takes_rows(group, slot)) {
+            detail::rows_or_settle(*meta, slot.parameter.shape());  // puts them together
+        } else {
+            detail::settle_gradient(*meta, slot.parameter.shape());
+        }
         lock.unlock();
         for (int i = 0; i < kMaxBuffers; ++i) {
             Tensor& buffer = slot.buffers[i];
@@ -324,6 +329,7 @@ bool Optimizer::takes_rows(std::size_t group, const Slot& slot) const {
 }
 
 void Optimizer::step(Loc loc) {
+    const CallerScope caller(loc);
     if (!rule_.update) fail<ValueError>(loc, "{}: step needs a closure that computes the loss and its gradients", rule_.name);
     const bool is_told = detail::is_watched();
     const ProfileScope scope(detail::is_profiling() ? detail::interned(fmt::format("{}.step", rule_.name)) : "step", loc);
@@ -567,6 +573,7 @@ NamedTensors Optimizer::state_dict() const {
 }
 
 void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     const detail::PauseRecording pause;
     StateReader reader(rule_.name, state, loc);
     // First everything is looked up and checked, then put in place.

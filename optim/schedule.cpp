@@ -101,6 +101,7 @@ NamedTensors Schedule::state_dict() const {
 }
 
 void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     StateReader reader("schedule", state, loc);
     const int64_t steps = reader.count("steps");
     const std::vector<double> base = reader.numbers("base_lr"), lr = reader.numbers("lr");
@@ -110,7 +111,6 @@ void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
         fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(),
                          steps, groups);
     }
-    const CallerScope caller(loc);
     for (std::size_t group = 0; group < groups; ++group) {
         if (!(lr[group] >= 0)) fail<ValueError>(loc, "load_state_dict: a schedule's state has the learning rate {}", lr[group]);
         at(steps, base[group]);  // throws for steps that this schedule does not have
@@ -140,6 +140,7 @@ double MultiplicativeLR::at(int64_t steps, double base) const {
 }
 
 StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("StepLR", "step_size", options.step_size, loc);
     check_gamma("StepLR", options.gamma, loc);
 }
@@ -149,6 +150,7 @@ double StepLR::at(int64_t steps, double base) const {
 
 MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<int64_t> milestones, double gamma, Loc loc)
     : Schedule(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
+    const CallerScope caller(loc);
     check_gamma("MultiStepLR", gamma, loc);
     std::sort(milestones_.begin(), milestones_.end());
 }
@@ -158,11 +160,13 @@ double MultiStepLR::at(int64_t steps, double base) const {
 }
 
 ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma, Loc loc) : Schedule(optimizer), gamma_(gamma) {
+    const CallerScope caller(loc);
     check_gamma("ExponentialLR", gamma, loc);
 }
 double ExponentialLR::at(int64_t steps, double base) const { return base * std::pow(gamma_, static_cast<double>(steps)); }
 
 PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("PolynomialLR", "total_iters", options.total_iters, loc);
 }
 double PolynomialLR::at(int64_t steps, double base) const {
@@ -171,6 +175,7 @@ double PolynomialLR::at(int64_t steps, double base) const {
 }
 
 LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("LinearLR", "total_iters", options.total_iters, loc);
     if (!(options.start_factor > 0 && options.start_factor <= 1) || !(options.end_factor >= 0 && options.end_factor <= 1)) {
         fail<ValueError>(loc, "LinearLR: start_factor must be in (0, 1] and end_factor in [0, 1], got {} and {}", options.start_factor,
@@ -184,12 +189,14 @@ double LinearLR::at(int64_t steps, double base) const {
 }
 
 ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_gamma("ConstantLR", options.factor, loc);
     apply(loc);
 }
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options, Loc loc)
     : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("CosineAnnealingLR", "T_max", options.T_max, loc);
 }
 double CosineAnnealingLR::at(int64_t steps, double base) const {
@@ -198,6 +205,7 @@ double CosineAnnealingLR::at(int64_t steps, double base) const {
 
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, const WarmRestartsOptions& options, Loc loc)
     : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("CosineAnnealingWarmRestarts", "T_0", options.T_0, loc);
     check_steps("CosineAnnealingWarmRestarts", "T_mult", options.T_mult, loc);
 }
@@ -212,6 +220,7 @@ double CosineAnnealingWarmRestarts::at(int64_t steps, double base) const {
 }
 
 CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("CyclicLR", "step_size_up", options.step_size_up, loc);
     if (options.step_size_down == 0) options_.step_size_down = options.step_size_up;
     check_steps("CyclicLR", "step_size_down", options_.step_size_down, loc);
@@ -231,6 +240,7 @@ double CyclicLR::at(int64_t steps, double) const {
 }
 
 OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
+    const CallerScope caller(loc);
     check_steps("OneCycleLR", "total_steps", options.total_steps, loc);
     if (!(options.pct_start >= 0 && options.pct_start <= 1) || !(options.max_lr >= 0) || !(options.div_factor > 0) ||
         !(options.final_div_factor > 0)) {
@@ -259,6 +269,7 @@ double OneCycleLR::at(int64_t steps, double) const {
 
 ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc)
     : Schedule(optimizer), schedules_(std::move(schedules)) {
+    const CallerScope caller(loc);
     if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: needs at least one schedule");
     check_defined("ChainedLR", schedules_, loc);
     set(rates_at(0), loc);  // whatever these have set when they were made
@@ -271,6 +282,7 @@ double ChainedLR::at(int64_t steps, double base) const {
 
 SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, std::vector<int64_t> milestones, Loc loc)
     : Schedule(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
+    const CallerScope caller(loc);
     if (schedules_.empty() || milestones_.size() + 1 != schedules_.size()) {
         fail<ValueError>(loc, "SequentialLR: {} schedules need {} milestones, got {}", schedules_.size(),
                          schedules_.empty() ? 0 : schedules_.size() - 1, milestones_.size());
@@ -289,12 +301,14 @@ double SequentialLR::at(int64_t steps, double base) const {
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const PlateauOptions& options, Loc loc)
     : optimizer_(optimizer), options_(options),
       best_(options.is_max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity()) {
+    const CallerScope caller(loc);
     if (!(options.factor >= 0 && options.factor < 1)) {
         fail<ValueError>(loc, "ReduceLROnPlateau: factor must be in [0, 1), got {}", options.factor);
     }
 }
 
 void ReduceLROnPlateau::step(double metric, Loc loc) {
+    const CallerScope caller(loc);
     refuse_traced(loc);
     const double margin = options_.absolute_threshold ? options_.threshold : std::abs(best_) * options_.threshold;
     const bool is_first = std::isinf(best_);
@@ -325,6 +339,7 @@ NamedTensors ReduceLROnPlateau::state_dict() const {
 }
 
 void ReduceLROnPlateau::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     StateReader reader("ReduceLROnPlateau", state, loc);
     const double best = reader.number("best");
     const int64_t bad_steps = reader.count("bad_steps"), cooling = reader.count("cooling");

@@ -23,6 +23,7 @@
 #include "tapir/core/io/shown_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/compare.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/reduce.h"

@@ -10,6 +10,7 @@
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"

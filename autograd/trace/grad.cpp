@@ -14,6 +14,7 @@
 #include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
@@ -197,6 +198,7 @@ class Gradient {
 }  // namespace
 
 Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs, const Graph::Inputs& examples, Loc loc) {
+    const detail::CallLine call(loc);
     const detail::KeptGenerator generator;
     const Gradient gradient(graph, outputs, inputs, examples, loc);
     try {

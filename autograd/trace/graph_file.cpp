@@ -10,6 +10,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/safetensors_impl.h"
 #include "tapir/core/io/shown_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir {
@@ -57,6 +58,7 @@ void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& te
 }  // namespace
 
 void save_graph(const std::string& path, const Graph& graph, Loc loc) {
+    const detail::CallLine call(loc);
     detail::check_held(graph, loc);
     NamedTensors tensors;
     add_tensors(graph, "", tensors);
@@ -73,6 +75,7 @@ void save_graph(const std::string& path, const Graph& graph, Loc loc) {
 }
 
 Graph load_graph(const std::string& path, Loc loc) {
+    const detail::CallLine call(loc);
     FileMetadata metadata;
     const NamedTensors tensors = io::load_safetensors("load_graph", path, &metadata, loc);
     const auto entry = [&](const char* key) -> const std::string* {

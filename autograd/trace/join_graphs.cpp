@@ -14,6 +14,7 @@
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir::detail {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir::detail {
 namespace {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir::detail {
 

@@ -16,6 +16,7 @@
 #include "tapir/core/made_loc_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/out_of_memory_impl.h"
 
 namespace tapir {
 namespace {
@@ -529,6 +530,7 @@ class detail::GraphReader {
 };
 
 Graph detail::read_graph(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc) {
+    const detail::CallLine call(loc);
     return GraphReader(text, data, makes_zeros, loc).read();
 }
 

@@ -11,6 +11,7 @@
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/view_impl.h"
 
@@ -157,6 +158,7 @@ void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc
 }
 
 std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc) const {
+    const detail::CallLine call(loc);
     if (given.size() != inputs_.size()) fail<ValueError>(loc, "graph: {} inputs given, it has {}", given.size(), inputs_.size());
     for (std::size_t i = 0; i < given.size(); ++i) {
         if (!given[i].defined()) fail<ValueError>(loc, "graph: the input {} is undefined", inputs_[i]->name);

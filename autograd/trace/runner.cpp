@@ -11,6 +11,7 @@
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/parallel_impl.h"
 
@@ -409,6 +410,7 @@ static void refuse_in_trace(const char* what, const Loc& loc) {
 }
 
 std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::string>& outputs, Loc loc) const {
+    const detail::CallLine call(loc);
     refuse_in_trace("Graph::run", loc);
     detail::Given given(inputs_.size());
     for (const auto& [name, tensor] : inputs) {
@@ -458,6 +460,7 @@ struct CompiledGraph::State {
 };
 
 CompiledGraph Graph::compile(const std::vector<std::string>& outputs, Loc loc) const {
+    const detail::CallLine call(loc);
     return CompiledGraph(std::make_shared<CompiledGraph::State>(*this, outputs, loc));
 }
 
@@ -466,6 +469,7 @@ std::size_t CompiledGraph::output_count() const noexcept { return state_->plan.r
 std::size_t CompiledGraph::planned_bytes() const { return state_->plan.planned_bytes(); }
 
 void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const {
+    const detail::CallLine call(loc);
     refuse_in_trace("CompiledGraph", loc);
     const std::vector<int>& places = state_->inputs;
     if (input_count != places.size()) {
@@ -479,6 +483,7 @@ void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Te
 }
 
 std::vector<Tensor> CompiledGraph::operator()(const std::vector<Tensor>& inputs, Loc loc) const {
+    const detail::CallLine call(loc);
     detail::Given addresses(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) addresses.data[i] = &inputs[i];
     std::vector<Tensor> results(output_count());

@@ -19,6 +19,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
@@ -79,7 +80,7 @@ Tensor resized(const Tensor& x, const std::vector<SymInt>& dims, const DimSizes&
 
 Tensor copy_of(const Tensor& x) {
     const PauseRecording pause;
-    return x.clone().requires_grad_(x.requires_grad());
+    return x.clone(Loc{}).requires_grad_(x.requires_grad());  // errors of memory name the line of trace()
 }
 
 using Backups = std::vector<std::pair<Tensor, Tensor>>;
@@ -88,14 +89,14 @@ using Backups = std::vector<std::pair<Tensor, Tensor>>;
 void put_back(const Backups& backups, const std::vector<KeptGradient>& gradients, const Generator::State* before) {
     if (before) default_generator().set_state(*before);
     const PauseRecording pause;
-    for (const auto& [tensor, copy] : backups) Tensor(tensor).copy_(copy);
+    for (const auto& [tensor, copy] : backups) Tensor(tensor).copy_(copy, Loc{});
     for (const KeptGradient& kept : gradients) kept.put_back();
 }
 
 // The graph's constants are what they were in the trace, whatever the program does with its tensors later.
 void own_constants(Graph& graph) {
     const PauseRecording pause;
-    for (Graph::Value* constant : graph.constants()) constant->data = constant->data.clone();
+    for (Graph::Value* constant : graph.constants()) constant->data = constant->data.clone(Loc{});
     rewrite::in_nested(graph, [](Graph& nested) {
         own_constants(nested);
         return 1;
@@ -387,6 +388,7 @@ class Program {
 }  // namespace
 
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc, bool is_model) {
+    const CallLine call(loc);
     if (is_tracing()) fail<TapeError>(loc, "trace: this thread traces already");
     check_arity("trace", fn, inputs.size(), loc);
     for (const auto& [name, tensor] : options.parameters) {

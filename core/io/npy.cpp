@@ -445,6 +445,7 @@ std::string directory_of(const std::vector<Entry>& entries, std::uint64_t offset
 }  // namespace
 
 void save_npy(const std::string& path, const Tensor& x, Loc loc) {
+    const CallerScope caller(loc);
     const std::string header = header_of("save_npy", x, "", loc);
     detail::note_read("save_npy", x, loc);
     const detail::PauseRecording pause;
@@ -456,6 +457,7 @@ void save_npy(const std::string& path, const Tensor& x, Loc loc) {
 }
 
 Tensor load_npy(const std::string& path, Loc loc) {
+    const CallerScope caller(loc);
     const io::InputFile file("load_npy", path, loc);
     std::uint64_t done = 0;
     Source source{[&](void* to, std::size_t count) {
@@ -471,6 +473,7 @@ Tensor load_npy(const std::string& path, Loc loc) {
 }
 
 void save_npz(const std::string& path, const NamedTensors& tensors, bool compressed, Loc loc) {
+    const CallerScope caller(loc);
     std::vector<std::string> headers;
     std::unordered_set<std::string> names;
     for (const NamedTensor& t : tensors) {
@@ -516,6 +519,7 @@ void save_npz(const std::string& path, const NamedTensors& tensors, bool compres
 }
 
 NamedTensors load_npz(const std::string& path, Loc loc) {
+    const CallerScope caller(loc);
     const io::InputFile file("load_npz", path, loc);
     std::vector<Entry> entries = read_directory(file);
     for (const Entry& e : entries) {

@@ -155,6 +155,7 @@ const char* parse_as(DType dtype, std::string_view text, std::byte* to) {
 }  // namespace
 
 Csv read_csv(const std::string& path, const CsvOptions& options, Loc loc) {
+    const CallerScope caller(loc);
     const auto is_end = [](char c) { return c == '\n' || c == '\r' || c == '\0'; };
     if (is_end(options.separator) || options.separator == options.quote || options.quote == '\n' || options.quote == '\r') {
         fail<ValueError>(loc, "read_csv: separator {} and quote {} cannot be", in_quotes({&options.separator, 1}),
@@ -203,6 +204,7 @@ std::string_view Csv::cell(int64_t row, int64_t column, Loc loc) const {
 }
 
 std::vector<std::string> Csv::text(const std::string& name, Loc loc) const {
+    const CallerScope caller(loc);
     const int64_t number = column(name, loc);
     std::vector<std::string> result;
     for (int64_t row = 0; row < rows(); ++row) result.emplace_back(cell(row, number));
@@ -247,18 +249,21 @@ Tensor Csv::numbers_of(const std::vector<int64_t>& columns, const Shape& shape, 
 }
 
 Tensor Csv::numbers(const std::vector<std::string>& names, DType dtype, Loc loc) const {
+    const CallerScope caller(loc);
     std::vector<int64_t> wanted;
     for (const std::string& name : names) wanted.push_back(column(name, loc));
     return numbers_of(wanted, {rows(), static_cast<int64_t>(wanted.size())}, dtype, loc);
 }
 
 Tensor Csv::numbers(DType dtype, Loc loc) const {
+    const CallerScope caller(loc);
     std::vector<int64_t> all(static_cast<std::size_t>(columns()));
     std::iota(all.begin(), all.end(), 0);
     return numbers_of(all, {rows(), columns()}, dtype, loc);
 }
 
 Tensor Csv::numbers(const std::string& name, DType dtype, Loc loc) const {
+    const CallerScope caller(loc);
     return numbers_of({column(name, loc)}, {rows()}, dtype, loc);
 }
 

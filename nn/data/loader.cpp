@@ -16,6 +16,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/shown_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/make.h"
@@ -119,6 +120,7 @@ void LoaderBase::fail_collate(const ShapeError& error, const Loc& loc) const {
 int64_t LoaderBase::size() const { return batches_->size(); }
 
 void LoaderBase::set_state(const LoaderState& state, Loc loc) {
+    const CallerScope caller(loc);
     if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
         fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: an epoch has {} batches", state.batch, state.epoch,
                          size());
@@ -134,6 +136,7 @@ NamedTensors LoaderBase::state_dict() const {
 }
 
 void LoaderBase::load_state_dict(const NamedTensors& state, Loc loc) {
+    const CallerScope caller(loc);
     StateReader reader("DataLoader", state, loc);
     const LoaderState read{std::bit_cast<std::uint64_t>(reader.integer("seed")), reader.count("epoch"), reader.count("batch")};
     reader.finish();
@@ -230,13 +233,13 @@ struct Pass::Work {
 };
 
 Pass::Pass(LoaderBase& loader, MakeBatch make, const Loc& loc) {
-    LoaderState& state = loader.state_;
+    const tapir::detail::CallLine call(loc);
+    LoaderState state = loader.state_;
     if (loader.is_under_way_) {  // the last loop was left early
         ++state.epoch;
         state.batch = 0;
-        loader.is_under_way_ = false;
     }
-    work_ = std::make_unique<Work>(loader, std::move(make), loc, state, ++loader.passes_);
+    work_ = std::make_unique<Work>(loader, std::move(make), loc, state, loader.passes_ + 1);
     Work& w = *work_;
     Generator random = generator_for(Purpose::order, state.seed, state.epoch, 0);
     {
@@ -251,17 +254,20 @@ Pass::Pass(LoaderBase& loader, MakeBatch make, const Loc& loc) {
         fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: it has {} batches", state.batch, state.epoch,
                          w.count());
     }
-    loader.is_under_way_ = true;
     w.next_in = w.next_out = state.batch;
     const int workers = static_cast<int>(std::min<int64_t>(loader.options_.num_workers, w.count() - w.next_out));
     const int64_t ahead = std::min<int64_t>(int64_t{workers} * loader.options_.prefetch_factor, w.count() - w.next_out);
     if (workers > 0) w.start(workers, ahead);
+    ++loader.passes_;  // from here on nothing fails
+    loader.state_ = state;
+    loader.is_under_way_ = true;
 }
 
 Pass::~Pass() = default;
 
 std::shared_ptr<void> Pass::next() {
     Work& w = *work_;
+    const tapir::detail::CallLine call(w.loc);
     const bool moves = w.number == w.loader.passes_;
     LoaderState& state = w.loader.state_;
     if (w.next_out == w.count()) {

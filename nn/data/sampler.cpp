@@ -56,12 +56,14 @@ std::vector<int64_t> shuffled(int64_t n, Numbers& numbers) {
 }  // namespace
 
 SequentialSampler::SequentialSampler(int64_t n, Loc loc) : n_(n) {
+    const CallerScope caller(loc);
     if (n < 0) fail<ValueError>(loc, "SequentialSampler: the size is negative: {}", n);
 }
 
 std::vector<int64_t> SequentialSampler::indices(Generator&) const { return range(n_); }
 
 RandomSampler::RandomSampler(int64_t n, const RandomSamplerOptions& options, Loc loc) : n_(n), options_(options) {
+    const CallerScope caller(loc);
     if (n < 0) fail<ValueError>(loc, "RandomSampler: the size is negative: {}", n);
     if (options.num_samples < 0 || (options.num_samples > 0 && n == 0)) {
         fail<ValueError>(loc, "RandomSampler: {} samples of {} items", options.num_samples, n);
@@ -87,6 +89,7 @@ std::vector<int64_t> RandomSampler::indices(Generator& random) const {
 
 WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, int64_t num_samples, bool replacement, Loc loc)
     : weights_(std::move(weights)), num_samples_(num_samples), replacement_(replacement) {
+    const CallerScope caller(loc);
     double total = 0;
     int64_t positive = 0;
     for (std::size_t i = 0; i < weights_.size(); ++i) {
@@ -131,6 +134,7 @@ std::vector<int64_t> WeightedRandomSampler::indices(Generator& random) const {
 
 BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, int64_t batch_size, bool drop_last, Loc loc)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
+    const CallerScope caller(loc);
     if (!sampler_) fail<ValueError>(loc, "BatchSampler: the sampler is null");
     if (batch_size < 1) fail<ValueError>(loc, "BatchSampler: the batch size must be at least 1, got {}", batch_size);
 }

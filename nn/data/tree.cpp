@@ -52,6 +52,7 @@ int Tree::Builder::leaf(int label, std::string word, int token) {
 }
 
 int Tree::Builder::inner(int label, int left, int right, Loc loc) {
+    const CallerScope caller(loc);
     const auto is_free = [this](int index) {
         return index >= 0 && index < size() && !links_[static_cast<std::size_t>(index)].has_parent;
     };
@@ -74,6 +75,7 @@ void Tree::Builder::set_label(int index, int label, Loc loc) {
 }
 
 Tree Tree::Builder::build(TreeSource source, Loc loc) {
+    const CallerScope caller(loc);
     if (nodes_.empty()) fail<ValueError>(loc, "Tree::Builder::build: there is no node");
     const auto orphan = std::find_if(links_.begin(), links_.end() - 1, [](const Link& l) { return !l.has_parent; });
     if (orphan != links_.end() - 1) fail<ValueError>(loc, "Tree::Builder::build: a node other than the last has no parent");

@@ -113,6 +113,7 @@ struct SummaryWriter::Impl {
 };
 
 SummaryWriter::SummaryWriter(const std::string& log_dir, SummaryWriterOptions options, Loc loc) : impl_(new Impl) {
+    const CallerScope caller(loc);
     impl_->folder = log_dir.empty() ? default_folder(options.comment) : log_dir;
     impl_->options = std::move(options);
     const char* op = "SummaryWriter";
@@ -135,12 +136,14 @@ const std::string& SummaryWriter::get_logdir() const noexcept {
 }
 
 void SummaryWriter::add_scalar(std::string_view tag, double scalar_value, std::int64_t global_step, double walltime, Loc loc) {
+    const CallerScope caller(loc);
     const char* op = "add_scalar";
     check_text(op, "tag", tag, loc);
     of_writer(impl_, op, loc).add(op, event_of(scalar(tag, scalar_value), global_step, walltime), loc);
 }
 
 void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value, std::int64_t global_step, double walltime, Loc loc) {
+    const CallerScope caller(loc);
     check_defined("add_scalar", "value", scalar_value, loc);
     if (scalar_value.numel() != 1) {
         fail<ShapeError>(loc, "add_scalar: the value must have one element, got shape {}", scalar_value.shape());
@@ -150,6 +153,7 @@ void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value,
 
 void SummaryWriter::add_scalars(std::string_view main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
                                 std::int64_t global_step, double walltime, Loc loc) {
+    const CallerScope caller(loc);
     const char* op = "add_scalars";
     Impl& impl = of_writer(impl_, op, loc);
     check_text(op, "main tag", main_tag, loc);
@@ -163,6 +167,7 @@ void SummaryWriter::add_scalars(std::string_view main_tag, const std::vector<std
 
 void SummaryWriter::add_histogram(std::string_view tag, const Tensor& values, std::int64_t global_step, const std::vector<double>& bins,
                                   double walltime, Loc loc) {
+    const CallerScope caller(loc);
     const char* op = "add_histogram";
     check_text(op, "tag", tag, loc);
     check_defined(op, "tensor of values", values, loc);
@@ -196,15 +201,18 @@ Message image_event(const char* op, std::string_view tag, const Tensor& x, std::
 
 void SummaryWriter::add_image(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
                               std::string_view dataformats, Loc loc) {
+    const CallerScope caller(loc);
     of_writer(impl_, "add_image", loc).add("add_image", image_event("add_image", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
 void SummaryWriter::add_images(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
                                std::string_view dataformats, Loc loc) {
+    const CallerScope caller(loc);
     of_writer(impl_, "add_images", loc).add("add_images", image_event("add_images", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
 void SummaryWriter::add_text(std::string_view tag, std::string_view text_string, std::int64_t global_step, double walltime, Loc loc) {
+    const CallerScope caller(loc);
     const char* op = "add_text";
     check_text(op, "tag", tag, loc);
     Message dimension, shape, tensor, value;
@@ -215,12 +223,14 @@ void SummaryWriter::add_text(std::string_view tag, std::string_view text_string,
 }
 
 void SummaryWriter::add_graph(const Tape& tape, Loc loc) {
+    const CallerScope caller(loc);
     Message event;
     event.real(1, summary::now()).message(4, summary::graph_of(tape));
     of_writer(impl_, "add_graph", loc).add("add_graph", event, loc);
 }
 
 void SummaryWriter::add_graph(const Graph& graph, Loc loc) {
+    const CallerScope caller(loc);
     Message event;
     event.real(1, summary::now()).message(4, summary::graph_of(graph));
     of_writer(impl_, "add_graph", loc).add("add_graph", event, loc);
@@ -251,12 +261,14 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
 }
 
 void SummaryWriter::flush(Loc loc) {
+    const CallerScope caller(loc);
     if (!impl_) return;
     const std::lock_guard lock(impl_->mutex);
     for (const auto& [below, file] : impl_->files) file->flush("flush", loc);
 }
 
 void SummaryWriter::close(Loc loc) {
+    const CallerScope caller(loc);
     if (!impl_) return;
     flush(loc);
     const std::lock_guard lock(impl_->mutex);
@@ -305,6 +317,7 @@ void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>
                                 const std::vector<std::pair<std::string, double>>& metric_dict,
                                 const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete,
                                 std::string_view run_name, Loc loc) {
+    const CallerScope caller(loc);
     const char* op = "add_hparams";
     Impl& impl = of_writer(impl_, op, loc);
     const std::set<std::string> names = names_of(op, "hyper-parameter", hparam_dict, loc);
@@ -426,6 +439,7 @@ std::string sprite(const char* op, const Tensor& images, const Loc& loc) {
 
 void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::string>& metadata, const Tensor& label_img,
                                   std::int64_t global_step, std::string_view tag, const std::vector<std::string>& metadata_header, Loc loc) {
+    const CallerScope caller(loc);
     const char* op = "add_embedding";
     Impl& impl = of_writer(impl_, op, loc);
     check_text(op, "tag", tag, loc);

@@ -1,46 +1,12 @@
 // No call of malloc for an op, once its block sizes are warm: not without a tape, not recorded, not in backward. The test
 // program's own malloc counts.
 #include <catch2/catch.hpp>
-#include <cerrno>
 #include <functional>
 
+#include "failing_malloc.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/parallel.h"
 #include "tapir/tapir.h"
-
-
-namespace {
-thread_local std::int64_t malloc_calls = 0;
-}
-
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_calloc(std::size_t, std::size_t);
-void* __libc_realloc(void*, std::size_t);
-void* __libc_memalign(std::size_t, std::size_t);
-
-void* malloc(std::size_t n) {
-    ++malloc_calls;
-    return __libc_malloc(n);
-}
-void* calloc(std::size_t n, std::size_t size) {
-    ++malloc_calls;
-    return __libc_calloc(n, size);
-}
-void* realloc(void* p, std::size_t n) {
-    ++malloc_calls;
-    return __libc_realloc(p, n);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t n) {
-    ++malloc_calls;
-    return __libc_memalign(alignment, n);
-}
-int posix_memalign(void** p, std::size_t alignment, std::size_t n) {
-    ++malloc_calls;
-    *p = __libc_memalign(alignment, n);
-    return *p ? 0 : ENOMEM;
-}
-}
 
 using namespace tapir;
 
@@ -55,10 +21,10 @@ struct Case {
 std::int64_t calls_when_warm(const std::function<void()>& round) {
     std::int64_t before = 0;
     for (int i = 0; i < 4; ++i) {
-        before = malloc_calls;
+        before = test::malloc_calls();
         round();
     }
-    return malloc_calls - before;
+    return test::malloc_calls() - before;
 }
 
 }  // namespace

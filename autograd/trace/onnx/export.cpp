@@ -15,6 +15,7 @@
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/shown_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/make.h"
 
@@ -596,6 +597,7 @@ static void check_metadata(const OnnxOptions& options, const Loc& loc) {
 }
 
 void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     if (options.opset < kLeastOpset || options.opset > kLastOpset) {
         fail<ValueError>(loc, "save_onnx: opset is to be {} to {}, got {}", kLeastOpset, kLastOpset, options.opset);
     }

@@ -16,6 +16,7 @@
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/memory_bound_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/make.h"
 
@@ -392,6 +393,15 @@ class Loader {
         return std::nullopt;
     }
 
+    Tensor made_up(const ModelInput& input, const Shape& shape, int integer) const {
+        const bool is_number = !is_floating(input.dtype) && input.dtype != bool_;
+        try {
+            return is_number ? full(shape, integer, {input.dtype, cpu}, loc_) : zeros(shape, {input.dtype, cpu}, loc_);
+        } catch (const OutOfMemory&) {
+            fail<OutOfMemory>(loc_, "load_onnx: {}: no memory for the input {} of shape {}", file_, input.name, shape);
+        }
+    }
+
     Graph trace_with(std::int64_t tried, int integer) {
         const MemoryBound bound(is_bounded() ? options_.trial_memory : INT64_MAX);
         DimSizes& sizes = sizes_;
@@ -412,7 +422,7 @@ class Loader {
                 shape.push_back(dim.name.empty() ? dim.size : sizes.emplace(dim.name, multiple).first->second);
             }
             if (!traced.tensor.defined()) {
-                traced.tensor = is_floating(input.dtype) || input.dtype == bool_ ? zeros(shape, {input.dtype, cpu}) : full(shape, integer, {input.dtype, cpu});
+                traced.tensor = made_up(input, shape, integer);
             } else if (traced.tensor.shape() != shape) {
                 fail<ShapeError>(loc_, "load_onnx: {}: the example of the input {} has shape {}, not {}", file_, input.name, traced.tensor.shape(), shape);
             }
@@ -511,6 +521,7 @@ Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& opt
 }  // namespace detail
 
 Graph load_onnx(const std::string& path, const LoadOnnxOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
     std::string bytes;
     {
         const io::InputFile file("load_onnx", path, loc);
@@ -522,6 +533,7 @@ Graph load_onnx(const std::string& path, const LoadOnnxOptions& options, Loc loc
 }
 
 Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options, const std::string& folder, Loc loc) {
+    const detail::CallLine call(loc);
     return detail::load_model(bytes.data(), bytes.size(), options, folder, "the model in memory", loc);
 }
 
