@@ -154,6 +154,21 @@ std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     return index;
 }
 
+// Names for the outputs behind the first, of which the record is there and holds nothing yet.
+static void append_extras(Log& log, const RecordArgs& args, std::uint32_t index, const Loc& loc) {
+    try {
+        for (int k = 1; k < args.output_count; ++k) {
+            Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
+            extra->flags = Record::kExtra;
+            log.records.push_back(extra);
+        }
+    } catch (const std::exception&) {
+        log.records[index]->flags = Record::kReleased;
+        log.truncate(index);
+        detail::rethrow_at(loc);
+    }
+}
+
 void append_record(Log& log, const RecordArgs& args) {
     if (args.input_count > 255 || args.output_count > 255 || args.saved_count > 255) {
         fail<TapeError>(args.loc, "{}: at most 255 tensors can be recorded in one op, got {}", args.op.name,
@@ -161,7 +176,7 @@ void append_record(Log& log, const RecordArgs& args) {
     }
     std::uint32_t ids[255];
     const Loc& loc = detail::caller(args.loc);
-    std::uint32_t index = kNoValue;
+    std::uint32_t index = 0;
     Record* record = nullptr;
     try {  // all that takes memory
         for (int i = 0; i < args.input_count; ++i) {
@@ -172,16 +187,10 @@ void append_record(Log& log, const RecordArgs& args) {
         if (record->device.type != DeviceType::cpu) [[unlikely]]
             note_stream(log, index, record->device);
         log.records.push_back(record);
-        for (int k = 1; k < args.output_count; ++k) {
-            Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
-            extra->flags = Record::kExtra;
-            log.records.push_back(extra);
-        }
     } catch (const std::exception&) {
-        if (record) record->flags = Record::kReleased;  // it holds nothing yet
-        if (index != kNoValue) log.truncate(index);
         detail::rethrow_at(loc);
     }
+    if (args.output_count > 1) append_extras(log, args, index, loc);
     for (int i = 0; i < args.input_count; ++i) record->inputs()[i] = ids[i];
     for (int i = 0; i < args.saved_count; ++i) save(record->saved()[i], args.saved[i]->impl());
     if (args.attr_bytes) std::memcpy(record->attrs(), args.attrs, args.attr_bytes);

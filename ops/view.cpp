@@ -18,10 +18,10 @@ namespace {
 using std::int64_t;
 
 // A view of an op's operand: where there is no memory the error names its line.
-Tensor made_view(const In& x, int rank, const int64_t* sizes, const int64_t* strides, int64_t offset) {
+[[gnu::always_inline]] inline Tensor made_view(const In& x, int rank, const int64_t* sizes, const int64_t* strides, int64_t offset) {
     return detail::at_line(x.loc, [&] { return detail::make_view(x.tensor.impl(), rank, sizes, strides, offset); });
 }
-Tensor made_view(const In& x, const Shape& sizes, const Shape& strides, int64_t offset) {
+[[gnu::always_inline]] inline Tensor made_view(const In& x, const Shape& sizes, const Shape& strides, int64_t offset) {
     return made_view(x, sizes.rank(), sizes.data(), strides.data(), offset);
 }
 
