@@ -637,6 +637,11 @@ TEST_CASE("sizes that take too much memory are not tried to the end") {
     FAILS(OutOfMemory, "LoadOnnxOptions::trial_memory", load_onnx_from_memory(model.bytes(), {.trial_memory = 1000}));
     FAILS(OutOfMemory, "a dimension that must have a certain size is told it in LoadOnnxOptions::sizes",
           load_onnx_from_memory(model.bytes(), {.trial_memory = 1000}));
+    Model huge;
+    huge.input("x", {"1048576", "1048576", "1024"});
+    huge.node("Relu", {"x"}, {"y"});
+    huge.output("y");
+    FAILS(OutOfMemory, "no memory for the input x of shape (1048576, 1048576, 1024)", load_onnx_from_memory(huge.bytes()));
     FAILS(ValueError, "trial_memory is -1 bytes", load_onnx_from_memory(model.bytes(), {.trial_memory = -1}));
     // Sizes that were given are not tried: they take what they take.
     const Graph told = load_onnx_from_memory(model.bytes(), {.sizes = {{"batch", 1}, {"height", 64}, {"width", 64}}, .trial_memory = 1000});
