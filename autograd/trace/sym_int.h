@@ -19,7 +19,7 @@ struct GraphLayout;
 /// The sizes that named dimensions have in one run.
 using DimSizes = std::map<std::string, std::int64_t, std::less<>>;
 
-/// A polynomial of named dimensions with whole coefficients, or its quotient by a number, rounded down, plus a number.
+/// A polynomial with whole coefficients of named dimensions and of quotients by numbers, rounded down: "2*((time + 1)//2)*batch - time".
 class SymInt {
  public:
     SymInt(std::int64_t number = 0);  // NOLINT: implicit by design
@@ -47,14 +47,14 @@ class SymInt {
     /// What str() gave. Throws ValueError.
     static SymInt parse(std::string_view text, Loc loc = Loc::current());
 
-    /// What is no formula of this kind, as a quotient times a dimension, is the dimension "unknown".
+    /// ValueError where a number of the result does not fit into 64 bits.
     friend SymInt operator+(const SymInt& a, const SymInt& b);
     friend SymInt operator*(const SymInt& a, const SymInt& b);
     friend bool operator==(const SymInt&, const SymInt&) = default;
-    /// Rounded down; by > 0. Only of polynomials: throws ValueError for what is a quotient already.
+    /// Rounded down; throws ValueError for by <= 0. A quotient of a quotient is one: (a // 2 + 1) // 3 = (a + 2) // 6.
     SymInt floor_div(std::int64_t by, Loc loc = Loc::current()) const;
 
-    using Product = std::vector<std::string>;  // of dimensions, sorted; one may come more than once
+    using Product = std::vector<std::string>;  // of dimensions and texts of quotients, sorted; one may come more than once
     /// (coefficient * product + ... + constant) // divisor + after
     struct Parts {
         const std::map<Product, std::int64_t>& terms;

@@ -400,7 +400,7 @@ class Program {
     }
 
     void check_with(const Graph& graph, const DimSizes& sizes) const {
-        const std::string how = difference_from_program(graph, fn_, with_sizes(sizes), /*may_fail=*/is_model_, loc_);
+        const std::string how = difference_from_program(graph, fn_, with_sizes(sizes), is_model_, loc_);
         if (how.empty()) return;
         if (sizes.empty()) {
             fail<TapeError>(loc_, "trace: called once more, the program does not do what it did: {}: a graph does always the same; what the program keeps from "
