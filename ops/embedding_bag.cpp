@@ -473,8 +473,10 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         out = fused(weight, scales, bags, options.mode, padding, loc);
     } else {
         Tensor rows = embedding(bags.indices, weight, options.padding_idx);
-        if (scale.defined()) rows = rows * unsqueeze(scales, 1);
+        const bool is_half = weight->dtype == float16 || weight->dtype == bfloat16;
+        if (scale.defined()) rows = (is_half ? rows.to(float32, loc) : rows) * unsqueeze(scales, 1);  // 16 bits: rounded once, at the end
         out = options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
+        if (scale.defined() && is_half && scale.dtype() == weight->dtype) out = out.to(weight->dtype, loc);
     }
     return after > 0 ? narrow(out, 0, 0, bags.count - after) : out;
 }

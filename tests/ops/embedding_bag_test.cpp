@@ -55,6 +55,17 @@ TEST_CASE("embedding_bag of many bags, at any number of threads, is what its row
     set_num_threads(threads);
 }
 
+TEST_CASE("embedding_bag: weighted rows of 16 bits are rounded once, at the end") {
+    manual_seed(9);
+    for (const DType dtype : {float16, bfloat16}) {
+        const Tensor table = randn({10, 5}, dtype) * 5, scale = randn({6, 8}, dtype) * 5, index = randint(0, 10, {6, 8});
+        const Tensor y = embedding_bag(index, table, {}, {.mode = BagMode::sum, .per_sample_weights = scale});
+        const Tensor exact = embedding_bag(index, table.to(float64), {}, {.mode = BagMode::sum, .per_sample_weights = scale.to(float64)});
+        CHECK(y.dtype() == dtype);
+        CHECK(allclose(y.to(float64), exact, dtype == float16 ? 0x1p-11 : 0x1p-8, 1e-5));
+    }
+}
+
 TEST_CASE("embedding_bag: indices end at the last offset, and negative ones are refused") {
     const Tensor weight = pow(10.0, arange(0, 4, 1, float64)).view({4, 1}), index = tensor({0, 1, 2, 3});
     using V = std::vector<double>;
