@@ -64,7 +64,7 @@ bool arrange(const std::vector<Parameter>& parameters, const Value* given, const
         if (names[i]) {
             for (p = 0; p < parameters.size() && parameters[p].name != names[i];) ++p;
         }
-        if (p >= parameters.size()) return false;
+        if (p >= parameters.size() || of[p]) return false;
         of[p] = given + i;
     }
     bound.clear();

@@ -51,7 +51,7 @@ inline bool all_are(const Value& v, Value::Kind kind) {
 }
 inline Ints ints(const Value& v) {
     Ints numbers;
-    for (int i = 0; i < v.count; ++i) numbers.push_back(v.items[i].whole);
+    for (int i = 0; i < v.count; ++i) numbers.push_back(v.items[i].kind == Value::none ? -1 : v.items[i].whole);
     return numbers;
 }
 
@@ -82,8 +82,14 @@ TAPIR_JUDGE_AS(Reduction, v.kind == Value::text,
                : v.word == std::string("sum")  ? Reduction::sum
                : v.word == std::string("mean") ? Reduction::mean
                                                : Reduction::batchmean)
-/// Sizes or dimensions: a number, numbers, or none.
-TAPIR_JUDGE_AS(Shape, v.kind == Value::none || v.kind == Value::integer || all_are(v, Value::integer),
+inline bool are_sizes(const Value& v) {
+    for (int i = 0; i < v.count; ++i) {
+        if (v.items[i].kind != Value::integer && v.items[i].kind != Value::none) return false;
+    }
+    return v.kind == Value::list;
+}
+/// Sizes or dimensions: a number, numbers, or none; None among them, in pools the input's size, is -1.
+TAPIR_JUDGE_AS(Shape, v.kind == Value::none || v.kind == Value::integer || are_sizes(v),
                v.kind == Value::integer ? Shape(v.whole) : Shape(ints(v)))
 TAPIR_JUDGE_AS(Padding, v.kind == Value::text || v.kind == Value::integer || all_are(v, Value::integer),
                v.kind == Value::text      ? Padding(v.word)

@@ -23,6 +23,8 @@ const std::vector<Call> elementwise_calls = {
 #include "tapir/ops/elementwise.def"
 };
 
+BagMode bag_mode(const std::string& word) { return word == "sum" ? BagMode::sum : word == "max" ? BagMode::max : BagMode::mean; }
+
 const std::vector<Call> other_calls = {
     // Element-wise ops in other forms and by other names
     CALL("__getitem__", (In x, Indices index), x.tensor.index(index)),
@@ -35,6 +37,9 @@ const std::vector<Call> other_calls = {
     CALL("__rpow__", (In x, Scalar other), tapir::pow(other, x)),
     CALL("__rsub__", (In x, Scalar other), other - x),
     CALL("__rxor__", (In x, Scalar other), other ^ x),
+#define REVERSED(name, symbol) CALL(name, (In x, In other), other symbol x)
+    REVERSED("__radd__", +), REVERSED("__rand__", &), REVERSED("__rdiv__", /), REVERSED("__rmod__", %), REVERSED("__rmul__", *),
+    REVERSED("__ror__", |), REVERSED("__rsub__", -), REVERSED("__rxor__", ^), CALL("__rpow__", (In x, In other), tapir::pow(other, x)),
     CALL("__rmatmul__", (In x, In other), matmul(other, x)),
     CALL("true_divide", (In x, In other), x / other),
     CALL("true_divide", (In x, Scalar other), x / other),
@@ -42,6 +47,10 @@ const std::vector<Call> other_calls = {
     CALL("div", (In x, Scalar other, const char* rounding_mode), div(x, other, rounding_mode)),
     CALL("bitwise_not", (In x), bitwise_not(x)),
     CALL("clamp", (In x, In min, In max), clamp(x, min, max)),
+    CALL("clamp", (In x, In min, Nothing max = {}), (void(max), maximum(x, min))),
+    CALL("clamp", (In x, Nothing min, In max), (void(min), minimum(x, max))),
+    CALL("clamp_min", (In x, In min), maximum(x, min)),
+    CALL("clamp_max", (In x, In max), minimum(x, max)),
     CALL("clamp_min", (In x, Scalar min), clamp_min(x, min)),
     CALL("clamp_max", (In x, Scalar max), clamp_max(x, max)),
     CALL("lerp", (In input, In end, Scalar weight), lerp(input, end, weight)),
@@ -107,6 +116,7 @@ const std::vector<Call> other_calls = {
     CALL("bincount", (In x, Tensor weights = {}, std::int64_t minlength = 0), bincount(x, weights, minlength)),
     CALL("histc", (In x, std::int64_t bins = 100, double min = 0, double max = 0), histc(x, bins, min, max)),
     CALL("searchsorted", (In sorted_sequence, In input, bool out_int32 = false, bool right = false), searchsorted(sorted_sequence, input, right).to(out_int32 ? int32 : int64)),
+    CALL("searchsorted", (In sorted_sequence, In input, bool out_int32, const char* side), searchsorted(sorted_sequence, input, std::string(side) == "right").to(out_int32 ? int32 : int64)),
     CALL("bucketize", (In input, In boundaries, bool out_int32 = false, bool right = false), bucketize(input, boundaries, right).to(out_int32 ? int32 : int64)),
     CALL("isin", (In elements, In test_elements, bool assume_unique = false, bool invert = false), (void(assume_unique), isin(elements, test_elements, invert))),
 
@@ -129,7 +139,8 @@ const std::vector<Call> other_calls = {
     CALL("logdet", (In A), linalg::logdet(A)), CALL("linalg.cholesky", (In A, bool upper = false), linalg::cholesky(A, upper)),
     CALL("cholesky_solve", (In x, In other, bool upper = false), linalg::cholesky_solve(x, other, upper)),
     CALL("linalg.eigvalsh", (In A, const char* UPLO = "L"), linalg::eigvalsh(A, UPLO)), CALL("linalg.svdvals", (In A), linalg::svdvals(A)),
-    CALL("linalg.pinv", (In A), linalg::pinv(A)), CALL("pinverse", (In A), linalg::pinv(A)), CALL("linalg.matrix_rank", (In A), linalg::matrix_rank(A)),
+    CALL("linalg.pinv", (In A, Nothing rtol = {}), (void(rtol), linalg::pinv(A))), CALL("pinverse", (In A), linalg::pinv(A)),
+    CALL("linalg.matrix_rank", (In A, Nothing atol = {}, Nothing rtol = {}), (void(atol), void(rtol), linalg::matrix_rank(A))),
     CALL("linalg.matrix_power", (In A, std::int64_t n), linalg::matrix_power(A, n)),
     CALL("linalg.vector_norm", (In x, double ord = 2, Dims dim = {}, Flag keepdim = false), linalg::vector_norm(x, ord, dim, keepdim)),
     CALL("linalg.matrix_norm", (In x, const char* ord = "fro"), linalg::matrix_norm(x, ord)),
@@ -137,6 +148,8 @@ const std::vector<Call> other_calls = {
     CALL("linalg.matrix_norm", (In x, double ord), linalg::matrix_norm(x, ord)),
     CALL("linalg.matrix_norm", (In x, double ord, Dims dim, Flag keepdim = false), linalg::matrix_norm(x, ord, dim, keepdim)),
     CALL("linalg.norm", (In x), linalg::norm(x)),
+    CALL("linalg.norm", (In x, Nothing ord, Dims dim = {}, Flag keepdim = false), (void(ord), linalg::vector_norm(x, 2, dim, keepdim))),
+    CALL("linalg.norm", (In x, Flag keepdim), linalg::vector_norm(x, 2, {}, keepdim)),
     CALL("linalg.norm", (In x, double ord, Dims dim = {}, Flag keepdim = false), linalg::norm(x, ord, dim, keepdim)),
     CALL("linalg.norm", (In x, const char* ord, Dims dim = {}, Flag keepdim = false), linalg::norm(x, ord, dim, keepdim)),
 
@@ -153,7 +166,7 @@ const std::vector<Call> other_calls = {
     CALL("squeeze", (In x), squeeze(x)), CALL("squeeze", (In x, Dim dim), squeeze(x, dim)), CALL("unsqueeze", (In x, Dim dim), unsqueeze(x, dim)),
     CALL("narrow", (In x, Dim dim, std::int64_t start, std::int64_t length), narrow(x, dim, start, length)),
     CALL("select", (In x, Dim dim, std::int64_t index), select(x, dim, index)),
-    CALL("slice", (In x, Dim dim, std::int64_t start, std::int64_t end, std::int64_t step = 1), slice(x, dim, Slice(start, end, step))),
+    CALL("slice", (In x, Dim dim), slice(x, dim, Slice())), CALL("slice", (In x, Dim dim, std::int64_t start, std::int64_t end, std::int64_t step = 1), slice(x, dim, Slice(start, end, step))),
     CALL("split", (In x, std::int64_t split_size, Dim dim = 0), split(x, split_size, dim)), CALL("split", (In x, Ints sizes, Dim dim = 0), split(x, sizes, dim)),
     CALL("split_with_sizes", (In x, Ints split_sizes, Dim dim = 0), split(x, split_sizes, dim)),
     CALL("chunk", (In x, int chunks, Dim dim = 0), chunk(x, chunks, dim)), CALL("unbind", (In x, Dim dim = 0), unbind(x, dim)),
@@ -185,7 +198,8 @@ const std::vector<Call> other_calls = {
     CALL("pad", (In x, Ints pad, const char* mode = "constant", Scalar value = 0.0), tapir::pad(x, pad, PadMode(std::string(mode)), value)),
     CALL("constant_pad_nd", (In x, Ints pad, Scalar value = 0), tapir::pad(x, pad, value)),
     CALL("channel_shuffle", (In x, std::int64_t groups), channel_shuffle(x, groups)),
-    CALL("pixel_shuffle", (In x, std::int64_t factor), pixel_shuffle(x, factor)), CALL("pixel_unshuffle", (In x, std::int64_t factor), pixel_unshuffle(x, factor)),
+    CALL("pixel_shuffle", (In x, std::int64_t upscale_factor), pixel_shuffle(x, upscale_factor)),
+    CALL("pixel_unshuffle", (In x, std::int64_t downscale_factor), pixel_unshuffle(x, downscale_factor)),
     CALL("linalg.vander", (In x, std::int64_t N = -1), vander(x, N, true)),
 
     // Indexing
@@ -202,7 +216,9 @@ const std::vector<Call> other_calls = {
     CALL("masked_select", (In x, In mask), masked_select(x, mask)), CALL("masked_scatter", (In x, In mask, In source), masked_scatter(x, mask, source)),
     CALL("nonzero", (In x, Nothing as_tuple = {}), (void(as_tuple), nonzero(x))), CALL("argwhere", (In x), argwhere(x)),
     CALL("take_along_dim", (In x, In index, Dim dim), take_along_dim(x, index, dim)), CALL("take_along_dim", (In x, In index), take_along_dim(x, index)),
-    CALL("embedding", (In input, In weight, Opt<std::int64_t> padding_idx = {}), embedding(input, weight, padding_idx)),
+    // as the database calls it, of leaves that have dense gradients
+    CALL("embedding", (In weight, In input, Opt<std::int64_t> padding_idx = {}, Nothing max_norm = {}, double norm_type = 2, Nothing scale_grad_by_freq = {}, Nothing sparse = {}), (void(max_norm), void(norm_type), void(scale_grad_by_freq), void(sparse), embedding(input, weight, padding_idx))),
+    CALL("embedding_bag", (In weight, In input, Tensor offsets = {}, Nothing max_norm = {}, double norm_type = 2, Nothing scale_grad_by_freq = {}, const char* mode = "mean", Nothing sparse = {}, Tensor per_sample_weights = {}, bool include_last_offset = false, Opt<std::int64_t> padding_idx = {}), (void(max_norm), void(norm_type), void(scale_grad_by_freq), void(sparse), embedding_bag(input, weight, offsets, {bag_mode(mode), per_sample_weights, include_last_offset, padding_idx}))),
     CALL("one_hot", (In x, std::int64_t num_classes = -1), one_hot(x, num_classes)),
 
     // Layers
@@ -221,7 +237,10 @@ const std::vector<Call> other_calls = {
     AVG_POOL(avg_pool2d), AVG_POOL(avg_pool3d),
 CALL("nn.functional.unfold", (In x, Shape kernel_size, Shape dilation = 1, Shape padding = 0, Shape stride = 1), tapir::unfold(x, kernel_size, {dilation, padding, stride})),
 #define ADAPTIVE(name) CALL(#name, (In x, Shape output_size), tapir::name(x, output_size))
-    ADAPTIVE(adaptive_avg_pool1d), ADAPTIVE(adaptive_avg_pool2d), ADAPTIVE(adaptive_avg_pool3d), ADAPTIVE(adaptive_max_pool1d), ADAPTIVE(adaptive_max_pool2d), ADAPTIVE(adaptive_max_pool3d),
+    ADAPTIVE(adaptive_avg_pool1d), ADAPTIVE(adaptive_avg_pool2d), ADAPTIVE(adaptive_avg_pool3d),
+#define ADAPTIVE_MAX(name) CALL(#name, (In x, Shape output_size, Nothing return_indices = {}), (void(return_indices), tapir::name(x, output_size)))
+    ADAPTIVE_MAX(adaptive_max_pool1d), ADAPTIVE_MAX(adaptive_max_pool2d), ADAPTIVE_MAX(adaptive_max_pool3d),
+    CALL("instance_norm", (In x, Nothing running_mean = {}, Nothing running_var = {}, Tensor weight = {}, Tensor bias = {}, bool use_input_stats = true, double momentum = 0.1, double eps = 1e-5), (void(running_mean), void(running_var), void(use_input_stats), void(momentum), instance_norm(x, weight, bias, eps))),
     CALL("layer_norm", (In x, Shape normalized_shape, Tensor weight = {}, Tensor bias = {}, double eps = 1e-5), layer_norm(x, normalized_shape, weight, bias, eps)),
     CALL("rms_norm", (In x, Shape normalized_shape, Tensor weight = {}, double eps = -1), rms_norm(x, normalized_shape, weight, eps)),
     CALL("group_norm", (In x, std::int64_t num_groups, Tensor weight = {}, Tensor bias = {}, double eps = 1e-5), group_norm(x, num_groups, weight, bias, eps)),
@@ -249,12 +268,29 @@ CALL("nn.functional.unfold", (In x, Shape kernel_size, Shape dilation = 1, Shape
     CALL("triplet_margin_loss", (In anchor, In positive, In negative, double margin = 1.0, double p = 2.0, double eps = 1e-6, bool swap = false, Reduction reduction = Reduction::mean), triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction)),
     CALL("poisson_nll_loss", (In input, In target, bool log_input = true, bool full = false, double eps = 1e-8, Reduction reduction = Reduction::mean), poisson_nll_loss(input, target, log_input, full, eps, reduction)),
     CALL("gaussian_nll_loss", (In input, In target, In var, bool full = false, double eps = 1e-6, Reduction reduction = Reduction::mean), gaussian_nll_loss(input, target, var, full, eps, reduction)),
+    CALL("ctc_loss", (In log_probs, In targets, In input_lengths, In target_lengths, std::int64_t blank = 0, Reduction reduction = Reduction::mean, bool zero_infinity = false), ctc_loss(log_probs, targets, input_lengths, target_lengths, {.blank = blank, .reduction = reduction, .zero_infinity = zero_infinity})),
+    CALL("ctc_loss", (In log_probs, In targets, Ints input_lengths, Ints target_lengths, std::int64_t blank = 0, Reduction reduction = Reduction::mean, bool zero_infinity = false), ctc_loss(log_probs, targets, tapir::tensor(input_lengths), tapir::tensor(target_lengths), {.blank = blank, .reduction = reduction, .zero_infinity = zero_infinity})),
     CALL("cosine_similarity", (In x1, In x2, Dim dim = 1, double eps = 1e-8), cosine_similarity(x1, x2, dim, eps)),
     CALL("pairwise_distance", (In x1, In x2, double p = 2.0, double eps = 1e-6, Flag keepdim = false), pairwise_distance(x1, x2, p, eps, keepdim)),
 
     // Made of a shape or of another tensor
     CALL("zeros_like", (In x), zeros_like(x)), CALL("ones_like", (In x), ones_like(x)), CALL("full_like", (In x, Scalar value), full_like(x, value)),
-    CALL("eye", (std::int64_t n, std::int64_t m = -1), eye(n, m)), CALL("zero_", (In x), x.tensor.clone().zero_()),
+    CALL("zeros_like", (In x, DType dtype, const char* device = "cpu"), (void(device), zeros_like(x, dtype))), CALL("ones_like", (In x, DType dtype, const char* device = "cpu"), (void(device), ones_like(x, dtype))),
+    CALL("full_like", (In x, Scalar value, DType dtype, const char* device = "cpu"), (void(device), full_like(x, value, dtype))),
+    CALL("eye", (std::int64_t n, DType dtype, const char* device = "cpu", Nothing requires_grad = {}), (void(device), void(requires_grad), eye(n, dtype))),
+    CALL("eye", (std::int64_t n, std::int64_t m, DType dtype, const char* device = "cpu", Nothing requires_grad = {}), (void(device), void(requires_grad), eye(n, m, dtype))),
+        CALL("tril_indices", (std::int64_t row, std::int64_t col, std::int64_t offset = 0, Nothing device = {}), (void(device), tril_indices(row, col, offset))),
+    CALL("triu_indices", (std::int64_t row, std::int64_t col, std::int64_t offset = 0, Nothing device = {}), (void(device), triu_indices(row, col, offset))),
+    CALL("new_zeros", (In x, Shape size), x.tensor.new_zeros(size)), CALL("new_ones", (In x, Shape size), x.tensor.new_ones(size)),
+    CALL("new_full", (In x, Shape size, Scalar fill_value), x.tensor.new_full(size, fill_value)),
+    CALL("zeros", (Shape size, DType dtype, const char* device = "cpu"), (void(device), zeros(size, dtype))), CALL("ones", (Shape size, DType dtype, const char* device = "cpu"), (void(device), ones(size, dtype))),
+    CALL("full", (Shape size, Scalar fill_value, DType dtype, const char* device = "cpu"), (void(device), full(size, fill_value, dtype))),
+    CALL("arange", (Scalar end), arange(end)), CALL("arange", (Scalar start, Scalar end), arange(start, end)), CALL("arange", (Scalar start, Scalar end, Scalar step), arange(start, end, step)),
+    CALL("arange", (Scalar end, DType dtype, const char* device = "cpu"), (void(device), arange(end, dtype))), CALL("arange", (Scalar start, Scalar end, DType dtype, const char* device = "cpu"), (void(device), arange(start, end, dtype))),
+    CALL("arange", (Scalar start, Scalar end, Scalar step, DType dtype, const char* device = "cpu"), (void(device), arange(start, end, step, dtype))),
+    CALL("linspace", (double start, double end, std::int64_t steps, DType dtype, const char* device = "cpu"), (void(device), linspace(start, end, steps, dtype))),
+    CALL("logspace", (double start, double end, std::int64_t steps, double base, DType dtype, const char* device = "cpu"), (void(device), logspace(start, end, steps, base, dtype))),
+ CALL("zero_", (In x), x.tensor.clone().zero_()),
     CALL("fill", (In x, Scalar value), x.tensor.clone().fill_(value)), CALL("type_as", (In x, In other), x.tensor.type_as(other.tensor)),
     CALL("float", (In x), to(x, float32)), CALL("double", (In x), to(x, float64)), CALL("half", (In x), to(x, float16)), CALL("bfloat16", (In x), to(x, bfloat16)),
     CALL("int", (In x), to(x, int32)), CALL("long", (In x), to(x, int64)), CALL("byte", (In x), to(x, uint8)), CALL("bool", (In x), to(x, bool_)),
