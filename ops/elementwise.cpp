@@ -1167,9 +1167,19 @@ TAPIR_ASSIGN(*=, mul)
 TAPIR_ASSIGN(/=, div)
 #undef TAPIR_ASSIGN
 
+static DType dtype_of_ends(const Tensor& start, const Tensor& end) {
+    const Tensor* ends[] = {&start, &end};
+    return elementwise::result_type(ends, 2);
+}
+
 Tensor lerp(In start, In end, Scalar weight) {
     detail::check_defined(start, "lerp");
-    return lerp(start, end, number_tensor(weight, is_floating(start->dtype) ? number_dtype(start->dtype) : float32, start.loc));
+    detail::check_defined(end, "lerp");
+    const DType ends = dtype_of_ends(start.tensor, end.tensor);
+    const Tensor number = number_tensor(weight, is_floating(ends) ? number_dtype(ends) : float32, start.loc);
+    if (!is_floating(ends)) return lerp(start, end, number);
+    const Tensor* in[] = {&start.tensor, &end.tensor, &number};
+    return general(row_of(Elementwise::lerp), in, 3, ends, nullptr, start.loc);
 }
 
 namespace {
@@ -1256,7 +1266,13 @@ Tensor clamp(In x, In min, In max) {
 Tensor Tensor::lerp(const Tensor& end, Scalar weight, Loc loc) const { return tapir::lerp(In(*this, loc), In(end, loc), weight); }
 Tensor& Tensor::lerp_(const Tensor& end, Scalar weight, Loc loc) {
     detail::check_defined(In(*this, loc), "lerp_");
-    return lerp_(end, number_tensor(weight, is_floating(dtype()) ? number_dtype(dtype()) : float32, loc), loc);
+    detail::check_defined(In(end, loc), "lerp_");
+    const DType ends = dtype_of_ends(*this, end);
+    const Tensor number = number_tensor(weight, is_floating(ends) ? number_dtype(ends) : float32, loc);
+    if (!is_floating(ends)) return lerp_(end, number, loc);
+    const Tensor* in[] = {this, &end, &number};
+    elementwise::in_place(row_of(Elementwise::lerp), *this, in, 3, ends, nullptr, loc);
+    return *this;
 }
 Tensor Tensor::clamp(const Tensor& min, const Tensor& max, Loc loc) const {
     return tapir::clamp(In(*this, loc), In(min, loc), In(max, loc));

@@ -153,6 +153,8 @@ TEST_CASE("lerp ends where it should") {
     CHECK(lerp(a, b, ones({1000})).to_vector<float>() == b.to_vector<float>());
     CHECK(lerp(tensor({1e8}), tensor({1.0}), 1).item() == 1);
     for (const DType dtype : {float16, bfloat16}) {  // the weight is not rounded to 16 bits
+        CHECK(lerp(tensor(2.0, dtype), tensor(-3.0, dtype), 0.4).dtype() == dtype);
+        CHECK(std::abs(tensor(2.0, dtype).lerp_(tensor(-3.0, dtype), 0.4).item()) < 1e-6);
         CHECK(std::abs(lerp(tensor({2.0}, dtype), tensor({-3.0}, dtype), 0.4).item()) < 1e-6);
         CHECK(std::abs(tensor({2.0}, dtype).lerp_(tensor({-3.0}, dtype), 0.4).item()) < 1e-6);
     }
