@@ -476,7 +476,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
         const bool is_half = weight->dtype == float16 || weight->dtype == bfloat16;
         if (scale.defined()) rows = (is_half ? rows.to(float32, loc) : rows) * unsqueeze(scales, 1);  // 16 bits: rounded once, at the end
         out = options.mode == BagMode::max ? max_bags(rows, bags) : sum_bags(rows, bags, options.mode);
-        if (scale.defined() && is_half && scale.dtype() == weight->dtype) out = out.to(weight->dtype, loc);
+        if (scale.defined() && is_half) out = out.to(promote(weight->dtype, scale.dtype()), loc);
     }
     return after > 0 ? narrow(out, 0, 0, bags.count - after) : out;
 }
