@@ -275,8 +275,9 @@ CALL("nn.functional.unfold", (In x, Shape kernel_size, Shape dilation = 1, Shape
 
     // Made of a shape or of another tensor
     CALL("zeros_like", (In x), zeros_like(x)), CALL("ones_like", (In x), ones_like(x)), CALL("full_like", (In x, Scalar value), full_like(x, value)),
-    CALL("zeros_like", (In x, DType dtype, const char* device = "cpu"), (void(device), zeros_like(x, dtype))), CALL("ones_like", (In x, DType dtype, const char* device = "cpu"), (void(device), ones_like(x, dtype))),
-    CALL("full_like", (In x, Scalar value, DType dtype, const char* device = "cpu"), (void(device), full_like(x, value, dtype))),
+#define LIKE(name) CALL(#name, (In x, Opt<DType> dtype = {}, const char* device = "cpu"), (void(device), tapir::name(x, dtype.value_or(x->dtype))))
+    LIKE(zeros_like), LIKE(ones_like),
+    CALL("full_like", (In x, Scalar value, Opt<DType> dtype = {}, const char* device = "cpu"), (void(device), full_like(x, value, dtype.value_or(x->dtype)))),
     CALL("eye", (std::int64_t n, DType dtype, const char* device = "cpu", Nothing requires_grad = {}), (void(device), void(requires_grad), eye(n, dtype))),
     CALL("eye", (std::int64_t n, std::int64_t m, DType dtype, const char* device = "cpu", Nothing requires_grad = {}), (void(device), void(requires_grad), eye(n, m, dtype))),
         CALL("tril_indices", (std::int64_t row, std::int64_t col, std::int64_t offset = 0, Nothing device = {}), (void(device), tril_indices(row, col, offset))),
