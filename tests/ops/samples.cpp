@@ -1,5 +1,6 @@
 #include "samples.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <stdexcept>
@@ -67,6 +68,12 @@ std::vector<Spec> parse(const std::string& text) {
         specs.push_back(spec);
     }
     return specs;
+}
+
+// Whether there is something that has a gradient.
+bool has_floats(const std::string& inputs) {
+    const std::vector<Spec> specs = parse(inputs);
+    return std::any_of(specs.begin(), specs.end(), [](const Spec& spec) { return spec.kind != 'i' && spec.kind != 'b'; });
 }
 
 // What functions trip over. All pairs of them come from 'x' and 'X'.
@@ -180,7 +187,7 @@ std::vector<Call> all_calls() {
         for (int i = 0; i < op->sample_count; ++i) {
             const Sample& sample = op->samples[i];
             calls.push_back({op, std::string(op->name) + " " + std::to_string(i), sample.inputs, sample.code,
-                             sample.torch ? sample.torch : sample.code, sample.call, op->is_recorded(),
+                             sample.torch ? sample.torch : sample.code, sample.call, op->is_recorded() && has_floats(sample.inputs),
                              is_linalg || op->name == std::string("quantile")});
         }
     }
