@@ -61,10 +61,10 @@ detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(composed) {
 
 detail::ComposedOp::~ComposedOp() { composed = outer_; }
 
-// "mul: shapes differ" of an op that another one is made of, as that one says it.
+// "mul: shapes differ" of an op that another one is made of, as that one says it; what a trace says is of its own.
 static std::string named(const std::string& message) {
     const std::size_t end = composed ? message.find(": ") : message.npos;
-    if (end == message.npos || message.find(' ') < end) return message;
+    if (end == message.npos || message.find(' ') < end || message.starts_with("trace: ")) return message;
     return composed + message.substr(end);
 }
 
