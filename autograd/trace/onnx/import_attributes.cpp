@@ -340,19 +340,19 @@ void check_onnx_attributes(const onnx::NodeProto& node, std::int64_t opset, cons
     const Row* row = row_of(node.op_type(), opset);
     std::set<std::string_view> names;
     for (const AttributeProto& attribute : node.attribute()) {
-        const auto stop = [&](const std::string& what) { fail<ValueError>(loc, "load_onnx: {}: {}", name_of_node(node), what); };
-        if (!names.insert(attribute.name()).second) stop(fmt::format("its attribute {} is there twice", attribute.name()));
+        const auto reject = [&](const std::string& what) { fail<ValueError>(loc, "load_onnx: {}: {}", name_of_node(node), what); };
+        if (!names.insert(attribute.name()).second) reject(fmt::format("its attribute {} is there twice", attribute.name()));
         const auto type = type_in(row ? row->attributes : "", attribute.name());
         if (!type) {
             const std::string known = names_in(row ? row->attributes : "");
-            stop(fmt::format("it has an attribute {}; {} has {} in opset {}", attribute.name(), node.op_type(),
-                             known.empty() ? "none" : known.find(',') == known.npos ? "only " + known : "only these: " + known, opset));
+            reject(fmt::format("it has an attribute {}; {} has {} in opset {}", attribute.name(), node.op_type(),
+                               known.empty() ? "none" : known.find(',') == known.npos ? "only " + known : "only these: " + known, opset));
         }
         // Some models tell no type; one that refers to an attribute of the function around it has no contents.
         for (const auto its : {attribute.type(), held_type(attribute)}) {
             if (its == AttributeProto::UNDEFINED || its == *type) continue;
-            stop(fmt::format("its attribute {} is of type {}, not {}", attribute.name(), AttributeProto::AttributeType_Name(its),
-                             AttributeProto::AttributeType_Name(*type)));
+            reject(fmt::format("its attribute {} is of type {}, not {}", attribute.name(), AttributeProto::AttributeType_Name(its),
+                               AttributeProto::AttributeType_Name(*type)));
         }
     }
 }
