@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/make_impl.h"
@@ -147,9 +146,9 @@ class Planner {
                 }
             }
         }
-        if (ellipses > 1) fail<IndexError>(loc_, "index: only one Ellipsis can be given, got {}", ellipses);
+        if (ellipses > 1) fail<IndexError>(loc_, "{}: only one Ellipsis can be given, got {}", op(), ellipses);
         if (taken > x_->rank) {
-            fail<IndexError>(loc_, "index: {} indices are too many for shape {}", taken, shape());
+            fail<IndexError>(loc_, "{}: {} indices are too many for shape {}", op(), taken, shape());
         }
         return taken;
     }
@@ -178,13 +177,13 @@ class Planner {
     void add_integer(int64_t wish) {
         const int64_t size = x_->sizes[dim_], i = wish < 0 ? wish + size : wish;
         if (i < 0 || i >= size) {
-            fail<IndexError>(loc_, "index: index {} is out of range for dimension {} of shape {}", wish, dim_, shape());
+            fail<IndexError>(loc_, "{}: index {} is out of range for dimension {} of shape {}", op(), wish, dim_, shape());
         }
         plan_.region.offset += i * strides_.raw(dim_++);
     }
 
     void add_slice(const Slice& range) {
-        if (range.step <= 0) fail<ValueError>(loc_, "index: the step of a slice must be positive, got {}", range.step);
+        if (range.step <= 0) fail<ValueError>(loc_, "{}: the step of a slice must be positive, got {}", op(), range.step);
         const auto [start, length] = taken_by(range, x_->sizes[dim_]);
         if (length > 0) plan_.region.offset += start * strides_.raw(dim_);
         append(length, length > 1 ? strides_.raw(dim_) * range.step : strides_.raw(dim_));
@@ -235,7 +234,7 @@ class Planner {
         Shape strides = mask.shape();
         for (int d = 0; d < mask.dim(); ++d, ++dim_) {
             if (mask.shape().raw(d) != x_->sizes[dim_]) {
-                fail<IndexError>(loc_, "index: a mask of shape {} does not fit dimension {} of shape {}", mask.shape(),
+                fail<IndexError>(loc_, "{}: a mask of shape {} does not fit dimension {} of shape {}", op(), mask.shape(),
                                  dim_, shape());
             }
             strides.raw(d) = strides_.raw(dim_);
@@ -403,10 +402,7 @@ Plan plan_put(const Tensor& self, const Index* indices, std::size_t count, const
 
 void index_put(Tensor& self, const Index* indices, std::size_t count, const Tensor& given, bool accumulate, const Loc& loc) {
     const Tensor value = beside("index_put_", given, self, loc);
-    Plan plan = [&] {
-        const detail::ComposedOp composed("index_put_");
-        return plan_put(self, indices, count, value, loc);
-    }();
+    Plan plan = plan_put(self, indices, count, value, loc);
     check_in_place("index_put", self, {&value}, loc);
     if (is_traced()) {
         self.copy_(traced_index_put(self, indices, count, value, accumulate, loc), loc);
