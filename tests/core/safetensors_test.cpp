@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "../nn/check.h"
+#include "../nn/summary/reader.h"
 
 using namespace tapir;
 
@@ -45,15 +46,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
     return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
-// CRC-32C, bit by bit: the division by the reflected polynomial.
-std::uint32_t crc32c(const std::string& bytes, std::uint32_t before = 0) {
-    std::uint32_t c = ~before;
-    for (const char byte : bytes) {
-        c ^= static_cast<unsigned char>(byte);
-        for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ (c % 2 ? 0x82F63B78U : 0U);
-    }
-    return ~c;
-}
+std::uint32_t crc32c(const std::string& bytes) { return events::crc(bytes, 0x82F63B78); }
 
 std::string little_endian(std::uint32_t number) {
     std::string bytes(4, '\0');
