@@ -495,6 +495,7 @@ struct Undefined {
     At at;
     int order;
     const char* reason;
+    bool everywhere = true;  // false: the order in which this processor and compiler add decides, so there may be no nan
 };
 constexpr Undefined kUndefined[] = {
     {"linalg_eigh", At::zero, 1, "equal eigenvalues: their vectors have no derivative"},
@@ -522,9 +523,9 @@ constexpr Undefined kUndefined[] = {
     {"cross_entropy_backward", At::largest, 3, "products beyond all numbers"},
     {"gru_gates_backward", At::largest, 2, "the same"},
     {"lstm_gates_backward", At::largest, 2, "the same"},
-    {"matmul", At::largest, 1, "infinity less infinity in a sum of products"},
-    {"prelu", At::largest, 1, "the same, of a weight's gradient"},
-    {"scaled_dot_product_attention", At::largest, 1, "the same"},
+    {"matmul", At::largest, 1, "infinity less infinity in a sum of products", false},
+    {"prelu", At::largest, 1, "the same, of a weight's gradient", false},
+    {"scaled_dot_product_attention", At::largest, 1, "the same", false},
     {"grid_sample", At::largest, 1, "differences of pixels beyond all numbers"},
 };
 
@@ -605,6 +606,6 @@ TEST_CASE("derivatives of other ops are not nan at zeros, the smallest and the l
     }
     for (const Undefined& u : kUndefined) {
         INFO(u.op << ": " << u.reason);
-        CHECK((u.op.empty() || needed.count(u.op) == 1));
+        CHECK((!u.everywhere || needed.count(u.op) == 1));
     }
 }
