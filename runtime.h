@@ -7,9 +7,10 @@
 // Of Graph it has load_graph, parse, str, print, value, dims, run, operator() and compile. Tensors can be made (all of ops/make.h), read and written
 // as safetensors files, and have operators (x * 2 + y, x > 0) and these methods: shape, size, stride, dtype and their like, item, at, data, to_vector
 // and loops over dimension 0, x[...] and index, x[...] = y, index_put_, copy_, clone, contiguous, to, str; and, for results, reshape, transpose, t,
-// permute, squeeze, unsqueeze, narrow, select. Methods, and functions too, are equal, allclose, softmax, argmax, argmin, argsort, topk. What else
-// these headers declare (other ops, what edits, draws and saves graphs, gradients, linalg, the steps of optimizers) is Tapir::tapir's: a call of
-// such a function is refused by the linker, a graph with such an op by load_graph, which names it.
+// permute, squeeze, unsqueeze, narrow, select. Methods, and functions too, are equal, allclose, softmax, argmax, argmin, argsort, topk. Other ops,
+// gradients, linalg and optimizers are Tapir::tapir's. Programs that link Tapir::runtime are compiled with TAPIR_RUNTIME_ONLY, which the CMake
+// target and pkg-config define: x.sum() does not compile there. What edits, draws and saves graphs is refused by the linker, a graph with an op
+// that the runtime does not have by load_graph, which names it.
 #pragma once
 
 #include "tapir/autograd/trace/compiled_graph.h"

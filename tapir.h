@@ -1,6 +1,10 @@
 // All of Tapir but the datasets and loaders: #include <tapir/tapir.h>. Those are in <tapir/nn/data/data.h>.
 #pragma once
 
+#ifdef TAPIR_RUNTIME_ONLY
+#error "this program links Tapir::runtime, which has what <tapir/runtime.h> declares: include that, or link Tapir::tapir"
+#endif
+
 #include "tapir/autograd/check_finite.h"
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/function.h"

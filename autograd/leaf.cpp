@@ -66,17 +66,17 @@ void trace_reset(const Tensor& leaf);
 void trace_grad(const Tensor& leaf);
 }  // namespace detail
 
-Tensor Tensor::grad() const {
+Tensor Tensor::grad(Loc loc) const {
     if (impl_ && impl_->meta) {
         if (detail::thread.trace != 0) [[unlikely]] detail::trace_grad(*this);
         const std::lock_guard lock(detail::gradient_mutex());
         if (detail::watching_ops) [[unlikely]]
-            detail::name_op("grad", Loc{});
-        detail::settle_gradient(*impl_->meta, shape());
+            detail::name_op("grad", loc);
+        detail::at_line(loc, [&] { detail::settle_gradient(*impl_->meta, shape()); });
         if (impl_->meta->grad.defined()) return impl_->meta->grad;
     }
     detail::thread.left_out = "a grad(), that is undefined until a backward has reached its tensor";
-    detail::thread.left_out_at = Loc{};  // grad() is not told its caller's line
+    detail::thread.left_out_at = detail::caller(loc);
     return {};
 }
 

@@ -56,12 +56,10 @@ void Arena::grow(std::size_t bytes) {
     end_ = next_ + kChunk;
 }
 
-// Before an op that is recorded writes: its record is to find memory when the elements have changed.
-void take_room(Log& log, const Loc& loc);
 void take_room(Log& log, const Loc& loc) {
     detail::at_line(loc, [&] {
         constexpr std::size_t most = 16;  // records of one op in place, with those of leaves that it meets first
-        if (!spare_chunk) spare_chunk.reset(new std::byte[256 * 1024]);
+        if (!spare_chunk) spare_chunk.reset(new std::byte[Arena::kChunk]);
         if (log.records.capacity() < log.records.size() + most) log.records.reserve(2 * (log.records.size() + most));
         if (log.leaves.capacity() < log.leaves.size() + most) log.leaves.reserve(2 * (log.leaves.size() + most));
     });

@@ -83,8 +83,9 @@ class Arena {
     void reset() noexcept;
     std::size_t bytes() const noexcept { return chunks_.size() * kChunk; }
 
- private:
     static constexpr std::size_t kChunk = 256 * 1024;
+
+ private:
     void grow(std::size_t bytes);
     std::vector<std::unique_ptr<std::byte[]>> chunks_;
     std::vector<std::unique_ptr<std::byte[]>> oversized_;
@@ -126,6 +127,10 @@ struct Log {
     void clear() noexcept;                       // releases every record and keeps the memory
     void truncate(std::size_t count) noexcept;   // drops the records from `count` on
 };
+
+/// To be called before an op that is recorded writes in place: its record is to find memory when the elements have changed. Throws
+/// OutOfMemory.
+void take_room(Log& log, const Loc& loc);
 
 /// The description of a record to be appended.
 struct RecordArgs {

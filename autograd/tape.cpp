@@ -339,11 +339,13 @@ namespace detail {
 void trace_detached(const Tensor& from, const Tensor& to);  // autograd/trace/tracer.cpp
 }
 
-Tensor Tensor::detach() const {
+Tensor Tensor::detach(Loc loc) const {
     if (!impl_) return {};
-    Tensor y = detail::alias(impl_);
-    if (detail::thread.trace != 0) [[unlikely]] detail::trace_detached(*this, y);
-    return y;
+    return detail::at_line(loc, [&] {
+        Tensor y = detail::alias(impl_);
+        if (detail::thread.trace != 0) [[unlikely]] detail::trace_detached(*this, y);
+        return y;
+    });
 }
 
 }  // namespace tapir

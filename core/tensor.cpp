@@ -488,6 +488,14 @@ void Tensor::copy_out(DType dtype, void* to, const Loc& loc) const {
     if (packed.numel() > 0) std::memcpy(to, packed.raw_data(), packed.nbytes());
 }
 
+std::size_t Tensor::count_of(std::size_t bytes, const Loc& loc) const {
+    const std::int64_t count = checked(loc).impl_->numel;
+    if (count > PTRDIFF_MAX / static_cast<std::int64_t>(bytes)) {
+        fail<OutOfMemory>(loc, "to_vector: no memory for {} elements of {} bytes", count, bytes);
+    }
+    return static_cast<std::size_t>(count);
+}
+
 Tensor::Iterator Tensor::begin(Loc loc) const {
     if (checked(loc).dim() == 0) fail<ShapeError>(loc, "iteration: a 0-d tensor has nothing to go through; item() gives its number");
     return {*this, 0, loc};

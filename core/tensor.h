@@ -6,6 +6,8 @@
 //     float v = b[1].item<float>();       // 5
 //
 // Every method that can fail takes the caller's line as a last, defaulted argument and names it in its errors.
+//
+// TAPIR_RUNTIME_ONLY is defined in programs that link Tapir::runtime (tapir/runtime.h): they see the methods that it has.
 #pragma once
 
 #include <cstddef>
@@ -222,10 +224,12 @@ class Tensor {
         return {};
     }
     void* raw_data() const noexcept { return impl_ ? impl_->data : nullptr; }
-    /// All elements in row-major order, converted to T; unlike item() it does not look whether T can hold them.
+    /// All elements in row-major order, converted to T; unlike item() it does not look whether T can hold them. OutOfMemory where
+    /// they do not fit into memory.
     template <class T>
     std::vector<T> to_vector(Loc loc = Loc::current()) const {
-        std::vector<T> values(static_cast<std::size_t>(checked(loc).impl_->numel));
+        const CallerScope caller(loc);
+        std::vector<T> values(count_of(sizeof(T), loc));
         if constexpr (std::is_same_v<T, bool>) {
             const Tensor bytes = to(uint8, loc).to(tapir::cpu, loc).contiguous(loc);
             for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<unsigned char*>(bytes.raw_data())[i];
@@ -256,33 +260,22 @@ class Tensor {
     Tensor& index_put_(std::initializer_list<Index> indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current());
     Tensor& index_put_(const std::vector<Index>& indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current());
     Tensor& index_put_(const std::vector<Index>& indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current());
+#ifndef TAPIR_RUNTIME_ONLY
     /// The same in a copy.
     Tensor index_put(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current()) const;
     Tensor index_put(std::initializer_list<Index> indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current()) const;
     Tensor index_put(const std::vector<Index>& indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current()) const;
     Tensor index_put(const std::vector<Index>& indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current()) const;
+#endif
 
-    /// The same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
-    Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
-    // Here and below the same with bare integers, as PyTorch's x.view(2, 3).
-    template <class... I>
-        requires SizesOnly<I...>
-    Tensor view(IndexArg first, IndexArg second, I... rest) const {
-        return view(Shape(first.value, second.value, rest...), first.loc);
-    }
-    /// view() where possible, else a copy.
+    /// The same elements in another shape; one size may be -1: view() where possible, else a copy.
     Tensor reshape(const Shape& shape, Loc loc = Loc::current()) const;
     template <class... I>
         requires SizesOnly<I...>
     Tensor reshape(IndexArg first, IndexArg second, I... rest) const {
         return reshape(Shape(first.value, second.value, rest...), first.loc);
     }
-    Tensor view_as(const Tensor& other, Loc loc = Loc::current()) const { return view(other.shape(loc), loc); }
     Tensor reshape_as(const Tensor& other, Loc loc = Loc::current()) const { return reshape(other.shape(loc), loc); }
-    Tensor flatten(Dim start_dim = 0, Dim end_dim = -1, Loc loc = Loc::current()) const;
-    /// All elements in one dimension: flatten().
-    Tensor ravel(Loc loc = Loc::current()) const { return flatten(0, -1, loc); }
-    Tensor unflatten(Dim dim, const Shape& sizes, Loc loc = Loc::current()) const;
     Tensor transpose(Dim dim0, Dim dim1, Loc loc = Loc::current()) const;
     Tensor swapaxes(Dim dim0, Dim dim1, Loc loc = Loc::current()) const { return transpose(dim0, dim1, loc); }
     /// Transpose of a matrix; of at most 2 dimensions.
@@ -294,10 +287,26 @@ class Tensor {
     Tensor permute(IndexArg first, IndexArg second, I... rest) const {
         return permute(Shape(first.value, second.value, rest...), first.loc);
     }
-    Tensor movedim(const Dims& source, const Dims& destination, Loc loc = Loc::current()) const;
     Tensor squeeze(Loc loc = Loc::current()) const;
     Tensor squeeze(Dim dim, Loc loc = Loc::current()) const;
     Tensor unsqueeze(Dim dim, Loc loc = Loc::current()) const;
+    Tensor narrow(Dim dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
+    Tensor select(Dim dim, std::int64_t index, Loc loc = Loc::current()) const;
+#ifndef TAPIR_RUNTIME_ONLY
+    /// The same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
+    Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
+    // Here and below the same with bare integers, as PyTorch's x.view(2, 3).
+    template <class... I>
+        requires SizesOnly<I...>
+    Tensor view(IndexArg first, IndexArg second, I... rest) const {
+        return view(Shape(first.value, second.value, rest...), first.loc);
+    }
+    Tensor view_as(const Tensor& other, Loc loc = Loc::current()) const { return view(other.shape(loc), loc); }
+    Tensor flatten(Dim start_dim = 0, Dim end_dim = -1, Loc loc = Loc::current()) const;
+    /// All elements in one dimension: flatten().
+    Tensor ravel(Loc loc = Loc::current()) const { return flatten(0, -1, loc); }
+    Tensor unflatten(Dim dim, const Shape& sizes, Loc loc = Loc::current()) const;
+    Tensor movedim(const Dims& source, const Dims& destination, Loc loc = Loc::current()) const;
     /// Repeats dimensions of size 1 without copying; -1 keeps a size.
     Tensor expand(const Shape& shape, Loc loc = Loc::current()) const;
     template <class... I>
@@ -307,8 +316,6 @@ class Tensor {
     }
     Tensor expand_as(const Tensor& other, Loc loc = Loc::current()) const { return expand(other.shape(loc), loc); }
     Tensor broadcast_to(const Shape& shape, Loc loc = Loc::current()) const { return expand(shape, loc); }
-    Tensor narrow(Dim dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
-    Tensor select(Dim dim, std::int64_t index, Loc loc = Loc::current()) const;
     Tensor slice(Dim dim, Slice slice, Loc loc = Loc::current()) const;
     std::vector<Tensor> split(std::int64_t split_size, Dim dim = 0, Loc loc = Loc::current()) const;
     std::vector<Tensor> split(const std::vector<std::int64_t>& sizes, Dim dim = 0, Loc loc = Loc::current()) const;
@@ -318,6 +325,7 @@ class Tensor {
     /// Windows of `size` elements along dim, one every `step`: (..., n, ...) -> (..., (n - size) / step + 1, ..., size). Throws
     /// ShapeError where size is above n, ValueError for step below 1.
     Tensor unfold(Dim dim, std::int64_t size, std::int64_t step, Loc loc = Loc::current()) const;
+#endif
 
     // --- Copies -----------------------------------------------------------------------------------------------------
 
@@ -341,6 +349,7 @@ class Tensor {
     bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
+#ifndef TAPIR_RUNTIME_ONLY
     /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws
     /// DeviceError where there is no CUDA device.
     Tensor pin_memory(Loc loc = Loc::current()) const;
@@ -405,7 +414,7 @@ class Tensor {
     bool requires_grad() const noexcept;
     bool is_leaf() const noexcept;
     /// What backward() collected; undefined before that. A row-sparse gradient is made dense here.
-    Tensor grad() const;
+    Tensor grad(Loc loc = Loc::current()) const;
     void set_grad(const Tensor& grad, Loc loc = Loc::current());
     /// Drops the gradient.
     void zero_grad();
@@ -415,7 +424,7 @@ class Tensor {
     void backward(const Tensor& gradient, Loc loc = Loc::current()) const;
     /// The same elements, cut off from the tape: a constant, until a recorded op writes to them, after which it is to be detached anew.
     /// Shares storage.
-    Tensor detach() const;
+    Tensor detach(Loc loc = Loc::current()) const;
     /// Of the result of a recorded op: its gradient, with what hooks made of it, is added to its grad() by backward(), as a leaf's is.
     /// Nothing changes for a leaf. Throws TapeError for a tensor that is neither.
     void retain_grad(Loc loc = Loc::current()) const;
@@ -434,6 +443,10 @@ class Tensor {
 
     // --- In place: write to the elements and raise the storage's version --------------------------------------------
 
+#endif
+    /// Copies from `source`, broadcast and converted.
+    Tensor& copy_(const Tensor& source, Loc loc = Loc::current());
+#ifndef TAPIR_RUNTIME_ONLY
     Tensor& fill_(Scalar value, Loc loc = Loc::current());
     Tensor& zero_(Loc loc = Loc::current());
     /// Random numbers: uniform on [low, high), normal, 1 with probability p (else 0). Drawn from default_generator() unless one is
@@ -444,8 +457,6 @@ class Tensor {
     Tensor& normal_(double mean, double std, Generator& generator, Loc loc = Loc::current());
     Tensor& bernoulli_(double p = 0.5, Loc loc = Loc::current());
     Tensor& bernoulli_(double p, Generator& generator, Loc loc = Loc::current());
-    /// Copies from `source`, broadcast and converted.
-    Tensor& copy_(const Tensor& source, Loc loc = Loc::current());
     /// What the functions of these names give, in the tensor itself; its shape and dtype stay (ShapeError, DTypeError).
     Tensor& masked_fill_(const Tensor& mask, Scalar value, Loc loc = Loc::current());
     Tensor& masked_fill_(const Tensor& mask, const Tensor& value, Loc loc = Loc::current());
@@ -503,9 +514,6 @@ class Tensor {
     Tensor ldexp(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor isclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
                    Loc loc = Loc::current()) const;
-    bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
-                  Loc loc = Loc::current()) const;
-    bool equal(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor nan_to_num(double nan = 0, Loc loc = Loc::current()) const;
     Tensor nan_to_num(double nan, double posinf, double neginf, Loc loc = Loc::current()) const;
 
@@ -527,10 +535,6 @@ class Tensor {
     ValuesIndices min(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor max(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor min(const Tensor& other, Loc loc = Loc::current()) const;
-    Tensor argmax(Loc loc = Loc::current()) const;
-    Tensor argmin(Loc loc = Loc::current()) const;
-    Tensor argmax(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
-    Tensor argmin(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor all(Loc loc = Loc::current()) const;
     Tensor any(Loc loc = Loc::current()) const;
     Tensor all(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
@@ -564,8 +568,6 @@ class Tensor {
     ValuesIndices cummax(Dim dim, Loc loc = Loc::current()) const;
     ValuesIndices cummin(Dim dim, Loc loc = Loc::current()) const;
     ValuesIndices sort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
-    Tensor argsort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
-    ValuesIndices topk(std::int64_t k, Dim dim = -1, bool largest = true, Loc loc = Loc::current()) const;
     ValuesIndices kthvalue(std::int64_t k, Dim dim = -1, Flag keepdim = false, Loc loc = Loc::current()) const;
     UniqueResult unique(bool sorted = true, bool return_inverse = false, bool return_counts = false,
                         Loc loc = Loc::current()) const;
@@ -576,8 +578,20 @@ class Tensor {
     Tensor dot(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor outer(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor addmm(const Tensor& a, const Tensor& b, Scalar beta = 1, Scalar alpha = 1, Loc loc = Loc::current()) const;
-    Tensor softmax(Dim dim, Loc loc = Loc::current()) const;
     Tensor log_softmax(Dim dim, Loc loc = Loc::current()) const;
+
+#endif
+    // Of the two sections above, what Tapir::runtime has too.
+    bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
+                  Loc loc = Loc::current()) const;
+    bool equal(const Tensor& other, Loc loc = Loc::current()) const;
+    Tensor argmax(Loc loc = Loc::current()) const;
+    Tensor argmin(Loc loc = Loc::current()) const;
+    Tensor argmax(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argmin(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
+    Tensor argsort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
+    ValuesIndices topk(std::int64_t k, Dim dim = -1, bool largest = true, Loc loc = Loc::current()) const;
+    Tensor softmax(Dim dim, Loc loc = Loc::current()) const;
 
     /// Internal: takes over one reference.
     static Tensor adopt(TensorImpl* impl) noexcept {
@@ -605,6 +619,7 @@ class Tensor {
     void read_element(const Shape& position, DType dtype, void* to, const Loc& loc) const;
     void* checked_data(DType dtype, bool any_layout, const Loc& loc) const;
     void copy_out(DType dtype, void* to, const Loc& loc) const;
+    std::size_t count_of(std::size_t bytes, const Loc& loc) const;
 
     TensorImpl* impl_ = nullptr;
 };

@@ -347,7 +347,8 @@ void Module::apply(const std::function<void(Module&)>& fn) {
     });
 }
 
-NamedTensors Module::state_dict() const {
+NamedTensors Module::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     NamedTensors result;
     for_tensors(*this, [&](const std::string& path, Tensor& t, bool) { result.push_back({path, t.detach()}); });
     return result;
@@ -355,7 +356,7 @@ NamedTensors Module::state_dict() const {
 
 IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict, Loc loc) {
     const CallerScope caller(loc);
-    const NamedTensors own = state_dict();
+    const NamedTensors own = state_dict(loc);
     StateDiff diff = state_diff(own, state, strict);
     if (!diff.text.empty()) fail<ValueError>(loc, "load_state_dict: the state does not fit this {}:{}", type_name(*this), diff.text);
     copy_state(own, state, loc);

@@ -190,7 +190,7 @@ class Module {
     void apply(const std::function<void(Module&)>& fn);
 
     /// All parameters and buffers under all their names; they share the module's elements.
-    NamedTensors state_dict() const;
+    NamedTensors state_dict(Loc loc = Loc::current()) const;
     /// Copies the tensors into those of the same names, converting dtypes. Throws ValueError, and changes nothing, when
     /// names are missing or unexpected (unless strict is false) or shapes differ; it lists them, with names that are nearly right.
     /// A name may be missing if another one of the same tensor is there. Returns the names that strict would have refused.

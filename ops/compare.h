@@ -7,14 +7,18 @@
 
 namespace tapir {
 
+#ifndef TAPIR_RUNTIME_ONLY
 /// True where a == b, or |a - b| <= atol + rtol * |b| and finite; with equal_nan also where both are nan. Broadcasts; bool.
 Tensor isclose(In a, In b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
+#endif
 /// Whether isclose holds everywhere. Waits for a device.
 bool allclose(In a, In b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 /// Whether shapes are the same and all elements equal. Waits for a device.
 bool equal(In a, In b);
 
+#ifndef TAPIR_RUNTIME_ONLY
 /// x with numbers in place of nan and of infinities (unless given: the largest and the smallest finite number of x's dtype).
 Tensor nan_to_num(In x, double nan = 0, std::optional<double> posinf = {}, std::optional<double> neginf = {});
+#endif
 
 }  // namespace tapir

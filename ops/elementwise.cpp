@@ -1,4 +1,5 @@
 // Element-wise ops: rows, promotion, the fast path, backward.
+#include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/ops/elementwise.h"
@@ -853,8 +854,6 @@ bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
 }
 
 }  // namespace
-
-void take_room(Log& log, const Loc& loc);  // autograd/log.cpp
 
 void check_in_place(const char* op, const Tensor& self, std::initializer_list<const Tensor*> sources, const Loc& loc) {
     TensorImpl* impl = self.impl();

@@ -11,6 +11,7 @@
 
 namespace tapir {
 
+#ifndef TAPIR_RUNTIME_ONLY  // tapir/runtime.h: it has the operators
 #define TAPIR_UNARY0(name, ...) Tensor name(In x);
 #define TAPIR_UNARY1(name, p0, d0, ...) Tensor name(In x, double p0 = d0);
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) Tensor name(In x, double p0 = d0, double p1 = d1);
@@ -55,6 +56,7 @@ inline Tensor clip(In x, double min = -__builtin_inf(), double max = __builtin_i
 inline Tensor clip(In x, In min, In max) { return clamp(x, min, max); }
 Tensor clamp_min(In x, Scalar min);
 Tensor clamp_max(In x, Scalar max);
+#endif
 
 #define TAPIR_OPERATOR(symbol)                 \
     Tensor operator symbol(In a, In b);        \

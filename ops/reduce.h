@@ -14,6 +14,7 @@ struct ValuesIndices {
     Tensor indices;  // int64
 };
 
+#ifndef TAPIR_RUNTIME_ONLY  // tapir/runtime.h: what it has of these stands behind each #endif
 /// Integers and bool sum to int64.
 Tensor sum(In x, const Dims& dims = {}, Flag keepdim = false);
 /// Floating dtypes only (DTypeError).
@@ -33,12 +34,15 @@ Tensor min(In a, In b);  ///< minimum
 // The same, a better fit for two Tensors than the templates of these names in std, beside `using namespace std`.
 inline Tensor max(const Tensor& a, const Tensor& b, Loc loc = Loc::current()) { return max(In(a, loc), In(b, loc)); }
 inline Tensor min(const Tensor& a, const Tensor& b, Loc loc = Loc::current()) { return min(In(a, loc), In(b, loc)); }
+#endif
+
 /// int64 index of the first extreme; nan counts as the extreme. Without dim: into the flattened tensor. Nothing to choose
 /// from throws ShapeError.
 Tensor argmax(In x);
 Tensor argmin(In x);
 Tensor argmax(In x, Dim dim, Flag keepdim = false);
 Tensor argmin(In x, Dim dim, Flag keepdim = false);
+#ifndef TAPIR_RUNTIME_ONLY
 /// bool: nothing is 0, something is not 0. true and false for empty ones.
 Tensor all(In x, const Dims& dims = {}, Flag keepdim = false);
 Tensor any(In x, const Dims& dims = {}, Flag keepdim = false);
@@ -70,16 +74,20 @@ Tensor cumprod(In x, Dim dim);
 ValuesIndices cummax(In x, Dim dim);
 ValuesIndices cummin(In x, Dim dim);
 
-/// exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow.
-Tensor softmax(In x, Dim dim);
+/// The logarithm of softmax(), without overflow.
 Tensor log_softmax(In x, Dim dim);
-
 /// Sorted along dim; nan last in ascending order, first in descending. Equal elements keep their order.
 ValuesIndices sort(In x, Dim dim = -1, bool descending = false);
+#endif
+
+/// exp(x) / sum(exp(x)) along dim, without overflow.
+Tensor softmax(In x, Dim dim);
+/// int64: where the elements of sort() come from.
 Tensor argsort(In x, Dim dim = -1, bool descending = false);
 /// The k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.
 ValuesIndices topk(In x, std::int64_t k, Dim dim = -1, bool largest = true);
 
+#ifndef TAPIR_RUNTIME_ONLY
 struct UniqueResult {
     Tensor values;   // (distinct,), in ascending order
     Tensor inverse;  // int64, x's shape: where in values each element is; undefined unless asked for
@@ -90,5 +98,6 @@ struct UniqueResult {
 UniqueResult unique(In x, bool sorted = true, bool return_inverse = false, bool return_counts = false);
 /// The same of runs of equal neighbours in the flattened x, which is not sorted: a value comes again where it begins a new run.
 UniqueResult unique_consecutive(In x, bool return_inverse = false, bool return_counts = false);
+#endif
 
 }  // namespace tapir

@@ -100,7 +100,8 @@ void WeightAverage::update_by_ops(const Loc& loc) {
 
 void WeightAverage::copy_to_parameters(Loc loc) const { copy_all(parameters_, averages_, loc); }
 
-NamedTensors WeightAverage::state_dict() const {
+NamedTensors WeightAverage::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     const detail::PauseRecording pause;
     NamedTensors state = {{"updates", full({}, updates_, {int64, cpu})}};
     for (std::size_t i = 0; i < averages_.size(); ++i) state.push_back({std::to_string(i), averages_[i].clone()});

@@ -42,7 +42,7 @@ class WeightAverage {
     void copy_to_parameters(Loc loc = Loc::current()) const;
 
     /// The number of updates, and copies of the averages: "updates", "0", "1", ...
-    NamedTensors state_dict() const;
+    NamedTensors state_dict(Loc loc = Loc::current()) const;
     /// Takes them back. Throws ValueError, and changes nothing, when names or shapes are others.
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 

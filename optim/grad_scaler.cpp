@@ -157,7 +157,8 @@ void GradScaler::update() {
     unscaled_.clear();
 }
 
-NamedTensors GradScaler::state_dict() const {
+NamedTensors GradScaler::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     return {{"scale", number(scale_)}, {"growth_tracker", number(good_steps_)}};
 }
 

@@ -37,7 +37,7 @@ class GradScaler {
     double get_scale() const noexcept { return options_.enabled ? scale_ : 1; }
     bool is_enabled() const noexcept { return options_.enabled; }
 
-    NamedTensors state_dict() const;
+    NamedTensors state_dict(Loc loc = Loc::current()) const;
     /// Throws ValueError when an entry is missing.
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 

@@ -264,8 +264,9 @@ Tensor LBFGS::step(const std::function<Tensor()>& closure, Loc loc) {
 
 // --- State ------------------------------------------------------------------------------------------------------------------
 
-NamedTensors LBFGS::state_dict() const {
-    NamedTensors state = Optimizer::state_dict();
+NamedTensors LBFGS::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
+    NamedTensors state = Optimizer::state_dict(loc);
     state.push_back({"iterations", number(static_cast<double>(iterations_))});
     state.push_back({"evaluations", number(static_cast<double>(evaluations_))});
     if (iterations_ == 0) return state;

@@ -43,7 +43,7 @@ class LBFGS : public OptimizerOf<LBFGSOptions> {
     /// Where the closure throws, the parameters are those of the last finished iteration.
     Tensor step(const std::function<Tensor()>& closure, Loc loc = Loc::current());
 
-    NamedTensors state_dict() const override;
+    NamedTensors state_dict(Loc loc = Loc::current()) const override;
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current()) override;
 
  private:

@@ -548,7 +548,8 @@ void Optimizer::set_lr(double lr, Loc loc) {
 
 // --- State ---------------------------------------------------------------------------------------------------------------
 
-NamedTensors Optimizer::state_dict() const {
+NamedTensors Optimizer::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     const detail::PauseRecording pause;
     NamedTensors state;
     for (std::size_t g = 0; g < groups_.size(); ++g) {

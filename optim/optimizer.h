@@ -71,7 +71,7 @@ class Optimizer {
 
     /// Options, step counts and buffers, named "group.option" and "group.parameter.buffer": what save_safetensors() takes. The
     /// tensors are copies.
-    virtual NamedTensors state_dict() const;
+    virtual NamedTensors state_dict(Loc loc = Loc::current()) const;
     /// Takes them back. Throws ValueError, and changes nothing, when they are not of this optimizer and these parameters.
     virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 

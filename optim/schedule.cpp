@@ -95,7 +95,8 @@ void Schedule::step(Loc loc) {
 
 std::vector<double> Schedule::last_lr() const { return rates(optimizer_); }
 
-NamedTensors Schedule::state_dict() const {
+NamedTensors Schedule::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     const TensorOptions options(float64, cpu);
     return {{"steps", integer(steps_)}, {"base_lr", tensor(optimizer_.initial_lr_, options)}, {"lr", tensor(last_lr(), options)}};
 }
@@ -334,7 +335,8 @@ void ReduceLROnPlateau::step(double metric, Loc loc) {
 
 std::vector<double> ReduceLROnPlateau::last_lr() const { return rates(optimizer_); }
 
-NamedTensors ReduceLROnPlateau::state_dict() const {
+NamedTensors ReduceLROnPlateau::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     return {{"best", number(best_)}, {"bad_steps", integer(bad_steps_)}, {"cooling", integer(cooling_)}};
 }
 

@@ -35,7 +35,7 @@ class Schedule {
     std::vector<double> last_lr() const;
 
     /// How many steps there were, the groups' first rates and those of now.
-    virtual NamedTensors state_dict() const;
+    virtual NamedTensors state_dict(Loc loc = Loc::current()) const;
     /// Takes them back and sets the rates. Throws ValueError, and changes nothing, for another kind of state.
     virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
@@ -276,7 +276,7 @@ class ReduceLROnPlateau {
     void step(double metric, Loc loc = Loc::current());
     std::vector<double> last_lr() const;
 
-    NamedTensors state_dict() const;
+    NamedTensors state_dict(Loc loc = Loc::current()) const;
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  private:

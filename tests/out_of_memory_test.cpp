@@ -483,6 +483,40 @@ TEST_CASE("clone, save, load, trace and profile with each malloc failing") {
     CHECK(allclose(ran[0], y));
 }
 
+TEST_CASE("what reads tensors, gradients and states, with each malloc failing") {
+    const OneThread one;
+    const Tensor x = randn({3, 4});
+    nn::Linear layer(4, 3);
+    optim::Adam adam(layer.parameters(), {.lr = 0.1});
+    optim::StepLR schedule(adam, {.step_size = 1});
+    optim::GradScaler scaler;
+    nn::Embedding table(6, 2);
+    Tensor rows = table.weight;
+    const auto prepare_rows = [&] {  // a gradient of rows, which grad() makes dense
+        rows.zero_grad();
+        Tape tape;
+        tape.backward(sum(table(tensor({1, 2}))));
+    };
+    const auto nothing = [] {};
+    int failures = with_each_failure(nothing, [&] { x.to_vector<double>(); }, nothing);
+    failures += with_each_failure(nothing, [&] { x.to_vector<bool>(); }, nothing);
+    CHECK(failures >= 2);
+    CHECK(with_each_failure(nothing, [&] { x.detach(); }, nothing) >= 0);  // it may find a block that is kept
+    CHECK(with_each_failure(prepare_rows, [&] { rows.grad(); }, nothing) >= kLeast);
+    CHECK(are_same(rows.grad().sum(), full({}, 4.0f)));
+    CHECK(with_each_failure(nothing, [&] { layer.state_dict(); }, nothing) >= 1);
+    CHECK(with_each_failure(nothing, [&] { adam.state_dict(); }, nothing) >= 1);
+    CHECK(with_each_failure(nothing, [&] { schedule.state_dict(); }, nothing) >= 1);
+    CHECK(with_each_failure(nothing, [&] { scaler.state_dict(); }, nothing) >= 1);
+    // More than any machine has, and more than a vector may hold.
+    const Tensor large = zeros({1}).expand({std::int64_t{1} << 40}), larger = zeros({1}).expand({std::int64_t{1} << 61});
+    for (const Tensor& y : {large, larger}) {
+        const Ending ending = with_failure(0, [&] { y.to_vector<double>(); });
+        CHECK(ending.how == Ending::out_of_memory);
+        CHECK(ending.text.find("out_of_memory_test.cpp:") == 0);
+    }
+}
+
 TEST_CASE("the first tape, op and backward of a thread with each malloc failing") {
     const OneThread one;
     const Tensor w = tensor({2.0f, 3.0f}).requires_grad_();

@@ -130,7 +130,8 @@ void LoaderBase::set_state(const LoaderState& state, Loc loc) {
     ++passes_;  // a loop that is running moves the position no more
 }
 
-NamedTensors LoaderBase::state_dict() const {
+NamedTensors LoaderBase::state_dict(Loc loc) const {
+    const CallerScope caller(loc);
     const auto number = [](int64_t value) { return full({}, value, {int64, cpu}); };
     return {{"seed", number(std::bit_cast<int64_t>(state_.seed))}, {"epoch", number(state_.epoch)}, {"batch", number(state_.batch)}};
 }

@@ -113,7 +113,7 @@ class LoaderBase {
     /// The next loop goes on there: with the rest of that epoch. Throws ValueError for a batch that no epoch has.
     void set_state(const LoaderState& state, Loc loc = Loc::current());
     /// The same as tensors, for files.
-    NamedTensors state_dict() const;
+    NamedTensors state_dict(Loc loc = Loc::current()) const;
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  protected:

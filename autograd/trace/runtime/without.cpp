@@ -18,7 +18,7 @@ void detail::note_memory(Storage*, const Loc&) {}
 void detail::note_released(const Storage*) noexcept {}
 void detail::destroy_meta(AutogradMeta*) noexcept {}
 std::uint32_t Log::value_of(TensorImpl*, const Loc&) { return kNoValue; }
-Tensor Tensor::detach() const { return impl_ ? detail::alias(impl_) : Tensor(); }
+Tensor Tensor::detach(Loc) const { return impl_ ? detail::alias(impl_) : Tensor(); }
 Tensor& Tensor::requires_grad_(bool on, Loc loc) {
     if (on) fail<TapeError>(loc, "requires_grad_: Tapir::runtime has no gradients");
     return *this;
