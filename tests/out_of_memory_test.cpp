@@ -509,7 +509,7 @@ TEST_CASE("what reads tensors, gradients and states, with each malloc failing") 
     CHECK(with_each_failure(nothing, [&] { schedule.state_dict(); }, nothing) >= 1);
     CHECK(with_each_failure(nothing, [&] { scaler.state_dict(); }, nothing) >= 1);
     // More than any machine has, and more than a vector may hold.
-    const Tensor large = zeros({1}).expand({std::int64_t{1} << 40}), larger = zeros({1}).expand({std::int64_t{1} << 61});
+    const Tensor large = zeros({1}).expand({std::int64_t{1} << 40}), larger = zeros({1}).expand({std::int64_t{1} << 60});
     for (const Tensor& y : {large, larger}) {
         const Ending ending = with_failure(0, [&] { y.to_vector<double>(); });
         CHECK(ending.how == Ending::out_of_memory);

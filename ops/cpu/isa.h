@@ -30,7 +30,7 @@ struct PerIsa<R(Args...)> {
 
 /// Declares the kernel `name` of type `R(args)` for each instruction set, and `tapir::kernels::name(...)` that picks one.
 /// Use at global scope:  TAPIR_CPU_KERNEL(sum_rows, void(const float* x, float* y, int64_t n))
-#if defined(__x86_64__) && defined(TAPIR_RUNTIME)  // is small, and does without the widest one
+#if defined(__x86_64__) && defined(TAPIR_WITHOUT_AVX512)  // the runtime, which is small, and builds under sanitizers
 #define TAPIR_CPU_KERNEL(name, ...)                                                           \
     namespace tapir::kernels {                                                                    \
     namespace baseline {                                                                      \

@@ -25,6 +25,24 @@ const std::vector<Call> elementwise_calls = {
 
 BagMode bag_mode(const std::string& word) { return word == "sum" ? BagMode::sum : word == "max" ? BagMode::max : BagMode::mean; }
 
+// PyTorch's cross() without a dimension.
+Dim first_of_3(In x, In other) {
+    const Shape shape = broadcast_tensors({x.tensor, other.tensor})[0].shape();
+    for (int d = 0; d < shape.rank(); ++d) {
+        if (shape[d] == 3) return d;
+    }
+    return -1;
+}
+
+// What PyTorch's diff() goes along.
+Tensor between(const Tensor& prepend, In x, const Tensor& append, Dim dim) {
+    std::vector<Tensor> parts;
+    for (const Tensor& part : {prepend, x.tensor, append}) {
+        if (part.defined()) parts.push_back(part);
+    }
+    return parts.size() == 1 ? x.tensor : cat(parts, dim);
+}
+
 const std::vector<Call> other_calls = {
     // Element-wise ops in other forms and by other names
     CALL("__getitem__", (In x, Indices index), x.tensor.index(index)),
@@ -131,7 +149,7 @@ const std::vector<Call> other_calls = {
     CALL("addmv", (In x, In a, In b, Scalar beta = 1, Scalar alpha = 1), addmv(x, a, b, beta, alpha)),
     CALL("tensordot", (In x, In other, int dims = 2), tensordot(x, other, dims)),
     CALL("einsum", (Tensors operands, const char* equation), einsum(equation, operands)),
-    CALL("cross", (In x, In other, Dim dim), cross(x, other, dim)), CALL("linalg.cross", (In x, In other, Dim dim = -1), cross(x, other, dim)),
+    CALL("cross", (In x, In other, Dim dim), cross(x, other, dim)), CALL("cross", (In x, In other), cross(x, other, first_of_3(x, other))), CALL("linalg.cross", (In x, In other, Dim dim = -1), cross(x, other, dim)),
     CALL("trace", (In x), trace(x)),
     CALL("linalg.solve", (In A, In B), linalg::solve(A, B)),
     CALL("linalg.solve_triangular", (In A, In B, bool upper, bool left = true, bool unitriangular = false), linalg::solve_triangular(A, B, upper, left, unitriangular)),
@@ -193,7 +211,7 @@ const std::vector<Call> other_calls = {
     CALL("column_stack", (Tensors tensors), column_stack(tensors)), CALL("cartesian_prod", (Tensors tensors), cartesian_prod(tensors)),
     CALL("vstack", (Tensors tensors), vstack(tensors)), CALL("hstack", (Tensors tensors), hstack(tensors)), CALL("dstack", (Tensors tensors), dstack(tensors)),
     CALL("cat", (Tensors tensors, Dim dim = 0), cat(tensors, dim)), CALL("stack", (Tensors tensors, Dim dim = 0), stack(tensors, dim)),
-    CALL("diff", (In x, int n = 1, Dim dim = -1, Nothing prepend = {}, Nothing append = {}), (void(prepend), void(append), diff(x, n, dim))), CALL("tril", (In x, std::int64_t diagonal = 0), tril(x, diagonal)),
+    CALL("diff", (In x, int n = 1, Dim dim = -1, Tensor prepend = {}, Tensor append = {}), n == 0 ? x.tensor : diff(between(prepend, x, append, dim), n, dim)), CALL("tril", (In x, std::int64_t diagonal = 0), tril(x, diagonal)),
     CALL("triu", (In x, std::int64_t diagonal = 0), triu(x, diagonal)), CALL("clone", (In x), clone(x)), CALL("contiguous", (In x), contiguous(x)),
     CALL("pad", (In x, Ints pad, const char* mode = "constant", Scalar value = 0.0), tapir::pad(x, pad, PadMode(std::string(mode)), value)),
     CALL("constant_pad_nd", (In x, Ints pad, Scalar value = 0), tapir::pad(x, pad, value)),
@@ -268,8 +286,8 @@ CALL("nn.functional.unfold", (In x, Shape kernel_size, Shape dilation = 1, Shape
     CALL("triplet_margin_loss", (In anchor, In positive, In negative, double margin = 1.0, double p = 2.0, double eps = 1e-6, bool swap = false, Reduction reduction = Reduction::mean), triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction)),
     CALL("poisson_nll_loss", (In input, In target, bool log_input = true, bool full = false, double eps = 1e-8, Reduction reduction = Reduction::mean), poisson_nll_loss(input, target, log_input, full, eps, reduction)),
     CALL("gaussian_nll_loss", (In input, In target, In var, bool full = false, double eps = 1e-6, Reduction reduction = Reduction::mean), gaussian_nll_loss(input, target, var, full, eps, reduction)),
-    CALL("ctc_loss", (In log_probs, In targets, In input_lengths, In target_lengths, std::int64_t blank = 0, Reduction reduction = Reduction::mean, bool zero_infinity = false), ctc_loss(log_probs, targets, input_lengths, target_lengths, {.blank = blank, .reduction = reduction, .zero_infinity = zero_infinity})),
-    CALL("ctc_loss", (In log_probs, In targets, Ints input_lengths, Ints target_lengths, std::int64_t blank = 0, Reduction reduction = Reduction::mean, bool zero_infinity = false), ctc_loss(log_probs, targets, tapir::tensor(input_lengths), tapir::tensor(target_lengths), {.blank = blank, .reduction = reduction, .zero_infinity = zero_infinity})),
+    CALL("ctc_loss", (In log_probs, In targets, In input_lengths, In target_lengths, std::int64_t blank = 0, Reduction reduction = Reduction::mean, bool zero_infinity = false), ctc_loss(log_softmax(log_probs, -1), targets, input_lengths, target_lengths, {.blank = blank, .reduction = reduction, .zero_infinity = zero_infinity})),
+    CALL("ctc_loss", (In log_probs, In targets, Ints input_lengths, Ints target_lengths, std::int64_t blank = 0, Reduction reduction = Reduction::mean, bool zero_infinity = false), ctc_loss(log_softmax(log_probs, -1), targets, tapir::tensor(input_lengths), tapir::tensor(target_lengths), {.blank = blank, .reduction = reduction, .zero_infinity = zero_infinity})),
     CALL("cosine_similarity", (In x1, In x2, Dim dim = 1, double eps = 1e-8), cosine_similarity(x1, x2, dim, eps)),
     CALL("pairwise_distance", (In x1, In x2, double p = 2.0, double eps = 1e-6, Flag keepdim = false), pairwise_distance(x1, x2, p, eps, keepdim)),
 
