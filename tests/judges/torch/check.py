@@ -28,6 +28,7 @@ TYPED = {1: "ShapeError", 2: "DTypeError", 3: "DeviceError", 4: "IndexError", 5:
 UNTYPED, NO_CALL = 20, 30
 RANDOM = re.compile(r"dropout|^(normal|uniform|bernoulli|multinomial|rand|exponential|geometric|cauchy|log_normal|empty|new_empty)")
 SECONDS_PER_OP = 900
+ROUNDING = "Sums of float32 in another order"  # lines with this reason may be needed or not: the processor decides
 
 
 class Value(ctypes.Structure):
@@ -448,7 +449,7 @@ def main():
 
     for (name, kind), found in sorted(new.items()):
         print(f"\n{name}: {kind}: {len(found)} differences that accepted.txt does not list, as\n    {found[0][0]}\n    {found[0][1]}")
-    unused = [] if options.part or options.reference or options.ops else [row[3] for row in accepted if row[3] not in used]
+    unused = [] if options.part or options.reference or options.ops else [row[3] for row in accepted if row[3] not in used and not row[3].endswith(ROUNDING)]
     for line in unused:
         print(f"\nNo longer a difference: {line}")
     checks = sum(counts[k] for k in ("equal", "accepted", "refused on purpose", "new"))
