@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "tapir/autograd/trace/control_flow.h"
@@ -33,117 +34,106 @@ struct Axis {
     int dim;
     int64_t in, out;
     double scale;
+    bool is_scaled = false;  // by a number of the model, which gives the size; else by the ratio of sizes
     double roi_start = 0, roi_end = 1;
 };
 
-// Where in the operand the result's element i is.
-double position(Call& c, const Resizing& how, const Axis& axis, int64_t i) {
-    const auto at = static_cast<double>(i), in = static_cast<double>(axis.in), out = static_cast<double>(axis.out);
-    if (how.coordinates == "half_pixel") return (at + 0.5) / axis.scale - 0.5;
-    if (how.coordinates == "pytorch_half_pixel") return axis.out > 1 ? (at + 0.5) / axis.scale - 0.5 : 0;
-    if (how.coordinates == "align_corners") return axis.out > 1 ? at * (in - 1) / (out - 1) : 0;
-    if (how.coordinates == "asymmetric") return at / axis.scale;
-    if (how.coordinates == "tf_half_pixel_for_nn") return (at + 0.5) / axis.scale;
-    if (how.coordinates == "half_pixel_symmetric") return in / 2 * (1 - out / (in * axis.scale)) + (at + 0.5) / axis.scale - 0.5;
+// Of the elements there are.
+Tensor clamp_place(const Tensor& place, int64_t size) { return minimum(clamp_min(place, 0).to(int64), tensor(Literal(size - 1), int64)); }
+
+// Where in the operand the result's elements are, (out), float64. Sizes that differ with those of named dimensions are numbers of the trace,
+// which finds their formulas.
+Tensor positions(Call& c, const Resizing& how, const Axis& axis) {
+    const auto number = [](int64_t size) { return tensor(Literal(size), int64).to(float64); };
+    const Tensor at = arange(axis.out, int64).to(float64), in = number(axis.in), out = number(axis.out);
+    const Tensor scale = axis.is_scaled ? tensor(Literal(axis.scale), float64) : out / in;
+    const auto where_several = [&](const Tensor& several, const Tensor& one) { return where(out > 1, several, one); };
+    const Tensor gaps = clamp_min(out - 1, 1);  // between the result's elements
+    if (how.coordinates == "half_pixel") return (at + 0.5) / scale - 0.5;
+    if (how.coordinates == "pytorch_half_pixel") return where_several((at + 0.5) / scale - 0.5, at);
+    if (how.coordinates == "align_corners") return at * (in - 1) / gaps;
+    if (how.coordinates == "asymmetric") return at / scale;
+    if (how.coordinates == "tf_half_pixel_for_nn") return (at + 0.5) / scale;
+    if (how.coordinates == "half_pixel_symmetric") return in / 2 * (1 - out / (in * scale)) + (at + 0.5) / scale - 0.5;
     if (how.coordinates == "tf_crop_and_resize") {
-        if (axis.out == 1) return 0.5 * (axis.roi_start + axis.roi_end) * (in - 1);
-        return axis.roi_start * (in - 1) + at * (axis.roi_end - axis.roi_start) * (in - 1) / (out - 1);
+        const Tensor several = axis.roi_start * (in - 1) + at * (axis.roi_end - axis.roi_start) * (in - 1) / gaps;
+        return where_several(several, at + 0.5 * (axis.roi_start + axis.roi_end) * (in - 1));
     }
     c.reject("its coordinate_transformation_mode is \"{}\"", how.coordinates);
 }
 
-int64_t nearest_of(Call& c, const Resizing& how, const Axis& axis, double at) {
-    if (how.nearest == "simple") return static_cast<int64_t>(axis.scale < 1 ? std::ceil(at) : std::floor(at));  // of opset 10, as onnxruntime
-    if (how.nearest == "floor") return static_cast<int64_t>(std::floor(at));
-    if (how.nearest == "ceil") return static_cast<int64_t>(std::ceil(at));
-    if (how.nearest == "round_prefer_floor") return static_cast<int64_t>(std::ceil(at - 0.5));
-    if (how.nearest == "round_prefer_ceil") return static_cast<int64_t>(std::floor(at + 0.5));
-    c.reject("its nearest_mode is \"{}\"", how.nearest);
+// (out), int64
+Tensor nearest_of(Call& c, const Resizing& how, const Axis& axis, const Tensor& at) {
+    const auto rounded = [&] {
+        if (how.nearest == "simple") return axis.scale < 1 ? ceil(at) : floor(at);  // of opset 10, as onnxruntime
+        if (how.nearest == "floor") return floor(at);
+        if (how.nearest == "ceil") return ceil(at);
+        if (how.nearest == "round_prefer_floor") return ceil(at - 0.5);
+        if (how.nearest == "round_prefer_ceil") return floor(at + 0.5);
+        c.reject("its nearest_mode is \"{}\"", how.nearest);
+    };
+    return clamp_place(rounded(), axis.in);
 }
 
-// What the elements from floor(at) - count / 2 + 1 on count for. Cubic: Keys 1981. stretch: how many times as wide the filter is.
-std::vector<double> weights_of(const Resizing& how, double fraction, double stretch) {
-    const double a = how.cubic_a;
+// What each element of the operand counts for in each of the result, (out, in), float64. Cubic: Keys 1981.
+Tensor weights_of(const Resizing& how, const Axis& axis, const Tensor& at) {
+    const double a = how.cubic_a, stretch = how.antialias ? std::max(1 / axis.scale, 1.0) : 1;  // how many times as wide the filter is
     const bool is_linear = how.mode == "linear";
-    const auto weight = [&](double d) {
-        if (is_linear) return std::max(1 - d, 0.0);
-        if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
-        return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
-    };
     const auto reach = static_cast<int64_t>(std::ceil((is_linear ? 1 : 2) * stretch));
-    std::vector<double> weights;
-    double sum = 0;
-    for (int64_t k = 1 - reach; k <= reach; ++k) {
-        weights.push_back(weight(std::abs(static_cast<double>(k) - fraction) / stretch));
-        sum += weights.back();
+    const Tensor whole = floor(at), taps = arange(1 - reach, reach + 1, 1, int64).to(float64);
+    const Tensor d = abs(taps - unsqueeze(at - whole, 1)) / stretch, place = unsqueeze(whole, 1) + taps;  // (out, taps)
+    Tensor weight;
+    if (is_linear) {
+        weight = clamp_min(1 - d, 0);
+    } else {
+        const Tensor near = ((a + 2) * d - (a + 3)) * d * d + 1, far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
+        weight = where(d <= 1, near, where(d < 2, far, 0.0));
     }
-    for (double& w : weights) w = stretch == 1 ? w : w / sum;
-    return weights;
+    if (stretch != 1) weight = weight / sum(weight, 1, true);
+    if (how.exclude_outside) {
+        const Tensor last = tensor(Literal(axis.in - 1), int64);
+        weight = where(logical_and(place >= 0, place <= last), weight, 0.0);
+        const Tensor all = sum(weight, 1, true);
+        weight = where(all == 0, weight, weight / all);
+    }
+    return scatter_add(zeros({axis.out, axis.in}, float64), 1, clamp_place(place, axis.in), weight);
 }
 
 // Along one dimension any of these is a product with a matrix, but for those that pick elements.
 Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) {
-    const bool is_picked = how.mode == "nearest" && how.coordinates != "tf_crop_and_resize";  // an element each
+    const bool is_picked = how.mode == "nearest";  // an element each
     constexpr int64_t most = int64_t{1} << 31;  // numbers of such a matrix, or indices
     if (axis.out > (is_picked ? most : most / axis.in)) throw std::length_error("Resize");
-    if (is_picked) {
-        std::vector<int64_t> places(static_cast<std::size_t>(axis.out));
-        for (int64_t i = 0; i < axis.out; ++i) places[static_cast<std::size_t>(i)] = std::clamp<int64_t>(nearest_of(c, how, axis, position(c, how, axis, i)), 0, axis.in - 1);
-        Tensor index;
-        {
-            const OutsideTrace outside;
-            index = tensor(places);
-        }
-        return index_select(x, axis.dim, index);
-    }
-    std::vector<double> matrix(static_cast<std::size_t>(axis.out * axis.in), 0), beyond(static_cast<std::size_t>(axis.out), 0);
-    bool is_beyond_any = false;
-    for (int64_t i = 0; i < axis.out; ++i) {
-        const double at = position(c, how, axis, i);
-        double* row = matrix.data() + i * axis.in;
-        if (how.coordinates == "tf_crop_and_resize" && (at < 0 || at > static_cast<double>(axis.in - 1))) {
-            beyond[static_cast<std::size_t>(i)] = how.extrapolation;
-            is_beyond_any = true;
-            continue;
-        }
-        if (how.mode == "nearest") {
-            row[std::clamp<int64_t>(nearest_of(c, how, axis, at), 0, axis.in - 1)] = 1;
-            continue;
-        }
-        const double whole = std::floor(at);
-        const std::vector<double> weights = weights_of(how, at - whole, how.antialias ? std::max(1 / axis.scale, 1.0) : 1);
-        const int64_t first = static_cast<int64_t>(whole) - static_cast<int64_t>(weights.size()) / 2 + 1;
-        double sum = 0;
-        for (std::size_t k = 0; k < weights.size(); ++k) {
-            const int64_t from = first + static_cast<int64_t>(k);
-            const bool is_outside = from < 0 || from >= axis.in;
-            if (is_outside && how.exclude_outside) continue;
-            row[std::clamp<int64_t>(from, 0, axis.in - 1)] += weights[k];
-            sum += weights[k];
-        }
-        if (how.exclude_outside && sum != 0) {
-            for (int64_t k = 0; k < axis.in; ++k) row[k] /= sum;
-        }
-    }
-    Tensor weight, constant;
+    const bool is_crop = how.coordinates == "tf_crop_and_resize";
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : float64;
+    Tensor choice, outside;  // places, or weights; where nothing of the operand is
     {
-        const OutsideTrace outside;
-        weight = tensor(matrix, dtype).reshape({axis.out, axis.in});
-        if (is_beyond_any) constant = tensor(beyond, dtype);
+        std::optional<OutsideTrace> constant;  // the same in each run
+        if (!c.interpreter().has_named_dims()) constant.emplace();
+        const Tensor at = positions(c, how, axis);
+        choice = is_picked ? nearest_of(c, how, axis, at) : weights_of(how, axis, at).to(dtype);
+        if (is_crop) outside = logical_or(at < 0, at > tensor(Literal(axis.in - 1), int64));
     }
-    // (..., in) x (in, out)
-    Tensor y = linear(transpose(x.to(dtype), axis.dim, -1), weight);
-    if (is_beyond_any) y = y + constant;
-    return transpose(y, axis.dim, -1).to(x.dtype());
+    Tensor y;
+    if (is_picked) {
+        y = index_select(x, axis.dim, choice);
+    } else {  // (..., in) x (in, out)
+        y = transpose(linear(transpose(x.to(dtype), axis.dim, -1), choice), axis.dim, -1);
+    }
+    if (!is_crop) return y.to(x.dtype());
+    Shape along;
+    for (int d = 0; d < x.dim(); ++d) along.push_back(d == axis.dim ? axis.out : 1);
+    return where(reshape(outside, along), how.extrapolation, y.to(dtype)).to(x.dtype());
 }
 
 // What PyTorch has too, which holds for any size.
-const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes, int rank, bool& align_corners) {
+const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes, int rank, bool has_named_dims, bool& align_corners) {
     const auto spatial = static_cast<int>(axes.size());
     if (rank != spatial + 2 || axes[0].dim != 2) return nullptr;
-    for (const Axis& axis : axes) {
-        if (axis.out < 2) return nullptr;
+    if (how.coordinates == "pytorch_half_pixel") {  // which takes the first element for a single one
+        for (const Axis& axis : axes) {
+            if (has_named_dims && axis.is_scaled ? axis.scale < 2 : axis.out < 2) return nullptr;
+        }
     }
     align_corners = how.coordinates == "align_corners";
     const bool is_half = how.coordinates == "half_pixel" || how.coordinates == "pytorch_half_pixel";
@@ -155,8 +145,10 @@ const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes,
 
 void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_scales) {
     const Tensor x = c.x(0);
+    // Sizes that are the same here may differ in another run, but for those of batches and channels.
+    const bool may_differ = !by_scales && c.interpreter().has_named_dims() && x.dim() > 2;
     axes.erase(std::remove_if(axes.begin(), axes.end(), [&](const Axis& axis) {
-        return axis.in == axis.out && axis.scale == 1 && how.coordinates != "tf_crop_and_resize";
+        return axis.in == axis.out && axis.scale == 1 && how.coordinates != "tf_crop_and_resize" && !(may_differ && axis.dim > 1);
     }), axes.end());
     if (axes.empty()) return c.give(x.clone());
     for (const Axis& axis : axes) {
@@ -164,7 +156,7 @@ void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_
     }
     std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.dim < b.dim; });
     bool align_corners = false;
-    const char* mode = interpolation_of(how, axes, x.dim(), align_corners);
+    const char* mode = interpolation_of(how, axes, x.dim(), c.interpreter().has_named_dims(), align_corners);
     const bool is_as_interpolate = !by_scales || std::all_of(axes.begin(), axes.end(), [](const Axis& axis) {
         return std::floor(static_cast<double>(axis.in) * axis.scale) == static_cast<double>(axis.out);
     });
@@ -195,7 +187,7 @@ std::vector<Axis> by_scales(Call& c, const std::vector<double>& scales, const st
         const auto scale = static_cast<double>(static_cast<float>(scales[i]));
         if (!(scale > 0)) c.reject("a scale is {}", scale);
         const float product = static_cast<float>(in) * static_cast<float>(scale);  // as onnxruntime rounds it: 10 by 0.7 are 7
-        axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(product)), scale});
+        axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(product)), scale, /*is_scaled=*/true});
     }
     return axes;
 }
@@ -211,6 +203,7 @@ void keep_aspect_ratio(Call& c, std::vector<Axis>& axes) {
     for (Axis& axis : axes) {
         axis.out = static_cast<int64_t>(std::floor(scale * static_cast<double>(axis.in) + 0.5));
         axis.scale = scale;
+        axis.is_scaled = true;
     }
 }
 

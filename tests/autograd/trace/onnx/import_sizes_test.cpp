@@ -73,6 +73,108 @@ TEST_CASE("windows with auto_pad take images of any size") {
     }
 }
 
+namespace {
+
+// What the model gives, loaded for the sizes of each image, is what it gives loaded for all.
+void check_all_sizes(const Model& model, const std::vector<std::pair<int, int>>& images) {
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    INFO(graph.str());
+    for (const auto& [height, width] : images) {
+        INFO(height << " x " << width);
+        const Graph fixed = load_onnx_from_memory(model.bytes(), {.sizes = {{"n", 2}, {"h", height}, {"w", width}}});
+        const Tensor x = randn({2, 3, height, width}), y = graph.run({{"x", x}})[0], wanted = fixed.run({{"x", x}})[0];
+        CHECK(y.shape() == wanted.shape());
+        CHECK(allclose(y, wanted, 1e-5, 1e-5));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("Resize by scales or by sizes takes images of any size") {
+    manual_seed(2);
+    const std::vector<std::pair<int, int>> images{{8, 12}, {9, 31}, {40, 7}};
+    const auto text = [](Node& node, const char* name, const char* value) { node.set(name, std::string(value)); };
+    for (const char* mode : {"nearest", "linear", "cubic"}) {
+        for (const char* coordinates : {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric", "tf_crop_and_resize"}) {
+            for (const char* nearest : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}) {
+                if (mode[0] != 'n' && nearest[0] != 'f') continue;
+                for (const char* by : {"scales", "half", "of another", "to 20 x 30"}) {
+                    INFO(mode << " " << coordinates << " " << nearest << " by " << by);
+                    const bool is_scaled = by[0] == 's' || by[0] == 'h';
+                    Model model;
+                    model.input("x", {"n", "3", "h", "w"});
+                    if (is_scaled) model.weight("scales", by[0] == 's' ? tensor({1.0f, 1.0f, 2.0f, 3.0f}) : tensor({1.0f, 1.0f, 0.5f, 0.5f}));
+                    model.weight("roi", tensor({0.0f, 0.0f, 0.25f, -0.5f, 1.0f, 1.0f, 0.75f, 1.5f}));
+                    std::string small = "x";
+                    if (by[0] == 'o') {  // back to the size of x after a pool that may drop a row
+                        model.node("MaxPool", {"x"}, {"small"}).set("kernel_shape", Ints{2, 2}).set("strides", Ints{2, 2});
+                        model.node("Shape", {"x"}, {"sizes"});
+                        small = "small";
+                    } else if (by[0] == 't') {
+                        model.node("Shape", {"x"}, {"shape"}).set("end", 2);
+                        model.weight("image", tensor({20, 30}, int64));
+                        model.node("Concat", {"shape", "image"}, {"sizes"}).set("axis", 0);
+                    }
+                    Node node = model.node("Resize", is_scaled ? std::vector<std::string>{small, "roi", "scales"} : std::vector<std::string>{small, "roi", "", "sizes"}, {"y"});
+                    text(node, "mode", mode);
+                    text(node, "coordinate_transformation_mode", coordinates);
+                    text(node, "nearest_mode", nearest);
+                    model.output("y");
+                    check_all_sizes(model, images);
+                }
+            }
+        }
+    }
+    for (const char* option : {"antialias", "exclude_outside"}) {
+        for (const char* mode : {"linear", "cubic"}) {
+            INFO(mode << " " << option);
+            Model model(18);
+            model.input("x", {"n", "3", "h", "w"}).weight("scales", tensor({1.0f, 1.0f, 0.5f, 0.25f}));
+            Node node = model.node("Resize", {"x", "", "scales"}, {"y"});
+            text(node, "mode", mode);
+            node.set(option, 1);
+            model.output("y");
+            check_all_sizes(model, images);
+        }
+    }
+    for (const char* mode : {"nearest", "linear"}) {  // of opset 10
+        for (const float scale : {2.0f, 0.5f}) {
+            INFO(mode << " Upsample by " << scale);
+            Model model(10);
+            model.input("x", {"n", "3", "h", "w"}).weight("scales", tensor({1.0f, 1.0f, scale, scale}));
+            Node node = model.node("Resize", {"x", "scales"}, {"y"});
+            text(node, "mode", mode);
+            model.output("y");
+            check_all_sizes(model, images);
+        }
+    }
+}
+
+TEST_CASE("pools whose last window may be cut off take images of any size") {
+    manual_seed(3);
+    const std::vector<Ints> pads{{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}, {0, 0, 2, 2}};
+    for (const char* op : {"MaxPool", "AveragePool", "LpPool"}) {
+        for (const Ints& widths : pads) {
+            for (const int stride : {2, 3}) {
+                for (const int dilation : {1, 2}) {
+                    for (const int counts_pads : {0, 1}) {
+                        if (op[0] != 'A' && counts_pads) continue;
+                        INFO(op << " pads " << widths[0] << widths[1] << widths[2] << widths[3] << " stride " << stride << " dilation " << dilation << " counts pads " << counts_pads);
+                        Model model(19);
+                        model.input("x", {"n", "3", "h", "w"});
+                        Node node = model.node(op, {"x"}, {"y"});
+                        node.set("kernel_shape", Ints{3, 3}).set("strides", Ints{stride, stride}).set("pads", widths).set("ceil_mode", 1);
+                        if (dilation > 1) node.set("dilations", Ints{dilation, dilation});
+                        if (op[0] == 'A') node.set("count_include_pad", counts_pads);
+                        model.output("y");
+                        check_all_sizes(model, {{8, 12}, {9, 31}, {40, 7}, {10, 11}});
+                    }
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("images that are halved three times, and reshaped by their sizes") {
     for (const bool is_deep : {false, true}) {
         Model model;
