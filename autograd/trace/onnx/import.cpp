@@ -101,6 +101,7 @@ class Loader {
             fail<ValueError>(loc_, "load_onnx: {}: these ops are not supported: {}", file_, joined(ops));
         }
         interpreter_.check_attributes();
+        interpreter_.check_node_count();
         if (options_.trial_memory < 0) fail<ValueError>(loc_, "load_onnx: trial_memory is {} bytes", options_.trial_memory);
         if (options_.trial_turns < 0) fail<ValueError>(loc_, "load_onnx: trial_turns is {}", options_.trial_turns);
         for (const auto* list : {&options_.known, &options_.examples}) {

@@ -141,6 +141,8 @@ class OnnxInterpreter {
     std::vector<std::string> unsupported() const;
     /// Throws ValueError for an attribute that its operator has not, or not of its type, in all graphs and functions.
     void check_attributes() const;
+    /// Throws FileError where functions that call each other make too many nodes, without running them.
+    void check_node_count() const;
     void set_named_dims(bool has) noexcept { has_named_dims_ = has; }
     bool has_named_dims() const noexcept { return has_named_dims_; }
 
@@ -176,6 +178,7 @@ class OnnxInterpreter {
  private:
     friend class OnnxCall;
     void run_node(const onnx::NodeProto& node, Scope& scope);
+    [[noreturn]] void fail_node_count() const;
     /// For each node of the model's graph the names that nothing behind it takes.
     const std::vector<std::vector<std::string>>& last_uses();
     /// What the node says of where it comes from.

@@ -2,6 +2,7 @@
 // Reshape and its like are told numbers; where such a number is used as an operand, the trace gets the ops that make it.
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <new>
 #include <stdexcept>
 
@@ -372,6 +373,29 @@ std::vector<std::string> OnnxInterpreter::unsupported() const {
     return names;
 }
 
+// What calls do however they go: branches and bodies are counted as they run.
+void OnnxInterpreter::check_node_count() const {
+    std::unordered_map<const onnx::FunctionProto*, std::int64_t> counts;  // of those that call themselves what is outside of that
+    const std::function<std::int64_t(const google::protobuf::RepeatedPtrField<onnx::NodeProto>&, int)> count_of = [&](const auto& nodes, int depth) {
+        std::int64_t count = nodes.size();
+        for (const onnx::NodeProto& node : nodes) {
+            const onnx::FunctionProto* function = find_function(node);
+            if (!function || depth > kDeepest) continue;  // too deep is said when it runs
+            if (counts.try_emplace(function, 0).second) {
+                const std::int64_t own = count_of(function->node(), depth + 1);
+                counts[function] = own;
+            }
+            count = std::min(count + counts[function], kMostNodes + 1);
+        }
+        return count;
+    };
+    if (count_of(model_.graph().node(), 0) > kMostNodes) fail_node_count();
+}
+
+void OnnxInterpreter::fail_node_count() const {
+    fail<FileError>(loc_, "load_onnx: {}: functions that call each other make more than {} nodes", file_, kMostNodes);
+}
+
 void OnnxInterpreter::check_attributes() const {
     check_attributes(model_.graph().node(), nullptr);
     for (const onnx::FunctionProto& function : model_.functions()) check_attributes(function.node(), &function);
@@ -467,7 +491,7 @@ void OnnxInterpreter::run_node(const onnx::NodeProto& node, Scope& scope) {
         int& depth_;
     };
     const Depth deeper(depth_);
-    if (++nodes_run_ > kMostNodes) fail<FileError>(loc_, "load_onnx: {}: functions that call each other make more than {} nodes", file_, kMostNodes);
+    if (++nodes_run_ > kMostNodes) fail_node_count();
     if (depth_ > kDeepest) fail<FileError>(loc_, "load_onnx: {}: functions or branches are more than {} deep", file_, kDeepest);
     if (const onnx::FunctionProto* function = find_function(node)) {
         run_function(*function, node, inputs, scope);
