@@ -235,7 +235,17 @@ Tensor diag_embed(In x, int64_t offset) {
     const int rank = x.tensor.dim();
     if (rank == 0) fail<ShapeError>(x.loc, "diag_embed: a 0-d tensor has no diagonal");
     const detail::RecordedParts parts(x.loc);
-    const int64_t n = x->sizes[rank - 1], width = std::abs(offset), size = n + width;
+    const int64_t n = x->sizes[rank - 1];
+    if (offset > INT64_MAX / 4 || offset < -INT64_MAX / 4) {
+        fail<OutOfMemory>(x.loc, "diag_embed: a matrix with elements {} places off its diagonal is larger than any memory", offset);
+    }
+    const int64_t width = std::abs(offset), size = n + width;
+    if (width > 1'000'000) {  // the parts below are smaller, and may fill all memory before the result asks for its own
+        Shape shape = x.tensor.shape();
+        shape[rank - 1] = size;
+        shape.push_back(size);
+        empty(shape, {x->dtype, x->device});
+    }
     // Row i of the matrix has element i (or i - |offset|) of x, where the column is that of the diagonal.
     const Tensor rows = pad(unsqueeze(x, -1), {0, 0, offset < 0 ? width : 0, offset < 0 ? 0 : width});
     const TensorOptions options(int64, x->device);
