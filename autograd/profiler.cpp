@@ -467,7 +467,7 @@ void Profiler::Data::add_from_other_thread(const char* name, const Loc& loc, std
     }
 }
 
-ProfileScope::ProfileScope(const char* name, Loc loc) noexcept : name_(name), loc_(loc) {
+ProfileScope::ProfileScope(const char* name, Loc loc) : name_(detail::given_view(name, loc).data()), loc_(loc) {
     run_ = running_number.load(std::memory_order_acquire);
     if (run_ == 0) [[likely]]
         return;

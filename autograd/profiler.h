@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/error.h"
 
 namespace tapir {
@@ -64,7 +65,7 @@ class Profiler {
     /// A trace in Chrome's JSON format: this thread with its scopes, modules, ops (their shapes and lines) and rules, an arrow from
     /// each op to its rule; other threads' scopes; each CUDA stream; and where a MemoryProfiler lives at stop(), the bytes over
     /// time. Threads have the names of pthread_setname_np(). Throws FileError.
-    void export_chrome_trace(const std::string& path, Loc loc = Loc::current()) const;
+    void export_chrome_trace(const TextArg& path, Loc loc = Loc::current()) const;
     /// From its making to stop().
     double seconds(Loc loc = Loc::current()) const;
 
@@ -79,8 +80,8 @@ class Profiler {
 ///     ProfileScope scope("evaluate");
 class ProfileScope {
  public:
-    /// `name` must outlive the profiler: a literal.
-    [[nodiscard]] explicit ProfileScope(const char* name, Loc loc = Loc::current()) noexcept;
+    /// `name` must outlive the profiler: a literal. Throws ValueError for a null pointer.
+    [[nodiscard]] explicit ProfileScope(const char* name, Loc loc = Loc::current());
     ~ProfileScope();
     ProfileScope(const ProfileScope&) = delete;
     ProfileScope& operator=(const ProfileScope&) = delete;

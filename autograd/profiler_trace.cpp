@@ -298,7 +298,7 @@ std::string Trace::write() {
 
 }  // namespace
 
-void Profiler::export_chrome_trace(const std::string& path, Loc loc) const {
+void Profiler::export_chrome_trace(const TextArg& path, Loc loc) const {
     io::write_file("Profiler::export_chrome_trace", path, Trace(stopped(data_, "export_chrome_trace", loc)).write(), loc);
 }
 

@@ -280,7 +280,7 @@ std::string MemoryProfiler::to_svg(int rows) const {
     return detail::draw_memory(data_->line(), sites, rows);
 }
 
-void MemoryProfiler::export_timeline(const std::string& path, Loc loc) const {
+void MemoryProfiler::export_timeline(const TextArg& path, Loc loc) const {
     io::write_file("MemoryProfiler::export_timeline", path, detail::trace_of_memory(data_->line(), at_peak()), loc);
 }
 

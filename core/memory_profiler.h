@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/device.h"
 #include "tapir/core/error.h"
 
@@ -59,7 +60,7 @@ class MemoryProfiler {
     /// A drawing of the bytes over time, with the peak and the largest sites at it.
     std::string to_svg(int rows = 8) const;
     /// The same as a trace in Chrome's JSON format. Throws FileError.
-    void export_timeline(const std::string& path, Loc loc = Loc::current()) const;
+    void export_timeline(const TextArg& path, Loc loc = Loc::current()) const;
 
     class Data;
 

@@ -27,15 +27,15 @@ std::string names_near(const NamedTensors& list, const std::string& wrong) {
 
 }  // namespace
 
-NamedTensors::const_iterator NamedTensors::find(const std::string& name) const noexcept {
+NamedTensors::const_iterator NamedTensors::find(const TextArg& name) const noexcept {
     return std::find_if(begin(), end(), [&](const NamedTensor& t) { return t.name == name; });
 }
 
-NamedTensors::iterator NamedTensors::find(const std::string& name) noexcept {
+NamedTensors::iterator NamedTensors::find(const TextArg& name) noexcept {
     return std::find_if(begin(), end(), [&](const NamedTensor& t) { return t.name == name; });
 }
 
-const Tensor& NamedTensors::at(const std::string& name, Loc loc) const {
+const Tensor& NamedTensors::at(const TextArg& name, Loc loc) const {
     const auto found = find(name);
     if (found != end()) return found->tensor;
     if (empty()) fail<IndexError>(loc, "there is no tensor \"{}\": the list is empty", name);

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -22,8 +23,8 @@ struct NamedTensor {
 struct NameArg {
     template <class S>
         requires std::is_convertible_v<S, std::string>
-    NameArg(const S& name, Loc line = Loc::current()) : value(name), loc(line) {}  // NOLINT: implicit by design
-    std::string value;
+    NameArg(const S& name, Loc line = Loc::current()) : value(name, line), loc(line) {}  // NOLINT: implicit by design
+    TextArg value;
     Loc loc;
 };
 
@@ -38,11 +39,11 @@ class NamedTensors : public std::vector<NamedTensor> {
     /// The first tensor of that name. Throws IndexError, with names that are nearly right.
     const Tensor& operator[](const NameArg& name) const { return at(name.value, name.loc); }
     Tensor& operator[](const NameArg& name) { return const_cast<Tensor&>(at(name.value, name.loc)); }
-    const Tensor& at(const std::string& name, Loc loc = Loc::current()) const;
-    bool contains(const std::string& name) const noexcept { return find(name) != end(); }
+    const Tensor& at(const TextArg& name, Loc loc = Loc::current()) const;
+    bool contains(const TextArg& name) const noexcept { return find(name) != end(); }
     /// end() where there is none.
-    const_iterator find(const std::string& name) const noexcept;
-    iterator find(const std::string& name) noexcept;
+    const_iterator find(const TextArg& name) const noexcept;
+    iterator find(const TextArg& name) noexcept;
 };
 
 }  // namespace tapir

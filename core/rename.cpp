@@ -7,15 +7,15 @@
 
 namespace tapir {
 
-Rename strip_prefix(std::string prefix) { return replace_prefix(std::move(prefix), ""); }
+Rename strip_prefix(TextArg prefix) { return replace_prefix(std::move(prefix), ""); }
 
-Rename replace_prefix(std::string prefix, std::string to) {
+Rename replace_prefix(TextArg prefix, TextArg to) {
     return [prefix = std::move(prefix), to = std::move(to)](const std::string& name) {
         return name.starts_with(prefix) ? to + name.substr(prefix.size()) : name;
     };
 }
 
-Rename only_prefix(std::string prefix) {
+Rename only_prefix(TextArg prefix) {
     return [prefix = std::move(prefix)](const std::string& name) {
         return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
     };

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/named_tensor.h"
 
 namespace tapir {
@@ -17,11 +18,11 @@ namespace tapir {
 using Rename = std::function<std::string(const std::string& name)>;
 
 /// Takes `prefix` off the names that begin with it.
-Rename strip_prefix(std::string prefix);
+Rename strip_prefix(TextArg prefix);
 /// The same, and leaves out the names that do not begin with it: one part of what TrainingState has saved.
-Rename only_prefix(std::string prefix);
+Rename only_prefix(TextArg prefix);
 /// Puts `to` in the place of `prefix` where names begin with it.
-Rename replace_prefix(std::string prefix, std::string to);
+Rename replace_prefix(TextArg prefix, TextArg to);
 /// Takes off what PyTorch puts in front of the names of a wrapped model: "module." (DataParallel, DistributedDataParallel) and
 /// "_orig_mod." (torch.compile).
 Rename strip_wrappers();

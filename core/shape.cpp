@@ -48,6 +48,7 @@ static std::string broadcast_hint(const Shape& longer, const Shape& shorter, boo
 }
 
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op, Loc loc) {
+    if (!op) fail<ValueError>(loc, "broadcast_shapes: the name of the op is a null pointer");
     const Shape& longer = a.rank() >= b.rank() ? a : b;
     const Shape& shorter = a.rank() >= b.rank() ? b : a;
     Shape result = longer;

@@ -5,6 +5,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "tapir/core/arguments.h"
 #include "tapir/nn/module.h"
 
 namespace tapir::nn {
@@ -18,15 +19,21 @@ constexpr bool kTakesTensor = requires(Layer& layer, const In& x) { Tensor(layer
                               requires(Layer& layer, const In& x) { Tensor(layer(x.tensor)); };
 }  // namespace detail
 
-/// Holds one module of any type, or a function or lambda of a tensor. As of any module, a copy shares its tensors; clone() gives one
-/// that does not.
+/// Holds one module of any type, or a function or lambda of a tensor (ValueError for a null one). As of any module, a copy shares its
+/// tensors; clone() gives one that does not.
 class AnyModule {
  public:
     AnyModule() noexcept = default;  ///< holds nothing
     template <class Layer>
         requires(!std::is_same_v<Layer, AnyModule> && (std::is_base_of_v<Module, Layer> || detail::kTakesTensor<Layer>))
-    AnyModule(Layer layer) : held_(new Holder<Layer>(std::move(layer))) {}  // NOLINT: implicit by design
-    AnyModule(Tensor (*function)(In)) : held_(new Holder<Tensor (*)(In)>(function)) {}  // NOLINT: of an overloaded name this one
+    AnyModule(Layer layer, Loc loc = Loc::current()) {  // NOLINT: implicit by design
+        tapir::detail::check_function("AnyModule", layer, loc);
+        held_ = new Holder<Layer>(std::move(layer));
+    }
+    AnyModule(Tensor (*function)(In), Loc loc = Loc::current()) {  // NOLINT: of an overloaded name this one
+        tapir::detail::check_function("AnyModule", function, loc);
+        held_ = new Holder<Tensor (*)(In)>(function);
+    }
     AnyModule(const AnyModule& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
     AnyModule(AnyModule&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
     AnyModule& operator=(AnyModule other) noexcept {

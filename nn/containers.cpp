@@ -9,11 +9,11 @@ namespace tapir::nn {
 
 void ModuleList::members(Members& m) { m("", modules_); }
 
-bool ModuleDict::contains(const std::string& key) const noexcept {
+bool ModuleDict::contains(const TextArg& key) const noexcept {
     return std::any_of(modules_.begin(), modules_.end(), [&](const auto& one) { return one.first == key; });
 }
 
-ModuleDict& ModuleDict::insert(const std::string& key, AnyModule module, Loc loc) {
+ModuleDict& ModuleDict::insert(const TextArg& key, AnyModule module, Loc loc) {
     const CallerScope caller(loc);
     if (key.empty() || key.find('.') != std::string::npos) fail<ValueError>(loc, "ModuleDict: \"{}\" is no key: empty, or with a dot", key);
     if (contains(key)) fail<ValueError>(loc, "ModuleDict: there is a module \"{}\" already", key);
@@ -21,7 +21,7 @@ ModuleDict& ModuleDict::insert(const std::string& key, AnyModule module, Loc loc
     return *this;
 }
 
-const AnyModule& ModuleDict::at(const std::string& key, Loc loc) const {
+const AnyModule& ModuleDict::at(const TextArg& key, Loc loc) const {
     for (const auto& one : modules_) {
         if (one.first == key) return one.second;
     }

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/nn/any_module.h"
 
 namespace tapir::nn {
@@ -56,11 +57,11 @@ class ModuleDict : public Module {
     }
 
     /// Throws ValueError for a key that is there, is empty or has a dot.
-    ModuleDict& insert(const std::string& key, AnyModule module, Loc loc = Loc::current());
-    bool contains(const std::string& key) const noexcept;
+    ModuleDict& insert(const TextArg& key, AnyModule module, Loc loc = Loc::current());
+    bool contains(const TextArg& key) const noexcept;
     std::size_t size() const noexcept { return modules_.size(); }
     /// Throws IndexError.
-    const AnyModule& at(const std::string& key, Loc loc = Loc::current()) const;
+    const AnyModule& at(const TextArg& key, Loc loc = Loc::current()) const;
     const AnyModule& operator[](const NameArg& key) const { return at(key.value, key.loc); }
     /// Of pairs of key and module.
     auto begin() const noexcept { return modules_.begin(); }

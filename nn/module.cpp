@@ -127,10 +127,11 @@ class Walk : public Members {
     }
     std::size_t extend(const char* name, std::int64_t index, const Loc& loc) {
         const std::size_t length = path_.size();
+        const std::string_view text = tapir::detail::given_view(name, loc);
         if (length) path_ += '.';
-        path_ += name;
+        path_ += text;
         if (index >= 0) {
-            if (*name) path_ += '.';
+            if (!text.empty()) path_ += '.';
             path_ += std::to_string(index);
         }
         if (!names_) {
@@ -340,7 +341,8 @@ void Module::to(Device device, Loc loc) {
     convert_all(*this, [&](const Tensor& t) { return t.to(device, loc); }, loc);
 }
 
-void Module::apply(const std::function<void(Module&)>& fn) {
+void Module::apply(const std::function<void(Module&)>& fn, Loc loc) {
+    tapir::detail::check_function("apply", fn, loc);
     for_modules(*this, [&](const std::string&, Module& module, auto&& inside) {
         inside();
         fn(module);
@@ -502,17 +504,17 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
     for (auto& [place, tensor] : places) *place = tensor;
 }
 
-void save(const Module& module, const std::string& path, Loc loc) {
+void save(const Module& module, const TextArg& path, Loc loc) {
     const CallerScope caller(loc);
     io::save_safetensors("save", path, state_of("save", module, loc), {}, nullptr, loc);
 }
 
-IncompatibleKeys load(Module& module, const std::string& path, bool strict, Loc loc) {
+IncompatibleKeys load(Module& module, const TextArg& path, bool strict, Loc loc) {
     const CallerScope caller(loc);
     return load(module, path, {.strict = strict, .rename = {}}, loc);
 }
 
-IncompatibleKeys load(Module& module, const std::string& path, const LoadOptions& options, Loc loc) {
+IncompatibleKeys load(Module& module, const TextArg& path, const LoadOptions& options, Loc loc) {
     const CallerScope caller(loc);
     const NamedTensors own = state_of("load", module, loc);
     FileMetadata metadata;

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/core/rename.h"
@@ -109,7 +110,7 @@ class Members {
     template <class Map>
         requires detail::kHasKeys<Map>
     Members& operator()(const char* name, Map& map, Loc loc = Loc::current()) {
-        for (auto& [key, value] : map) one_of((*name ? std::string(name) + "." : std::string()).append(key).c_str(), -1, value, loc);
+        for (auto& [key, value] : map) one_of(key_name(name, key, loc).c_str(), -1, value, loc);
         return *this;
     }
     /// A submodule behind a std::unique_ptr, std::shared_ptr or std::optional, where there is one; they may also be the elements
@@ -128,6 +129,12 @@ class Members {
     virtual void on_module(const char* name, std::int64_t index, Module& module, const Loc& loc) = 0;
 
  private:
+    template <class Key>
+    static std::string key_name(const char* name, const Key& key, const Loc& loc) {
+        TextArg text(name, loc);
+        if (!text.empty()) text += '.';
+        return text.append(key);
+    }
     void one_of(const char* name, std::int64_t index, Tensor& t, const Loc& loc) { on_tensor(name, index, t, false, loc); }
     void one_of(const char* name, std::int64_t index, Module& m, const Loc& loc) { on_module(name, index, m, loc); }
     void one_of(const char* name, std::int64_t index, AnyModule& module, const Loc& loc);  // in any_module.cpp
@@ -186,8 +193,8 @@ class Module {
     /// meanwhile, nor have it on a tape.
     void to(DType dtype, Loc loc = Loc::current());
     void to(Device device, Loc loc = Loc::current());
-    /// Calls fn for every module below, then for this one.
-    void apply(const std::function<void(Module&)>& fn);
+    /// Calls fn for every module below, then for this one. Throws ValueError for an empty function.
+    void apply(const std::function<void(Module&)>& fn, Loc loc = Loc::current());
 
     /// All parameters and buffers under all their names; they share the module's elements.
     NamedTensors state_dict(Loc loc = Loc::current()) const;
@@ -254,16 +261,16 @@ M clone(const M& module, Loc loc = Loc::current()) {
 
 /// Writes state_dict() as a safetensors file, atomically. Throws FileError, and ValueError for a module without tensors: its
 /// members() names none.
-void save(const Module& module, const std::string& path, Loc loc = Loc::current());
+void save(const Module& module, const TextArg& path, Loc loc = Loc::current());
 /// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module, and ValueError for a
 /// module without tensors.
 ///     for (const std::string& name : nn::load(model, "backbone.safetensors", /*strict=*/false).missing_keys) ...
-IncompatibleKeys load(Module& module, const std::string& path, bool strict = true, Loc loc = Loc::current());
+IncompatibleKeys load(Module& module, const TextArg& path, bool strict = true, Loc loc = Loc::current());
 
 struct LoadOptions {
     bool strict = true;
     Rename rename = {};  ///< from the file's names to the module's: strip_prefix("module."), or a function; see core/rename.h
 };
-IncompatibleKeys load(Module& module, const std::string& path, const LoadOptions& options, Loc loc = Loc::current());
+IncompatibleKeys load(Module& module, const TextArg& path, const LoadOptions& options, Loc loc = Loc::current());
 
 }  // namespace tapir::nn

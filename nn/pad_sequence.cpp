@@ -6,7 +6,7 @@
 
 namespace tapir::nn {
 
-Tensor pad_sequence(TensorList sequences, bool batch_first, Scalar padding_value, const std::string& padding_side) {
+Tensor pad_sequence(TensorList sequences, bool batch_first, Scalar padding_value, const TextArg& padding_side) {
     const Loc& loc = sequences.loc;
     const bool is_left = padding_side == "left";
     if (!is_left && padding_side != "right") {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tapir/core/arguments.h"
 #include "tapir/ops/indexing.h"
 
 namespace tapir::nn {
@@ -17,6 +18,6 @@ namespace tapir::nn {
 ///         for (const Tensor& t : items) lengths.push_back(t.shape()[0]);
 ///         return std::pair(nn::pad_sequence(items, /*batch_first=*/true), tensor(lengths));
 ///     });
-Tensor pad_sequence(TensorList sequences, bool batch_first = false, Scalar padding_value = 0, const std::string& padding_side = "right");
+Tensor pad_sequence(TensorList sequences, bool batch_first = false, Scalar padding_value = 0, const TextArg& padding_side = "right");
 
 }  // namespace tapir::nn

@@ -17,8 +17,8 @@ class Sequential : public Module {
     template <class First, class... Rest>
         requires(!std::is_same_v<std::remove_cvref_t<First>, Sequential> || sizeof...(Rest) > 0)
     explicit Sequential(First first, Rest... rest) {
-        push_back(std::move(first));
-        (push_back(std::move(rest)), ...);
+        add(std::move(first));
+        (add(std::move(rest)), ...);
     }
 
     /// The same where not all types can be deduced, because a name is overloaded.
@@ -27,15 +27,20 @@ class Sequential : public Module {
                         AnyModule m = {}, AnyModule n = {}, AnyModule o = {}, AnyModule p = {}, AnyModule q = {}, AnyModule r = {},
                         AnyModule s = {}, AnyModule t = {});
 
+    /// Throws ValueError for a null function.
     template <class Layer>
-    Sequential& push_back(Layer layer) {
+    Sequential& push_back(Layer layer, Loc loc = Loc::current()) {
         static_assert(detail::kTakesTensor<Layer>,
                       "a layer of a Sequential needs a forward(In) that gives a Tensor, or is a function of a tensor");
-        layers_.emplace_back(std::move(layer));
+        if constexpr (std::is_same_v<Layer, AnyModule>) {
+            layers_.push_back(std::move(layer));
+        } else {
+            layers_.push_back(AnyModule(std::move(layer), loc));
+        }
         return *this;
     }
-    Sequential& push_back(Tensor (*function)(In)) {
-        layers_.emplace_back(function);
+    Sequential& push_back(Tensor (*function)(In), Loc loc = Loc::current()) {
+        layers_.push_back(AnyModule(function, loc));
         return *this;
     }
     std::size_t size() const noexcept { return layers_.size(); }
@@ -51,6 +56,16 @@ class Sequential : public Module {
     void members(Members& m) override;
 
  private:
+    // Whose line is not known here: a null function is refused where it is called.
+    template <class Layer>
+    void add(Layer layer) {
+        if (tapir::detail::is_null(layer)) {
+            layers_.emplace_back();
+        } else {
+            push_back(std::move(layer));
+        }
+    }
+
     std::vector<AnyModule> layers_;
 };
 

@@ -31,7 +31,7 @@ void append(std::string& list, std::string_view what) { (list += list.empty() ? 
 
 }  // namespace
 
-TrainingState::TrainingState(std::string path, const TrainingStateOptions& options, Loc loc) : path_(std::move(path)), options_(options) {
+TrainingState::TrainingState(TextArg path, const TrainingStateOptions& options, Loc loc) : path_(std::move(path)), options_(options) {
     const CallerScope caller(loc);
     if (path_.empty()) fail<ValueError>(loc, "TrainingState: the path is empty");
     if (options.keep < 1) fail<ValueError>(loc, "TrainingState: keep must be at least 1, got {}", options.keep);
@@ -63,7 +63,7 @@ TrainingState& TrainingState::add_value(const std::string& name, std::function<T
         loc);
 }
 
-TrainingState& TrainingState::operator()(const std::string& name, Generator& generator, Loc loc) {
+TrainingState& TrainingState::operator()(const TextArg& name, Generator& generator, Loc loc) {
     const CallerScope caller(loc);
     const auto save = [&generator] {
         const Generator::State state = generator.state();
@@ -77,7 +77,7 @@ TrainingState& TrainingState::operator()(const std::string& name, Generator& gen
     return add_value(name, save, load, int64, /*dim=*/1, loc);
 }
 
-TrainingState& TrainingState::operator()(const std::string& name, std::string& text, Loc loc) {
+TrainingState& TrainingState::operator()(const TextArg& name, std::string& text, Loc loc) {
     const CallerScope caller(loc);
     const auto save = [&text] { return tensor(std::vector<unsigned char>(text.begin(), text.end()), cpu); };
     const auto load = [&text](const Tensor& t) {
@@ -87,7 +87,7 @@ TrainingState& TrainingState::operator()(const std::string& name, std::string& t
     return add_value(name, save, load, uint8, /*dim=*/1, loc);
 }
 
-TrainingState& TrainingState::operator()(const std::string& name, Tensor& t, Loc loc) {
+TrainingState& TrainingState::operator()(const TextArg& name, Tensor& t, Loc loc) {
     const CallerScope caller(loc);
     const auto load = [&t](const Tensor& loaded) { t = t.defined() ? loaded.to(t.device()) : loaded; };
     return add_value(name, [&t] { return t.detach(); }, load, uint8, /*dim=*/-1, loc);
@@ -135,7 +135,7 @@ bool TrainingState::load(const TrainingStateLoadOptions& options, Loc loc) {
     return false;
 }
 
-void TrainingState::load_from(const std::string& path, const TrainingStateLoadOptions& options, Loc loc) {
+void TrainingState::load_from(const TextArg& path, const TrainingStateLoadOptions& options, Loc loc) {
     const CallerScope caller(loc);
     const tapir::detail::PauseRecording pause;
     FileMetadata metadata;

@@ -35,6 +35,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/ops/make.h"
@@ -53,7 +54,7 @@ struct TrainingStateLoadOptions {
 class TrainingState {
  public:
     /// Throws ValueError for an empty path and for keep below 1.
-    explicit TrainingState(std::string path, const TrainingStateOptions& options = {}, Loc loc = Loc::current());
+    explicit TrainingState(TextArg path, const TrainingStateOptions& options = {}, Loc loc = Loc::current());
 
     /// Names a part: anything with state_dict() and load_state_dict(), as modules, optimizers, schedules, loaders and gradient scalers
     /// have; a generator; a number, bool, string or tensor. It must live as long as this does. Throws ValueError for a name that is
@@ -63,20 +64,20 @@ class TrainingState {
             { part.state_dict() } -> std::convertible_to<NamedTensors>;
             part.load_state_dict(state);
         }
-    TrainingState& operator()(const std::string& name, T& part, Loc loc = Loc::current()) {
+    TrainingState& operator()(const TextArg& name, T& part, Loc loc = Loc::current()) {
         return add(name, [&part] { return part.state_dict(); }, [&part](const NamedTensors& state) { part.load_state_dict(state); }, loc);
     }
     template <class T>
         requires std::is_arithmetic_v<T>
-    TrainingState& operator()(const std::string& name, T& value, Loc loc = Loc::current()) {
+    TrainingState& operator()(const TextArg& name, T& value, Loc loc = Loc::current()) {
         constexpr DType dtype = std::is_floating_point_v<T> ? float64 : int64;
         return add_value(name, [&value] { return full({}, value, {dtype, cpu}); },
                          [&value](const Tensor& t) { value = taken<T>(t); }, dtype, /*dim=*/0, loc);
     }
-    TrainingState& operator()(const std::string& name, Generator& generator, Loc loc = Loc::current());
-    TrainingState& operator()(const std::string& name, std::string& text, Loc loc = Loc::current());
+    TrainingState& operator()(const TextArg& name, Generator& generator, Loc loc = Loc::current());
+    TrainingState& operator()(const TextArg& name, std::string& text, Loc loc = Loc::current());
     /// Loading gives the handle another tensor, on its device where it is defined.
-    TrainingState& operator()(const std::string& name, Tensor& tensor, Loc loc = Loc::current());
+    TrainingState& operator()(const TextArg& name, Tensor& tensor, Loc loc = Loc::current());
 
     /// Writes a new file, flushes it to the disk and puts it in the place of the old one: whenever the process or the machine stops,
     /// the last state that was saved, or the one before it, is there whole. What killed processes have left beside it is removed.
@@ -86,7 +87,7 @@ class TrainingState {
     /// read, or whose parts are not the ones that were named, or do not fit; then all parts are as they were.
     bool load(const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
     /// The same from another file: load_from("run.safetensors.1").
-    void load_from(const std::string& path, const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
+    void load_from(const TextArg& path, const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
 
     const std::string& path() const noexcept { return path_; }
 

@@ -443,7 +443,7 @@ Tensor pad_dim(Tensor x, int d, int64_t before, int64_t after, PadMode::Kind kin
 
 }  // namespace
 
-PadMode::PadMode(const std::string& word, Loc loc) {
+PadMode::PadMode(const TextArg& word, Loc loc) {
     if (word == "reflect") {
         kind_ = Kind::reflect;
     } else if (word == "replicate") {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -86,9 +87,9 @@ class PadMode {
 
     PadMode() = default;
     /// Throws ValueError for another word.
-    PadMode(const std::string& word, Loc loc = Loc::current());  // NOLINT: implicit by design
+    PadMode(const TextArg& word, Loc loc = Loc::current());  // NOLINT: implicit by design
     template <std::size_t N>
-    PadMode(const char (&word)[N], Loc loc = Loc::current()) : PadMode(std::string(word), loc) {}  // NOLINT
+    PadMode(const char (&word)[N], Loc loc = Loc::current()) : PadMode(TextArg(word, loc), loc) {}  // NOLINT
 
     Kind kind() const noexcept { return kind_; }
     const char* str() const noexcept;

@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir::linalg {
@@ -89,7 +90,7 @@ class NormOrd {
     template <class T>
         requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
     NormOrd(T number) noexcept : number_(static_cast<double>(number)) {}  // NOLINT: implicit by design
-    NormOrd(const char* word) noexcept : word_(word) {}                   // NOLINT
+    NormOrd(const char* word, Loc loc = Loc::current()) : word_(detail::given_view(word, loc).data()) {}  // NOLINT
     /// Null for a number.
     const char* word() const noexcept { return word_; }
     double number() const noexcept { return number_; }

@@ -214,6 +214,7 @@ class LBFGS::Line {
 // --- The step ---------------------------------------------------------------------------------------------------------------
 
 Tensor LBFGS::step(const std::function<Tensor()>& closure, Loc loc) {
+    tapir::detail::check_function("LBFGS.step", closure, loc);
     const tapir::detail::CallLine call(loc);
     check_options(0, loc);
     const ProfileScope scope("LBFGS.step", loc);

@@ -208,7 +208,7 @@ bool Attributes::has_graph() const {
 
 void Attributes::each(const std::function<void(const Field&)>& visit) { each_field(*form_, data_, visit); }
 
-Attribute Attributes::get(std::string_view name, Loc loc) const {
+Attribute Attributes::get(TextViewArg name, Loc loc) const {
     std::string names;
     for (auto& [own, value] : all()) {
         if (own == name) return std::move(value);
@@ -217,7 +217,7 @@ Attribute Attributes::get(std::string_view name, Loc loc) const {
     fail<ValueError>(loc, "{} has no attribute {}; it has {}", form_->op, name, names.empty() ? "none" : names);
 }
 
-void Attributes::set(std::string_view name, const Attribute& value, Loc loc) {
+void Attributes::set(TextViewArg name, const Attribute& value, Loc loc) {
     const CallerScope caller(loc);  // of what the op itself refuses
     bool is_known = false, fits = false;
     each_field(*form_, data_, [&](const Field& field) {

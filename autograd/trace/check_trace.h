@@ -44,7 +44,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
 template <class Fn>
 CheckTraceResult check_trace(const Graph& graph, Fn&& fn, const std::vector<Tensor>& inputs, const CheckTraceOptions& options = {},
                              Loc loc = Loc::current()) {
-    return detail::check_trace(graph, detail::traced(fn, loc), inputs, options, loc);
+    return detail::check_trace(graph, detail::traced(fn, loc, "check_trace"), inputs, options, loc);
 }
 
 }  // namespace tapir

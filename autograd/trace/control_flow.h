@@ -28,7 +28,8 @@ template <class Then, class Else>
 auto cond(In pred, Then&& then_fn, Else&& else_fn, const std::vector<Tensor>& operands = {}) {
     using Result = detail::ResultOf<Then>;
     static_assert(std::is_same_v<Result, detail::ResultOf<Else>>, "cond: both branches are to give the same type");
-    return detail::FromList<Result>::get(detail::cond(pred, detail::traced(then_fn, pred.loc), detail::traced(else_fn, pred.loc), operands));
+    return detail::FromList<Result>::get(detail::cond(pred, detail::traced(then_fn, pred.loc, "cond"),
+                                                      detail::traced(else_fn, pred.loc, "cond"), operands));
 }
 
 /// carried = body(carried...) for as long as condition(carried...), a tensor of one element, is true. Gives what is carried at the end. Its
@@ -36,7 +37,8 @@ auto cond(In pred, Then&& then_fn, Else&& else_fn, const std::vector<Tensor>& op
 template <class Condition, class Body>
 std::vector<Tensor> while_loop(Condition&& condition, Body&& body, std::vector<Tensor> carried, Loc loc = Loc::current()) {
     static_assert(std::is_same_v<detail::ResultOf<Condition>, Tensor>, "while_loop: the condition is to give a Tensor, so that it can be traced");
-    return detail::while_loop(detail::traced(condition, loc), detail::traced(body, loc), std::move(carried), /*keep_steps=*/false, loc);
+    return detail::while_loop(detail::traced(condition, loc, "while_loop"), detail::traced(body, loc, "while_loop"), std::move(carried),
+                              /*keep_steps=*/false, loc);
 }
 
 struct ScanOptions {
@@ -59,7 +61,7 @@ ScanResult scan(const TracedFunction& combine, std::vector<Tensor> init, const s
 template <class Combine>
 ScanResult scan(Combine&& combine, std::vector<Tensor> init, const std::vector<Tensor>& xs, const ScanOptions& options = {},
                 Loc loc = Loc::current()) {
-    return detail::scan(detail::traced(combine, loc), std::move(init), xs, options, loc);
+    return detail::scan(detail::traced(combine, loc, "scan"), std::move(init), xs, options, loc);
 }
 
 }  // namespace tapir

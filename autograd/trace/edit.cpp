@@ -13,7 +13,7 @@
 #include "tapir/core/fail_impl.h"
 
 namespace tapir {
-Graph::Node* Graph::insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
+Graph::Node* Graph::insert(Node* before, TextViewArg op, const std::vector<Value*>& inputs,
                            const std::vector<std::pair<std::string, Attribute>>& attributes, Loc loc) {
     const OpForm* form = find_form(std::string(op).c_str());
     if (!form) fail<ValueError>(loc, "Graph::insert: {}", detail::no_op(op));
@@ -70,7 +70,7 @@ void Graph::set_input(Node* node, int input, Value* value, Loc loc) {
     place = value;
 }
 
-void Graph::set_attribute(Node* node, std::string_view name, const Attribute& value, Loc loc) {
+void Graph::set_attribute(Node* node, TextViewArg name, const Attribute& value, Loc loc) {
     position(node, "Graph::set_attribute", loc);
     Attributes attributes = node->attributes_;
     attributes.set(name, value, loc);

@@ -130,7 +130,7 @@ Graph Graph::with_outer(const DimSizes& sizes, const Loc& loc) const {
     return graph;
 }
 
-Graph::Value* Graph::value(std::string_view name, Loc loc) const {
+Graph::Value* Graph::value(TextViewArg name, Loc loc) const {
     std::vector<std::string> names;
     const auto is_it = [&](const std::string& own) {
         names.push_back(own);
@@ -157,7 +157,7 @@ Graph::Value* Graph::add_value(Kind kind, std::string name, DType dtype, Device 
     return values_.back().get();
 }
 
-Graph::Value* Graph::add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device, Loc loc) {
+Graph::Value* Graph::add_input(TextArg name, DType dtype, std::vector<SymInt> shape, Device device, Loc loc) {
     for (const Value* input : inputs_) {
         if (input->name == name) fail<ValueError>(loc, "Graph::add_input: there is an input {} already", name);
     }
@@ -174,7 +174,7 @@ std::vector<SymInt> sizes_of(const Tensor& x) {
 
 }  // namespace
 
-Graph::Value* Graph::add_parameter(std::string name, const Tensor& data, Loc loc) {
+Graph::Value* Graph::add_parameter(TextArg name, const Tensor& data, Loc loc) {
     if (!data.defined()) fail<ValueError>(loc, "Graph::add_parameter: {} is undefined", name);
     for (const Value* parameter : parameters_) {
         if (parameter->name == name) fail<ValueError>(loc, "Graph::add_parameter: there is a parameter {} already", name);
@@ -185,7 +185,7 @@ Graph::Value* Graph::add_parameter(std::string name, const Tensor& data, Loc loc
     return value;
 }
 
-Graph::Value* Graph::add_constant(const Tensor& data, std::string name, Loc loc) {
+Graph::Value* Graph::add_constant(const Tensor& data, TextArg name, Loc loc) {
     if (!data.defined()) fail<ValueError>(loc, "Graph::add_constant: the tensor is undefined");
     Value* value = add_value(Kind::constant, std::move(name), data.dtype(), data.device(), sizes_of(data));
     value->data = data;
@@ -193,7 +193,7 @@ Graph::Value* Graph::add_constant(const Tensor& data, std::string name, Loc loc)
     return value;
 }
 
-void Graph::make_parameter(Value* constant, std::string name, Loc loc) {
+void Graph::make_parameter(Value* constant, TextArg name, Loc loc) {
     check_is_here(constant, "Graph::make_parameter", loc);
     if (constant->kind != Kind::constant) fail<ValueError>(loc, "Graph::make_parameter: {} is no constant", called(constant));
     for (const Value* parameter : parameters_) {
@@ -218,7 +218,7 @@ void Graph::make_constant(Value* parameter, Loc loc) {
     constants_.push_back(parameter);
 }
 
-void Graph::add_output(std::string name, Value* value, Loc loc) {
+void Graph::add_output(TextArg name, Value* value, Loc loc) {
     check_is_here(value, "Graph::add_output", loc);
     for (const Output& output : outputs_) {
         if (output.name == name) fail<ValueError>(loc, "Graph::add_output: there is an output {} already", name);
@@ -252,7 +252,7 @@ void Graph::add_guard(Guard guard, Loc loc) {
     guards_.push_back(std::move(guard));
 }
 
-void Graph::remove_output(std::string_view name, Loc loc) {
+void Graph::remove_output(TextViewArg name, Loc loc) {
     const auto output = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& o) { return o.name == name; });
     if (output == outputs_.end()) fail<ValueError>(loc, "Graph::remove_output: there is no output {}", name);
     changed();

@@ -19,6 +19,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/sym_int.h"
+#include "tapir/core/arguments.h"
 
 namespace tapir {
 
@@ -55,9 +56,9 @@ class Attributes {
     /// Their places, one by one.
     void each(const std::function<void(const Field&)>& visit);
     /// Throws ValueError where there is none of this name.
-    Attribute get(std::string_view name, Loc loc = Loc::current()) const;
+    Attribute get(TextViewArg name, Loc loc = Loc::current()) const;
     /// Throws ValueError where there is none of this name, or the value is of another type than it.
-    void set(std::string_view name, const Attribute& value, Loc loc = Loc::current());
+    void set(TextViewArg name, const Attribute& value, Loc loc = Loc::current());
     /// Whether some depend on named dimensions.
     bool is_symbolic() const noexcept { return !symbolic_.empty(); }
     /// Whether the op draws random numbers, or one in a graph that is an attribute does.
@@ -172,13 +173,13 @@ class Graph {
     /// The same of the sizes of a graph around it: those of dimensions that this one does not have are nothing to it.
     Graph with_outer(const DimSizes& sizes, const Loc& loc) const;
     /// The input, parameter or output of this name. Throws ValueError, with the names that there are.
-    Value* value(std::string_view name, Loc loc = Loc::current()) const;
+    Value* value(TextViewArg name, Loc loc = Loc::current()) const;
     /// A listing: a line for each value, with the lines of the program.
     std::string str() const;
     void print() const;
     /// What str() gave, with these parameters and constants (those by number, "%7"); numbers and small constants are in the text itself, others that are
     /// not given are zeros. Throws ValueError with the line that is no listing of a graph.
-    static Graph parse(std::string_view text, const Inputs& data = {}, Loc loc = Loc::current());
+    static Graph parse(TextViewArg text, const Inputs& data = {}, Loc loc = Loc::current());
     /// A drawing for a browser, for Graphviz: a box for each run of a module's nodes, inputs, parameters and constants apart, shapes at the
     /// edges; what the pointer rests on tells more: lines, attributes, dtypes. Branches and bodies of loops are frames of their own.
     ///     std::ofstream("graph.svg") << graph.to_svg();
@@ -206,16 +207,16 @@ class Graph {
 
     /// Sizes are numbers or formulas: {SymInt::dim("batch"), 4}. This and those below throw ValueError for a name that another one of the
     /// kind has, and for undefined tensors.
-    Value* add_input(std::string name, DType dtype, std::vector<SymInt> shape, Device device = {}, Loc loc = Loc::current());
+    Value* add_input(TextArg name, DType dtype, std::vector<SymInt> shape, Device device = {}, Loc loc = Loc::current());
     /// The graph holds the tensor itself, no copy; add_constant() too, whose elements are to stay as they are: plans and passes keep what they
     /// have made of them. (Constants of a trace are copies.)
-    Value* add_parameter(std::string name, const Tensor& data, Loc loc = Loc::current());
-    Value* add_constant(const Tensor& data, std::string name = {}, Loc loc = Loc::current());
+    Value* add_parameter(TextArg name, const Tensor& data, Loc loc = Loc::current());
+    Value* add_constant(const Tensor& data, TextArg name = {}, Loc loc = Loc::current());
     /// A constant becomes a parameter: one that can be written to.
-    void make_parameter(Value* constant, std::string name, Loc loc = Loc::current());
+    void make_parameter(Value* constant, TextArg name, Loc loc = Loc::current());
     /// A parameter becomes a constant: what is computed from it can be computed once. Throws ValueError where it is written to.
     void make_constant(Value* parameter, Loc loc = Loc::current());
-    void add_output(std::string name, Value* value, Loc loc = Loc::current());
+    void add_output(TextArg name, Value* value, Loc loc = Loc::current());
     /// Each run checks that the value is `expected`: ValueError.
     void add_guard(Guard guard, Loc loc = Loc::current());
     /// Each run of all outputs writes the value to the target, a parameter or an input (ValueError), after all ops; in the place of the
@@ -231,7 +232,7 @@ class Graph {
     /// A call of an op before another node; null: after all. The results' shapes and dtypes are worked out by a call. It gets the line
     /// and the module of the other node, or this line. Throws ValueError for an unknown op, for too few inputs, and for those that are made
     /// later; else what the op throws.
-    Node* insert(Node* before, std::string_view op, const std::vector<Value*>& inputs,
+    Node* insert(Node* before, TextViewArg op, const std::vector<Value*>& inputs,
                  const std::vector<std::pair<std::string, Attribute>>& attributes = {}, Loc loc = Loc::current());
     /// Every use of `old` becomes one of `other`, outputs, updates and guards too; only the node that makes `other` keeps its own, so that
     /// a function of a value can take its place. Throws ValueError where a user comes before `other`, DTypeError, DeviceError and ShapeError
@@ -242,7 +243,7 @@ class Graph {
     void set_input(Node* node, int input, Value* value, Loc loc = Loc::current());
     /// Throws ValueError where there is no such attribute and where it cannot be that, ShapeError and DTypeError where the node's results would
     /// be others; else what the op throws.
-    void set_attribute(Node* node, std::string_view name, const Attribute& value, Loc loc = Loc::current());
+    void set_attribute(Node* node, TextViewArg name, const Attribute& value, Loc loc = Loc::current());
     /// Throws ValueError where a result is still used.
     void remove(Node* node, Loc loc = Loc::current());
     /// The graph between any values: `from` become its inputs, `to` its outputs, what else is needed stays as it is. Values without a name
@@ -261,7 +262,7 @@ class Graph {
     /// To be changed; what is known of the node's results stays.
     Attributes& edit_attributes(Node* node) noexcept;
     /// The value stays. Throws ValueError where there is no such output.
-    void remove_output(std::string_view name, Loc loc = Loc::current());
+    void remove_output(TextViewArg name, Loc loc = Loc::current());
     /// They are the graph's no more.
     std::vector<Guard> take_guards();
     /// Nothing is written to afterwards.

@@ -57,7 +57,7 @@ void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& te
 
 }  // namespace
 
-void save_graph(const std::string& path, const Graph& graph, Loc loc) {
+void save_graph(const TextArg& path, const Graph& graph, Loc loc) {
     const detail::CallLine call(loc);
     detail::check_held(graph, loc);
     NamedTensors tensors;
@@ -74,7 +74,7 @@ void save_graph(const std::string& path, const Graph& graph, Loc loc) {
     io::save_safetensors("save_graph", path, tensors, metadata, nullptr, loc);
 }
 
-Graph load_graph(const std::string& path, Loc loc) {
+Graph load_graph(const TextArg& path, Loc loc) {
     const detail::CallLine call(loc);
     FileMetadata metadata;
     const NamedTensors tensors = io::load_safetensors("load_graph", path, &metadata, loc);

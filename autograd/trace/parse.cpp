@@ -534,6 +534,6 @@ Graph detail::read_graph(std::string_view text, const Graph::Inputs& data, bool 
     return GraphReader(text, data, makes_zeros, loc).read();
 }
 
-Graph Graph::parse(std::string_view text, const Inputs& data, Loc loc) { return detail::read_graph(text, data, /*makes_zeros=*/data.empty(), loc); }
+Graph Graph::parse(TextViewArg text, const Inputs& data, Loc loc) { return detail::read_graph(text, data, /*makes_zeros=*/data.empty(), loc); }
 
 }  // namespace tapir

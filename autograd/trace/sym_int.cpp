@@ -34,7 +34,7 @@ bool is_name_part(char c) noexcept { return c == '_' || (c >= '0' && c <= '9') |
 
 SymInt::SymInt(std::int64_t number) : constant_(number) {}
 
-SymInt SymInt::dim(std::string name) {
+SymInt SymInt::dim(TextArg name) {
     SymInt result;
     result.terms_[{std::move(name)}] = 1;
     return result;
@@ -323,7 +323,7 @@ class Parser {
 
 }  // namespace
 
-SymInt SymInt::parse(std::string_view text, Loc loc) {
+SymInt SymInt::parse(TextViewArg text, Loc loc) {
     const CallerScope caller(loc);
     std::int64_t number = 0;  // the smallest is no negated one
     const auto whole = std::from_chars(text.data(), text.data() + text.size(), number);

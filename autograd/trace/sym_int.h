@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/error.h"
 
 namespace tapir {
@@ -24,7 +25,7 @@ class SymInt {
  public:
     SymInt(std::int64_t number = 0);  // NOLINT: implicit by design
     /// The size of this dimension.
-    static SymInt dim(std::string name);
+    static SymInt dim(TextArg name);
 
     bool is_number() const noexcept { return terms_.empty(); }
     /// Of a number. Throws ValueError for any other.
@@ -45,7 +46,7 @@ class SymInt {
     std::vector<std::string> dims() const;
     std::string str() const;
     /// What str() gave. Throws ValueError.
-    static SymInt parse(std::string_view text, Loc loc = Loc::current());
+    static SymInt parse(TextViewArg text, Loc loc = Loc::current());
 
     /// ValueError where a number of the result does not fit into 64 bits.
     friend SymInt operator+(const SymInt& a, const SymInt& b);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir::detail {
@@ -262,11 +263,13 @@ template <class Fn>
 using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(),
                                                   std::declval<const Loc&>()))>;
 
+/// `what` takes it. Throws ValueError for a null function.
 template <class Fn>
-TracedFunction traced(Fn& fn, const Loc& loc = Loc{}) {
+TracedFunction traced(Fn& fn, const Loc& loc = Loc{}, const char* what = "trace") {
     if constexpr (is_reference<Fn>) {
-        return traced(fn.get(), loc);
+        return traced(fn.get(), loc, what);
     } else {
+        check_function(what, fn, loc);
         static_assert(takes_list<Fn>() || counts<Fn>() != 0,
                       "the function is to take Tensors (at most 8), or one std::vector<Tensor>, or, a module, have a forward() that takes them");
         void* address;
@@ -304,6 +307,7 @@ concept FunctionOfTensors = !std::is_convertible_v<Fn, std::function<Tensor(cons
 template <class Fn>
 std::function<Tensor(const std::vector<Tensor>&)> of_list(const char* what, const Fn& fn, const Loc& loc) {
     static_assert(std::is_convertible_v<ResultOf<const Fn>, Tensor>, "the function is to give a Tensor");
+    check_function(what, fn, loc);
     return [what, fn, loc](const std::vector<Tensor>& x) {
         const TracedFunction list = traced(fn, loc);
         check_arity(what, list, x.size(), loc);

@@ -201,4 +201,4 @@ void tapir::set_max_unpacked_bytes(std::uint64_t bytes) noexcept {
     io::most_unpacked.store(bytes > 0 ? bytes : 1, std::memory_order_relaxed);
 }
 
-void tapir::write_file(const std::string& path, std::string_view contents, Loc loc) { io::write_file("write_file", path, contents, loc); }
+void tapir::write_file(const TextArg& path, TextViewArg contents, Loc loc) { io::write_file("write_file", path, contents, loc); }

@@ -5,13 +5,14 @@
 #include <string>
 #include <string_view>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/error.h"
 
 namespace tapir {
 
 /// Writes a new file beside `path`, flushes it to the disk and renames it: at any moment `path` is the old file or the whole new
 /// one. Throws FileError when writing fails; then the old file, if any, is still there.
-void write_file(const std::string& path, std::string_view contents, Loc loc = Loc::current());
+void write_file(const TextArg& path, TextViewArg contents, Loc loc = Loc::current());
 
 /// What a packed file may hold, unpacked, in bytes: a few bytes of gzip can say a thousand times as many. Readers of gzipped files
 /// (read_csv(), read_idx(), mnist(), the CIFAR-10 ones) and load_npz(), for all compressed arrays of an archive together, throw

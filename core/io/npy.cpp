@@ -444,7 +444,7 @@ std::string directory_of(const std::vector<Entry>& entries, std::uint64_t offset
 
 }  // namespace
 
-void save_npy(const std::string& path, const Tensor& x, Loc loc) {
+void save_npy(const TextArg& path, const Tensor& x, Loc loc) {
     const CallerScope caller(loc);
     const std::string header = header_of("save_npy", x, "", loc);
     detail::note_read("save_npy", x, loc);
@@ -456,7 +456,7 @@ void save_npy(const std::string& path, const Tensor& x, Loc loc) {
     file.commit();
 }
 
-Tensor load_npy(const std::string& path, Loc loc) {
+Tensor load_npy(const TextArg& path, Loc loc) {
     const CallerScope caller(loc);
     const io::InputFile file("load_npy", path, loc);
     std::uint64_t done = 0;
@@ -472,7 +472,7 @@ Tensor load_npy(const std::string& path, Loc loc) {
     return t;
 }
 
-void save_npz(const std::string& path, const NamedTensors& tensors, bool compressed, Loc loc) {
+void save_npz(const TextArg& path, const NamedTensors& tensors, bool compressed, Loc loc) {
     const CallerScope caller(loc);
     std::vector<std::string> headers;
     std::unordered_set<std::string> names;
@@ -518,7 +518,7 @@ void save_npz(const std::string& path, const NamedTensors& tensors, bool compres
     file.commit();
 }
 
-NamedTensors load_npz(const std::string& path, Loc loc) {
+NamedTensors load_npz(const TextArg& path, Loc loc) {
     const CallerScope caller(loc);
     const io::InputFile file("load_npz", path, loc);
     std::vector<Entry> entries = read_directory(file);

@@ -10,24 +10,25 @@
 
 #include <string>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/named_tensor.h"
 
 namespace tapir {
 
 /// Writes an array in row-major order, atomically as save_safetensors() does. Throws FileError when writing fails, ValueError for an
 /// undefined tensor, DTypeError for bfloat16, which NumPy does not have: save x.to(float32).
-void save_npy(const std::string& path, const Tensor& x, Loc loc = Loc::current());
+void save_npy(const TextArg& path, const Tensor& x, Loc loc = Loc::current());
 
 /// An array in format 1, 2 or 3, of either byte order, row- or column-major: float16, float32, float64, int32, int64, uint8, bool;
 /// int8, int16 and uint16 become int32, uint32 and uint64 become int64. Throws FileError, also for other types and a uint64 past
 /// int64's end. For a file of another format the error names the function that reads it.
-Tensor load_npy(const std::string& path, Loc loc = Loc::current());
+Tensor load_npy(const TextArg& path, Loc loc = Loc::current());
 
 /// Writes NAME.npy for each tensor into an archive; `compressed` by zlib. Throws as save_npy(), and ValueError for a name that is used
 /// twice, FileError for compression in a build without zlib.
-void save_npz(const std::string& path, const NamedTensors& tensors, bool compressed = false, Loc loc = Loc::current());
+void save_npz(const TextArg& path, const NamedTensors& tensors, bool compressed = false, Loc loc = Loc::current());
 
 /// The arrays of an archive, compressed or not, in the order of its directory. Throws FileError.
-NamedTensors load_npz(const std::string& path, Loc loc = Loc::current());
+NamedTensors load_npz(const TextArg& path, Loc loc = Loc::current());
 
 }  // namespace tapir

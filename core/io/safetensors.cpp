@@ -377,12 +377,12 @@ void io::save_safetensors(const char* op, const std::string& path, const NamedTe
     file.commit(before_rename);
 }
 
-NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata, Loc loc) {
+NamedTensors load_safetensors(const TextArg& path, FileMetadata* metadata, Loc loc) {
     const CallerScope caller(loc);
     return io::load_safetensors("load_safetensors", path, metadata, loc);
 }
 
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata, Loc loc) {
+void save_safetensors(const TextArg& path, const NamedTensors& tensors, const FileMetadata& metadata, Loc loc) {
     const CallerScope caller(loc);
     for (const NamedTensor& t : tensors) {
         if (t.tensor.defined()) detail::note_read("save_safetensors", t.tensor, loc);

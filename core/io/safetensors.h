@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/named_tensor.h"
 
 namespace tapir {
@@ -24,12 +25,12 @@ using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 /// Writes a new file beside `path`, flushes it to the disk and renames it: at any moment `path` is the old file or the whole
 /// new one. Throws FileError when writing fails, ValueError for undefined tensors, and for names that are used twice, are
 /// not UTF-8, or are "__metadata__".
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata = {},
+void save_safetensors(const TextArg& path, const NamedTensors& tensors, const FileMetadata& metadata = {},
                       Loc loc = Loc::current());
 
 /// The tensors of a file in the order of its header. Dtypes F64 F32 F16 BF16 I64 I32 U8 BOOL stay what they are; others become the next
 /// one that holds their values: I8 I16 U16 int32, U32 and U64 int64, F8_E4M3 and F8_E5M2 float32. Fills `metadata` where given.
 /// Throws FileError, also for other dtypes (complex ones, parts of bytes) and a U64 past int64's end.
-NamedTensors load_safetensors(const std::string& path, FileMetadata* metadata = nullptr, Loc loc = Loc::current());
+NamedTensors load_safetensors(const TextArg& path, FileMetadata* metadata = nullptr, Loc loc = Loc::current());
 
 }  // namespace tapir

@@ -154,7 +154,7 @@ const char* parse_as(DType dtype, std::string_view text, std::byte* to) {
 
 }  // namespace
 
-Csv read_csv(const std::string& path, const CsvOptions& options, Loc loc) {
+Csv read_csv(const TextArg& path, const CsvOptions& options, Loc loc) {
     const CallerScope caller(loc);
     const auto is_end = [](char c) { return c == '\n' || c == '\r' || c == '\0'; };
     if (is_end(options.separator) || options.separator == options.quote || options.quote == '\n' || options.quote == '\r') {
@@ -187,7 +187,7 @@ Csv read_csv(const std::string& path, const CsvOptions& options, Loc loc) {
     return table;
 }
 
-int64_t Csv::column(const std::string& name, Loc loc) const {
+int64_t Csv::column(const TextArg& name, Loc loc) const {
     const auto found = std::find(names_.begin(), names_.end(), name);
     if (found != names_.end()) return found - names_.begin();
     std::string all;
@@ -203,7 +203,7 @@ std::string_view Csv::cell(int64_t row, int64_t column, Loc loc) const {
     return std::string_view(text_).substr(c.begin, c.end - c.begin);
 }
 
-std::vector<std::string> Csv::text(const std::string& name, Loc loc) const {
+std::vector<std::string> Csv::text(const TextArg& name, Loc loc) const {
     const CallerScope caller(loc);
     const int64_t number = column(name, loc);
     std::vector<std::string> result;
@@ -262,7 +262,7 @@ Tensor Csv::numbers(DType dtype, Loc loc) const {
     return numbers_of(all, {rows(), columns()}, dtype, loc);
 }
 
-Tensor Csv::numbers(const std::string& name, DType dtype, Loc loc) const {
+Tensor Csv::numbers(const TextArg& name, DType dtype, Loc loc) const {
     const CallerScope caller(loc);
     return numbers_of({column(name, loc)}, {rows()}, dtype, loc);
 }

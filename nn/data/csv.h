@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir::data {
@@ -29,11 +30,11 @@ class Csv {
     std::int64_t columns() const noexcept { return static_cast<std::int64_t>(names_.size()); }
     const std::vector<std::string>& names() const noexcept { return names_; }
     /// The number of a column. Throws ValueError.
-    std::int64_t column(const std::string& name, Loc loc = Loc::current()) const;
+    std::int64_t column(const TextArg& name, Loc loc = Loc::current()) const;
     /// A cell without its quotes. Throws IndexError.
     std::string_view cell(std::int64_t row, std::int64_t column, Loc loc = Loc::current()) const;
     /// A column as it reads. Throws ValueError.
-    std::vector<std::string> text(const std::string& name, Loc loc = Loc::current()) const;
+    std::vector<std::string> text(const TextArg& name, Loc loc = Loc::current()) const;
 
     /// All columns as numbers: (rows, columns). Spaces around a number are allowed; a bool is 0, 1, true or false. Throws FileError
     /// with path, line and column at the first cell that is not a number, or not one of the dtype.
@@ -42,13 +43,15 @@ class Csv {
     Tensor numbers(const std::vector<std::string>& names, DType dtype = float32, Loc loc = Loc::current()) const;
     /// The same of literals, numbers({"length", "width"}), which could be two ends of one string otherwise.
     Tensor numbers(std::initializer_list<const char*> names, DType dtype = float32, Loc loc = Loc::current()) const {
-        return numbers(std::vector<std::string>(names.begin(), names.end()), dtype, loc);
+        std::vector<std::string> texts;
+        for (const char* name : names) texts.push_back(TextArg(name, loc));
+        return numbers(texts, dtype, loc);
     }
     /// One column: (rows,).
-    Tensor numbers(const std::string& name, DType dtype = float32, Loc loc = Loc::current()) const;
+    Tensor numbers(const TextArg& name, DType dtype = float32, Loc loc = Loc::current()) const;
 
  private:
-    friend Csv read_csv(const std::string& path, const CsvOptions& options, Loc loc);
+    friend Csv read_csv(const TextArg& path, const CsvOptions& options, Loc loc);
     struct Cell {
         std::size_t begin, end;  // in text_
         std::int64_t line, column;  // where it begins in the file
@@ -66,6 +69,6 @@ class Csv {
 /// Reads a table. Rows are lines; empty ones are left out. Line ends may be CRLF, a byte order mark is dropped, a file may be
 /// gzipped. Throws FileError with path, line and column for rows of different lengths and for quotes that are not closed or are
 /// followed by text, ValueError for a separator or quote that cannot be one.
-Csv read_csv(const std::string& path, const CsvOptions& options = {}, Loc loc = Loc::current());
+Csv read_csv(const TextArg& path, const CsvOptions& options = {}, Loc loc = Loc::current());
 
 }  // namespace tapir::data

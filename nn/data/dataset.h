@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/tensor.h"
 
@@ -201,7 +202,9 @@ class ConcatDataset<std::vector<D>> {
 template <Dataset D, class F>
 class MapDataset {
  public:
-    MapDataset(D dataset, F fn) : dataset_(std::move(dataset)), fn_(std::move(fn)) {}
+    MapDataset(D dataset, F fn, Loc loc = Loc::current()) : dataset_(std::move(dataset)), fn_(std::move(fn)) {
+        tapir::detail::check_function("map", fn_, loc);
+    }
     std::int64_t size() const { return dataset_.size(); }
     decltype(auto) get(std::int64_t index, Generator& random) const {
         if constexpr (std::is_invocable_v<const F&, ItemOf<D>, Generator&>) {
@@ -218,8 +221,8 @@ class MapDataset {
 
 /// The dataset with fn applied to each item when it is taken. fn is called by several threads at once.
 template <Dataset D, class F>
-MapDataset<D, F> map(D dataset, F fn) {
-    return {std::move(dataset), std::move(fn)};
+MapDataset<D, F> map(D dataset, F fn, Loc loc = Loc::current()) {
+    return {std::move(dataset), std::move(fn), loc};
 }
 
 /// Parts of these sizes, in random order. Throws ValueError unless they add up to the dataset's.

@@ -121,9 +121,9 @@ std::pair<Tensor, Tensor> read_cifar10_file(const char* op, const std::string& p
 
 }  // namespace
 
-Tensor read_idx(const std::string& path, Loc loc) { return read_idx_file("read_idx", path, loc); }
+Tensor read_idx(const TextArg& path, Loc loc) { return read_idx_file("read_idx", path, loc); }
 
-TensorDataset<Tensor, Tensor> mnist(const std::string& folder, bool train, Loc loc) {
+TensorDataset<Tensor, Tensor> mnist(const TextArg& folder, bool train, Loc loc) {
     const CallerScope caller(loc);
     const std::string prefix = train ? "train" : "t10k";
     const std::string image_path = find_file(folder, prefix + "-images-idx3-ubyte", loc);
@@ -140,13 +140,13 @@ TensorDataset<Tensor, Tensor> mnist(const std::string& folder, bool train, Loc l
     return TensorDataset<Tensor, Tensor>(images.unsqueeze(1), labels.to(int64));
 }
 
-TensorDataset<Tensor, Tensor> read_cifar10(const std::string& path, Loc loc) {
+TensorDataset<Tensor, Tensor> read_cifar10(const TextArg& path, Loc loc) {
     const CallerScope caller(loc);
     const auto [images, labels] = read_cifar10_file("read_cifar10", path, loc);
     return TensorDataset<Tensor, Tensor>(images, labels);
 }
 
-TensorDataset<Tensor, Tensor> cifar10(const std::string& folder, bool train, Loc loc) {
+TensorDataset<Tensor, Tensor> cifar10(const TextArg& folder, bool train, Loc loc) {
     const CallerScope caller(loc);
     std::vector<Tensor> images, labels;
     for (int i = 1; i <= (train ? 5 : 1); ++i) {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "tapir/autograd/profiler.h"
+#include "tapir/core/arguments.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/nn/data/collate.h"
@@ -162,22 +163,28 @@ class DataLoader : public detail::LoaderBase {
     using Batch = std::decay_t<std::invoke_result_t<const Collate&, std::vector<Item>>>;
 
     /// `collate` makes a batch of a std::vector of items, on several threads at once; unless given: data::collate(). Throws
-    /// ValueError for options that make no sense.
+    /// ValueError for options that make no sense, and for a null function.
     explicit DataLoader(D dataset, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
         : LoaderBase(dataset.size(), batches_of(dataset.size(), options, loc), options, loc),
-          dataset_(std::move(dataset)), collate_(std::move(collate)) {}
+          dataset_(std::move(dataset)), collate_(std::move(collate)) {
+        tapir::detail::check_function("DataLoader", collate_, loc);
+    }
     /// In the order of a Sampler.
     template <class S>
         requires std::is_base_of_v<Sampler, S>
     DataLoader(D dataset, S sampler, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
         : LoaderBase(dataset.size(), batches_of(std::make_shared<const S>(std::move(sampler)), options, loc), options, loc),
-          dataset_(std::move(dataset)), collate_(std::move(collate)) {}
+          dataset_(std::move(dataset)), collate_(std::move(collate)) {
+        tapir::detail::check_function("DataLoader", collate_, loc);
+    }
     /// In the batches of a BatchSampler; the options' batch_size and drop_last mean nothing then.
     template <class S>
         requires std::is_base_of_v<BatchSampler, S>
     DataLoader(D dataset, S batches, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
         : LoaderBase(dataset.size(), std::make_shared<const S>(std::move(batches)), options, loc),
-          dataset_(std::move(dataset)), collate_(std::move(collate)) {}
+          dataset_(std::move(dataset)), collate_(std::move(collate)) {
+        tapir::detail::check_function("DataLoader", collate_, loc);
+    }
 
     const D& dataset() const noexcept { return dataset_; }
 

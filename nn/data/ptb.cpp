@@ -145,13 +145,13 @@ void check_classes(const char* op, int classes, const Loc& loc) {
 
 }  // namespace
 
-Tree parse_ptb(std::string_view text, const TreeSource& source, int classes, Loc loc) {
+Tree parse_ptb(TextViewArg text, const TreeSource& source, int classes, Loc loc) {
     const CallerScope caller(loc);
     check_classes("parse_ptb", classes, loc);
     return Parser("parse_ptb", text, source, classes, loc).parse();
 }
 
-std::vector<Tree> read_ptb(const std::string& path, int classes, Loc loc) {
+std::vector<Tree> read_ptb(const TextArg& path, int classes, Loc loc) {
     const CallerScope caller(loc);
     check_classes("read_ptb", classes, loc);
     LineReader reader(path, "read_ptb", loc);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/nn/data/tree.h"
 
 namespace tapir::data {
@@ -15,9 +16,9 @@ namespace tapir::data {
 /// same words). Escapes are undone: \/ and \* become / and *, -LRB- and -RRB- become parentheses. Brackets may be nested to any
 /// depth.
 /// Throws FileError with path, line and column at the first thing that is not such a tree, and for a file without trees.
-std::vector<Tree> read_ptb(const std::string& path, int classes = 5, Loc loc = Loc::current());
+std::vector<Tree> read_ptb(const TextArg& path, int classes = 5, Loc loc = Loc::current());
 
 /// One tree from a line of text. `source` is used for messages and Tree::path().
-Tree parse_ptb(std::string_view text, const TreeSource& source = {}, int classes = 5, Loc loc = Loc::current());
+Tree parse_ptb(TextViewArg text, const TreeSource& source = {}, int classes = 5, Loc loc = Loc::current());
 
 }  // namespace tapir::data

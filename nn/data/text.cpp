@@ -12,8 +12,8 @@
 
 namespace tapir::data {
 
-LineReader::LineReader(const std::string& path, const char* op, Loc loc)
-    : path_(path), op_(op), loc_(loc), descriptor_(io::open_to_read(op, path, loc)) {
+LineReader::LineReader(const TextArg& path, const char* op, Loc loc)
+    : path_(path), op_(tapir::detail::given_view(op, loc).data()), loc_(loc), descriptor_(io::open_to_read(op, path, loc)) {
     const CallerScope caller(loc);
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}:1:1: cannot open: {}", op_, path_, std::strerror(errno));
     struct stat status {};
@@ -75,7 +75,7 @@ void LineReader::fail_at(std::size_t offset, const std::string& problem) const {
     fail<FileError>(loc_, "{}: {}:{}:{}: {}", op_, path_, line_number_, offset + 1, problem);
 }
 
-std::vector<std::string> read_lines(const std::string& path, Loc loc) {
+std::vector<std::string> read_lines(const TextArg& path, Loc loc) {
     const CallerScope caller(loc);
     std::vector<std::string> lines;
     for (LineReader reader(path, "read_lines", loc); reader.next();) lines.push_back(reader.line());

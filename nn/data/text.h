@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/error.h"
 
 namespace tapir::data {
@@ -17,7 +18,7 @@ namespace tapir::data {
 class LineReader {
  public:
     /// `op` stands at the beginning of messages. Throws FileError when the file is missing, unreadable or no regular file.
-    explicit LineReader(const std::string& path, const char* op = "LineReader", Loc loc = Loc::current());
+    explicit LineReader(const TextArg& path, const char* op = "LineReader", Loc loc = Loc::current());
     ~LineReader();
     LineReader(const LineReader&) = delete;
     LineReader& operator=(const LineReader&) = delete;
@@ -54,7 +55,7 @@ class LineReader {
 };
 
 /// All lines of a file. Throws FileError.
-std::vector<std::string> read_lines(const std::string& path, Loc loc = Loc::current());
+std::vector<std::string> read_lines(const TextArg& path, Loc loc = Loc::current());
 
 /// `text` in quotes for a message: shortened when long, bytes that are not printable ASCII as \xNN.
 std::string in_quotes(std::string_view text);

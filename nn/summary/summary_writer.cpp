@@ -112,9 +112,9 @@ struct SummaryWriter::Impl {
     }
 };
 
-SummaryWriter::SummaryWriter(const std::string& log_dir, SummaryWriterOptions options, Loc loc) : impl_(new Impl) {
+SummaryWriter::SummaryWriter(const TextArg& log_dir, SummaryWriterOptions options, Loc loc) : impl_(new Impl) {
     const CallerScope caller(loc);
-    impl_->folder = log_dir.empty() ? default_folder(options.comment) : log_dir;
+    impl_->folder = log_dir.empty() ? default_folder(options.comment) : std::string(log_dir);
     impl_->options = std::move(options);
     const char* op = "SummaryWriter";
     summary::EventFile& file = impl_->file(op, {}, loc);
@@ -135,14 +135,14 @@ const std::string& SummaryWriter::get_logdir() const noexcept {
     return impl_ ? impl_->folder : none;
 }
 
-void SummaryWriter::add_scalar(std::string_view tag, double scalar_value, std::int64_t global_step, double walltime, Loc loc) {
+void SummaryWriter::add_scalar(TextViewArg tag, double scalar_value, std::int64_t global_step, double walltime, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_scalar";
     check_text(op, "tag", tag, loc);
     of_writer(impl_, op, loc).add(op, event_of(scalar(tag, scalar_value), global_step, walltime), loc);
 }
 
-void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value, std::int64_t global_step, double walltime, Loc loc) {
+void SummaryWriter::add_scalar(TextViewArg tag, const Tensor& scalar_value, std::int64_t global_step, double walltime, Loc loc) {
     const CallerScope caller(loc);
     check_defined("add_scalar", "value", scalar_value, loc);
     if (scalar_value.numel() != 1) {
@@ -151,7 +151,7 @@ void SummaryWriter::add_scalar(std::string_view tag, const Tensor& scalar_value,
     add_scalar(tag, scalar_value.item(loc), global_step, walltime, loc);
 }
 
-void SummaryWriter::add_scalars(std::string_view main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
+void SummaryWriter::add_scalars(TextViewArg main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
                                 std::int64_t global_step, double walltime, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_scalars";
@@ -165,7 +165,7 @@ void SummaryWriter::add_scalars(std::string_view main_tag, const std::vector<std
     }
 }
 
-void SummaryWriter::add_histogram(std::string_view tag, const Tensor& values, std::int64_t global_step, const std::vector<double>& bins,
+void SummaryWriter::add_histogram(TextViewArg tag, const Tensor& values, std::int64_t global_step, const std::vector<double>& bins,
                                   double walltime, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_histogram";
@@ -199,19 +199,19 @@ Message image_event(const char* op, std::string_view tag, const Tensor& x, std::
 
 }  // namespace
 
-void SummaryWriter::add_image(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
-                              std::string_view dataformats, Loc loc) {
+void SummaryWriter::add_image(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
+                              TextViewArg dataformats, Loc loc) {
     const CallerScope caller(loc);
     of_writer(impl_, "add_image", loc).add("add_image", image_event("add_image", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
-void SummaryWriter::add_images(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
-                               std::string_view dataformats, Loc loc) {
+void SummaryWriter::add_images(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
+                               TextViewArg dataformats, Loc loc) {
     const CallerScope caller(loc);
     of_writer(impl_, "add_images", loc).add("add_images", image_event("add_images", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
-void SummaryWriter::add_text(std::string_view tag, std::string_view text_string, std::int64_t global_step, double walltime, Loc loc) {
+void SummaryWriter::add_text(TextViewArg tag, TextViewArg text_string, std::int64_t global_step, double walltime, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_text";
     check_text(op, "tag", tag, loc);
@@ -316,7 +316,7 @@ std::set<std::string> names_of(const char* op, const char* what, const Pairs& pa
 void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>>& hparam_dict,
                                 const std::vector<std::pair<std::string, double>>& metric_dict,
                                 const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete,
-                                std::string_view run_name, Loc loc) {
+                                TextViewArg run_name, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_hparams";
     Impl& impl = of_writer(impl_, op, loc);
@@ -438,7 +438,7 @@ std::string sprite(const char* op, const Tensor& images, const Loc& loc) {
 }  // namespace
 
 void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::string>& metadata, const Tensor& label_img,
-                                  std::int64_t global_step, std::string_view tag, const std::vector<std::string>& metadata_header, Loc loc) {
+                                  std::int64_t global_step, TextViewArg tag, const std::vector<std::string>& metadata_header, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_embedding";
     Impl& impl = of_writer(impl_, op, loc);

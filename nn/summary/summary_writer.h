@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "tapir/autograd/tape.h"
+#include "tapir/core/arguments.h"
 #include "tapir/core/tensor.h"
 #include "tapir/nn/module.h"
 
@@ -55,7 +56,7 @@ struct HParam {
         requires std::is_arithmetic_v<T>
     HParam(T value) : kind(std::is_same_v<T, bool> ? Kind::boolean : Kind::number), number(static_cast<double>(value)) {}  // NOLINT
     HParam(std::string value) : kind(Kind::text), text(std::move(value)) {}                                              // NOLINT
-    HParam(const char* value) : kind(Kind::text), text(value) {}                                                         // NOLINT
+    HParam(const char* value, Loc loc = Loc::current()) : kind(Kind::text), text(TextArg(value, loc)) {}                 // NOLINT
 
     Kind kind;
     double number = 0;
@@ -68,34 +69,34 @@ class SummaryWriter {
 
     /// Makes the folder where there is none, and a new event file in it. Without a name the folder is runs/DATE_TIME_HOST and the
     /// comment. Throws FileError.
-    explicit SummaryWriter(const std::string& log_dir = {}, SummaryWriterOptions options = {}, Loc loc = Loc::current());
+    explicit SummaryWriter(const TextArg& log_dir = {}, SummaryWriterOptions options = {}, Loc loc = Loc::current());
     ~SummaryWriter();
     SummaryWriter(SummaryWriter&&) noexcept;
     SummaryWriter& operator=(SummaryWriter&&) noexcept;
 
     /// A number, nan and infinity too; TensorBoard keeps float32. A tensor has one element (ShapeError).
-    void add_scalar(std::string_view tag, double scalar_value, std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
-    void add_scalar(std::string_view tag, const Tensor& scalar_value, std::int64_t global_step = 0, double walltime = kNow,
+    void add_scalar(TextViewArg tag, double scalar_value, std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
+    void add_scalar(TextViewArg tag, const Tensor& scalar_value, std::int64_t global_step = 0, double walltime = kNow,
                     Loc loc = Loc::current());
     /// Several curves in one chart: add_scalars("loss", {{"train", a}, {"test", b}}, step). Each is a run of its own, in the folder
     /// LOG_DIR/MAIN_TAG_TAG.
-    void add_scalars(std::string_view main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
+    void add_scalars(TextViewArg main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
                      std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
     /// Of the finite elements of a tensor of any shape and dtype, in PyTorch's bins="tensorflow"; with `bins` between these edges, which
     /// ascend (ValueError). TensorBoard makes histograms and distributions of it. Throws ValueError for an undefined tensor: a gradient
     /// before backward(), say.
-    void add_histogram(std::string_view tag, const Tensor& values, std::int64_t global_step = 0, const std::vector<double>& bins = {},
+    void add_histogram(TextViewArg tag, const Tensor& values, std::int64_t global_step = 0, const std::vector<double>& bins = {},
                        double walltime = kNow, Loc loc = Loc::current());
     /// uint8, or floating, 0 to 1; what is beyond becomes black or white, as nan does black. 1, 3 (RGB) or 4 channels (RGBA), in the
     /// order that dataformats names: "CHW", "HWC", "HW". Throws ShapeError, DTypeError (integers), ValueError, and FileError in a
     /// build without zlib.
-    void add_image(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow,
-                   std::string_view dataformats = "CHW", Loc loc = Loc::current());
+    void add_image(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow,
+                   TextViewArg dataformats = "CHW", Loc loc = Loc::current());
     /// The same of several images, which are shown in rows of eight.
-    void add_images(std::string_view tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow,
-                    std::string_view dataformats = "NCHW", Loc loc = Loc::current());
+    void add_images(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow,
+                    TextViewArg dataformats = "NCHW", Loc loc = Loc::current());
     /// Markdown. What is not UTF-8 becomes U+FFFD.
-    void add_text(std::string_view tag, std::string_view text_string, std::int64_t global_step = 0, double walltime = kNow,
+    void add_text(TextViewArg tag, TextViewArg text_string, std::int64_t global_step = 0, double walltime = kNow,
                   Loc loc = Loc::current());
 
     /// The tape's records as a graph: boxes of modules, shapes at the edges, lines of the program among the attributes. It may be the tape
@@ -128,11 +129,11 @@ class SummaryWriter {
     void add_hparams(const std::vector<std::pair<std::string, HParam>>& hparam_dict,
                      const std::vector<std::pair<std::string, double>>& metric_dict,
                      const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete = {},
-                     std::string_view run_name = {}, Loc loc = Loc::current());
+                     TextViewArg run_name = {}, Loc loc = Loc::current());
     /// Points for TensorBoard's projector: a matrix, a row a point. metadata: a label a point; with metadata_header, labels of as many
     /// columns, with tabs between. label_img: (N, C, H, W), as add_images(). Throws ShapeError, ValueError, FileError.
     void add_embedding(const Tensor& mat, const std::vector<std::string>& metadata = {}, const Tensor& label_img = {},
-                       std::int64_t global_step = 0, std::string_view tag = "default", const std::vector<std::string>& metadata_header = {},
+                       std::int64_t global_step = 0, TextViewArg tag = "default", const std::vector<std::string>& metadata_header = {},
                        Loc loc = Loc::current());
 
     /// Waits until the disk has all.

@@ -599,7 +599,7 @@ static void check_metadata(const OnnxOptions& options, const Loc& loc) {
     }
 }
 
-void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options, Loc loc) {
+void save_onnx(const TextArg& path, const Graph& graph, const OnnxOptions& options, Loc loc) {
     const detail::CallLine call(loc);
     if (options.opset < kLeastOpset || options.opset > kLastOpset) {
         fail<ValueError>(loc, "save_onnx: opset is to be {} to {}, got {}", kLeastOpset, kLastOpset, options.opset);

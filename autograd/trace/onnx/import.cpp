@@ -665,7 +665,7 @@ Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& opt
 }  // namespace
 }  // namespace detail
 
-Graph load_onnx(const std::string& path, const LoadOnnxOptions& options, Loc loc) {
+Graph load_onnx(const TextArg& path, const LoadOnnxOptions& options, Loc loc) {
     const detail::CallLine call(loc);
     std::string bytes;
     {
@@ -677,7 +677,7 @@ Graph load_onnx(const std::string& path, const LoadOnnxOptions& options, Loc loc
     return detail::load_model(bytes.data(), bytes.size(), options, std::filesystem::path(path).parent_path().string(), path, loc);
 }
 
-Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options, const std::string& folder, Loc loc) {
+Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options, const TextArg& folder, Loc loc) {
     const detail::CallLine call(loc);
     return detail::load_model(bytes.data(), bytes.size(), options, folder, "the model in memory", loc);
 }

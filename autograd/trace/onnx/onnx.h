@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tapir/autograd/trace/graph.h"
+#include "tapir/core/arguments.h"
 
 namespace tapir {
 
@@ -57,9 +58,9 @@ struct LoadOnnxOptions {
 /// Throws FileError for what is no model, ValueError for options that name what the model has not, with all ops that it has and Tapir has
 /// not, for a node with an attribute that its operator has not in the model's opset, or of another type, or where the value of an input is needed, or loops do not end within trial_turns, TapeError where the model does something else
 /// for each size, OutOfMemory where no sizes that fit do with trial_memory, and what ops throw, with the node's name.
-Graph load_onnx(const std::string& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
+Graph load_onnx(const TextArg& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.
-Graph load_onnx_from_memory(std::string_view bytes, const LoadOnnxOptions& options = {}, const std::string& folder = {},
+Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options = {}, const TextArg& folder = {},
                             Loc loc = Loc::current());
 
 // --- Writing ------------------------------------------------------------------------------------------------------------------------
@@ -83,6 +84,6 @@ struct OnnxOptions {
 /// and none of Conv, AveragePool, Resize and GridSample, and it has no Scan of no steps, as the gradient of a while_loop is that makes none.
 /// Files are written beside and renamed. Throws ValueError that names all ops that cannot be written, each with its line, or for two inputs,
 /// parameters, outputs or metadata of one name, and FileError.
-void save_onnx(const std::string& path, const Graph& graph, const OnnxOptions& options = {}, Loc loc = Loc::current());
+void save_onnx(const TextArg& path, const Graph& graph, const OnnxOptions& options = {}, Loc loc = Loc::current());
 
 }  // namespace tapir
