@@ -63,18 +63,23 @@ void WeightAverage::update(Loc loc) {
     }
     const kernels::AverageStep step{weight(updates_)};
     StepQueue queue;
+    std::vector<Tensor> own;  // made before the first average changes: all that takes memory
+    for (const Tensor& p : parameters_) {
+        const detail::PartsOfOp parts;
+        own.push_back(is_floating(p.dtype()) && !on_gpu(p) ? p.detach().contiguous() : p.detach());
+    }
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const Tensor &p = parameters_[i], &average = averages_[i];
         detail::begin_op("update", p.impl(), loc);
         const detail::PartsOfOp parts;
         if (!is_floating(p.dtype())) {
-            Tensor(average).copy_(p.detach(), loc);
+            Tensor(average).copy_(own[i], loc);
             continue;
         }
         Update work;
         work.queue = &queue;
         work.parameter = average;
-        work.gradient = ready(p.detach(), average.dtype());
+        work.gradient = on_gpu(p) ? ready(own[i], average.dtype()) : own[i];
         work.apply(step);
         mark_written(average, loc);
     }

@@ -80,6 +80,7 @@ void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
         AutogradMeta* meta;
         SparseRows rows;
         Tensor scaled, unscaled;
+        std::vector<SparseRows> unscaled_rows = {};
     };
     std::vector<Gradient> gradients;
     std::vector<OnDevice> devices;
@@ -105,17 +106,21 @@ void GradScaler::unscale_(Optimizer& optimizer, Loc loc) {
         detail::begin_op("unscale_", on.not_finite.impl(), loc);
         gpu::scale_gradients(on.gradients, 1 / scale_, on_stream<bool>(on.not_finite));
     }
-    for (const auto& [meta, rows, scaled, unscaled] : gradients) {
+    for (Gradient& one : gradients) {
+        if (one.rows.defined()) one.unscaled_rows.push_back({one.rows.indices, one.unscaled});
+    }
+    std::vector<Tensor> unasked;
+    for (const OnDevice& on : devices) unasked.push_back(on.not_finite);
+    unscaled_.push_back({&optimizer, std::move(unasked), !finite});
+    for (auto& [meta, rows, scaled, unscaled, unscaled_rows] : gradients) {  // from here on nothing fails
         if (rows.defined()) {
-            meta->rows = {{rows.indices, unscaled}};
+            meta->rows.swap(unscaled_rows);
         } else {
             const bool is_sure = meta->is_sure_of_rows();
             meta->grad = unscaled;
             meta->note_rows_version(is_sure);
         }
     }
-    Unscaled& unscaled = unscaled_.emplace_back(Unscaled{&optimizer, {}, !finite});
-    for (const OnDevice& on : devices) unscaled.unasked.push_back(on.not_finite);
 }
 
 GradScaler::Unscaled* GradScaler::find(const Optimizer& optimizer) noexcept {

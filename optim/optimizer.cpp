@@ -341,7 +341,7 @@ void Optimizer::step(Loc loc) {
     StepQueue queue(is_told);
     try {
         update_all(queue, loc);
-    } catch (...) {  // no memory for a copy in another dtype: what came before it has made its step; or a watcher's, after all
+    } catch (...) {  // a watcher's, after all; or, on a device, no memory for a copy in another dtype: what came before has made its step
         queue.flush();
         throw;
     }
@@ -402,27 +402,35 @@ class ThrownByWatchers {
     std::exception_ptr first_;
 };
 
-// Of one parameter, or of rows of one. gradient: undefined where there are only rows of it.
-static void update(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const SparseRows& rows, StepQueue& queue,
-                   ThrownByWatchers& thrown, const Loc& loc) {
-    const BufferNames names = rule.buffers(options);
+// What the update of one parameter needs beside its buffers: all that takes memory. A device has no update of 16 bits, so that it needs a
+// copy in float32; the CPU converts part by part.
+static Update prepared(const Slot& slot, const Tensor& gradient, const SparseRows& rows, const Loc& loc) {
     const DType compute = computed_in(slot.parameter.dtype());
+    const detail::PartsOfOp parts;
+    Update work;
+    if (rows.defined()) {
+        work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
+    } else {
+        work.gradient = on_gpu(gradient) ? ready(gradient, compute) : gradient.contiguous();
+    }
+    work.parameter = on_gpu(slot.parameter) ? ready(slot.parameter, compute) : slot.parameter.contiguous();
+    return work;
+}
+
+// Of one parameter, or of rows of one. gradient: undefined where there are only rows of it. work: as prepared(), or empty: not yet.
+static void update(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const SparseRows& rows, Update work,
+                   StepQueue& queue, ThrownByWatchers& thrown, const Loc& loc) {
+    const BufferNames names = rule.buffers(options);
     detail::begin_op(rule.op->name, slot.parameter.impl(), loc);
     if (queue.is_told) thrown.keep([&] { tell_begin(rule, slot, names, loc); });
     if (detail::watching_ops) [[unlikely]]
         detail::log_placement(slot.parameter.impl());
     const detail::PartsOfOp parts;
-    Update work;
+    if (!work.parameter.defined()) work = prepared(slot, gradient, rows, loc);
     work.queue = &queue;
     for (int i = 0; i < kMaxBuffers; ++i) {
         if (names.of[i]) work.buffers[i] = slot.buffers[i];
     }
-    if (rows.defined()) {
-        work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
-    } else {
-        work.gradient = ready(gradient, compute);
-    }
-    work.parameter = ready(slot.parameter, compute);
     read_progress(slot);
     const bool was_undone = slot.progress.defined() && slot.steps == 0;  // by a trace, whose buffers are here still
     work.first = std::exchange(slot.has_new_buffers, false) || was_undone;
@@ -430,7 +438,7 @@ static void update(const OptimizerRule& rule, const void* options, Slot& slot, c
     const double number = slot.number;
     rule.update(options, slot, work);
     write_progress(slot, loc);
-    if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or of 16 bits
+    if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or, on a device, of 16 bits
         queue.flush();
         slot.parameter.copy_(work.parameter, loc);
     } else {
@@ -457,7 +465,7 @@ static void update_rows(const OptimizerRule& rule, const void* options, Slot& sl
     Slot rows = slot;
     rows.parameter = rows_of(slot.parameter);
     for (Tensor& buffer : rows.buffers) buffer = rows_of(buffer);
-    update(rule, options, rows, rows_of(gradient), {}, queue, thrown, loc);
+    update(rule, options, rows, rows_of(gradient), {}, {}, queue, thrown, loc);
     queue.flush();
     const auto put_back = [&](Tensor& whole, const Tensor& part) {
         const detail::Muted told(!queue.is_told);
@@ -470,11 +478,24 @@ static void update_rows(const OptimizerRule& rule, const void* options, Slot& sl
     slot.has_new_buffers = rows.has_new_buffers;
 }
 
+// An update that waits until all of them have what they need.
+namespace {
+struct Waiting {
+    std::size_t group;
+    Slot* slot;
+    Tensor gradient, used_rows;  // used_rows: of an update of these rows alone, in a trace
+    SparseRows rows;
+    Update work;  // undefined: on a device, which has no memory for all of them, and in a trace
+};
+}  // namespace
+
 void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
     ThrownByWatchers thrown;
+    std::vector<Waiting> waiting;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const void* options = options_[g].data();
         const BufferNames names = rule_.buffers(options);
+        waiting.reserve(waiting.size() + groups_[g].size());
         for (Slot& slot : groups_[g]) {
             AutogradMeta* meta = slot.parameter.impl()->meta;
             if (!meta) continue;
@@ -505,12 +526,20 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
                 if (names.of[i] && !slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
             }
             if (detail::is_tracing()) make_progress(slot, loc);
-            if (is_of_rows) {
-                update_rows(rule_, options, slot, gradient, used_rows, queue, thrown, loc);
-            } else {
-                update(rule_, options, slot, gradient, rows, queue, thrown, loc);
-            }
+            Update work;
+            if (!on_gpu(slot.parameter) && !detail::is_tracing()) work = prepared(slot, gradient, rows, loc);
+            waiting.push_back({g, &slot, gradient, is_of_rows ? used_rows : Tensor(), rows, std::move(work)});
         }
+    }
+    // From here on nothing on the CPU takes memory.
+    for (Waiting& w : waiting) {
+        const void* options = options_[w.group].data();
+        if (w.used_rows.defined()) {
+            update_rows(rule_, options, *w.slot, w.gradient, w.used_rows, queue, thrown, loc);
+        } else {
+            update(rule_, options, *w.slot, w.gradient, w.rows, std::move(w.work), queue, thrown, loc);
+        }
+        w.gradient = Tensor();
     }
     thrown.rethrow();
 }

@@ -9,6 +9,7 @@
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/device_impl.h"
+#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/kernels/optimizer.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/optim/optimizer.h"
@@ -65,7 +66,8 @@ class StepQueue {
     std::vector<Tensor> tensors_;  // whose memory the entries name
 };
 
-/// One parameter's update: elements, gradient and buffers, contiguous and of one dtype, float32 or float64.
+/// One parameter's update: elements, gradient and buffers, contiguous and of one dtype, float32 or float64. On the CPU the parameter and
+/// a dense gradient may be of others, and are converted part by part.
 struct Update {
     Tensor parameter;
     Tensor gradient;   // dense, or
@@ -77,7 +79,10 @@ struct Update {
     template <class Step>
     void apply(const Step& step) const {
         if (on_gpu(parameter)) return queue->add(step, *this);
-        if (parameter.dtype() == DType::float64) {
+        const DType compute = computed_in(parameter.dtype());
+        if (parameter.dtype() != compute || (gradient.defined() && gradient.dtype() != compute)) {
+            compute == DType::float64 ? run_converted<double>(step) : run_converted<float>(step);
+        } else if (compute == DType::float64) {
             run<double>(step);
         } else {
             run<float>(step);
@@ -85,6 +90,39 @@ struct Update {
     }
 
  private:
+    template <class T, class Step>
+    void run_converted(const Step& step) const {
+        constexpr std::int64_t kPart = 1024;
+        const DType own = parameter.dtype(), other = gradient.defined() ? gradient.dtype() : dtype_of<T>;
+        const auto own_bytes = static_cast<std::int64_t>(itemsize(own)), other_bytes = static_cast<std::int64_t>(itemsize(other));
+        auto* const p = static_cast<std::byte*>(parameter.raw_data());
+        const auto* const g = static_cast<const std::byte*>(gradient.defined() ? gradient.raw_data() : rows.values.raw_data());
+        T* base[3];
+        for (int i = 0; i < 3; ++i) base[i] = buffers[i].defined() ? static_cast<T*>(buffers[i].raw_data()) : nullptr;
+        // n elements of the parameter, and those of the gradient that are theirs
+        const auto at = [&](std::int64_t offset, std::int64_t from, std::int64_t n) {
+            alignas(64) T parameters[kPart], gradients[kPart];
+            for (std::int64_t end = offset + n; offset < end; offset += kPart, from += kPart) {
+                const std::int64_t part = std::min(kPart, end - offset);
+                kernels::convert(own, p + offset * own_bytes, 1, dtype_of<T>, parameters, 1, part);
+                kernels::convert(other, g + from * other_bytes, 1, dtype_of<T>, gradients, 1, part);
+                T* const moved[] = {base[0] ? base[0] + offset : nullptr, base[1] ? base[1] + offset : nullptr,
+                                    base[2] ? base[2] + offset : nullptr};
+                kernels::step(step, part, parameters, gradients, moved);
+                kernels::convert(dtype_of<T>, parameters, 1, own, p + offset * own_bytes, 1, part);
+            }
+        };
+        if (gradient.defined()) {
+            parallel_for(parameter.numel(), 32 * 1024, [&](std::int64_t begin, std::int64_t end) { at(begin, begin, end - begin); });
+            return;
+        }
+        const std::int64_t count = rows.indices.numel(), width = count ? rows.values.numel() / count : 0;
+        const auto* index = static_cast<const std::int64_t*>(rows.indices.raw_data());
+        parallel_for(count, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t r = begin; r < end; ++r) at(index[r] * width, r * width, width);
+        });
+    }
+
     template <class T, class Step>
     void run(const Step& step) const {
         T* p = static_cast<T*>(parameter.raw_data());

@@ -445,6 +445,148 @@ TEST_CASE("a step of training with each malloc failing") {
     check_training("Adagrad", [](const std::vector<Tensor>& p) { return optim::Adagrad(p, {.lr = 0.01}); });
 }
 
+namespace {
+
+// Of 16 bits and of 32; one lies transposed, and the gradient of another does.
+std::vector<Tensor> of_several_dtypes() {
+    manual_seed(11);
+    std::vector<Tensor> all = {randn({5000}).to(bfloat16), randn({40, 30}).to(float16).t(), randn({7}), randn({3, 4}).to(float16)};
+    for (Tensor& p : all) {
+        p.requires_grad_();
+        const bool is_last = p.is_same(all.back());
+        p.set_grad(is_last ? randn({4, 3}).to(float16).t() : randn(p.shape()).to(p.dtype()));
+    }
+    return all;
+}
+
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(const std::vector<Tensor>&)>;
+
+template <class O, class Options>
+MakeOptimizer making(Options options) {
+    return [options](const std::vector<Tensor>& p) { return std::make_unique<O>(p, options); };
+}
+
+const std::pair<const char*, MakeOptimizer> optimizers_of_steps[] = {
+    {"SGD", making<optim::SGD>(optim::SGDOptions{.lr = 0.1, .momentum = 0.9})},
+    {"Adam", making<optim::Adam>(optim::AdamOptions{.lr = 0.01, .amsgrad = true})},
+    {"AdamW", making<optim::AdamW>(optim::AdamWOptions{.lr = 0.01})},
+    {"Adamax", making<optim::Adamax>(optim::AdamaxOptions{.lr = 0.01})},
+    {"NAdam", making<optim::NAdam>(optim::NAdamOptions{.lr = 0.01})},
+    {"RAdam", making<optim::RAdam>(optim::RAdamOptions{.lr = 0.01})},
+    {"RMSprop", making<optim::RMSprop>(optim::RMSpropOptions{.lr = 0.01, .momentum = 0.5})},
+    {"Adagrad", making<optim::Adagrad>(optim::AdagradOptions{.lr = 0.01})},
+    {"ASGD", making<optim::ASGD>(optim::ASGDOptions{.lr = 0.01})},
+    {"Rprop", making<optim::Rprop>(optim::RpropOptions{.lr = 0.01})},
+    {"Lion", making<optim::Lion>(optim::LionOptions{.lr = 0.01})},
+};
+
+}  // namespace
+
+TEST_CASE("a step over several 16-bit parameters changes all of them or none") {
+    const OneThread one;
+    for (const auto& [name, make] : optimizers_of_steps) {
+        for (const int before : {0, 1}) {
+            INFO(name << ", step " << before);
+            std::vector<Tensor> parameters = of_several_dtypes();
+            std::unique_ptr<optim::Optimizer> optimizer = make(parameters);
+            for (int i = 0; i <= before; ++i) optimizer->step();
+            const std::vector<Tensor> stepped = copies(parameters);
+            std::vector<Tensor> begun;
+            with_each_failure(
+                [&] {
+                    parameters = of_several_dtypes();
+                    optimizer = make(parameters);
+                    for (int i = 0; i < before; ++i) optimizer->step();
+                    begun = copies(parameters);
+                },
+                [&] { optimizer->step(); },
+                [&] {
+                    CHECK(are_same(parameters, begun));
+                    optimizer->step();
+                    CHECK(are_same(parameters, stepped));
+                });
+        }
+    }
+}
+
+TEST_CASE("a step of 16 bits is the one of float32, rounded, and takes no memory") {
+    const OneThread one;
+    for (const auto& [name, make] : optimizers_of_steps) {
+        INFO(name);
+        const std::vector<Tensor> parameters = of_several_dtypes();
+        std::vector<Tensor> wide;
+        for (const Tensor& p : parameters) {
+            wide.push_back(p.detach().to(float32).contiguous().clone().requires_grad_());
+            wide.back().set_grad(p.grad().to(float32).contiguous());
+        }
+        make(parameters)->step();
+        make(wide)->step();
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            CHECK(are_same(parameters[i].detach().contiguous(), wide[i].detach().to(parameters[i].dtype())));
+        }
+
+        const std::int64_t n = 1 << 20;
+        const std::vector<Tensor> large = {ones({n}, float16).requires_grad_(), ones({n}, bfloat16).requires_grad_()};
+        for (Tensor p : large) p.set_grad(ones({n}, p.dtype()));
+        const std::unique_ptr<optim::Optimizer> optimizer = make(large);
+        optimizer->step();  // makes what is kept
+        reset_peak_memory();
+        const std::int64_t live = memory_stats().live_bytes;
+        optimizer->step();
+        CHECK(memory_stats().peak_bytes - live < 64 * 1024);
+    }
+}
+
+TEST_CASE("averages of weights and gradients that are unscaled change all together or not at all") {
+    const OneThread one;
+    std::vector<Tensor> parameters = of_several_dtypes();
+    std::unique_ptr<optim::ExponentialMovingAverage> average;
+    std::vector<Tensor> begun, updated;
+    const auto begin = [&] {
+        parameters = of_several_dtypes();
+        average = std::make_unique<optim::ExponentialMovingAverage>(parameters, optim::ExponentialMovingAverageOptions{.decay = 0.75});
+        for (Tensor p : parameters) p.requires_grad_(false).mul_(2).requires_grad_();
+        begun = copies(average->averages());
+    };
+    begin();
+    average->update();
+    updated = copies(average->averages());
+    for (std::size_t i = 0; i < updated.size(); ++i) {  // 0.75 p + 0.25 * 2 p
+        CHECK(allclose(updated[i], begun[i] * 1.25, 1e-2, 1e-6));
+    }
+    with_each_failure(begin, [&] { average->update(); },
+                      [&] {
+                          CHECK(are_same(average->averages(), begun));
+                          CHECK(average->updates() == 0);
+                          average->update();
+                          CHECK(are_same(average->averages(), updated));
+                      });
+
+    std::unique_ptr<optim::SGD> sgd;
+    std::unique_ptr<optim::GradScaler> scaler;
+    const auto gradients = [&] {
+        std::vector<Tensor> all;
+        for (const Tensor& p : parameters) all.push_back(p.grad());
+        return copies(all);
+    };
+    const auto scaled = [&] {
+        parameters = of_several_dtypes();
+        sgd = std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.1});
+        scaler = std::make_unique<optim::GradScaler>(optim::GradScalerOptions{.init_scale = 4});
+        begun = gradients();
+    };
+    scaled();
+    scaler->unscale_(*sgd);
+    updated = gradients();
+    for (std::size_t i = 0; i < updated.size(); ++i) CHECK(equal(updated[i] * 4, begun[i]));
+    with_each_failure(scaled, [&] { scaler->unscale_(*sgd); },
+                      [&] {
+                          CHECK(are_same(gradients(), begun));
+                          scaler->unscale_(*sgd);  // a ValueError had it noted that they were
+                          CHECK(are_same(gradients(), updated));
+                      });
+}
+
 TEST_CASE("clone, save, load, trace and profile with each malloc failing") {
     const OneThread one;
     manual_seed(5);
