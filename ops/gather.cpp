@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/composed_op_impl.h"
@@ -261,6 +262,34 @@ void add_bytes(const Tensor& x, int dim, const Tensor& index, const Tensor& valu
     });
 }
 
+// The same of 16-bit floats, which are summed up in float32: part by part along dim, and only those that an index names, so that there is
+// never a wider copy of all of x. The passes over the indices take no longer than one over x. False, and nothing done: there is one part.
+bool add_in_parts(const Tensor& x, int dim, const Tensor& index, const Tensor& values) {
+    constexpr int64_t kPart = 64 * 1024;
+    const int64_t size = x.size(dim), others = x.numel() / size;
+    const int64_t length = std::max<int64_t>(std::max(kPart, index.numel()) / others, 1), parts = (size + length - 1) / length;
+    if (parts == 1) return false;
+    const auto* const places = static_cast<const int64_t*>(index.raw_data());
+    std::vector<bool> is_named(static_cast<std::size_t>(parts));
+    for (int64_t i = 0; i < index.numel(); ++i) is_named[static_cast<std::size_t>(places[i] / length)] = true;
+    for (int64_t part = 0; part < parts; ++part) {
+        if (!is_named[static_cast<std::size_t>(part)]) continue;
+        const int64_t first = part * length, count = std::min(length, size - first);
+        const Tensor there = x.narrow(dim, first, count), wide = there.to(float32);
+        const ElementLoop loop(index, dim, wide.strides(), values.strides());
+        loop.rows([&](const IndexRow& row) {
+            auto* const to = static_cast<float*>(wide.raw_data()) + row.x;
+            const auto* const from = static_cast<const float*>(values.raw_data()) + row.other;
+            for (int64_t i = 0; i < row.n; ++i) {
+                const int64_t at = row.index[i] - first;
+                if (at >= 0 && at < count) to[at * loop.stride() + i * loop.step()] += from[i * loop.other_step()];
+            }
+        });
+        copy_elements(there, wide);
+    }
+    return true;
+}
+
 // x at the indices += src.
 void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
     const kernels::Compute type = kernels::compute_of(x.dtype());
@@ -268,6 +297,7 @@ void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& s
     const detail::UnrecordedParts parts;
     if (itemsize(x.dtype()) == 1 && !on_gpu(x)) return add_bytes(x, dim, index, src.to(x.dtype()));
     if (x.dtype() != dtype) {  // sums of many small numbers need the wider type
+        if (!on_gpu(x) && dtype == float32 && index.numel() > 0 && add_in_parts(x, dim, index, src.to(dtype))) return;
         const Tensor wide = x.to(dtype);
         add_elements(wide, dim, index, src);
         copy_elements(x, wide);

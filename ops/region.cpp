@@ -1,6 +1,8 @@
 // Reading and writing regions of a tensor (see index_impl.h), and checking indices.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <vector>
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -347,12 +349,56 @@ static void add_region_of_bytes(const TensorImpl* x, const Region& region, const
     });
 }
 
+// The same of 16-bit floats, which are summed up in float32: part by part of x's memory, and only those that are named, so that there is
+// never a wider copy of all of it. The passes over the positions take no longer than one over x. False, and nothing done: there is one
+// part.
+static bool add_region_in_parts(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
+    constexpr int64_t kPart = 64 * 1024;
+    const int64_t count = region.shape(positions.shape()).numel(), length = std::max(kPart, count), parts = (x->numel + length - 1) / length;
+    if (count == 0 || parts == 1) return false;
+    const Tensor values = value.to(float32).contiguous();
+    const auto* const from = static_cast<const float*>(values.raw_data());
+    const int64_t step = values.numel() == 1 ? 0 : 1;
+    const RegionLoop loop(region, positions);
+    const auto each = [&](const auto& body) {  // body(the place in x, the number of the value)
+        share(loop, true, [&](int64_t begin, int64_t end) {
+            if (loop.inner() == 1) {
+                loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
+                    for (int64_t i = 0; i < n; ++i) body(offset + index[i] * loop.scale(), (item + i) * step);
+                });
+            } else {
+                loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
+                    for (int64_t i = 0; i < n; ++i) body(offset + i * loop.step(), (element + i) * step);
+                });
+            }
+        });
+    };
+    std::vector<std::uint8_t> is_named(static_cast<std::size_t>(parts));
+    each([&](int64_t at, int64_t) {
+        std::atomic_ref<std::uint8_t>(is_named[static_cast<std::size_t>(at / length)]).store(1, std::memory_order_relaxed);
+    });
+    const Tensor wide = detail::make_empty({length}, float32, cpu, Loc::current());
+    auto* const sums = static_cast<float*>(wide.raw_data());
+    const auto size = static_cast<int64_t>(itemsize(x->dtype));
+    for (int64_t part = 0; part < parts; ++part) {
+        if (!is_named[static_cast<std::size_t>(part)]) continue;
+        const int64_t first = part * length, n = std::min(length, x->numel - first);
+        kernels::convert(x->dtype, x->data + first * size, 1, float32, sums, 1, n);
+        each([&](int64_t at, int64_t number) {
+            if (at >= first && at < first + n) sums[at - first] += from[number];
+        });
+        kernels::convert(float32, sums, 1, x->dtype, x->data + first * size, 1, n);
+    }
+    return true;
+}
+
 void add_region(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
     const kernels::Compute type = kernels::compute_of(x->dtype);
     const DType dtype = kernels::stored_as(type);
     const detail::UnrecordedParts parts;
     if (itemsize(x->dtype) == 1 && !on_gpu(x)) return add_region_of_bytes(x, region, positions, value);
     if (x->dtype != dtype) {  // sums of many small numbers need the wider type
+        if (!on_gpu(x) && dtype == float32 && add_region_in_parts(x, region, positions, value)) return;
         const Tensor narrow = detail::alias(x), wide = narrow.to(dtype);
         add_region(wide.impl(), region, positions, value);
         copy_elements(narrow, wide);

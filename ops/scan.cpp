@@ -93,7 +93,7 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
     if (on_gpu(x)) return scanned_on_gpu(x, attrs, dtype, loc);
     const Tensor in = as_computed(x, loc);
-    Tensor out = detail::make_empty_like(in.impl(), in.dtype(), loc);
+    const Tensor out = in.shares_storage(x) ? detail::make_empty_like(in.impl(), in.dtype(), loc) : in;  // in place in a copy
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
         const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
@@ -175,7 +175,8 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
         detail::begin_op(op.name, x.tensor.impl(), x.loc);
         const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor in = on_gpu(x.tensor) ? contiguous(x.tensor) : as_computed(x.tensor);
-        out = {detail::make_empty_like(in.impl(), in.dtype(), x.loc), detail::make_empty_like(in.impl(), int64, x.loc)};
+        out.values = on_gpu(in) || in.shares_storage(x.tensor) ? detail::make_empty_like(in.impl(), in.dtype(), x.loc) : in;
+        out.indices = detail::make_empty_like(in.impl(), int64, x.loc);
         if (in.numel() > 0) {
             const Lines lines(in.impl(), along);
             const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.values.raw_data()};

@@ -88,3 +88,61 @@ TEST_CASE("sums of bytes at indices wrap, need no wider copy, and those of bools
     CHECK(index_add(truth, 0, at, held).to_vector<bool>() == wanted);
     CHECK(scatter_add(truth, 0, at, held).to_vector<bool>() == wanted);
 }
+
+TEST_CASE("sums of 16-bit floats at indices are those of float32, rounded once, and need no wider copy of all") {
+    manual_seed(12);
+    for (const DType dtype : {float16, bfloat16}) {
+        INFO(name(dtype));
+        const std::int64_t n = 4 << 20;
+        Tensor x = ones({n}, dtype);
+        const Tensor index = tensor({7, 3'000'000, 7}), more = tensor({3.0, 4.0, 5.0}).to(dtype);
+        const std::vector<Index> places = {index};
+        CHECK(peak_of([&] { x.index_add_(0, index, more); }) < 2 * kSlack);
+        CHECK(peak_of([&] { x.scatter_add_(0, index, more); }) < 2 * kSlack);
+        CHECK(peak_of([&] { x.index_put_(places, more, /*accumulate=*/true); }) < 2 * kSlack);
+        CHECK(x[7].item() == 1 + 6 * 8);  // each is called twice
+        CHECK(x[3'000'000].item() == 1 + 6 * 4);
+        CHECK(sum(x.to(float64)).item() == static_cast<double>(n) + 6 * 12);
+
+        const Tensor table = randn({301, 703}).to(dtype), wide = table.to(float32);
+        for (const int dim : {0, 1}) {
+            INFO("dimension " << dim);
+            const std::int64_t size = table.size(dim);
+            const Tensor at = randint(-size, size, {40});
+            Shape shape = table.shape();
+            shape[dim] = 40;
+            const Tensor source = randn(shape).to(dtype);
+            const Tensor elements = randint(0, size, shape);
+            const std::vector<Index> picked = dim == 0 ? std::vector<Index>{at} : std::vector<Index>{Slice(), at};
+            for (const bool turned : {false, true}) {
+                const Tensor a = turned ? table.t().contiguous().t() : table;
+                CHECK(equal(index_add(a, dim, at, source), index_add(wide, dim, at, source.to(float32)).to(dtype)));
+                CHECK(equal(scatter_add(a, dim, elements, source), scatter_add(wide, dim, elements, source.to(float32)).to(dtype)));
+                CHECK(equal(a.index_put(picked, source, true), wide.index_put(picked, source.to(float32), true).to(dtype)));
+                CHECK(equal(a.index_put(picked, tensor(2.0).to(dtype), true), wide.index_put(picked, tensor(2.0f), true).to(dtype)));
+            }
+        }
+        const Tensor rows = randint(0, 301, {50}), columns = randint(0, 703, {50}), values = randn({50}).to(dtype);
+        CHECK(equal(table.index_put({rows, columns}, values, true), wide.index_put({rows, columns}, values.to(float32), true).to(dtype)));
+    }
+}
+
+TEST_CASE("running sums and extremes of narrow elements are made in one wider copy") {
+    const std::int64_t n = 4 << 20;
+    const Tensor bytes = ones({n}, uint8), halves = zeros({n}, float16);
+    CHECK(peak_of([&] { cumsum(bytes, 0); }) < n * 8 + kSlack);  // the result
+    CHECK(peak_of([&] { cumprod(bytes, 0); }) < n * 8 + kSlack);
+    CHECK(peak_of([&] { cumsum(halves, 0); }) < n * 6 + kSlack);  // the result, and that copy
+    CHECK(peak_of([&] { cummax(bytes, 0); }) < n * 17 + kSlack);  // values, indices, and that copy
+    CHECK(peak_of([&] { cummin(halves, 0); }) < n * 14 + kSlack);
+    const Tensor x = randint(0, 9, {70, 90}), turned = x.to(uint8).t();
+    for (const int dim : {0, 1}) {
+        CHECK(equal(cumsum(x.to(uint8), dim), cumsum(x, dim)));
+        CHECK(equal(cumsum(turned, dim), cumsum(x.t(), dim)));
+        CHECK(equal(cumsum(turned.to(float16), dim).to(int64), cumsum(x.t(), dim)));
+        CHECK(equal(cummax(turned, dim).values.to(int64), cummax(x.t(), dim).values));
+        CHECK(equal(cummax(turned, dim).indices, cummax(x.t(), dim).indices));
+        CHECK(equal(cummin(turned.to(float16), dim).indices, cummin(x.t(), dim).indices));
+    }
+    CHECK(equal(turned, x.to(uint8).t()));
+}
