@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -459,6 +460,7 @@ Tensor local_response_norm(In x, int64_t size, double alpha, double beta, double
     check_input("local_response_norm", x, 3);
     if (size < 1) fail<ValueError>(x.loc, "local_response_norm: size must be at least 1, got {}", size);
     const detail::RecordedParts parts(x.loc);
+    const detail::ComposedOp composed("local_response_norm");
     if (x->numel == 0) return clone(x);
     const int64_t batch = x->sizes[0], channels = x->sizes[1];
     const Tensor squares = reshape(square(x), {batch, 1, channels, x->numel / (batch * channels)});

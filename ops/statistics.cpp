@@ -180,6 +180,11 @@ Tensor quantile(In x, In q, Dim dim, Flag keepdim, Interpolation interpolation) 
     for (Tensor& result : results) {
         if (!keepdim || x.tensor.dim() == 0) result = squeeze(result, d);
     }
+    if (results.empty()) {
+        Shape shape = sum(lines, {d}, keepdim && x.tensor.dim() > 0).shape();
+        shape.insert(0, 0);
+        return empty(shape, {x->dtype, x->device});
+    }
     return stack(results, 0);
 }
 

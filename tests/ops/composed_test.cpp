@@ -398,6 +398,17 @@ TEST_CASE("comparing as a whole") {
     CHECK(nan_to_num(-a.to(float16)).to_vector<float>() == std::vector<float>{-1, -65504, 0});
 }
 
+TEST_CASE("what is larger than memory is refused before its parts fill it") {
+    const std::int64_t far = std::int64_t{1} << 31, most = std::numeric_limits<std::int64_t>::max();
+    const Tensor x = ones({15}, bool_), rows = ones({5, 6}, uint8);
+    for (const std::int64_t offset : {far, -far, most / 2, most, -most - 1}) {
+        CHECK_THROWS_AS(diag(x, offset), OutOfMemory);
+        CHECK_THROWS_AS(diag_embed(rows, offset), OutOfMemory);
+    }
+    FAILS(OutOfMemory, "diag_embed: a matrix with elements", diag_embed(rows, most));
+    FAILS(ValueError, "local_response_norm: ", local_response_norm(ones({1, 2, 3}), most));
+}
+
 TEST_CASE("quantiles and medians: nan, and what is refused") {
     const Tensor x = tensor({{3.0, 1.0, 2.0}, {nan_value, 1.0, 2.0}});
     CHECK(quantile(x, 0.5, 1)[0].item() == 2);
@@ -409,6 +420,9 @@ TEST_CASE("quantiles and medians: nan, and what is refused") {
     CHECK(middle.indices[1].item<int>() == 0);
     CHECK(median(tensor({4, 1, 3, 2})).item<int>() == 2);
     FAILS(ValueError, "quantile: q must be in [0, 1], got 2", quantile(x, 2.0));
+    const Tensor none = zeros({0});  // no quantiles, as PyTorch gives them
+    CHECK((quantile(x, none).shape() == Shape{0} && quantile(x, none, 1).shape() == Shape{0, x.size(0)}));
+    CHECK((quantile(x, none, 1, true).shape() == Shape{0, x.size(0), 1} && quantile(zeros({}), none).shape() == Shape{0}));
     FAILS(ValueError, "interpolation is \"linear\"", quantile(x, 0.5, "cubic"));
     FAILS(DTypeError, "quantile: needs float32 or float64", quantile(x.to(float16), 0.5));
     FAILS(ShapeError, "median: there are no elements", median(zeros({0})));
