@@ -66,7 +66,7 @@ std::string inputs_of(const Record& record, std::size_t begin) {
 
 }  // namespace
 
-std::string Tape::str(std::string_view pattern) const {
+std::string Tape::str(TextViewArg pattern) const {
     const Log& log = *log_;
     std::vector<Row> rows = {{"#", "op", "output", "bytes", "inputs", "line", "module"}};
     std::int64_t bytes = 0;
@@ -98,7 +98,7 @@ std::string Tape::str(std::string_view pattern) const {
     return text;
 }
 
-void Tape::print(std::string_view pattern) const {
+void Tape::print(TextViewArg pattern) const {
     const std::string text = str(pattern);
     std::fwrite(text.data(), 1, text.size(), stdout);
 }

@@ -76,9 +76,9 @@ class Tape {
 
     /// The records as a table: number, op, output, bytes, inputs (numbers of records; "-": a constant), the user's line, and the module
     /// (see nn::ModuleScope) or a parameter's name. "pieces #1": a second output. With a pattern only lines with it in a column.
-    std::string str(std::string_view pattern = {}) const;
+    std::string str(TextViewArg pattern = {}) const;
     /// The same to stdout.
-    void print(std::string_view pattern = {}) const;
+    void print(TextViewArg pattern = {}) const;
     /// A drawing for Graphviz, and one for a browser: a box for each run of a module's ops, and one for each op outside of modules; shapes
     /// at the edges, the user's line where the mouse rests. Without parameters and leaves of many uses; 10,000 boxes at most.
     ///     std::ofstream("tape.svg") << tape.to_svg();

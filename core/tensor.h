@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tapir/core/arguments.h"
 #include "tapir/core/device.h"
 #include "tapir/core/dtype.h"
 #include "tapir/core/error.h"
@@ -435,6 +436,7 @@ class Tensor {
     RemovableHandle register_hook(Hook hook, Loc loc = Loc::current()) const {
         static_assert(std::is_invocable_v<Hook&, const Tensor&>, "register_hook takes a function of the gradient, a const Tensor&");
         if constexpr (std::is_void_v<std::invoke_result_t<Hook&, const Tensor&>>) {
+            if (detail::is_null(hook)) return add_hook({}, loc);  // which refuses it
             return add_hook([watch = static_cast<Hook&&>(hook)](const Tensor& grad) mutable { return watch(grad), Tensor(); }, loc);
         } else {
             return add_hook(static_cast<Hook&&>(hook), loc);

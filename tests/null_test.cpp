@@ -107,6 +107,9 @@ TEST_CASE("functions of tensors that are null") {
     const Tensor y = leaf * 2;
     REFUSED("register_hook: the function is empty", y.register_hook(one));
     REFUSED("register_hook: the function is empty", y.register_hook(pointer));
+    REFUSED("register_hook: the function is empty", y.register_hook(std::function<void(const Tensor&)>()));
+    REFUSED("register_hook: the function is empty", y.register_hook(static_cast<void (*)(const Tensor&)>(nullptr)));
+    REFUSED("a text that is given here is a null pointer", tape.str(static_cast<const char*>(nullptr)));
     tape.backward(sum(y));
     CHECK(leaf.grad().sum().item() == 6);
 }

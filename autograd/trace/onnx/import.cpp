@@ -674,7 +674,7 @@ Graph load_onnx(const TextArg& path, const LoadOnnxOptions& options, Loc loc) {
         bytes.resize(file.size());
         if (!bytes.empty()) file.read(0, bytes.data(), bytes.size());
     }
-    return detail::load_model(bytes.data(), bytes.size(), options, std::filesystem::path(path).parent_path().string(), path, loc);
+    return detail::load_model(bytes.data(), bytes.size(), options, std::filesystem::path(std::string_view(path)).parent_path().string(), path, loc);
 }
 
 Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options, const TextArg& folder, Loc loc) {
