@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tapir/core/fail_impl.h"
 #include "tapir/optim/rule_impl.h"
 #include "tapir/optim/update_impl.h"
 
@@ -25,11 +26,14 @@ struct ASGDRule : Rule<ASGDOptions> {
     static constexpr const OpInfo& op = asgd_op;
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
-        option<&Options::lambd>("lambd"),
-        option<&Options::alpha>("alpha"),
+        option<&Options::lambd>("lambd", Domain::not_negative),
+        option<&Options::alpha>("alpha", Domain::finite),
         option<&Options::t0>("t0"),
         option<&Options::weight_decay>("weight_decay", Domain::not_negative),
     };
+    static void check(const Options& o, const Loc& loc) {
+        if (std::isnan(o.t0)) fail<ValueError>(loc, "ASGD: t0 is nan");
+    }
     static constexpr const char* number = "eta";
     static BufferNames buffers(const Options&) { return {"ax"}; }
     static bool starts_alike(const Options&) { return false; }

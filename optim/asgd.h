@@ -18,7 +18,7 @@ struct ASGDOptions {
 /// lambd lr t)^alpha after t steps, and ax = p after the first: a learning rate that is set counts from the step after the next, as
 /// in PyTorch. The averages ax, which the model does not use by itself, are "0.i.ax" in state_dict(). Polyak and Juditsky 1992,
 /// "Acceleration of stochastic approximation by averaging"; the schedule is Bottou's. See optim/average.h for averages under any
-/// optimizer. Throws ValueError for a negative lr or weight_decay.
+/// optimizer. Throws ValueError for a negative lr, lambd or weight_decay, and for numbers that are none: t0 alone may be infinite.
 class ASGD : public OptimizerOf<ASGDOptions> {
  public:
     using OptimizerOf::OptimizerOf;

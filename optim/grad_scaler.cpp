@@ -47,10 +47,10 @@ OnDevice& of_device(std::vector<OnDevice>& all, Device device, const Loc& loc) {
 
 GradScaler::GradScaler(const GradScalerOptions& options, Loc loc) : options_(options), scale_(options.init_scale) {
     const CallerScope caller(loc);
-    if (!(options.init_scale > 0) || !(options.growth_factor > 1) || !(options.backoff_factor < 1) ||
-        !(options.backoff_factor > 0) || options.growth_interval < 1) {
-        fail<ValueError>(loc, "GradScaler: init_scale {} must be above 0, growth_factor {} above 1, backoff_factor {} between 0 "
-                         "and 1, growth_interval {} at least 1", options.init_scale, options.growth_factor,
+    if (!(options.init_scale > 0) || std::isinf(options.init_scale) || !(options.growth_factor > 1) || std::isinf(options.growth_factor) ||
+        !(options.backoff_factor < 1) || !(options.backoff_factor > 0) || options.growth_interval < 1) {
+        fail<ValueError>(loc, "GradScaler: init_scale {} must be above 0, growth_factor {} above 1, both finite, backoff_factor {} "
+                         "between 0 and 1, growth_interval {} at least 1", options.init_scale, options.growth_factor,
                          options.backoff_factor, options.growth_interval);
     }
 }
@@ -152,10 +152,12 @@ bool GradScaler::step(Optimizer& optimizer, Loc loc) {
 void GradScaler::update() {
     for (Unscaled& one : unscaled_) found_inf_ |= !are_finite(one);
     if (found_inf_) {
-        scale_ *= options_.backoff_factor;
+        const double lower = scale_ * options_.backoff_factor;
+        if (lower >= std::numeric_limits<float>::min()) scale_ = lower;  // 0 would stay
         good_steps_ = 0;
     } else if (stepped_ && ++good_steps_ >= options_.growth_interval) {
-        scale_ *= options_.growth_factor;
+        const double higher = scale_ * options_.growth_factor;
+        if (higher <= std::numeric_limits<float>::max()) scale_ = higher;  // no more than float32 losses bear
         good_steps_ = 0;
     }
     found_inf_ = stepped_ = false;

@@ -28,8 +28,8 @@ struct LBFGSRule : Rule<LBFGSOptions> {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::max_iter>("max_iter", Domain::at_least_one),
         option<&Options::max_eval>("max_eval"),
-        option<&Options::tolerance_grad>("tolerance_grad", Domain::not_negative),
-        option<&Options::tolerance_change>("tolerance_change", Domain::not_negative),
+        option<&Options::tolerance_grad>("tolerance_grad", Domain::limit),
+        option<&Options::tolerance_change>("tolerance_change", Domain::limit),
         option<&Options::history_size>("history_size", Domain::at_least_one),
         option<&Options::line_search_fn>("line_search_fn"),
     };

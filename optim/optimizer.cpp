@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -176,7 +177,9 @@ static void check_domain(const char* optimizer, const OptimizerOption& option, d
     };
     switch (option.domain) {
         case Domain::any: return;
-        case Domain::not_negative: return demand(value >= 0, "not be negative");
+        case Domain::finite: return demand(std::isfinite(value), "be finite");
+        case Domain::not_negative: demand(value >= 0, "not be negative"); return demand(std::isfinite(value), "be finite");
+        case Domain::limit: return demand(value >= 0, "not be negative");
         case Domain::below_one: return demand(value >= 0 && value < 1, "be in [0, 1)");
         case Domain::up_to_one: return demand(value >= 0 && value <= 1, "be in [0, 1]");
         case Domain::at_least_one: return demand(value >= 1, "be at least 1");
@@ -563,8 +566,12 @@ double Optimizer::lr(std::size_t group, Loc loc) const {
     return lr_of(rule_).get(options_[group].data());
 }
 
+static void check_lr(double lr, const Loc& loc) {
+    if (!(lr >= 0) || std::isinf(lr)) fail<ValueError>(loc, "set_lr: the learning rate must be 0 or a finite number above it, got {}", lr);
+}
+
 void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
-    if (!(lr >= 0)) fail<ValueError>(loc, "set_lr: the learning rate {} is negative", lr);
+    check_lr(lr, loc);
     if (detail::is_tracing() && lr != this->lr(group, loc)) {
         fail<TapeError>(loc, "set_lr: a graph holds the learning rate as a constant, {}: set another one outside of what is traced", this->lr(group, loc));
     }

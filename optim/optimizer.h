@@ -111,7 +111,7 @@ class OptimizerOf : public Optimizer {
     void add_param_group(const std::vector<Tensor>& parameters, const Options& options, Loc loc = Loc::current()) {
         add_group(parameters, &options, loc);
     }
-    /// A group's options, to read and to change. Throws IndexError.
+    /// A group's options, to read and to change: step() refuses those out of their domain, before it does anything. Throws IndexError.
     Options& options(std::size_t group = 0, Loc loc = Loc::current()) { return *static_cast<Options*>(options_of(group, loc)); }
 };
 

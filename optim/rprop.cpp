@@ -24,9 +24,9 @@ struct RpropRule : Rule<RpropOptions> {
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::eta_minus>("eta_minus"),
-        option<&Options::eta_plus>("eta_plus"),
+        option<&Options::eta_plus>("eta_plus", Domain::finite),
         option<&Options::step_size_min>("step_size_min", Domain::not_negative),
-        option<&Options::step_size_max>("step_size_max", Domain::not_negative),
+        option<&Options::step_size_max>("step_size_max", Domain::limit),
     };
     static void check(const Options& o, const Loc& loc) {
         if (!(0 < o.eta_minus && o.eta_minus < 1 && 1 < o.eta_plus)) {

@@ -44,8 +44,8 @@ struct BufferNames {
     const char* of[kMaxBuffers] = {};
 };
 
-/// The values that are allowed: all; 0 and above; [0, 1); [0, 1]; 1 and above.
-enum class Domain : std::uint8_t { any, not_negative, below_one, up_to_one, at_least_one };
+/// The values that are allowed: all; finite ones from 0 on; [0, 1); [0, 1]; 1 and above; finite ones; from 0 on, also infinity.
+enum class Domain : std::uint8_t { any, not_negative, below_one, up_to_one, at_least_one, finite, limit };
 
 struct OptimizerOption {
     const char* name;

@@ -21,10 +21,16 @@ Tensor integer(int64_t value) { return full({}, value, {int64, cpu}); }
 
 void check_gamma(const char* name, double gamma, const Loc& loc) {
     if (!(gamma >= 0)) fail<ValueError>(loc, "{}: the factor must not be negative, got {}", name, gamma);
+    if (std::isinf(gamma)) fail<ValueError>(loc, "{}: the factor must be finite", name);
 }
 
 void check_steps(const char* name, const char* what, int64_t steps, const Loc& loc) {
     if (steps < 1) fail<ValueError>(loc, "{}: {} must be at least 1, got {}", name, what, steps);
+}
+
+// Of a learning rate that a schedule will set.
+void check_rate(const char* name, const char* what, double rate, const Loc& loc) {
+    if (!(rate >= 0) || std::isinf(rate)) fail<ValueError>(loc, "{}: {} must be 0 or a finite number above it, got {}", name, what, rate);
 }
 
 void check_defined(const char* name, const std::vector<const Schedule*>& schedules, const Loc& loc) {
@@ -66,6 +72,7 @@ void Schedule::apply(const Loc& loc) {
 }
 
 void Schedule::set(const std::vector<double>& fresh, const Loc& loc) {
+    for (const double lr : fresh) check_rate("schedule", "a learning rate", lr, loc);  // all before the first is set
     for (std::size_t group = 0; group < fresh.size(); ++group) optimizer_.set_lr(fresh[group], group, loc);
 }
 
@@ -113,7 +120,9 @@ void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
                          steps, groups);
     }
     for (std::size_t group = 0; group < groups; ++group) {
-        if (!(lr[group] >= 0)) fail<ValueError>(loc, "load_state_dict: a schedule's state has the learning rate {}", lr[group]);
+        if (!(lr[group] >= 0) || std::isinf(lr[group])) {
+            fail<ValueError>(loc, "load_state_dict: a schedule's state has the learning rate {}", lr[group]);
+        }
         at(steps, base[group]);  // throws for steps that this schedule does not have
     }
     optimizer_.initial_lr_ = base;
@@ -154,6 +163,8 @@ MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<int64_t> milestones, 
     const CallerScope caller(loc);
     check_gamma("MultiStepLR", gamma, loc);
     std::sort(milestones_.begin(), milestones_.end());
+    milestones_.erase(milestones_.begin(), std::lower_bound(milestones_.begin(), milestones_.end(), 0));  // which no step is
+    apply(loc);  // one may be 0
 }
 double MultiStepLR::at(int64_t steps, double base) const {
     const auto passed = std::upper_bound(milestones_.begin(), milestones_.end(), steps) - milestones_.begin();
@@ -169,6 +180,7 @@ double ExponentialLR::at(int64_t steps, double base) const { return base * std::
 PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
     const CallerScope caller(loc);
     check_steps("PolynomialLR", "total_iters", options.total_iters, loc);
+    if (!(options.power >= 0)) fail<ValueError>(loc, "PolynomialLR: power must not be negative, got {}", options.power);
 }
 double PolynomialLR::at(int64_t steps, double base) const {
     const double done = static_cast<double>(std::min(steps, options_.total_iters)) / static_cast<double>(options_.total_iters);
@@ -191,7 +203,7 @@ double LinearLR::at(int64_t steps, double base) const {
 
 ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options, Loc loc) : Schedule(optimizer), options_(options) {
     const CallerScope caller(loc);
-    check_gamma("ConstantLR", options.factor, loc);
+    if (!(options.factor >= 0 && options.factor <= 1)) fail<ValueError>(loc, "ConstantLR: factor must be in [0, 1], got {}", options.factor);
     apply(loc);
 }
 
@@ -199,6 +211,7 @@ CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealing
     : Schedule(optimizer), options_(options) {
     const CallerScope caller(loc);
     check_steps("CosineAnnealingLR", "T_max", options.T_max, loc);
+    check_rate("CosineAnnealingLR", "eta_min", options.eta_min, loc);
 }
 double CosineAnnealingLR::at(int64_t steps, double base) const {
     return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(options_.T_max));
@@ -209,13 +222,17 @@ CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, c
     const CallerScope caller(loc);
     check_steps("CosineAnnealingWarmRestarts", "T_0", options.T_0, loc);
     check_steps("CosineAnnealingWarmRestarts", "T_mult", options.T_mult, loc);
+    check_rate("CosineAnnealingWarmRestarts", "eta_min", options.eta_min, loc);
 }
 double CosineAnnealingWarmRestarts::at(int64_t steps, double base) const {
     int64_t length = options_.T_0;
     if (options_.T_mult == 1) {
         steps %= length;
     } else {
-        for (; steps >= length; length *= options_.T_mult) steps -= length;
+        while (steps >= length) {
+            steps -= length;
+            if (__builtin_mul_overflow(length, options_.T_mult, &length)) length = std::numeric_limits<int64_t>::max();
+        }
     }
     return cosine(base, options_.eta_min, static_cast<double>(steps) / static_cast<double>(length));
 }
@@ -228,10 +245,15 @@ CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options, Loc loc
     if (!(options.base_lr >= 0) || !(options.max_lr >= 0) || !(options.gamma >= 0)) {
         fail<ValueError>(loc, "CyclicLR: base_lr {}, max_lr {} and gamma {} must not be negative", options.base_lr, options.max_lr, options.gamma);
     }
+    check_rate("CyclicLR", "base_lr", options.base_lr, loc);
+    check_rate("CyclicLR", "max_lr", options.max_lr, loc);
+    check_gamma("CyclicLR", options.gamma, loc);
     apply(loc);
 }
 double CyclicLR::at(int64_t steps, double) const {
-    const int64_t length = options_.step_size_up + options_.step_size_down, cycle = steps / length, step = steps % length;
+    int64_t length;
+    if (__builtin_add_overflow(options_.step_size_up, options_.step_size_down, &length)) length = std::numeric_limits<int64_t>::max();
+    const int64_t cycle = steps / length, step = steps % length;
     const double up = static_cast<double>(options_.step_size_up), down = static_cast<double>(options_.step_size_down);
     const double at = static_cast<double>(step), part = at <= up ? at / up : (up + down - at) / down;
     double height = options_.max_lr - options_.base_lr;
@@ -248,6 +270,7 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, L
         fail<ValueError>(loc, "OneCycleLR: pct_start {} must be in [0, 1], max_lr {} not negative, div_factor {} and final_div_factor {} "
                          "above 0", options.pct_start, options.max_lr, options.div_factor, options.final_div_factor);
     }
+    check_rate("OneCycleLR", "max_lr", options.max_lr, loc);
     apply(loc);
 }
 double OneCycleLR::at(int64_t steps, double) const {
@@ -305,6 +328,10 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const PlateauOptions&
     const CallerScope caller(loc);
     if (!(options.factor >= 0 && options.factor < 1)) {
         fail<ValueError>(loc, "ReduceLROnPlateau: factor must be in [0, 1), got {}", options.factor);
+    }
+    check_rate("ReduceLROnPlateau", "min_lr", options.min_lr, loc);
+    if (std::isnan(options.threshold) || std::isnan(options.eps)) {
+        fail<ValueError>(loc, "ReduceLROnPlateau: threshold {} and eps {} must be numbers", options.threshold, options.eps);
     }
 }
 

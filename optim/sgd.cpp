@@ -28,7 +28,7 @@ struct SGDRule : Rule<SGDOptions> {
     static constexpr OptimizerOption options[] = {
         option<&Options::lr>("lr", Domain::not_negative),
         option<&Options::momentum>("momentum", Domain::not_negative),
-        option<&Options::dampening>("dampening"),
+        option<&Options::dampening>("dampening", Domain::finite),
         option<&Options::weight_decay>("weight_decay", Domain::not_negative),
         option<&Options::nesterov>("nesterov"),
     };
