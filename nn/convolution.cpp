@@ -21,6 +21,17 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
     if (kernel_size.rank() != 1 && kernel_size.rank() != dims) {
         fail<ValueError>(loc, "{}: kernel_size needs {}, got {}", name, dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), kernel_size);
     }
+    const auto check_numbers = [&](const char* what, const Shape& numbers, std::int64_t least) {
+        if (numbers.rank() != 1 && numbers.rank() != dims) {
+            fail<ValueError>(loc, "{}: {} needs {}, got {}", name, what, dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), numbers);
+        }
+        for (const std::int64_t number : numbers) {
+            if (number < least) fail<ValueError>(loc, "{}: {} must be at least {}, got {}", name, what, least, numbers);
+        }
+    };
+    check_numbers("stride", options.stride, 1);
+    check_numbers("dilation", options.dilation, 1);
+    if (!options.padding.is_same()) check_numbers("padding", options.padding.sizes(), 0);
     if (options.padding.is_same()) {
         for (const std::int64_t step : options.stride) {
             if (step != 1) fail<ValueError>(loc, "{}: padding 'same' needs stride 1, got {}", name, options.stride);

@@ -133,6 +133,7 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
     if (!(std > 0) || !(a < b)) {
         fail<ValueError>(loc, "trunc_normal_: needs std above 0 and a < b, got std {}, a {}, b {}", std, a, b);
     }
+    if (!std::isfinite(mean) || std::isinf(std)) fail<ValueError>(loc, "trunc_normal_: mean {} and std {} must be finite", mean, std);
     const CallerScope caller(loc);
     const PartsOf parts("trunc_normal_", loc);
     // On the side where the distribution function is small, and so exact.
@@ -230,6 +231,7 @@ Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Generator
 Tensor orthogonal_(const Tensor& t, double gain, Loc loc) { return orthogonal_(t, gain, default_generator(), loc); }
 Tensor orthogonal_(const Tensor& t, double gain, Generator& generator, Loc loc) {
     fans("orthogonal_", t, loc);
+    if (!std::isfinite(gain)) fail<ValueError>(loc, "orthogonal_: gain must be finite, got {}", gain);
     if (t.numel() == 0) return t;
     const CallerScope caller(loc);
     const PartsOf parts("orthogonal_", loc);

@@ -1,6 +1,7 @@
-// What goes into layers with floating weights.
+// What goes into layers with floating weights, and what they are made with.
 #pragma once
 
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir::nn {
@@ -11,6 +12,11 @@ namespace tapir::nn {
 inline void check_floating(const char* layer, const In& x) {
     if (x.tensor.defined() && !is_floating(x.tensor.dtype())) [[unlikely]]
         fail_not_floating(layer, x);
+}
+
+/// Throws ValueError for an eps that is negative or nan.
+inline void check_eps(const char* layer, double eps, const Loc& loc) {
+    if (!(eps >= 0)) fail<ValueError>(loc, "{}: eps must not be negative, got {}", layer, eps);
 }
 
 }  // namespace tapir::nn

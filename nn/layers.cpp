@@ -48,7 +48,8 @@ std::string Linear::describe() const {
 
 Bilinear::Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options, Loc loc) {
     const CallerScope caller(loc);
-    const double bound = in1_features > 0 ? 1 / std::sqrt(static_cast<double>(in1_features)) : 0;
+    if (in1_features < 1) fail<ValueError>(loc, "Bilinear: in1_features must be at least 1, got {}", in1_features);
+    const double bound = 1 / std::sqrt(static_cast<double>(in1_features));
     weight = uniform_parameter({out_features, in1_features, in2_features}, bound, loc);
     if (options.bias) bias = uniform_parameter({out_features}, bound, loc);
 }
@@ -69,6 +70,7 @@ std::string Bilinear::describe() const {
 
 PReLU::PReLU(std::int64_t num_parameters, double init, Loc loc) {
     const CallerScope caller(loc);
+    if (!std::isfinite(init)) fail<ValueError>(loc, "PReLU: init must be finite, got {}", init);
     weight = init::constant_(empty_parameter({num_parameters}, loc), init, loc);
 }
 
@@ -151,6 +153,7 @@ LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Lo
     : shape_(normalized_shape), options_(options) {
     const CallerScope caller(loc);
     if (normalized_shape.empty()) fail<ShapeError>(loc, "LayerNorm: needs at least one dimension to normalise over");
+    check_eps("LayerNorm", options.eps, loc);
     if (!options.affine) return;
     weight = empty_parameter(normalized_shape, loc);
     init::ones_(weight, loc);

@@ -1,5 +1,7 @@
 #include "tapir/nn/normalization.h"
 
+#include <cmath>
+
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/input_impl.h"
@@ -30,6 +32,10 @@ BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64
                      const Loc& loc)
     : name_(name), least_dims_(least_dims), most_dims_(most_dims), channels_(channels), options_(options) {
     if (channels < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {}", name, channels);
+    check_eps(name, options.eps, loc);
+    if (options.momentum && !std::isfinite(*options.momentum)) {  // the running statistics would be nan for good
+        fail<ValueError>(loc, "{}: momentum must be finite, got {}", name, *options.momentum);
+    }
     if (options.affine) set_affine(weight, bias, channels, loc);
     if (!options.track_running_stats) return;
     running_mean = zeros({channels}, {}, loc);
@@ -83,6 +89,7 @@ GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptio
     if (groups < 1 || channels < 1 || channels % groups != 0) {
         fail<ValueError>(loc, "GroupNorm: {} groups do not divide {} channels", groups, channels);
     }
+    check_eps("GroupNorm", options.eps, loc);
     if (options.affine) set_affine(weight, bias, channels, loc);
 }
 
@@ -91,6 +98,7 @@ std::string GroupNorm::describe() const { return fmt::format("{} groups of {} ch
 InstanceNorm::InstanceNorm(const char* name, int batched_dims, std::int64_t channels, const InstanceNormOptions& options, const Loc& loc)
     : name_(name), batched_dims_(batched_dims), channels_(channels), eps_(options.eps) {
     if (channels < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {}", name, channels);
+    check_eps(name, options.eps, loc);
     if (options.affine) set_affine(weight, bias, channels, loc);
 }
 
@@ -119,6 +127,7 @@ std::string InstanceNorm::describe() const {
 RMSNorm::RMSNorm(const Shape& normalized_shape, double eps, bool affine, Loc loc) : shape_(normalized_shape), eps_(eps) {
     const CallerScope caller(loc);
     if (normalized_shape.empty()) fail<ShapeError>(loc, "RMSNorm: needs at least one dimension to normalise over");
+    if (std::isnan(eps)) fail<ValueError>(loc, "RMSNorm: eps is nan");  // below 0: the dtype's
     if (affine) weight = init::ones_(empty_parameter(normalized_shape, loc), loc);
 }
 

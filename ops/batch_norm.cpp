@@ -350,6 +350,9 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     check_channels("batch_norm", x, weight, "weight");
     check_channels("batch_norm", x, bias, "bias");
     check_eps("batch_norm", o.eps, x.loc);
+    if (!std::isfinite(o.momentum) && running_mean.defined()) {  // they would be nan for good
+        fail<ValueError>(x.loc, "batch_norm: momentum must be finite, got {}", o.momentum);
+    }
     const int64_t channels = x->sizes[1], per_channel = channels > 0 ? x->numel / channels : 0;
     if (!o.training && !(running_mean.defined() && running_var.defined())) {
         fail<ValueError>(x.loc, "batch_norm: needs running_mean and running_var, or training");

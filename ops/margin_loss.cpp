@@ -58,6 +58,10 @@ void check_range(const char* op, const In& target, int64_t least, int64_t classe
     }
 }
 
+void check_not_nan(const char* op, const char* what, double number, const Loc& loc) {
+    if (std::isnan(number)) fail<ValueError>(loc, "{}: {} is nan", op, what);
+}
+
 void check_margin(const char* op, double margin, const Loc& loc) {
     if (!(margin > 0)) fail<ValueError>(loc, "{}: margin must be above 0, got {}", op, margin);
 }
@@ -92,6 +96,7 @@ Tensor soft_margin_loss(In input, In target, Reduction reduction) {
 Tensor margin_ranking_loss(In input1, In input2, In target, double margin, Reduction reduction) {
     check_all("margin_ranking_loss", input1, {&input2, &target});
     check_reduction("margin_ranking_loss", reduction, input1.loc);
+    check_not_nan("margin_ranking_loss", "margin", margin, input1.loc);
     check_broadcast("margin_ranking_loss", input1, input2);
     check_broadcast("margin_ranking_loss", input1, target);
     const detail::RecordedParts parts(input1.loc);
@@ -103,6 +108,7 @@ Tensor margin_ranking_loss(In input1, In input2, In target, double margin, Reduc
 Tensor hinge_embedding_loss(In input, In target, double margin, Reduction reduction) {
     check_all("hinge_embedding_loss", input, {&target});
     check_reduction("hinge_embedding_loss", reduction, input.loc);
+    check_not_nan("hinge_embedding_loss", "margin", margin, input.loc);
     check_broadcast("hinge_embedding_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     const Tensor x = wide(input), &t = target.tensor;
@@ -114,6 +120,7 @@ Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Red
     const detail::ComposedOp composed("cosine_embedding_loss");
     check_all("cosine_embedding_loss", input1, {&input2, &target});
     check_reduction("cosine_embedding_loss", reduction, input1.loc);
+    check_not_nan("cosine_embedding_loss", "margin", margin, input1.loc);
     const int rank = target.tensor.dim();
     if (rank > 1 || input1.tensor.dim() != rank + 1 || input2.tensor.dim() != rank + 1) {
         fail<ShapeError>(input1.loc, "cosine_embedding_loss: needs inputs (n, d) and targets (n,), or (d,) and (); got {}, {} and {}",
@@ -136,6 +143,7 @@ Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Red
 Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor& weight, Reduction reduction) {
     check_all("multi_margin_loss", input, {&target});
     check_reduction("multi_margin_loss", reduction, input.loc);
+    check_not_nan("multi_margin_loss", "margin", margin, input.loc);
     check_classes("multi_margin_loss", target, input.loc);
     const detail::RecordedParts parts(input.loc);
     const auto [scores, scale] = in_one_dtype(input, In(weight.defined() ? weight : input.tensor, input.loc));
@@ -245,6 +253,7 @@ Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
 Tensor poisson_nll_loss(In input, In target, bool log_input, bool full, double eps, Reduction reduction) {
     check_all("poisson_nll_loss", input, {&target});
     check_reduction("poisson_nll_loss", reduction, input.loc);
+    check_not_nan("poisson_nll_loss", "eps", eps, input.loc);
     check_broadcast("poisson_nll_loss", input, target);
     const detail::RecordedParts parts(input.loc);
     const auto [x, t] = in_one_dtype(input, target);
@@ -260,6 +269,7 @@ Tensor poisson_nll_loss(In input, In target, bool log_input, bool full, double e
 Tensor gaussian_nll_loss(In input, In target, In var, bool full, double eps, Reduction reduction) {
     check_all("gaussian_nll_loss", input, {&target, &var});
     check_reduction("gaussian_nll_loss", reduction, input.loc);
+    check_not_nan("gaussian_nll_loss", "eps", eps, input.loc);
     check_broadcast("gaussian_nll_loss", input, target);
     const Shape shape = input.tensor.shape(), given = var.tensor.shape();
     const int rank = shape.rank();

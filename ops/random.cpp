@@ -1,6 +1,7 @@
 // Random tensors. The numbers: see Note [The numbers of a draw] in core/generator.h.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -452,6 +453,8 @@ Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc)
     detail::check_defined(In(*this, loc), "uniform_");
     check_floating("uniform_", dtype(), loc);
     if (!(low <= high)) fail<ValueError>(loc, "uniform_: low {} is above high {}", low, high);
+    const double widest = dtype() == float64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+    if (!(high - low <= widest)) fail<ValueError>(loc, "uniform_: {} does not hold numbers from {} to {}", name(dtype()), low, high);
     const detail::UndoneByError undone(generator);
     const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
     draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc, [&](DType of) {
@@ -465,6 +468,9 @@ Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) 
     detail::check_defined(In(*this, loc), "normal_");
     check_floating("normal_", dtype(), loc);
     if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
+    if (!std::isfinite(mean) || !std::isfinite(std)) {
+        fail<ValueError>(loc, "normal_: the mean {} and the standard deviation {} must be finite", mean, std);
+    }
     const detail::UndoneByError undone(generator);
     draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc, [&](DType of) {
         return randn(shape(), generator, {of, impl_->device}) * std + mean;
